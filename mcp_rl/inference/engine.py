@@ -1,0 +1,63 @@
+"""What a rollout needs from whatever samples tokens.
+
+An episode is one growing sequence of token ids. The engine keeps what it has computed for it between turns. Every
+sampled token comes back as its id and its log-probability under the distribution that it was drawn from.
+"""
+
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens are drawn. There is no top_p, top_k or penalty: they would bias the importance ratio."""
+
+    temperature: float = 1.0
+    """0 is greedy; logprobs are then those at temperature 1."""
+    max_tokens: int = 256
+    """Sampled tokens in one turn."""
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One sampled turn."""
+
+    token_ids: list[int]
+    """Sampled ids, the stop token included where it was sampled."""
+    logprobs: list[float]
+    """One for each id, natural logarithm."""
+    version: int
+    """Policy version that sampled all of them."""
+    finish: str
+    """"stop" (a stop token was sampled) or "length" (max_tokens was reached)."""
+
+
+class Episode(Protocol):
+    """One sequence that grows: given tokens, sampled tokens, given tokens, …"""
+
+    async def generate(self, new_ids: Sequence[int], sampling: Sampling) -> Completion:
+        """Append `new_ids`, then sample until a stop token or the limit.
+
+        Raises ContextOverflow where the sequence would outgrow the context, EngineError where sampling failed.
+        """
+        ...
+
+
+class Engine(Protocol):
+    """Samples for many episodes at once."""
+
+    @property
+    def version(self) -> int:
+        """Policy version that is being sampled now: the training step of its adapter."""
+        ...
+
+    @property
+    def max_context(self) -> int:
+        """Most tokens that one episode may hold."""
+        ...
+
+    def episode(self, *, seed: int) -> AbstractAsyncContextManager[Episode]:
+        """Open an episode. Its random numbers depend on `seed` alone, not on what else is in the batch."""
+        ...

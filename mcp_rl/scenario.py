@@ -1,0 +1,178 @@
+"""What a model is asked to do, on which server, and how anyone can tell that it was done.
+
+A scenario is self-contained: a JSON Lines file of scenarios can be moved to another machine and run there.
+Commands use the placeholders `{python}` (this interpreter), `{bundled}` (the folder of the bundled servers) and
+`{port}` (a free port, chosen at launch); environment values and headers may refer to `${VARIABLES}`.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, field_serializer, model_validator
+
+from mcp_rl.errors import ScenarioError
+
+_SECRET_NAME = re.compile(r"token|key|secret|passw|auth|cookie|credential", re.IGNORECASE)
+Split = Literal["train", "val", "test"]
+
+
+def _without_secrets(values: dict[str, str]) -> dict[str, str]:
+    """Values under secret-looking names become `${NAME}`: a file is read back with the value from the environment."""
+
+    def reference(name: str, value: str) -> str:
+        if "${" in value or not _SECRET_NAME.search(name):
+            return value
+        return "${" + re.sub(r"\W", "_", name).upper() + "}"
+
+    return {name: reference(name, value) for name, value in values.items()}
+
+
+class Launch(BaseModel):
+    """A process to start: the program and its arguments, never a shell line."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    command: str
+    args: tuple[str, ...] = ()
+    env: dict[str, str] = {}
+    """Added to the minimal environment that a server gets."""
+    cwd: str | None = None
+
+    @field_serializer("env")
+    def _env(self, env: dict[str, str]) -> dict[str, str]:
+        return _without_secrets(env)
+
+
+class StdioServer(Launch):
+    """A server that speaks MCP on its standard input and output."""
+
+    transport: Literal["stdio"] = "stdio"
+
+
+class _NetworkServer(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    url: str
+    """May hold `{port}` where `launch` does."""
+    headers: dict[str, str] = {}
+    launch: Launch | None = None
+    """Started before connecting and stopped afterwards; None for a server that somebody else runs."""
+
+    @field_serializer("headers")
+    def _headers(self, headers: dict[str, str]) -> dict[str, str]:
+        return _without_secrets(headers)
+
+
+class SseServer(_NetworkServer):
+    """A server that speaks MCP over server-sent events."""
+
+    transport: Literal["sse"] = "sse"
+
+
+class StreamableHttpServer(_NetworkServer):
+    """A server that speaks MCP over streamable HTTP."""
+
+    transport: Literal["streamable-http"] = "streamable-http"
+
+
+ServerParams = Annotated[StdioServer | SseServer | StreamableHttpServer, Field(discriminator="transport")]
+
+
+class ToolCall(BaseModel):
+    """One call: the server's own tool name and the arguments as JSON."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    tool: str
+    arguments: dict[str, JsonValue] = {}
+
+
+class Verifier(BaseModel):
+    """How an answer is checked: the name of a registered verifier, what it expects and its options."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    kind: str
+    expected: JsonValue = None
+    options: dict[str, JsonValue] = {}
+
+
+class McpScenario(BaseModel):
+    """A task for a model on a tool server. Only the description and the server are required."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    task_description: str = Field(min_length=1)
+    server_params: ServerParams
+    max_turns: int = Field(10, ge=1)
+    """Model turns, the final answer included."""
+    id: str = ""
+    """Defaults to a hash of the task, the server and the reference, so equal scenarios have equal ids."""
+    server: str = ""
+    """The server's name, for reports."""
+    difficulty: float | None = None
+    """Measured failure rate of a policy, 0 to 1; None while nobody measured."""
+    split: Split | None = None
+    verifier: Verifier | None = None
+    reference: tuple[ToolCall, ...] = ()
+    """A solution that was really executed."""
+    reference_answer: str | None = None
+    seed: int = 0
+    initial_state: dict[str, JsonValue] | None = None
+    tags: tuple[str, ...] = ()
+    schema_hash: str | None = None
+    """Hash of the tool schemas that the scenario was made for."""
+
+    @model_validator(mode="after")
+    def _identify(self) -> "McpScenario":
+        if not self.id:
+            self.id = _digest(self.task_description, self.server, [c.model_dump() for c in self.reference])
+        return self
+
+
+def _digest(*parts: Any) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def read_scenarios(path: str | Path) -> list[McpScenario]:
+    """Read JSON Lines. Raises ScenarioError that names the file, the line number and what is wrong there."""
+    path = Path(path)
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ScenarioError(f"Cannot read the scenarios file {path}: {error}.") from error
+    scenarios: dict[str, McpScenario] = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            scenario = McpScenario.model_validate_json(line)
+        except ValidationError as error:
+            raise ScenarioError(f"{path}, line {number}: {_first_problem(error)}.") from error
+        if scenario.id in scenarios:
+            raise ScenarioError(f"{path}, line {number}: scenario id {scenario.id!r} is there twice; ids must differ.")
+        scenarios[scenario.id] = scenario
+    if not scenarios:
+        raise ScenarioError(f"The scenarios file {path} holds no scenario; it needs one JSON object on each line.")
+    return list(scenarios.values())
+
+
+def _first_problem(error: ValidationError) -> str:
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return f"{where}: {first['msg']}" if where else first["msg"]
+
+
+def scenario_lines(scenarios: Iterable[McpScenario]) -> str:
+    """The JSON Lines text of scenarios: default values left out, keys in a fixed order."""
+    return "".join(_line(scenario) for scenario in scenarios)
+
+
+def _line(scenario: McpScenario) -> str:
+    fields = scenario.model_dump(mode="json", exclude_defaults=True)
+    fields["server_params"]["transport"] = scenario.server_params.transport  # a default, and what a reader goes by
+    return json.dumps(fields, ensure_ascii=False) + "\n"

@@ -1,0 +1,160 @@
+"""What happened in one rollout, token by token.
+
+The record is the exact ids that the policy saw and sampled. Messages are a view of it for people and judges; nothing
+is ever rendered or tokenized again from them.
+"""
+
+import math
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from mcp_rl.scenario import McpScenario
+
+
+class StopReason(StrEnum):
+    """Why a rollout ended. `FAULT` is the world's mistake and keeps the trajectory out of training."""
+
+    ANSWERED = "answered"
+    """The model sent a message without a tool call."""
+    MAX_TURNS = "max_turns"
+    MAX_TURN_TOKENS = "max_turn_tokens"
+    """A turn was cut off at its token limit."""
+    MAX_TOKENS = "max_tokens"
+    """The trajectory's limit on sampled tokens."""
+    MAX_TOOL_CALLS = "max_tool_calls"
+    CONTEXT_FULL = "context_full"
+    TIMEOUT = "timeout"
+    """The rollout's own limit in seconds; masked, since a slow machine is not the model's mistake."""
+    FAULT = "fault"
+
+    @property
+    def trainable(self) -> bool:
+        return self not in (StopReason.FAULT, StopReason.TIMEOUT)
+
+
+class Segment(BaseModel):
+    """A run of tokens that only ever grew at its end. All four lists have the same length T."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    tokens: list[int] = []
+    sampled: list[bool] = []
+    """True where the policy sampled the token. This, and not the role, is the loss mask."""
+    logprobs: list[float] = []
+    """Log-probability under the sampling distribution (temperature applied); 0.0 where not sampled."""
+    versions: list[int] = []
+    """Policy version (training step of the adapter) that sampled the token; -1 where not sampled."""
+
+    @model_validator(mode="after")
+    def _aligned(self) -> "Segment":
+        if len({len(self.tokens), len(self.sampled), len(self.logprobs), len(self.versions)}) != 1:
+            raise ValueError("tokens, sampled, logprobs and versions must have one length")
+        return self
+
+    def observe(self, token_ids: list[int]) -> None:
+        """Append tokens that the policy was given."""
+        self.tokens += token_ids
+        self.sampled += [False] * len(token_ids)
+        self.logprobs += [0.0] * len(token_ids)
+        self.versions += [-1] * len(token_ids)
+
+    def act(self, token_ids: list[int], logprobs: list[float], version: int) -> None:
+        """Append tokens that the policy sampled."""
+        if len(token_ids) != len(logprobs) or not all(map(math.isfinite, logprobs)):
+            raise ValueError("each sampled token needs one finite logprob")
+        self.tokens += token_ids
+        self.sampled += [True] * len(token_ids)
+        self.logprobs += logprobs
+        self.versions += [version] * len(token_ids)
+
+
+class CallRecord(BaseModel):
+    """One tool call as the model made it and what came back."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    turn: int
+    name: str
+    """As the model wrote it."""
+    tool: str | None = None
+    """The server's own name; None where no such tool exists."""
+    arguments: dict[str, Any] | None = None
+    """None where the model's JSON could not be read."""
+    result: str = ""
+    """The text that the model was given."""
+    structured: Any = None
+    is_error: bool = False
+    """The tool reported an error, or the call was refused before it was sent. A mistake, not a fault."""
+    sent: bool = True
+    seconds: float = 0.0
+
+
+class Trajectory(BaseModel):
+    """One rollout of one scenario."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    scenario_id: str
+    seed: int = 0
+    segments: list[Segment] = []
+    messages: list[dict[str, Any]] = []
+    """OpenAI chat messages, for people and judges."""
+    calls: list[CallRecord] = []
+    stop_reason: StopReason = StopReason.ANSWERED
+    fault: str | None = None
+    """What the world did wrong, in one sentence."""
+    reward: float | None = None
+    """None until scored."""
+    success: bool | None = None
+    metrics: dict[str, float] = {}
+    """The parts of the reward and anything worth averaging."""
+    explanation: str | None = None
+    """What the verifier or the judge said."""
+    seconds: float = 0.0
+    turns: int = 0
+    """Model turns."""
+
+    @property
+    def final_answer(self) -> str | None:
+        """The text that the model submitted, or None where it never did."""
+        if self.stop_reason is not StopReason.ANSWERED or not self.messages:
+            return None
+        last = self.messages[-1]
+        return last.get("content") or "" if last.get("role") == "assistant" else None
+
+    @property
+    def trainable(self) -> bool:
+        return self.stop_reason.trainable and self.reward is not None
+
+    @property
+    def sampled_tokens(self) -> int:
+        return sum(sum(segment.sampled) for segment in self.segments)
+
+
+class TrajectoryGroup(BaseModel):
+    """Rollouts of one scenario, scored against each other. Failed rollouts stay here as sentences."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    scenario: McpScenario
+    trajectories: list[Trajectory] = []
+    exceptions: list[str] = []
+    metadata: dict[str, Any] = Field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[Trajectory]:  # type: ignore[override]
+        return iter(self.trajectories)
+
+    def __len__(self) -> int:
+        return len(self.trajectories)
+
+    @property
+    def rewards(self) -> list[float]:
+        """Rewards of the trajectories that may be trained on."""
+        return [t.reward for t in self.trajectories if t.trainable and t.reward is not None]
+
+    @property
+    def has_variance(self) -> bool:
+        return len(self.rewards) > 1 and max(self.rewards) - min(self.rewards) > 1e-9
