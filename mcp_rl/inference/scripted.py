@@ -1,0 +1,68 @@
+"""An engine with no model: a function writes every turn.
+
+It stands in for a slow model, so that a whole evaluation runs in milliseconds; ids, limits and errors are those of a
+real engine. The same seed and the same function give the same episode.
+"""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+from anyio.lowlevel import checkpoint
+
+from mcp_rl.chat.hermes import ChatFormat
+from mcp_rl.errors import ContextOverflow
+from mcp_rl.inference.engine import Completion, Sampling
+
+Reply = Callable[[str, int, int], str]
+"""`reply(text so far, seed of the episode, turn from 0) -> text of the turn`, without the stop token."""
+
+
+class ScriptedEngine:
+    """Samples what `reply` says, followed by the stop token, at a fixed logprob."""
+
+    def __init__(
+        self, reply: Reply, chat: ChatFormat, version: int = 0, *, max_context: int = 32_768, logprob: float = -0.1
+    ) -> None:
+        self.version = version
+        self.max_context = max_context
+        self._reply = reply
+        self._chat = chat
+        self._logprob = logprob
+
+    @asynccontextmanager
+    async def episode(self, *, seed: int) -> AsyncIterator["ScriptedEpisode"]:
+        """Open an episode; `seed` is handed to the function."""
+        yield ScriptedEpisode(self, seed)
+
+    def _turn(self, ids: list[int], seed: int, turn: int) -> list[int]:
+        text = self._reply(self._chat.decode(ids), seed, turn)
+        return [*self._chat.encode(text), self._chat.stop_token_ids[0]]
+
+
+class ScriptedEpisode:
+    """One scripted sequence."""
+
+    def __init__(self, engine: ScriptedEngine, seed: int) -> None:
+        self._engine = engine
+        self._seed = seed
+        self._turn = 0
+        self._ids: list[int] = []
+
+    async def generate(self, new_ids: Sequence[int], sampling: Sampling) -> Completion:
+        """Append `new_ids` and the scripted turn, cut where it passes `sampling.max_tokens` or the context.
+
+        Raises ContextOverflow where not one token fits. What the function raises passes through.
+        """
+        await checkpoint()
+        room = self._engine.max_context - len(self._ids) - len(new_ids)
+        if room < 1:
+            raise ContextOverflow(
+                f"{len(self._ids)} + {len(new_ids)} tokens and one more do not fit {self._engine.max_context}."
+            )
+        self._ids += new_ids
+        whole = self._engine._turn(self._ids, self._seed, self._turn)
+        sampled = whole[: min(room, sampling.max_tokens)]
+        self._ids += sampled
+        self._turn += 1
+        finish = "stop" if len(sampled) == len(whole) else "length"
+        return Completion(sampled, [self._engine._logprob] * len(sampled), self._engine.version, finish)
