@@ -5,7 +5,8 @@ is ever rendered or tokenized again from them.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterable, Iterator
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -134,10 +135,27 @@ class Trajectory(BaseModel):
         return sum(sum(segment.sampled) for segment in self.segments)
 
 
+@dataclass(frozen=True)
+class PendingGroup:
+    """Rollouts of one scenario that are still to be awaited. `gather_trajectory_groups` makes the group of them."""
+
+    rollouts: tuple[Awaitable[Trajectory], ...]
+    scenario: McpScenario | None = None
+    """None where the rollouts know it themselves."""
+
+
 class TrajectoryGroup(BaseModel):
-    """Rollouts of one scenario, scored against each other. Failed rollouts stay here as sentences."""
+    """Rollouts of one scenario, scored against each other. Failed rollouts stay here as sentences.
+
+    `TrajectoryGroup(awaitables)` is the group before its rollouts are done: a `PendingGroup`.
+    """
 
     model_config = ConfigDict(extra="forbid")
+
+    def __new__(cls, rollouts: Iterable[Awaitable[Trajectory]] | None = None, **fields: Any) -> Any:
+        if rollouts is None:
+            return super().__new__(cls)
+        return PendingGroup(tuple(rollouts), **fields)
 
     scenario: McpScenario
     trajectories: list[Trajectory] = []

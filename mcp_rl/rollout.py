@@ -1,0 +1,239 @@
+"""One scenario, played once: the model samples a turn, its tool calls run on the live server, the results go back.
+
+A rollout is a pure function of (engine, tools, scenario, seed). It never raises for what happened in it: the model's
+mistakes are tool messages, the world's are a fault on the trajectory. The next prompt is always the previous ids,
+the sampled ids and the rendering of only the new messages.
+"""
+
+import difflib
+import hashlib
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import anyio
+
+from mcp_rl.chat.hermes import ChatFormat, ParsedCall, parse_completion
+from mcp_rl.errors import ContextOverflow, EngineError, ServerFault
+from mcp_rl.inference.engine import Completion, Engine, Episode, Sampling
+from mcp_rl.scenario import McpScenario
+from mcp_rl.toolserver.connection import Connection
+from mcp_rl.toolserver.schema import ToolSchemas
+from mcp_rl.trajectory import CallRecord, Segment, StopReason, Trajectory
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long a rollout may get. Checked in this order; the first that is met names the StopReason.
+
+    1. `seconds`, at any moment: TIMEOUT.
+    2. A turn cut off before its stop token: CONTEXT_FULL where the engine had no room for the turn's share, else
+       MAX_TOKENS where less than a turn's share was left, else MAX_TURN_TOKENS. Its calls are not executed.
+    3. A turn without a tool call: ANSWERED, whatever the remaining limits say.
+    4. `max_tool_calls`, which this turn's calls would exceed: MAX_TOOL_CALLS; none of them is executed.
+    5. `max_turns`, where nobody could read the results any more: MAX_TURNS; the calls are not executed.
+    6. `max_tokens` used up to the last one: MAX_TOKENS; the calls are not executed.
+    7. The engine's context, when the results do not fit: CONTEXT_FULL.
+    """
+
+    max_turns: int | None = None
+    """Model turns, the answer included; None for the scenario's own limit, which is never exceeded."""
+    max_turn_tokens: int = 256
+    """Sampled tokens in one turn."""
+    max_tokens: int = 4096
+    """Sampled tokens in all turns together."""
+    max_tool_calls: int = 32
+    seconds: float = 600.0
+    """Wall-clock time of the rollout, waiting included."""
+    tool_deadline: float | None = None
+    """Seconds for one tool call; None for the connection's own. A call that takes longer is a fault."""
+
+
+@dataclass(frozen=True)
+class World:
+    """What a rollout touches: the policy that samples, the format it speaks, the tools it has."""
+
+    engine: Engine
+    chat: ChatFormat
+    connection: Connection
+    schemas: ToolSchemas
+    system_prompt: str | None = None
+
+    @cached_property
+    def read_only(self) -> frozenset[str]:
+        """Server names of the tools that are annotated as changing nothing."""
+        return frozenset(t.name for t in self.connection.tools if (t.annotations or {}).get("readOnlyHint") is True)
+
+
+def derive_seed(*parts: object) -> int:
+    """A seed in [0, 2^63) that depends on all parts and on nothing else."""
+    return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:8], "big") >> 1
+
+
+async def play(
+    world: World, scenario: McpScenario, *, seed: int, temperature: float = 1.0, limits: Limits | None = None
+) -> Trajectory:
+    """Play one scenario. Only cancellation leaves this function as an exception."""
+    conversation = _Conversation(world, scenario, seed, temperature, limits or Limits())
+    started = time.perf_counter()
+    with anyio.move_on_after(conversation.limits.seconds) as scope:
+        await conversation.play()
+    if scope.cancelled_caught:
+        conversation.trajectory.stop_reason = StopReason.TIMEOUT
+    conversation.trajectory.seconds = time.perf_counter() - started
+    return conversation.trajectory
+
+
+class _Conversation:
+    """The growing trajectory of one rollout."""
+
+    def __init__(
+        self, world: World, scenario: McpScenario, seed: int, temperature: float, limits: Limits
+    ) -> None:
+        self.world = world
+        self.limits = limits
+        self.temperature = temperature
+        self.max_turns = min(scenario.max_turns, limits.max_turns or scenario.max_turns)
+        self.segment = Segment()
+        self.sampled = 0
+        self.trajectory = Trajectory(scenario_id=scenario.id, seed=seed, segments=[self.segment])
+        opening = [{"role": "system", "content": world.system_prompt}] if world.system_prompt else []
+        self.trajectory.messages = [*opening, {"role": "user", "content": scenario.task_description}]
+
+    async def play(self) -> None:
+        trajectory = self.trajectory
+        try:
+            async with self.world.engine.episode(seed=trajectory.seed) as episode:
+                trajectory.stop_reason = await self._turns(episode)
+        except ContextOverflow:
+            trajectory.stop_reason = StopReason.CONTEXT_FULL
+        except (ServerFault, EngineError) as fault:
+            trajectory.stop_reason, trajectory.fault = StopReason.FAULT, str(fault)
+
+    async def _turns(self, episode: Episode) -> StopReason:
+        new_ids = self.world.chat.initial(self.trajectory.messages, self.world.schemas.openai)
+        while True:
+            text, cut_off = await self._sample(episode, new_ids)
+            parsed = parse_completion(text)
+            self._record_turn(parsed.content, parsed.calls, text)
+            if stop := self._stop(cut_off, len(parsed.calls)):
+                if stop is not StopReason.ANSWERED:
+                    self.trajectory.calls += [self._unsent(call) for call in parsed.calls]
+                return stop
+            new_ids = self.world.chat.continuation(await self._execute(parsed.calls))
+
+    async def _sample(self, episode: Episode, new_ids: list[int]) -> tuple[str, StopReason | None]:
+        left = self.limits.max_tokens - self.sampled
+        budget = min(self.limits.max_turn_tokens, left)
+        completion: Completion = await episode.generate(
+            new_ids, Sampling(temperature=self.temperature, max_tokens=budget)
+        )
+        self.segment.observe(new_ids)
+        self.segment.act(completion.token_ids, completion.logprobs, completion.version)
+        self.sampled += len(completion.token_ids)
+        self.trajectory.turns += 1
+        text = self.world.chat.decode(completion.token_ids)
+        if completion.finish == "stop":
+            return text, None
+        if len(completion.token_ids) < budget:
+            return text, StopReason.CONTEXT_FULL
+        return text, StopReason.MAX_TOKENS if left < self.limits.max_turn_tokens else StopReason.MAX_TURN_TOKENS
+
+    def _stop(self, cut_off: StopReason | None, calls: int) -> StopReason | None:
+        if cut_off:
+            return cut_off
+        if not calls:
+            return StopReason.ANSWERED
+        if len(self.trajectory.calls) + calls > self.limits.max_tool_calls:
+            return StopReason.MAX_TOOL_CALLS
+        if self.trajectory.turns >= self.max_turns:
+            return StopReason.MAX_TURNS
+        return StopReason.MAX_TOKENS if self.sampled >= self.limits.max_tokens else None
+
+    def _record_turn(self, content: str, calls: Sequence[ParsedCall], text: str) -> None:
+        message: dict[str, Any] = {"role": "assistant", "content": content}
+        if calls:
+            first = len(self.trajectory.calls)
+            message["tool_calls"] = [_tool_call(first + i, call, text) for i, call in enumerate(calls)]
+        self.trajectory.messages.append(message)
+
+    async def _execute(self, calls: Sequence[ParsedCall]) -> list[dict[str, Any]]:
+        """Run the calls of one turn; all at once only where every one of them just reads."""
+        first = len(self.trajectory.calls)
+        records = [self._check(call) for call in calls]
+        self.trajectory.calls += records
+        waiting = [record for record in records if record.sent]
+        if len(waiting) > 1 and all(self._reads_only(record) for record in waiting):
+            faults: dict[int, ServerFault] = {}
+            async with anyio.create_task_group() as tasks:
+                for index, record in enumerate(waiting):
+                    tasks.start_soon(self._call_or_keep_fault, record, index, faults)
+            if faults:
+                raise faults[min(faults)]
+        else:
+            for record in waiting:
+                await self._call(record)
+        messages = [
+            {"role": "tool", "tool_call_id": _call_id(first + i), "name": record.name, "content": record.result}
+            for i, record in enumerate(records)
+        ]
+        self.trajectory.messages += messages
+        return messages
+
+    def _check(self, call: ParsedCall) -> CallRecord:
+        """The call's record: ready to be sent, or refused with the sentence that the model reads."""
+        complaint = call.error
+        tool = self.world.schemas.to_server.get(call.name)
+        if complaint is None and tool is None:
+            complaint = self._unknown_tool(call.name)
+        if complaint is None and call.arguments is not None:
+            complaint = self.world.schemas.validate(call.name, call.arguments)
+        record = CallRecord(
+            turn=self.trajectory.turns - 1, name=call.name, tool=tool, arguments=call.arguments, sent=complaint is None
+        )
+        if complaint is not None:
+            record.result, record.is_error = complaint, True
+        return record
+
+    def _unknown_tool(self, name: str) -> str:
+        names = list(self.world.schemas.to_server)
+        near = difflib.get_close_matches(name, names, n=3, cutoff=0.5) or names[:10]
+        return f"There is no tool named {json.dumps(name, ensure_ascii=False)}. Try one of: {', '.join(near)}."
+
+    def _reads_only(self, record: CallRecord) -> bool:
+        return record.tool in self.world.read_only
+
+    async def _call(self, record: CallRecord) -> None:
+        assert record.tool is not None and record.arguments is not None
+        started = time.perf_counter()
+        try:
+            result = await self.world.connection.call(
+                record.tool, record.arguments, deadline=self.limits.tool_deadline
+            )
+        finally:
+            record.seconds = time.perf_counter() - started
+        record.result, record.structured, record.is_error = result.text, result.structured, result.is_error
+
+    async def _call_or_keep_fault(self, record: CallRecord, index: int, faults: dict[int, ServerFault]) -> None:
+        try:
+            await self._call(record)
+        except ServerFault as fault:
+            faults[index] = fault
+
+    def _unsent(self, call: ParsedCall) -> CallRecord:
+        record = self._check(call)
+        record.sent = False
+        return record
+
+
+def _call_id(number: int) -> str:
+    return f"call_{number}"
+
+
+def _tool_call(number: int, call: ParsedCall, text: str) -> dict[str, Any]:
+    """OpenAI form. Where the model's JSON could not be read, the arguments are its whole turn as it wrote it."""
+    arguments = text if call.arguments is None else json.dumps(call.arguments, ensure_ascii=False)
+    return {"id": _call_id(number), "type": "function", "function": {"name": call.name, "arguments": arguments}}
