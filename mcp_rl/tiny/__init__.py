@@ -1,0 +1,14 @@
+"""The built-in model `mcp-rl/tiny`: a Qwen2-architecture causal LM of about one million parameters.
+
+It exists so that every part of the system runs for real on any machine. `python -m mcp_rl.tiny.pretrain` trains it from
+nothing on a synthetic corpus of random tool sets; the weights are shipped with the package.
+"""
+
+from pathlib import Path
+
+NAME = "mcp-rl/tiny"
+
+
+def weights_path() -> Path:
+    """The folder of the shipped weights: config.json, model.safetensors, tokenizer files, chat_template.jinja."""
+    return Path(__file__).parent / "weights"

@@ -1,0 +1,147 @@
+"""The Hermes tool-call format, token-exactly, over any Hugging Face chat template that speaks it.
+
+Invariant: the ids of a conversation are `initial + sampled + continuation + sampled + …`. A continuation is the
+rendering of the new messages alone, cut from a rendering that ends in a placeholder assistant turn, so nothing that
+the policy saw or sampled is ever rendered or tokenized again.
+
+Text that comes from outside (requests, tool results) cannot forge a turn or a tag: control strings in it are broken
+by a space after their first character.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from mcp_rl.errors import ConfigError
+
+Message = dict[str, Any]
+
+_TAGS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<tools>", "</tools>")
+_CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
+_REQUEST, _ANSWER, _NEW = "\u2402request\u2403", "\u2402answer\u2403", "\u2402new{}\u2403"
+_SLOT = re.compile(_NEW.format(r"(\d+)"))
+
+
+@dataclass(frozen=True)
+class ParsedCall:
+    """A tool call as the model wrote it. `arguments` is None where `error` says what could not be read."""
+
+    name: str
+    arguments: dict[str, Any] | None
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class ParsedCompletion:
+    """A sampled turn, read: the text outside tool calls, stripped, and the calls in order."""
+
+    content: str
+    calls: list[ParsedCall] = field(default_factory=list)
+
+
+def parse_completion(text: str) -> ParsedCompletion:
+    """Read `<tool_call>{"name": …, "arguments": {…}}</tool_call>` blocks. Never raises: what is malformed is a call
+    with an error, one sentence that is given back to the model. A block that is not closed counts to the end."""
+    return ParsedCompletion(_CALL.sub("", text).strip(), [_parse_call(body) for body in _CALL.findall(text)])
+
+
+def _parse_call(body: str) -> ParsedCall:
+    try:
+        call = json.loads(body, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        return ParsedCall("", None, f"The tool call is not valid JSON: {error}.")
+    if not isinstance(call, dict) or not isinstance(call.get("name"), str):
+        return ParsedCall("", None, 'The tool call must be a JSON object with a "name" and "arguments".')
+    arguments = call.get("arguments", {})
+    if isinstance(arguments, str):  # some models encode them twice
+        try:
+            arguments = json.loads(arguments, parse_constant=_no_constant)
+        except (ValueError, RecursionError) as error:
+            return ParsedCall(call["name"], None, f"The arguments are not valid JSON: {error}.")
+    if not isinstance(arguments, dict):
+        return ParsedCall(call["name"], None, "The arguments must be a JSON object.")
+    return ParsedCall(call["name"], arguments)
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+class ChatFormat:
+    """Renders conversations for one tokenizer. Raises ConfigError where its template cannot be continued exactly."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+        if not tokenizer.chat_template:
+            raise ConfigError(f"The tokenizer of {tokenizer.name_or_path!r} has no chat template; use a chat model.")
+        if tokenizer.eos_token is None:
+            raise ConfigError(f"The tokenizer of {tokenizer.name_or_path!r} has no end-of-turn token (eos_token).")
+        controls = {*tokenizer.all_special_tokens, *_TAGS}
+        self._controls = re.compile("|".join(re.escape(text) for text in sorted(controls, key=len, reverse=True)))
+        self._skeletons: dict[tuple[str, ...], str] = {}
+        self._continuation_text([{"role": "tool", "content": "probe"}])
+
+    @cached_property
+    def stop_token_ids(self) -> tuple[int, ...]:
+        """Ids that end a turn."""
+        return (int(self.tokenizer.eos_token_id),)
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of text in which control strings count as such."""
+        return list(self.tokenizer.encode(text, add_special_tokens=False))
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of sampled ids, a stop token at the end left out."""
+        ids = list(token_ids)
+        if ids and ids[-1] in self.stop_token_ids:
+            ids.pop()
+        return str(self.tokenizer.decode(ids, skip_special_tokens=False))
+
+    def initial(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> list[int]:
+        """Ids of the opening messages and the tool schemas, up to and including the generation prompt."""
+        return self.encode(self._render([self._safe(m) for m in messages], tools, prompt=True))
+
+    def continuation(self, messages: Sequence[Message]) -> list[int]:
+        """Ids that follow a sampled turn whose last token is a stop token: the rest of the turn's frame, the new
+        tool or user messages, the next generation prompt."""
+        return self.encode(self._continuation_text([self._safe(m) for m in messages]))
+
+    def close_turn(self) -> list[int]:
+        """The stop token, for a turn that was cut off before the model ended it."""
+        return [self.stop_token_ids[0]]
+
+    def _continuation_text(self, messages: Sequence[Message]) -> str:
+        """Fill the new contents into a skeleton that was rendered once for this sequence of roles."""
+        roles = tuple(str(m["role"]) for m in messages)
+        if roles not in self._skeletons:
+            self._skeletons[roles] = self._skeleton(roles)
+        return _SLOT.sub(lambda slot: str(messages[int(slot[1])]["content"]), self._skeletons[roles])
+
+    def _skeleton(self, roles: tuple[str, ...]) -> str:
+        opening: list[Message] = [{"role": "user", "content": _REQUEST}, {"role": "assistant", "content": _ANSWER}]
+        new = [
+            {"role": role, "content": _NEW.format(i), "name": "tool", "tool_call_id": "call"}
+            for i, role in enumerate(roles)
+        ]
+        text = self._render(opening + new, (), prompt=True)
+        after = text.partition(_ANSWER)[2]
+        frame, stop, rest = after.partition(self.tokenizer.eos_token)
+        if frame.strip() or not stop or any(_NEW.format(i) not in rest for i in range(len(roles))):
+            raise ConfigError(
+                f"The chat template of {self.tokenizer.name_or_path!r} does not append tool messages after an "
+                f"assistant turn that ends in {self.tokenizer.eos_token!r}, so it cannot be continued token-exactly."
+            )
+        return str(rest)
+
+    def _render(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]], *, prompt: bool) -> str:
+        return str(
+            self.tokenizer.apply_chat_template(
+                list(messages), tools=list(tools) or None, tokenize=False, add_generation_prompt=prompt
+            )
+        )
+
+    def _safe(self, message: Message) -> Message:
+        return {**message, "content": self._controls.sub(lambda m: m[0][0] + " " + m[0][1:], message["content"])}

@@ -1,0 +1,99 @@
+"""The built-in model's tokenizer: short episodes, and one token sequence for a word wherever it stands.
+
+Words never carry their leading space, so a name in a request and the same name inside JSON are the same ids and can be
+copied by attention alone. Digits go in pairs from the left. The fixed fragments of the chat template, of tool schemas
+and of tool calls are single tokens.
+"""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+from mcp_rl.tiny import lexicon
+
+SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+_TYPES = ("string", "number", "integer", "boolean", "array", "object")
+FRAGMENTS = (
+    "system\n", "user\n", "assistant\n", "<tools>", "</tools>", "<tool_call>", "</tool_call>",
+    "<tool_response>\n", "\n</tool_response>", "<tool_response>", "</tool_response>",
+    "You can use these tools:\n<tools>",
+    '\n</tools>\nTo use one, reply with its name and arguments as JSON: <tool_call>\n'
+    '{"name": ..., "arguments": {...}}\n</tool_call>',
+    '\n{"name": "', '", "arguments": {"', '", "arguments": {', "}}\n", '"}}\n', '": "', '": ', '", "', ', "',
+    '"]', '": ["', '": {"', "true", "false", "null", '{"', '"}', "}}", '"}}', '\\"',
+    '\n{"type": "function", "function": {"name": "', '", "description": "', ', "description": "',
+    '", "parameters": {"type": "object", "properties": {"', '", "parameters": {"type": "object", "properties": {',
+    '", "parameters": {"properties": {"', '", "parameters": {"properties": {', '", "parameters": {"',
+    '$schema": "http://json-schema.org/draft-07/schema#", "', 'type": "object", "properties": {"',
+    *(f'": {{"type": "{kind}"' for kind in _TYPES), *(f'"type": "{kind}"' for kind in _TYPES),
+    *(f'{close}}}, "' for close in ("", '"')),
+    *(f'{close}}}}}, "required": ["' for close in ("", '"', "]", '"]')), ', "required": ["', '"required": ["',
+    *(f'{close}}}}}, "type": "object"' for close in ("", '"')), ', "type": "object"',
+    '"]}}}', "}}}", '}}}}', ', "additionalProperties": false', '"], "additionalProperties": false}}}',
+    ', "enum": ["', ', "items": {"type": "string"}', ', "title": "', ', "default": ', ', "minimum": ', ', "maximum": ',
+    ', "anyOf": [{"type": "', '"}, {"type": "', "The tool ", "Error: ", " = ", ", then ", ". Then ", " the result",
+)  # fmt: skip
+
+
+def build_tokenizer(size: int = 2304) -> PreTrainedTokenizerFast:
+    """Train the tokenizer on the lexicon; the same call gives the same bytes. `size` is the whole vocabulary."""
+    tokenizer = Tokenizer(models.BPE())
+    split = pre_tokenizers.Split(Regex(r"\d{1,2}|[A-Z]?[a-z]+|[A-Z]+|\s|[^\sA-Za-z\d]"), behavior="isolated")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    fragments = list(dict.fromkeys(FRAGMENTS))
+    trainer = trainers.BpeTrainer(
+        vocab_size=size - len(SPECIAL) - len(fragments),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_words(), trainer)
+    tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in SPECIAL])
+    tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for text in fragments])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        chat_template=(Path(__file__).parent / "chat_template.jinja").read_text(),
+        model_max_length=8192,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def _words() -> Iterator[str]:
+    """Words with weights: common function words and lexicon words often, letter pairs and digit pairs enough."""
+    families = (lexicon.ACTIONS, lexicon.NUMERIC, lexicon.UNARY, lexicon.TEXTUAL)
+    spoken = [word for family in families for entry, others in family.items() for word in (entry, *others)]
+    spoken += [name for names in lexicon.PARAMETERS.values() for text in names for name in text.split()]
+    spoken += [choice for choices in lexicon.ENUMS for choice in choices]
+    words = [part for phrase in spoken for part in phrase.replace("_", " ").split()]
+    for word in dict.fromkeys([*_FUNCTION_WORDS.split(), *words]):
+        yield from [word, word.capitalize()] * 40
+    for word in dict.fromkeys((*lexicon.NOUNS, *lexicon.NAMES, *lexicon.FILLER)):
+        yield from [word] * 30
+        yield from [word + "s"] * 12
+        yield from [word.capitalize()] * 4
+    for pair in range(100):
+        yield from [f"{pair:02d}"] * 60
+    rng = random.Random(0)
+    for _ in range(4000):
+        yield rng.choice("bcdfghjklmnprstvw") + rng.choice("aeiou") + rng.choice("aeioulnrst")
+
+
+_FUNCTION_WORDS = """a an the of to in for with and or by from on at is are was be been it its that this these those what
+which who how much many do does did can could would will should please use using used call run tool tools then next
+after before first second third last result results answer value values number numbers set as into out up down away off
+if not no yes all any each only one two three four five six seven eight nine ten times more less than between both me my
+you your i we need want like tell give take makes made become becomes get gets got have has had left right side square
+root area long percent part whole amount together apart raised exponent base power expression arithmetic text input
+output returns return given such error failed invalid unknown division zero large small too argument arguments missing
+required must did mean try again have allowed within bad fails there here now when where why so but also just exactly
+equal equals equally worth it's what's plus minus over under per
+file files directory directories folder contents content line lines list lists system path paths read write search
+match matching matches pattern supports support current multiple single complete entire detailed information about
+including size permissions creation modified time type specified optional default only works use useful need"""

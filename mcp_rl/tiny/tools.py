@@ -1,0 +1,230 @@
+"""Random tool sets for the synthetic corpus: names, parameters and JSON schemas in the styles that servers use."""
+
+import random
+import string
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from mcp_rl.tiny.lexicon import ACTIONS, ENUMS, FILLER, NAMES, NOUNS, NUMERIC, PARAMETERS, TEXTUAL, UNARY
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One argument of a random tool."""
+
+    name: str
+    kind: str
+    """number, integer, string, boolean, enum, array or expression"""
+    required: bool = True
+    choices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class RandomTool:
+    """A tool that exists only in the corpus."""
+
+    name: str
+    words: str
+    """The name as words."""
+    family: str
+    """binary, unary, expression or record: which tools a vague request could mean."""
+    description: str
+    parameters: tuple[Parameter, ...]
+    synonyms: tuple[str, ...]
+    noun: str = ""
+    schema: dict[str, Any] = field(default_factory=dict)
+
+
+def random_number(rng: random.Random) -> str:
+    """A number as JSON text: mostly integers of one to four digits, some longer, decimal or negative."""
+    digits = rng.choices((1, 2, 3, 4, 5, 7), (25, 30, 22, 15, 5, 3))[0]
+    text = str(rng.randrange(10 ** (digits - 1) if digits > 1 else 0, 10**digits))
+    if rng.random() < 0.18:
+        text += "." + (str(rng.randrange(1, 10)) if rng.random() < 0.6 else f"{rng.randrange(10)}{rng.randrange(1, 10)}")
+    return "-" + text if rng.random() < 0.12 and text != "0" else text
+
+
+def random_result(rng: random.Random) -> str:
+    """A number as a calculator returns it: up to ten digits, sometimes many decimals."""
+    digits = rng.choices((1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12), (10, 14, 14, 16, 12, 10, 8, 6, 4, 4, 2))[0]
+    text = str(rng.randrange(10 ** (digits - 1) if digits > 1 else 0, 10**digits))
+    if digits > 3 and rng.random() < 0.3:  # repeated digits are the hard ones to copy
+        text = "".join(rng.choice("0123456789"[rng.randrange(10) :]) if rng.random() < 0.5 else text[0] for _ in text)
+        text = text.lstrip("0") or "0"
+    if rng.random() < 0.3:
+        text = text[:5] + "." + "".join(rng.choice(string.digits) for _ in range(rng.choice((0, 1, 2, 5, 8))))
+        text += rng.choice("123456789")
+    return "-" + text if rng.random() < 0.15 and text != "0" else text
+
+
+def random_text(rng: random.Random) -> str:
+    """A plausible string argument: a name, some words, a path, an identifier."""
+    kind = rng.random()
+    if kind < 0.3:
+        return rng.choice(NAMES)
+    if kind < 0.5:
+        return " ".join(rng.choice(FILLER + NOUNS + NAMES) for _ in range(rng.choice((2, 2, 3, 4))))
+    if kind < 0.6:
+        return rng.choice(NAMES + NOUNS).capitalize()
+    if kind < 0.78:
+        parts = [rng.choice((*NOUNS, *FILLER, random_letters(rng))) for _ in range(rng.choice((1, 2, 3)))]
+        return "/" + "/".join(parts) + rng.choice(("", ".txt", ".md", ".json", ".py", "/"))
+    if kind < 0.88:
+        return random_letters(rng) + rng.choice(("", "-", "_", ".")) + str(rng.randrange(1000))
+    return random_letters(rng)
+
+
+def random_letters(rng: random.Random) -> str:
+    return "".join(rng.choice(string.ascii_lowercase) for _ in range(rng.choice((2, 3, 4, 5, 7))))
+
+
+def random_expression(rng: random.Random) -> str:
+    """An arithmetic expression with one to four operators."""
+
+    def number() -> str:
+        return random_number(rng).lstrip("-") if rng.random() < 0.9 else random_number(rng)
+
+    text = number()
+    for _ in range(rng.choice((1, 1, 2, 2, 3, 4))):
+        operator = rng.choice("++--**//") if rng.random() < 0.93 else rng.choice(("**", "%", "^"))
+        space = rng.choice((" ", " ", " ", ""))
+        step = rng.random()
+        if step < 0.3:
+            text = f"({text}){space}{operator}{space}{number()}"
+        elif step < 0.45:
+            text = f"{number()}{space}{operator}{space}({text})"
+        else:
+            text = f"{text}{space}{operator}{space}{number()}"
+    return text
+
+
+def random_toolset(rng: random.Random) -> list[RandomTool]:
+    """Two to ten tools with different names, written in one style."""
+    style = _Style(rng)
+    numeric = rng.random() < 0.6
+    if numeric:
+        pair = tuple(rng.choice(PARAMETERS["number"]).split())
+        single = rng.choice(PARAMETERS["unary"])
+        tools = [style.binary(word, pair) for word in rng.sample(list(NUMERIC), rng.choice((1, 2, 3, 4, 5, 5, 6)))]
+        tools += [style.unary(word, single) for word in rng.sample(list(UNARY), rng.choice((0, 0, 1, 1, 2)))]
+        tools += [style.expression(word) for word in rng.sample(list(TEXTUAL), rng.choice((0, 1, 1)))]
+        tools += [style.record() for _ in range(rng.choice((0, 0, 0, 1, 2)))]
+    else:
+        tools = [style.record() for _ in range(rng.choice((1, 2, 3, 4, 5, 6, 8, 10)))]
+        tools += [style.binary(w, tuple(rng.choice(PARAMETERS["number"]).split())) for w in rng.sample(list(NUMERIC), 1)]
+    unique = list({tool.name: tool for tool in tools}.values())
+    rng.shuffle(unique)
+    return unique
+
+
+class _Style:
+    """How one imaginary server names and documents its tools."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.join: Callable[[list[str]], str] = rng.choice((_snake, _snake, _camel, _kebab))
+        self.described = rng.random() < 0.8
+        self.parameters_described = rng.random() < 0.4
+        self.first_key = rng.choice(("type", "type", "properties"))
+        self.titles = rng.random() < 0.15
+        self.dialect = rng.random() < 0.2
+        self.closed = rng.random() < 0.2
+
+    def binary(self, word: str, names: tuple[str, ...]) -> RandomTool:
+        kind = "number" if self.rng.random() < 0.85 else "integer"
+        parameters = tuple(Parameter(name, kind) for name in names)
+        ends = ("two numbers.", "numbers.", f"{names[0]} and {names[1]}.", "a pair of values.", "two numbers exactly.")
+        return self._tool([word], "binary", parameters, NUMERIC[word], f"{word.capitalize()} {self.rng.choice(ends)}")
+
+    def unary(self, word: str, name: str) -> RandomTool:
+        spoken = word.replace("_", " ")
+        ends = ("of a number.", "a number.", f"of {name}.", "for one value.")
+        description = f"{spoken.capitalize()} {self.rng.choice(ends)}"
+        return self._tool(word.split("_"), "unary", (Parameter(name, "number"),), UNARY[word], description)
+
+    def expression(self, word: str) -> RandomTool:
+        parameter = Parameter(self.rng.choice(PARAMETERS["expression"]), "expression")
+        ends = ("an expression.", "an arithmetic expression such as (2 + 3) * 4.", "a formula.")
+        description = f"{word.replace('_', ' ').capitalize()} {self.rng.choice(ends)}"
+        return self._tool(word.split("_"), "expression", (parameter,), TEXTUAL[word], description)
+
+    def record(self) -> RandomTool:
+        rng = self.rng
+        action, noun = rng.choice(list(ACTIONS)), rng.choice(NOUNS)
+        extra = [rng.choice(FILLER)] if rng.random() < 0.15 else []
+        count = rng.choices((0, 1, 2, 3, 4), (8, 42, 28, 15, 7))[0]
+        parameters: dict[str, Parameter] = {}
+        for _ in range(count):
+            parameter = self._parameter(required=not parameters or rng.random() < 0.65)
+            parameters.setdefault(parameter.name, parameter)
+        ends = (f"{noun}s.", f"a {noun}.", f"the {noun} of something.", f"one {noun} with the given values.")
+        description = " ".join([action.capitalize(), *extra, rng.choice(ends)])
+        words = [action, *extra, noun] if rng.random() < 0.85 else [action]
+        return self._tool(words, "record", tuple(parameters.values()), ACTIONS[action], description, noun)
+
+    def _parameter(self, *, required: bool) -> Parameter:
+        kind = self.rng.choices(
+            ("string", "integer", "number", "boolean", "enum", "array"), (55, 14, 8, 8, 10, 5)
+        )[0]
+        group = "integer" if kind == "number" else kind
+        choices = self.rng.choice(ENUMS) if kind == "enum" else ()
+        return Parameter(self.rng.choice(PARAMETERS[group]), kind, required, choices)
+
+    def _tool(
+        self,
+        words: list[str],
+        family: str,
+        parameters: tuple[Parameter, ...],
+        synonyms: tuple[str, ...],
+        description: str,
+        noun: str = "",
+    ) -> RandomTool:
+        name = self.join(words)
+        if self.described and self.rng.random() < 0.15:
+            description += " " + self.rng.choice(("Only within allowed values.", "Returns text.", "Fails on bad input."))
+        schema: dict[str, Any] = {"type": "function", "function": {"name": name}}
+        if self.described:
+            schema["function"]["description"] = description
+        schema["function"]["parameters"] = self._schema(parameters)
+        return RandomTool(name, " ".join(words), family, description, parameters, synonyms, noun, schema)
+
+    def _schema(self, parameters: tuple[Parameter, ...]) -> dict[str, Any]:
+        properties = {p.name: self._property(p) for p in parameters}
+        body: dict[str, Any] = {"type": "object", "properties": properties}
+        if self.first_key == "properties":
+            body = {"properties": properties, "type": "object"}
+        required = [p.name for p in parameters if p.required]
+        if required:
+            body["required"] = required
+        if self.closed:
+            body["additionalProperties"] = False
+        return {"$schema": "http://json-schema.org/draft-07/schema#", **body} if self.dialect else body
+
+    def _property(self, parameter: Parameter) -> dict[str, Any]:
+        types = {"enum": "string", "expression": "string"}
+        schema: dict[str, Any] = {"type": types.get(parameter.kind, parameter.kind)}
+        if parameter.choices:
+            schema["enum"] = list(parameter.choices)
+        if parameter.kind == "array":
+            schema["items"] = {"type": "string"}
+        if self.titles:
+            schema["title"] = parameter.name.capitalize()
+        if self.parameters_described:
+            noun = self.rng.choice(NOUNS)
+            schema["description"] = self.rng.choice(
+                (f"The {parameter.name}.", f"The {parameter.name} of the {noun}", f"{parameter.name.capitalize()} to use")
+            )
+        return schema
+
+
+def _snake(words: list[str]) -> str:
+    return "_".join(words)
+
+
+def _kebab(words: list[str]) -> str:
+    return "-".join(words)
+
+
+def _camel(words: list[str]) -> str:
+    return words[0] + "".join(word.capitalize() for word in words[1:])
