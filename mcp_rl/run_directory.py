@@ -1,0 +1,296 @@
+"""A run on disk: one folder that holds everything about it, owned by one process at a time.
+
+Whatever is there is whole: files appear by write-to-temporary, fsync, rename. A step happened when `state.json` says
+so; what a killed process left of a later step is removed when the run is continued.
+"""
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from mcp_rl.errors import RunDirectoryError
+from mcp_rl.scenario import McpScenario, read_scenarios, scenario_lines
+from mcp_rl.trajectory import TrajectoryGroup
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+class RunIdentity(BaseModel):
+    """What a run was made for. A run can only be continued where all of it is the same."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    server: str
+    base_model: str
+    base_revision: str = ""
+    """Hash of the base model's weights, or the revision that was loaded."""
+    seed: int
+    schema_hash: str
+    scenarios_hash: str
+    settings: dict[str, Any] = {}
+    """The settings that change what is learned, flat: dotted name to value."""
+
+    def differences(self, other: "RunIdentity") -> list[str]:
+        """What `other` has that this one has not, each as `name (was A, is B)`."""
+        mine, theirs = self._flat(), other._flat()
+        return [
+            f"{name} (was {mine.get(name)!r}, is {theirs.get(name)!r})"
+            for name in [*mine, *(name for name in theirs if name not in mine)]
+            if mine.get(name) != theirs.get(name)
+        ]
+
+    def _flat(self) -> dict[str, Any]:
+        fields = self.model_dump(mode="json")
+        return {**{k: v for k, v in fields.items() if k != "settings"}, **fields["settings"]}
+
+
+class RunState(BaseModel):
+    """Where a run stands. Written after everything else of a step, so it never points at something half written."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    step: int = 0
+    """Whole training steps."""
+    seconds: float = 0.0
+    """Wall-clock time of all sessions together."""
+    history_bytes: int = 0
+    """Length of history.jsonl at that step; what is behind it is not part of the run."""
+    counts: dict[str, int] = {}
+    """Running totals: rollouts, sampled_tokens, trained_tokens, faults."""
+    curriculum: dict[str, Any] = {}
+    """Which scenarios come next."""
+    before: dict[str, Any] | None = None
+    """The base model's evaluation, as JSON."""
+    after: dict[str, Any] | None = None
+    """The evaluation of the newest step that was evaluated."""
+    after_step: int | None = None
+
+
+@dataclass
+class RunDirectory:
+    """An open run directory, locked for this process. Made by `open_run`."""
+
+    path: Path
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    @property
+    def report(self) -> Path:
+        return self.path / "report.json"
+
+    # -- identity and state
+
+    def identity(self) -> RunIdentity | None:
+        """What the run was made for; None where it is new."""
+        content = self._read_json("model.json")
+        return None if content is None else self._validated(RunIdentity, content.get("identity"), "model.json")
+
+    def begin(self, identity: RunIdentity, about: dict[str, Any]) -> None:
+        """Write model.json. `about` is for people and tools: names, paths, versions; never a secret."""
+        self.write_json("model.json", {**about, "identity": identity.model_dump(mode="json")})
+
+    def check(self, identity: RunIdentity) -> None:
+        """Raises RunDirectoryError, one sentence with what differs, where the run was made for something else."""
+        mine = self.identity()
+        if mine is None:
+            return
+        if differences := mine.differences(identity):
+            raise RunDirectoryError(
+                f"The run in {self.path} cannot be continued, because it was made with another "
+                f"{'; '.join(differences)}. Start over with --fresh, or choose another name with --name."
+            )
+
+    def state(self) -> RunState:
+        content = self._read_json("state.json")
+        return RunState() if content is None else self._validated(RunState, content, "state.json")
+
+    def save_state(self, state: RunState) -> None:
+        self.write_json("state.json", state.model_dump(mode="json"))
+
+    # -- the parts of a step
+
+    def append_history(self, state: RunState, line: dict[str, Any]) -> None:
+        """Add a line behind the last whole one and set `state.history_bytes`; the line counts once state is saved."""
+        with _typed_errors(self.path), (self.path / "history.jsonl").open("ab") as file:
+            file.truncate(state.history_bytes)
+            file.seek(state.history_bytes)
+            file.write((json.dumps(line, ensure_ascii=False) + "\n").encode())
+            _sync(file)
+            state.history_bytes = file.tell()
+
+    def history(self, state: RunState) -> list[dict[str, Any]]:
+        """The lines of all whole steps."""
+        path = self.path / "history.jsonl"
+        if not path.exists():
+            return []
+        return [json.loads(line) for line in path.read_bytes()[: state.history_bytes].splitlines()]
+
+    def save_trajectories(self, split: str, step: int, groups: Iterable[TrajectoryGroup]) -> Path:
+        """One group per line under trajectories/<split>/<step>.jsonl."""
+        path = self.path / "trajectories" / split / f"{step:04d}.jsonl"
+        self._write(path, "".join(group.model_dump_json() + "\n" for group in groups))
+        return path
+
+    def save_scenarios(self, split: str, scenarios: Iterable[McpScenario]) -> None:
+        self._write(self.path / f"{split}.jsonl", scenario_lines(scenarios))
+
+    def scenarios(self, split: str) -> list[McpScenario] | None:
+        """The run's own scenarios of a split; None where none were saved yet."""
+        path = self.path / f"{split}.jsonl"
+        return read_scenarios(path) if path.exists() else None
+
+    def discard_after(self, step: int) -> None:
+        """Remove what a killed process left of steps that are not whole."""
+        with _typed_errors(self.path):
+            for path in (self.path / "trajectories").glob("*/*.jsonl"):
+                if path.stem.isdigit() and int(path.stem) > step:
+                    path.unlink()
+            for path in self.path.rglob("*.tmp"):
+                path.unlink(missing_ok=True)
+
+    def write_json(self, name: str, content: dict[str, Any]) -> None:
+        self._write(self.path / name, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+    # -- reading and writing
+
+    def _write(self, path: Path, text: str) -> None:
+        with _typed_errors(path):
+            write_atomically(path, text.encode())
+
+    def _read_json(self, name: str) -> dict[str, Any] | None:
+        path = self.path / name
+        if not path.exists():
+            return None
+        with _typed_errors(path):
+            try:
+                content = json.loads(path.read_bytes())
+            except ValueError as error:
+                raise RunDirectoryError(f"{path} is not JSON ({error}); start over with --fresh.") from error
+        if not isinstance(content, dict):
+            raise RunDirectoryError(f"{path} is not a JSON object; start over with --fresh.")
+        return content
+
+    def _validated(self, model: type[_Model], content: Any, name: str) -> _Model:
+        try:
+            return model.model_validate(content)
+        except ValidationError as error:
+            raise RunDirectoryError(
+                f"{self.path / name} was not written by this version ({error.errors()[0]['msg']}); start over with "
+                "--fresh, or choose another name with --name."
+            ) from error
+
+
+@contextmanager
+def open_run(path: Path, *, fresh: bool = False) -> Iterator[RunDirectory]:
+    """Create or open the run in `path` and hold its lock until the end.
+
+    `fresh` moves an earlier run aside and removes it, once the lock is held. Raises RunDirectoryError where another
+    process has it (its pid is named), or where the folder cannot be written.
+    """
+    with _typed_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with _lock(path.with_name(f".{path.name}.lock")):
+        if fresh:
+            _remove(path)
+        with _typed_errors(path):
+            for folder in (path, path / "checkpoints", path / "logs", path / "trajectories"):
+                folder.mkdir(exist_ok=True)
+        yield RunDirectory(path)
+
+
+def _remove(path: Path) -> None:
+    """Remove a run in two moves, so that a kill in between never leaves half a run under its name."""
+    doomed = path.with_name(f".{path.name}.removed")
+    with _typed_errors(path):
+        for _ in range(2):  # what an earlier kill left, then this run
+            shutil.rmtree(doomed, ignore_errors=True)
+            if path.exists():
+                path.rename(doomed)
+
+
+@contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    """An exclusive lock that the kernel drops with the process, however it dies."""
+    with _typed_errors(path):
+        file = path.open("a+")
+    with file:
+        with _typed_errors(path):
+            _take(file, path)
+        yield
+
+
+def _take(file: IO[str], path: Path) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.seek(0)
+        owner = file.read().strip() or "unknown"
+        run = path.with_name(path.name.removeprefix(".").removesuffix(".lock"))
+        raise RunDirectoryError(
+            f"Another process (pid {owner}) is using the run in {run}; wait for it, stop it, or choose another name "
+            "with --name."
+        ) from None
+    file.truncate(0)
+    file.write(f"{os.getpid()}\n")
+    file.flush()
+
+
+@contextmanager
+def _typed_errors(path: Path) -> Iterator[None]:
+    """What the file system refuses, as one sentence."""
+    try:
+        yield
+    except OSError as error:
+        reason = {
+            errno.ENOSPC: "the disk is full",
+            errno.EDQUOT: "the disk quota is used up",
+            errno.EACCES: "there is no permission to write there",
+            errno.EPERM: "there is no permission to write there",
+            errno.EROFS: "the file system is read-only",
+        }.get(error.errno or 0, error.strerror or str(error))
+        raise RunDirectoryError(f"Cannot write {error.filename or path}: {reason}.") from error
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Make `path` hold `content`, all of it or, where we are killed, what it held before."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            _sync(file)
+        temporary.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    _sync_folder(path.parent)
+
+
+def _sync(file: IO[bytes]) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

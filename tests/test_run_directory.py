@@ -1,0 +1,156 @@
+"""A run directory is owned by one process, holds only what is whole, and refuses what it was not made for."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mcp_rl.errors import RunDirectoryError
+from mcp_rl.run_directory import RunDirectory, RunIdentity, RunState, open_run, write_atomically
+from mcp_rl.scenario import McpScenario, StdioServer
+
+IDENTITY = RunIdentity(
+    server="mcp_calculator",
+    base_model="mcp-rl/tiny",
+    seed=0,
+    schema_hash="ab12",
+    scenarios_hash="cd34",
+    settings={"train.learning_rate": 1e-4, "rollout.group_size": 16},
+)
+
+
+def test_two_processes_cannot_own_one_run_and_the_second_names_the_first(tmp_path: Path) -> None:
+    holder = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import sys, pathlib\nfrom mcp_rl.run_directory import open_run\n"
+            "with open_run(pathlib.Path(sys.argv[1])):\n print('held', flush=True)\n sys.stdin.read()",
+            str(tmp_path / "run"),
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)},
+    )
+    try:
+        assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
+        with pytest.raises(RunDirectoryError, match=f"pid {holder.pid}"), open_run(tmp_path / "run"):
+            pass
+    finally:
+        holder.kill()
+        holder.communicate()
+    with open_run(tmp_path / "run"):
+        """The lock of a killed process is free."""
+
+
+def test_the_lock_does_not_dress_up_errors_of_the_run_itself(tmp_path: Path) -> None:
+    with pytest.raises(ConnectionResetError), open_run(tmp_path / "run"):
+        raise ConnectionResetError
+
+
+def test_a_new_run_starts_at_step_zero_and_a_saved_state_comes_back(tmp_path: Path) -> None:
+    with open_run(tmp_path / "a" / "b") as run:
+        assert run.identity() is None
+        assert run.state() == RunState()
+        run.begin(IDENTITY, {"name": "b"})
+        run.save_state(RunState(step=3, counts={"rollouts": 7}))
+    with open_run(tmp_path / "a" / "b") as run:
+        assert run.identity() == IDENTITY
+        assert run.state() == RunState(step=3, counts={"rollouts": 7})
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"server": "mcp_files"}, "server (was 'mcp_calculator', is 'mcp_files')"),
+        ({"schema_hash": "ffff"}, "schema_hash (was 'ab12', is 'ffff')"),
+        ({"settings": {"rollout.group_size": 16}}, "train.learning_rate (was 0.0001, is None)"),
+    ],
+)
+def test_a_run_made_for_something_else_is_refused_with_what_differs(
+    tmp_path: Path, change: dict[str, object], said: str
+) -> None:
+    with open_run(tmp_path / "run") as run:
+        run.begin(IDENTITY, {})
+        run.check(IDENTITY)
+        with pytest.raises(RunDirectoryError) as caught:
+            run.check(IDENTITY.model_copy(update=change))
+    assert said in str(caught.value)
+    assert "--fresh" in str(caught.value) and "--name" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_fresh_removes_the_old_run_and_what_an_interrupted_removal_left(tmp_path: Path) -> None:
+    (tmp_path / ".run.removed").mkdir()
+    with open_run(tmp_path / "run") as run:
+        run.begin(IDENTITY, {})
+    with open_run(tmp_path / "run", fresh=True) as run:
+        assert run.identity() is None
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".run.lock", "run"]
+
+
+def test_history_written_by_a_step_that_was_never_saved_is_dropped(tmp_path: Path) -> None:
+    with open_run(tmp_path / "run") as run:
+        state = RunState()
+        run.append_history(state, {"step": 1})
+        run.save_state(state)
+        run.append_history(state, {"step": 2, "long": "x" * 100})
+    with open_run(tmp_path / "run") as run:
+        state = run.state()
+        assert run.history(state) == [{"step": 1}]
+        run.append_history(state, {"step": 2})
+        assert (run.path / "history.jsonl").read_text() == '{"step": 1}\n{"step": 2}\n'
+
+
+def test_trajectories_of_steps_that_are_not_whole_are_discarded(tmp_path: Path) -> None:
+    with open_run(tmp_path / "run") as run:
+        for step in (1, 2):
+            run.save_trajectories("train", step, [])
+        run.save_trajectories("val", 0, [])
+        (run.path / "report.json.tmp").write_text("half")
+        run.discard_after(1)
+        left = sorted(str(p.relative_to(run.path)) for p in run.path.rglob("*") if p.is_file())
+    assert left == ["trajectories/train/0001.jsonl", "trajectories/val/0000.jsonl"]
+
+
+def test_scenarios_are_kept_with_the_run(tmp_path: Path) -> None:
+    scenario = McpScenario(task_description="add 1 and 2", server_params=StdioServer(command="server"))
+    with open_run(tmp_path / "run") as run:
+        assert run.scenarios("train") is None
+        run.save_scenarios("train", [scenario])
+        assert run.scenarios("train") == [scenario]
+
+
+def test_a_damaged_state_is_one_sentence(tmp_path: Path) -> None:
+    with open_run(tmp_path / "run") as run:
+        (run.path / "state.json").write_text("{")
+        with pytest.raises(RunDirectoryError, match=r"state\.json is not JSON.*--fresh"):
+            run.state()
+        (run.path / "state.json").write_text(json.dumps({"step": "many"}))
+        with pytest.raises(RunDirectoryError, match=r"state\.json was not written by this version"):
+            run.state()
+
+
+def test_an_unwritable_place_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunDirectoryError, match=r"Cannot write .*file"), open_run(tmp_path / "file" / "run"):
+        pass
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_one_sentence_and_leaves_the_old_file(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    run.save_state(RunState(step=1))
+    (tmp_path / "state.json.tmp").symlink_to("/dev/full")
+    with pytest.raises(RunDirectoryError, match="the disk is full"):
+        run.save_state(RunState(step=2))
+    assert run.state().step == 1
+
+
+def test_an_atomic_write_leaves_no_temporary_file(tmp_path: Path) -> None:
+    write_atomically(tmp_path / "deep" / "file", b"whole")
+    assert [p.name for p in (tmp_path / "deep").iterdir()] == ["file"]
+    assert (tmp_path / "deep" / "file").read_bytes() == b"whole"
