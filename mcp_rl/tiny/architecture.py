@@ -1,9 +1,9 @@
 """The shape of the built-in model."""
 
-from transformers import PreTrainedTokenizerFast, Qwen2Config
+from transformers import Qwen2Config, Qwen2Tokenizer
 
 
-def tiny_config(tokenizer: PreTrainedTokenizerFast) -> Qwen2Config:
+def tiny_config(tokenizer: Qwen2Tokenizer) -> Qwen2Config:
     """A Qwen2 of 1.1 million parameters: 4 layers, width 128, heads of 32, embeddings tied to the output."""
     return Qwen2Config(
         vocab_size=len(tokenizer),

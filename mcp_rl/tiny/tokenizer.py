@@ -3,14 +3,19 @@
 Words never carry their leading space, so a name in a request and the same name inside JSON are the same ids and can be
 copied by attention alone. Digits go in pairs from the left. The fixed fragments of the chat template, of tool schemas
 and of tool calls are single tokens.
+
+The merges are learned on words split off from everything else. The tokenizer that is saved has Qwen2's own
+pre-tokenizer, which is what transformers and vLLM give any tokenizer of this architecture: no merge crosses a word, so
+both cut text alike, and pairs of digits are added tokens because Qwen2's pre-tokenizer splits digits.
 """
 
+import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast
+from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers, trainers
+from transformers import Qwen2Tokenizer
 
 from mcp_rl.tiny import lexicon
 
@@ -38,31 +43,34 @@ FRAGMENTS = (
 )  # fmt: skip
 
 
-def build_tokenizer(size: int = 2304) -> PreTrainedTokenizerFast:
+def build_tokenizer(size: int = 2304) -> Qwen2Tokenizer:
     """Train the tokenizer on the lexicon; the same call gives the same bytes. `size` is the whole vocabulary."""
-    tokenizer = Tokenizer(models.BPE())
-    split = pre_tokenizers.Split(Regex(r"\d{1,2}|[A-Z]?[a-z]+|[A-Z]+|\s|[^\sA-Za-z\d]"), behavior="isolated")
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+    learner = Tokenizer(models.BPE())
+    split = pre_tokenizers.Split(Regex(r"[A-Z]?[a-z]+|[A-Z]+|\s|[^\sA-Za-z]"), behavior="isolated")
+    learner.pre_tokenizer = pre_tokenizers.Sequence(
         [split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
     )
-    tokenizer.decoder = decoders.ByteLevel()
-    fragments = list(dict.fromkeys(FRAGMENTS))
+    added = list(dict.fromkeys((*FRAGMENTS, *(f"{pair:02d}" for pair in range(100)))))
     trainer = trainers.BpeTrainer(
-        vocab_size=size - len(SPECIAL) - len(fragments),
+        vocab_size=size - len(SPECIAL) - len(added),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(_words(), trainer)
-    tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in SPECIAL])
-    tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for text in fragments])
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
+    learner.train_from_iterator(_words(), trainer)
+    model = json.loads(learner.to_str())["model"]
+    tokenizer = Qwen2Tokenizer(
+        vocab=model["vocab"],
+        merges=[tuple(pair) for pair in model["merges"]],
+        unk_token=None,
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
         chat_template=(Path(__file__).parent / "chat_template.jinja").read_text(),
         model_max_length=8192,
         clean_up_tokenization_spaces=False,
     )
+    tokenizer.add_tokens([AddedToken(text, special=True, normalized=False) for text in SPECIAL], special_tokens=True)
+    tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for text in added])
+    return tokenizer
 
 
 def _words() -> Iterator[str]:
@@ -78,8 +86,6 @@ def _words() -> Iterator[str]:
         yield from [word] * 30
         yield from [word + "s"] * 12
         yield from [word.capitalize()] * 4
-    for pair in range(100):
-        yield from [f"{pair:02d}"] * 60
     rng = random.Random(0)
     for _ in range(4000):
         yield rng.choice("bcdfghjklmnprstvw") + rng.choice("aeiou") + rng.choice("aeioulnrst")
