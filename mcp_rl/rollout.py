@@ -9,10 +9,10 @@ import difflib
 import hashlib
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -20,9 +20,12 @@ from mcp_rl.chat.hermes import ChatFormat, ParsedCall, parse_completion
 from mcp_rl.errors import ContextOverflow, EngineError, ServerFault
 from mcp_rl.inference.engine import Completion, Engine, Episode, Sampling
 from mcp_rl.scenario import McpScenario
-from mcp_rl.toolserver.connection import Connection
-from mcp_rl.toolserver.schema import ToolSchemas
 from mcp_rl.trajectory import CallRecord, Segment, StopReason, Trajectory
+
+if TYPE_CHECKING:
+    from mcp_rl.model import TrainableModel
+    from mcp_rl.toolserver.connection import Connection
+    from mcp_rl.toolserver.schema import ToolSchemas
 
 
 @dataclass(frozen=True)
@@ -58,8 +61,8 @@ class World:
 
     engine: Engine
     chat: ChatFormat
-    connection: Connection
-    schemas: ToolSchemas
+    connection: "Connection"
+    schemas: "ToolSchemas"
     system_prompt: str | None = None
 
     @cached_property
@@ -85,6 +88,20 @@ async def play(
         conversation.trajectory.stop_reason = StopReason.TIMEOUT
     conversation.trajectory.seconds = time.perf_counter() - started
     return conversation.trajectory
+
+
+class Rollout:
+    """A rollout that is yet to be played: await it, or hand it to `gather_trajectory_groups`."""
+
+    def __init__(self, model: "TrainableModel[Any]", scenario: McpScenario, seed: int | None = None) -> None:
+        self.model, self.scenario, self.seed = model, scenario, seed
+
+    def __await__(self) -> Generator[Any, None, Trajectory]:
+        return self.attempt(0, 0).__await__()
+
+    async def attempt(self, member: int, attempt: int) -> Trajectory:
+        """Play it as one member of a group; a later attempt draws other random numbers."""
+        raise NotImplementedError
 
 
 class _Conversation:
