@@ -1,0 +1,272 @@
+"""Everything that can be set about a run: one pydantic tree, one line of reason for each default.
+
+The defaults suit the built-in model; `preset_for` holds what differs for other base models, and what is given wins over
+both. No field holds a secret: API keys are read from the environment by whoever needs them.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+TINY = "mcp-rl/tiny"
+Transport = Literal["sse", "stdio", "streamable-http"]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class ScenarioConfig(_Section):
+    """Where the tasks come from and how many are held out."""
+
+    file: Path | None = None
+    """The user's own scenarios (JSON Lines); none: explore the server."""
+    count: int = Field(default=720, ge=2)
+    """Scenarios to make by exploring: ten steps pass before one comes again."""
+    val: int = Field(default=120, ge=1)
+    """Held out and never trained on: a 95 % interval of about ±5 points at 0.9."""
+
+
+class RolloutConfig(_Section):
+    """How a step's episodes are sampled, and the limits of each."""
+
+    groups_per_step: int = Field(default=8, ge=1)
+    """Scenarios in a step: eight tasks already steady the gradient."""
+    group_size: int = Field(default=16, ge=2)
+    """Rollouts of one scenario: finds a way that works 1 time in 10."""
+    temperature: float = Field(default=1.0, gt=0)
+    """1 samples the policy as it is, so the ratio stays unbiased."""
+    max_turns: int = Field(default=6, ge=1)
+    """Model turns: two calls, two repairs, the answer, and one to spare."""
+    max_turn_tokens: int = Field(default=96, ge=1)
+    """Sampled tokens in a turn: a long call of the built-in model."""
+    max_tokens: int = Field(default=384, ge=1)
+    """Sampled tokens in an episode: four turns at their own limit."""
+    max_tool_calls: int = Field(default=16, ge=1)
+    """Calls in an episode: stops a model that calls without end."""
+    max_result_tokens: int = Field(default=256, ge=16)
+    """Longer tool results are cut in the middle, with a mark."""
+    tool_deadline: float = Field(default=30.0, gt=0)
+    """Seconds for one tool call: a slow web request fits."""
+    deadline: float = Field(default=300.0, gt=0)
+    """Seconds for one rollout; a late one is masked, not punished."""
+    concurrency: int = Field(default=256, ge=1)
+    """Rollouts in flight: two steps' worth, so that refills overlap."""
+    max_exceptions: float = Field(default=0.1, ge=0, le=1)
+    """Share of rollouts that may fault before a step stops."""
+    refills: int = Field(default=1, ge=0)
+    """Extra rounds of groups to replace those without variance."""
+
+
+class LoraConfig(_Section):
+    """The adapter that is trained; the base stays as it is."""
+
+    rank: int = Field(default=16, ge=1)
+    """Enough for one server's tools; more was no better when tried."""
+    alpha: int = Field(default=32, ge=1)
+    """Twice the rank, the usual scale of 2."""
+    targets: tuple[str, ...] = Field(
+        default=("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"), min_length=1
+    )
+    """All linear layers: LoRA on attention alone learns less."""
+
+
+class TrainConfig(_Section):
+    """One GRPO step."""
+
+    learning_rate: float = Field(default=6e-4, gt=0)
+    """Measured on the built-in model; larger models take less."""
+    loss: Literal["grpo"] = "grpo"
+    """Clipped token-level policy gradient, the field's baseline."""
+    scale_by_std: bool = False
+    """Off: dividing by the deviation blows near-ties up (Dr. GRPO)."""
+    clip_low: float = Field(default=0.2, gt=0, lt=1)
+    """Lower clip of the ratio, as in PPO."""
+    clip_high: float = Field(default=0.28, gt=0)
+    """Upper clip, higher than the lower one to keep exploring (DAPO)."""
+    kl: float = Field(default=0.0, ge=0)
+    """Weight of the KL to the base: off, verified rewards need no leash."""
+    entropy: float = Field(default=0.0, ge=0)
+    """Weight of an entropy bonus: off, larger groups explore already."""
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    """Gradient clipping, the usual norm."""
+    weight_decay: float = Field(default=0.0, ge=0)
+    """None: the adapter is small and starts at zero."""
+    minibatches: int = Field(default=1, ge=1)
+    """Optimiser steps on one batch: one keeps it on policy."""
+    microbatch_tokens: int = Field(default=16384, ge=256)
+    """Tokens in one forward pass; bounds the memory."""
+    checkpoint_every: int = Field(default=5, ge=1)
+    """Steps between checkpoints: a kill costs under a minute."""
+    lora: LoraConfig = LoraConfig()
+    """The adapter that is trained."""
+
+
+class JudgeConfig(_Section):
+    """Scoring groups by a language model (RULER) through LiteLLM. Its key is read from the environment."""
+
+    model: str | None = None
+    """LiteLLM name of the judge; none: the scenario's verifier scores."""
+    base_url: str | None = None
+    """Address of an OpenAI-compatible judge of your own."""
+    rubric: str | None = None
+    """Your own words for what is good; none: reaching the task's goal."""
+    weight: float = Field(default=1.0, gt=0, le=1)
+    """The judge's share of the reward; the verifier has the rest."""
+    deadline: float = Field(default=120.0, gt=0)
+    """Seconds for one verdict: a reasoning judge is slow."""
+    retries: int = Field(default=3, ge=0)
+    """New tries after an unusable verdict before the group is a fault."""
+    concurrency: int = Field(default=8, ge=1)
+    """Verdicts asked for at once: all groups of a step."""
+
+
+class EvaluationConfig(_Section):
+    """How success is measured on the held-out scenarios, before and after."""
+
+    samples: int = Field(default=4, ge=1)
+    """Sampled episodes of each scenario: steadies pass@1, gives pass@4."""
+    greedy: bool = True
+    """One greedy episode of each scenario too: what a user will run."""
+    every: int = Field(default=0, ge=0)
+    """Evaluate after every so many steps; 0: only before and after."""
+
+
+class RunConfig(_Section):
+    """A whole run."""
+
+    server: str
+    """A plugin's server name, a quoted command that speaks MCP on stdio, or a URL."""
+    transport: Transport | None = None
+    """How to speak to it; none: what the server prefers (SSE)."""
+    plugins: tuple[str, ...] = ()
+    """Extra plugins: importable modules or paths of Python files."""
+    base_model: str = TINY
+    """The built-in model, which needs no download and no GPU."""
+    project: str = Field(default="default", pattern=r"^[\w][\w.-]*$")
+    """Folder that holds the runs of one topic."""
+    name: str = Field(default="", pattern=r"^([\w][\w.-]*)?$")
+    """The run's folder; empty: server, model and seed."""
+    output_dir: Path = Field(default=Path(".mcp_rl"))
+    """Where projects are kept: beside the work they belong to."""
+    seed: int = Field(default=0, ge=0)
+    """All randomness follows from it."""
+    steps: int = Field(default=60, ge=0)
+    """Training steps: where the calculator's curve is flat."""
+    scenarios: ScenarioConfig = ScenarioConfig()
+    """The tasks."""
+    rollout: RolloutConfig = RolloutConfig()
+    """The episodes."""
+    train: TrainConfig = TrainConfig()
+    """The update."""
+    judge: JudgeConfig = JudgeConfig()
+    """The judge."""
+    evaluation: EvaluationConfig = EvaluationConfig()
+    """The proof."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _preset(cls, given: Any) -> Any:
+        """Values that were not given come from the preset of the base model."""
+        if not isinstance(given, Mapping):
+            return given
+        return _merged(preset_for(str(given.get("base_model", TINY))), given)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for complaint in _contradictions(self):
+            raise ValueError(complaint)
+        if not self.name:
+            object.__setattr__(self, "name", _run_name(self))
+        return self
+
+    @property
+    def run_dir(self) -> Path:
+        """`<output_dir>/<project>/models/<name>`."""
+        return self.output_dir / self.project / "models" / self.name
+
+
+# What a pretrained chat model of billions of parameters wants instead of the defaults above.
+LARGE_MODEL_PRESET: dict[str, Any] = {
+    "steps": 100,
+    "rollout": {
+        "group_size": 8,
+        "max_turns": 10,
+        "max_turn_tokens": 1024,
+        "max_tokens": 4096,
+        "max_result_tokens": 2048,
+        "concurrency": 64,
+        "deadline": 1200.0,
+    },
+    "train": {"learning_rate": 1e-5, "checkpoint_every": 1},
+}
+
+
+def preset_for(base_model: str) -> dict[str, Any]:
+    """Values that differ from the defaults for this base model. The defaults themselves suit `mcp-rl/tiny`."""
+    return {} if base_model == TINY else LARGE_MODEL_PRESET
+
+
+def config_keys(model: type[BaseModel] = RunConfig, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every dotted key of the tree with its pydantic field, sections themselves left out."""
+    for name, field in model.model_fields.items():
+        if section := section_of(field.annotation):
+            yield from config_keys(section, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", field
+
+
+def section_of(annotation: Any) -> type[BaseModel] | None:
+    """The section that a field holds, or None where it holds a value."""
+    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+
+
+def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in over.items():
+        below = merged.get(key)
+        if isinstance(below, Mapping):
+            if isinstance(value, BaseModel):
+                value = value.model_dump(exclude_unset=True)
+            value = _merged(below, value) if isinstance(value, Mapping) else value
+        merged[key] = value
+    return merged
+
+
+def _contradictions(config: RunConfig) -> Iterator[str]:
+    judge, scenarios, train, rollout = config.judge, config.scenarios, config.train, config.rollout
+    if judge.base_url and not judge.model:
+        yield "judge.base_url is set but judge.model is not: name the judge's model too"
+    if judge.base_url and (urlsplit(judge.base_url).username or urlsplit(judge.base_url).password):
+        yield "judge.base_url holds a user name or password, which must not reach a file: use the environment"
+    if judge.weight < 1 and not judge.model:
+        yield "judge.weight is set but judge.model is not: name the judge's model too"
+    if (
+        scenarios.file
+        and "count" in scenarios.model_fields_set
+        and scenarios.count != _default(ScenarioConfig, "count")
+    ):
+        yield "scenarios.file and scenarios.count are both set: a file already says how many scenarios there are"
+    if not scenarios.file and scenarios.val >= scenarios.count:
+        yield f"scenarios.val = {scenarios.val} leaves nothing to train on out of scenarios.count = {scenarios.count}"
+    if train.minibatches > rollout.groups_per_step * rollout.group_size:
+        yield f"train.minibatches = {train.minibatches} is more than the rollouts of a step"
+    if rollout.max_turn_tokens > rollout.max_tokens:
+        yield (
+            f"rollout.max_turn_tokens = {rollout.max_turn_tokens} is more than "
+            f"rollout.max_tokens = {rollout.max_tokens}, the limit of the whole episode"
+        )
+
+
+def _default(model: type[BaseModel], name: str) -> Any:
+    return model.model_fields[name].default
+
+
+def _run_name(config: RunConfig) -> str:
+    """The same command finds the same run again: server, base model and, unless it is 0, the seed."""
+    parts = [config.server, config.base_model.rpartition("/")[2], f"seed{config.seed}" if config.seed else ""]
+    return "-".join(filter(None, (re.sub(r"[^\w.]+", "-", part).strip("-.") for part in parts)))[:80]

@@ -1,0 +1,110 @@
+"""One run configuration out of a TOML file, dotted overrides (`train.learning_rate=1e-4`) and a command's options.
+
+Later ones win. Whatever cannot be used is a ConfigError of one sentence that names the key, the value and, where a name
+is unknown, the nearest right one.
+"""
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from mcp_rl.config import RunConfig, config_keys, section_of
+from mcp_rl.errors import ConfigError
+
+
+def load_config(
+    *, file: Path | None = None, overrides: Iterable[str] = (), options: Mapping[str, Any] | None = None
+) -> RunConfig:
+    """The run that a file, dotted overrides (`train.learning_rate=1e-4`) and the command's options describe.
+
+    Keys of `options` are dotted; None means not given. Raises ConfigError, one sentence that names the value.
+    """
+    values = read_toml(file) if file else {}
+    for override in overrides:
+        _set(values, *parse_override(override))
+    for key, value in (options or {}).items():
+        if value is not None:
+            _set(values, key, value)
+    _check_keys(values, RunConfig)
+    if "server" not in values:
+        raise ConfigError("A run needs a tool server: add --server mcp_calculator; `mcp-rl servers` lists all others.")
+    try:
+        return RunConfig.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError(_sentence(error)) from error
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """A TOML file as nested dictionaries. Raises ConfigError."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"Cannot read the configuration {path}: {error.strerror or error}.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"The configuration {path} is not valid TOML: {error}.") from error
+
+
+def parse_override(text: str) -> tuple[str, Any]:
+    """`train.learning_rate=1e-4` as key and value; the value is TOML, and a word that is not TOML is a string."""
+    key, equals, value = text.partition("=")
+    if not equals or not re.fullmatch(r"\w+(\.\w+)*", key):
+        raise ConfigError(f"Cannot read {text!r}: an override looks like train.learning_rate=1e-4.")
+    try:
+        return key, tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key, value
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that looks most like this one, or None where none does."""
+    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return found[0] if found else None
+
+
+def _set(values: dict[str, Any], key: str, value: Any) -> None:
+    *sections, leaf = key.split(".")
+    for section in sections:
+        values = values.setdefault(section, {})
+        if not isinstance(values, dict):
+            raise ConfigError(f"{key} cannot be set: {section} already has a value of its own.")
+    values[leaf] = value
+
+
+def _check_keys(values: Mapping[str, Any], model: type[BaseModel], prefix: str = "") -> None:
+    for key, value in values.items():
+        if key not in model.model_fields:
+            raise ConfigError(_unknown_key(prefix + key, key, prefix, model))
+        section = section_of(model.model_fields[key].annotation)
+        if section and isinstance(value, Mapping):
+            _check_keys(value, section, f"{prefix}{key}.")
+        elif section:
+            raise ConfigError(f"{prefix}{key} is a section: set one of its keys, such as {_example(section, key)}.")
+
+
+def _example(section: type[BaseModel], name: str) -> str:
+    return f"{name}.{next(iter(section.model_fields))}"
+
+
+def _unknown_key(dotted: str, leaf: str, prefix: str, model: type[BaseModel]) -> str:
+    every = [key for key, _ in config_keys()]
+    by_leaf = {key.rpartition(".")[2]: key for key in every}
+    near = nearest(leaf, model.model_fields)
+    guess = prefix + near if near else by_leaf.get(nearest(leaf, by_leaf) or "", nearest(dotted, every))
+    return f"There is no setting {dotted!r}" + (
+        f"; did you mean {guess!r}?" if guess else "; docs/configuration.md lists all."
+    )
+
+
+def _sentence(error: ValidationError) -> str:
+    """The first problem of a ValidationError as one sentence that names key and value."""
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    message = first["msg"].removeprefix("Value error, ").rstrip(".")
+    if not where:
+        return f"{message}."
+    return f"{where} = {first['input']!r} does not work: {message[0].lower()}{message[1:]}."
