@@ -1,0 +1,347 @@
+"""The synthetic corpus: random tool sets, requests, calls, results and answers, in the built-in model's chat format.
+
+What it teaches is the mechanics: find the tool that a request names, copy names and values, carry a result into the
+next call, answer with the result. What it leaves open is meaning: a request in words that no tool explains is labelled
+with a random tool that could take its values, in a random order. So the base stays unsure instead of wrong, and what
+reinforcement learning has to find is always something that the base samples.
+"""
+
+import json
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from mcp_rl.tiny.lexicon import FILLER, NAMES, NOUNS
+from mcp_rl.tiny.tools import (
+    Parameter,
+    RandomTool,
+    random_expression,
+    random_number,
+    random_result,
+    random_text,
+    random_toolset,
+)
+
+SYNONYM_NOISE = 0.4
+"""Share of requests with a known synonym that are labelled with another fitting tool."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A piece of a conversation. Only text that the assistant should learn to write carries loss."""
+
+    role: str
+    """user, assistant or tool"""
+    text: str
+    learn: bool = False
+
+
+@dataclass(frozen=True)
+class Call:
+    tool: RandomTool
+    arguments: dict[str, str]
+    """Parameter name to JSON text."""
+
+    def __str__(self) -> str:
+        body = ", ".join(f'"{name}": {value}' for name, value in self.arguments.items())
+        return f'<tool_call>\n{{"name": "{self.tool.name}", "arguments": {{{body}}}}}\n</tool_call>'
+
+
+def conversation(rng: random.Random, tools: Sequence[RandomTool]) -> list[Turn]:
+    """One episode on a tool set."""
+    kind = rng.random()
+    if kind < 0.02:
+        return [Turn("user", _small_talk(rng)), Turn("assistant", "I have no tool for that.", learn=True)]
+    if kind < 0.05:
+        return _parallel(rng, tools)
+    if kind < 0.09:
+        return _mended(rng, tools)
+    numeric = [t for t in tools if t.family in ("binary", "unary", "expression")]
+    if kind < 0.42 and any(t.family != "expression" for t in numeric):
+        return _chained(rng, numeric)
+    return _single(rng, tools)
+
+
+def _single(rng: random.Random, tools: Sequence[RandomTool]) -> list[Turn]:
+    request, call = _request(rng, rng.choice(tools), tools)
+    result = _result(rng, call)
+    return [Turn("user", request), Turn("assistant", str(call), learn=True), *_finish(rng, result)]
+
+
+def _chained(rng: random.Random, tools: Sequence[RandomTool]) -> list[Turn]:
+    """Two or three numeric calls; each takes the result before it as one of its values."""
+    later = [t for t in tools if t.family != "expression"]
+    first_tool = rng.choice(tools)
+    request, call = _request(rng, first_tool, tools)
+    turns: list[Turn] = []
+    for _ in range(1 if rng.random() < 0.93 else 2):
+        result = _number_result(rng)
+        if rng.random() < 0.01:  # an error ends it
+            error = _error(rng)
+            return [Turn("user", request), *turns, Turn("assistant", str(call), learn=True), *_finish(rng, error)]
+        turns += [Turn("assistant", str(call), learn=True), Turn("tool", result)]
+        spoken = rng.choice(_RESULT_WORDS)
+        clause, call = _request(rng, rng.choice(later), tools, carried=(spoken, result))
+        clause = clause if rng.random() < 0.5 else clause[:1].lower() + clause[1:]
+        body = request.rstrip(".?!:")
+        link = rng.choice(_LINKS)
+        clause = clause[:1].upper() + clause[1:] if link.endswith(". ") else clause
+        request = rng.choice(("First ", "Start: ", "")) + body + link + clause if rng.random() < 0.2 else body + link + clause
+    final = _number_result(rng) if rng.random() > 0.02 else _error(rng)
+    return [Turn("user", request), *turns, Turn("assistant", str(call), learn=True), *_finish(rng, final)]
+
+
+def _parallel(rng: random.Random, tools: Sequence[RandomTool]) -> list[Turn]:
+    """Two calls in one turn."""
+    (first, one), (second, two) = (_request(rng, rng.choice(tools), tools) for _ in range(2))
+    request = first.rstrip(".?!") + rng.choice((". Also: ", " and at the same time ", ". At once: ", " and also ")) + second
+    results = [_result(rng, one), _result(rng, two)]
+    answer = "\n".join(r if _short(r) else "Done." for r in results)
+    return [
+        Turn("user", request),
+        Turn("assistant", f"{one}\n{two}", learn=True),
+        *(Turn("tool", r) for r in results),
+        Turn("assistant", answer, learn=True),
+    ]
+
+
+def _mended(rng: random.Random, tools: Sequence[RandomTool]) -> list[Turn]:
+    """A wrong call that carries no loss, the complaint about it, and the right call."""
+    request, call = _request(rng, rng.choice(tools), tools, exact=True)
+    broken = Call(call.tool, dict(call.arguments))
+    if call.arguments and rng.random() < 0.5:
+        name = rng.choice(list(call.arguments))
+        if rng.random() < 0.5:
+            del broken.arguments[name]
+            complaint = rng.choice((f"'{name}' is a required property", f"{name}: missing required argument."))
+        else:
+            broken.arguments[name] = json.dumps(random_text(rng)) if call.arguments[name][0] != '"' else random_number(rng)
+            complaint = rng.choice((f"{name}: {broken.arguments[name]} is of the wrong type", f"Invalid argument {name}."))
+    else:
+        broken = Call(rng.choice(tools), dict(call.arguments))
+        complaint = rng.choice(("Invalid arguments.", "That tool does not take these arguments.", "Try again."))
+    return [
+        Turn("user", request),
+        Turn("assistant", str(broken)),
+        Turn("tool", complaint),
+        Turn("assistant", str(call), learn=True),
+        *_finish(rng, _result(rng, call)),
+    ]
+
+
+def _finish(rng: random.Random, result: str) -> list[Turn]:
+    """The answer is the result itself; one that is too long to repeat is acknowledged."""
+    answer = result if _short(result) else "Done."
+    if result.startswith('{"') and result.count(":") == 1 and result.endswith("}"):
+        answer = result.partition(": ")[2].rstrip("}").strip('"')
+    return [Turn("tool", result), Turn("assistant", answer, learn=True)]
+
+
+def _short(result: str) -> bool:
+    return len(result) <= 60 and "\n" not in result
+
+
+# Requests
+
+
+def _request(
+    rng: random.Random,
+    tool: RandomTool,
+    tools: Sequence[RandomTool],
+    *,
+    carried: tuple[str, str] | None = None,
+    exact: bool = False,
+) -> tuple[str, Call]:
+    """A request and the call that it is labelled with. `carried` is a value that the request speaks of as, say, "the
+    result": (the words, the JSON text)."""
+    vague = not exact and tool.family != "record" and rng.random() < 0.6
+    if vague and rng.random() < SYNONYM_NOISE:
+        fitting = [t for t in tools if t.family == tool.family and len(t.parameters) == len(tool.parameters)]
+        labelled = rng.choice(fitting)
+    else:
+        labelled = tool
+    values = {p.name: _value(rng, p) for p in labelled.parameters if p.required or rng.random() < 0.4}
+    spoken = {name: _spoken(value) for name, value in values.items()}
+    if carried and values:
+        name = rng.choice([p.name for p in labelled.parameters if p.name in values])
+        if not vague and rng.random() < 0.6:
+            name = next(iter(values))
+        values[name], spoken[name] = carried[1], carried[0]
+    if vague:
+        words = list(spoken.values())
+        if tool.family == "binary" and rng.random() < 0.5:
+            words.reverse()
+        text = _vague(rng, tool, words)
+    else:
+        text = _plain(rng, labelled, spoken)
+    return text, Call(labelled, values)
+
+
+def _plain(rng: random.Random, tool: RandomTool, spoken: dict[str, str]) -> str:
+    """A request that names its tool, by name or by the words of the name or the description."""
+    if not spoken:
+        noun = tool.noun or "answer"
+        frames = ("Use {n}.", "Call {n}.", "Please run {n}.", "{n}", "{W}.", "Please {w}.", "{D}", "I need {n}.",
+                  f"Use {{n}} and tell me the {noun}.", "What does {n} return?", "Call the tool {n}.")  # fmt: skip
+        return _fill(rng, rng.choice(frames), tool, "", "")
+    named, listed = _named(rng, spoken), _listed(rng, list(spoken.values()))
+    frames = (
+        "Use {n} with {k}.", "Call {n} with {k}.", "Run {n}: {k}.", "Use the {n} tool with {k}.", "{n} {k}",
+        "Please use {n} with {k}.", "Call the tool {n}: {k}.", "I need {n} with {k}.", "{n}({k})", "With {k}, run {n}.",
+        "What does {n} give for {k}?", "{D} Use {k}.", "Please {w} with {k}.", "{W}: {k}.", "{D} {k}", "Apply {n} to {k}.",
+        "{w} {v}", "{W} {v}.", "Please {w} {v}.", "{n} {v}", "{W}: {v}.", "{D} {v}", "What does {n} give for {v}?",
+        "Use {n} on {v}.", "Call {n} for {v}.", "{d}: {v}", "I want to {w} {v}.", "Can you {w} {v}?", "Apply {n} to {v}.",
+        "{d} for {v}", "Run {n} on {v}.", "Go {w} {v}.", "{s} {v}", "{S} {v}.", "{S} {k}.", "Please {s} {v}.",
+    )  # fmt: skip
+    return _fill(rng, rng.choice(frames), tool, named, listed)
+
+
+def _fill(rng: random.Random, frame: str, tool: RandomTool, named: str, listed: str) -> str:
+    synonym = rng.choice(tool.synonyms) + (f" {tool.noun}" if tool.noun else "")
+    plain = tool.description.split(".")[0]
+    parts = {
+        "{n}": tool.name, "{k}": named, "{v}": listed, "{w}": tool.words, "{W}": tool.words.capitalize(),
+        "{D}": tool.description, "{d}": plain, "{s}": synonym, "{S}": synonym.capitalize(),
+    }  # fmt: skip
+    for mark, text in parts.items():
+        frame = frame.replace(mark, text)
+    return frame
+
+
+def _vague(rng: random.Random, tool: RandomTool, words: list[str]) -> str:
+    """A request that says what is wanted in words of its own: a synonym, or words that explain nothing."""
+    synonym = rng.choice(tool.synonyms) if rng.random() < 0.6 else rng.choice(_STRANGE)
+    if tool.family == "expression":
+        frames = ("{s} {x}", "{s} {x}.", "What is {x}?", "{x}", "{x} = ?", "Please {s} {x}.", "{s}: {x}", "How much is {x}?",
+                  "Tell me what {x} comes to.", "I need the value of {x}.", "{x} please.")  # fmt: skip
+    elif tool.family == "unary":
+        frames = ("What is the {s} of {x}?", "{s} {x}", "{x} {s}", "Find the {s} of {x}.", "I need the {s} of {x}.",
+                  "{s} of {x}?", "Take {x} and {s} it.", "Which number is the {s} of {x}?", "What is {s} {x}?",
+                  "If {x} {s}, what is it?", "Give me {s} {x}.", "{s}: {x}")  # fmt: skip
+    else:
+        frames = ("What is {x} {s} {y}?", "{x} {s} {y}", "How much is {x} {s} {y}?", "{s} {x} and {y}", "{s} {x} {t} {y}.",
+                  "Find the {s} of {x} and {y}.", "The {s} of {x} and {y}?", "What is the {s} of {x} {t} {y}?",
+                  "How many times does {x} {s} {y}?", "{s} {x} {t} {y}", "Take {x} {s} {y}.", "I have {x} {j} and {s} {y}.",
+                  "Give me {x} {s} {y}.", "By how much is {x} {s} {y}?", "{x} {j} {s} {y}, how many?", "Make {x} {s} {t} {y}.",
+                  "If I {s} {x} {t} {y}, what do I get?", "What do you get when {x} is {s} {t} {y}?", "{x} and {y} {s}",
+                  "{x} {t} {y} {s}, what is it?", "Compute {x} {s} {y}.", "Tell me {x} {s} {y}.", "{s} {t} {x} {j}: {y}.",
+                  "Work out {x} {s} {y}.", "There are {x} {j}; {y} {s}.", "{x} {j} {t} {y} {j}.")  # fmt: skip
+    frame = rng.choice(frames)
+    parts = {"{s}": synonym, "{t}": rng.choice(_PREPOSITIONS), "{j}": rng.choice(NOUNS) + "s", "{x}": words[0]}
+    parts["{y}"] = words[-1]
+    for mark, text in parts.items():
+        frame = frame.replace(mark, text)
+    return frame[:1].upper() + frame[1:] if rng.random() < 0.7 else frame
+
+
+def _named(rng: random.Random, spoken: dict[str, str]) -> str:
+    """Arguments by name."""
+    form: Callable[[str, str], str] = rng.choice(_PAIRS)
+    pairs = [form(name, value) for name, value in spoken.items()]
+    if rng.random() < 0.15:
+        rng.shuffle(pairs)
+    if rng.random() < 0.12:
+        return "{" + ", ".join(f'"{n}": {json.dumps(v) if not _is_number(v) else v}' for n, v in spoken.items()) + "}"
+    return _listed(rng, pairs)
+
+
+_PAIRS: tuple[Callable[[str, str], str], ...] = (
+    lambda n, v: f"{n} = {v}", lambda n, v: f"{n}={v}", lambda n, v: f"{n}: {v}", lambda n, v: f"{n} {v}",
+    lambda n, v: f"{n} set to {v}", lambda n, v: f"{v} as {n}", lambda n, v: f"{v} for {n}", lambda n, v: f"the {n} {v}",
+    lambda n, v: f"{n} '{v}'" if not _is_number(v) else f"{n} {v}", lambda n, v: f'{n} = "{v}"' if not _is_number(v) else f"{n} = {v}",
+    lambda n, v: f"{n} is {v}",
+)  # fmt: skip
+
+
+def _listed(rng: random.Random, parts: list[str]) -> str:
+    if len(parts) == 1:
+        return parts[0]
+    separator = rng.choice((", ", ", ", " ", " and "))
+    last = rng.choice((separator, " and ", " and "))
+    return separator.join(parts[:-1]) + last + parts[-1]
+
+
+_LINKS = (", then ", ". Then ", " and then ", ", and then ", ". After that, ", ". Next, ", ", after that ", "; then ",
+          ". With that, ", ". Now ", ", next ", " then ", ". Finally, ")  # fmt: skip
+_RESULT_WORDS = ("the result", "the result", "the result", "that", "it", "the answer", "that result", "this", "that number",
+                 "what you get", "the outcome", "the previous result", "the value")  # fmt: skip
+_PREPOSITIONS = ("and", "from", "by", "with", "to", "into", "of", "for", "than", "away from", "on", "off", "out of")
+_STRANGE = (*NOUNS, *FILLER, *NAMES, "away", "out", "up", "more", "less", "worth", "per", "side", "area", "long", "part",
+            "whole", "bigger", "smaller", "leave", "left", "goes", "times", "of", "groups of", "shared among")  # fmt: skip
+
+
+def _small_talk(rng: random.Random) -> str:
+    return rng.choice(
+        (f"Hello {rng.choice(NAMES)}.", f"Who are you, {rng.choice(NAMES)}?", "Tell me a story.", "How are you?",
+         f"What do you think of {rng.choice(NOUNS)}s?", "Thanks!", "Write a poem about the ocean.")
+    )  # fmt: skip
+
+
+# Values and results
+
+
+def _value(rng: random.Random, parameter: Parameter) -> str:
+    """A JSON text that fits the parameter."""
+    match parameter.kind:
+        case "number":
+            return random_number(rng)
+        case "integer":
+            return str(rng.randrange(10 ** rng.choice((1, 2, 2, 3, 4))))
+        case "boolean":
+            return rng.choice(("true", "false"))
+        case "enum":
+            return json.dumps(rng.choice(parameter.choices))
+        case "array":
+            return json.dumps([random_text(rng) for _ in range(rng.choice((1, 2, 2, 3)))])
+        case "expression":
+            return json.dumps(random_expression(rng))
+    return json.dumps(random_text(rng))
+
+
+def _spoken(value: str) -> str:
+    """How a request says a JSON value."""
+    parsed = json.loads(value)
+    return parsed if isinstance(parsed, str) else value
+
+
+def _is_number(text: str) -> bool:
+    return text.lstrip("-").replace(".", "", 1).isdigit() or text in ("true", "false") or text.startswith("[")
+
+
+def _number_result(rng: random.Random) -> str:
+    return random_result(rng) if rng.random() < 0.6 else random_number(rng)
+
+
+def _error(rng: random.Random) -> str:
+    subject = rng.choice((*NOUNS, "division", "number", "argument"))
+    return rng.choice(
+        (f"Error: no such {subject}", f"Error executing tool: {subject} not allowed", "Division by zero.",
+         f"The {subject} is too large.", f"{subject.capitalize()} failed: {random_text(rng)}", f"Cannot use {subject}.")
+    )  # fmt: skip
+
+
+def _result(rng: random.Random, call: Call) -> str:
+    if rng.random() < 0.04:
+        return _error(rng)
+    if call.tool.family != "record":
+        number = _number_result(rng)
+        return number if rng.random() < 0.9 else f'{{"result": {number}}}'
+    kind = rng.random()
+    value = rng.choice([json.loads(v) for v in call.arguments.values()] or [random_text(rng)])
+    if kind < 0.25:
+        return f"{rng.choice(('Echo: ', 'OK: ', '', '', 'Saved ', 'Found '))}{value}"
+    if kind < 0.45:
+        return random_text(rng)
+    if kind < 0.6:
+        return _number_result(rng)
+    if kind < 0.75:
+        return f"The {rng.choice(NOUNS)} of {value} is {rng.choice((random_number(rng), random_text(rng)))}."
+    if kind < 0.85:
+        return json.dumps({rng.choice(NOUNS): rng.choice((random_text(rng), rng.randrange(1000)))})
+    return "\n".join(f"{rng.choice(NOUNS)}: {random_text(rng)}" for _ in range(rng.choice((2, 3, 5, 9))))
+
+
+def toolset_and_conversations(rng: random.Random, count: int) -> tuple[list[RandomTool], list[list[Turn]]]:
+    """A tool set and `count` separate conversations about it."""
+    tools = random_toolset(rng)
+    return tools, [conversation(rng, tools) for _ in range(count)]

@@ -1,0 +1,236 @@
+"""Train the built-in model from nothing: `python -m mcp_rl.tiny.pretrain --out DIR`.
+
+Each training sequence is one tool set followed by many separate conversations about it. The tool set is forwarded once;
+a conversation sees the tool set and itself and starts at the position right after the tool set, exactly as in a rollout.
+Loss is on what the assistant writes. Hidden matrices learn with Muon, embeddings and norms with AdamW.
+"""
+
+import argparse
+import json
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from transformers import DynamicCache, Qwen2ForCausalLM
+
+from mcp_rl.chat.hermes import ChatFormat
+from mcp_rl.tiny import weights_path
+from mcp_rl.tiny.architecture import tiny_config
+from mcp_rl.tiny.corpus import Turn, toolset_and_conversations
+from mcp_rl.tiny.tokenizer import build_tokenizer
+
+
+@dataclass(frozen=True)
+class PackedSequence:
+    """A tool set of P tokens and conversations that each continue it."""
+
+    prefix: list[int]
+    positions: list[int]
+    """Positions of the prefix; a conversation starts at the last one plus 1."""
+    branches: list[tuple[list[int], list[bool]]]
+    """Ids of each conversation, and True where predicting the id carries loss."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Conversations of similar length, padded together: N rows of L tokens."""
+
+    tokens: Tensor
+    positions: Tensor
+    owners: Tensor
+    """[N] index of each row's prefix in the batch."""
+    sees: Tensor
+    """[N, 1, L, P + L] bool"""
+    index: Tensor
+    """[M] flat positions whose next token carries loss."""
+    targets: Tensor
+    """[M] those next tokens."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    prefix: Tensor
+    """[B, P], padded at the end."""
+    positions: Tensor
+    sees: Tensor
+    """[B, 1, P, P] bool"""
+    chunks: list[Chunk]
+
+
+class Packer:
+    """Draws conversations and packs them into sequences; the same seed gives the same stream."""
+
+    def __init__(self, chat: ChatFormat, seed: int, conversations: int) -> None:
+        self.chat = chat
+        self.rng = random.Random(seed)
+        self.conversations = conversations
+
+    def draw(self) -> PackedSequence:
+        """A tool set and its conversations."""
+        tools, conversations = toolset_and_conversations(self.rng, self.conversations)
+        opening = self.chat.initial([{"role": "user", "content": ""}], [tool.schema for tool in tools])
+        prefix = opening[: len(opening) - len(self._request(""))]
+        return PackedSequence(prefix, self._positions(len(prefix)), [self.encode(turns) for turns in conversations])
+
+    def encode(self, turns: list[Turn]) -> tuple[list[int], list[bool]]:
+        """Ids and loss mask of one conversation, as a rollout would put it together."""
+        ids: list[int] = []
+        mask: list[bool] = []
+        pending: list[dict[str, str]] = []
+        for turn in turns:
+            if turn.role == "assistant":
+                given = self._request(pending[0]["content"]) if not ids else self.chat.continuation(pending)
+                said = [*self.chat.encode(turn.text), *self.chat.stop_token_ids]
+                ids += [*given, *said]
+                mask += [False] * len(given) + [turn.learn] * len(said)
+                pending = []
+            else:
+                pending.append({"role": turn.role, "content": turn.text})
+        return ids, mask
+
+    def _request(self, text: str) -> list[int]:
+        return self.chat.encode(f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n")
+
+    def _positions(self, length: int) -> list[int]:
+        """Sometimes with random gaps, so that long tool listings are not out of reach (Ruoss et al. 2023)."""
+        gap = self.rng.choice((2, 8, 20)) if self.rng.random() < 0.2 else 0
+        position, positions = 0, []
+        for _ in range(length):
+            positions.append(position)
+            position += 1 + (self.rng.randrange(gap + 1) if gap else 0)
+        return positions
+
+
+def collate(sequences: list[PackedSequence], pad: int, rows: int = 24) -> Batch:
+    """Pad the prefixes together, and the conversations in chunks of about `rows`, sorted by length."""
+    longest = max(len(s.prefix) for s in sequences)
+    prefix, positions, real = _padded([s.prefix for s in sequences], pad, longest)
+    positions = _padded([s.positions for s in sequences], 0, longest)[0]
+    sees = (torch.ones(longest, longest, dtype=torch.bool).tril() & real[:, None, :])[:, None]
+    branches = [(owner, ids, mask) for owner, s in enumerate(sequences) for ids, mask in s.branches]
+    branches.sort(key=lambda branch: len(branch[1]))
+    starts = [s.positions[-1] + 1 for s in sequences]
+    chunks = [_chunk(branches[at : at + rows], real, starts, pad) for at in range(0, len(branches), rows)]
+    return Batch(prefix, positions, sees, chunks)
+
+
+def _chunk(branches: list[tuple[int, list[int], list[bool]]], real: Tensor, starts: list[int], pad: int) -> Chunk:
+    owners = torch.tensor([owner for owner, _, _ in branches])
+    length = max(len(ids) for _, ids, _ in branches)
+    tokens, offsets, own = _padded([ids for _, ids, _ in branches], pad, length)
+    learn = _padded([[int(x) for x in mask] for _, _, mask in branches], 0, length)[0].bool()
+    positions = offsets + torch.tensor(starts)[owners][:, None]
+    causal = torch.ones(length, length, dtype=torch.bool).tril() & own[:, None, :]
+    sees = torch.cat([real[owners][:, None, :].expand(-1, length, -1), causal], dim=2)[:, None]
+    flat = learn.flatten().nonzero().squeeze(1)
+    return Chunk(tokens, positions, owners, sees, flat - 1, tokens.flatten()[flat])
+
+
+def _padded(rows: list[list[int]], pad: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows [N, L], their offsets 0, 1, 2 …, and where they are real."""
+    padded = torch.tensor([row + [pad] * (length - len(row)) for row in rows])
+    offsets = torch.arange(length).expand(len(rows), -1)
+    return padded, offsets, offsets < torch.tensor([len(row) for row in rows])[:, None]
+
+
+def logits_and_targets(model: Qwen2ForCausalLM, batch: Batch) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """For each chunk: logits [M, V] of the tokens that carry loss, their targets [M] and their flat positions [M].
+
+    Every conversation attends to its prefix's keys and values, which were computed once.
+    """
+    cache = DynamicCache(config=model.config)
+    model.model(
+        input_ids=batch.prefix, position_ids=batch.positions, attention_mask=batch.sees, past_key_values=cache, use_cache=True
+    )
+    for chunk in batch.chunks:
+        shared = DynamicCache(config=model.config)
+        for index, layer in enumerate(cache.layers):
+            shared.update(layer.keys[chunk.owners], layer.values[chunk.owners], index)
+        output = model.model(
+            input_ids=chunk.tokens,
+            position_ids=chunk.positions,
+            attention_mask=chunk.sees,
+            past_key_values=shared,
+            use_cache=True,
+        )
+        yield model.lm_head(output.last_hidden_state.flatten(0, 1)[chunk.index]), chunk.targets, chunk.index
+
+
+def exact_share(model: Qwen2ForCausalLM, chat: ChatFormat, pad: int, seed: int = 10**9) -> tuple[float, float]:
+    """Teacher-forced on unseen tool sets: share of assistant tokens right, share of assistant turns right throughout."""
+    packer = Packer(chat, seed, conversations=10)
+    right_tokens = all_tokens = right_turns = all_turns = 0
+    with torch.inference_mode():
+        for logits, targets, index in logits_and_targets(model, collate([packer.draw() for _ in range(24)], pad)):
+            right = logits.argmax(-1) == targets
+            turn = torch.cat([torch.zeros(1, dtype=torch.long), (index.diff() != 1).long().cumsum(0)])
+            wrong = torch.zeros(int(turn[-1]) + 1).index_add(0, turn, (~right).float())
+            right_tokens, all_tokens = right_tokens + int(right.sum()), all_tokens + len(right)
+            right_turns, all_turns = right_turns + int((wrong == 0).sum()), all_turns + len(wrong)
+    return right_tokens / all_tokens, right_turns / all_turns
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Pretrain the built-in model on a synthetic corpus.")
+    parser.add_argument("--out", type=Path, default=weights_path(), help="folder for weights and tokenizer")
+    parser.add_argument("--steps", type=int, default=2400)
+    parser.add_argument("--batch", type=int, default=12, help="sequences in a step")
+    parser.add_argument("--conversations", type=int, default=12, help="conversations in a sequence")
+    parser.add_argument("--learning-rate", type=float, default=4e-3)
+    parser.add_argument("--resume", type=Path, help="start from the weights in this folder")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=2)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(options.seed)
+    tokenizer = build_tokenizer()
+    chat = ChatFormat(tokenizer)
+    model = Qwen2ForCausalLM(tiny_config(tokenizer))
+    if options.resume:
+        model = Qwen2ForCausalLM.from_pretrained(options.resume)
+    pad = tokenizer.pad_token_id
+    matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
+    others = [p for name, p in model.named_parameters() if p.ndim != 2 or "embed" in name]
+    optimizers = [
+        torch.optim.Muon(matrices, lr=options.learning_rate, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(others, lr=options.learning_rate, betas=(0.9, 0.98), weight_decay=0.0),
+    ]
+    schedulers = [torch.optim.lr_scheduler.LambdaLR(o, lambda s: _schedule(s, options.steps)) for o in optimizers]
+    packer = Packer(chat, options.seed, options.conversations)
+    started, learned, running = time.monotonic(), 0, 0.0
+    for step in range(1, options.steps + 1):
+        batch = collate([packer.draw() for _ in range(options.batch)], pad)
+        count = sum(len(chunk.targets) for chunk in batch.chunks)
+        losses = [cross_entropy(l, t, reduction="sum") for l, t, _ in logits_and_targets(model, batch)]
+        loss = torch.stack(losses).sum() / count
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for optimizer, scheduler in zip(optimizers, schedulers, strict=True):
+            optimizer.step()
+            scheduler.step()
+            optimizer.zero_grad()
+        learned += count
+        running = loss.item() if step == 1 else 0.95 * running + 0.05 * loss.item()
+        if step % 50 == 0 or step == options.steps:
+            share, turns = exact_share(model, chat, pad)
+            seconds = time.monotonic() - started
+            line = {"step": step, "loss": running, "token_accuracy": share, "turn_accuracy": turns}
+            print(json.dumps({k: round(v, 4) for k, v in line.items()} | {"tokens": learned, "seconds": round(seconds)}), flush=True)
+        if step % 200 == 0 or step == options.steps:
+            options.out.mkdir(parents=True, exist_ok=True)
+            model.save_pretrained(options.out)
+            tokenizer.save_pretrained(options.out)
+
+
+def _schedule(step: int, steps: int) -> float:
+    """Linear warm-up over 50 steps, then linear to a fiftieth."""
+    return min(1.0, (step + 1) / 50) * max(0.02, 1 - step / steps)
+
+
+if __name__ == "__main__":
+    main()
