@@ -80,10 +80,16 @@ class TrainConfig(_Section):
 
     learning_rate: float = Field(default=6e-4, gt=0)
     """Measured on the built-in model; larger models take less."""
-    loss: Literal["grpo"] = "grpo"
+    warmup_steps: int = Field(default=0, ge=0)
+    """Steps of rising learning rate: none, the adapter starts at zero."""
+    decay_steps: int = Field(default=0, ge=0)
+    """Step at which the learning rate has fallen to 0; 0: it never falls."""
+    loss: Literal["grpo", "cispo"] = "grpo"
     """Clipped token-level policy gradient, the field's baseline."""
     scale_by_std: bool = False
     """Off: dividing by the deviation blows near-ties up (Dr. GRPO)."""
+    leave_one_out: bool = False
+    """Off: in one group it only rescales the advantage."""
     clip_low: float = Field(default=0.2, gt=0, lt=1)
     """Lower clip of the ratio, as in PPO."""
     clip_high: float = Field(default=0.28, gt=0)
@@ -96,6 +102,10 @@ class TrainConfig(_Section):
     """Gradient clipping, the usual norm."""
     weight_decay: float = Field(default=0.0, ge=0)
     """None: the adapter is small and starts at zero."""
+    importance_cap: float = Field(default=0.0, ge=0)
+    """Cap of the weight that corrects an inexact sampler (truncated importance sampling); 0: ours is exact."""
+    epochs: int = Field(default=1, ge=1)
+    """Passes over one batch: a second one learns from stale samples."""
     minibatches: int = Field(default=1, ge=1)
     """Optimiser steps on one batch: one keeps it on policy."""
     microbatch_tokens: int = Field(default=16384, ge=256)

@@ -1,0 +1,27 @@
+"""How much better each rollout was than the others of its group.
+
+A = r - mean(r) (Liu et al., Dr. GRPO, 2025, equation 3); divided by the standard deviation it is GRPO's (Shao et al.,
+DeepSeekMath, 2024, section 4.1.2); with leave-one-out the mean is that of the others (Ahmadian et al., RLOO, 2024).
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+NO_VARIANCE = 1e-9
+
+
+def advantages(
+    rewards: Sequence[float], *, scale_by_std: bool = False, leave_one_out: bool = False
+) -> npt.NDArray[np.float64]:
+    """One advantage per reward of a group; all zeros where the rewards do not differ."""
+    values = np.asarray(rewards, np.float64)
+    if len(values) < 2 or np.ptp(values) <= NO_VARIANCE:
+        return np.zeros_like(values)
+    result = values - values.mean()
+    if leave_one_out:
+        result *= len(values) / (len(values) - 1)
+    if scale_by_std:
+        result /= values.std() + 1e-6
+    return result

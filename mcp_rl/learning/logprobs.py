@@ -1,0 +1,96 @@
+"""Log-probabilities of sampled tokens under a model, over a prefix tree.
+
+Only positions that predict a sampled token reach the output layer, and their logits exist one chunk at a time.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from peft import PeftModel
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from mcp_rl.learning.tree import PrefixTree
+from mcp_rl.learning.tree_attention import TreeMask
+
+CHUNK_ELEMENTS = 1 << 24
+"""Logits in one chunk: 64 MiB of float32."""
+
+
+@dataclass(frozen=True)
+class TreeBatch:
+    """A tree and the S sampled tokens in it, as tensors on the model's device."""
+
+    tokens: Tensor
+    """[1, T]"""
+    positions: Tensor
+    """[1, T]"""
+    mask: TreeMask
+    rows: Tensor
+    """[P] flat positions, each once, whose next token was sampled somewhere."""
+    row: Tensor
+    """[S] index into `rows` of the position that predicts the token."""
+    targets: Tensor
+    """[S] the sampled ids."""
+
+    @staticmethod
+    def of(tree: PrefixTree, predictors: Tensor, targets: Tensor) -> "TreeBatch":
+        """`predictors` [S]: flat positions of the tokens just before the sampled ones."""
+        rows, row = torch.unique(predictors, return_inverse=True)
+        tokens, positions = torch.from_numpy(tree.tokens)[None], torch.from_numpy(tree.positions)[None]
+        return TreeBatch(tokens, positions, TreeMask.of(tree), rows, row, targets)
+
+
+class _SampledLogprobs(torch.autograd.Function):
+    """logits [P, V] (overwritten), row [S], targets [S] -> logprobs [S], entropy [P]; one softmax for all of it."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, row: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        logits = logits.float()
+        lse = logits.logsumexp(-1)
+        logprobs = logits[row, targets] - lse[row]
+        probabilities = logits.softmax(-1)
+        entropy = lse - torch.linalg.vecdot(probabilities, logits)
+        ctx.save_for_backward(probabilities, row, targets, entropy)
+        return logprobs, entropy
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        probabilities, row, targets, entropy = ctx.saved_tensors
+        of_logprobs, of_entropy = grads
+        per_row = torch.zeros_like(entropy).index_add_(0, row, of_logprobs)
+        grad = probabilities * -per_row.unsqueeze(1)
+        grad.index_put_((row, targets), of_logprobs, accumulate=True)
+        if of_entropy.any():
+            surprise = probabilities.clamp_min(1e-30).log_().add_(entropy.unsqueeze(1))
+            grad -= probabilities * surprise * of_entropy.unsqueeze(1)
+        return grad, None, None
+
+
+def sampled_logprobs(model: PeftModel, batch: TreeBatch, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
+    """Log-probability [S] of each sampled token and entropy [S] where it was drawn, in nats, at the temperature."""
+    base = model.get_base_model()
+    hidden = base.base_model(
+        input_ids=batch.tokens, position_ids=batch.positions, tree_mask=batch.mask, use_cache=False
+    ).last_hidden_state[0]
+    hidden = hidden.index_select(0, batch.rows)
+    head = base.get_output_embeddings()
+    size = max(1, CHUNK_ELEMENTS // base.config.get_text_config().vocab_size)
+
+    def chunk(states: Tensor, row: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        logits = head(states)
+        return _SampledLogprobs.apply(logits if temperature == 1.0 else logits / temperature, row, targets)  # type: ignore[no-any-return, no-untyped-call]
+
+    if len(hidden) <= size:
+        logprobs, entropy = chunk(hidden, batch.row, batch.targets)
+        return logprobs, entropy[batch.row]
+    logprobs = hidden.new_zeros(len(batch.row), dtype=torch.float32)
+    entropies = []
+    for start in range(0, len(hidden), size):
+        inside = ((batch.row >= start) & (batch.row < start + size)).nonzero().squeeze(1)
+        states = hidden[start : start + size]
+        part, entropy = checkpoint(chunk, states, batch.row[inside] - start, batch.targets[inside], use_reentrant=False)
+        logprobs = logprobs.index_copy(0, inside, part)
+        entropies.append(entropy)
+    return logprobs, torch.cat(entropies)[batch.row]

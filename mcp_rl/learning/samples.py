@@ -1,0 +1,73 @@
+"""From scored groups to what the learner trains on: token sequences, a mask of sampled tokens, an advantage."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from mcp_rl.learning.advantage import advantages
+from mcp_rl.trajectory import Segment, TrajectoryGroup
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One segment of one trajectory. `at`, `targets`, `logprobs` have one entry for each of its S sampled tokens."""
+
+    tokens: list[int]
+    """Up to the last sampled token, which itself only has to be predicted."""
+    at: npt.NDArray[np.int64]
+    """Indices into `tokens` of the token before each sampled one."""
+    targets: npt.NDArray[np.int64]
+    logprobs: npt.NDArray[np.float32]
+    """The sampler's, temperature applied."""
+    advantage: float
+    group: int
+    """Index of its group in the step."""
+
+
+@dataclass(frozen=True)
+class Intake:
+    """What became of a step's groups and trajectories."""
+
+    samples: list[Sample]
+    groups: int
+    groups_without_variance: int
+    trajectories: int
+    trained: int
+    """Trajectories that gave at least one sample."""
+    masked: int
+    """Trajectories kept out: faults, timeouts, no score, nothing sampled, a group without variance."""
+
+
+def take_in(groups: Iterable[TrajectoryGroup], *, scale_by_std: bool = False, leave_one_out: bool = False) -> Intake:
+    """Samples of all groups whose rewards differ. Trajectories that may not be trained on are left out of the mean."""
+    samples: list[Sample] = []
+    count = dropped = total = trained = 0
+    for count, group in enumerate(groups, 1):
+        total += len(group.trajectories)
+        if not group.has_variance:
+            dropped += 1
+            continue
+        usable = [trajectory for trajectory in group.trajectories if trajectory.trainable]
+        gains = advantages(group.rewards, scale_by_std=scale_by_std, leave_one_out=leave_one_out)
+        for trajectory, gain in zip(usable, gains, strict=True):
+            found = list(_samples(trajectory.segments, float(gain), count - 1))
+            trained += bool(found)
+            samples += found
+    return Intake(samples, count, dropped, total, trained, total - trained)
+
+
+def _samples(segments: Sequence[Segment], advantage: float, group: int) -> Iterator[Sample]:
+    for segment in segments:
+        where = np.flatnonzero(segment.sampled)
+        where = where[where > 0]  # nothing predicts a sequence's first token
+        if len(where):
+            yield Sample(
+                tokens=segment.tokens[: int(where[-1])],
+                at=where - 1,
+                targets=np.asarray(segment.tokens, np.int64)[where],
+                logprobs=np.asarray(segment.logprobs, np.float32)[where],
+                advantage=advantage,
+                group=group,
+            )
