@@ -11,7 +11,6 @@ import json
 import time
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -24,8 +23,7 @@ from mcp_rl.trajectory import CallRecord, Segment, StopReason, Trajectory
 
 if TYPE_CHECKING:
     from mcp_rl.model import TrainableModel
-    from mcp_rl.toolserver.connection import Connection
-    from mcp_rl.toolserver.schema import ToolSchemas
+    from mcp_rl.toolserver.pool import Session
 
 
 @dataclass(frozen=True)
@@ -61,14 +59,8 @@ class World:
 
     engine: Engine
     chat: ChatFormat
-    connection: "Connection"
-    schemas: "ToolSchemas"
+    session: "Session"
     system_prompt: str | None = None
-
-    @cached_property
-    def read_only(self) -> frozenset[str]:
-        """Server names of the tools that are annotated as changing nothing."""
-        return frozenset(t.name for t in self.connection.tools if (t.annotations or {}).get("readOnlyHint") is True)
 
 
 def derive_seed(*parts: object) -> int:
@@ -107,9 +99,7 @@ class Rollout:
 class _Conversation:
     """The growing trajectory of one rollout."""
 
-    def __init__(
-        self, world: World, scenario: McpScenario, seed: int, temperature: float, limits: Limits
-    ) -> None:
+    def __init__(self, world: World, scenario: McpScenario, seed: int, temperature: float, limits: Limits) -> None:
         self.world = world
         self.limits = limits
         self.temperature = temperature
@@ -131,7 +121,7 @@ class _Conversation:
             trajectory.stop_reason, trajectory.fault = StopReason.FAULT, str(fault)
 
     async def _turns(self, episode: Episode) -> StopReason:
-        new_ids = self.world.chat.initial(self.trajectory.messages, self.world.schemas.openai)
+        new_ids = self.world.chat.initial(self.trajectory.messages, self.world.session.schemas.openai)
         while True:
             text, cut_off = await self._sample(episode, new_ids)
             parsed = parse_completion(text)
@@ -203,11 +193,11 @@ class _Conversation:
     def _check(self, call: ParsedCall) -> CallRecord:
         """The call's record: ready to be sent, or refused with the sentence that the model reads."""
         complaint = call.error
-        tool = self.world.schemas.to_server.get(call.name)
+        tool = self.world.session.schemas.to_server.get(call.name)
         if complaint is None and tool is None:
             complaint = self._unknown_tool(call.name)
         if complaint is None and call.arguments is not None:
-            complaint = self.world.schemas.validate(call.name, call.arguments)
+            complaint = self.world.session.schemas.validate(call.name, call.arguments)
         record = CallRecord(
             turn=self.trajectory.turns - 1, name=call.name, tool=tool, arguments=call.arguments, sent=complaint is None
         )
@@ -216,18 +206,18 @@ class _Conversation:
         return record
 
     def _unknown_tool(self, name: str) -> str:
-        names = list(self.world.schemas.to_server)
+        names = list(self.world.session.schemas.to_server)
         near = difflib.get_close_matches(name, names, n=3, cutoff=0.5) or names[:10]
         return f"There is no tool named {json.dumps(name, ensure_ascii=False)}. Try one of: {', '.join(near)}."
 
     def _reads_only(self, record: CallRecord) -> bool:
-        return record.tool in self.world.read_only
+        return record.tool in self.world.session.read_only
 
     async def _call(self, record: CallRecord) -> None:
         assert record.tool is not None and record.arguments is not None
         started = time.perf_counter()
         try:
-            result = await self.world.connection.call(
+            result = await self.world.session.connection.call(
                 record.tool, record.arguments, deadline=self.limits.tool_deadline
             )
         finally:

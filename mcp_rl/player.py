@@ -1,0 +1,63 @@
+"""Plays scenarios: the fixed parts of all rollouts of a run (policy, format, tool sessions, limits) in one place."""
+
+import time
+from typing import TYPE_CHECKING
+
+import anyio
+
+from mcp_rl.chat.hermes import ChatFormat
+from mcp_rl.errors import ServerError, ServerFault
+from mcp_rl.inference.engine import Engine
+from mcp_rl.rollout import Limits, World, play
+from mcp_rl.scenario import McpScenario, ServerParams
+from mcp_rl.trajectory import StopReason, Trajectory
+
+if TYPE_CHECKING:
+    from mcp_rl.toolserver.pool import Sessions
+
+
+class Player:
+    """`play(scenario, seed)` with everything else decided.
+
+    `params` is the server to use for all of them, None for each scenario's own. At most `concurrency` rollouts are in
+    flight.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        chat: ChatFormat,
+        sessions: "Sessions",
+        *,
+        params: ServerParams | None = None,
+        temperature: float = 1.0,
+        limits: Limits | None = None,
+        system_prompt: str | None = None,
+        concurrency: int = 256,
+    ) -> None:
+        self.engine = engine
+        self.temperature = temperature
+        self._chat = chat
+        self._sessions = sessions
+        self._params = params
+        self._limits = limits or Limits()
+        self._system_prompt = system_prompt
+        self._in_flight = anyio.Semaphore(concurrency)
+
+    async def play(self, scenario: McpScenario, seed: int, temperature: float | None = None) -> Trajectory:
+        """One rollout; `temperature` is the player's own where None. A server that cannot be reached is a fault."""
+        async with self._in_flight:
+            started = time.perf_counter()
+            try:
+                session = await self._sessions.get(self._params or scenario.server_params)
+            except (ServerFault, ServerError) as error:
+                return Trajectory(
+                    scenario_id=scenario.id,
+                    seed=seed,
+                    stop_reason=StopReason.FAULT,
+                    fault=str(error),
+                    seconds=time.perf_counter() - started,
+                )
+            world = World(self.engine, self._chat, session, self._system_prompt)
+            chosen = self.temperature if temperature is None else temperature
+            return await play(world, scenario, seed=seed, temperature=chosen, limits=self._limits)

@@ -1,0 +1,102 @@
+"""What a run needs before its first rollout: its scenarios, and the certainty that it is the run it says it is."""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mcp_rl.config import RunConfig
+from mcp_rl.errors import ScenarioError
+from mcp_rl.plugins.server import ToolServer
+from mcp_rl.run_directory import RunDirectory, RunIdentity
+from mcp_rl.scenario import McpScenario, ServerParams, read_scenarios
+from mcp_rl.scenarios.explore import explore
+from mcp_rl.scenarios.split import split
+from mcp_rl.toolserver.pool import Session
+
+_WITHOUT_EFFECT = (
+    "server", "transport", "base_model", "plugins", "project", "name", "output_dir", "seed", "steps", "scenarios.file",
+    "rollout.concurrency", "rollout.deadline", "rollout.tool_deadline", "rollout.max_exceptions",
+    "train.checkpoint_every", "train.microbatch_tokens", "evaluation.every",
+    "judge.base_url", "judge.deadline", "judge.retries", "judge.concurrency",
+)  # fmt: skip
+"""Settings that are kept elsewhere in the identity, or may change between two sessions of one run."""
+
+
+def identify(config: RunConfig, server: ToolServer, schema_hash: str, base_revision: str) -> RunIdentity:
+    """What makes this run this run."""
+    settings = {key: value for key, value in _flat(config.model_dump(mode="json")) if key not in _WITHOUT_EFFECT}
+    return RunIdentity(
+        server=server.name,
+        base_model=config.base_model,
+        base_revision=base_revision,
+        seed=config.seed,
+        schema_hash=schema_hash,
+        scenarios_hash=_scenarios_hash(config),
+        settings=dict(settings),
+    )
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    flat: list[tuple[str, Any]] = []
+    for key, value in values.items():
+        flat += _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [(prefix + key, value)]
+    return flat
+
+
+def _scenarios_hash(config: RunConfig) -> str:
+    """Of the user's file; made ones follow from the server, the seed and the settings."""
+    if config.scenarios.file is None:
+        return "explored"
+    try:
+        return hashlib.sha256(Path(config.scenarios.file).read_bytes()).hexdigest()[:16]
+    except OSError as error:
+        raise ScenarioError(
+            f"Cannot read the scenarios file {config.scenarios.file}: {error.strerror or error}."
+        ) from error
+
+
+async def prepare_scenarios(
+    run: RunDirectory, config: RunConfig, server: ToolServer, params: ServerParams, session: Session
+) -> tuple[list[McpScenario], list[McpScenario]]:
+    """Train and val scenarios: those of the run, else from the user's file, else made by exploring the server.
+
+    Raises ScenarioError where there is not one of each.
+    """
+    train, val = run.scenarios("train"), run.scenarios("val")
+    if train is not None and val is not None:
+        return train, val
+    if config.scenarios.file is not None:
+        every = read_scenarios(config.scenarios.file)
+    else:
+        every = await explore(
+            session.connection,
+            session.schemas,
+            server=server,
+            params=params,
+            count=config.scenarios.count,
+            seed=config.seed,
+        )
+    train, val = divide(every, config)
+    run.save_scenarios("val", val)
+    run.save_scenarios("train", train)
+    return train, val
+
+
+def divide(scenarios: Sequence[McpScenario], config: RunConfig) -> tuple[list[McpScenario], list[McpScenario]]:
+    """Train and val by the scenarios' own `split`, where any of them has one, else without a leak by their calls."""
+    train = [s for s in scenarios if s.split == "train" or s.split is None]
+    val = [s for s in scenarios if s.split == "val"]
+    if not val:
+        train, val = split(scenarios, val_count=_val_count(len(scenarios), config.scenarios.val), seed=config.seed)
+    if not train or not val:
+        raise ScenarioError(
+            f"{len(scenarios)} scenarios leave {len(train)} to train on and {len(val)} to test with; give more "
+            'scenarios, or fewer with split "val".'
+        )
+    return list(train), list(val)
+
+
+def _val_count(total: int, wanted: int) -> int:
+    """Where exploring found less than was asked for, val keeps at most a third of it."""
+    return min(wanted, max(1, total // 3))
