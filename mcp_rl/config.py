@@ -4,6 +4,7 @@ The defaults suit the built-in model; `preset_for` holds what differs for other 
 both. No field holds a secret: API keys are read from the environment by whoever needs them.
 """
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -154,7 +155,7 @@ class RunConfig(_Section):
     transport: Transport | None = None
     """How to speak to it; none: what the server prefers (SSE)."""
     plugins: tuple[str, ...] = ()
-    """Extra plugins: importable modules or paths of Python files."""
+    """Python files with plugins of your own, beside the installed ones."""
     base_model: str = TINY
     """The built-in model, which needs no download and no GPU."""
     project: str = Field(default="default", pattern=r"^[\w][\w.-]*$")
@@ -228,6 +229,16 @@ def config_keys(model: type[BaseModel] = RunConfig, prefix: str = "") -> Iterato
             yield from config_keys(section, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", field
+
+
+def settings(config: BaseModel, prefix: str = "") -> Iterator[tuple[str, str | None]]:
+    """Every dotted key with its value as TOML, which an override would take; None where it is not set."""
+    for name in type(config).model_fields:
+        value = getattr(config, name)
+        if isinstance(value, BaseModel):
+            yield from settings(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", None if value is None else json.dumps(value, default=str, ensure_ascii=False)
 
 
 def section_of(annotation: Any) -> type[BaseModel] | None:

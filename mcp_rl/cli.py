@@ -1,0 +1,236 @@
+"""The command `mcp-rl`. Typer reads the words; what a command then does is imported only when it runs.
+
+A command function returns what is to be run. `main` runs it inside the error boundary, outside of Typer, so that every
+error of every command ends as one sentence and an exit code.
+"""
+
+import difflib
+import functools
+import re
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.exceptions import TyperException
+
+from mcp_rl.boundary import run_guarded, say
+
+if TYPE_CHECKING:
+    from mcp_rl.config import RunConfig
+
+Job = Callable[[], int | None]
+
+app = typer.Typer(
+    name="mcp-rl",
+    help="Point it at any MCP server and get a model that has mastered that server's tools, with proof.",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+
+class Transport(StrEnum):
+    """How to speak to a server."""
+
+    SSE = "sse"
+    STDIO = "stdio"
+    STREAMABLE_HTTP = "streamable-http"
+
+
+Server = Annotated[
+    str | None,
+    typer.Option(help="A server's name (see `mcp-rl servers`), a quoted command that speaks MCP on stdio, or a URL."),
+]
+TransportOption = Annotated[Transport | None, typer.Option(help="How to speak to the server; SSE where it can.")]
+Plugin = Annotated[list[Path] | None, typer.Option(help="A Python file with a plugin; may be given more than once.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and everything else on stderr.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[KEY=VALUE]...", help="Any setting, such as train.learning_rate=1e-4; docs/configuration.md."
+    ),
+]
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(version("mcp-rl"))
+        raise typer.Exit
+
+
+@app.callback()
+def _commands(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def train(
+    overrides: Overrides = None,
+    server: Server = None,
+    transport: TransportOption = None,
+    scenarios: Annotated[Path | None, typer.Option(help="Your own scenarios, a JSON Lines file.")] = None,
+    base_model: Annotated[
+        str | None, typer.Option(help="mcp-rl/tiny, a Hugging Face model or a folder with one.")
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Training steps in all, those of earlier sessions included.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="All randomness follows from it.")] = None,
+    name: Annotated[str | None, typer.Option(help="The run's folder; else made from server, model and seed.")] = None,
+    project: Annotated[str | None, typer.Option(help="The folder of runs that belong together.")] = None,
+    output_dir: Annotated[Path | None, typer.Option(help="Where projects are kept; .mcp_rl here.")] = None,
+    judge_model: Annotated[
+        str | None, typer.Option(help="Score groups with this model (RULER, a LiteLLM name) instead of the verifier.")
+    ] = None,
+    judge_base_url: Annotated[
+        str | None, typer.Option(help="Address of an OpenAI-compatible judge of your own.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="A TOML file of settings, such as configs/calculator.toml.")
+    ] = None,
+    plugin: Plugin = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start over; an earlier run of this name is removed.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved run and exit.")] = False,
+    json: Json = False,
+) -> Job:
+    """Train a model on a tool server, and show success before and after on tasks it never trained on.
+
+    The same command again continues where the run stopped.
+    """
+    options: dict[str, Any] = {
+        "server": server,
+        "transport": transport and transport.value,
+        "scenarios.file": scenarios,
+        "base_model": base_model,
+        "steps": steps,
+        "seed": seed,
+        "name": name,
+        "project": project,
+        "output_dir": output_dir,
+        "judge.model": judge_model,
+        "judge.base_url": judge_base_url,
+        "plugins": [str(file) for file in plugin] if plugin else None,
+    }
+    return TrainJob(config, tuple(overrides or ()), options, fresh=fresh, dry_run=dry_run, as_json=json)
+
+
+@app.command()
+def servers(plugin: Plugin = None, json: Json = False) -> Job:
+    """List the tool servers that the installed plugins offer."""
+
+    def job() -> None:
+        from mcp_rl.servers import print_servers
+
+        print_servers(plugins=plugin or [], as_json=json)
+
+    return job
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code: 0 done, 1 the world broke, 2 yours to mend, 130 interrupted."""
+    try:
+        job = typer.main.get_command(app).main(args=arguments, prog_name="mcp-rl", standalone_mode=False)
+    except TyperException as error:
+        say(_usage_sentence(error))
+        return error.exit_code
+    if not callable(job):
+        return int(job or 0)
+    signal.signal(signal.SIGTERM, _terminate)
+    return run_guarded(job, log_dir=lambda: getattr(job, "log_dir", None))
+
+
+@dataclass
+class TrainJob:
+    """The train command, once its words are read."""
+
+    file: Path | None
+    overrides: Sequence[str]
+    options: dict[str, Any]
+    fresh: bool
+    dry_run: bool
+    as_json: bool
+    log_dir: Path | None = None
+    """Where the traceback of a bug goes; known once the configuration is."""
+
+    def __call__(self) -> int:
+        from mcp_rl.overrides import load_config
+
+        config = load_config(file=self.file, overrides=self.overrides, options=self.options)
+        if self.dry_run:
+            _print_resolved(config, self.as_json)
+            return 0
+        self.log_dir = config.run_dir / "logs"
+        import anyio
+        from rich.console import Console
+
+        from mcp_rl.tracking.report import print_report
+        from mcp_rl.train import run_training
+
+        console = Console(stderr=self.as_json)
+        try:
+            report = anyio.run(functools.partial(run_training, config, fresh=self.fresh, console=console))
+        except KeyboardInterrupt as error:
+            raise KeyboardInterrupt(_kept(config)) from error
+        print_report(report, console)
+        if self.as_json:
+            print(report.json_line(), flush=True)
+        return 0
+
+
+def _print_resolved(config: "RunConfig", as_json: bool) -> None:
+    """Every setting as the override that would set it, after a check that the server's name means something."""
+    from mcp_rl.config import settings
+    from mcp_rl.plugins.manager import load_plugins
+    from mcp_rl.plugins.server import resolve_server
+
+    resolve_server(config.server, config.transport, plugins=load_plugins(config.plugins))
+    if as_json:
+        print(config.model_dump_json())
+        return
+    print(f"# This run would be kept in {config.run_dir}")
+    for key, value in settings(config):
+        print(f"# {key} is not set" if value is None else f"{key} = {value}")
+
+
+def _kept(config: "RunConfig") -> str:
+    from mcp_rl.run_directory import RunDirectory
+
+    step = RunDirectory(config.run_dir).state().step
+    if not step:
+        return "Interrupted before the first whole step; the same command starts again."
+    return f"Interrupted; step {step} is kept in {config.run_dir}, and the same command continues from there."
+
+
+def _terminate(number: int, frame: object) -> None:
+    """SIGTERM ends a command the way Ctrl-C does: everything is closed, the last whole step is kept."""
+    raise KeyboardInterrupt
+
+
+def _usage_sentence(error: TyperException) -> str:
+    """Typer's complaint as one sentence that ends in the nearest right option or command."""
+    message = " ".join(error.format_message().split()).rstrip(".")
+    context = getattr(error, "ctx", None)
+    option = getattr(error, "option_name", None)
+    if option and message.startswith("No such option"):
+        known = [name for parameter in context.command.params for name in parameter.opts] if context else []
+        return _with_nearest(f"There is no option {option}", option, [name for name in known if name[:2] == "--"])
+    if found := re.match(r"No such command '(.*?)'", message):
+        return _with_nearest(
+            f"There is no command {found[1]}", found[1], [*context.command.commands] if context else []
+        )
+    return f"{message}."
+
+
+def _with_nearest(sentence: str, name: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"{sentence}; did you mean {close[0]}?" if close else f"{sentence}; --help lists all of them."
