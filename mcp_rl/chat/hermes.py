@@ -79,7 +79,8 @@ class ChatFormat:
             raise ConfigError(f"The tokenizer of {tokenizer.name_or_path!r} has no chat template; use a chat model.")
         if tokenizer.eos_token is None:
             raise ConfigError(f"The tokenizer of {tokenizer.name_or_path!r} has no end-of-turn token (eos_token).")
-        controls = {*tokenizer.all_special_tokens, *_TAGS}
+        special = {str(token) for token in tokenizer.added_tokens_decoder.values() if token.special}
+        controls = {*tokenizer.all_special_tokens, *special, *_TAGS}
         self._controls = re.compile("|".join(re.escape(text) for text in sorted(controls, key=len, reverse=True)))
         self._skeletons: dict[tuple[str, ...], str] = {}
         self._continuation_text([{"role": "tool", "content": "probe"}])

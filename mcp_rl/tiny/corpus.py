@@ -56,8 +56,10 @@ def conversation(rng: random.Random, tools: Sequence[RandomTool]) -> list[Turn]:
         return _parallel(rng, tools)
     if kind < 0.09:
         return _mended(rng, tools)
+    if kind < 0.14:
+        return _in_turn(rng, tools)
     numeric = [t for t in tools if t.family in ("binary", "unary", "expression")]
-    if kind < 0.42 and any(t.family != "expression" for t in numeric):
+    if kind < 0.44 and any(t.family != "expression" for t in numeric):
         return _chained(rng, numeric)
     return _single(rng, tools)
 
@@ -86,15 +88,29 @@ def _chained(rng: random.Random, tools: Sequence[RandomTool]) -> list[Turn]:
         body = request.rstrip(".?!:")
         link = rng.choice(_LINKS)
         clause = clause[:1].upper() + clause[1:] if link.endswith(". ") else clause
-        request = rng.choice(("First ", "Start: ", "")) + body + link + clause if rng.random() < 0.2 else body + link + clause
+        request = (
+            rng.choice(("First ", "Start: ", "")) + body + link + clause if rng.random() < 0.2 else body + link + clause
+        )
     final = _number_result(rng) if rng.random() > 0.02 else _error(rng)
     return [Turn("user", request), *turns, Turn("assistant", str(call), learn=True), *_finish(rng, final)]
+
+
+def _in_turn(rng: random.Random, tools: Sequence[RandomTool]) -> list[Turn]:
+    """Two calls that have nothing to do with each other, one after the other; the answer is the second result."""
+    (first, one), (second, two) = (_request(rng, rng.choice(tools), tools, exact=True) for _ in range(2))
+    link = rng.choice(_LINKS)
+    second = second if link.endswith(". ") or rng.random() < 0.4 else second[:1].lower() + second[1:]
+    request = rng.choice(("First ", "", "", "Start like this: ")) + first.rstrip(".?!") + link + second
+    turns = [Turn("user", request), Turn("assistant", str(one), learn=True), Turn("tool", _result(rng, one))]
+    return [*turns, Turn("assistant", str(two), learn=True), *_finish(rng, _result(rng, two))]
 
 
 def _parallel(rng: random.Random, tools: Sequence[RandomTool]) -> list[Turn]:
     """Two calls in one turn."""
     (first, one), (second, two) = (_request(rng, rng.choice(tools), tools) for _ in range(2))
-    request = first.rstrip(".?!") + rng.choice((". Also: ", " and at the same time ", ". At once: ", " and also ")) + second
+    request = (
+        first.rstrip(".?!") + rng.choice((". Also: ", " and at the same time ", ". At once: ", " and also ")) + second
+    )
     results = [_result(rng, one), _result(rng, two)]
     answer = "\n".join(r if _short(r) else "Done." for r in results)
     return [
@@ -115,8 +131,12 @@ def _mended(rng: random.Random, tools: Sequence[RandomTool]) -> list[Turn]:
             del broken.arguments[name]
             complaint = rng.choice((f"'{name}' is a required property", f"{name}: missing required argument."))
         else:
-            broken.arguments[name] = json.dumps(random_text(rng)) if call.arguments[name][0] != '"' else random_number(rng)
-            complaint = rng.choice((f"{name}: {broken.arguments[name]} is of the wrong type", f"Invalid argument {name}."))
+            broken.arguments[name] = (
+                json.dumps(random_text(rng)) if call.arguments[name][0] != '"' else random_number(rng)
+            )
+            complaint = rng.choice(
+                (f"{name}: {broken.arguments[name]} is of the wrong type", f"Invalid argument {name}.")
+            )
     else:
         broken = Call(rng.choice(tools), dict(call.arguments))
         complaint = rng.choice(("Invalid arguments.", "That tool does not take these arguments.", "Try again."))
@@ -181,10 +201,12 @@ def _plain(rng: random.Random, tool: RandomTool, spoken: dict[str, str]) -> str:
     """A request that names its tool, by name or by the words of the name or the description."""
     if not spoken:
         noun = tool.noun or "answer"
-        frames = ("Use {n}.", "Call {n}.", "Please run {n}.", "{n}", "{W}.", "Please {w}.", "{D}", "I need {n}.",
+        bare = ("Use {n}.", "Call {n}.", "Please run {n}.", "{n}", "{W}.", "Please {w}.", "{D}", "I need {n}.",
                   f"Use {{n}} and tell me the {noun}.", "What does {n} return?", "Call the tool {n}.")  # fmt: skip
-        return _fill(rng, rng.choice(frames), tool, "", "")
-    named, listed = _named(rng, spoken), _listed(rng, list(spoken.values()))
+        return _fill(rng, rng.choice(bare), tool, "", "")
+    quoted = rng.random() < 0.3
+    values = [f"'{v}'" if quoted and not _is_number(v) else v for v in spoken.values()]
+    named, listed = _named(rng, spoken), _listed(rng, values)
     frames = (
         "Use {n} with {k}.", "Call {n} with {k}.", "Run {n}: {k}.", "Use the {n} tool with {k}.", "{n} {k}",
         "Please use {n} with {k}.", "Call the tool {n}: {k}.", "I need {n} with {k}.", "{n}({k})", "With {k}, run {n}.",
@@ -211,6 +233,7 @@ def _fill(rng: random.Random, frame: str, tool: RandomTool, named: str, listed: 
 def _vague(rng: random.Random, tool: RandomTool, words: list[str]) -> str:
     """A request that says what is wanted in words of its own: a synonym, or words that explain nothing."""
     synonym = rng.choice(tool.synonyms) if rng.random() < 0.6 else rng.choice(_STRANGE)
+    frames: tuple[str, ...]
     if tool.family == "expression":
         frames = ("{s} {x}", "{s} {x}.", "What is {x}?", "{x}", "{x} = ?", "Please {s} {x}.", "{s}: {x}", "How much is {x}?",
                   "Tell me what {x} comes to.", "I need the value of {x}.", "{x} please.")  # fmt: skip
@@ -249,7 +272,9 @@ _PAIRS: tuple[Callable[[str, str], str], ...] = (
     lambda n, v: f"{n} = {v}", lambda n, v: f"{n}={v}", lambda n, v: f"{n}: {v}", lambda n, v: f"{n} {v}",
     lambda n, v: f"{n} set to {v}", lambda n, v: f"{v} as {n}", lambda n, v: f"{v} for {n}", lambda n, v: f"the {n} {v}",
     lambda n, v: f"{n} '{v}'" if not _is_number(v) else f"{n} {v}", lambda n, v: f'{n} = "{v}"' if not _is_number(v) else f"{n} = {v}",
-    lambda n, v: f"{n} is {v}",
+    lambda n, v: f"{n} is {v}", lambda n, v: f"{n} = '{v}'" if not _is_number(v) else f"{n} = {v}",
+    lambda n, v: f"{n} is '{v}'" if not _is_number(v) else f"{n} is {v}",
+    lambda n, v: f"{n}='{v}'" if not _is_number(v) else f"{n}={v}",
 )  # fmt: skip
 
 
@@ -261,7 +286,7 @@ def _listed(rng: random.Random, parts: list[str]) -> str:
     return separator.join(parts[:-1]) + last + parts[-1]
 
 
-_LINKS = (", then ", ". Then ", " and then ", ", and then ", ". After that, ", ". Next, ", ", after that ", "; then ",
+_LINKS = (", then ", ", then ", ". Then ", ". Then ", ", and then ", ". After that, ", ". Next, ", " and then ", ", after that ", "; then ",
           ". With that, ", ". Now ", ", next ", " then ", ". Finally, ")  # fmt: skip
 _RESULT_WORDS = ("the result", "the result", "the result", "that", "it", "the answer", "that result", "this", "that number",
                  "what you get", "the outcome", "the previous result", "the value")  # fmt: skip

@@ -1,7 +1,7 @@
 """Train the built-in model from nothing: `python -m mcp_rl.tiny.pretrain --out DIR`.
 
-Each training sequence is one tool set followed by many separate conversations about it. The tool set is forwarded once;
-a conversation sees the tool set and itself and starts at the position right after the tool set, exactly as in a rollout.
+Each training sequence is one tool set followed by many separate conversations about it. The tool set is forwarded
+once; a conversation sees the tool set and itself and starts at the position right after it, exactly as in a rollout.
 Loss is on what the assistant writes. Hidden matrices learn with Muon, embeddings and norms with AdamW.
 """
 
@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -145,12 +146,17 @@ def logits_and_targets(model: Qwen2ForCausalLM, batch: Batch) -> Iterator[tuple[
     """
     cache = DynamicCache(config=model.config)
     model.model(
-        input_ids=batch.prefix, position_ids=batch.positions, attention_mask=batch.sees, past_key_values=cache, use_cache=True
+        input_ids=batch.prefix,
+        position_ids=batch.positions,
+        attention_mask=batch.sees,
+        past_key_values=cache,
+        use_cache=True,
     )
     for chunk in batch.chunks:
         shared = DynamicCache(config=model.config)
         for index, layer in enumerate(cache.layers):
-            shared.update(layer.keys[chunk.owners], layer.values[chunk.owners], index)
+            keys, values = cast(tuple[Tensor, Tensor], (layer.keys, layer.values))  # type: ignore[union-attr]
+            shared.update(keys[chunk.owners], values[chunk.owners], index)
         output = model.model(
             input_ids=chunk.tokens,
             position_ids=chunk.positions,
@@ -162,7 +168,7 @@ def logits_and_targets(model: Qwen2ForCausalLM, batch: Batch) -> Iterator[tuple[
 
 
 def exact_share(model: Qwen2ForCausalLM, chat: ChatFormat, pad: int, seed: int = 10**9) -> tuple[float, float]:
-    """Teacher-forced on unseen tool sets: share of assistant tokens right, share of assistant turns right throughout."""
+    """Teacher-forced on unseen tool sets: share of assistant tokens right, share of whole assistant turns right."""
     packer = Packer(chat, seed, conversations=10)
     right_tokens = all_tokens = right_turns = all_turns = 0
     with torch.inference_mode():
@@ -206,9 +212,11 @@ def main() -> None:
     for step in range(1, options.steps + 1):
         batch = collate([packer.draw() for _ in range(options.batch)], pad)
         count = sum(len(chunk.targets) for chunk in batch.chunks)
-        losses = [cross_entropy(l, t, reduction="sum") for l, t, _ in logits_and_targets(model, batch)]
+        losses = [
+            cross_entropy(logits, targets, reduction="sum") for logits, targets, _ in logits_and_targets(model, batch)
+        ]
         loss = torch.stack(losses).sum() / count
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer, scheduler in zip(optimizers, schedulers, strict=True):
             optimizer.step()
@@ -220,7 +228,10 @@ def main() -> None:
             share, turns = exact_share(model, chat, pad)
             seconds = time.monotonic() - started
             line = {"step": step, "loss": running, "token_accuracy": share, "turn_accuracy": turns}
-            print(json.dumps({k: round(v, 4) for k, v in line.items()} | {"tokens": learned, "seconds": round(seconds)}), flush=True)
+            print(
+                json.dumps({k: round(v, 4) for k, v in line.items()} | {"tokens": learned, "seconds": round(seconds)}),
+                flush=True,
+            )
         if step % 200 == 0 or step == options.steps:
             options.out.mkdir(parents=True, exist_ok=True)
             model.save_pretrained(options.out)

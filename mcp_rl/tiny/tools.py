@@ -41,7 +41,9 @@ def random_number(rng: random.Random) -> str:
     digits = rng.choices((1, 2, 3, 4, 5, 7), (25, 30, 22, 15, 5, 3))[0]
     text = str(rng.randrange(10 ** (digits - 1) if digits > 1 else 0, 10**digits))
     if rng.random() < 0.18:
-        text += "." + (str(rng.randrange(1, 10)) if rng.random() < 0.6 else f"{rng.randrange(10)}{rng.randrange(1, 10)}")
+        text += "." + (
+            str(rng.randrange(1, 10)) if rng.random() < 0.6 else f"{rng.randrange(10)}{rng.randrange(1, 10)}"
+        )
     return "-" + text if rng.random() < 0.12 and text != "0" else text
 
 
@@ -112,7 +114,9 @@ def random_toolset(rng: random.Random) -> list[RandomTool]:
         tools += [style.record() for _ in range(rng.choice((0, 0, 0, 1, 2)))]
     else:
         tools = [style.record() for _ in range(rng.choice((1, 2, 3, 4, 5, 6, 8, 10)))]
-        tools += [style.binary(w, tuple(rng.choice(PARAMETERS["number"]).split())) for w in rng.sample(list(NUMERIC), 1)]
+        tools += [
+            style.binary(w, tuple(rng.choice(PARAMETERS["number"]).split())) for w in rng.sample(list(NUMERIC), 1)
+        ]
     unique = list({tool.name: tool for tool in tools}.values())
     rng.shuffle(unique)
     return unique
@@ -164,9 +168,7 @@ class _Style:
         return self._tool(words, "record", tuple(parameters.values()), ACTIONS[action], description, noun)
 
     def _parameter(self, *, required: bool) -> Parameter:
-        kind = self.rng.choices(
-            ("string", "integer", "number", "boolean", "enum", "array"), (55, 14, 8, 8, 10, 5)
-        )[0]
+        kind = self.rng.choices(("string", "integer", "number", "boolean", "enum", "array"), (55, 14, 8, 8, 10, 5))[0]
         group = "integer" if kind == "number" else kind
         choices = self.rng.choice(ENUMS) if kind == "enum" else ()
         return Parameter(self.rng.choice(PARAMETERS[group]), kind, required, choices)
@@ -182,7 +184,9 @@ class _Style:
     ) -> RandomTool:
         name = self.join(words)
         if self.described and self.rng.random() < 0.15:
-            description += " " + self.rng.choice(("Only within allowed values.", "Returns text.", "Fails on bad input."))
+            description += " " + self.rng.choice(
+                ("Only within allowed values.", "Returns text.", "Fails on bad input.")
+            )
         schema: dict[str, Any] = {"type": "function", "function": {"name": name}}
         if self.described:
             schema["function"]["description"] = description
@@ -213,7 +217,11 @@ class _Style:
         if self.parameters_described:
             noun = self.rng.choice(NOUNS)
             schema["description"] = self.rng.choice(
-                (f"The {parameter.name}.", f"The {parameter.name} of the {noun}", f"{parameter.name.capitalize()} to use")
+                (
+                    f"The {parameter.name}.",
+                    f"The {parameter.name} of the {noun}",
+                    f"{parameter.name.capitalize()} to use",
+                )
             )
         return schema
 
