@@ -1,0 +1,133 @@
+"""Where keys and values live between turns.
+
+`KvStore` holds one row for each episode, `Trunk` the part of a prompt that many episodes share, computed once and never
+copied. Invariant: a position is read only after it was written under the policy version that is sampled now; whoever
+changes the version forgets both.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+GROWTH = 64
+"""Positions by which rows grow; attention also reads whole multiples of it, which keeps its shapes few."""
+
+
+def round_up(count: int, multiple: int) -> int:
+    """The smallest multiple that is not below `count`."""
+    return -(-count // multiple) * multiple
+
+
+@dataclass(frozen=True)
+class KvShape:
+    """What the model needs for one position."""
+
+    layers: int
+    kv_heads: int
+    head_dim: int
+    dtype: torch.dtype
+    device: torch.device
+
+
+class KvStore:
+    """Keys and values as one tensor [layers, 2, rows, kv_heads, capacity, head_dim] that grows in both directions.
+
+    What was never written is zero, so masked positions stay finite.
+    """
+
+    def __init__(self, shape: KvShape, rows: int = 0, capacity: int = 0) -> None:
+        self.shape = shape
+        self.data = self._zeros(rows, capacity)
+
+    @property
+    def rows(self) -> int:
+        return self.data.shape[2]
+
+    @property
+    def capacity(self) -> int:
+        return self.data.shape[4]
+
+    def _zeros(self, rows: int, capacity: int) -> Tensor:
+        s = self.shape
+        return torch.zeros(s.layers, 2, rows, s.kv_heads, capacity, s.head_dim, dtype=s.dtype, device=s.device)
+
+    def reserve(self, rows: int, capacity: int) -> None:
+        """Make room for that many rows of that many positions; what is stored stays."""
+        if rows <= self.rows and capacity <= self.capacity:
+            return
+        wanted = round_up(max(capacity, self.capacity), GROWTH)
+        if wanted > self.capacity > 0:
+            wanted = round_up(max(wanted, self.capacity * 3 // 2), GROWTH)
+        old, self.data = self.data, self._zeros(max(rows, self.rows), wanted)
+        if old.numel():
+            self.data[:, :, : old.shape[2], :, : old.shape[4]] = old
+
+    def flat(self, layer: int, which: int) -> Tensor:
+        """Keys (0) or values (1) of a layer as [rows * kv_heads * capacity, head_dim]."""
+        return self.data[layer, which].view(-1, self.shape.head_dim)
+
+    def leading(self, layer: int, which: int, rows: int, length: int) -> Tensor:
+        """Keys (0) or values (1) of the first rows: a view [rows * kv_heads, length, head_dim]."""
+        whole = self.data[layer, which].view(-1, self.capacity, self.shape.head_dim)
+        return whole[: rows * self.shape.kv_heads, :length]
+
+    def chosen(self, layer: int, which: int, rows: Tensor, length: int) -> Tensor:
+        """Keys (0) or values (1) of any rows: a copy [len(rows) * kv_heads, length, head_dim]."""
+        return self.data[layer, which, :, :, :length].index_select(0, rows).flatten(0, 1)
+
+    def move(self, sources: list[int], targets: list[int], length: int) -> None:
+        """Copy the first `length` positions of whole rows; rows may be on both sides (a permutation)."""
+        if sources:
+            part = self.data[:, :, :, :, :length]
+            device = self.shape.device
+            moved = part.index_select(2, torch.tensor(sources, device=device))
+            part.index_copy_(2, torch.tensor(targets, device=device), moved)
+
+
+@dataclass(frozen=True, eq=False)
+class Trunk:
+    """A prompt's shared beginning: its ids and a store of one row that holds its keys and values."""
+
+    ids: tuple[int, ...]
+    store: KvStore
+
+    @property
+    def length(self) -> int:
+        return len(self.ids)
+
+    def part(self, layer: int, which: int) -> Tensor:
+        """Keys (0) or values (1) [kv_heads, length, head_dim]."""
+        return self.store.data[layer, which, 0, :, : self.length]
+
+
+class PromptIndex:
+    """Which slot holds the keys and values of which whole prompt: at most one prompt for a slot, one slot for a
+    prompt."""
+
+    def __init__(self) -> None:
+        self._slots: dict[tuple[int, ...], int] = {}
+        self._prompts: dict[int, tuple[int, ...]] = {}
+
+    def find(self, prompt: tuple[int, ...]) -> int | None:
+        return self._slots.get(prompt)
+
+    def put(self, prompt: tuple[int, ...], slot: int) -> None:
+        self.forget(slot)
+        if (old := self._slots.get(prompt)) is not None:
+            del self._prompts[old]
+        self._slots[prompt], self._prompts[slot] = slot, prompt
+
+    def forget(self, slot: int) -> None:
+        """The slot is about to be overwritten."""
+        if (prompt := self._prompts.pop(slot, None)) is not None:
+            del self._slots[prompt]
+
+    def exchange(self, there: dict[int, int]) -> None:
+        """Slots changed places: what was in `slot` is now in `there[slot]`."""
+        self._slots = {prompt: there.get(slot, slot) for prompt, slot in self._slots.items()}
+        self._prompts = {slot: prompt for prompt, slot in self._slots.items()}
+
+    def clear(self) -> None:
+        self._slots.clear()
+        self._prompts.clear()

@@ -1,0 +1,187 @@
+"""The in-process engine: samples for all episodes in flight with one Hugging Face model.
+
+    async with LocalEngine(model, stop_token_ids=chat.stop_token_ids) as engine:
+        async with engine.episode(seed=7) as episode:
+            completion = await episode.generate(prompt_ids, Sampling())
+
+All torch work happens in one thread, so tools and judges are served meanwhile. The beginning that prompts share is
+computed once; equal prompts are computed once; what an episode has computed stays until its context closes. An
+episode keeps its row while its tool runs, so at most `max_rows` episodes are sampled side by side; further ones wait
+until a row is free.
+"""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Generic, TypeVar
+
+import anyio
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from mcp_rl.errors import ContextOverflow, EngineError
+from mcp_rl.inference.batch import Batch, Row, Stats, Turn
+from mcp_rl.inference.engine import Completion, Sampling
+from mcp_rl.inference.policy import Policy
+from mcp_rl.inference.probe import is_batch_invariant
+from mcp_rl.inference.sampler import Draws
+from mcp_rl.inference.scheduler import Scheduler
+
+T = TypeVar("T")
+
+
+class LocalEngine:
+    """Samples with `model` in this process. Runs on asyncio.
+
+    The model's parameters are shared, not copied, and must not change in place; its adapters are left out. Raises
+    EngineError for a model whose attention cannot be batched this way (sliding windows, or no transformers attention
+    interface).
+
+    stop_token_ids: ids that end a turn. max_context: most tokens in an episode, at most the model's own window.
+    max_rows: episodes sampled side by side. gang: take turns up together only; None decides by whether results depend
+    on the batch here. admission_wait: seconds that a gang waits for episodes whose tool is slow.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        stop_token_ids: Collection[int],
+        max_context: int | None = None,
+        max_rows: int = 512,
+        gang: bool | None = None,
+        admission_wait: float = 1.0,
+    ) -> None:
+        self._policy = Policy(model)
+        window = self._policy.window or 4096
+        self.max_context = min(max_context or window, window)
+        self._batch = Batch(self._policy, frozenset(stop_token_ids), max_rows)
+        self.gang = gang
+        self._admission_wait = admission_wait
+        self._orders = itertools.count()
+        self._scheduler: Scheduler | None = None
+
+    @property
+    def version(self) -> int:
+        """Policy version that is being sampled now; 0 is the model as it was given."""
+        return self._policy.version
+
+    @property
+    def fingerprint(self) -> str:
+        """`policy.fingerprint_of` the weights that are being sampled, read from where they are sampled."""
+        return self._policy.fingerprint
+
+    @property
+    def stats(self) -> Stats:
+        """Counters since the engine was made."""
+        return self._batch.stats
+
+    async def __aenter__(self) -> "LocalEngine":
+        if self.gang is None:
+            self.gang = not await anyio.to_thread.run_sync(is_batch_invariant, self._policy)
+        self._scheduler = Scheduler(self._batch, gang=self.gang, admission_wait=self._admission_wait)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        scheduler, self._scheduler = self._running, None
+        scheduler.stop()
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(scheduler.join)
+
+    @property
+    def _running(self) -> Scheduler:
+        if self._scheduler is None:
+            raise EngineError("The engine is closed; it samples only inside `async with engine`.")
+        return self._scheduler
+
+    async def load_policy(self, weights: Mapping[str, Tensor], version: int) -> None:
+        """Sample another policy version: the base with `weights` in place of its own, by parameter name.
+
+        Turns that are being sampled end under the version they began with; turns that wait start under the new one,
+        with everything recomputed. The weights are copied and must stay as they are until this returns. Raises
+        EngineError where they do not fit the model; the old version is then kept.
+        """
+        done = _Answer[None]()
+        self._running.load(weights, version, done.set)
+        await done.future
+
+    @asynccontextmanager
+    async def episode(self, *, seed: int) -> AsyncIterator["LocalEpisode"]:
+        """Open an episode, whose draws depend on `seed` alone."""
+        row = Row(next(self._orders), Draws(seed))
+        scheduler = self._running
+        scheduler.open_row()
+        try:
+            yield LocalEpisode(self, row)
+        finally:
+            scheduler.close_row(row)
+
+
+class LocalEpisode:
+    """One growing sequence."""
+
+    def __init__(self, engine: LocalEngine, row: Row) -> None:
+        self._engine = engine
+        self._row = row
+        self._length = 0
+        self._broken = ""
+
+    async def generate(self, new_ids: Sequence[int], sampling: Sampling) -> Completion:
+        """Append `new_ids`, then sample until a stop token, `sampling.max_tokens` or the end of the context.
+
+        Raises ContextOverflow, and changes nothing, where the new ids and one more token do not fit; EngineError where
+        sampling failed or the engine was closed, after which the episode cannot go on.
+        """
+        scheduler = self._engine._running
+        if self._broken:
+            raise EngineError(f"This episode cannot go on: its last turn {self._broken}.")
+        if sampling.max_tokens < 1 or not (new_ids or self._length):
+            raise ValueError("A turn needs something to continue and at least one token to sample.")
+        room = self._engine.max_context - self._length - len(new_ids)
+        if room < 1:
+            raise ContextOverflow(
+                f"{self._length} tokens, {len(new_ids)} new ones and one more do not fit the context of "
+                f"{self._engine.max_context} tokens."
+            )
+        answer = _Answer[Completion]()
+        turn = Turn(sampling, min(sampling.max_tokens, room))
+        self._broken = "is not over"
+        scheduler.submit(self._row, list(new_ids), turn, answer.set)
+        try:
+            completion = await answer.future
+        except asyncio.CancelledError:
+            self._broken = "was cancelled"
+            scheduler.cancel(self._row)
+            raise
+        except EngineError:
+            self._broken = "failed"
+            raise
+        self._broken = ""
+        self._length += len(new_ids) + len(completion.token_ids)
+        return completion
+
+
+class _Answer(Generic[T]):
+    """A future of this event loop that the worker thread fills."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[T] = self._loop.create_future()
+
+    def set(self, result: T | EngineError) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._resolve, result)
+        except RuntimeError:  # the loop is gone, and with it whoever waited
+            return
+
+    def _resolve(self, result: T | EngineError) -> None:
+        if self.future.done():
+            return
+        if isinstance(result, EngineError):
+            self.future.set_exception(result)
+        else:
+            self.future.set_result(result)

@@ -1,0 +1,116 @@
+"""The weights that are sampled: the base model's own tensors, except for those that a policy version replaces.
+
+The engine's model is a second set of modules around the same memory, so the learner's adapter, attention function and
+gradients never meet the sampler. A policy version is the whole difference to the base, by parameter name (for LoRA the
+merged weights W + s·B·A); what it does not name is the base's.
+"""
+
+import copy
+import hashlib
+from collections.abc import Mapping
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from mcp_rl.errors import EngineError
+from mcp_rl.inference import attention
+from mcp_rl.inference.cache import KvShape
+
+
+class Policy:
+    """A decoder-only language model whose weights can be replaced. Parameters of the base must not change in place."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.model = _second_view(model)
+        self.version = 0
+        config = self.model.config.get_text_config()
+        heads = config.num_attention_heads
+        weight = next(self.model.parameters())
+        self.shape = KvShape(
+            layers=config.num_hidden_layers,
+            kv_heads=getattr(config, "num_key_value_heads", None) or heads,
+            head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
+            dtype=weight.dtype,
+            device=weight.device,
+        )
+        self.window: int | None = getattr(config, "max_position_embeddings", None)
+        self._base = dict(self.model.named_parameters(remove_duplicate=False))
+        self._replaced: dict[str, nn.Parameter] = {}
+        unique = {id(parameter): name for name, parameter in self.model.named_parameters()}
+        self._tied_to = {name: unique[id(parameter)] for name, parameter in self._base.items()}
+
+    def load(self, weights: Mapping[str, Tensor], version: int) -> None:
+        """Sample `weights` (copied) from now on. Raises EngineError, and changes nothing, where one does not fit.
+
+        Of tied weights the first name stands for all that are not named themselves.
+        """
+        for name, tensor in weights.items():
+            self._check(name, tensor, version)
+        self._replaced = {name: self._replaced.get(name) or _empty(self._base[name]) for name in weights}
+        for name, tensor in weights.items():
+            self._replaced[name].copy_(tensor)
+        for name, base in self._base.items():
+            path, _, leaf = name.rpartition(".")
+            parameter = self._replaced.get(name, self._replaced.get(self._tied_to[name], base))
+            self.model.get_submodule(path)._parameters[leaf] = parameter
+        self.version = version
+
+    def _check(self, name: str, tensor: Tensor, version: int) -> None:
+        if name not in self._base:
+            raise EngineError(f"Policy version {version} has a weight {name!r} that the model lacks.")
+        if tensor.shape != self._base[name].shape:
+            wanted = tuple(self._base[name].shape)
+            raise EngineError(f"Policy version {version}: {name} has shape {tuple(tensor.shape)}, not {wanted}.")
+        if not torch.isfinite(tensor).all():
+            raise EngineError(f"Policy version {version}: {name} holds values that are not finite.")
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the replaced weights as they are being sampled; equals `fingerprint_of` what was loaded."""
+        sampled = dict(self.model.named_parameters(remove_duplicate=False))
+        return fingerprint_of({name: sampled[name] for name in self._replaced})
+
+    def logits(self, ids: Tensor, positions: Tensor, plan: attention.Plan, keep: Tensor | None) -> Tensor:
+        """Forward packed ids [N] at absolute positions [N]; logits [N or len(keep), vocabulary] at the places
+        `keep`."""
+        with attention.follow(plan):
+            out = self.model(
+                input_ids=ids[None],
+                position_ids=positions[None],
+                use_cache=False,
+                logits_to_keep=0 if keep is None else keep,
+            )
+        return cast(Tensor, out.logits[0])
+
+
+def fingerprint_of(weights: Mapping[str, Tensor]) -> str:
+    """A short hash of names and values."""
+    digest = hashlib.sha256()
+    for name in sorted(weights):
+        digest.update(name.encode())
+        digest.update(weights[name].detach().cpu().contiguous().view(torch.uint8).numpy().data)
+    return digest.hexdigest()[:16]
+
+
+def _empty(parameter: nn.Parameter) -> nn.Parameter:
+    return nn.Parameter(torch.empty_like(parameter), requires_grad=False)
+
+
+def _second_view(model: Any) -> PreTrainedModel:
+    """The same model without adapters: new modules and a new configuration around the same parameters and buffers."""
+    shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    view: PreTrainedModel = copy.deepcopy(inner, shared)
+    for name, module in list(view.named_modules()):
+        if name and hasattr(module, "base_layer"):
+            view.set_submodule(name, module.base_layer)
+    kinds = set(getattr(view.config.get_text_config(), "layer_types", None) or ()) - {"full_attention"}
+    if kinds:
+        raise EngineError(f"{type(view).__name__} has layers with {', '.join(sorted(kinds))}, not full attention.")
+    view.eval()  # type: ignore[no-untyped-call]
+    view.set_attn_implementation(attention.NAME)
+    if view.config.get_text_config()._attn_implementation != attention.NAME:
+        raise EngineError(f"{type(view).__name__} does not take attention functions; the in-process engine needs that.")
+    return view

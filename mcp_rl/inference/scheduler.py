@@ -1,0 +1,226 @@
+"""One thread that does all torch work, and decides which turns it takes up when.
+
+Where results do not depend on the batch (`invariant`), turns join whenever that is efficient. Elsewhere they are
+taken up as a gang: only when nothing is being sampled, and when every open episode waits or `admission_wait` seconds
+have passed; so the batch does not depend on how fast tools answer, and a run can be repeated exactly. Turns are taken
+in the order in which their episodes were opened.
+
+Invariant: every turn that was submitted is answered, with a completion or an EngineError, however the thread ends.
+"""
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mcp_rl.errors import EngineError
+from mcp_rl.inference.batch import Batch, Row, Turn
+from mcp_rl.inference.engine import Completion
+
+SETTLE = 0.005
+"""An idle engine starts when no turn has come for so many seconds: the first of many are followed at once."""
+PATIENCE = 0.05
+"""No turn waits longer than this for company, where its result does not depend on it."""
+JOIN_SHARE = 0.25
+"""Turns join a running batch when they are at least this share of it."""
+
+Answer = Callable[[Completion | EngineError], None]
+Loaded = Callable[[EngineError | None], None]
+
+
+@dataclass(eq=False)
+class Request:
+    """A turn that waits for its completion."""
+
+    row: Row
+    new_ids: list[int]
+    turn: Turn
+    answer: Answer
+    since: float
+
+
+class Scheduler:
+    """Its public methods may be called from any thread; everything else runs in the worker thread."""
+
+    def __init__(self, batch: Batch, *, gang: bool, admission_wait: float) -> None:
+        self._batch = batch
+        self._gang = gang
+        self._admission_wait = admission_wait
+        self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._open = 0
+        self._waiting: list[Request] = []
+        self._sampled: dict[Row, Request] = {}
+        self._loads: list[tuple[Mapping[str, Tensor], int, Loaded]] = []
+        self._closing = False
+        self._dead: EngineError | None = None
+        self._thread = threading.Thread(target=self._run, name="mcp-rl-engine", daemon=True)
+        self._thread.start()
+
+    def open_row(self) -> None:
+        """An episode begins."""
+        self._inbox.put(self._opened)
+
+    def close_row(self, row: Row) -> None:
+        """An episode ends; a turn of it that still runs is stopped and never answered."""
+        self._inbox.put(lambda: self._closed(row))
+
+    def submit(self, row: Row, new_ids: list[int], turn: Turn, answer: Answer) -> None:
+        """Ask for a turn. `answer` is called in the worker thread."""
+        self._inbox.put(lambda: self._submitted(Request(row, new_ids, turn, answer, time.monotonic())))
+
+    def cancel(self, row: Row) -> None:
+        """Stop the row's turn; it is not answered."""
+        self._inbox.put(lambda: self._cancelled(row))
+
+    def load(self, weights: Mapping[str, Tensor], version: int, done: Loaded) -> None:
+        """Swap the policy as soon as no turn is being sampled; turns that wait are sampled by the new one."""
+
+        self._inbox.put(lambda: done(self._dead) if self._dead else self._loads.append((weights, version, done)))
+
+    def stop(self) -> None:
+        """Answer what waits with EngineError and end the thread, which may take one forward pass."""
+
+        def close() -> None:
+            self._closing = True
+
+        self._inbox.put(close)
+
+    def join(self) -> None:
+        """Wait for the thread's end."""
+        self._thread.join()
+
+    def _run(self) -> None:
+        reason = EngineError("The engine was closed while a turn waited for it.")
+        try:
+            with torch.inference_mode():
+                while not self._closing:
+                    self._receive()
+                    self._advance()
+        except BaseException as error:
+            reason = EngineError(f"The engine's thread ended: {type(error).__name__}: {error}.")
+            raise
+        finally:
+            self._end(reason)
+
+    def _end(self, reason: EngineError) -> None:
+        """Answer everything, now and for what comes in later."""
+        self._dead = reason
+        self._batch.clear()
+        self._fail(reason)
+        for _, _, done in self._loads:
+            done(reason)
+        while True:
+            try:
+                self._inbox.get_nowait()()
+            except queue.Empty:
+                return
+
+    def _receive(self) -> None:
+        """Take what has come in; sleep until something does where there is nothing else to do."""
+        with suppress(queue.Empty):
+            if not self._batch.active and not self._loads:
+                due = max(self._due() - time.monotonic(), 0) if self._waiting else None
+                self._inbox.get(timeout=due)()
+            while True:
+                self._inbox.get_nowait()()
+
+    def _advance(self) -> None:
+        try:
+            if self._loads and not self._batch.active:
+                self._swap(*self._loads.pop(0))
+            elif requests := self._admissible():
+                self._finish(self._start(requests))
+            elif self._batch.active:
+                self._finish(self._batch.step())
+        except Exception as error:
+            self._batch.clear()
+            self._fail(_typed("Sampling", error))
+
+    def _swap(self, weights: Mapping[str, Tensor], version: int, done: Loaded) -> None:
+        try:
+            self._batch.policy.load(weights, version)
+        except Exception as error:
+            done(error if isinstance(error, EngineError) else _typed("Loading the policy", error))
+        else:
+            self._batch.clear()
+            done(None)
+
+    def _admissible(self) -> list[Request]:
+        """The waiting turns to take up now."""
+        if self._loads or not self._waiting:
+            return []
+        requests, room = [], self._batch.room
+        for request in sorted(self._waiting, key=lambda r: r.row.order):
+            if request.row.slot >= 0:
+                requests.append(request)
+            elif room > 0:
+                requests.append(request)
+                room -= 1
+        if not requests:
+            return []
+        if self._batch.active:
+            many = len(requests) >= JOIN_SHARE * self._batch.active
+            return requests if not self._gang and (many or self._overdue()) else []
+        everyone = len(self._waiting) >= self._open or len(requests) >= self._batch.max_rows
+        return requests if everyone or self._overdue() else []
+
+    def _due(self) -> float:
+        """When what waits is taken up at the latest, unless a gang is being sampled."""
+        oldest = min(request.since for request in self._waiting)
+        if self._gang:
+            return oldest + self._admission_wait
+        newest = max(request.since for request in self._waiting)
+        return oldest + PATIENCE if self._batch.active else min(newest + SETTLE, oldest + PATIENCE)
+
+    def _overdue(self) -> bool:
+        return time.monotonic() >= self._due()
+
+    def _start(self, requests: list[Request]) -> list[Row]:
+        for request in requests:
+            self._waiting.remove(request)
+            self._sampled[request.row] = request
+            request.row.ids += request.new_ids
+            request.row.turn = request.turn
+        return self._batch.start([request.row for request in requests])
+
+    def _finish(self, rows: list[Row]) -> None:
+        for row in rows:
+            request = self._sampled.pop(row)
+            turn = request.turn
+            request.answer(Completion(turn.ids, turn.logprobs, row.version, turn.finish))
+
+    def _fail(self, error: EngineError) -> None:
+        for request in [*self._waiting, *self._sampled.values()]:
+            request.answer(error)
+        self._waiting.clear()
+        self._sampled.clear()
+
+    def _opened(self) -> None:
+        self._open += 1
+
+    def _closed(self, row: Row) -> None:
+        self._open -= 1
+        self._cancelled(row)
+        self._batch.release(row)
+
+    def _submitted(self, request: Request) -> None:
+        if self._dead:
+            request.answer(self._dead)
+        else:
+            self._waiting.append(request)
+
+    def _cancelled(self, row: Row) -> None:
+        self._waiting = [request for request in self._waiting if request.row is not row]
+        if self._sampled.pop(row, None) is not None:
+            self._batch.drop(row)
+
+
+def _typed(what: str, error: Exception) -> EngineError:
+    typed = EngineError(f"{what} failed: {type(error).__name__}: {error}.")
+    typed.__cause__ = error
+    return typed
