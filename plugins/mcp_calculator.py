@@ -97,7 +97,7 @@ def number(random: random.Random) -> Number:
     """Up to four digits; one in six a decimal, one in six negative."""
     value: Number = random.randrange(1, 10 ** random.choice((1, 2, 2, 3, 3, 4)))
     if random.random() < 1 / 6:
-        value = round(value / 10 ** random.choice((1, 2)), 2)
+        value = float(f"{value // 10}.{random.randrange(1, 10)}")
     return -value if random.random() < 1 / 6 else value
 
 

@@ -78,7 +78,9 @@ def as_text(value: Fraction) -> str:
     if value.denominator == 1:
         return str(value.numerator)
     try:
-        rounded = Context(prec=EXACT_DIGITS, traps=[Inexact]).divide(Decimal(value.numerator), Decimal(value.denominator))
+        rounded = Context(prec=EXACT_DIGITS, traps=[Inexact]).divide(
+            Decimal(value.numerator), Decimal(value.denominator)
+        )
     except Inexact:
         digits = max(ROUNDED_DIGITS, len(str(abs(int(value)))))
         rounded = Context(prec=digits).divide(Decimal(value.numerator), Decimal(value.denominator))

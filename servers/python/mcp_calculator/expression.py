@@ -9,6 +9,7 @@ from arithmetic import CalculatorError, divide, exact, power, square_root, withi
 
 MAX_CHARACTERS = 200
 MAX_DEPTH = 100
+_SIGNS = str.maketrans({"\N{MULTIPLICATION SIGN}": "*", "\N{DIVISION SIGN}": "/", "\N{MINUS SIGN}": "-"})
 
 
 def _floor_divide(a: Fraction, b: Fraction) -> Fraction:
@@ -38,7 +39,7 @@ def evaluate(expression: object) -> Fraction:
         raise CalculatorError(f"expression must be a string, not {expression!r}.")
     if len(expression) > MAX_CHARACTERS:
         raise CalculatorError(f"The expression is too long: at most {MAX_CHARACTERS} characters.")
-    source = expression.strip().translate(str.maketrans("×÷−", "*/-"))
+    source = expression.strip().translate(_SIGNS)
     if not source:
         raise CalculatorError("The expression is empty.")
     try:

@@ -1,0 +1,198 @@
+"""Starting a server's process: its command, its environment, its log, and the certainty that it ends with us.
+
+Every server runs under `watchdog.py`, which ends it and all that it started when we close its input or die.
+"""
+
+import os
+import re
+import shutil
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from subprocess import PIPE
+from tempfile import mkstemp
+from typing import TextIO
+from urllib.parse import urlsplit
+
+import anyio
+from anyio.abc import Process
+
+from mcp_rl.errors import ServerError
+from mcp_rl.plugins.bundled import bundled_root
+from mcp_rl.scenario import Launch
+
+_WATCHDOG = Path(__file__).with_name("watchdog.py")
+_INHERITED = ("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER")
+_READY_POLL = 0.02
+_STOP_SECONDS = 3.0
+"""For the watchdog to end everything; it needs about one."""
+_ATTEMPTS = 3
+"""At a free port, which somebody else may take before the server does."""
+_open_logs: set[Path] = set()
+
+
+@dataclass(frozen=True)
+class ServerLog:
+    """Where a server's stderr goes, and where this process's part of it begins."""
+
+    path: Path
+    file: TextIO
+    start: int
+
+    def tail(self, lines: int = 5, characters: int = 600) -> str:
+        """The last lines that this process wrote, " | " between them; empty where it wrote nothing."""
+        with suppress(OSError), self.path.open("rb") as file:
+            file.seek(max(self.start, self.path.stat().st_size - 8192))
+            text = file.read().decode(errors="replace")
+            last = [line.strip() for line in text.splitlines() if line.strip()][-lines:]
+            return " | ".join(last)[-characters:]
+        return ""
+
+
+@contextmanager
+def server_log(name: str, log_dir: Path | None) -> Iterator[ServerLog]:
+    """A log of its own for each process that runs at one time; a temporary one where `log_dir` is None."""
+    if log_dir is None:
+        handle, temporary = mkstemp(prefix="mcp-rl-", suffix=".log")
+        os.close(handle)
+        path = Path(temporary)
+    else:
+        log_dir.mkdir(parents=True, exist_ok=True)
+        path = _free_log(log_dir.resolve(), re.sub(r"[^\w.-]+", "-", name) or "server")
+    _open_logs.add(path)
+    try:
+        with path.open("a", encoding="utf-8", errors="replace") as file:
+            yield ServerLog(path, file, path.stat().st_size)
+    finally:
+        _open_logs.discard(path)
+        if log_dir is None:
+            path.unlink(missing_ok=True)
+
+
+def _free_log(folder: Path, name: str) -> Path:
+    path, number = folder / f"{name}.stderr.log", 2
+    while path in _open_logs:
+        path, number = folder / f"{name}.{number}.stderr.log", number + 1
+    return path
+
+
+def expand(text: str, *, port: int | None = None) -> str:
+    """Fill in `{python}`, `{bundled}` and `{port}`; other braces stay."""
+    values = {"python": sys.executable, "bundled": str(bundled_root()), "port": str(port or "")}
+    return re.sub(r"\{(python|bundled|port)\}", lambda match: values[match[1]], text)
+
+
+def expand_variables(values: Mapping[str, str], *, whose: str) -> dict[str, str]:
+    """Fill in `${NAME}` from our environment. Raises ServerError that names a variable which is not set."""
+
+    def value(match: re.Match[str]) -> str:
+        if match[1] not in os.environ:
+            raise ServerError(f"{whose} needs the environment variable {match[1]}, which is not set.")
+        return os.environ[match[1]]
+
+    return {name: re.sub(r"\$\{(\w+)\}", value, text) for name, text in values.items()}
+
+
+def minimal_environment(launch: Launch, *, whose: str) -> dict[str, str]:
+    """What a server gets to see of our environment, and what it is given by name."""
+    inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+    return inherited | expand_variables(launch.env, whose=whose)
+
+
+def command_line(launch: Launch, *, whose: str, port: int | None = None, stdin: str = "null") -> list[str]:
+    """The command under the watchdog. Raises ServerError where there is no such program."""
+    command, *args = (expand(word, port=port) for word in (launch.command, *launch.args))
+    folder = Path(launch.cwd or ".")
+    if shutil.which(command) is None and not (folder / command).is_file():
+        raise ServerError(f"{whose} cannot start: there is no program {command!r} on the PATH.")
+    if launch.cwd is not None and not folder.is_dir():
+        raise ServerError(f"{whose} cannot start: there is no folder {launch.cwd}.")
+    return [sys.executable, "-I", "-S", str(_WATCHDOG), stdin, command, *args]
+
+
+@asynccontextmanager
+async def launched(
+    launch: Launch, url: str, *, whose: str, log: ServerLog, deadline: float
+) -> AsyncIterator[tuple[str, Process]]:
+    """Run a network server for as long as the context is open; yields its URL once it takes connections.
+
+    `url` and the command may hold `{port}`: a free one is chosen. Raises ServerError where the server exits at start
+    or takes no connection within `deadline` seconds.
+    """
+    for attempt in range(1, _ATTEMPTS + 1):
+        port = _free_port()
+        process = await anyio.open_process(
+            command_line(launch, whose=whose, port=port),
+            stdin=PIPE,
+            stdout=log.file,
+            stderr=log.file,
+            env=minimal_environment(launch, whose=whose),
+            cwd=launch.cwd,
+            start_new_session=True,
+        )
+        try:
+            target = expand(url, port=port)
+            await _ready(process, target, whose=whose, log=log, deadline=deadline)
+        except ServerError:
+            await stop(process)
+            if attempt < _ATTEMPTS and re.search(r"address already in use|EADDRINUSE", log.tail()):
+                continue
+            raise
+        except BaseException:
+            await stop(process)
+            raise
+        break
+    try:
+        yield target, process
+    finally:
+        await stop(process)
+
+
+async def stop(process: Process) -> None:
+    """End the server: its lifeline is cut, and the watchdog does the rest."""
+    with anyio.CancelScope(shield=True):
+        if process.stdin:
+            await process.stdin.aclose()
+        with anyio.move_on_after(_STOP_SECONDS):
+            await process.wait()
+        if process.returncode is None:
+            process.kill()
+        if process.returncode == -signal.SIGKILL:  # the watchdog was killed, so nobody has cleaned up
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+        with anyio.move_on_after(_STOP_SECONDS):
+            await process.aclose()
+
+
+async def _ready(process: Process, url: str, *, whose: str, log: ServerLog, deadline: float) -> None:
+    parts = urlsplit(url)
+    host, port = parts.hostname or "127.0.0.1", parts.port or (443 if parts.scheme == "https" else 80)
+    with anyio.move_on_after(deadline):
+        while process.returncode is None:
+            with suppress(OSError):
+                await (await anyio.connect_tcp(host, port)).aclose()
+                return
+            await anyio.sleep(_READY_POLL)
+        raise ServerError(exited(whose, log))
+    raise ServerError(f"{whose} took no connection at {url} within {deadline:g} s.{said(log)}")
+
+
+def exited(whose: str, log: ServerLog) -> str:
+    return f"{whose} exited at start.{said(log)}"
+
+
+def said(log: ServerLog) -> str:
+    """The end of a sentence about a server that failed: its last words."""
+    tail = log.tail()
+    return f" Its last lines: {tail}" if tail else " It wrote nothing to stderr."
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port

@@ -1,0 +1,115 @@
+"""The three transports behind one door: a pair of message streams, open for as long as the context is."""
+
+import logging
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from functools import cache
+from ssl import SSLContext
+from typing import Any, Protocol
+
+import httpx2
+from anyio.abc import Process
+from mcp.client.sse import sse_client
+from mcp.client.stdio import StdioServerParameters, stdio_client
+from mcp.client.streamable_http import streamable_http_client
+
+from mcp_rl.scenario import ServerParams, SseServer, StdioServer, StreamableHttpServer
+from mcp_rl.toolserver.launch import ServerLog, command_line, expand_variables, launched, minimal_environment
+
+# What goes wrong on a connection is told by our own errors; without a handler of its own, the SDK's tracebacks would
+# land on the user's terminal.
+for _name in ("mcp", "client"):
+    logging.getLogger(_name).addHandler(logging.NullHandler())
+
+Streams = tuple[Any, Any]
+
+
+class Delivery(Protocol):
+    """Learns what became of the HTTP request that carries it."""
+
+    def answered(self, status: int) -> None: ...
+
+    def broke(self, error: Exception, *, never_sent: bool) -> None: ...
+
+
+carried: ContextVar[Delivery | None] = ContextVar("carried", default=None)
+"""The call on whose behalf a message is sent. The SDK sends in the context of the sender."""
+
+
+@asynccontextmanager
+async def reachable(
+    params: ServerParams, *, whose: str, log: ServerLog, deadline: float
+) -> AsyncIterator[tuple[ServerParams, Process | None]]:
+    """Start the process of a network server where it is ours to start; yields where to connect."""
+    if isinstance(params, StdioServer) or params.launch is None:
+        yield params, None
+        return
+    async with launched(params.launch, params.url, whose=whose, log=log, deadline=deadline) as (url, process):
+        yield params.model_copy(update={"url": url}), process
+
+
+@asynccontextmanager
+async def open_streams(params: ServerParams, *, whose: str, log: ServerLog, deadline: float) -> AsyncIterator[Streams]:
+    """Open the transport. `deadline`, in seconds, is for connecting; all else has the caller's."""
+    match params:
+        case StdioServer():
+            async with stdio_client(_stdio(params, whose), errlog=log.file) as (reading, writing):
+                yield reading, writing
+        case SseServer():
+            client = _client(params, whose, deadline)
+
+            def same_client(headers: object = None, timeout: object = None, auth: object = None) -> httpx2.AsyncClient:
+                return client
+
+            async with sse_client(params.url, httpx_client_factory=same_client) as (reading, writing):
+                yield reading, writing
+        case StreamableHttpServer():
+            async with (
+                _client(params, whose, deadline) as client,
+                streamable_http_client(params.url, http_client=client) as (reading, writing),
+            ):
+                yield reading, writing
+
+
+def _stdio(params: StdioServer, whose: str) -> StdioServerParameters:
+    return StdioServerParameters(
+        command=sys.executable,
+        args=command_line(params, whose=whose, stdin="pass")[1:],
+        env=minimal_environment(params, whose=whose),
+        cwd=params.cwd,
+        encoding_error_handler="replace",
+    )
+
+
+class _Client(httpx2.AsyncClient):
+    """Tells each call what became of the request that carried it."""
+
+    async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        call = carried.get()
+        try:
+            response = await super().send(request, **options)
+        except httpx2.TransportError as error:
+            if call is not None:
+                call.broke(error, never_sent=isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout))
+            raise
+        if call is not None:
+            call.answered(response.status_code)
+        return response
+
+
+@cache
+def _tls() -> SSLContext:
+    """Building one takes 25 ms or more, so there is one for the process; clients share nothing else."""
+    return httpx2.create_ssl_context()
+
+
+def _client(params: SseServer | StreamableHttpServer, whose: str, deadline: float) -> _Client:
+    return _Client(
+        headers=expand_variables(params.headers, whose=whose),
+        timeout=httpx2.Timeout(None, connect=deadline),
+        limits=httpx2.Limits(max_connections=None, max_keepalive_connections=100),
+        verify=_tls(),
+        trust_env=params.launch is None,  # a server of our own is on this machine, behind no proxy
+    )
