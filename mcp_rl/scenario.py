@@ -108,7 +108,7 @@ class McpScenario(BaseModel):
 
     task_description: str = Field(min_length=1)
     server_params: ServerParams
-    max_turns: int = Field(10, ge=1)
+    max_turns: int = Field(default=10, ge=1)
     """Model turns, the final answer included."""
     id: str = ""
     """Defaults to a hash of the task, the server and the reference, so equal scenarios have equal ids."""

@@ -1,0 +1,78 @@
+"""Verifier of what was done: kind "calls".
+
+For results too long to repeat, what counts is that the reference calls were executed with equal arguments and that the
+model then said something. Calls that came back as errors neither count nor harm, so that a model may try again; a
+limit on the successful ones keeps "call everything" from being a solution.
+"""
+
+import math
+from typing import Any
+
+from mcp_rl.rewards.verdict import Verdict, failed, passed, successful_calls
+from mcp_rl.scenario import McpScenario
+from mcp_rl.trajectory import Trajectory
+
+Call = tuple[str, dict[str, Any]]
+
+
+def calls(trajectory: Trajectory, scenario: McpScenario) -> Verdict:
+    """All `expected` calls (a list of {"tool", "arguments"}) were made with success.
+
+    Options: `ordered` (true): in this order, others may lie between. `defaults`: tool name to its parameters' default
+    values, which count as given where a call leaves them out. `extra` (as many as expected, and one more): how many
+    other successful calls are allowed. `require_answer` (true): a final message with text in it is needed.
+    """
+    options = scenario.verifier.options if scenario.verifier else {}
+    if options.get("require_answer", True) and not (trajectory.final_answer or "").strip():
+        return failed(f"No answer was submitted (the rollout ended by {trajectory.stop_reason}).")
+    defaults: Any = options.get("defaults") or {}
+    wanted = [_filled((call["tool"], call.get("arguments") or {}), defaults) for call in _expected(scenario)]
+    made = [_filled((call.tool or "", call.arguments or {}), defaults) for call in successful_calls(trajectory)]
+    missing = _missing(wanted, made, ordered=bool(options.get("ordered", True)))
+    if missing is not None:
+        return failed(f"The call of {missing[0]} with {missing[1]} was not made{_in_order(wanted, made)}.")
+    extra = int(options.get("extra", len(wanted) + 1))  # type: ignore[arg-type]
+    if len(made) > len(wanted) + extra:
+        return failed(f"{len(made)} calls were made where {len(wanted)} do; {extra} more are allowed.")
+    return passed(f"The expected {'call was' if len(wanted) == 1 else f'{len(wanted)} calls were'} made.")
+
+
+def same_json(one: Any, other: Any) -> bool:
+    """Equality of JSON values: 3 equals 3.0, true does not equal 1, the order of keys does not count."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same_json(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(same_json, one, other))
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, int | float) and isinstance(other, int | float):
+        return one == other or math.isclose(one, other, rel_tol=1e-12)
+    return bool(one == other)
+
+
+def _expected(scenario: McpScenario) -> list[dict[str, Any]]:
+    return list(scenario.verifier.expected) if scenario.verifier else []  # type: ignore[arg-type]
+
+
+def _filled(call: Call, defaults: dict[str, Any]) -> Call:
+    tool, arguments = call
+    return tool, {**defaults.get(tool, {}), **arguments}
+
+
+def _same(one: Call, other: Call) -> bool:
+    return one[0] == other[0] and same_json(one[1], other[1])
+
+
+def _missing(wanted: list[Call], made: list[Call], *, ordered: bool) -> Call | None:
+    """The first wanted call that was not made, each made call counting once."""
+    left = list(made)
+    for call in wanted:
+        at = next((i for i, other in enumerate(left) if _same(call, other)), None)
+        if at is None:
+            return call
+        left = left[at + 1 :] if ordered else left[:at] + left[at + 1 :]
+    return None
+
+
+def _in_order(wanted: list[Call], made: list[Call]) -> str:
+    return " in the order asked for" if _missing(wanted, made, ordered=False) is None else ""

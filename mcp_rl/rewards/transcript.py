@@ -1,0 +1,120 @@
+"""Trajectories as a judge reads them: fenced, escaped, cut to a budget, under ids that say nothing.
+
+Everything inside a trajectory, above all what tools returned, is data that somebody else wrote. It is rendered as JSON
+with `<`, `>` and `&` as \\u escapes, so that no text in it can close its fence or open another one; and the ids of the
+fences are random, so that no text can name its own.
+"""
+
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mcp_rl.trajectory import Trajectory
+
+CHARACTERS_PER_TOKEN = 3
+"""Deliberately low: JSON and digits take more tokens than prose, and a budget must hold for any judge."""
+_SHORTEST = 80
+_ESCAPES = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026"}
+Message = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Exhibit:
+    """One distinct trajectory in a prompt, standing for all that are identical to it."""
+
+    id: str
+    messages: list[Message]
+    trajectories: list[Trajectory]
+
+
+def exhibits(trajectories: Sequence[Trajectory], shuffle: random.Random) -> list[Exhibit]:
+    """The distinct trajectories in random order under random ids."""
+    distinct: dict[str, list[Trajectory]] = {}
+    for trajectory in trajectories:
+        distinct.setdefault(json.dumps(_record(trajectory), sort_keys=True, default=str), []).append(trajectory)
+    ids: dict[str, None] = {}
+    while len(ids) < len(distinct):
+        ids[f"{shuffle.getrandbits(32):08x}"] = None
+    order = shuffle.sample(list(distinct.values()), len(distinct))
+    return [Exhibit(id, _record(same[0]), same) for id, same in zip(ids, order, strict=True)]
+
+
+def render(shown: Sequence[Exhibit], token_budget: int) -> str:
+    """All exhibits in their fences, what they have in common first; about `token_budget` tokens at most."""
+    common = _common_prefix([exhibit.messages for exhibit in shown]) if len(shown) > 1 else 0
+    budget = token_budget * CHARACTERS_PER_TOKEN // (len(shown) + 1)
+    blocks = [f"<context>\n{_lines(shown[0].messages[:common], budget)}\n</context>"] if common else []
+    blocks += [
+        f'<trajectory id="{exhibit.id}">\n{_lines(exhibit.messages[common:], budget)}\n</trajectory>'
+        for exhibit in shown
+    ]
+    return "\n\n".join(blocks)
+
+
+def escaped(text: str) -> str:
+    """Text with nothing in it that could open or close a fence."""
+    return text.translate(_ESCAPES)
+
+
+def shortened(text: str, most: int) -> str:
+    """The beginning and the end of a text, with a mark that says how much is missing between them."""
+    if len(text) <= most:
+        return text
+    half = most // 2
+    return f"{text[:half]} [… {len(text) - 2 * half} characters cut …] {text[len(text) - half :]}"
+
+
+def _record(trajectory: Trajectory) -> list[Message]:
+    """What is judged: the messages, and the end where it was not an answer."""
+    ending = trajectory.stop_reason
+    end: list[Message] = (
+        [] if trajectory.final_answer is not None else [{"role": "note", "content": f"ended: {ending}"}]
+    )
+    return [*trajectory.messages, *end]
+
+
+def _lines(messages: Sequence[Message], budget: int) -> str:
+    """One JSON line for each message, long texts cut first, then messages from the middle."""
+    most = max([_SHORTEST, *(len(text) for message in messages for text in _texts(message))])
+    lines = _rendered(messages, most)
+    while most > _SHORTEST and _size(lines) > budget:
+        most = max(_SHORTEST, most // 2)
+        lines = _rendered(messages, most)
+    cut = 0
+    while len(lines) > 2 and _size(lines) > budget:
+        del lines[len(lines) // 2]
+        cut += 1
+    if cut:
+        lines.insert((len(lines) + 1) // 2, f"[… {cut} messages cut …]")
+    return "\n".join(lines)
+
+
+def _rendered(messages: Sequence[Message], most: int) -> list[str]:
+    return [escaped(json.dumps(_cut(message, most), ensure_ascii=False, default=str)) for message in messages]
+
+
+def _size(lines: list[str]) -> int:
+    return sum(map(len, lines)) + len(lines)
+
+
+def _texts(value: Any) -> list[str]:
+    if isinstance(value, dict):
+        return [text for inner in value.values() for text in _texts(inner)]
+    if isinstance(value, list):
+        return [text for inner in value for text in _texts(inner)]
+    return [value] if isinstance(value, str) else []
+
+
+def _cut(value: Any, most: int) -> Any:
+    if isinstance(value, dict):
+        return {key: _cut(inner, most) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_cut(inner, most) for inner in value]
+    return shortened(value, most) if isinstance(value, str) else value
+
+
+def _common_prefix(records: Sequence[list[Message]]) -> int:
+    shortest = min(map(len, records))
+    return next((i for i in range(shortest) if any(r[i] != records[0][i] for r in records)), shortest)

@@ -1,0 +1,119 @@
+"""What the recorded result of a call says: a number, a short text, or something to be checked by the calls alone."""
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mcp_rl.scenario import McpScenario, ToolCall, Verifier
+
+SHORT_TEXT = 60
+"""Characters up to which a result is something that a final message can repeat."""
+_KEPT_TEXT = 2000
+_RESULT_KEYS = ("result", "value", "answer", "output")
+_CLOSING_NUMBER = re.compile(r"(?:\bis|=|:|\bequals)\s*(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*\.?$")
+_SECRET_LINE = re.compile(r"(?im)\w*(?:token|secret|passw|api_?key|credential)\w*\W{0,3}[=:]\W{0,3}[^\s\"']{6,}")
+_NOTHING = re.compile(
+    r"(?i)^\W*(?:error|null|none|undefined)\b|\bno (?:matches|results|such)\b|\bnot found\b|\berror\W+[A-Z]{4,}\b"
+)
+_DATED = re.compile(r"\b20\d\d-\d\d-\d\d[T ]\d\d:\d\d")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """`value` is a float or an int for kind "number", text for "text", None for "calls"."""
+
+    kind: str
+    value: int | float | str | None
+
+
+def read_answer(text: str, arguments: dict[str, Any]) -> Answer:
+    """The answer that a result's text holds."""
+    value = _scalar(text.strip())
+    if isinstance(value, bool):
+        value = json.dumps(value)
+    if isinstance(value, int | float):
+        return Answer("number", value) if math.isfinite(value) else Answer("calls", None)
+    closing = _CLOSING_NUMBER.search(value or "")
+    # A number that ends an argument's own text is an echo, and the whole text is the answer then.
+    if closing and len(value or "") <= 2 * SHORT_TEXT and not any(t.endswith(closing[1]) for t in _texts(arguments)):
+        return Answer("number", _number(closing[1]))
+    if value and value.strip() and len(value) <= SHORT_TEXT and "\n" not in value:
+        return Answer("text", value)
+    return Answer("calls", None)
+
+
+def make_verifier(answer: Answer, calls: Sequence[ToolCall], defaults: dict[str, Any], *, ordered: bool) -> Verifier:
+    """The verifier for an answer; `defaults` maps tool names to their parameters' defaults."""
+    if answer.kind in ("number", "text"):
+        return Verifier(kind=answer.kind, expected=answer.value)
+    options: dict[str, Any] = {} if ordered else {"ordered": False}
+    used = {call.tool: defaults[call.tool] for call in calls if defaults.get(call.tool)}
+    if used:
+        options["defaults"] = used
+    return Verifier(kind="calls", expected=[call.model_dump(mode="json") for call in calls], options=options)
+
+
+def kept(text: str) -> str:
+    """The recorded text as a scenario stores it: cut where it is long."""
+    return text if len(text) <= _KEPT_TEXT else text[:_KEPT_TEXT] + " […]"
+
+
+def holds_secret(text: str) -> bool:
+    """Whether a result seems to hold a password or key, which must not be written to a scenarios file."""
+    return _SECRET_LINE.search(text) is not None
+
+
+def says_nothing(text: str) -> bool:
+    """Whether a result that was no error is still none: nothing found, nothing at all, or an error in its text."""
+    return not text.strip("[]{} \n") or _NOTHING.search(text[:300]) is not None
+
+
+def is_dated(text: str) -> bool:
+    """Whether a result holds a date with a time of day, and so may well be another one tomorrow."""
+    return _DATED.search(text) is not None
+
+
+def call_key(tool: str, arguments: dict[str, Any]) -> str:
+    """One text for all spellings of the same call: keys sorted, 3.0 equal to 3."""
+    return f"{tool} {json.dumps(_canonical(arguments), sort_keys=True, ensure_ascii=False)}"
+
+
+def scenario_calls(scenario: McpScenario) -> set[str]:
+    """Keys of the calls that the reference solution executes."""
+    return {call_key(call.tool, dict(call.arguments)) for call in scenario.reference}
+
+
+def _canonical(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _canonical(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_canonical(inner) for inner in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _scalar(text: str) -> int | float | str | None:
+    """The one value that a result consists of; None for a structure of several."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    if isinstance(value, dict):
+        named = [value[key] for key in _RESULT_KEYS if key in value]
+        value = named[0] if named else next(iter(value.values())) if len(value) == 1 else None
+    return value if isinstance(value, str | int | float) else None
+
+
+def _number(text: str) -> int | float:
+    value = float(text)
+    return int(value) if value.is_integer() and abs(value) < 2**53 else value
+
+
+def _texts(value: Any) -> list[str]:
+    if isinstance(value, dict):
+        return [text for inner in value.values() for text in _texts(inner)]
+    if isinstance(value, list):
+        return [text for inner in value for text in _texts(inner)]
+    return [value.rstrip(". ")] if isinstance(value, str) else []

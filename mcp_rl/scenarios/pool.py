@@ -1,0 +1,98 @@
+"""Values seen in earlier results, and which kind of value each parameter has taken so far.
+
+A filesystem server accepts only paths that exist, a database only ids that it has issued. Nobody tells us which; so
+string parameters draw from several sources (quoted examples, words, observed paths, values under the same key …) and
+each source is drawn in proportion to how often it has worked for that parameter.
+"""
+
+import json
+import posixpath
+import random
+import re
+from typing import Any
+
+_PATH = re.compile(r"(?<![\w/.:])(?:/[\w.@+-]+)+/?")
+_URI = re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s\"'<>)\]}]+", re.IGNORECASE)
+_LISTED = re.compile(r"^\s*(?:\[\w+\]|[-*•]|\d+[.)])\s+([^\s].{0,80}?)(?:\s{2,}.*)?$", re.MULTILINE)
+_FILE_NAME = re.compile(r"(?<![\w/.-])[\w-]+\.[A-Za-z]\w{0,4}(?![\w/.-])")
+_MOST = 300
+"""Values kept of each kind."""
+
+
+class Pool:
+    """Observed strings by kind: `path:file`, `path:folder`, `uri`, `listed`, and `key:<name>` for JSON leaves."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, dict[str, None]] = {}
+        self._worked: dict[tuple[str, str], tuple[int, int]] = {}
+
+    def __getitem__(self, kind: str) -> list[str]:
+        return list(self._values.get(kind, ()))
+
+    @property
+    def kinds(self) -> list[str]:
+        return list(self._values)
+
+    def observe(self, arguments: dict[str, Any], text: str) -> None:
+        """Take in the result of one successful call."""
+        for value in arguments.values():
+            if isinstance(value, str):
+                self._scan(value)
+        self._scan(text)
+        try:
+            self._leaves("", json.loads(text))
+        except ValueError:
+            self._listing(arguments, text)
+
+    def _scan(self, text: str) -> None:
+        for uri in _URI.findall(text):
+            self._keep("uri", uri.rstrip(".,;"))
+        for path in _PATH.findall(_URI.sub(" ", text)):
+            self._keep_path(path)
+
+    def _listing(self, arguments: dict[str, Any], text: str) -> None:
+        names = [*_LISTED.findall(text), *_FILE_NAME.findall(text)]
+        folders = [value for value in arguments.values() if isinstance(value, str) and _PATH.fullmatch(value)]
+        for name in names:
+            self._keep("listed", name)
+            if len(folders) == 1 and "/" not in name:
+                self._keep_path(posixpath.join(folders[0], name))
+
+    def _leaves(self, key: str, value: Any) -> None:
+        if isinstance(value, dict):
+            for name, inner in value.items():
+                self._leaves(name, inner)
+        elif isinstance(value, list):
+            for inner in value:
+                self._leaves(key, inner)
+        elif isinstance(value, str) and 0 < len(value) <= 80:
+            self._keep(f"key:{key.lower()}", value)
+
+    def _keep_path(self, path: str) -> None:
+        if len(path) > 1:
+            self._keep("path:file" if "." in posixpath.basename(path) else "path:folder", path.rstrip("/"))
+
+    def _keep(self, kind: str, value: str) -> None:
+        values = self._values.setdefault(kind, {})
+        if len(values) < _MOST:
+            values[value] = None
+
+    def choose(self, slot: str, sources: dict[str, float], random: random.Random) -> str:
+        """One of `sources` (name -> prior weight) for a parameter, by how often each has worked there."""
+
+        def weight(source: str) -> float:
+            worked, tried = self._worked.get((slot, source), (0, 0))
+            return sources[source] * ((worked + 1) / (tried + 2)) ** 2
+
+        return random.choices(list(sources), [weight(source) for source in sources])[0]
+
+    def credit(self, choices: list[tuple[str, str]], worked: bool) -> None:
+        """Remember whether a call with these (slot, source) choices succeeded."""
+        for choice in choices:
+            good, tried = self._worked.get(choice, (0, 0))
+            self._worked[choice] = good + worked, tried + 1
+
+    def success_rate(self, slot: str, source: str) -> float:
+        """Share of calls that worked with this source in this slot; 0 where it was never tried."""
+        worked, tried = self._worked.get((slot, source), (0, 0))
+        return worked / tried if tried else 0.0

@@ -1,0 +1,195 @@
+"""Requests in words, for calls that were executed.
+
+A tool server's plugin may offer phrases of its own ("Add {a} and {b}"); one request in four then still names the tool
+in a generic form, so that a model meets both. Without phrases all wording comes from the tool's name, its description
+and its parameters' names.
+"""
+
+import json
+import random
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mcp_rl.toolserver.connection import Tool
+
+_GENERIC_SHARE = 0.25
+
+
+class Spoken(str):
+    """A value that is spoken of rather than given: "the result" of the step before."""
+
+    __slots__ = ()
+
+
+WITH_ARGUMENTS = (
+    "use {name} with {equals}",
+    "{words} {positional}",
+    "call the tool {name}: {json}",
+    "{description}: {is}",
+    "please {words} for {positional}",
+    "run {name} on {equals}",
+    "call {name} with {json}",
+    "{words} with {set_to}",
+    "apply {name} to {positional}",
+    "invoke {name}, where {is}",
+    "please {words}, {is}",
+)
+"""Imperative clauses, so that two of them make a two-step request."""
+WITHOUT_ARGUMENTS = (
+    "use {name}",
+    "call the tool {name}",
+    "please {words}",
+    "{description}",
+    "run {name} and tell me what it says",
+    "{words}",
+    "invoke {name} without arguments",
+    "please call {name}",
+)
+QUESTIONS = (
+    "What does {name} return for {equals}?",
+    "I need the result of {name} for {is}.",
+    "{name}({call})",
+    "Can you {words} using {equals}?",
+    "With {equals}, what is the result of {name}?",
+    "Tell me what {name} gives for {positional}.",
+)
+"""Whole requests for one step."""
+TWO_STEPS = (
+    "{first}, then {second}.",
+    "First {first}. Then {second}.",
+    "{first}. After that, {second}.",
+    "{first}, and then {second}.",
+    "Start like this: {first}. Next, {second}.",
+)
+REFERENCES = ("the result", "the result", "that result", "the result of that")
+
+
+class Wording:
+    """Words requests for the tools of one server."""
+
+    def __init__(
+        self, tools: Sequence[Tool], names: Mapping[str, str], phrases: Mapping[str, Sequence[str]] | None = None
+    ) -> None:
+        """`names` maps the server's tool names to those that the model sees; `phrases` are the plugin's templates."""
+        self._tools = {tool.name: tool for tool in tools}
+        self._names = names
+        self._phrases = phrases or {}
+        self._descriptions = {tool.name: _first_sentence(tool.description or "") for tool in tools}
+        self._described = Counter(self._descriptions.values())
+
+    def one_step(self, tool: str, arguments: Mapping[str, Any], random: random.Random) -> str:
+        """A request for one call."""
+        phrase = self._phrase(tool, arguments, random, questions=True)
+        if phrase is None and arguments and random.random() < 0.3:
+            fields = self._fields(tool, arguments)
+            phrase = random.choice([form for form in QUESTIONS if _usable(form, fields)]).format(**fields)
+        return _sentence(phrase if phrase is not None else self.clause(tool, arguments, random))
+
+    def two_steps(self, first: tuple[str, Any], second: tuple[str, Any], random: random.Random) -> str:
+        """A request for two calls, each a tool and its arguments; the second may hold Spoken values."""
+        one = self._step(*first, random, questions=random.random() < 0.5)
+        two = self._step(*second, random, questions=False)
+        if one.endswith("?"):
+            text = f"{one} Then {_lowered(two)}."
+        else:
+            text = random.choice(TWO_STEPS)
+            text = text.format(first=_lowered(one) if not text.startswith("{first}") else one, second=_lowered(two))
+        return _sentence(text)
+
+    def clause(self, tool: str, arguments: Mapping[str, Any], random: random.Random) -> str:
+        """An imperative clause for one call, in a generic form."""
+        fields = self._fields(tool, arguments)
+        forms = [form for form in (WITH_ARGUMENTS if arguments else WITHOUT_ARGUMENTS) if _usable(form, fields)]
+        return random.choice(forms).format(**fields)
+
+    def _step(self, tool: str, arguments: Mapping[str, Any], random: random.Random, *, questions: bool) -> str:
+        phrase = self._phrase(tool, arguments, random, questions=questions)
+        return (phrase if phrase is not None else self.clause(tool, arguments, random)).rstrip(".")
+
+    def _phrase(self, tool: str, arguments: Mapping[str, Any], random: random.Random, *, questions: bool) -> str | None:
+        fitting = [
+            template
+            for template in self._phrases.get(tool, ())
+            if set(re.findall(r"\{(\w+)\}", template)) == set(arguments) and (questions or not template.endswith("?"))
+        ]
+        if not fitting or random.random() < _GENERIC_SHARE:
+            return None
+        return re.sub(r"\{(\w+)\}", lambda found: _bare(arguments[found[1]]), random.choice(fitting))
+
+    def _fields(self, tool: str, arguments: Mapping[str, Any]) -> dict[str, str]:
+        items = list(arguments.items())
+        described = self._descriptions[tool]
+        spoken = any(isinstance(value, Spoken) for value in arguments.values())
+        return {
+            "name": self._names.get(tool, tool),
+            "words": words_of(tool),
+            # A description that two tools share would not say which of them is meant.
+            "description": described if self._described[described] == 1 else "",
+            "equals": _joined([f"{name} = {say(value)}" for name, value in items]),
+            "is": _joined([f"{name} is {say(value)}" for name, value in items]),
+            "set_to": _joined([f"{name} set to {say(value)}" for name, value in items]),
+            "call": ", ".join(f"{name}={say(value)}" for name, value in items),
+            "json": "" if spoken else json.dumps(dict(arguments), ensure_ascii=False),
+            "positional": self._positional(tool, arguments),
+        }
+
+    def _positional(self, tool: str, arguments: Mapping[str, Any]) -> str:
+        """Bare values, where their order says which is which; else the named form."""
+        values = list(arguments.values())
+        leading = list(self._tools[tool].input_schema.get("properties") or {})[: len(values)]
+        plain = all(isinstance(value, str | int | float) and not isinstance(value, bool) for value in values)
+        if len(values) > 3 or not plain or list(arguments) != leading:
+            return _joined([f"{name} {say(value)}" for name, value in arguments.items()])
+        return " ".join(map(say, values)) if all(map(_is_number, values)) else _joined(list(map(say, values)))
+
+
+def say(value: Any) -> str:
+    """A JSON value as it stands in a request: text in quotes, everything else as JSON."""
+    if isinstance(value, Spoken):
+        return str(value)
+    if isinstance(value, str):
+        return f"'{value}'" if "'" not in value else json.dumps(value, ensure_ascii=False)
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        return str(int(value))
+    return json.dumps(value, ensure_ascii=False)
+
+
+def words_of(name: str) -> str:
+    """`get-sum`, `getSum` and `get_sum` are all "get sum"."""
+    return re.sub(r"[\W_]+", " ", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name)).strip().lower() or name
+
+
+def _bare(value: Any) -> str:
+    return str(value) if isinstance(value, str) else say(value)
+
+
+def _joined(parts: list[str]) -> str:
+    return parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + f" and {parts[-1]}" if parts else ""
+
+
+def _usable(form: str, fields: Mapping[str, str]) -> bool:
+    return all(fields[name] for name in re.findall(r"\{(\w+)\}", form))
+
+
+def _first_sentence(description: str) -> str:
+    lines = description.strip().splitlines()
+    sentence = re.split(r"(?<=[.!?])\s", lines[0])[0].rstrip(".:") if lines else ""
+    return sentence if len(sentence) <= 120 else ""
+
+
+def _lowered(text: str) -> str:
+    """Without its capital, unless the first word is more than capitalised (JSON, getSum)."""
+    first = re.match(r"[A-Z][a-z]*\b", text)
+    return text[0].lower() + text[1:] if first and first[0] != "I" else text
+
+
+def _sentence(text: str) -> str:
+    word = re.match(r"[a-z]+(?= )", text)
+    text = text[0].upper() + text[1:] if word and random.Random(text).random() < 0.8 else text
+    return text if text.endswith((".", "?", ")", "!")) or random.Random(text).random() < 0.3 else text + "."
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
