@@ -5,8 +5,9 @@ forward, and the gradients of A and B are taken through their small factors, nev
 with y = x (W + s·B·A)ᵀ, dA = s·(dy·B)ᵀ·x and dB = s·dyᵀ·(x·Aᵀ) (Hu et al., LoRA, 2021, equation 3).
 """
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
@@ -49,13 +50,14 @@ def add_adapter(
     config = LoraConfig(
         r=rank, lora_alpha=alpha, target_modules=list(targets), lora_dropout=0.0, bias="none", task_type="CAUSAL_LM"
     )
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # PEFT asks transformers by an older name
         torch.manual_seed(seed)
         adapted = get_peft_model(model, config, adapter_name=ADAPTER)
     adapted.peft_config[ADAPTER].base_model_name_or_path = base_name
     adapted.eval()
     merge_in_forward(adapted)
-    return adapted  # type: ignore[return-value]
+    return adapted
 
 
 def merge_in_forward(model: torch.nn.Module) -> int:
@@ -75,7 +77,7 @@ def _merged_forward(layer: LoraLinear) -> Callable[..., Tensor]:
 
     def forward(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         if layer.disable_adapters or layer.merged or args or kwargs:
-            return original(x, *args, **kwargs)  # type: ignore[no-any-return]
+            return original(x, *args, **kwargs)
         a, b = layer.lora_A[ADAPTER].weight, layer.lora_B[ADAPTER].weight
         return _MergedLinear.apply(x, base.weight, base.bias, a, b, layer.scaling[ADAPTER])  # type: ignore[no-any-return, no-untyped-call]
 
@@ -109,6 +111,6 @@ def merged_weights(model: PeftModel) -> dict[str, Tensor]:
     """The weights that the adapter changes, W + s·B·A each, under their names in the base model."""
     names = {id(module): name for name, module in model.get_base_model().named_modules()}
     return {
-        f"{names[id(layer)]}.weight": layer.get_base_layer().weight + layer.get_delta_weight(ADAPTER)
+        f"{names[id(layer)]}.weight": cast(Tensor, layer.get_base_layer().weight) + layer.get_delta_weight(ADAPTER)
         for layer in _lora_layers(model)
     }

@@ -19,7 +19,7 @@ def advantages(
     values = np.asarray(rewards, np.float64)
     if len(values) < 2 or np.ptp(values) <= NO_VARIANCE:
         return np.zeros_like(values)
-    result = values - values.mean()
+    result: npt.NDArray[np.float64] = values - values.mean()
     if leave_one_out:
         result *= len(values) / (len(values) - 1)
     if scale_by_std:

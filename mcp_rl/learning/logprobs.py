@@ -4,12 +4,13 @@ Only positions that predict a sampled token reach the output layer, and their lo
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from peft import PeftModel
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
 
 from mcp_rl.learning.tree import PrefixTree
 from mcp_rl.learning.tree_attention import TreeMask
@@ -41,9 +42,17 @@ class TreeBatch:
         tokens, positions = torch.from_numpy(tree.tokens)[None], torch.from_numpy(tree.positions)[None]
         return TreeBatch(tokens, positions, TreeMask.of(tree), rows, row, targets)
 
+    def to(self, device: torch.device) -> "TreeBatch":
+        if device.type == "cpu":
+            return self
+        tokens, positions, rows, row, targets = (
+            part.to(device) for part in (self.tokens, self.positions, self.rows, self.row, self.targets)
+        )
+        return TreeBatch(tokens, positions, self.mask.to(device), rows, row, targets)
+
 
 class _SampledLogprobs(torch.autograd.Function):
-    """logits [P, V] (overwritten), row [S], targets [S] -> logprobs [S], entropy [P]; one softmax for all of it."""
+    """logits [P, V], row [S], targets [S] -> logprobs [S], entropy [P]; one softmax for all of it."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, row: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -61,7 +70,8 @@ class _SampledLogprobs(torch.autograd.Function):
         of_logprobs, of_entropy = grads
         per_row = torch.zeros_like(entropy).index_add_(0, row, of_logprobs)
         grad = probabilities * -per_row.unsqueeze(1)
-        grad.index_put_((row, targets), of_logprobs, accumulate=True)
+        # in one dimension index_add_ has a fixed order, so equal inputs give equal bits
+        grad.view(-1).index_add_(0, row * grad.shape[1] + targets, of_logprobs)
         if of_entropy.any():
             surprise = probabilities.clamp_min(1e-30).log_().add_(entropy.unsqueeze(1))
             grad -= probabilities * surprise * of_entropy.unsqueeze(1)
@@ -70,12 +80,12 @@ class _SampledLogprobs(torch.autograd.Function):
 
 def sampled_logprobs(model: PeftModel, batch: TreeBatch, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
     """Log-probability [S] of each sampled token and entropy [S] where it was drawn, in nats, at the temperature."""
-    base = model.get_base_model()
+    base = cast(PreTrainedModel, model.get_base_model())
     hidden = base.base_model(
         input_ids=batch.tokens, position_ids=batch.positions, tree_mask=batch.mask, use_cache=False
     ).last_hidden_state[0]
     hidden = hidden.index_select(0, batch.rows)
-    head = base.get_output_embeddings()
+    head = cast(nn.Module, base.get_output_embeddings())  # type: ignore[no-untyped-call]
     size = max(1, CHUNK_ELEMENTS // base.config.get_text_config().vocab_size)
 
     def chunk(states: Tensor, row: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -84,7 +94,7 @@ def sampled_logprobs(model: PeftModel, batch: TreeBatch, temperature: float = 1.
 
     if len(hidden) <= size:
         logprobs, entropy = chunk(hidden, batch.row, batch.targets)
-        return logprobs, entropy[batch.row]
+        return logprobs, entropy.index_select(0, batch.row)
     logprobs = hidden.new_zeros(len(batch.row), dtype=torch.float32)
     entropies = []
     for start in range(0, len(hidden), size):
@@ -93,4 +103,4 @@ def sampled_logprobs(model: PeftModel, batch: TreeBatch, temperature: float = 1.
         part, entropy = checkpoint(chunk, states, batch.row[inside] - start, batch.targets[inside], use_reentrant=False)
         logprobs = logprobs.index_copy(0, inside, part)
         entropies.append(entropy)
-    return logprobs, torch.cat(entropies)[batch.row]
+    return logprobs, torch.cat(entropies).index_select(0, batch.row)

@@ -21,9 +21,13 @@ class Sample:
     targets: npt.NDArray[np.int64]
     logprobs: npt.NDArray[np.float32]
     """The sampler's, temperature applied."""
+    weights: npt.NDArray[np.float32]
+    """Of each token in the loss: 1, or what corrects an inexact sampler."""
     advantage: float
     group: int
     """Index of its group in the step."""
+    old: npt.NDArray[np.float32] | None = None
+    """What the ratio is taken against, where that is not the sampler."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,7 @@ def _samples(segments: Sequence[Segment], advantage: float, group: int) -> Itera
                 at=where - 1,
                 targets=np.asarray(segment.tokens, np.int64)[where],
                 logprobs=np.asarray(segment.logprobs, np.float32)[where],
+                weights=np.ones(len(where), np.float32),
                 advantage=advantage,
                 group=group,
             )

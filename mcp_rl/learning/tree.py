@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -92,7 +93,7 @@ def build_tree(sequences: Sequence[Sequence[int]], min_shared: int = 8) -> Prefi
         raise ValueError("a prefix tree needs at least one sequence")
     arrays = [np.asarray(sequence, np.int64) for sequence in sequences]
     order = sorted(range(len(arrays)), key=lambda i: tuple(sequences[i]))
-    common = [0] + [_common_prefix(arrays[a], arrays[b]) for a, b in zip(order, order[1:], strict=False)]
+    common = [0] + [_common_prefix(arrays[a], arrays[b]) for a, b in pairwise(order)]
     nodes: list[Node] = []
     runs: list[Ints] = []
     leaf_of = [0] * len(arrays)
@@ -110,7 +111,7 @@ def build_tree(sequences: Sequence[Sequence[int]], min_shared: int = 8) -> Prefi
             leaf_of[order[low]] = index
             continue
         bounds = [low] + [i for i in range(low + 1, high) if common[i] < shared + min_shared] + [high]
-        for first, last in zip(bounds, bounds[1:], strict=False):
+        for first, last in pairwise(bounds):
             if all(len(arrays[i]) == shared for i in order[first:last]):
                 for i in order[first:last]:
                     leaf_of[i] = index

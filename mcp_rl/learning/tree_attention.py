@@ -6,12 +6,13 @@ also returns the log-sum-exp of the scores, and merged by it, as in blockwise at
 yields each part's exact share of the gradient, so no matrix of scores is ever stored.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from transformers import AttentionInterface, PreTrainedModel
 
 from mcp_rl.errors import EngineError
@@ -56,6 +57,9 @@ class TreeMask:
     paths: list[PathBlock]
     longest: int
     """Tokens of the longest sequence."""
+    tree: PrefixTree
+    dense: Tensor | None = None
+    """[T, T] where the device has no fused kernel for trees."""
 
     @staticmethod
     def of(tree: PrefixTree) -> "TreeMask":
@@ -68,7 +72,12 @@ class TreeMask:
             if stop > start and len(path):
                 paths.append(PathBlock(start, stop, torch.from_numpy(path)))
         longest = int(tree.positions.max()) + 1 if len(tree.positions) else 0
-        return TreeMask(_own_blocks(tree), paths, longest)
+        return TreeMask(_own_blocks(tree), paths, longest, tree)
+
+    def to(self, device: torch.device) -> "TreeMask":
+        if device.type == "cpu":
+            return self
+        return replace(self, dense=dense_mask(self.tree).to(device))
 
 
 def _own_blocks(tree: PrefixTree, slack: float = 1.3) -> list[OwnBlocks]:
@@ -152,9 +161,10 @@ def _own_inputs(block: OwnBlocks, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tens
     return queries, *_per_head(q, keys, values)
 
 
-def _per_head(q: Tensor, *key_values: Tensor) -> tuple[Tensor, ...]:
+def _per_head(q: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     """[B, L, D] seen by each of the G query heads that share it, without a copy."""
-    return tuple(t.unsqueeze(1).expand(-1, q.shape[2], -1, -1) for t in key_values)
+    heads = q.shape[2]
+    return keys.unsqueeze(1).expand(-1, heads, -1, -1), values.unsqueeze(1).expand(-1, heads, -1, -1)
 
 
 def _unpadded(block: OwnBlocks, batch: Tensor, heads: int) -> Tensor:
@@ -193,6 +203,9 @@ def tree_attention(
         raise EngineError(f"Sequences of {tree_mask.longest} tokens do not fit the window of {sliding_window}.")
     if dropout or unsupported.get("softcap") is not None or unsupported.get("s_aux") is not None:
         raise EngineError(f"{type(module).__name__} uses dropout, soft-capped scores or attention sinks.")
+    if tree_mask.dense is not None:
+        out = F.scaled_dot_product_attention(query, key, value, tree_mask.dense, scale=scaling, enable_gqa=True)
+        return out.transpose(1, 2), None
     heads, length, size = query.shape[1:]
     kv_heads = key.shape[1]
     q = query[0].reshape(kv_heads, heads // kv_heads, length, size).transpose(1, 2).contiguous()
@@ -210,7 +223,7 @@ def use_tree_attention(model: PreTrainedModel) -> None:
 
 
 def dense_mask(tree: PrefixTree) -> Tensor:
-    """[T, T] True where a query (row) sees a key (column): what the attention computes, for tests and for reading."""
+    """[T, T] True where a query (row) sees a key (column): for devices without the kernel."""
     seen = torch.zeros(len(tree.tokens), len(tree.tokens), dtype=torch.bool)
     for index, node in enumerate(tree.nodes):
         path: Ints = tree.path(index)

@@ -1,0 +1,242 @@
+"""The backend that trains and samples in this process, with transformers and PEFT, on the CPU or one GPU.
+
+Base weights are in memory once: the learner's adapter is computed on top of them, and the engine samples a second view
+of them with the adapter merged in. After every update the engine gets the new weights, and their hash as sampled must
+be the hash as learned.
+"""
+
+import functools
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import anyio
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from mcp_rl.backends.result import TrainResult
+from mcp_rl.chat.hermes import ChatFormat
+from mcp_rl.config import TINY, TrainConfig
+from mcp_rl.errors import CanaryError, ConfigError
+from mcp_rl.inference.local import LocalEngine
+from mcp_rl.inference.policy import fingerprint_of
+from mcp_rl.learning import canaries
+from mcp_rl.learning.adapter import add_adapter, merged_weights
+from mcp_rl.learning.checkpoint import Checkpoint, newest_checkpoint, write_checkpoint
+from mcp_rl.learning.state import learner_files, restore, tokenizer_files
+from mcp_rl.learning.step import Learner
+from mcp_rl.learning.tree_attention import use_tree_attention
+from mcp_rl.tiny import weights_path
+from mcp_rl.trajectory import TrajectoryGroup
+
+if TYPE_CHECKING:
+    from mcp_rl.model import TrainableModel
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+
+def base_location(name: str) -> str:
+    """What `from_pretrained` needs for a base model's name: the shipped folder for `mcp-rl/tiny`, else the name."""
+    return str(weights_path()) if name == TINY else name
+
+
+def load_base(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """A base model and its tokenizer, float32 on a CPU. Raises ConfigError where there is none of that name."""
+    location, cuda = base_location(name), torch.cuda.is_available()
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(location)
+        model: Any = AutoModelForCausalLM.from_pretrained(location, dtype="auto" if cuda else torch.float32)
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ConfigError(f"Cannot load the base model {name!r}: {reason}") from error
+    return model.to("cuda") if cuda else model, tokenizer
+
+
+class LocalBackend:
+    """Trains one model in this process.
+
+        async with LocalBackend() as backend:
+            await model.register(backend)
+
+    Without `async with`, call `close` in the end, from the task that registered.
+    """
+
+    def __init__(
+        self,
+        *,
+        in_process: bool = True,
+        config: TrainConfig | None = None,
+        seed: int = 0,
+        temperature: float = 1.0,
+        keep: int = 3,
+        max_context: int | None = None,
+    ) -> None:
+        """`temperature` is that of the rollouts; `keep` is how many checkpoints stay on disk."""
+        if not in_process:
+            raise ConfigError("LocalBackend trains in this process only: leave in_process as it is.")
+        self.config = config or TrainConfig()
+        self.seed, self.temperature, self.keep, self.max_context = seed, temperature, keep, max_context
+        self.frontier: dict[str, Any] = {}
+        """What the caller stored with the checkpoint that was continued; empty for a new run."""
+        self.skipped: list[str] = []
+        """One sentence for each damaged checkpoint that was passed over."""
+        self._engine: LocalEngine | None = None
+        self._learner: Learner | None = None
+        self._chat: ChatFormat | None = None
+
+    @property
+    def engine(self) -> LocalEngine:
+        """Samples the newest policy."""
+        return _registered(self._engine)
+
+    @property
+    def learner(self) -> Learner:
+        return _registered(self._learner)
+
+    @property
+    def chat(self) -> ChatFormat:
+        """The chat format of the base model's tokenizer."""
+        return _registered(self._chat)
+
+    async def __aenter__(self) -> "LocalBackend":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Stop the engine. Everything that was saved stays."""
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            await engine.__aexit__(None, None, None)
+
+    async def register(self, model: "TrainableModel[Any]") -> None:
+        """Load the base, continue from the newest whole checkpoint or write the initial one, start the engine."""
+        if self._engine is not None:
+            raise ConfigError(f"This backend already trains a model; {model.name!r} needs a backend of its own.")
+        checkpoint = newest_checkpoint(model.path / "checkpoints")
+        base, tokenizer = await _in_thread(load_base, model.base_model)
+        self._chat = ChatFormat(tokenizer)
+        self._tokenizer_files = tokenizer_files(tokenizer)
+        engine = LocalEngine(base, stop_token_ids=self._chat.stop_token_ids, max_context=self.max_context)
+        self._learner = await _in_thread(self._make_learner, base, model.base_model)
+        if checkpoint is not None:
+            self.frontier = restore(self._learner, checkpoint)
+            self.skipped = checkpoint.skipped
+            for sentence in checkpoint.skipped:
+                log.warning(sentence)
+        self._engine = await engine.__aenter__()
+        try:
+            await self._sample_newest()
+            if checkpoint is None:
+                await self.save(model)
+        except BaseException:
+            await self.close()
+            raise
+
+    def _make_learner(self, base: PreTrainedModel, name: str) -> Learner:
+        lora = self.config.lora
+        use_tree_attention(base)
+        adapted = add_adapter(
+            base,
+            rank=lora.rank,
+            alpha=lora.alpha,
+            targets=lora.targets,
+            base_name=base_location(name),
+            seed=self.seed,
+        )
+        return Learner(adapted, self.config, seed=self.seed, temperature=self.temperature)
+
+    async def train(
+        self,
+        model: "TrainableModel[Any]",
+        groups: Iterable[TrajectoryGroup],
+        config: TrainConfig | None = None,
+        *,
+        frontier: Mapping[str, Any] | None = None,
+    ) -> TrainResult:
+        """One step: update the adapter, sample with it from now on, save where the step is due.
+
+        `frontier` is JSON that comes back as `self.frontier` when the run is continued. Raises CanaryError, with
+        nothing learned, where a check of the loop fails.
+        """
+        groups = list(groups)
+        learner, engine = self.learner, self.engine
+        if config is not None:
+            learner.config = config
+        canaries.check_version(engine.version, learner.step)
+        canaries.check_sampled_versions(_versions(groups), learner.step)
+        metrics = await _in_thread(learner.update, groups)
+        swapped = time.perf_counter()
+        await self._sample_newest()
+        metrics["swap_seconds"] = time.perf_counter() - swapped
+        metrics["save_seconds"] = 0.0
+        if learner.step % learner.config.checkpoint_every == 0:
+            began = time.perf_counter()
+            await self.save(model, metrics=metrics, frontier=frontier)
+            metrics["save_seconds"] = time.perf_counter() - began
+        return TrainResult(learner.step, metrics)
+
+    async def save(
+        self,
+        model: "TrainableModel[Any]",
+        *,
+        metrics: Mapping[str, float] | None = None,
+        frontier: Mapping[str, Any] | None = None,
+    ) -> Path:
+        """Write the checkpoint of the step that the learner is at; returns its folder. Raises CheckpointError."""
+
+        def write() -> Checkpoint:
+            files = learner_files(
+                self.learner,
+                base_name=base_location(model.base_model),
+                title=f"{model.project}/{model.name}",
+                metrics=metrics or {},
+                frontier=frontier or {},
+            )
+            folder = model.path / "checkpoints"
+            return write_checkpoint(folder, self.learner.step, self._tokenizer_files | files, keep=self.keep)
+
+        return (await _in_thread(write)).path
+
+    async def _sample_newest(self) -> None:
+        """Give the engine the learner's weights and see that these are what it samples."""
+        step = self.learner.step
+        weights: dict[str, Tensor] = await _in_thread(merged_weights, self.learner.model)
+        await self.engine.load_policy(weights, step)
+        canaries.check_version(self.engine.version, step)
+        if self.engine.fingerprint != fingerprint_of(weights):
+            raise CanaryError(
+                f"The engine says that it samples policy version {step}, but its weights are not the learner's, so the "
+                "run stops before it samples from the wrong policy."
+            )
+
+
+def _versions(groups: Iterable[TrajectoryGroup]) -> Iterable[int]:
+    return (
+        version
+        for group in groups
+        for trajectory in group
+        if trajectory.trainable
+        for segment in trajectory.segments
+        for version, sampled in zip(segment.versions, segment.sampled, strict=True)
+        if sampled
+    )
+
+
+def _registered(part: T | None) -> T:
+    if part is None:
+        raise ConfigError("The backend has no model yet: call `await model.register(backend)` first.")
+    return part
+
+
+async def _in_thread(function: Callable[..., T], *args: Any) -> T:
+    """Torch work, off the event loop. It is not abandoned when cancelled, so that nothing is left half done."""
+    return await anyio.to_thread.run_sync(functools.partial(function, *args))

@@ -1,0 +1,177 @@
+"""A model under a name: where its run lives on disk, which step it is at, which backend trains it.
+
+This module imports no torch; the backend brings it.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from statistics import fmean, pstdev
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+import anyio
+from pydantic import BaseModel
+
+from mcp_rl.chat.hermes import ChatFormat
+from mcp_rl.errors import ConfigError
+from mcp_rl.inference.engine import Engine
+from mcp_rl.learning.checkpoint import newest_checkpoint
+from mcp_rl.run_directory import write_atomically
+from mcp_rl.trajectory import TrajectoryGroup
+
+if TYPE_CHECKING:
+    from mcp_rl.backends.result import TrainResult
+    from mcp_rl.config import TrainConfig
+
+ModelConfig = TypeVar("ModelConfig", bound=BaseModel | None)
+
+
+class Backend(Protocol):
+    """What trains a model and samples from it."""
+
+    @property
+    def engine(self) -> Engine: ...
+
+    @property
+    def chat(self) -> ChatFormat: ...
+
+    async def register(self, model: "TrainableModel[Any]") -> None: ...
+
+    async def train(
+        self,
+        model: "TrainableModel[Any]",
+        groups: Iterable[TrajectoryGroup],
+        config: "TrainConfig | None" = None,
+        *,
+        frontier: Mapping[str, Any] | None = None,
+    ) -> "TrainResult": ...
+
+    async def close(self) -> None: ...
+
+
+class Model(Generic[ModelConfig]):
+    """A named model and its run directory `<base_path>/<project>/models/<name>`. `config` is the user's own slot."""
+
+    def __init__(
+        self,
+        name: str,
+        project: str,
+        *,
+        config: ModelConfig = None,  # type: ignore[assignment]
+        base_path: str | Path = ".mcp_rl",
+    ) -> None:
+        for what, text in (("model's name", name), ("project", project)):
+            if not text or text.startswith(".") or "/" in text or "\\" in text:
+                raise ConfigError(f"The {what} {text!r} cannot be a folder's name.")
+        self.name, self.project = name, project
+        self.config: ModelConfig = config
+        self.base_path = Path(base_path)
+
+    @property
+    def path(self) -> Path:
+        """The run directory."""
+        return self.base_path / self.project / "models" / self.name
+
+    async def get_step(self) -> int:
+        """Step of the newest whole checkpoint; 0 where there is none."""
+        checkpoint = await anyio.to_thread.run_sync(newest_checkpoint, self.path / "checkpoints")
+        return checkpoint.step if checkpoint else 0
+
+    async def log(
+        self,
+        groups: Iterable[TrajectoryGroup],
+        split: str = "val",
+        *,
+        step: int | None = None,
+        metrics: Mapping[str, float] | None = None,
+    ) -> None:
+        """Write the groups to trajectories/<split>/<step>.jsonl and their means as a line of history.jsonl.
+
+        Logging a step of a split again replaces what was logged for it. `step` defaults to `get_step()`.
+        """
+        groups = list(groups)
+        step = await self.get_step() if step is None else step
+        line = {"step": step, "split": split, **group_metrics(groups), **(metrics or {})}
+        await anyio.to_thread.run_sync(self._write_log, groups, split, step, line)
+
+    def _write_log(self, groups: list[TrajectoryGroup], split: str, step: int, line: dict[str, Any]) -> None:
+        lines = "".join(group.model_dump_json() + "\n" for group in groups)
+        write_atomically(self.path / "trajectories" / split / f"{step:04d}.jsonl", lines.encode())
+        history = self.path / "history.jsonl"
+        earlier = history.read_text().splitlines() if history.exists() else []
+        kept = [text for text in earlier if not _is_about(text, step, split)]
+        write_atomically(history, "".join(f"{text}\n" for text in [*kept, json.dumps(line)]).encode())
+
+
+class TrainableModel(Model[ModelConfig]):
+    """A base model and the adapter that is trained on it."""
+
+    def __init__(
+        self,
+        name: str,
+        project: str,
+        base_model: str,
+        *,
+        config: ModelConfig = None,  # type: ignore[assignment]
+        base_path: str | Path = ".mcp_rl",
+    ) -> None:
+        super().__init__(name, project, config=config, base_path=base_path)
+        self.base_model = base_model
+        self._backend: Backend | None = None
+
+    @property
+    def backend(self) -> Backend:
+        """The backend that trains this model. Raises ConfigError before `register`."""
+        if self._backend is None:
+            raise ConfigError(
+                f"The model {self.name!r} has no backend yet: call `await model.register(backend)` first."
+            )
+        return self._backend
+
+    @property
+    def engine(self) -> Engine:
+        """Samples the newest policy."""
+        return self.backend.engine
+
+    @property
+    def chat(self) -> ChatFormat:
+        """The chat format that the policy speaks."""
+        return self.backend.chat
+
+    async def register(self, backend: Backend) -> None:
+        """Make the backend load this model, at its newest whole checkpoint, and write model.json for a new run."""
+        await backend.register(self)
+        self._backend = backend
+        about = self.path / "model.json"
+        if not about.exists():
+            fields = {"name": self.name, "project": self.project, "base_model": self.base_model}
+            write_atomically(about, (json.dumps(fields, indent=2) + "\n").encode())
+
+
+def group_metrics(groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
+    """Means over all trajectories of some groups, faults counted apart; what could not be measured is left out."""
+    groups = list(groups)
+    trajectories = [trajectory for group in groups for trajectory in group]
+    usable = [trajectory for trajectory in trajectories if trajectory.trainable]
+    exceptions = sum(len(group.exceptions) for group in groups) + len(trajectories) - len(usable)
+    result: dict[str, float] = {
+        "groups": len(groups),
+        "rollouts": len(trajectories),
+        "exception_rate": exceptions / max(1, exceptions + len(usable)),
+        "sampled_tokens": sum(trajectory.sampled_tokens for trajectory in trajectories),
+    }
+    spreads = [pstdev(group.rewards) for group in groups if group.rewards]
+    if usable:
+        result["reward"] = fmean(trajectory.reward or 0.0 for trajectory in usable)
+        result["reward_std_dev"] = fmean(spreads)
+        result["turns"] = fmean(trajectory.turns for trajectory in usable)
+    if judged := [trajectory.success for trajectory in usable if trajectory.success is not None]:
+        result["success"] = fmean(judged)
+    reasons = Counter(trajectory.stop_reason.value for trajectory in trajectories)
+    return result | {f"stop_{name}": count / len(trajectories) for name, count in sorted(reasons.items())}
+
+
+def _is_about(line: str, step: int, split: str) -> bool:
+    content = json.loads(line)
+    return bool(content.get("step") == step and content.get("split") == split)

@@ -1,0 +1,61 @@
+"""How many threads torch should use. To be called before torch is imported; imports nothing heavy itself.
+
+Waiting OpenMP threads spin by default. On a machine that others use too, two spinning threads made one second of work
+take eight and more; passive waiting or a single thread keeps it near what the machine can give.
+"""
+
+import os
+import time
+from pathlib import Path
+
+MOST_THREADS = 16
+"""More do not help models that fit a CPU."""
+
+
+def prepare_torch_threads(threads: int | None = None, *, sample_seconds: float = 0.15) -> int:
+    """Set the environment that torch reads when it is imported; returns the number of threads.
+
+    `threads`: what an earlier part of the same run used, since results are bit-identical only with the same number.
+    Without it OMP_NUM_THREADS decides, else what is really free now.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if threads is None:
+        given = os.environ.get("OMP_NUM_THREADS", "")
+        threads = int(given) if given.isdigit() and int(given) > 0 else free_cpus(sample_seconds)
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    return threads
+
+
+def free_cpus(sample_seconds: float = 0.15) -> int:
+    """CPUs that this process may use and nobody else is using, measured over a moment; at least 1."""
+    allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+    limit = min(len(allowed), _cgroup_limit() or len(allowed), MOST_THREADS)
+    before = _idle_seconds()
+    if before is None:
+        return max(1, int(limit))
+    began = time.perf_counter()
+    time.sleep(sample_seconds)
+    passed = time.perf_counter() - began
+    after = _idle_seconds() or before
+    idle = sum(min(1.0, (after.get(cpu, 0.0) - before.get(cpu, 0.0)) / passed) for cpu in allowed)
+    return max(1, int(min(limit, round(idle))))
+
+
+def _idle_seconds() -> dict[int, float] | None:
+    """Idle time of each CPU since boot; None where the system does not tell."""
+    try:
+        lines = Path("/proc/stat").read_text().splitlines()
+    except OSError:
+        return None
+    ticks = os.sysconf("SC_CLK_TCK")
+    fields = (line.split() for line in lines if line.startswith("cpu") and line[3:4].isdigit())
+    return {int(name[3:]): (int(values[3]) + int(values[4])) / ticks for name, *values in fields}
+
+
+def _cgroup_limit() -> float | None:
+    """The container's share of CPUs; None where it has no limit."""
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return max(1.0, int(quota) / int(period))
+    except (OSError, ValueError):
+        return None
