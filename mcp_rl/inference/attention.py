@@ -70,15 +70,15 @@ def packed_attention(
     value: Tensor,
     attention_mask: Tensor | None,
     scaling: float | None = None,
-    sliding_window: int | None = None,
     softcap: float | None = None,
     s_aux: Tensor | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
     """Store the new keys and values and attend. query [1, heads, N, d], key and value [1, kv_heads, N, d] after the
-    positions were applied; returns [1, N, heads, d]. Raises NotImplementedError for kinds of attention it lacks."""
-    if sliding_window is not None or softcap is not None or s_aux is not None:
-        raise NotImplementedError("sliding windows, soft caps and attention sinks are not supported")
+    positions were applied; returns [1, N, heads, d]. Sliding windows are left to `Policy.window`, which keeps episodes
+    within them. Raises NotImplementedError for kinds of attention it lacks."""
+    if softcap is not None or s_aux is not None:
+        raise NotImplementedError("soft caps and attention sinks are not supported")
     plan = _PLAN.get()
     layer: int = module.layer_idx  # type: ignore[assignment]
     heads, padded, dim = query.shape[1:]
@@ -90,7 +90,10 @@ def packed_attention(
     grouped = grouped * (dim**-0.5 if scaling is None else scaling)
     own = _decode_part(plan, layer, grouped) if plan.rows is None else _prefill_part(plan, layer, grouped)
     out = query.new_zeros(1, padded, heads, dim) if padded > plan.tokens else query.new_empty(1, padded, heads, dim)
-    out[0, : plan.tokens] = _merge(own, _trunk_part(plan, layer, grouped)) if plan.trunks else own[0] / own[2]
+    if plan.trunks:
+        out[0, : plan.tokens] = _merge(own, _trunk_part(plan, layer, grouped))
+    else:
+        out[0, : plan.tokens] = own[0] * (1 / own[2])  # bit by bit what merging with an empty trunk gives
     return out, None
 
 

@@ -128,10 +128,10 @@ class Batch:
         for row in rows:
             if row.slot < 0:
                 self._seat(row)
+        self._store.reserve(len(self._slots), max(len(row.ids) - row.start for row in rows))
         for row in fresh:
             self._adopt(row, leaders)
         self._activate(rows)
-        self._store.reserve(len(self._slots), max(len(row.ids) - row.start for row in rows))
         originals = {row: leader for row in fresh if (leader := leaders[tuple(row.ids)]) is not row}
         firsts = [row for row in rows if row not in originals]
         logits = self._prefill(firsts)

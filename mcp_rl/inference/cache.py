@@ -59,7 +59,8 @@ class KvStore:
         wanted = round_up(max(capacity, self.capacity), GROWTH)
         if wanted > self.capacity > 0:
             wanted = round_up(max(wanted, self.capacity * 3 // 2), GROWTH)
-        old, self.data = self.data, self._zeros(max(rows, self.rows), wanted)
+        more = round_up(rows, 32) if rows > self.rows else self.rows
+        old, self.data = self.data, self._zeros(more, wanted)
         if old.numel():
             self.data[:, :, : old.shape[2], :, : old.shape[4]] = old
 

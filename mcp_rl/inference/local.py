@@ -39,7 +39,8 @@ class LocalEngine:
     EngineError for a model whose attention cannot be batched this way (sliding windows, or no transformers attention
     interface).
 
-    stop_token_ids: ids that end a turn. max_context: most tokens in an episode, at most the model's own window.
+    stop_token_ids: ids that end a turn. max_context: most tokens in an episode, at most the
+    model's own window.
     max_rows: episodes sampled side by side. gang: take turns up together only; None decides by whether results depend
     on the batch here. admission_wait: seconds that a gang waits for episodes whose tool is slow.
     """
@@ -55,10 +56,10 @@ class LocalEngine:
         admission_wait: float = 1.0,
     ) -> None:
         self._policy = Policy(model)
-        window = self._policy.window or 4096
-        self.max_context = min(max_context or window, window)
+        self.max_context = min(max_context or self._policy.window, self._policy.window)
         self._batch = Batch(self._policy, frozenset(stop_token_ids), max_rows)
         self.gang = gang
+        """Whether turns are taken up together only; None until the engine is opened and has found out."""
         self._admission_wait = admission_wait
         self._orders = itertools.count()
         self._scheduler: Scheduler | None = None
@@ -80,7 +81,10 @@ class LocalEngine:
 
     async def __aenter__(self) -> "LocalEngine":
         if self.gang is None:
-            self.gang = not await anyio.to_thread.run_sync(is_batch_invariant, self._policy)
+            try:
+                self.gang = not await anyio.to_thread.run_sync(is_batch_invariant, self._policy)
+            except Exception as error:
+                raise EngineError(f"The engine cannot sample this model: {type(error).__name__}: {error}.") from error
         self._scheduler = Scheduler(self._batch, gang=self.gang, admission_wait=self._admission_wait)
         return self
 

@@ -35,7 +35,9 @@ class Policy:
             dtype=weight.dtype,
             device=weight.device,
         )
-        self.window: int | None = getattr(config, "max_position_embeddings", None)
+        limits = (getattr(config, name, None) for name in ("max_position_embeddings", "sliding_window"))
+        self.window = min((limit for limit in limits if limit), default=4096)
+        """Most tokens of an episode: within the model's positions, and within a sliding window if it has one."""
         self._base = dict(self.model.named_parameters(remove_duplicate=False))
         self._replaced: dict[str, nn.Parameter] = {}
         unique = {id(parameter): name for name, parameter in self.model.named_parameters()}
@@ -48,7 +50,9 @@ class Policy:
         """
         for name, tensor in weights.items():
             self._check(name, tensor, version)
-        self._replaced = {name: self._replaced.get(name) or _empty(self._base[name]) for name in weights}
+        self._replaced = {
+            name: self._replaced[name] if name in self._replaced else _empty(self._base[name]) for name in weights
+        }
         for name, tensor in weights.items():
             self._replaced[name].copy_(tensor)
         for name, base in self._base.items():
@@ -106,11 +110,16 @@ def _second_view(model: Any) -> PreTrainedModel:
     for name, module in list(view.named_modules()):
         if name and hasattr(module, "base_layer"):
             view.set_submodule(name, module.base_layer)
-    kinds = set(getattr(view.config.get_text_config(), "layer_types", None) or ()) - {"full_attention"}
+    kinds = set(getattr(view.config.get_text_config(), "layer_types", None) or ()) - {
+        "full_attention",
+        "sliding_attention",
+    }
     if kinds:
-        raise EngineError(f"{type(view).__name__} has layers with {', '.join(sorted(kinds))}, not full attention.")
+        raise EngineError(
+            f"{type(view).__name__} has layers with {', '.join(sorted(kinds))}; only attention is supported."
+        )
     view.eval()  # type: ignore[no-untyped-call]
     view.set_attn_implementation(attention.NAME)
     if view.config.get_text_config()._attn_implementation != attention.NAME:
-        raise EngineError(f"{type(view).__name__} does not take attention functions; the in-process engine needs that.")
+        raise EngineError(f"{type(view).__name__} takes no attention function, which the in-process engine needs.")
     return view

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 import anyio
 import pytest
 import torch
-from transformers import MistralConfig, MistralForCausalLM
+from transformers import Gemma2Config, Gemma2ForCausalLM, MistralConfig, MistralForCausalLM
 
 from mcp_rl.errors import ContextOverflow, EngineError
 from mcp_rl.inference.engine import Completion, Sampling
@@ -114,10 +114,10 @@ async def test_a_gang_is_the_same_bit_by_bit_however_fast_the_tools_are() -> Non
 
 
 async def test_a_gang_does_not_wait_for_ever_for_a_slow_tool() -> None:
-    async with LocalEngine(tiny_model(), stop_token_ids=[STOP], gang=True, admission_wait=0.05) as engine:
-        async with engine.episode(seed=1):
-            with anyio.fail_after(10):
-                await play(engine, 2, [prompt()], Sampling(max_tokens=3))
+    engine = LocalEngine(tiny_model(), stop_token_ids=[STOP], gang=True, admission_wait=0.05)
+    async with engine, engine.episode(seed=1):
+        with anyio.fail_after(10):
+            await play(engine, 2, [prompt()], Sampling(max_tokens=3))
 
 
 async def test_seeds_decide_what_is_drawn() -> None:
@@ -219,7 +219,7 @@ async def test_a_turn_ends_under_the_policy_it_began_with() -> None:
 
             group.start_soon(one)
             steps = engine.stats.steps
-            while engine.stats.steps < steps + 5:
+            while engine.stats.steps < steps + 5:  # noqa: ASYNC110
                 await anyio.sleep(0.001)
             await engine.load_policy(weights, 3)
         assert running[0] == alone and running[0].turns[0].version == 0
@@ -273,9 +273,7 @@ async def test_a_cancelled_turn_frees_its_row_and_disturbs_nobody() -> None:
                 await play(engine, 1, [prompt()], Sampling(max_tokens=230))
         assert scope.cancelled_caught
         with anyio.fail_after(10):
-            async with anyio.create_task_group() as group:
-                for _ in range(4):
-                    group.start_soon(play, engine, 4, [prompt()], Sampling(max_tokens=5))
+            await play_all(engine, {seed: [prompt()] for seed in range(4)}, Sampling(max_tokens=5))
             assert await play(engine, 2, [prompt()], Sampling(max_tokens=40)) == alone
 
 
@@ -288,12 +286,12 @@ async def test_closing_the_engine_answers_the_turns_that_wait() -> None:
         except EngineError as error:
             failures.append(error)
 
+    engine = LocalEngine(tiny_model(window=20_000), stop_token_ids=[])
     with anyio.fail_after(20):
-        async with anyio.create_task_group() as group:
-            async with LocalEngine(tiny_model(window=20_000), stop_token_ids=[]) as engine:
-                for _ in range(3):
-                    group.start_soon(doomed, engine)
-                await anyio.sleep(0.05)
+        async with anyio.create_task_group() as group, engine:
+            for _ in range(3):
+                group.start_soon(doomed, engine)
+            await anyio.sleep(0.05)
     assert len(failures) == 3 and "closed" in str(failures[0])
     with pytest.raises(EngineError, match="closed"):
         await play(engine, 1, [prompt()], Sampling())
@@ -326,10 +324,21 @@ async def test_the_event_loop_stays_live_while_the_engine_samples() -> None:
     assert beats > 10
 
 
-def test_a_model_with_sliding_windows_is_refused() -> None:
-    config = MistralConfig(
-        vocab_size=50, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
-        num_key_value_heads=1, sliding_window=8,
-    )
-    with pytest.raises(EngineError, match=r"sliding|window"):
-        LocalEngine(MistralForCausalLM(config), stop_token_ids=[0])
+async def test_a_model_with_a_sliding_window_is_sampled_within_its_window() -> None:
+    sizes = {"vocab_size": VOCABULARY, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2}
+    config = MistralConfig(**sizes, num_attention_heads=2, num_key_value_heads=1, sliding_window=40)
+    model = MistralForCausalLM(config).eval()
+    async with LocalEngine(model, stop_token_ids=[]) as engine:
+        assert engine.max_context == 40
+        played = await play(engine, 1, [prompt()], Sampling())
+    assert len(played.ids) == 40
+    sampled = list(played.logprobs.values())
+    assert sampled == pytest.approx(plain_logprobs(model, played.ids)[-len(sampled) :].tolist(), abs=1e-5)
+
+
+async def test_a_model_whose_attention_is_of_another_kind_is_refused() -> None:
+    sizes = {"vocab_size": VOCABULARY, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2}
+    config = Gemma2Config(**sizes, num_attention_heads=2, num_key_value_heads=1, head_dim=8)
+    with pytest.raises(EngineError, match="soft caps"):
+        async with LocalEngine(Gemma2ForCausalLM(config), stop_token_ids=[]):
+            pass
