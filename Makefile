@@ -1,0 +1,43 @@
+# make train   set up, then train the built-in model on the calculator; ARGS="--steps 20" adds arguments
+# make test    set up, then run the tests; ARGS="tests/test_cli.py" runs only those
+# make setup   create .venv and install what is needed; does nothing where that is done
+#
+# PYTHON=python3.12            the Python to make .venv with (3.11 or newer)
+# TORCH_INDEX=https://download.pytorch.org/whl/cpu
+#                              where to take torch from; on Linux without a GPU this one avoids gigabytes of CUDA packages
+
+VENV := .venv
+ARGS ?=
+TORCH_INDEX ?=
+PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3.14; do \
+	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)
+READY := $(VENV)/.ready
+BIN := $(VENV)/bin
+
+.PHONY: train test lint setup wheel clean
+
+train: setup
+	@$(BIN)/python -m mcp_rl.train --server mcp_calculator $(ARGS)
+
+test: setup
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed; name one with PYTHON=/path/to/python3.12" >&2; exit 1; }
+	test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+wheel: setup
+	$(BIN)/python -m build --wheel --outdir dist
+
+clean:
+	rm -rf $(VENV) build dist
