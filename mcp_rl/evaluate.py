@@ -11,14 +11,12 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from mcp_rl.gather import GroupPlan, gather_groups
+from mcp_rl.gather import AfterEach, GroupPlan, gather_groups
 from mcp_rl.player import Player
 from mcp_rl.rollout import derive_seed
 from mcp_rl.scenario import McpScenario
 from mcp_rl.tracking.statistics import success_interval
 from mcp_rl.trajectory import Trajectory, TrajectoryGroup
-
-Score = Callable[[TrajectoryGroup], Awaitable[TrajectoryGroup]]
 
 
 class Measure(BaseModel):
@@ -70,8 +68,8 @@ class EvaluationResult(BaseModel):
 async def evaluate(
     player: Player,
     scenarios: Sequence[McpScenario],
-    score: Score,
     *,
+    score_group: AfterEach | None = None,
     step: int = 0,
     greedy: bool = True,
     samples: int = 4,
@@ -81,15 +79,15 @@ async def evaluate(
 ) -> tuple[EvaluationResult, list[TrajectoryGroup]]:
     """Play every scenario greedily once (where `greedy`) and `samples` times sampled, all at once.
 
-    The same seed draws the same random numbers for every policy, so that two evaluations are paired. Returns the
-    result and the groups: for each scenario its greedy rollout first. Raises ServerFault where more than
-    `max_exceptions` (a count, or a share below 1) failed.
+    The player scores each rollout, `score_group` (a judge) each scenario's. The same seed draws the same random
+    numbers for every policy, so that two evaluations are paired. Returns the result and the groups: for each scenario
+    its greedy rollout first. Raises ServerFault where more than `max_exceptions` (a count, or a share below 1) failed.
     """
     temperatures = [0.0] * greedy + [player.temperature] * samples
     groups = await gather_groups(
         [_plan(player, scenario, temperatures, seed) for scenario in scenarios],
         max_exceptions=max_exceptions,
-        after_each=score,
+        after_each=score_group,
         on_rollout=on_rollout,
     )
     return summarize(groups, step=step, greedy=greedy), groups

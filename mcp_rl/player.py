@@ -1,6 +1,7 @@
 """Plays scenarios: the fixed parts of all rollouts of a run (policy, format, tool sessions, limits) in one place."""
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import anyio
@@ -20,7 +21,7 @@ class Player:
     """`play(scenario, seed)` with everything else decided.
 
     `params` is the server to use for all of them, None for each scenario's own. At most `concurrency` rollouts are in
-    flight.
+    flight. `finish` gets every trajectory as it ends, to score it.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class Player:
         limits: Limits | None = None,
         system_prompt: str | None = None,
         concurrency: int = 256,
+        finish: Callable[[McpScenario, Trajectory], None] = lambda scenario, trajectory: None,
     ) -> None:
         self.engine = engine
         self.temperature = temperature
@@ -42,22 +44,24 @@ class Player:
         self._params = params
         self._limits = limits or Limits()
         self._system_prompt = system_prompt
+        self._finish = finish
         self._in_flight = anyio.Semaphore(concurrency)
 
     async def play(self, scenario: McpScenario, seed: int, temperature: float | None = None) -> Trajectory:
         """One rollout; `temperature` is the player's own where None. A server that cannot be reached is a fault."""
         async with self._in_flight:
-            started = time.perf_counter()
-            try:
-                session = await self._sessions.get(self._params or scenario.server_params)
-            except (ServerFault, ServerError) as error:
-                return Trajectory(
-                    scenario_id=scenario.id,
-                    seed=seed,
-                    stop_reason=StopReason.FAULT,
-                    fault=str(error),
-                    seconds=time.perf_counter() - started,
-                )
-            world = World(self.engine, self._chat, session, self._system_prompt)
-            chosen = self.temperature if temperature is None else temperature
-            return await play(world, scenario, seed=seed, temperature=chosen, limits=self._limits)
+            trajectory = await self._play(scenario, seed, self.temperature if temperature is None else temperature)
+        self._finish(scenario, trajectory)
+        return trajectory
+
+    async def _play(self, scenario: McpScenario, seed: int, temperature: float) -> Trajectory:
+        started = time.perf_counter()
+        try:
+            session = await self._sessions.get(self._params or scenario.server_params)
+        except (ServerFault, ServerError) as error:
+            seconds = time.perf_counter() - started
+            return Trajectory(
+                scenario_id=scenario.id, seed=seed, stop_reason=StopReason.FAULT, fault=str(error), seconds=seconds
+            )
+        world = World(self.engine, self._chat, session, self._system_prompt)
+        return await play(world, scenario, seed=seed, temperature=temperature, limits=self._limits)

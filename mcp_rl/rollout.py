@@ -19,6 +19,7 @@ from mcp_rl.chat.hermes import ChatFormat, ParsedCall, parse_completion
 from mcp_rl.errors import ContextOverflow, EngineError, ServerFault
 from mcp_rl.inference.engine import Completion, Engine, Episode, Sampling
 from mcp_rl.scenario import McpScenario
+from mcp_rl.toolserver.results import truncate_middle
 from mcp_rl.trajectory import CallRecord, Segment, StopReason, Trajectory
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ class Limits:
     max_tool_calls: int = 32
     seconds: float = 600.0
     """Wall-clock time of the rollout, waiting included."""
+    max_result_tokens: int = 1024
+    """A longer tool result is cut in the middle, with a mark that says how long it was."""
     tool_deadline: float | None = None
     """Seconds for one tool call; None for the connection's own. A call that takes longer is a fault."""
 
@@ -222,7 +225,14 @@ class _Conversation:
             )
         finally:
             record.seconds = time.perf_counter() - started
-        record.result, record.structured, record.is_error = result.text, result.structured, result.is_error
+        record.result, record.structured, record.is_error = self._cut(result.text), result.structured, result.is_error
+
+    def _cut(self, text: str) -> str:
+        """At most `max_result_tokens`; no tokenizer makes more tokens of a text than it has bytes."""
+        limit = self.limits.max_result_tokens
+        if len(text.encode()) <= limit:
+            return text
+        return truncate_middle(text, limit, lambda part: len(self.world.chat.encode(part)), "tokens")
 
     async def _call_or_keep_fault(self, record: CallRecord, index: int, faults: dict[int, ServerFault]) -> None:
         try:

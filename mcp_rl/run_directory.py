@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mcp_rl.errors import RunDirectoryError
 from mcp_rl.scenario import McpScenario, read_scenarios, scenario_lines
@@ -60,20 +60,30 @@ class RunState(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     step: int = 0
-    """Whole training steps."""
-    seconds: float = 0.0
-    """Wall-clock time of all sessions together."""
-    history_bytes: int = 0
-    """Length of history.jsonl at that step; what is behind it is not part of the run."""
-    counts: dict[str, int] = {}
-    """Running totals: rollouts, sampled_tokens, trained_tokens, faults."""
-    curriculum: dict[str, Any] = {}
-    """Which scenarios come next."""
+    """Of the newest whole checkpoint."""
+    progress: "StepProgress" = Field(default_factory=lambda: StepProgress())
+    threads: int | None = None
+    """Threads that torch uses; results are bit-identical only with the same number."""
     before: dict[str, Any] | None = None
     """The base model's evaluation, as JSON."""
     after: dict[str, Any] | None = None
     """The evaluation of the newest step that was evaluated."""
     after_step: int | None = None
+
+
+class StepProgress(BaseModel):
+    """What belongs to a step besides the weights; kept in its checkpoint too, so that the two never differ."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    seconds: float = 0.0
+    """Wall-clock time up to this step, all sessions together."""
+    rollouts: int = 0
+    sampled_tokens: int = 0
+    trained_tokens: int = 0
+    faults: int = 0
+    curriculum: dict[str, Any] = {}
+    """Which scenarios come next."""
 
 
 @dataclass
@@ -125,21 +135,17 @@ class RunDirectory:
 
     # -- the parts of a step
 
-    def append_history(self, state: RunState, line: dict[str, Any]) -> None:
-        """Add a line behind the last whole one and set `state.history_bytes`; the line counts once state is saved."""
+    def append_history(self, line: dict[str, Any]) -> None:
+        """Add a line; it has a "step", and goes again where that step turns out not to be whole."""
         with _typed_errors(self.path), (self.path / "history.jsonl").open("ab") as file:
-            file.truncate(state.history_bytes)
-            file.seek(state.history_bytes)
             file.write((json.dumps(line, ensure_ascii=False) + "\n").encode())
             _sync(file)
-            state.history_bytes = file.tell()
 
-    def history(self, state: RunState) -> list[dict[str, Any]]:
-        """The lines of all whole steps."""
+    def history(self) -> list[dict[str, Any]]:
+        """All lines; one that was cut off by a kill is left out."""
         path = self.path / "history.jsonl"
-        if not path.exists():
-            return []
-        return [json.loads(line) for line in path.read_bytes()[: state.history_bytes].splitlines()]
+        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+        return [json.loads(line) for line in lines if line.endswith(b"\n")]
 
     def save_trajectories(self, split: str, step: int, groups: Iterable[TrajectoryGroup]) -> Path:
         """One group per line under trajectories/<split>/<step>.jsonl."""
@@ -156,13 +162,19 @@ class RunDirectory:
         return read_scenarios(path) if path.exists() else None
 
     def discard_after(self, step: int) -> None:
-        """Remove what a killed process left of steps that are not whole."""
+        """Remove what a killed process left of steps that are not whole. Checkpoints look after themselves."""
         with _typed_errors(self.path):
             for path in (self.path / "trajectories").glob("*/*.jsonl"):
                 if path.stem.isdigit() and int(path.stem) > step:
                     path.unlink()
             for path in self.path.rglob("*.tmp"):
-                path.unlink(missing_ok=True)
+                if path.is_file():
+                    path.unlink(missing_ok=True)
+        if (self.path / "history.jsonl").exists():
+            kept = [line for line in self.history() if line["step"] <= step]
+            self._write(
+                self.path / "history.jsonl", "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in kept)
+            )
 
     def write_json(self, name: str, content: dict[str, Any]) -> None:
         self._write(self.path / name, json.dumps(content, indent=2, ensure_ascii=False) + "\n")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mcp_rl.errors import RunDirectoryError
-from mcp_rl.run_directory import RunDirectory, RunIdentity, RunState, open_run, write_atomically
+from mcp_rl.run_directory import RunDirectory, RunIdentity, RunState, StepProgress, open_run, write_atomically
 from mcp_rl.scenario import McpScenario, StdioServer
 
 IDENTITY = RunIdentity(
@@ -56,10 +56,10 @@ def test_a_new_run_starts_at_step_zero_and_a_saved_state_comes_back(tmp_path: Pa
         assert run.identity() is None
         assert run.state() == RunState()
         run.begin(IDENTITY, {"name": "b"})
-        run.save_state(RunState(step=3, counts={"rollouts": 7}))
+        run.save_state(RunState(step=3, progress=StepProgress(rollouts=7)))
     with open_run(tmp_path / "a" / "b") as run:
         assert run.identity() == IDENTITY
-        assert run.state() == RunState(step=3, counts={"rollouts": 7})
+        assert run.state() == RunState(step=3, progress=StepProgress(rollouts=7))
 
 
 @pytest.mark.parametrize(
@@ -92,17 +92,18 @@ def test_fresh_removes_the_old_run_and_what_an_interrupted_removal_left(tmp_path
     assert sorted(p.name for p in tmp_path.iterdir()) == [".run.lock", "run"]
 
 
-def test_history_written_by_a_step_that_was_never_saved_is_dropped(tmp_path: Path) -> None:
+def test_history_of_steps_that_are_not_whole_is_dropped(tmp_path: Path) -> None:
     with open_run(tmp_path / "run") as run:
-        state = RunState()
-        run.append_history(state, {"step": 1})
-        run.save_state(state)
-        run.append_history(state, {"step": 2, "long": "x" * 100})
-    with open_run(tmp_path / "run") as run:
-        state = run.state()
-        assert run.history(state) == [{"step": 1}]
-        run.append_history(state, {"step": 2})
-        assert (run.path / "history.jsonl").read_text() == '{"step": 1}\n{"step": 2}\n'
+        run.append_history({"step": 1})
+        run.append_history({"step": 2, "word": "für"})
+        run.append_history({"step": 3})
+        with (run.path / "history.jsonl").open("a") as file:
+            file.write('{"step": 3, "cut o')
+        assert len(run.history()) == 3
+        run.discard_after(2)
+        assert run.history() == [{"step": 1}, {"step": 2, "word": "für"}]
+        run.append_history({"step": 3})
+        assert [line["step"] for line in run.history()] == [1, 2, 3]
 
 
 def test_trajectories_of_steps_that_are_not_whole_are_discarded(tmp_path: Path) -> None:

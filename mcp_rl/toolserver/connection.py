@@ -78,11 +78,6 @@ class Connection:
 
     @property
     def alive(self) -> bool:
-        """False where no call can succeed any more."""
-        return self._broken is None
-
-    @property
-    def alive(self) -> bool:
         """Whether a call has a chance: False once the connection is closed or its server's state is gone."""
         return self._broken is None
 

@@ -1,4 +1,4 @@
-"""Open connections by server, shared by everyone who asks: opened at first use, opened again after one broke for good."""
+"""Open connections by server, shared by everyone who asks: opened at first use, and again after one broke for good."""
 
 from contextlib import AsyncExitStack
 from dataclasses import dataclass

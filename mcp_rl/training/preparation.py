@@ -88,7 +88,7 @@ def divide(scenarios: Sequence[McpScenario], config: RunConfig) -> tuple[list[Mc
     train = [s for s in scenarios if s.split == "train" or s.split is None]
     val = [s for s in scenarios if s.split == "val"]
     if not val:
-        train, val = split(scenarios, val_count=_val_count(len(scenarios), config.scenarios.val), seed=config.seed)
+        train, val = _held_out(scenarios, config)
     if not train or not val:
         raise ScenarioError(
             f"{len(scenarios)} scenarios leave {len(train)} to train on and {len(val)} to test with; give more "
@@ -97,6 +97,10 @@ def divide(scenarios: Sequence[McpScenario], config: RunConfig) -> tuple[list[Mc
     return list(train), list(val)
 
 
-def _val_count(total: int, wanted: int) -> int:
-    """Where exploring found less than was asked for, val keeps at most a third of it."""
-    return min(wanted, max(1, total // 3))
+def _held_out(
+    scenarios: Sequence[McpScenario], config: RunConfig
+) -> tuple[list[McpScenario], list[McpScenario]]:
+    """As many for val as was asked for; where there are few in all, a third of them."""
+    if len(scenarios) >= 3 * config.scenarios.val:
+        return split(scenarios, val_count=config.scenarios.val, seed=config.seed)
+    return split(scenarios, val_share=1 / 3, seed=config.seed)
