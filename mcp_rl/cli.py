@@ -58,9 +58,12 @@ Overrides = Annotated[
 
 def _print_version(asked: bool) -> None:
     if asked:
-        from importlib.metadata import version
+        from importlib.metadata import PackageNotFoundError, version
 
-        typer.echo(version("mcp-rl"))
+        try:
+            typer.echo(version("mcp-rl"))
+        except PackageNotFoundError:
+            typer.echo("a checkout that is not installed")
         raise typer.Exit
 
 
@@ -136,6 +139,22 @@ def servers(plugin: Plugin = None, json: Json = False) -> Job:
     return job
 
 
+@app.command()
+def generate(
+    server: Server = None,
+    transport: TransportOption = None,
+    out: Annotated[Path, typer.Option(help="The file to write, JSON Lines.")] = Path("scenarios.jsonl"),
+    count: Annotated[int, typer.Option(help="Scenarios to make at most.", min=1)] = 720,
+    seed: Annotated[int, typer.Option(help="All randomness follows from it.", min=0)] = 0,
+    check: Annotated[
+        Path | None, typer.Option(help="Make nothing; execute this file's reference solutions again.")
+    ] = None,
+    plugin: Plugin = None,
+) -> Job:
+    """Make scenarios for a tool server by exploring it, or check that those in a file still hold."""
+    return functools.partial(_generate, server, transport, out, count, seed, check, plugin or [])
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 1 the world broke, 2 yours to mend, 130 interrupted."""
     try:
@@ -187,6 +206,36 @@ class TrainJob:
         return 0
 
 
+def _generate(
+    server: str | None,
+    transport: str | None,
+    out: Path,
+    count: int,
+    seed: int,
+    check: Path | None,
+    plugins: Sequence[Path],
+) -> int:
+    import anyio
+
+    from mcp_rl.errors import ConfigError
+    from mcp_rl.generate import check_file, generate_file
+    from mcp_rl.plugins.manager import load_plugins
+    from mcp_rl.plugins.server import resolve_server
+
+    if server is None:
+        raise ConfigError("A tool server is needed: add --server mcp_calculator; `mcp-rl servers` lists all others.")
+    tool_server = resolve_server(server, transport, plugins=load_plugins(plugins))
+    if check is not None:
+        findings = anyio.run(functools.partial(check_file, tool_server, check, transport=transport))
+        for finding in findings:
+            print(f"{finding.id}: {finding.problem}")
+        print(f"{len(findings)} of the scenarios in {check} do not hold." if findings else f"{check} holds.")
+        return 1 if findings else 0
+    job = functools.partial(generate_file, tool_server, out, transport=transport, count=count, seed=seed)
+    print(f"{len(anyio.run(job))} scenarios, each solved on the live server, are in {out}.")
+    return 0
+
+
 def _print_resolved(config: "RunConfig", as_json: bool) -> None:
     """Every setting as the override that would set it, after a check that the server's name means something."""
     from mcp_rl.config import settings
@@ -218,7 +267,7 @@ def _terminate(number: int, frame: object) -> None:
 
 def _usage_sentence(error: TyperException) -> str:
     """Typer's complaint as one sentence that ends in the nearest right option or command."""
-    message = " ".join(error.format_message().split()).rstrip(".")
+    message = " ".join(error.format_message().replace("Value error, ", "").split()).rstrip(".")
     context = getattr(error, "ctx", None)
     option = getattr(error, "option_name", None)
     if option and message.startswith("No such option"):

@@ -3,7 +3,7 @@
 Where the output is no terminal there are no bars, only the lines, so that a log file stays readable.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -15,6 +15,8 @@ from rich.progress import Progress as Bars
 
 from mcp_rl.tracking.means import RunningMeans
 from mcp_rl.trajectory import Trajectory, TrajectoryGroup
+
+Score = Callable[[TrajectoryGroup], Awaitable[TrajectoryGroup]]
 
 _REFRESHES_PER_SECOND = 4
 """The cores belong to the training."""
@@ -96,6 +98,16 @@ class RolloutBar:
         """A group got its rewards."""
         self.means.scored(group)
         self.bars.update(self.task, means=self.means.sentence())
+
+    def around(self, score: Score) -> Score:
+        """The same scoring, shown here."""
+
+        async def scored(group: TrajectoryGroup) -> TrajectoryGroup:
+            group = await score(group)
+            self.scored(group)
+            return group
+
+        return scored
 
 
 def metrics_sentence(metrics: Mapping[str, float]) -> str:
