@@ -8,7 +8,7 @@ proposals, so that the same seed gives the same list however many calls are in f
 import random
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -334,15 +334,20 @@ class _Exploration:
             scenario = self._scenario(text, steps, answer, ordered)
             scenarios.setdefault(scenario.task_description.casefold(), scenario)
 
-        for first, second, spoken in links:
-            text = self._wording.two_steps((first.tool, first.arguments), (second.tool, spoken), pick)
-            add(text, (first, second), second.answer)
-        for pairs, ordered in ((lookups(outcomes, pick), True), (both(outcomes, pick), False)):
+        def add_pairs(pairs: Iterable[tuple[Outcome, Outcome]], most: int, ordered: bool) -> None:
             for first, second in pairs:
-                if len(scenarios) >= two:
+                if len(scenarios) >= most:
                     break
                 text = self._wording.two_steps((first.tool, first.arguments), (second.tool, second.arguments), pick)
                 add(text, (first, second), Answer("calls", None), ordered)
+
+        found = lookups(outcomes, pick)
+        add_pairs(found, two // 3 if links else two, ordered=True)
+        for first, second, spoken in links[: two - len(scenarios)]:
+            text = self._wording.two_steps((first.tool, first.arguments), (second.tool, spoken), pick)
+            add(text, (first, second), second.answer)
+        add_pairs(found, two, ordered=True)
+        add_pairs(both(outcomes, pick), two, ordered=False)
         # A call that starts a chain is no task of its own, where there are enough others: the fewer scenarios share a
         # call, the more evenly they can be split.
         starts = {call_key(c.tool, dict(c.arguments)) for s in scenarios.values() for c in s.reference}

@@ -6,6 +6,7 @@ Look-around, back-references and the like are skipped, so a caller checks the re
 import random
 import re
 import string
+import warnings
 from re import _constants as op  # type: ignore[attr-defined]
 from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any
@@ -26,7 +27,9 @@ _MORE = 6
 def string_matching(pattern: str, random: random.Random) -> str | None:
     """A string that probably matches `pattern`; None where the pattern cannot be read (ECMA-262 only syntax)."""
     try:
-        return _generate(parser.parse(pattern), random, [])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return _generate(parser.parse(pattern), random, [])
     except (re.error, OverflowError, RecursionError, ValueError, IndexError):
         return None
 

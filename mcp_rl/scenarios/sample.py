@@ -11,7 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from jsonschema.exceptions import UnknownType
 from jsonschema.validators import validator_for
+from referencing.exceptions import Unresolvable
 
 from mcp_rl.scenarios import plausible
 from mcp_rl.scenarios.pattern import string_matching
@@ -64,8 +66,11 @@ class Sampler:
         return None
 
     def valid(self, arguments: dict[str, Any]) -> bool:
-        """Whether the tool's schema accepts these arguments."""
-        return bool(self._validator.is_valid(arguments))
+        """Whether the tool's schema accepts these arguments; yes where the schema itself cannot be evaluated."""
+        try:
+            return bool(self._validator.is_valid(arguments))
+        except (UnknownType, Unresolvable, re.error, RecursionError, TypeError, ValueError):
+            return True
 
     def _value(self, schema: Schema, slot: str, depth: int, random: random.Random) -> Any:
         schema = self._resolved(schema)

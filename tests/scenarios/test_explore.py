@@ -1,0 +1,143 @@
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+from mcp_rl.errors import ScenarioError
+from mcp_rl.plugins.manager import load_plugins
+from mcp_rl.plugins.server import ToolServer
+from mcp_rl.scenario import McpScenario, StdioServer, ToolCall, scenario_lines
+from mcp_rl.scenarios.check import check
+from mcp_rl.scenarios.explore import explorable, explore
+from mcp_rl.scenarios.split import overlap, split
+from mcp_rl.toolserver.connection import Connection, connect
+from mcp_rl.toolserver.listing import Tool
+from mcp_rl.toolserver.schema import ToolSchemas
+
+
+@asynccontextmanager
+async def connected(server: ToolServer) -> AsyncIterator[tuple[Connection, ToolSchemas]]:
+    async with connect(server.params("stdio"), name=server.name) as connection:
+        yield connection, ToolSchemas(connection.tools)
+
+
+async def explored(server: ToolServer, count: int, seed: int = 0) -> list[McpScenario]:
+    async with connected(server) as (connection, schemas):
+        return await explore(connection, schemas, server=server, params=server.params("stdio"), count=count, seed=seed)
+
+
+@pytest.fixture
+def calculator() -> ToolServer:
+    return load_plugins().server("mcp_calculator")
+
+
+@pytest.fixture(scope="module")
+def changed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Written to by the tools of the odd server that change something."""
+    return tmp_path_factory.mktemp("odd") / "changed"
+
+
+@pytest.fixture(scope="module")
+def odd(changed: Path) -> ToolServer:
+    script = str(Path(__file__).with_name("odd_server.py"))
+    params = StdioServer(command=sys.executable, args=(script, str(changed)))
+    return ToolServer("odd", "Odd tools.", {"stdio": params})
+
+
+@pytest.fixture(scope="module")
+def of_odd(odd: ToolServer) -> list[McpScenario]:
+    return anyio.run(explored, odd, 40)
+
+
+@pytest.fixture(scope="module")
+def of_calculator() -> list[McpScenario]:
+    return anyio.run(explored, load_plugins().server("mcp_calculator"), 300)
+
+
+def test_the_calculator_gives_hundreds_of_distinct_balanced_scenarios(of_calculator: list[McpScenario]) -> None:
+    found = of_calculator
+    assert len(found) == 300
+    assert len({s.id for s in found}) == len({s.task_description for s in found}) == 300
+    steps = Counter(len(s.reference) for s in found)
+    assert 0.25 <= steps[2] / 300 <= 0.35
+    by_tool = Counter(call.tool for s in found for call in s.reference)
+    assert len(by_tool) == 7
+    assert min(by_tool.values()) > 0.08 * sum(by_tool.values())
+    for scenario in found:
+        assert scenario.server == "mcp_calculator" and scenario.schema_hash and scenario.reference_answer
+        assert scenario.verifier is not None and scenario.verifier.kind == "number"
+    train, val = split(found, val_count=60, seed=0)
+    assert len(val) == 60 and not overlap(train, val)
+
+
+async def test_the_same_seed_gives_the_same_list_to_the_byte(calculator: ToolServer) -> None:
+    first, again, other = [await explored(calculator, 40, seed) for seed in (3, 3, 4)]
+    assert scenario_lines(first) == scenario_lines(again)
+    assert scenario_lines(first) != scenario_lines(other)
+
+
+async def test_every_reference_solution_holds_when_executed_again(
+    calculator: ToolServer, of_calculator: list[McpScenario]
+) -> None:
+    async with connected(calculator) as (connection, schemas):
+        assert await check(connection, schemas, of_calculator) == []
+
+
+async def test_check_names_what_no_longer_holds(calculator: ToolServer, of_calculator: list[McpScenario]) -> None:
+    good, wrong, gone, failing, stale, empty = (s.model_copy() for s in of_calculator[:6])
+    assert wrong.verifier is not None
+    wrong.verifier = wrong.verifier.model_copy(update={"expected": 123456.5})
+    gone.reference = (ToolCall(tool="cube", arguments={}),)
+    failing.reference = (ToolCall(tool="divide", arguments={"a": 1, "b": 0}),)
+    stale.schema_hash = "0" * 16
+    empty.reference = ()
+    async with connected(calculator) as (connection, schemas):
+        findings = await check(connection, schemas, [good, wrong, gone, failing, stale, empty])
+    problems = {finding.id: finding.problem for finding in findings}
+    assert set(problems) == {wrong.id, gone.id, failing.id, stale.id, empty.id}
+    assert "123456.5" in problems[wrong.id]
+    assert "no tool cube" in problems[gone.id]
+    assert "is an error now" in problems[failing.id]
+    assert "other tool schemas" in problems[stale.id]
+    assert "no reference" in problems[empty.id]
+
+
+def test_slow_random_clock_bound_secret_and_changing_tools_are_left_out(
+    of_odd: list[McpScenario], changed: Path
+) -> None:
+    used = {call.tool for s in of_odd for call in s.reference}
+    assert used == {"list_books", "title_of", "double"}
+    assert not changed.exists()
+    assert "12345-abcdef" not in scenario_lines(of_odd)
+
+
+def test_values_seen_in_a_result_become_arguments_and_lookups(of_odd: list[McpScenario]) -> None:
+    found = of_odd
+    titles = [s for s in found if [call.tool for call in s.reference] == ["title_of"]]
+    lookups = [s for s in found if [call.tool for call in s.reference] == ["list_books", "title_of"]]
+    assert titles and lookups
+    assert all(s.verifier is not None and s.verifier.kind == "text" for s in titles)
+    assert all(s.verifier is not None and s.verifier.kind == "calls" for s in lookups)
+
+
+async def test_a_server_where_everything_changes_something_is_refused_in_one_sentence(odd: ToolServer) -> None:
+    async with connected(odd) as (connection, schemas):
+        connection.tools = [tool for tool in connection.tools if tool.name in ("delete_book", "tidy")]
+        with pytest.raises(ScenarioError, match="no tool that may be called freely"):
+            await explore(connection, schemas, server=odd, params=odd.params(), count=10, seed=0)
+
+
+def test_what_may_be_called_depends_on_annotations_names_and_isolation() -> None:
+    tools = [
+        Tool("get", "", {}),
+        Tool("delete_item", "", {}),
+        Tool("write_safely", "", {}, annotations={"readOnlyHint": True}),
+        Tool("look", "", {}, annotations={"destructiveHint": True}),
+        Tool("note", "", {}, annotations={"readOnlyHint": False, "destructiveHint": False}),
+    ]
+    assert [tool.name for tool in explorable(tools, "shared")] == ["get", "write_safely"]
+    assert [tool.name for tool in explorable(tools, "per-rollout")] == ["get", "delete_item", "write_safely", "note"]
