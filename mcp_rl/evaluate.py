@@ -74,14 +74,15 @@ async def evaluate(
     greedy: bool = True,
     samples: int = 4,
     seed: int = 0,
-    max_exceptions: float = 0.1,
+    max_exceptions: int | float = 0.1,
     on_rollout: Callable[[Trajectory], None] | None = None,
 ) -> tuple[EvaluationResult, list[TrajectoryGroup]]:
     """Play every scenario greedily once (where `greedy`) and `samples` times sampled, all at once.
 
     The player scores each rollout, `score_group` (a judge) each scenario's. The same seed draws the same random
     numbers for every policy, so that two evaluations are paired. Returns the result and the groups: for each scenario
-    its greedy rollout first. Raises ServerFault where more than `max_exceptions` (a count, or a share below 1) failed.
+    its greedy rollout first. Raises ServerFault where more than `max_exceptions` (an int: a count, a float: a share)
+    failed.
     """
     temperatures = [0.0] * greedy + [player.temperature] * samples
     groups = await gather_groups(

@@ -51,7 +51,7 @@ async def gather_groups(
     plans: Sequence[GroupPlan],
     *,
     redos: int = 2,
-    max_exceptions: float = 0,
+    max_exceptions: int | float = 0,
     after_each: AfterEach | None = None,
     on_rollout: Callable[[Trajectory], None] | None = None,
 ) -> list[TrajectoryGroup]:
@@ -59,11 +59,11 @@ async def gather_groups(
 
     `redos` is how often one member is played again after a fault or an exception. A member that still failed leaves
     its faulted trajectory, or a sentence in `exceptions` where there is none. `max_exceptions` is how many members may
-    end like that: a count, or a share where it is below 1. Raises ServerFault when there are more; everything still
-    in flight is cancelled.
+    end like that: a count where it is an int, a share where it is a float. Raises ServerFault when there are more;
+    everything still in flight is cancelled.
     """
     rollouts = sum(len(plan.members) for plan in plans)
-    tally = _Tally(max_exceptions * rollouts if max_exceptions < 1 else max_exceptions, rollouts)
+    tally = _Tally(max_exceptions if isinstance(max_exceptions, int) else max_exceptions * rollouts, rollouts)
     groups: list[TrajectoryGroup | None] = [None] * len(plans)
 
     async def play_group(index: int, plan: GroupPlan) -> None:
@@ -144,21 +144,28 @@ async def gather_trajectory_groups(
     groups: Iterable[PendingGroup],
     *,
     after_each: AfterEach | None = None,
-    max_exceptions: float = 0,
+    max_exceptions: int | float = 0,
     redos: int = 2,
     on_rollout: Callable[[Trajectory], None] | None = None,
 ) -> list[TrajectoryGroup]:
     """Await the rollouts of all groups at once and score each group as soon as it is complete.
 
     `after_each` gets every finished group and returns it scored, or None to drop it. Where a judge fails there, the
-    group comes back unscored, which keeps it out of training. `max_exceptions`: how many rollouts may fail for good,
-    a count, or a share where it is below 1. Rollouts made by `rollout(model, scenario)` are played again up to `redos`
-    times after a fault; other awaitables can be awaited only once. Raises ServerFault where too many failed.
+    group comes back unscored, which keeps it out of training. `max_exceptions`: how many rollouts may fail for good, a
+    count where it is an int, a share where it is a float. Rollouts made by `rollout(model, scenario)` share their
+    servers and are played again up to `redos` times after a fault; other awaitables can be awaited only once. Raises
+    ServerFault where too many failed.
     """
     plans = [_plan(index, group) for index, group in enumerate(groups)]
-    return await gather_groups(
-        plans, redos=redos, max_exceptions=max_exceptions, after_each=after_each, on_rollout=on_rollout
+    gather = functools.partial(
+        gather_groups, plans, redos=redos, max_exceptions=max_exceptions, after_each=after_each, on_rollout=on_rollout
     )
+    if not any(plan.repeatable for plan in plans):
+        return await gather()
+    from mcp_rl.toolserver.pool import sessions_in_use  # imports the MCP SDK
+
+    async with sessions_in_use():
+        return await gather()
 
 
 def _plan(index: int, group: PendingGroup) -> GroupPlan:

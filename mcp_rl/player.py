@@ -1,6 +1,5 @@
 """Plays scenarios: the fixed parts of all rollouts of a run (policy, format, tool sessions, limits) in one place."""
 
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -9,9 +8,9 @@ import anyio
 from mcp_rl.chat.hermes import ChatFormat
 from mcp_rl.errors import ServerError, ServerFault
 from mcp_rl.inference.engine import Engine
-from mcp_rl.rollout import Limits, World, play
+from mcp_rl.rollout import Limits, World, play, unreachable
 from mcp_rl.scenario import McpScenario, ServerParams
-from mcp_rl.trajectory import StopReason, Trajectory
+from mcp_rl.trajectory import Trajectory
 
 if TYPE_CHECKING:
     from mcp_rl.toolserver.pool import Sessions
@@ -55,13 +54,9 @@ class Player:
         return trajectory
 
     async def _play(self, scenario: McpScenario, seed: int, temperature: float) -> Trajectory:
-        started = time.perf_counter()
         try:
             session = await self._sessions.get(self._params or scenario.server_params)
         except (ServerFault, ServerError) as error:
-            seconds = time.perf_counter() - started
-            return Trajectory(
-                scenario_id=scenario.id, seed=seed, stop_reason=StopReason.FAULT, fault=str(error), seconds=seconds
-            )
+            return unreachable(scenario, seed, error)
         world = World(self.engine, self._chat, session, self._system_prompt)
         return await play(world, scenario, seed=seed, temperature=temperature, limits=self._limits)

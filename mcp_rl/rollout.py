@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from mcp_rl.chat.hermes import ChatFormat, ParsedCall, parse_completion
-from mcp_rl.errors import ContextOverflow, EngineError, ServerFault
+from mcp_rl.errors import ContextOverflow, EngineError, ServerError, ServerFault
 from mcp_rl.inference.engine import Completion, Engine, Episode, Sampling
 from mcp_rl.scenario import McpScenario
 from mcp_rl.toolserver.results import truncate_middle
@@ -86,17 +86,60 @@ async def play(
 
 
 class Rollout:
-    """A rollout that is yet to be played: await it, or hand it to `gather_trajectory_groups`."""
+    """A rollout that is yet to be played: await it, or hand it to `gather_trajectory_groups`. Made by `rollout`."""
 
-    def __init__(self, model: "TrainableModel[Any]", scenario: McpScenario, seed: int | None = None) -> None:
+    def __init__(
+        self,
+        model: "TrainableModel[Any]",
+        scenario: McpScenario,
+        seed: int | None,
+        temperature: float,
+        limits: Limits | None,
+        system_prompt: str | None,
+    ) -> None:
         self.model, self.scenario, self.seed = model, scenario, seed
+        self.temperature, self.limits, self.system_prompt = temperature, limits, system_prompt
 
     def __await__(self) -> Generator[Any, None, Trajectory]:
         return self.attempt(0, 0).__await__()
 
     async def attempt(self, member: int, attempt: int) -> Trajectory:
-        """Play it as one member of a group; a later attempt draws other random numbers."""
-        raise NotImplementedError
+        """Play it as one member of a group; members without a seed, and later attempts, draw numbers of their own."""
+        from mcp_rl.toolserver.pool import sessions_in_use  # imports the MCP SDK
+
+        engine, seed = self.model.engine, self.seed
+        if seed is None or attempt:
+            seed = derive_seed(self.scenario.id, self.scenario.seed, seed, engine.version, member, attempt)
+        try:
+            async with sessions_in_use() as sessions:
+                session = await sessions.get(self.scenario.server_params)
+                world = World(engine, self.model.chat, session, self.system_prompt)
+                return await play(world, self.scenario, seed=seed, temperature=self.temperature, limits=self.limits)
+        except (ServerError, ServerFault) as error:
+            return unreachable(self.scenario, seed, error)
+
+
+def rollout(
+    model: "TrainableModel[Any]",
+    scenario: McpScenario,
+    *,
+    seed: int | None = None,
+    temperature: float = 1.0,
+    limits: Limits | None = None,
+    system_prompt: str | None = None,
+) -> Rollout:
+    """One episode of a registered model on the scenario's server; awaiting it gives the Trajectory, without a reward.
+
+    Without a `seed`, the place in the group and the policy's step decide the random numbers. `temperature` must be the
+    backend's for what is trained on. The server stays open between rollouts inside `async with Sessions():`, and for
+    the length of one `gather_trajectory_groups`.
+    """
+    return Rollout(model, scenario, seed, temperature, limits, system_prompt)
+
+
+def unreachable(scenario: McpScenario, seed: int, error: Exception) -> Trajectory:
+    """The trajectory of a rollout whose server could not be used at all: a fault."""
+    return Trajectory(scenario_id=scenario.id, seed=seed, stop_reason=StopReason.FAULT, fault=str(error))
 
 
 class _Conversation:

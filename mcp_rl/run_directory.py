@@ -108,7 +108,7 @@ class RunDirectory:
 
     def identity(self) -> RunIdentity | None:
         """What the run was made for; None where it is new."""
-        content = self._read_json("model.json")
+        content = self.read_json("model.json")
         return None if content is None else self._validated(RunIdentity, content.get("identity"), "model.json")
 
     def begin(self, identity: RunIdentity, about: dict[str, Any]) -> None:
@@ -127,7 +127,7 @@ class RunDirectory:
             )
 
     def state(self) -> RunState:
-        content = self._read_json("state.json")
+        content = self.read_json("state.json")
         return RunState() if content is None else self._validated(RunState, content, "state.json")
 
     def save_state(self, state: RunState) -> None:
@@ -185,7 +185,7 @@ class RunDirectory:
         with _typed_errors(path):
             write_atomically(path, text.encode())
 
-    def _read_json(self, name: str) -> dict[str, Any] | None:
+    def read_json(self, name: str) -> dict[str, Any] | None:
         path = self.path / name
         if not path.exists():
             return None

@@ -1,6 +1,8 @@
 """Open connections by server, shared by everyone who asks: opened at first use, and again after one broke for good."""
 
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -28,7 +30,10 @@ class Session:
 
 
 class Sessions:
-    """`async with Sessions() as sessions: session = await sessions.get(params)`. All close with the context."""
+    """`async with Sessions() as sessions: session = await sessions.get(params)`. All close with the context.
+
+    Inside the context they are the sessions that `sessions_in_use` gives.
+    """
 
     def __init__(
         self, *, deadlines: Deadlines | None = None, log_dir: Path | None = None, name: str = "server"
@@ -39,13 +44,18 @@ class Sessions:
         self._open: dict[str, Session] = {}
         self._locks: dict[str, anyio.Lock] = {}
         self._stack = AsyncExitStack()
+        self._before: Token[Sessions | None] | None = None
 
     async def __aenter__(self) -> Self:
+        self._before = _in_use.set(self)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._before is not None:
+            with suppress(ValueError):  # left in another task than it was entered in
+                _in_use.reset(self._before)
         self._open.clear()
         await self._stack.aclose()
 
@@ -68,3 +78,16 @@ class Sessions:
         opening = connect(params, deadlines=self._deadlines, log_dir=self._log_dir, name=self._name)
         connection = await self._stack.enter_async_context(opening)
         return Session(connection, ToolSchemas(connection.tools))
+
+
+_in_use: ContextVar[Sessions | None] = ContextVar("sessions in use", default=None)
+
+
+@asynccontextmanager
+async def sessions_in_use() -> AsyncIterator[Sessions]:
+    """The sessions of the innermost `async with Sessions()` around us, or new ones for just this context."""
+    if sessions := _in_use.get():
+        yield sessions
+        return
+    async with Sessions() as sessions:
+        yield sessions

@@ -5,13 +5,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mcp_rl.config import RunConfig
+from mcp_rl.config import TINY, RunConfig
 from mcp_rl.errors import ScenarioError
 from mcp_rl.plugins.server import ToolServer
 from mcp_rl.run_directory import RunDirectory, RunIdentity
 from mcp_rl.scenario import McpScenario, ServerParams, read_scenarios
 from mcp_rl.scenarios.explore import explore
 from mcp_rl.scenarios.split import split
+from mcp_rl.tiny import weights_path
 from mcp_rl.toolserver.pool import Session
 
 _WITHOUT_EFFECT = (
@@ -22,18 +23,23 @@ _WITHOUT_EFFECT = (
 )  # fmt: skip
 """Settings that are kept elsewhere in the identity, or may change between two sessions of one run."""
 
+_REVISION_BYTES = 16 * 2**20
+"""Of each weight file; the tiny model's is smaller, and of a large one the first layers tell."""
 
-def identify(config: RunConfig, server: ToolServer, schema_hash: str, base_revision: str) -> RunIdentity:
-    """What makes this run this run."""
+
+def identify(config: RunConfig, server: ToolServer, schema_hash: str) -> RunIdentity:
+    """What makes this run this run. Raises ScenarioError where the user's scenarios cannot be read."""
     settings = {key: value for key, value in _flat(config.model_dump(mode="json")) if key not in _WITHOUT_EFFECT}
+    if server.name != config.server:  # a command or a URL, which may hold what must not be written down
+        settings["server.address"] = hashlib.sha256(config.server.encode()).hexdigest()[:16]
     return RunIdentity(
         server=server.name,
         base_model=config.base_model,
-        base_revision=base_revision,
+        base_revision=_revision(config.base_model),
         seed=config.seed,
         schema_hash=schema_hash,
         scenarios_hash=_scenarios_hash(config),
-        settings=dict(settings),
+        settings=settings,
     )
 
 
@@ -54,6 +60,19 @@ def _scenarios_hash(config: RunConfig) -> str:
         raise ScenarioError(
             f"Cannot read the scenarios file {config.scenarios.file}: {error.strerror or error}."
         ) from error
+
+
+def _revision(base_model: str) -> str:
+    """Of the shipped weights or a folder: a hash of the weight files' beginnings and sizes. Empty for a hub's name."""
+    folder = weights_path() if base_model == TINY else Path(base_model)
+    if not folder.is_dir():
+        return ""
+    digest = hashlib.sha256()
+    for path in sorted([*folder.glob("*.safetensors"), *folder.glob("*.bin")]):
+        digest.update(f"{path.name} {path.stat().st_size} ".encode())
+        with path.open("rb") as file:
+            digest.update(file.read(_REVISION_BYTES))
+    return digest.hexdigest()[:16]
 
 
 async def prepare_scenarios(
@@ -97,9 +116,7 @@ def divide(scenarios: Sequence[McpScenario], config: RunConfig) -> tuple[list[Mc
     return list(train), list(val)
 
 
-def _held_out(
-    scenarios: Sequence[McpScenario], config: RunConfig
-) -> tuple[list[McpScenario], list[McpScenario]]:
+def _held_out(scenarios: Sequence[McpScenario], config: RunConfig) -> tuple[list[McpScenario], list[McpScenario]]:
     """As many for val as was asked for; where there are few in all, a third of them."""
     if len(scenarios) >= 3 * config.scenarios.val:
         return split(scenarios, val_count=config.scenarios.val, seed=config.seed)

@@ -1,0 +1,215 @@
+"""`mcp-rl train`: from a tool server to a trained model and the proof, in one resumable run.
+
+In order: the server, the run directory, the connection and its schemas, the scenarios, the model, the evaluation of the
+base, the steps, the evaluation of what was trained, the report. Whatever ends it, the server is stopped and the last
+step that was taken is kept.
+"""
+
+import functools
+import resource
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import anyio
+from rich.console import Console
+
+from mcp_rl.config import RunConfig
+from mcp_rl.player import Player
+from mcp_rl.plugins.manager import Plugins, load_plugins
+from mcp_rl.plugins.server import ToolServer, resolve_server
+from mcp_rl.rewards.scoring import Scoring
+from mcp_rl.rollout import Limits
+from mcp_rl.run_directory import RunDirectory, RunState, StepProgress, open_run
+from mcp_rl.threads import prepare_torch_threads
+from mcp_rl.toolserver.connection import Deadlines
+from mcp_rl.toolserver.pool import Session, Sessions
+from mcp_rl.tracking.progress import Progress
+from mcp_rl.tracking.report import Headline, RunReport, TrainTotals, ValReport
+from mcp_rl.training.preparation import identify, prepare_scenarios
+
+if TYPE_CHECKING:
+    from mcp_rl.training.trainer import Trainer
+
+T = TypeVar("T")
+
+
+async def run_training(config: RunConfig, *, fresh: bool = False, console: Console | None = None) -> RunReport:
+    """Train, or continue, the run that `config` describes; returns its report, which is also in report.json.
+
+    `fresh` removes an earlier run of that name. Raises UserError for what the user can mend, ServerFault, EngineError
+    or CanaryError for what went wrong on the way. When it is cancelled, the last step that was taken is saved first.
+    """
+    return await _in_child_task(functools.partial(_run, config, fresh, console or Console()))
+
+
+async def _run(config: RunConfig, fresh: bool, console: Console) -> RunReport:
+    plugins = load_plugins(config.plugins)
+    server = resolve_server(config.server, config.transport, plugins=plugins)
+    with open_run(config.run_dir, fresh=fresh) as run:
+        state = run.state()
+        if stored := run.identity():
+            run.check(identify(config, server, stored.schema_hash))
+        if report := _finished(run, state, config):
+            console.print(f"All {state.step} steps of this run are done.", highlight=False)
+            return report
+        state.threads = prepare_torch_threads(state.threads)  # before torch is imported
+        with Progress(steps=config.steps, done=state.step, console=console) as progress:
+            async with _prepared(_Setting(config, run, state, plugins, server, progress)) as trainer:
+                await trainer.measure_before()
+                try:
+                    await trainer.take_steps()
+                except BaseException:
+                    await trainer.rescue()
+                    raise
+                await trainer.measure_after()
+        report = _report(config, run, server, state)
+        run.write_json(run.report.name, report.model_dump(mode="json"))
+        return report
+
+
+def _finished(run: RunDirectory, state: RunState, config: RunConfig) -> RunReport | None:
+    """The report of a run that has nothing left to do."""
+    if state.after is None or state.step < config.steps or state.after_step != state.step or not run.report.exists():
+        return None
+    return RunReport.model_validate(run.read_json(run.report.name))
+
+
+@dataclass(frozen=True)
+class _Setting:
+    config: RunConfig
+    run: RunDirectory
+    state: RunState
+    plugins: Plugins
+    server: ToolServer
+    progress: Progress
+
+
+@asynccontextmanager
+async def _prepared(setting: _Setting) -> AsyncIterator["Trainer"]:
+    """Everything that steps need, open; all of it is closed again."""
+    config, run, progress = setting.config, setting.run, setting.progress
+    params = setting.server.params(config.transport)
+    deadlines = Deadlines(call=config.rollout.tool_deadline)
+    async with Sessions(deadlines=deadlines, log_dir=run.logs, name=setting.server.name) as sessions:
+        session = await sessions.get(params)
+        _greet(setting, session, params.transport)
+        identity = identify(config, setting.server, session.schemas.hash)
+        run.check(identity)
+        if run.identity() is None:
+            run.begin(identity, {"name": config.name, "project": config.project, "base_model": config.base_model})
+        train, val = await prepare_scenarios(run, config, setting.server, params, session)
+        progress.say(f"Scenarios: {len(train)} to train on, {len(val)} held out (train.jsonl, val.jsonl).")
+        scoring = Scoring(config.judge, setting.plugins.verifiers)
+        scoring.check([*train, *val])
+
+        from mcp_rl.backends.local import LocalBackend
+        from mcp_rl.model import TrainableModel
+        from mcp_rl.training.trainer import Trainer
+
+        model = TrainableModel[None](config.name, config.project, config.base_model, base_path=config.output_dir)
+        async with LocalBackend(
+            config=config.train, seed=config.seed, temperature=config.rollout.temperature
+        ) as backend:
+            await model.register(backend)
+            _follow(setting.state, run, backend.engine.version, backend.frontier)
+            player = Player(
+                backend.engine,
+                backend.chat,
+                sessions,
+                params=params,
+                temperature=config.rollout.temperature,
+                limits=_limits(config),
+                concurrency=config.rollout.concurrency,
+                finish=scoring.rollout,
+            )
+            yield Trainer(
+                config, run, setting.state, setting.plugins, model, backend, player, scoring, train, val, progress
+            )
+
+
+def _greet(setting: _Setting, session: Session, transport: str) -> None:
+    say = setting.progress.say
+    say(f"{setting.server.name}: {len(session.connection.tools)} tools over {transport}.")
+    for warning in session.connection.warnings:
+        say(warning)
+    if setting.state.step:
+        say(f"Continuing from step {setting.state.step} in {setting.run.path}.")
+    else:
+        say(f"The run is kept in {setting.run.path}.")
+
+
+def _follow(state: RunState, run: RunDirectory, step: int, kept: dict[str, Any]) -> None:
+    """Bring the state to the step of the checkpoint that was really loaded, and drop what lies behind it."""
+    if state.step != step:
+        state.step, state.progress = step, StepProgress.model_validate(kept)
+        if state.after_step is not None and state.after_step > step:
+            state.after, state.after_step = None, None
+    run.discard_after(step)
+
+
+def _limits(config: RunConfig) -> Limits:
+    rollout = config.rollout
+    return Limits(
+        max_turns=rollout.max_turns,
+        max_turn_tokens=rollout.max_turn_tokens,
+        max_tokens=rollout.max_tokens,
+        max_tool_calls=rollout.max_tool_calls,
+        max_result_tokens=rollout.max_result_tokens,
+        seconds=rollout.deadline,
+        tool_deadline=rollout.tool_deadline,
+    )
+
+
+def _report(config: RunConfig, run: RunDirectory, server: ToolServer, state: RunState) -> RunReport:
+    from mcp_rl.evaluate import EvaluationResult
+
+    before, after = EvaluationResult.model_validate(state.before), EvaluationResult.model_validate(state.after)
+    return RunReport(
+        run_dir=str(run.path),
+        server=server.name,
+        base_model=config.base_model,
+        step=state.step,
+        seconds=round(state.progress.seconds, 1),
+        peak_rss_mb=round(_peak_rss_mb(), 1),
+        val=ValReport(
+            scenarios=after.scenarios,
+            before=Headline.model_validate(before.summary()),
+            after=Headline.model_validate(after.summary()),
+        ),
+        train=TrainTotals.model_validate(state.progress.model_dump()),
+        details={"before": before.model_dump(mode="json"), "after": after.model_dump(mode="json")},
+    )
+
+
+def _peak_rss_mb() -> float:
+    """Of this process; the kernel counts in KiB, macOS in bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
+
+
+async def _in_child_task(job: Callable[[], Awaitable[T]]) -> T:
+    """Run a job in a task of its own. Ctrl-C cancels our own task, whatever it awaits; a child is cancelled by scopes,
+    so that what it shields (an update with its books, a checkpoint) is finished first."""
+    results: list[T] = []
+    errors: list[Exception] = []
+
+    async def child() -> None:
+        try:
+            results.append(await job())
+        except Exception as error:
+            errors.append(error)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(child)
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+if __name__ == "__main__":
+    from mcp_rl.cli import main
+
+    sys.exit(main(["train", *sys.argv[1:]]))

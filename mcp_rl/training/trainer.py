@@ -1,0 +1,234 @@
+"""The steps of a run: choose scenarios, play them, score, learn, save; and the evaluations around them.
+
+A step is whole when its checkpoint is on disk; the state of the run is written after it. Nothing of a step depends on
+anything but the seed, the weights and what the checkpoint keeps, so a run that was killed goes on as if it never was.
+"""
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+
+from mcp_rl.backends.local import LocalBackend
+from mcp_rl.config import RunConfig
+from mcp_rl.evaluate import EvaluationResult, evaluate
+from mcp_rl.gather import GroupPlan, gather_groups
+from mcp_rl.learning.canaries import check_prompts
+from mcp_rl.model import TrainableModel, group_metrics
+from mcp_rl.player import Player
+from mcp_rl.plugins.manager import Plugins
+from mcp_rl.rewards.scoring import Scoring
+from mcp_rl.rollout import derive_seed
+from mcp_rl.run_directory import RunDirectory, RunState, StepProgress
+from mcp_rl.scenario import McpScenario
+from mcp_rl.tracking.progress import Progress
+from mcp_rl.training.curriculum import Curriculum
+from mcp_rl.trajectory import StopReason, Trajectory, TrajectoryGroup
+
+_SHOWN = {
+    "reward": "reward",
+    "success": "success",
+    "sampled_tokens_mean": "tokens",
+    "turns": "turns",
+    "groups_useful": "useful groups",
+    "entropy": "entropy",
+    "grad_norm": "gradient",
+}
+"""Metrics in the line of a step, and how they are called there."""
+
+
+@dataclass
+class Trainer:
+    """One session of a run, everything in place. `state` is as on disk; `progress_of_step` may be ahead of it."""
+
+    config: RunConfig
+    run: RunDirectory
+    state: RunState
+    plugins: Plugins
+    model: TrainableModel[None]
+    backend: LocalBackend
+    player: Player
+    scoring: Scoring
+    train: Sequence[McpScenario]
+    val: Sequence[McpScenario]
+    progress: Progress
+
+    def __post_init__(self) -> None:
+        self.step = self.state.step
+        self.done = self.state.progress.model_copy(deep=True)
+        self.curriculum = Curriculum(self.train, self.config.seed, self.done.curriculum or None)
+        self._metrics: dict[str, float] = {}
+        self._started = time.monotonic() - self.done.seconds
+
+    @property
+    def seconds(self) -> float:
+        """Wall-clock time of the run so far, all sessions together."""
+        return time.monotonic() - self._started
+
+    async def measure_before(self) -> None:
+        """Evaluate the base model, once in the life of a run."""
+        if self.state.before is None:
+            result = await self._evaluate("base model", 0)
+            self.state.before = result.model_dump(mode="json")
+            self._save_state()
+
+    async def measure_after(self) -> None:
+        """Evaluate the policy as it is now, unless that was done."""
+        if self.state.after_step == self.step:
+            return
+        if self.step == 0:
+            self.state.after = self.state.before
+        else:
+            result = await self._evaluate(f"after step {self.step}", self.step)
+            self.state.after = result.model_dump(mode="json")
+        self.state.after_step = self.step
+        self._save_state()
+
+    async def take_steps(self) -> None:
+        """All steps that are left. The last whole one is kept whatever ends this."""
+        while self.step < self.config.steps:
+            await self._take_step()
+            if self.step % self.config.train.checkpoint_every == 0 or self.step == self.config.steps:
+                await self.save()
+            every = self.config.evaluation.every
+            if every and self.step % every == 0 and self.step < self.config.steps:
+                await self.save()
+                await self.measure_after()
+
+    async def rescue(self) -> None:
+        """When a run is interrupted: keep the last step, unless the weights have gone on without the books."""
+        if self.backend.learner.step == self.step:
+            with anyio.CancelScope(shield=True):
+                await self.save()
+
+    async def save(self) -> None:
+        """Make the current step whole: its checkpoint, then the state."""
+        if self.state.step == self.step and self.step > 0:
+            return
+        path = await self.backend.save(self.model, metrics=self._metrics, frontier=self.done.model_dump(mode="json"))
+        self.state.step, self.state.progress = self.step, self.done.model_copy(deep=True)
+        self._save_state()
+        self.plugins.hook.checkpoint_saved(step=self.step, path=path)
+
+    def _save_state(self) -> None:
+        self.state.progress.seconds = self.seconds
+        self.run.save_state(self.state)
+
+    async def _take_step(self) -> None:
+        began = time.monotonic()
+        groups = await self._collect(self.step + 1)
+        rollout_seconds = time.monotonic() - began
+        with anyio.CancelScope(shield=True):  # an update is taken with its books, or not at all
+            result = await self.backend.train(self.model, groups, self.config.train, save=False)
+            self._account(groups, result.metrics)
+            times = {"rollout_seconds": rollout_seconds, "step_seconds": time.monotonic() - began}
+            self._metrics = {**_means(groups), **result.metrics, **times}
+            self.run.save_trajectories("train", result.step, groups)
+            self.run.append_history({"step": result.step, "split": "train", **self._metrics})
+            self.step = result.step
+        self.plugins.hook.step_finished(step=self.step, metrics=self._metrics)
+        shown = {name: self._metrics[key] for key, name in _SHOWN.items() if key in self._metrics}
+        self.progress.step_done(self.step, shown, seconds=self._metrics["step_seconds"])
+
+    async def _collect(self, step: int) -> list[TrajectoryGroup]:
+        """The groups of a step, with extra rounds in place of those whose rewards are all alike."""
+        groups: list[TrajectoryGroup] = []
+        for round in range(1 + self.config.rollout.refills):
+            missing = self.config.rollout.groups_per_step - sum(group.has_variance for group in groups)
+            if missing <= 0:
+                break
+            scenarios = self.curriculum.take(missing)
+            batch = await self._play(scenarios, step, round)
+            check_prompts([s.id for s in scenarios], [group.scenario.id for group in batch])
+            self.curriculum.learned(batch)
+            groups += batch
+        return groups
+
+    async def _play(self, scenarios: Sequence[McpScenario], step: int, round: int) -> list[TrajectoryGroup]:
+        plans = [self._plan(scenario, step, round) for scenario in scenarios]
+        total = sum(len(plan.members) for plan in plans)
+        with self.progress.rollouts(f"step {step}{', refill' if round else ''}", total) as bar:
+            return await gather_groups(
+                plans,
+                max_exceptions=self.config.rollout.max_exceptions,
+                after_each=bar.around(self.scoring.group),
+                on_rollout=bar.finished,
+            )
+
+    def _plan(self, scenario: McpScenario, step: int, round: int) -> GroupPlan:
+        def member(index: int) -> Callable[[int], Awaitable[Trajectory]]:
+            def attempt(number: int) -> Awaitable[Trajectory]:
+                seed = derive_seed("train", self.config.seed, step, round, scenario.id, index, number)
+                return self.player.play(scenario, seed)
+
+            return attempt
+
+        return GroupPlan(scenario, [member(index) for index in range(self.config.rollout.group_size)])
+
+    def _account(self, groups: Sequence[TrajectoryGroup], metrics: dict[str, float]) -> None:
+        """Add a step to the run's totals."""
+        done: StepProgress = self.done
+        done.rollouts += sum(map(len, groups))
+        done.sampled_tokens += sum(t.sampled_tokens for group in groups for t in group)
+        done.trained_tokens += int(metrics.get("trained_tokens", 0))
+        done.faults += sum(_faults(group) for group in groups)
+        done.curriculum = self.curriculum.state
+        done.seconds = self.seconds
+
+    async def _evaluate(self, title: str, step: int) -> EvaluationResult:
+        config = self.config.evaluation
+        total = len(self.val) * (config.greedy + config.samples)
+        with self.progress.rollouts(f"evaluation, {title}", total) as bar:
+            result, groups = await evaluate(
+                self.player,
+                self.val,
+                score_group=bar.around(self.scoring.group),
+                step=step,
+                greedy=config.greedy,
+                samples=config.samples,
+                seed=self.config.seed,
+                max_exceptions=self.config.rollout.max_exceptions,
+                on_rollout=bar.finished,
+            )
+        self.run.save_trajectories("val", step, groups)
+        self.run.append_history({"step": step, "split": "val", **_means(groups), **_flat_measures(result)})
+        self.progress.say(f"{title}: {_sentence(result)}")
+        return result
+
+
+def _faults(group: TrajectoryGroup) -> int:
+    """Rollouts that the world ended, those that were played again included."""
+    return len(group.exceptions) + sum(t.stop_reason is StopReason.FAULT for t in group)
+
+
+def _means(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
+    metrics = group_metrics(groups)
+    return metrics | {
+        "groups_useful": float(sum(group.has_variance for group in groups)),
+        "sampled_tokens_mean": metrics["sampled_tokens"] / max(1.0, metrics["rollouts"]),
+        "faults": float(sum(_faults(group) for group in groups)),
+    }
+
+
+def _flat_measures(result: EvaluationResult) -> dict[str, Any]:
+    return {
+        f"{kind}_{name}": getattr(measure, name)
+        for kind, measure in (("greedy", result.greedy), ("sampled", result.sampled))
+        if measure is not None
+        for name in ("success", "ci95", "reward")
+    }
+
+
+def _sentence(result: EvaluationResult) -> str:
+    parts = []
+    for kind, measure in (("greedy", result.greedy), ("sampled", result.sampled)):
+        if measure is None:
+            continue
+        if measure.success is None or measure.ci95 is None:
+            parts.append(f"{kind} reward {measure.reward or 0.0:.3f}")
+        else:
+            low, high = measure.ci95
+            parts.append(f"{kind} success {measure.success:.3f} [{low:.3f}, {high:.3f}]")
+    return f"{', '.join(parts)} on {result.scenarios} val scenarios."
