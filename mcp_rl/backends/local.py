@@ -161,8 +161,9 @@ class LocalBackend:
         config: TrainConfig | None = None,
         *,
         frontier: Mapping[str, Any] | None = None,
+        save: bool | None = None,
     ) -> TrainResult:
-        """One step: update the adapter, sample with it from now on, save where the step is due.
+        """One step: update the adapter, sample with it from now on, save where `save`, or the step is due (None).
 
         `frontier` is JSON that comes back as `self.frontier` when the run is continued. Raises CanaryError, with
         nothing learned, where a check of the loop fails.
@@ -178,7 +179,7 @@ class LocalBackend:
         await self._sample_newest()
         metrics["swap_seconds"] = time.perf_counter() - swapped
         metrics["save_seconds"] = 0.0
-        if learner.step % learner.config.checkpoint_every == 0:
+        if save or (save is None and learner.step % learner.config.checkpoint_every == 0):
             began = time.perf_counter()
             await self.save(model, metrics=metrics, frontier=frontier)
             metrics["save_seconds"] = time.perf_counter() - began

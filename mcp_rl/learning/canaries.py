@@ -55,7 +55,7 @@ def check_prompts(asked: Iterable[str], accounted: Iterable[str]) -> None:
     given, back = Counter(asked), Counter(accounted)
     if lost := given - back:
         raise CanaryError(
-            f"{lost.total()} of {given.total()} prompts were lost on the way, first {next(iter(lost))!r}."
+            f"{lost.total()} of {given.total()} prompts were lost, the first of them {next(iter(lost))!r}."
         )
     if extra := back - given:
         raise CanaryError(f"{extra.total()} prompts came back that were not given out, first {next(iter(extra))!r}.")

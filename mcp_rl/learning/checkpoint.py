@@ -54,17 +54,17 @@ def write_checkpoint(folder: Path, step: int, files: Mapping[str, bytes], *, kee
     }
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _remove_leftovers(folder)
+        _remove_leftovers(folder, orphans=False)
         temporary.mkdir()
         for name, content in files.items():
             _write(temporary / name, content)
         _write(temporary / MANIFEST, json.dumps(manifest, indent=2).encode())
         _sync_folder(temporary)
         if path.exists():
-            path.rename(folder / f".{path.name}.old")
+            path.rename(_put_aside(path))
         temporary.rename(path)
         _sync_folder(folder)
-        _remove_leftovers(folder)
+        _remove_leftovers(folder, orphans=True)
         if keep is not None:
             _retain(folder, keep)
     except OSError as error:
@@ -80,7 +80,7 @@ def newest_checkpoint(folder: Path) -> Checkpoint | None:
         if problem := find_damage(path):
             skipped.append(f"The checkpoint {path} is damaged ({problem}), so the one before it is used.")
         else:
-            return Checkpoint(path, int(path.name), skipped)
+            return Checkpoint(path, _step_of(path), skipped)
     return None
 
 
@@ -102,20 +102,35 @@ def find_damage(path: Path) -> str | None:
 def _newest_first(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
-    return sorted((p for p in folder.iterdir() if p.name.isdigit()), key=lambda p: int(p.name), reverse=True)
+    numbered = [path for path in folder.iterdir() if path.name.isdigit()]
+    return sorted(numbered + _orphans(folder), key=_step_of, reverse=True)
+
+
+def _step_of(path: Path) -> int:
+    return int(path.name.removeprefix(".").removesuffix(".old"))
 
 
 def _retain(folder: Path, keep: int) -> None:
     """Renamed first, so that a kill while removing never leaves half a checkpoint under its number."""
-    for path in _newest_first(folder)[max(1, keep) :]:
-        doomed = folder / f".{path.name}.old"
+    for path in _newest_first(folder)[max(1, keep) :]:  # nothing is put aside by now
+        doomed = _put_aside(path)
         path.rename(doomed)
         shutil.rmtree(doomed)
 
 
-def _remove_leftovers(folder: Path) -> None:
-    for path in folder.glob(".*"):
-        if path.suffix in (".tmp", ".old"):
+def _put_aside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.old")
+
+
+def _orphans(folder: Path) -> list[Path]:
+    """Checkpoints that were put aside and whose successor never took their place, because of a kill."""
+    return [path for path in folder.glob(".*.old") if not (folder / f"{_step_of(path):04d}").exists()]
+
+
+def _remove_leftovers(folder: Path, *, orphans: bool) -> None:
+    kept = [] if orphans else _orphans(folder)
+    for path in [*folder.glob(".*.tmp"), *folder.glob(".*.old")]:
+        if path not in kept:
             shutil.rmtree(path)
 
 

@@ -118,8 +118,11 @@ class Learner:
         tally = _Tally()
         if intake.samples:
             samples = self._corrected(intake.samples) if config.importance_cap else intake.samples
-            for index, minibatch in enumerate(self._minibatches(samples)):
-                self._update_once(minibatch, tally, first=index == 0, check_sampler=check_sampler)
+            try:
+                for index, minibatch in enumerate(self._minibatches(samples)):
+                    self._update_once(minibatch, tally, first=index == 0, check_sampler=check_sampler)
+            finally:
+                self.optimizer.zero_grad()
             metrics |= tally.agreement()
         self.step += 1
         return metrics | {
@@ -153,16 +156,12 @@ class Learner:
         loss = 0.0
         for _, packed in self._parts(samples):
             part = self._loss(packed, tally, keep_differences=first) / total
-            check_finite("loss", float(part))
+            loss += (value := float(part.detach()))
+            check_finite("loss", value)
             part.backward()  # type: ignore[no-untyped-call]
-            loss += float(part)
         if first and check_sampler:
             agreement = tally.agreement()
-            try:
-                check_agreement(agreement["ratio_mean"], agreement["logprob_difference_mean"])
-            except BaseException:
-                self.optimizer.zero_grad()
-                raise
+            check_agreement(agreement["ratio_mean"], agreement["logprob_difference_mean"])
         norm = torch.nn.utils.clip_grad_norm_(self.parameters.values(), self.config.max_grad_norm)
         check_finite("gradient's norm", float(norm))
         rate = learning_rate(self.config, self.step)
@@ -170,7 +169,7 @@ class Learner:
             group["lr"] = rate
         before = [parameter.detach().clone() for parameter in self.parameters.values()] if first else []
         self.optimizer.step()
-        self.optimizer.zero_grad()
+        self.optimizer.zero_grad()  # nothing of one minibatch reaches the next
         if first:
             moved = any(not torch.equal(a, b) for a, b in zip(before, self.parameters.values(), strict=True))
             check_moved(moved, rate, float(norm))
