@@ -141,14 +141,14 @@ async def _all(jobs: Iterable[Callable[[], Awaitable[None]]]) -> None:
 
 
 async def gather_trajectory_groups(
-    groups: Iterable[PendingGroup],
+    groups: Iterable[PendingGroup | TrajectoryGroup],
     *,
     after_each: AfterEach | None = None,
     max_exceptions: int | float = 0,
     redos: int = 2,
     on_rollout: Callable[[Trajectory], None] | None = None,
 ) -> list[TrajectoryGroup]:
-    """Await the rollouts of all groups at once and score each group as soon as it is complete.
+    """Await the rollouts of all groups (`TrajectoryGroup(awaitables)`) at once; score each group when it is complete.
 
     `after_each` gets every finished group and returns it scored, or None to drop it. Where a judge fails there, the
     group comes back unscored, which keeps it out of training. `max_exceptions`: how many rollouts may fail for good, a
@@ -168,7 +168,9 @@ async def gather_trajectory_groups(
         return await gather()
 
 
-def _plan(index: int, group: PendingGroup) -> GroupPlan:
+def _plan(index: int, group: PendingGroup | TrajectoryGroup) -> GroupPlan:
+    if isinstance(group, TrajectoryGroup):
+        raise ConfigError(f"Group {index} is finished already; gather groups of rollouts that are still to be awaited.")
     known = [rollout.scenario for rollout in group.rollouts if isinstance(rollout, Rollout)]
     scenario = group.scenario or (known[0] if known else None)
     if scenario is None:

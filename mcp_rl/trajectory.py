@@ -8,7 +8,7 @@ import math
 from collections.abc import Awaitable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -156,6 +156,25 @@ class TrajectoryGroup(BaseModel):
         if rollouts is None:
             return super().__new__(cls)
         return PendingGroup(tuple(rollouts), **fields)
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __init__(self, rollouts: Iterable[Awaitable[Trajectory]], *, scenario: McpScenario | None = None) -> None:
+            """Pending: for `gather_trajectory_groups`."""
+
+        @overload
+        def __init__(
+            self,
+            *,
+            scenario: McpScenario,
+            trajectories: list[Trajectory] = ...,
+            exceptions: list[str] = ...,
+            metadata: dict[str, Any] = ...,
+        ) -> None:
+            """Finished."""
+
+        def __init__(self, *args: Any, **fields: Any) -> None: ...
 
     scenario: McpScenario
     trajectories: list[Trajectory] = []

@@ -1,5 +1,6 @@
 """Gathering keeps order, refills what the world broke, stops when too much is broken and leaves nothing running."""
 
+import functools
 import random
 from collections.abc import Awaitable, Callable
 
@@ -23,7 +24,7 @@ def faulted(scenario: McpScenario, seed: int) -> Trajectory:
 
 
 def plan(scenario: McpScenario, size: int, play: Callable[[int, int], Awaitable[Trajectory]]) -> GroupPlan:
-    return GroupPlan(scenario, [lambda attempt, member=member: play(member, attempt) for member in range(size)])
+    return GroupPlan(scenario, [functools.partial(play, member) for member in range(size)])
 
 
 async def test_groups_and_members_come_back_in_the_order_of_the_plan_whatever_finishes_first() -> None:
@@ -174,3 +175,8 @@ async def test_a_group_that_does_not_know_its_scenario_is_refused_before_anythin
     with pytest.raises(ConfigError, match="does not know its scenario"):
         await gather_trajectory_groups([TrajectoryGroup([awaitable])])
     awaitable.close()
+
+
+async def test_a_finished_group_is_refused() -> None:
+    with pytest.raises(ConfigError, match="Group 0 is finished already"):
+        await gather_trajectory_groups([TrajectoryGroup(scenario=SCENARIOS[0])])
