@@ -56,12 +56,12 @@ def verdict(error: BaseException) -> tuple[str | None, int]:
         return str(error), error.exit_code
     if isinstance(error, KeyboardInterrupt):
         return str(error) or "Interrupted; nothing was left running.", 130
-    if _DISK_FULL.search(str(error)):
-        return "Cannot write: the disk is full.", 2
     if isinstance(error, OSError) and not isinstance(error, ConnectionError | TimeoutError):
         reason = _REASONS.get(error.errno or 0) or (error.strerror if error.filename else None)
         if reason:
             return f"Cannot use {error.filename or 'a file'}: {reason[0].lower()}{reason[1:]}.", 2
+    if _DISK_FULL.search(str(error)):
+        return "Cannot write: the disk is full.", 2
     return None, 1
 
 

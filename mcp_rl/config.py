@@ -4,12 +4,12 @@ The defaults suit the built-in model; `preset_for` holds what differs for other 
 both. No field holds a secret: API keys are read from the environment by whoever needs them.
 """
 
+import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
-from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -18,7 +18,7 @@ Transport = Literal["sse", "stdio", "streamable-http"]
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 class ScenarioConfig(_Section):
@@ -262,8 +262,9 @@ def _contradictions(config: RunConfig) -> Iterator[str]:
     judge, scenarios, train, rollout = config.judge, config.scenarios, config.train, config.rollout
     if judge.base_url and not judge.model:
         yield "judge.base_url is set but judge.model is not: name the judge's model too"
-    if judge.base_url and (urlsplit(judge.base_url).username or urlsplit(judge.base_url).password):
-        yield "judge.base_url holds a user name or password, which must not reach a file: use the environment"
+    for name, url in (("server", config.server), ("judge.base_url", judge.base_url or "")):
+        if re.match(r"https?://[^/?#]*@", url):
+            yield f"{name} holds a user name or password, which must not reach a file: keep them in the environment"
     if judge.weight < 1 and not judge.model:
         yield "judge.weight is set but judge.model is not: name the judge's model too"
     if (
@@ -289,5 +290,13 @@ def _default(model: type[BaseModel], name: str) -> Any:
 
 def _run_name(config: RunConfig) -> str:
     """The same command finds the same run again: server, base model and, unless it is 0, the seed."""
-    parts = [config.server, config.base_model.rpartition("/")[2], f"seed{config.seed}" if config.seed else ""]
-    return "-".join(filter(None, (re.sub(r"[^\w.]+", "-", part).strip("-.") for part in parts)))[:80]
+    parts = [_folder_name(config.server), _folder_name(config.base_model.removeprefix("mcp-rl/"))]
+    return "-".join([*parts, f"seed{config.seed}"] if config.seed else parts)
+
+
+def _folder_name(text: str) -> str:
+    """The text itself where it can be a folder, else what can be read of it and a hash that keeps it apart."""
+    if re.fullmatch(r"[A-Za-z0-9][\w.-]{0,59}", text):
+        return text
+    readable = re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-.")[:40].strip("-.")
+    return f"{readable}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"

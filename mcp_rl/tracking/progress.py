@@ -117,6 +117,6 @@ def metrics_sentence(metrics: Mapping[str, float]) -> str:
 
 def short(value: float) -> str:
     """A number for a person: whole ones without a point, others with three digits that count."""
-    if value == int(value) and abs(value) < 1e6:
+    if abs(value) < 1e6 and value == int(value):
         return str(int(value))
     return f"{value:.3f}" if 0.001 <= abs(value) < 1 else f"{value:.3g}"

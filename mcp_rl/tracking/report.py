@@ -1,12 +1,12 @@
 """The proof that a run leaves: how the base model did, how the trained one does, and what to type next."""
 
-import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 
@@ -64,20 +64,20 @@ class RunReport(BaseModel):
         return self.model_dump_json(exclude={"details"})
 
 
-def print_report(report: RunReport, console: Console, *, checkpoint: Path | None = None) -> None:
+def print_report(report: RunReport, console: Console) -> None:
     """The final tables, where everything is, and what to type next."""
     console.print(before_and_after(report))
     by_tool = tools_table(report)
     if by_tool.row_count:
         console.print(by_tool)
-    for line in next_lines(report, checkpoint):
+    for line in next_lines(report):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def before_and_after(report: RunReport) -> Table:
     """The evaluation of the base model beside that of the trained one."""
     title = f"{report.server}: {report.val.scenarios} scenarios that were never trained on"
-    table = Table(title=title, title_justify="left", title_style="bold")
+    table = Table(title=escape(title), title_justify="left", title_style="bold")
     table.add_column("")
     table.add_column("before", justify="right")
     table.add_column(f"after step {report.step}", justify="right")
@@ -99,11 +99,11 @@ def tools_table(report: RunReport) -> Table:
     after = report.details.get("after", {}).get("by_tool", {})
     for tool, measured in after.items():
         earlier = before.get(tool, {}).get("success")
-        table.add_row(tool, str(int(measured["scenarios"])), _share(earlier), _share(measured["success"]))
+        table.add_row(escape(tool), str(int(measured["scenarios"])), _share(earlier), _share(measured["success"]))
     return table
 
 
-def next_lines(report: RunReport, checkpoint: Path | None) -> Iterator[str]:
+def next_lines(report: RunReport) -> Iterator[str]:
     """Where everything is and what to type next."""
     train = report.train
     yield (
@@ -111,17 +111,13 @@ def next_lines(report: RunReport, checkpoint: Path | None) -> Iterator[str]:
         f"rollouts, {train.sampled_tokens} tokens sampled, {train.trained_tokens} trained on, {train.faults} faults."
     )
     yield f"The run is in {report.run_dir}: report.json, history.jsonl and every episode under trajectories/."
-    if checkpoint is not None:
+    checkpoint = Path(report.run_dir) / "checkpoints" / f"{report.step:04d}"
+    if checkpoint.is_dir():
         yield f"The trained adapter is in {checkpoint}; transformers and peft load it from there."
     yield (
         f"To train further, type the same command with more steps: --steps {2 * report.step or 60}. To start over: "
         "--fresh."
     )
-
-
-def train_command(server: str, *arguments: str) -> str:
-    """The command that trains on this server, as it is typed in a shell."""
-    return shlex.join(["mcp-rl", "train", "--server", server, *arguments])
 
 
 def _measure_rows(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:

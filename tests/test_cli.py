@@ -1,0 +1,230 @@
+"""What a person meets who types a command, right or wrong."""
+
+import errno
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mcp_rl import boundary
+from mcp_rl.boundary import run_guarded
+from mcp_rl.cli import main
+from mcp_rl.errors import CanaryError, ConfigError, ServerFault
+
+ROOT = Path(__file__).resolve().parents[1]
+Captured = pytest.CaptureFixture[str]
+
+
+def sentence_of(captured: Captured) -> str:
+    """What stands on stderr, which must be one line; stdout must be empty."""
+    out, err = captured.readouterr()
+    assert out == "" and err.count("\n") == 1 and err.rstrip().endswith((".", "?")), (out, err)
+    return err.strip()
+
+
+def raising(error: BaseException) -> Callable[[], int]:
+    def job() -> int:
+        raise error
+
+    return job
+
+
+# -- words
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["generate", "--help"], ["servers", "--help"]])
+def test_help_explains_and_ends_with_0(arguments: list[str], capsys: Captured) -> None:
+    assert main(arguments) == 0
+    assert "Usage: mcp-rl" in capsys.readouterr().out
+
+
+def test_the_version_is_printed(capsys: Captured) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.strip()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["trian"], "did you mean train?"),
+        (["train", "--step", "3"], "There is no option --step; did you mean --steps?"),
+        (["train", "--zzz"], "There is no option --zzz"),
+        (["train", "--steps", "many"], "--steps"),
+        (["train", "--server"], "--server"),
+        (["train", "--transport", "see"], "'sse'"),
+        (["train"], "--server mcp_calculator"),
+        (["train", "--server", "mcp_calculator", "calculator"], "'calculator'"),
+        (["train", "--server", "mcp_calculator", "train.learning_rat=1"], "'train.learning_rate'"),
+        (["train", "--server", "mcp_calculator", "--seed", "-1"], "seed = -1"),
+        (["train", "--server", "mcp_calculater", "--dry-run"], "did you mean 'mcp_calculator'?"),
+        (["train", "--server", "mcp_calculater"], "did you mean 'mcp_calculator'?"),
+        (["train", "--server", "mcp_calculator", "--config", "none.toml"], "none.toml"),
+        (["train", "--server", "mcp_calculator", "--plugin", "none.py", "--dry-run"], "none.py"),
+        (["train", "--server", "mcp_calculator", "--judge-base-url", "http://localhost:1"], "judge.model"),
+        (["generate"], "--server mcp_calculator"),
+        (["generate", "--server", "mcp_calculater"], "did you mean 'mcp_calculator'?"),
+        (["generate", "--server", "mcp_calculator", "--count", "0"], "--count"),
+        (["servers", "--plugin", "none.py"], "none.py"),
+    ],
+)
+def test_a_wrong_word_is_one_sentence_and_exit_2(
+    arguments: list[str], words: str, capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    assert words in sentence_of(capsys)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_scenarios_file_with_a_bad_line_is_named_with_its_number(
+    capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("tasks.jsonl").write_text('{"task_description": "x", "server_params": {"transport": "stdio"}}\n')
+    assert main(["generate", "--server", "mcp_calculator", "--check", "tasks.jsonl"]) == 2
+    assert "tasks.jsonl, line 1" in sentence_of(capsys)
+
+
+# -- what is printed
+
+
+def test_a_dry_run_prints_overrides_that_give_the_same_run_and_touches_nothing(
+    capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["train", "--server", "mcp_calculator", "--dry-run", "--steps", "7", "train.lora.rank=4"]
+    assert main(words) == 0
+    first = capsys.readouterr().out
+    assert "train.lora.rank = 4" in first and "steps = 7" in first
+    overrides = [line.replace(" = ", "=", 1) for line in first.splitlines() if not line.startswith("#")]
+    assert main(["train", "--dry-run", *overrides]) == 0
+    assert capsys.readouterr().out == first
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_as_json_is_one_object(capsys: Captured) -> None:
+    assert main(["train", "--server", "mcp_calculator", "--dry-run", "--json", "--seed", "5"]) == 0
+    assert json.loads(capsys.readouterr().out)["seed"] == 5
+
+
+def test_servers_are_listed(capsys: Captured) -> None:
+    assert main(["servers", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert "mcp_calculator" in [server["name"] for server in listed["servers"]]
+
+
+def test_generate_writes_scenarios_that_a_check_confirms(capsys: Captured, tmp_path: Path) -> None:
+    out = tmp_path / "some.jsonl"
+    assert main(["generate", "--server", "mcp_calculator", "--count", "8", "--out", str(out)]) == 0
+    assert len(out.read_text().splitlines()) == 8
+    assert main(["generate", "--server", "mcp_calculator", "--check", str(out)]) == 0
+    assert "holds" in capsys.readouterr().out
+
+
+def test_the_module_and_the_command_are_the_same() -> None:
+    words = ["--server", "mcp_calculator", "--dry-run"]
+    run = [
+        subprocess.run([sys.executable, "-m", *start, *words], cwd=ROOT, capture_output=True, text=True, check=True)
+        for start in (["mcp_rl.train"], ["mcp_rl", "train"])
+    ]
+    assert run[0].stdout == run[1].stdout != ""
+
+
+# -- the error boundary
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (ConfigError("Do this instead."), 2, "Do this instead."),
+        (CanaryError("The adapter is not the one."), 1, "The adapter is not the one."),
+        (ServerFault("The server died."), 1, "The server died."),
+        (ExceptionGroup("g", [ValueError("x"), ExceptionGroup("h", [ConfigError("Deep.")])]), 2, "Deep."),
+        (BaseExceptionGroup("g", [ConfigError("Late."), KeyboardInterrupt()]), 130, "Interrupted"),
+        (KeyboardInterrupt("Interrupted; step 3 is kept."), 130, "step 3 is kept."),
+        (OSError(errno.ENOSPC, "No space left on device", "/big"), 2, "Cannot use /big: the disk is full."),
+        (OSError(errno.ENOSPC, "No space left on device"), 2, "the disk is full"),
+        (
+            PermissionError(errno.EACCES, "Permission denied", "/root/x"),
+            2,
+            "Cannot use /root/x: there is no permission.",
+        ),
+        (FileNotFoundError(errno.ENOENT, "No such file or directory", "/x"), 2, "Cannot use /x: no such file"),
+        (RuntimeError("I/O error: No space left on device (os error 28)"), 2, "the disk is full"),
+    ],
+)
+def test_an_error_is_one_sentence_with_its_exit_code(
+    error: BaseException, code: int, words: str, capsys: Captured
+) -> None:
+    assert run_guarded(raising(error)) == code
+    assert words in sentence_of(capsys)
+
+
+@pytest.mark.parametrize(
+    "error", [ZeroDivisionError("oh"), ConnectionResetError(104, "reset"), TimeoutError(), KeyError(3)]
+)
+def test_a_bug_is_one_sentence_and_leaves_its_traceback_in_a_file(
+    error: Exception, capsys: Captured, tmp_path: Path
+) -> None:
+    assert run_guarded(raising(error), log_dir=lambda: tmp_path) == 1
+    (log,) = tmp_path.iterdir()
+    assert str(log) in sentence_of(capsys)
+    assert "Traceback" in log.read_text() and type(error).__name__ in log.read_text()
+
+
+def test_a_traceback_goes_to_the_temporary_folder_where_there_is_no_run(
+    capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert run_guarded(raising(ZeroDivisionError("oh")), log_dir=lambda: tmp_path / "missing") == 1
+    assert str(tmp_path) in sentence_of(capsys) and len(list(tmp_path.iterdir())) == 1
+
+
+def test_no_key_of_the_environment_is_printed_or_written(
+    capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOME_API_KEY", "sk-123456789")
+    run_guarded(raising(ZeroDivisionError("refused sk-123456789")), log_dir=lambda: tmp_path)
+    (log,) = tmp_path.iterdir()
+    assert "sk-123456789" not in log.read_text() + sentence_of(capsys)
+    assert "${SOME_API_KEY}" in boundary.without_secrets("sk-123456789")
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    script = "import sys; from mcp_rl.cli import main; sys.exit(main(['servers']))"
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run([sys.executable, "-c", script], stdout=writing, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    os.close(writing)
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_command_with_130_and_one_sentence(number: signal.Signals, tmp_path: Path) -> None:
+    """A server that never answers keeps the command waiting until the signal comes."""
+    started = tmp_path / "started"
+    silent = f"import pathlib, time; pathlib.Path('{started}').touch(); time.sleep(60)"
+    words = ["generate", "--server", shlex.join([sys.executable, "-c", silent]), "--out", str(tmp_path / "x.jsonl")]
+    command = subprocess.Popen(
+        [sys.executable, "-m", "mcp_rl", *words], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        for _ in range(600):
+            if started.exists():
+                break
+            time.sleep(0.05)
+        command.send_signal(number)
+        _, err = command.communicate(timeout=30)
+    finally:
+        command.kill()
+    assert command.returncode == 130
+    assert "Interrupted" in err and err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == [started]

@@ -1,0 +1,152 @@
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_rl.config import TINY, RunConfig, TrainConfig, config_keys, settings
+from mcp_rl.errors import ConfigError
+from mcp_rl.overrides import load_config, parse_override
+
+CALCULATOR = {"server": "mcp_calculator"}
+
+
+def complaint(*overrides: str, file: Path | None = None) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_config(file=file, overrides=overrides, options=CALCULATOR)
+    sentence = str(caught.value)
+    assert "\n" not in sentence and sentence.endswith((".", "?"))
+    return sentence
+
+
+def test_later_sources_win(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text('server = "other"\nsteps = 3\n[train]\nlearning_rate = 1e-3\nkl = 0.1\n')
+    config = load_config(
+        file=file, overrides=["train.learning_rate=1e-4", "steps=4"], options={"steps": 5, "seed": None}
+    )
+    assert (config.server, config.steps, config.train.learning_rate, config.train.kl) == ("other", 5, 1e-4, 0.1)
+    assert config.seed == 0
+
+
+def test_a_larger_model_brings_its_own_defaults_and_given_values_win() -> None:
+    tiny, large = (RunConfig(server="s", base_model=name) for name in (TINY, "Qwen/Qwen2.5-3B-Instruct"))
+    assert large.rollout.max_turn_tokens > tiny.rollout.max_turn_tokens
+    assert large.train.learning_rate < tiny.train.learning_rate
+    given = RunConfig(server="s", base_model="Qwen/Qwen2.5-3B-Instruct", train=TrainConfig(kl=0.5), steps=7)
+    assert (given.train.kl, given.train.learning_rate, given.steps) == (0.5, large.train.learning_rate, 7)
+
+
+def test_a_configuration_survives_being_written_and_read() -> None:
+    config = load_config(overrides=["train.lora.rank=4", "scenarios.file=tasks.jsonl"], options=CALCULATOR)
+    assert RunConfig.model_validate_json(config.model_dump_json()) == config
+
+
+def test_the_printed_settings_are_overrides_that_give_the_same_run() -> None:
+    config = load_config(overrides=["train.kl=0.1", 'judge.model="m"', "judge.rubric=be brief"], options=CALCULATOR)
+    printed = [f"{key}={value}" for key, value in settings(config) if value is not None]
+    assert load_config(overrides=printed) == config
+    assert {key for key, _ in settings(config)} == {key for key, _ in config_keys()}
+
+
+@given(st.one_of(st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.booleans()))
+def test_override_values_are_toml(value: int | float | bool) -> None:
+    text = str(value).lower() if isinstance(value, bool) else repr(value)
+    assert parse_override(f"train.kl={text}") == ("train.kl", value)
+
+
+def test_an_override_that_is_not_toml_is_text() -> None:
+    assert parse_override("judge.rubric=short and kind") == ("judge.rubric", "short and kind")
+    assert parse_override("a.b=x=y") == ("a.b", "x=y")
+
+
+@pytest.mark.parametrize(
+    ("override", "near"),
+    [
+        ("train.learning_rat=1", "train.learning_rate"),
+        ("learning_rate=1", "train.learning_rate"),
+        ("trian.learning_rate=1", "train"),
+        ("train.lora.rnak=1", "train.lora.rank"),
+        ("rollout.groupsize=4", "rollout.group_size"),
+    ],
+)
+def test_an_unknown_key_names_the_nearest_right_one(override: str, near: str) -> None:
+    assert f"did you mean {near!r}?" in complaint(override)
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("train.lora.rank=many", "train.lora.rank = 'many'"),
+        ("rollout.group_size=1", "rollout.group_size = 1"),
+        ("steps=-1", "steps = -1"),
+        ("train=3", "train.learning_rate"),
+        ("seed.x=1", "seed"),
+        ("project=../up", "project = '../up'"),
+        ("project=..", "project = '..'"),
+        ("name=a/b", "name = 'a/b'"),
+        ("rollout.temperature=nan", "rollout.temperature"),
+        ("train.learning_rate=inf", "train.learning_rate"),
+        ("nonsense", "train.learning_rate=1e-4"),
+        ("judge.base_url='http://localhost:1'", "judge.model"),
+        ("judge.weight=0.5", "judge.model"),
+        ("scenarios.val=720", "scenarios.count = 720"),
+        ("train.minibatches=1000", "train.minibatches = 1000"),
+        ("rollout.max_turn_tokens=1000", "rollout.max_tokens = 384"),
+    ],
+)
+def test_a_value_that_cannot_work_is_one_sentence_that_names_it(override: str, words: str) -> None:
+    assert words in complaint(override)
+
+
+def test_contradicting_sources_of_scenarios_are_refused() -> None:
+    assert "scenarios.count" in complaint("scenarios.file=tasks.jsonl", "scenarios.count=50")
+
+
+@pytest.mark.parametrize("setting", ["server", "judge.base_url"])
+def test_a_password_in_an_address_is_refused_and_not_repeated(setting: str) -> None:
+    options = {**CALCULATOR, "judge.model": "m", setting: "https://me:hunter22@example.org/mcp"}
+    with pytest.raises(ConfigError) as caught:
+        load_config(options=options)
+    assert setting in str(caught.value) and "hunter22" not in str(caught.value)
+
+
+def test_a_run_needs_a_server() -> None:
+    with pytest.raises(ConfigError, match="--server mcp_calculator"):
+        load_config()
+
+
+def test_a_bad_file_is_named(tmp_path: Path) -> None:
+    assert str(tmp_path / "none.toml") in complaint(file=tmp_path / "none.toml")
+    broken = tmp_path / "broken.toml"
+    broken.write_text("steps = \n")
+    assert "broken.toml" in complaint(file=broken) and "line 1" in complaint(file=broken)
+    broken.write_bytes(b"\xff\xfe")
+    assert "broken.toml" in complaint(file=broken)
+
+
+def test_runs_of_different_seeds_models_and_servers_have_different_folders() -> None:
+    runs = [
+        RunConfig(server="a"),
+        RunConfig(server="a", seed=1),
+        RunConfig(server="a", base_model="Qwen/Qwen2.5-3B-Instruct"),
+        RunConfig(server="npx -y @scope/server-everything stdio"),
+        RunConfig(server="https://example.org/mcp"),
+        RunConfig(server="a", project="other"),
+    ]
+    folders = [run.run_dir for run in runs]
+    assert len(set(folders)) == len(folders)
+    assert all(run.run_dir.parent.parent == run.output_dir / run.project for run in runs)
+
+
+def test_long_servers_that_differ_only_at_the_end_have_different_folders() -> None:
+    command = "npx -y @modelcontextprotocol/server-filesystem /home/someone/a/rather/long/folder/name/of/things/"
+    assert RunConfig(server=command + "one").name != RunConfig(server=command + "two").name
+
+
+def test_base_models_of_different_owners_have_different_folders() -> None:
+    assert RunConfig(server="a", base_model="one/m").name != RunConfig(server="a", base_model="two/m").name
+
+
+def test_every_field_says_why_it_has_its_default() -> None:
+    assert all(field.description and field.description.endswith(".") for _, field in config_keys())

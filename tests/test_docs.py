@@ -1,0 +1,59 @@
+"""The documentation describes what is there."""
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+import typer
+
+from mcp_rl.cli import app
+from mcp_rl.config import RunConfig, config_keys
+from mcp_rl.overrides import load_config
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+CONFIGURATION = ROOT / "docs" / "configuration.md"
+
+
+def test_every_setting_is_documented_with_its_default() -> None:
+    written = runpy.run_path(str(ROOT / "docs" / "generate_configuration.py"))["page"]()
+    assert CONFIGURATION.read_text(encoding="utf-8") == written, "run python docs/generate_configuration.py"
+    for key, field in config_keys():
+        assert f"`{key}`" in written
+        assert field.description, f"{key} has no line that says why it has its default"
+
+
+def test_every_option_of_every_command_is_documented() -> None:
+    text = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    for name, command in commands.items():
+        section = text.partition(f"## `mcp-rl {name}")[2].partition("\n## ")[0]
+        assert section, f"docs/commands.md has no section on {name}"
+        for parameter in command.params:
+            for option in (opt for opt in parameter.opts if opt.startswith("--")):
+                assert f"`{option}" in section, f"{name} {option}"
+
+
+def test_documented_options_and_settings_exist() -> None:
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    options = {opt for command in commands.values() for parameter in command.params for opt in parameter.opts}
+    settings = {key for key, _ in config_keys()}
+    for page in PAGES:
+        for line in page.read_text(encoding="utf-8").splitlines():
+            for command in re.findall(r"(?:mcp-rl|mcp_rl\.train) .*", line.partition("#")[0]):
+                for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+", command):
+                    assert option in options | {"--help", "--version"}, f"{page.name}: {option}"
+                for key in re.findall(r"\s([a-z_]+(?:\.[a-z_]+)+)=", command):
+                    assert key in settings, f"{page.name}: {key}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "configs").glob("*.toml")), ids=lambda file: file.stem)
+def test_example_configurations_are_valid(file: Path) -> None:
+    assert isinstance(load_config(file=file, options={"server": "mcp_calculator"}), RunConfig)
