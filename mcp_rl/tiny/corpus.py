@@ -16,6 +16,7 @@ from mcp_rl.tiny.tools import (
     Parameter,
     RandomTool,
     random_expression,
+    random_letters,
     random_number,
     random_result,
     random_text,
@@ -124,29 +125,46 @@ def _parallel(rng: random.Random, tools: Sequence[RandomTool]) -> list[Turn]:
 def _mended(rng: random.Random, tools: Sequence[RandomTool]) -> list[Turn]:
     """A wrong call that carries no loss, the complaint about it, and the right call."""
     request, call = _request(rng, rng.choice(tools), tools, exact=True)
-    broken = Call(call.tool, dict(call.arguments))
-    if call.arguments and rng.random() < 0.5:
-        name = rng.choice(list(call.arguments))
-        if rng.random() < 0.5:
-            del broken.arguments[name]
-            complaint = rng.choice((f"'{name}' is a required property", f"{name}: missing required argument."))
-        else:
-            broken.arguments[name] = (
-                json.dumps(random_text(rng)) if call.arguments[name][0] != '"' else random_number(rng)
-            )
-            complaint = rng.choice(
-                (f"{name}: {broken.arguments[name]} is of the wrong type", f"Invalid argument {name}.")
-            )
-    else:
-        broken = Call(rng.choice(tools), dict(call.arguments))
-        complaint = rng.choice(("Invalid arguments.", "That tool does not take these arguments.", "Try again."))
+    wrong, complaint = _break(rng, call, tools)
     return [
         Turn("user", request),
-        Turn("assistant", str(broken)),
+        Turn("assistant", wrong),
         Turn("tool", complaint),
         Turn("assistant", str(call), learn=True),
         *_finish(rng, _result(rng, call)),
     ]
+
+
+def _break(rng: random.Random, call: Call, tools: Sequence[RandomTool]) -> tuple[str, str]:
+    """A turn that should have been this call, and what the model is told about it."""
+    arguments = dict(call.arguments)
+    kind = rng.random()
+    if kind < 0.3 and arguments:
+        name = rng.choice(list(arguments))
+        del arguments[name]
+        told = (
+            f"'{name}' is a required property",
+            f"Missing argument '{name}'.",
+            f"{name}: missing required argument.",
+        )
+        return str(Call(call.tool, arguments)), rng.choice(told)
+    if kind < 0.5 and arguments:
+        name = rng.choice(list(arguments))
+        arguments[name] = random_number(rng) if arguments[name][0] == '"' else json.dumps(random_text(rng))
+        told = (f"{name}: {arguments[name]} is of the wrong type", f"Invalid argument '{name}'.")
+        return str(Call(call.tool, arguments)), rng.choice(told)
+    if kind < 0.75:
+        known = ", ".join(sorted(tool.name for tool in tools))
+        name = rng.choice((*NOUNS, *FILLER, random_letters(rng), call.tool.name + "s"))
+        told = (f'There is no tool named "{name}". Try one of: {known}.', f"Unknown tool: {name}")
+        return str(call).replace(f'"{call.tool.name}"', f'"{name}"', 1), rng.choice(told)
+    if kind < 0.85:
+        text = str(call)
+        cut = rng.randrange(15, len(text) - 14)
+        told = ("The tool call is not valid JSON: Expecting value: line 2 column 40 (char 40).", "Invalid JSON.")
+        return text[:cut] + "\n</tool_call>", rng.choice(told)
+    other = rng.choice(tools)
+    return str(Call(other, arguments)), rng.choice(("Invalid arguments.", f"Wrong tool {other.name}.", "Try again."))
 
 
 def _finish(rng: random.Random, result: str) -> list[Turn]:

@@ -104,19 +104,14 @@ def random_expression(rng: random.Random) -> str:
 def random_toolset(rng: random.Random) -> list[RandomTool]:
     """Two to ten tools with different names, written in one style."""
     style = _Style(rng)
-    numeric = rng.random() < 0.6
-    if numeric:
-        pair = tuple(rng.choice(PARAMETERS["number"]).split())
-        single = rng.choice(PARAMETERS["unary"])
-        tools = [style.binary(word, pair) for word in rng.sample(list(NUMERIC), rng.choice((1, 2, 3, 4, 5, 5, 6)))]
-        tools += [style.unary(word, single) for word in rng.sample(list(UNARY), rng.choice((0, 0, 1, 1, 2)))]
+    if rng.random() < 0.6:
+        tools = [style.binary(word) for word in rng.sample(list(NUMERIC), rng.choice((1, 2, 3, 4, 5, 5, 6)))]
+        tools += [style.unary(word) for word in rng.sample(list(UNARY), rng.choice((0, 0, 1, 1, 2)))]
         tools += [style.expression(word) for word in rng.sample(list(TEXTUAL), rng.choice((0, 1, 1)))]
         tools += [style.record() for _ in range(rng.choice((0, 0, 0, 1, 2)))]
     else:
         tools = [style.record() for _ in range(rng.choice((1, 2, 3, 4, 5, 6, 8, 10)))]
-        tools += [
-            style.binary(w, tuple(rng.choice(PARAMETERS["number"]).split())) for w in rng.sample(list(NUMERIC), 1)
-        ]
+        tools += [style.binary(word) for word in rng.sample(list(NUMERIC), 1)]
     unique = list({tool.name: tool for tool in tools}.values())
     rng.shuffle(unique)
     return unique
@@ -134,24 +129,58 @@ class _Style:
         self.titles = rng.random() < 0.15
         self.dialect = rng.random() < 0.2
         self.closed = rng.random() < 0.2
+        self.invented = rng.random() < 0.4
+        """Whether tools go by names of no meaning: then only the listing says what there is to call."""
+        self.uniform = rng.random() < 0.4
+        """Whether tools of one family name their parameters alike."""
+        self.pair = self._pair()
+        self.single = self._single("unary")
 
-    def binary(self, word: str, names: tuple[str, ...]) -> RandomTool:
+    def _pair(self) -> tuple[str, str]:
+        if self.rng.random() < 0.35:
+            first, second = self.rng.sample((*NOUNS, *FILLER, *NAMES, *"abcdefghijklmnopqrstuvwxyz"), 2)
+        else:
+            first, second = self.rng.choice(PARAMETERS["number"]).split()
+        return first, second
+
+    def _single(self, group: str) -> str:
+        rng = self.rng
+        if rng.random() < 0.3:
+            name = rng.choice((*NOUNS, *FILLER, random_letters(rng)))
+            return name if rng.random() < 0.6 else self.join([name, rng.choice(NOUNS)])
+        return rng.choice(PARAMETERS[group])
+
+    def binary(self, word: str) -> RandomTool:
+        names = self.pair if self.uniform else self._pair()
         kind = "number" if self.rng.random() < 0.85 else "integer"
         parameters = tuple(Parameter(name, kind) for name in names)
-        ends = ("two numbers.", "numbers.", f"{names[0]} and {names[1]}.", "a pair of values.", "two numbers exactly.")
-        return self._tool([word], "binary", parameters, NUMERIC[word], f"{word.capitalize()} {self.rng.choice(ends)}")
+        ends = ("two numbers.", "numbers.", f"{names[0]} and {names[1]}.", "a pair of values.",
+                f"two numbers: {names[0]} {self.rng.choice('+-*/^%')} {names[1]}.",
+                f"{names[1]} from {names[0]}: {names[0]} {self.rng.choice('+-*/^%')} {names[1]}.")  # fmt: skip
+        return self._named(word, "binary", parameters, NUMERIC[word], self.rng.choice(ends))
 
-    def unary(self, word: str, name: str) -> RandomTool:
-        spoken = word.replace("_", " ")
+    def unary(self, word: str) -> RandomTool:
+        name = self.single if self.uniform else self._single("unary")
         ends = ("of a number.", "a number.", f"of {name}.", "for one value.")
-        description = f"{spoken.capitalize()} {self.rng.choice(ends)}"
-        return self._tool(word.split("_"), "unary", (Parameter(name, "number"),), UNARY[word], description)
+        return self._named(word, "unary", (Parameter(name, "number"),), UNARY[word], self.rng.choice(ends))
 
     def expression(self, word: str) -> RandomTool:
-        parameter = Parameter(self.rng.choice(PARAMETERS["expression"]), "expression")
+        parameter = Parameter(self._single("expression"), "expression")
         ends = ("an expression.", "an arithmetic expression such as (2 + 3) * 4.", "a formula.")
-        description = f"{word.replace('_', ' ').capitalize()} {self.rng.choice(ends)}"
-        return self._tool(word.split("_"), "expression", (parameter,), TEXTUAL[word], description)
+        return self._named(word, "expression", (parameter,), TEXTUAL[word], self.rng.choice(ends))
+
+    def _named(
+        self, word: str, family: str, parameters: tuple[Parameter, ...], synonyms: tuple[str, ...], end: str
+    ) -> RandomTool:
+        """A tool for what `word` says, called by that word or by an invented one."""
+        rng = self.rng
+        name = word.split("_")
+        if self.invented:
+            pieces = (*NOUNS, *FILLER, *NAMES, random_letters(rng), random_letters(rng) + random_letters(rng))
+            name = rng.sample(pieces, rng.choice((1, 1, 2)))
+            synonyms = (*synonyms, word.replace("_", " "))
+        told = name if rng.random() < 0.5 else word.split("_")
+        return self._tool(name, family, parameters, synonyms, f"{' '.join(told).capitalize()} {end}")
 
     def record(self) -> RandomTool:
         rng = self.rng
@@ -171,7 +200,7 @@ class _Style:
         kind = self.rng.choices(("string", "integer", "number", "boolean", "enum", "array"), (55, 14, 8, 8, 10, 5))[0]
         group = "integer" if kind == "number" else kind
         choices = self.rng.choice(ENUMS) if kind == "enum" else ()
-        return Parameter(self.rng.choice(PARAMETERS[group]), kind, required, choices)
+        return Parameter(self._single(group), kind, required, choices)
 
     def _tool(
         self,
@@ -192,6 +221,30 @@ class _Style:
             schema["function"]["description"] = description
         schema["function"]["parameters"] = self._schema(parameters)
         return RandomTool(name, " ".join(words), family, description, parameters, synonyms, noun, schema)
+
+    def _remark(self) -> str:
+        rng = self.rng
+        if rng.random() < 0.4:
+            return rng.choice(
+                ("Only within allowed values.", "Returns text.", "Fails on bad input.", "Use it with care.")
+            )
+        words = (
+            *NOUNS,
+            *FILLER,
+            *NAMES,
+            "of",
+            "with",
+            "and",
+            "or",
+            "the",
+            "a",
+            "in",
+            "for",
+            "+ - * /",
+            "** //",
+            "sqrt()",
+        )
+        return " ".join(rng.choice(words) for _ in range(rng.choice((4, 8, 14)))).capitalize() + "."
 
     def _schema(self, parameters: tuple[Parameter, ...]) -> dict[str, Any]:
         properties = {p.name: self._property(p) for p in parameters}
