@@ -179,13 +179,10 @@ class Batch:
         return Plan(store, count, write, mask, length, self._groups)
 
     def _sample(self, rows: Sequence[Row], logits: Tensor) -> list[Row]:
-        device = logits.device
-        turns = [row.turn for row in rows if row.turn is not None]
-        temperatures = torch.tensor([turn.sampling.temperature for turn in turns], device=device)
-        uniforms = torch.tensor([row.draws.next() for row in rows], dtype=torch.float64, device=device)
-        ids, logprobs = draw(logits, temperatures, uniforms)
+        temperatures = [row.turn.sampling.temperature for row in rows if row.turn is not None]
+        ids, logprobs = draw(logits, temperatures, [row.draws.next() for row in rows])
         self.stats.decoded_tokens += len(rows)
-        pairs = zip(rows, ids.tolist(), logprobs.tolist(), strict=True)
+        pairs = zip(rows, ids, logprobs, strict=True)
         ended = [row for row, token, logprob in pairs if row.append(token, logprob, self._stops)]
         if ended:
             self._retire(ended)

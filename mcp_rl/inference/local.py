@@ -36,13 +36,13 @@ class LocalEngine:
     """Samples with `model` in this process. Runs on asyncio.
 
     The model's parameters are shared, not copied, and must not change in place; its adapters are left out. Raises
-    EngineError for a model whose attention cannot be batched this way (sliding windows, or no transformers attention
-    interface).
+    EngineError for a model that cannot be batched this way: no transformers attention interface, or layers other than
+    attention.
 
-    stop_token_ids: ids that end a turn. max_context: most tokens in an episode, at most the
-    model's own window.
-    max_rows: episodes sampled side by side. gang: take turns up together only; None decides by whether results depend
-    on the batch here. admission_wait: seconds that a gang waits for episodes whose tool is slow.
+    stop_token_ids: ids that end a turn. max_context: most tokens in an episode, at most the model's own window.
+    max_rows: episodes sampled side by side; memory is theirs times the longest of them. gang: take turns up together
+    only, so that the batch does not depend on how fast tools are; None does so where results on this CPU would depend
+    on the batch. admission_wait: seconds that a gang waits for episodes whose tool is slow.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class LocalEngine:
         *,
         stop_token_ids: Collection[int],
         max_context: int | None = None,
-        max_rows: int = 512,
+        max_rows: int = 256,
         gang: bool | None = None,
         admission_wait: float = 1.0,
     ) -> None:
@@ -63,6 +63,7 @@ class LocalEngine:
         self._admission_wait = admission_wait
         self._orders = itertools.count()
         self._scheduler: Scheduler | None = None
+        self._opened = False
 
     @property
     def version(self) -> int:
@@ -80,11 +81,11 @@ class LocalEngine:
         return self._batch.stats
 
     async def __aenter__(self) -> "LocalEngine":
+        if self._opened:
+            raise EngineError("An engine can be opened only once; make a new one.")
+        self._opened = True
         if self.gang is None:
-            try:
-                self.gang = not await anyio.to_thread.run_sync(is_batch_invariant, self._policy)
-            except Exception as error:
-                raise EngineError(f"The engine cannot sample this model: {type(error).__name__}: {error}.") from error
+            self.gang = not await anyio.to_thread.run_sync(self._may_mix)
         self._scheduler = Scheduler(self._batch, gang=self.gang, admission_wait=self._admission_wait)
         return self
 
@@ -95,6 +96,13 @@ class LocalEngine:
         scheduler.stop()
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(scheduler.join)
+
+    def _may_mix(self) -> bool:
+        """Whether turns may join a running batch: results do not depend on it, or are not repeatable here anyway."""
+        try:
+            return is_batch_invariant(self._policy) or self._policy.shape.device.type != "cpu"
+        except Exception as error:
+            raise EngineError(f"The engine cannot sample this model: {type(error).__name__}: {error}.") from error
 
     @property
     def _running(self) -> Scheduler:

@@ -12,7 +12,7 @@ from mcp_rl.inference.policy import Policy
 
 CHUNK = 512
 """Most tokens of one piece in one pass, which bounds the score matrix."""
-PASS = 4096
+PASS = 2048
 """Tokens in one pass, at most, unless a single row has more."""
 SHORTEST_TRUNK = 16
 

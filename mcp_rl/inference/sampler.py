@@ -4,6 +4,8 @@ One uniform number for each token, from a Philox stream keyed by the episode's s
 episode uses the k-th number, whatever else is in the batch.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -22,19 +24,21 @@ class Draws:
         return self._block.pop()
 
 
-def draw(logits: Tensor, temperatures: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
+def draw(logits: Tensor, temperatures: Sequence[float], uniforms: Sequence[float]) -> tuple[list[int], list[float]]:
     """Draw one token for each row of logits [N, vocabulary] by inverting the cumulative distribution.
 
-    temperatures [N]: 0 is greedy. uniforms [N] in float64. Returns ids [N] and natural-log probabilities [N] in float32
-    under softmax(logits / temperature), at temperature 1 for greedy rows.
+    temperatures: one for each row, 0 is greedy. Returns ids and natural-log probabilities in float32 under
+    softmax(logits / temperature), at temperature 1 for greedy rows.
     """
-    greedy = temperatures == 0
-    scaled = logits.float() / torch.where(greedy, 1.0, temperatures)[:, None]
-    logprobs = scaled.log_softmax(-1)
+    device = logits.device
+    divisors = torch.tensor([temperature or 1.0 for temperature in temperatures], device=device)
+    logprobs = (logits.float() / divisors[:, None]).log_softmax(-1)
     cumulative = logprobs.exp().cumsum(-1, dtype=torch.float64)
     total = cumulative[:, -1]
     # Kept below the total, so that a token of probability 0 at the end is never drawn.
-    target = torch.minimum(uniforms * total, torch.nextafter(total, torch.zeros_like(total)))
-    drawn = torch.searchsorted(cumulative, target[:, None], right=True)[:, 0]
-    ids = torch.where(greedy, logprobs.argmax(-1), drawn)
-    return ids, logprobs.gather(1, ids[:, None])[:, 0]
+    target = torch.tensor(uniforms, dtype=torch.float64, device=device) * total
+    target = torch.minimum(target, torch.nextafter(total, torch.zeros_like(total)))
+    ids = torch.searchsorted(cumulative, target[:, None], right=True)[:, 0]
+    if 0 in temperatures:
+        ids = torch.where(torch.tensor(temperatures, device=device) == 0, logprobs.argmax(-1), ids)
+    return ids.tolist(), logprobs.gather(1, ids[:, None])[:, 0].tolist()

@@ -4,12 +4,14 @@ from dataclasses import dataclass, field
 import anyio
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from transformers import Gemma2Config, Gemma2ForCausalLM, MistralConfig, MistralForCausalLM
 
 from mcp_rl.errors import ContextOverflow, EngineError
 from mcp_rl.inference.engine import Completion, Sampling
 from mcp_rl.inference.local import LocalEngine
 from mcp_rl.inference.policy import fingerprint_of
+from mcp_rl.learning.adapter import merged_weights
 from tests.inference.models import STOP, VOCABULARY, plain_logprobs, prompt, tiny_model
 
 
@@ -93,13 +95,13 @@ async def test_greedy_is_what_transformers_generates() -> None:
 
 @pytest.mark.parametrize("kind", ["qwen2", "llama"])
 async def test_an_episode_is_the_same_bit_by_bit_alone_and_among_others(kind: str) -> None:
-    model, episodes, sampling = tiny_model(kind), mixed_episodes(50), Sampling(max_tokens=20)
+    model, episodes, sampling = tiny_model(kind), mixed_episodes(40), Sampling(max_tokens=12)
     async with LocalEngine(model, stop_token_ids=[STOP]) as engine:
         if engine.gang:
             pytest.skip("results depend on the batch on this machine, and the engine has found that out")
         together = await play_all(engine, episodes, sampling, between=lambda turn: 0.003 * turn)
     async with LocalEngine(model, stop_token_ids=[STOP]) as engine:
-        for seed in [0, 1, 2, 6, 17, 31, 49]:
+        for seed in [0, 1, 2, 6, 17, 31, 39]:
             assert (await play(engine, seed, episodes[seed], sampling)) == together[seed]
 
 
@@ -134,7 +136,7 @@ async def test_tokens_are_drawn_as_often_as_their_probability_says() -> None:
     with torch.no_grad():
         model.lm_head.weight.mul_(0.5)
     opening = prompt()
-    count = 3000
+    count = 2000
     async with LocalEngine(model, stop_token_ids=[STOP], max_rows=1000) as engine:
         played = await play_all(engine, {seed: [opening] for seed in range(count)}, Sampling(max_tokens=1))
         with torch.no_grad():
@@ -204,6 +206,51 @@ async def test_a_new_policy_is_sampled_and_stamped_and_old_keys_are_never_used()
     mixture = tiny_model(seed=0)
     mixture.load_state_dict(attention, strict=False)
     assert partly.turns[0].logprobs == pytest.approx(plain_logprobs(mixture, partly.ids)[-6:].tolist(), abs=1e-5)
+
+
+@pytest.mark.parametrize("engine_first", [True, False])
+async def test_merged_lora_weights_are_sampled_and_the_adapter_is_left_out(engine_first: bool) -> None:
+    model = tiny_model()
+    opening = prompt()
+    engine = LocalEngine(model, stop_token_ids=[STOP])
+    before = plain_logprobs(model, opening)
+    lora = LoraConfig(r=4, lora_alpha=8, target_modules=["q_proj", "down_proj"], task_type="CAUSAL_LM")
+    adapted = get_peft_model(model, lora).eval()
+    for name, parameter in adapted.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.1)
+    engine = engine if engine_first else LocalEngine(adapted, stop_token_ids=[STOP])
+    async with engine:
+        base = await play(engine, 1, [opening], Sampling(max_tokens=5))
+        await engine.load_policy(merged_weights(adapted), 1)
+        trained = await play(engine, 1, [opening], Sampling(max_tokens=5))
+    with adapted.disable_adapter():
+        assert torch.equal(plain_logprobs(adapted, opening), before)
+        assert base.turns[0].logprobs == pytest.approx(plain_logprobs(adapted, base.ids)[-5:].tolist(), abs=1e-5)
+    assert trained.turns[0].logprobs == pytest.approx(plain_logprobs(adapted, trained.ids)[-5:].tolist(), abs=1e-5)
+    assert trained.turns[0].logprobs != base.turns[0].logprobs
+
+
+async def test_bfloat16_is_sampled_too() -> None:
+    model = tiny_model().to(torch.bfloat16)
+    async with LocalEngine(model, stop_token_ids=[STOP]) as engine:
+        played = await play_all(engine, mixed_episodes(10), Sampling(max_tokens=4))
+    off = []
+    for episode in played.values():
+        reference = plain_logprobs(model, episode.ids)
+        off += [abs(logprob - reference[place - 1].item()) for place, logprob in episode.logprobs.items()]
+    assert sum(off) / len(off) < 0.1
+
+
+async def test_turns_join_a_batch_that_is_running() -> None:
+    engine = LocalEngine(tiny_model(window=2000), stop_token_ids=[], gang=False)
+    async with engine, anyio.create_task_group() as group:
+        group.start_soon(play, engine, 1, [prompt()], Sampling(max_tokens=1500))
+        await anyio.sleep(0.05)
+        with anyio.fail_after(20):
+            await play(engine, 2, [prompt()], Sampling(max_tokens=3))
+        assert 0 < engine.stats.steps < 1000
+        group.cancel_scope.cancel()
 
 
 async def test_a_turn_ends_under_the_policy_it_began_with() -> None:
@@ -295,6 +342,9 @@ async def test_closing_the_engine_answers_the_turns_that_wait() -> None:
     assert len(failures) == 3 and "closed" in str(failures[0])
     with pytest.raises(EngineError, match="closed"):
         await play(engine, 1, [prompt()], Sampling())
+    with pytest.raises(EngineError, match="only once"):
+        async with engine:
+            pass
 
 
 async def test_a_failure_in_the_engine_reaches_every_caller_and_later_turns_work() -> None:
@@ -319,7 +369,7 @@ async def test_the_event_loop_stays_live_while_the_engine_samples() -> None:
 
     async with LocalEngine(tiny_model(), stop_token_ids=[]) as engine, anyio.create_task_group() as group:
         group.start_soon(heartbeat)
-        await play(engine, 1, [prompt()], Sampling(max_tokens=200))
+        await play(engine, 1, [prompt()], Sampling(max_tokens=60))
         group.cancel_scope.cancel()
     assert beats > 10
 
