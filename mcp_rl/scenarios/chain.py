@@ -11,6 +11,7 @@ import random
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from mcp_rl.scenarios.answer import Answer, call_key
@@ -24,7 +25,7 @@ _FIRST_USES = 3
 """How many lookups may start from one call: more would tie most of the scenarios together when they are split."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Outcome:
     """A call that succeeded, and what it gave."""
 
@@ -33,12 +34,12 @@ class Outcome:
     text: str
     answer: Answer
 
-    @property
+    @cached_property
     def key(self) -> str:
         return call_key(self.tool, self.arguments)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Link:
     """The second call of a value chain: its real arguments, and the same with the value spoken of."""
 
@@ -94,9 +95,10 @@ def readable(value: Any) -> bool:
 def lookups(outcomes: Sequence[Outcome], random: random.Random) -> Iterator[tuple[Outcome, Outcome]]:
     """Pairs where a text argument of the second call stands in the result of the first, tools in turn."""
     by_tools: dict[tuple[str, str], list[tuple[Outcome, Outcome]]] = defaultdict(list)
-    for first in outcomes:
-        for second in outcomes:
-            if first.key != second.key and _found_in(second.arguments, first):
+    for second in outcomes:
+        texts = [value for value in second.arguments.values() if isinstance(value, str)]
+        for first in outcomes if texts else ():
+            if first is not second and _found_in(texts, first):
                 by_tools[first.tool, second.tool].append((first, second))
     yield from _in_turn(by_tools, random)
 
@@ -121,13 +123,13 @@ def _in_turn(
         queues = [queue for queue in queues if queue]
 
 
-def _found_in(arguments: dict[str, Any], first: Outcome) -> bool:
+def _found_in(texts: Sequence[str], first: Outcome) -> bool:
+    """Whether one of the texts, for a path its last part, can be read in the first's result and was not given to it."""
     known = set(map(str, first.arguments.values()))
-    for value in arguments.values():
-        if isinstance(value, str) and value not in known:
-            name = posixpath.basename(value) if value.startswith("/") else value
-            if len(name) >= 4 and name in first.text:
-                return True
+    for text in texts:
+        name = posixpath.basename(text) if text.startswith("/") else text
+        if len(name) >= 4 and name in first.text and text not in known:
+            return True
     return False
 
 

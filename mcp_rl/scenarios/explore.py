@@ -43,7 +43,9 @@ _PROBES = 4
 _DEADLINE = 3.0
 """Seconds: a tool that takes longer is no use to a learner that calls it thousands of times."""
 _ALIKE = 4
-"""Calls of one tool that may have the same text as their result; numbers may come as often as they do."""
+"""Calls of one tool that may have the same result, where its other results are rarer."""
+_TWICE_EVERY = 4
+"""Each of a tool's first calls is made twice, later every fourth: one that answers differently gives the tool away."""
 _DRY_WAVES = 4
 """Waves without a new result after which a tool is taken to have no more to give."""
 _CLOCK_TICK = 1.1
@@ -64,7 +66,7 @@ async def explore(
     """Up to `count` distinct scenarios, each with a reference solution that was executed just now.
 
     Fewer are returned where the server has no more to offer. Raises ScenarioError where no tool may be called or no
-    call succeeds, ServerFault where the server fails throughout.
+    call gives a lasting result, ServerFault where the server is lost.
     """
     dropped: set[str] = set()
     while True:
@@ -72,6 +74,8 @@ async def explore(
         scenarios = await exploration.run(count)
         if not exploration.unfit:
             return scenarios
+        if exploration.fault and not connection.alive:
+            raise exploration.fault
         # Whether a clock is caught out early or late is chance. Starting again without that tool is not.
         dropped |= exploration.unfit
 
@@ -113,8 +117,15 @@ class _Progress:
     random: random.Random
     outcomes: list[Outcome] = field(default_factory=list)
     proposed: int = 0
+    texts: Counter[str] = field(default_factory=Counter)
+    """How often each result has come."""
     dry: int = 0
     done: bool = False
+
+    def common(self, text: str) -> float:
+        """How often a result has come, beyond twice its fair share of this tool's results."""
+        fair = len(self.outcomes) / max(1, len(self.texts))
+        return self.texts[text] if self.texts[text] >= 2 * fair else 0
 
 
 @dataclass(frozen=True)
@@ -136,6 +147,7 @@ class _Exploration:
         self._connection, self._schemas = connection, schemas
         self._server, self._params, self._seed = server, params, seed
         self._random = random.Random(seed)
+        self._dropped = dropped
         free = explorable(connection.tools, server.isolation)
         self._tools = [tool for tool in free if tool.name not in dropped]
         if not free:
@@ -153,10 +165,11 @@ class _Exploration:
             for tool in self._tools
         }
         self._seen: set[str] = set()
+        self._called: Counter[str] = Counter()
         self.unfit: set[str] = set()
         """Tools that turned out to be slow, or to answer the same call in different ways."""
         self._limiter = anyio.CapacityLimiter(_IN_FLIGHT)
-        self._fault: ServerFault | None = None
+        self.fault: ServerFault | None = None
         self._started = anyio.current_time()
         self._wording = Wording(connection.tools, schemas.to_openai, server.phrases)
 
@@ -171,10 +184,14 @@ class _Exploration:
             return []
         outcomes = [o for progress in self._progress.values() for o in progress.outcomes]
         if not outcomes:
-            if self._fault:
-                raise self._fault
-            raise ScenarioError(f"No call of the tools of {self._server.name!r} succeeded with sampled arguments.")
+            raise ScenarioError(self._why_nothing())
         return self._compose(count, two, outcomes, links)
+
+    def _why_nothing(self) -> str:
+        problem = f"Nothing can be asked of the server {self._server.name!r}: "
+        if self._dropped:
+            problem += f"{', '.join(sorted(self._dropped))} fail, take too long or answer the same call differently; "
+        return problem + "no other call that was tried gave a result. Write scenarios for it yourself."
 
     # Calling
 
@@ -236,9 +253,9 @@ class _Exploration:
             progress = self._progress[name]
             self._pool.observe(draw.arguments, result.text)
             answer = self._answer(result.text, draw.arguments)
-            alike = sum(other.text == result.text for other in progress.outcomes)
-            if not holds_secret(result.text) and (answer.kind == "number" or alike < _ALIKE):
+            if not holds_secret(result.text) and progress.common(result.text) < _ALIKE:
                 found[name] += 1
+                progress.texts[result.text] += 1
                 progress.outcomes.append(Outcome(name, draw.arguments, result.text, answer))
         for name in dict.fromkeys(name for name, _ in proposals):
             progress = self._progress[name]
@@ -250,24 +267,28 @@ class _Exploration:
     async def _call_all(self, calls: Sequence[tuple[str, dict[str, Any]]]) -> list[_Result | None]:
         results: list[_Result | None] = [None] * len(calls)
 
-        async def one(index: int, name: str, arguments: dict[str, Any]) -> None:
+        async def one(index: int, name: str, arguments: dict[str, Any], twice: bool) -> None:
             async with self._limiter:
-                results[index] = await self._call(name, arguments)
+                results[index] = await self._call(name, arguments, twice)
 
         async with anyio.create_task_group() as tasks:
             for index, (name, arguments) in enumerate(calls):
-                tasks.start_soon(one, index, name, arguments)
+                called = self._called[name]
+                self._called[name] += 1
+                tasks.start_soon(one, index, name, arguments, called < _WAVE or called % _TWICE_EVERY == 0)
         return results
 
-    async def _call(self, name: str, arguments: dict[str, Any]) -> _Result | None:
-        """What the tool said, and whether it says so twice; None where it reported an error or failed."""
+    async def _call(self, name: str, arguments: dict[str, Any], twice: bool) -> _Result | None:
+        """What the tool said, and whether it says so `twice`; None where it reported an error or failed."""
         try:
             first = await self._connection.call(name, arguments, deadline=_DEADLINE)
             if first.is_error:
                 return None
+            if not twice:
+                return _Result(first.text, True)
             second = await self._connection.call(name, arguments, deadline=_DEADLINE)
         except ServerFault as fault:
-            self._fault = fault
+            self.fault = fault
             self.unfit.add(name)
             return None
         return _Result(first.text, not second.is_error and second.text == first.text)
