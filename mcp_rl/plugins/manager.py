@@ -9,6 +9,7 @@ import importlib
 import importlib.util
 import logging
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -196,6 +197,6 @@ def _place(error: BaseException, where: str) -> str:
     """The plugin's file and line that raised, as far as the traceback tells."""
     here = Path(__file__).parent
     frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if "importlib" not in f.filename and "pluggy" not in f.filename]
+    own = [f for f in frames if not f.filename.startswith("<") and not re.search(r"\b(importlib|pluggy)\b", f.filename)]
     own = [f for f in own if here not in Path(f.filename).parents]
     return f"{own[-1].filename}, line {own[-1].lineno}" if own else where

@@ -26,46 +26,66 @@ def complaint(errors: Sequence[ValidationError], arguments: Sequence[str]) -> st
             if error.validator == kind and isinstance(error.instance, dict):
                 return _unknown(error, arguments) if kind == "additionalProperties" else _missing(error)
     error = best_match(iter(errors), key=relevance)
-    return _sentence(error) if error is not None else "The arguments do not fit the tool's schema."
+    if error is None:
+        return "The arguments do not fit the tool's schema."
+    if error.parent is not None and error.validator == "type" and not error.relative_path:
+        error = error.parent  # the sentence about one choice of several would hide the others
+    return _sentence(error)
 
 
 def _unknown(error: ValidationError, arguments: Sequence[str]) -> str:
-    unknown = [name for name in error.instance if name not in (error.schema.get("properties") or {})]
-    return f"Unknown argument {unknown[0]!r}; {_known(arguments)}." if unknown else _sentence(error)
-
-
-def _known(arguments: Sequence[str]) -> str:
-    return f"the arguments are {', '.join(arguments)}" if arguments else "the tool takes no arguments"
+    unknown = _not_in_schema(error)
+    known = f"the arguments are {', '.join(arguments)}" if arguments else "the tool takes no arguments"
+    return f"Unknown argument {unknown[0]!r}; {known}." if unknown else f"The arguments do not fit: {error.message}."
 
 
 def _missing(error: ValidationError) -> str:
-    missing = [name for name in error.validator_value if name not in error.instance]
-    where = f" in {_path(error)!r}" if error.absolute_path else ""
-    given = next((name for name in error.instance if name not in (error.schema.get("properties") or {})), None)
-    hint = f"; there is no argument {given!r}" if given is not None and not where else ""
-    return f"Missing argument {missing[0]!r}{where}{hint}."
+    required: Any = error.validator_value
+    missing = [name for name in required if name not in _given(error)]
+    if error.absolute_path:
+        return f"Missing argument {missing[0]!r} in {_path(error)!r}."
+    unknown = _not_in_schema(error)
+    hint = f"; there is no argument {unknown[0]!r}" if unknown else ""
+    return f"Missing argument {missing[0]!r}{hint}."
+
+
+def _given(error: ValidationError) -> list[str]:
+    value: Any = error.instance
+    return list(value)
+
+
+def _not_in_schema(error: ValidationError) -> list[str]:
+    schema: Any = error.schema
+    return [name for name in _given(error) if name not in (schema.get("properties") or {})]
 
 
 def _sentence(error: ValidationError) -> str:
     name, got = f"Argument {_path(error)!r}", _shown(error.instance)
+    rule: Any = error.validator_value
+    schema: Any = error.schema
     match error.validator:
+        case "anyOf" | "oneOf" if all("type" in choice for choice in rule):
+            return f"{name} must be {_kinds([choice['type'] for choice in rule])}, not {got}."
         case "type":
-            kinds = [error.validator_value] if isinstance(error.validator_value, str) else error.validator_value
-            return f"{name} must be {' or '.join(_TYPES.get(kind, str(kind)) for kind in kinds)}, not {got}."
+            return f"{name} must be {_kinds([rule] if isinstance(rule, str) else rule)}, not {got}."
         case "enum":
-            return f"{name} must be one of {', '.join(map(_shown, error.validator_value))}, not {got}."
+            return f"{name} must be one of {', '.join(map(_shown, rule))}, not {got}."
         case "const":
-            return f"{name} must be {_shown(error.validator_value)}, not {got}."
+            return f"{name} must be {_shown(rule)}, not {got}."
         case "minimum":
-            return f"{name} must be at least {error.validator_value}, not {got}."
+            return f"{name} must be at least {rule}, not {got}."
         case "maximum":
-            return f"{name} must be at most {error.validator_value}, not {got}."
+            return f"{name} must be at most {rule}, not {got}."
         case "required":
             return _missing(error)
         case "additionalProperties":
-            return _unknown(error, list(error.schema.get("properties") or {}))
+            return _unknown(error, list(schema.get("properties") or {}))
     message = error.message if len(error.message) <= 200 else f"it does not fit {error.validator!r}"
     return f"{name}: {message}." if error.absolute_path else f"The arguments do not fit: {message}."
+
+
+def _kinds(types: Sequence[Any]) -> str:
+    return " or ".join(_TYPES.get(str(kind), str(kind)) for kind in types)
 
 
 def _path(error: ValidationError) -> str:

@@ -80,7 +80,8 @@ class ToolSchemas:
         except (referencing.exceptions.Unresolvable, re.error, RecursionError, TypeError, ValueError) as error:
             log.debug("Arguments of %s were not checked: %s", openai_name, error)
             return None
-        return complaint(errors, list(validator.schema.get("properties", {}))) if errors else None
+        known = list(self.tool(openai_name).input_schema.get("properties") or {})
+        return complaint(errors, known) if errors else None
 
     def _function(self, tool: Tool) -> dict[str, Any]:
         parameters = {"type": "object", "properties": {}} | inlined(tool.input_schema, tool.name)

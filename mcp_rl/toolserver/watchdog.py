@@ -137,7 +137,7 @@ def _signal_all(child: int, number: int) -> None:
 
 
 def _descendants(child: int) -> list[int]:
-    """Living processes below this one; where there is no /proc, the command if it lives."""
+    """Processes below this one, those not yet reaped included; where there is no /proc, the command if it lives."""
     if not _HAS_PROC:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(child, 0)
@@ -147,9 +147,8 @@ def _descendants(child: int) -> list[int]:
     for name in os.listdir("/proc"):  # noqa: PTH208
         if name.isdigit():
             with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as stat:  # noqa: PTH123
-                state, parent = stat.read().rpartition(b")")[2].split()[:2]
-                if state not in (b"Z", b"X"):
-                    children.setdefault(int(parent), []).append(int(name))
+                parent = stat.read().rpartition(b")")[2].split()[1]
+                children.setdefault(int(parent), []).append(int(name))
     found, queue = [], [os.getpid()]
     while queue:
         below = children.get(queue.pop(), [])

@@ -1,6 +1,6 @@
 """Exact arithmetic with limits, and how numbers come in and go out."""
 
-from decimal import Context, Decimal, Inexact, localcontext
+from decimal import Context, Decimal, Inexact, InvalidOperation, localcontext
 from fractions import Fraction
 from math import isfinite, isqrt, log10
 from typing import Any
@@ -26,9 +26,22 @@ def exact(name: str, value: Any) -> Fraction:
     """The number that was written: the float 0.1 is one tenth."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise CalculatorError(f"{name} must be a number, not {value!r}.")
+    if isinstance(value, int):
+        return within_limits(Fraction(value))
     if not isfinite(value):
         raise CalculatorError(f"{name} is not a finite number.")
-    return within_limits(Fraction(value) if isinstance(value, int) else Fraction(repr(value)))
+    return within_limits(Fraction(repr(value)))
+
+
+def literal(text: str) -> Fraction:
+    """The exact value of a decimal as it is written, such as 0.1 or 2.5e-3."""
+    try:
+        value = Decimal(text)
+    except InvalidOperation:
+        raise CalculatorError(f"Cannot read the number {text}.") from None
+    if value and abs(value.adjusted()) > MAX_DIGITS:  # before its digits are written out
+        raise CalculatorError(_OVERFLOW if value.adjusted() > 0 else _UNDERFLOW)
+    return within_limits(Fraction(value))
 
 
 def within_limits(value: Fraction) -> Fraction:

@@ -5,7 +5,7 @@ import operator
 from collections.abc import Callable
 from fractions import Fraction
 
-from arithmetic import CalculatorError, divide, exact, power, square_root, within_limits
+from arithmetic import CalculatorError, divide, exact, literal, power, square_root, within_limits
 
 MAX_CHARACTERS = 200
 MAX_DEPTH = 100
@@ -58,7 +58,7 @@ def _value(node: ast.expr, source: str, depth: int) -> Fraction:
         case ast.Constant(value=int() as number):
             return exact("The number", number)
         case ast.Constant(value=float()):
-            return within_limits(Fraction(ast.get_source_segment(source, node) or "0"))
+            return literal(ast.get_source_segment(source, node) or "")
         case ast.UnaryOp(op=op, operand=operand) if type(op) in UNARY:
             return UNARY[type(op)](_value(operand, source, depth - 1))
         case ast.BinOp(left=left, op=op, right=right) if type(op) in BINARY:
