@@ -40,8 +40,10 @@ _WAVE = 16
 """Proposals for one tool in one wave."""
 _PROBES = 4
 """Proposals for one tool in the first wave, before anything is known about it."""
-_DEADLINE = 3.0
+_DEADLINE = 4.0
 """Seconds: a tool that takes longer is no use to a learner that calls it thousands of times."""
+_FAULTS = 3
+"""Calls without an answer after which a tool is given up; one or two may be the machine's fault."""
 _ALIKE = 4
 """Calls of one tool that may have the same result, where its other results are rarer."""
 _TWICE_EVERY = 4
@@ -166,6 +168,7 @@ class _Exploration:
         }
         self._seen: set[str] = set()
         self._called: Counter[str] = Counter()
+        self._faults: Counter[str] = Counter()
         self.unfit: set[str] = set()
         """Tools that turned out to be slow, or to answer the same call in different ways."""
         self._limiter = anyio.CapacityLimiter(_IN_FLIGHT)
@@ -289,7 +292,9 @@ class _Exploration:
             second = await self._connection.call(name, arguments, deadline=_DEADLINE)
         except ServerFault as fault:
             self.fault = fault
-            self.unfit.add(name)
+            self._faults[name] += 1
+            if self._faults[name] >= _FAULTS:
+                self.unfit.add(name)
             return None
         return _Result(first.text, not second.is_error and second.text == first.text)
 
