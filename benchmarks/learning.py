@@ -180,8 +180,8 @@ def main() -> None:
         "threads": torch.get_num_threads(),
     }
     for name, shape in list(shapes.items())[: options.shapes]:
-        print(name, file=sys.stderr)
         report[name] = measure(episodes(*shape), options.repeats)
+        print(name, json.dumps(report[name]["cpu_seconds"]), file=sys.stderr)
     report["peak_rss_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(json.dumps(report, indent=2))
 
