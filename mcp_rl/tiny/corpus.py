@@ -138,6 +138,7 @@ def _mended(rng: random.Random, tools: Sequence[RandomTool]) -> list[Turn]:
 def _break(rng: random.Random, call: Call, tools: Sequence[RandomTool]) -> tuple[str, str]:
     """A turn that should have been this call, and what the model is told about it."""
     arguments = dict(call.arguments)
+    told: tuple[str, ...]
     kind = rng.random()
     if kind < 0.3 and arguments:
         name = rng.choice(list(arguments))
