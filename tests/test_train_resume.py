@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -78,9 +79,21 @@ def command(ground: Path, name: str, *more: str) -> list[str]:
     ]
 
 
+STARTED: "list[subprocess.Popen[str]]" = []
+
+
+@pytest.fixture(autouse=True, scope="module")
+def nothing_is_left() -> Iterator[None]:
+    """A test that fails halfway leaves no run behind."""
+    yield
+    for process in STARTED:
+        process.kill()
+        process.wait()
+
+
 def start(ground: Path, name: str, *more: str) -> "subprocess.Popen[str]":
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    return subprocess.Popen(
+    process = subprocess.Popen(
         command(ground, name, *more),
         cwd=ground,
         env=environment,
@@ -88,6 +101,8 @@ def start(ground: Path, name: str, *more: str) -> "subprocess.Popen[str]":
         stderr=subprocess.PIPE,
         text=True,
     )
+    STARTED.append(process)
+    return process
 
 
 def finish(process: "subprocess.Popen[str]") -> tuple[str, str]:
@@ -180,3 +195,14 @@ def test_every_training_scenario_is_used_once_before_any_comes_again(uninterrupt
     assert train == 7 and len(used) >= 2 * train
     for epoch in range(len(used) // train):
         assert len(set(used[epoch * train : (epoch + 1) * train])) == train
+
+
+def test_a_run_whose_reader_has_gone_ends(ground: Path) -> None:
+    """A progress bar that could not be written kept its lock, and the process hung at its exit."""
+    process = start(ground, "unread")
+    assert process.stdout is not None and process.stderr is not None
+    while not process.stderr.readline().startswith("Scenarios:"):
+        """The next thing is to load the base model."""
+    process.stderr.close()
+    process.stdout.close()
+    assert process.wait(timeout=400) == 1

@@ -17,6 +17,7 @@ import anyio
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils.logging import disable_progress_bar
 
 from mcp_rl.backends.result import TrainResult
 from mcp_rl.chat.hermes import ChatFormat
@@ -48,6 +49,7 @@ def base_location(name: str) -> str:
 def load_base(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """A base model and its tokenizer, float32 on a CPU. Raises ConfigError where there is none of that name."""
     location, cuda = base_location(name), torch.cuda.is_available()
+    disable_progress_bar()  # type: ignore[no-untyped-call]  # where its reader has gone, tqdm hangs at exit
     try:
         tokenizer = AutoTokenizer.from_pretrained(location)
         model: Any = AutoModelForCausalLM.from_pretrained(location, dtype="auto" if cuda else torch.float32)
