@@ -144,7 +144,7 @@ class Batch:
 
     def step(self) -> list[Row]:
         """Sample one more token for every active row; returns those that ended."""
-        rows = self._sampled_rows()
+        rows = self.sampled_rows()
         ids, positions, own = zip(*((r.ids[-1], len(r.ids) - 1, len(r.ids) - 1 - r.start) for r in rows), strict=True)
         longest = max(own) + 1
         self._longest = max(self._longest, longest)
@@ -163,7 +163,8 @@ class Batch:
         self.stats.steps += 1
         return self._sample(rows, logits[: len(rows)])
 
-    def _sampled_rows(self) -> list[Row]:
+    def sampled_rows(self) -> list[Row]:
+        """The rows that are being sampled, in slot order."""
         return [row for row in self._slots[: self.active] if row is not None]
 
     def _decode_plan(self, own: list[int], longest: int) -> Plan:
@@ -174,7 +175,7 @@ class Batch:
         mask = torch.zeros(count, 1, length, device=shape.device)
         mask.masked_fill_(torch.arange(length, device=shape.device) > last[:, None, None], -torch.inf)
         if self._groups is None:
-            self._groups = group_trunks([(row.trunk, 1) for row in self._sampled_rows()], shape.device)
+            self._groups = group_trunks([(row.trunk, 1) for row in self.sampled_rows()], shape.device)
         write = lines + last.repeat_interleave(shape.kv_heads)
         return Plan(store, count, write, mask, length, self._groups)
 
