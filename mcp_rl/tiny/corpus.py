@@ -23,7 +23,7 @@ from mcp_rl.tiny.tools import (
     random_toolset,
 )
 
-SYNONYM_NOISE = 0.4
+SYNONYM_NOISE = 0.75
 """Share of requests with a known synonym that are labelled with another fitting tool."""
 
 
@@ -86,8 +86,10 @@ def _chained(rng: random.Random, tools: Sequence[RandomTool]) -> list[Turn]:
         spoken = rng.choice(_RESULT_WORDS)
         clause, call = _request(rng, rng.choice(later), tools, carried=(spoken, result))
         clause = clause if rng.random() < 0.5 else clause[:1].lower() + clause[1:]
-        body = request.rstrip(".?!:")
         link = rng.choice(_LINKS)
+        body = request.rstrip(".?!:")
+        if request.endswith("?") and rng.random() < 0.6:
+            body, link = request, rng.choice((" Then ", " Then ", " After that, ", " Next, ", " And then "))
         clause = clause[:1].upper() + clause[1:] if link.endswith(". ") else clause
         request = (
             rng.choice(("First ", "Start: ", "")) + body + link + clause if rng.random() < 0.2 else body + link + clause
@@ -251,7 +253,7 @@ def _fill(rng: random.Random, frame: str, tool: RandomTool, named: str, listed: 
 
 def _vague(rng: random.Random, tool: RandomTool, words: list[str]) -> str:
     """A request that says what is wanted in words of its own: a synonym, or words that explain nothing."""
-    synonym = rng.choice(tool.synonyms) if rng.random() < 0.6 else rng.choice(_STRANGE)
+    synonym = rng.choice((*tool.synonyms, tool.words)) if rng.random() < 0.6 else rng.choice(_STRANGE)
     frames: tuple[str, ...]
     if tool.family == "expression":
         frames = ("{s} {x}", "{s} {x}.", "What is {x}?", "{x}", "{x} = ?", "Please {s} {x}.", "{s}: {x}", "How much is {x}?",
@@ -268,12 +270,26 @@ def _vague(rng: random.Random, tool: RandomTool, words: list[str]) -> str:
                   "If I {s} {x} {t} {y}, what do I get?", "What do you get when {x} is {s} {t} {y}?", "{x} and {y} {s}",
                   "{x} {t} {y} {s}, what is it?", "Compute {x} {s} {y}.", "Tell me {x} {s} {y}.", "{s} {t} {x} {j}: {y}.",
                   "Work out {x} {s} {y}.", "There are {x} {j}; {y} {s}.", "{x} {j} {t} {y} {j}.")  # fmt: skip
-    frame = rng.choice(frames)
+    frame = rng.choice(frames) if rng.random() < 0.5 else _invented(rng, len(words))
     parts = {"{s}": synonym, "{t}": rng.choice(_PREPOSITIONS), "{j}": rng.choice(NOUNS) + "s", "{x}": words[0]}
     parts["{y}"] = words[-1]
     for mark, text in parts.items():
         frame = frame.replace(mark, text)
     return frame[:1].upper() + frame[1:] if rng.random() < 0.7 else frame
+
+
+def _invented(rng: random.Random, values: int) -> str:
+    """A frame of words that say nothing, around one or two values; sometimes two sentences, sometimes a question."""
+
+    def some(most: int) -> str:
+        return " ".join(
+            rng.choice(rng.choice((_PLAIN_WORDS, _PLAIN_WORDS, _STRANGE))) for _ in range(rng.randrange(most + 1))
+        )
+
+    middle = some(4) or rng.choice(_PREPOSITIONS)
+    frame = f"{some(6)} {{x}} {middle} {{y}} {some(5)}" if values > 1 else f"{some(7)} {{x}} {some(5)}"
+    frame = frame.strip() + rng.choice((".", ".", "?", "?", ""))
+    return f"{frame.rstrip('?')} {some(4).capitalize()}?" if frame.endswith(".") and rng.random() < 0.25 else frame
 
 
 def _named(rng: random.Random, spoken: dict[str, str]) -> str:
@@ -312,6 +328,12 @@ _RESULT_WORDS = ("the result", "the result", "the result", "that", "it", "the an
 _PREPOSITIONS = ("and", "from", "by", "with", "to", "into", "of", "for", "than", "away from", "on", "off", "out of")
 _STRANGE = (*NOUNS, *FILLER, *NAMES, "away", "out", "up", "more", "less", "worth", "per", "side", "area", "long", "part",
             "whole", "bigger", "smaller", "leave", "left", "goes", "times", "of", "groups of", "shared among")  # fmt: skip
+
+
+_PLAIN_WORDS = """a an the of to in for with and or by from on at is are was be it its that this what which who how much many
+do does did can will would should please now I have had get got give take make makes made come comes start end find work
+out up down away on off into there here my me you we need want tell is left more less when where one them each itself
+so if go together put has""".split()
 
 
 def _small_talk(rng: random.Random) -> str:
@@ -353,6 +375,8 @@ def _is_number(text: str) -> bool:
 
 
 def _number_result(rng: random.Random) -> str:
+    if rng.random() < 0.015:
+        return "".join(rng.choice("0123456789") for _ in range(rng.randrange(14, 90)))
     return random_result(rng) if rng.random() < 0.6 else random_number(rng)
 
 
