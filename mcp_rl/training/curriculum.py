@@ -1,10 +1,11 @@
 """Which scenarios a step trains on.
 
-Every scenario is used once per epoch: none is skipped, none comes twice before all others have come. The order inside
-an epoch is free, so what is likely to teach something comes first: a group whose rollouts all succeed or all fail has
-no gradient. In the first epoch, where nothing is known, the order is a plain shuffle.
+In the first epoch, where nothing is known, every scenario comes once, in a plain shuffle. In a later epoch every
+scenario that was not always solved comes once, and of those that were one in four, since a group whose rollouts all
+succeed has no gradient; which ones is drawn anew each time, so none is forgotten. What was sometimes solved comes first.
 """
 
+import math
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -12,6 +13,10 @@ from typing import Any
 from mcp_rl.rollout import derive_seed
 from mcp_rl.scenario import McpScenario
 from mcp_rl.trajectory import TrajectoryGroup
+
+
+SOLVED_SHARE = 0.25
+"""Share of the always solved scenarios that an epoch looks at again."""
 
 
 class Curriculum:
@@ -36,9 +41,10 @@ class Curriculum:
         taken: list[str] = []
         count = min(count, len(self._scenarios))
         while len(taken) < count:
-            if not self._waiting:
-                self._begin_epoch()
             fresh = [name for name in self._waiting if name not in taken][: count - len(taken)]
+            if not fresh:
+                self._begin_epoch(everything=bool(self._waiting))
+                continue
             self._waiting = [name for name in self._waiting if name not in fresh]
             taken += fresh
         return [self._scenarios[name] for name in taken]
@@ -50,15 +56,18 @@ class Curriculum:
             if outcomes:
                 self._pass_rates[group.scenario.id] = sum(outcomes) / len(outcomes)
 
-    def _begin_epoch(self) -> None:
+    def _begin_epoch(self, *, everything: bool) -> None:
+        """`everything`: take all the solved ones too, since all that an epoch would have is in this step already."""
         self._epoch += 1
         order = list(self._scenarios)
-        random.Random(derive_seed("epoch", self._seed, self._epoch)).shuffle(order)
-        self._waiting = sorted(order, key=self._rank)
+        rng = random.Random(derive_seed("epoch", self._seed, self._epoch))
+        rng.shuffle(order)
+        solved = [name for name in order if self._pass_rates.get(name) == 1]
+        waiting = [name for name in order if self._pass_rates.get(name) != 1]
+        seen_again = math.ceil(SOLVED_SHARE * len(solved)) if waiting and not everything else len(solved)
+        self._waiting = sorted(waiting + solved[:seen_again], key=self._rank)
 
     def _rank(self, name: str) -> int:
-        """Sometimes solved, then never measured, then never solved, then always solved."""
+        """Sometimes solved, then never solved, then always solved; what was never measured stays where it is."""
         rate = self._pass_rates.get(name)
-        if rate is None:
-            return 1
-        return 2 if rate == 0 else 3 if rate == 1 else 0
+        return 0 if rate is None else 2 if rate == 0 else 3 if rate == 1 else 1
