@@ -8,6 +8,7 @@ step that was taken is kept.
 import functools
 import resource
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from mcp_rl.toolserver.connection import Deadlines
 from mcp_rl.toolserver.pool import Session, Sessions
 from mcp_rl.tracking.progress import Progress
 from mcp_rl.tracking.report import Headline, RunReport, TrainTotals, ValReport
-from mcp_rl.training.preparation import identify, prepare_scenarios
+from mcp_rl.training.preparation import check_inputs, identify, prepare_scenarios
 
 if TYPE_CHECKING:
     from mcp_rl.training.trainer import Trainer
@@ -46,10 +47,13 @@ async def run_training(config: RunConfig, *, fresh: bool = False, console: Conso
 
 
 async def _run(config: RunConfig, fresh: bool, console: Console) -> RunReport:
+    began = time.monotonic()
+    check_inputs(config)
     plugins = load_plugins(config.plugins)
     server = resolve_server(config.server, config.transport, plugins=plugins)
     with open_run(config.run_dir, fresh=fresh) as run:
         state = run.state()
+        earlier = state.progress.seconds
         if stored := run.identity():
             run.check(identify(config, server, stored.schema_hash))
         if report := _finished(run, state, config):
@@ -65,7 +69,7 @@ async def _run(config: RunConfig, fresh: bool, console: Console) -> RunReport:
                     await trainer.rescue()
                     raise
                 await trainer.measure_after()
-        report = _report(config, run, server, state)
+        report = _report(config, run, server, state, seconds=earlier + time.monotonic() - began)
         run.write_json(run.report.name, report.model_dump(mode="json"))
         return report
 
@@ -98,12 +102,14 @@ async def _prepared(setting: _Setting) -> AsyncIterator["Trainer"]:
         _greet(setting, session, params.transport)
         identity = identify(config, setting.server, session.schemas.hash)
         run.check(identity)
-        if run.identity() is None:
-            run.begin(identity, {"name": config.name, "project": config.project, "base_model": config.base_model})
         train, val = await prepare_scenarios(run, config, setting.server, params, session)
         progress.say(f"Scenarios: {len(train)} to train on, {len(val)} held out (train.jsonl, val.jsonl).")
         scoring = Scoring(config.judge, setting.plugins.verifiers)
         scoring.check([*train, *val])
+        if run.identity() is None:
+            run.save_scenarios("val", val)
+            run.save_scenarios("train", train)
+            run.begin(identity, {"name": config.name, "project": config.project, "base_model": config.base_model})
 
         from mcp_rl.backends.local import LocalBackend
         from mcp_rl.model import TrainableModel
@@ -163,7 +169,7 @@ def _limits(config: RunConfig) -> Limits:
     )
 
 
-def _report(config: RunConfig, run: RunDirectory, server: ToolServer, state: RunState) -> RunReport:
+def _report(config: RunConfig, run: RunDirectory, server: ToolServer, state: RunState, *, seconds: float) -> RunReport:
     from mcp_rl.evaluate import EvaluationResult
 
     before, after = EvaluationResult.model_validate(state.before), EvaluationResult.model_validate(state.after)
@@ -172,7 +178,7 @@ def _report(config: RunConfig, run: RunDirectory, server: ToolServer, state: Run
         server=server.name,
         base_model=config.base_model,
         step=state.step,
-        seconds=round(state.progress.seconds, 1),
+        seconds=round(seconds, 1),
         peak_rss_mb=round(_peak_rss_mb(), 1),
         val=ValReport(
             scenarios=after.scenarios,

@@ -2,7 +2,7 @@
 
 In the first epoch, where nothing is known, every scenario comes once, in a plain shuffle. In a later epoch every
 scenario that was not always solved comes once, and of those that were one in four, since a group whose rollouts all
-succeed has no gradient; which ones is drawn anew each time, so none is forgotten. What was sometimes solved comes first.
+succeed has no gradient; which ones is drawn anew each time. What was sometimes solved comes first.
 """
 
 import math
@@ -13,7 +13,6 @@ from typing import Any
 from mcp_rl.rollout import derive_seed
 from mcp_rl.scenario import McpScenario
 from mcp_rl.trajectory import TrajectoryGroup
-
 
 SOLVED_SHARE = 0.25
 """Share of the always solved scenarios that an epoch looks at again."""

@@ -1,12 +1,13 @@
 """What a run needs before its first rollout: its scenarios, and the certainty that it is the run it says it is."""
 
+import difflib
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from mcp_rl.config import TINY, RunConfig
-from mcp_rl.errors import ScenarioError
+from mcp_rl.errors import ConfigError, ScenarioError
 from mcp_rl.plugins.server import ToolServer
 from mcp_rl.run_directory import RunDirectory, RunIdentity
 from mcp_rl.scenario import McpScenario, ServerParams, read_scenarios
@@ -25,6 +26,44 @@ _WITHOUT_EFFECT = (
 
 _REVISION_BYTES = 16 * 2**20
 """Of each weight file; the tiny model's is smaller, and of a large one the first layers tell."""
+
+
+def check_inputs(config: RunConfig) -> None:
+    """What can be wrong with the user's own words and files, before a server is started or a run directory made.
+
+    Raises ConfigError for a base model that is not there, ScenarioError for a scenarios file that cannot be used.
+    """
+    if config.scenarios.file is not None:
+        read_scenarios(config.scenarios.file)
+    name, folder = config.base_model, Path(config.base_model).expanduser()
+    if name == TINY:
+        return
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise ConfigError(f"The folder {name} holds no config.json, so it is no base model.")
+    elif folder.is_absolute() or name.startswith("."):
+        raise ConfigError(f"There is no base model in {name}: there is no such folder.")
+    else:
+        _check_hub_model(name)
+
+
+def _check_hub_model(name: str) -> None:
+    import httpx
+    from huggingface_hub import HfApi, try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
+
+    nearest = difflib.get_close_matches(name, [TINY], cutoff=0.5)
+    hint = f"; did you mean {nearest[0]!r}?" if nearest else "; give a Hugging Face model or a folder with one."
+    try:
+        if not isinstance(try_to_load_from_cache(name, "config.json"), str):
+            HfApi().model_info(name, timeout=20)
+    except (HFValidationError, RepositoryNotFoundError) as error:
+        raise ConfigError(f"There is no base model {name!r}{hint}") from error
+    except (httpx.HTTPError, OSError) as error:
+        raise ConfigError(
+            f"The base model {name!r} is neither a folder nor in the local cache, and the model hub cannot be "
+            f"reached{hint}"
+        ) from error
 
 
 def identify(config: RunConfig, server: ToolServer, schema_hash: str) -> RunIdentity:
@@ -78,12 +117,12 @@ def _revision(base_model: str) -> str:
 async def prepare_scenarios(
     run: RunDirectory, config: RunConfig, server: ToolServer, params: ServerParams, session: Session
 ) -> tuple[list[McpScenario], list[McpScenario]]:
-    """Train and val scenarios: those of the run, else from the user's file, else made by exploring the server.
+    """Train and val scenarios: those of a run that has begun, else from the user's file, else made by exploring.
 
     Raises ScenarioError where there is not one of each.
     """
     train, val = run.scenarios("train"), run.scenarios("val")
-    if train is not None and val is not None:
+    if run.identity() is not None and train is not None and val is not None:
         return train, val
     if config.scenarios.file is not None:
         every = read_scenarios(config.scenarios.file)
@@ -97,8 +136,6 @@ async def prepare_scenarios(
             seed=config.seed,
         )
     train, val = divide(every, config)
-    run.save_scenarios("val", val)
-    run.save_scenarios("train", train)
     return train, val
 
 
