@@ -90,7 +90,6 @@ class Batch:
         self._free: deque[int] = deque()
         self._trunks: dict[tuple[int, ...], Trunk] = {}
         self._prompts = PromptIndex()
-        self._longest = 0
         self._groups: list[tuple[Trunk, Tensor | None]] | None = None
 
     @property
@@ -139,7 +138,6 @@ class Batch:
             self._copy(originals)
             place = {row: i for i, row in enumerate(firsts)}
             logits = logits[[place[originals.get(row, row)] for row in rows]]
-        self._longest = max(self._longest, *(len(row.ids) - row.start for row in rows))
         return self._sample(rows, logits)
 
     def step(self) -> list[Row]:
@@ -147,7 +145,6 @@ class Batch:
         rows = self.sampled_rows()
         ids, positions, own = zip(*((r.ids[-1], len(r.ids) - 1, len(r.ids) - 1 - r.start) for r in rows), strict=True)
         longest = max(own) + 1
-        self._longest = max(self._longest, longest)
         self._store.reserve(len(self._slots), longest)
         plan = self._decode_plan(list(own), longest)
         padding = [0] * (round_up(len(rows), TILE) - len(rows))
@@ -257,7 +254,8 @@ class Batch:
 
     def _swap(self, pairs: list[tuple[int, int]]) -> None:
         """Exchange the contents of disjoint pairs of slots."""
-        self._store.move([s for pair in pairs for s in pair], [s for a, b in pairs for s in (b, a)], self._longest)
+        length = max((self._stored(slot) for pair in pairs for slot in pair), default=0)
+        self._store.move([s for pair in pairs for s in pair], [s for a, b in pairs for s in (b, a)], length)
         there = dict(pairs) | {b: a for a, b in pairs}
         if not there:
             return
@@ -268,6 +266,13 @@ class Batch:
                     row.slot = slot
         self._prompts.exchange(there)
         self._free = deque(there.get(slot, slot) for slot in self._free)
+
+    def _stored(self, slot: int) -> int:
+        """Positions of a slot that somebody may still need: its row's, else those of a prompt that is kept there."""
+        if (row := self._slots[slot]) is not None:
+            return len(row.ids) - row.start
+        prompt = self._prompts.held_by(slot)
+        return len(prompt) - trunk_length(prompt, self._stops) if prompt else 0
 
     def _copy(self, originals: dict[Row, Row]) -> None:
         """Give rows what their leader has computed for the same ids."""

@@ -113,6 +113,10 @@ class PromptIndex:
     def find(self, prompt: tuple[int, ...]) -> int | None:
         return self._slots.get(prompt)
 
+    def held_by(self, slot: int) -> tuple[int, ...] | None:
+        """The prompt that a slot holds."""
+        return self._prompts.get(slot)
+
     def put(self, prompt: tuple[int, ...], slot: int) -> None:
         self.forget(slot)
         if (old := self._slots.get(prompt)) is not None:
