@@ -35,10 +35,12 @@ class ScenarioConfig(_Section):
 class RolloutConfig(_Section):
     """How a step's episodes are sampled, and the limits of each."""
 
-    groups_per_step: int = Field(default=8, ge=1)
-    """Scenarios in a step: eight tasks already steady the gradient."""
+    groups_per_step: int = Field(default=24, ge=1)
+    """Scenarios in a step: those that are solved already cost little."""
     group_size: int = Field(default=16, ge=2)
     """Rollouts of one scenario: finds a way that works 1 time in 10."""
+    probes: int = Field(default=4, ge=0)
+    """Rollouts of a scenario that are played first; where all of them succeed, its group ends there. 0: never."""
     temperature: float = Field(default=1.0, gt=0)
     """1 samples the policy as it is, so the ratio stays unbiased."""
     max_turns: int = Field(default=6, ge=1)
@@ -56,11 +58,9 @@ class RolloutConfig(_Section):
     deadline: float = Field(default=300.0, gt=0)
     """Seconds for one rollout; a late one is masked, not punished."""
     concurrency: int = Field(default=256, ge=1)
-    """Rollouts in flight: two steps' worth, so that refills overlap."""
+    """Rollouts in flight: most of a step."""
     max_exceptions: float = Field(default=0.1, ge=0, le=1)
     """Share of rollouts that may fault before a step stops."""
-    refills: int = Field(default=1, ge=0)
-    """Extra rounds of groups to replace those without variance."""
 
 
 class LoraConfig(_Section):
@@ -205,6 +205,7 @@ class RunConfig(_Section):
 LARGE_MODEL_PRESET: dict[str, Any] = {
     "steps": 100,
     "rollout": {
+        "groups_per_step": 8,
         "group_size": 8,
         "max_turns": 10,
         "max_turn_tokens": 1024,

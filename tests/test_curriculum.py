@@ -1,4 +1,4 @@
-"""Which scenarios come next: none is skipped, what teaches comes first, and the state continues it exactly."""
+"""Which scenarios come next: none is skipped, what is solved comes seldom, and the state continues it exactly."""
 
 import json
 
@@ -36,9 +36,8 @@ def test_later_epochs_have_what_is_not_solved_once_and_a_share_of_the_rest() -> 
     epoch(curriculum, solved)
     second = epoch(curriculum, solved)
     assert len(second) == len(set(second)) == 8 + 12 * SOLVED_SHARE
-    assert {solved[name] for name in second[:5]} == {2}
-    assert {solved[name] for name in second[5:8]} == {0}
-    assert set(epoch(curriculum, solved)[8:]) != set(second[8:])
+    assert {name for name in solved if solved[name] < 4} <= set(second)
+    assert set(epoch(curriculum, solved)) != set(second)
 
 
 def test_all_solved_means_all_come_again() -> None:

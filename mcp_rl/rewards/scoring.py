@@ -21,6 +21,11 @@ class Scoring:
         self._verifiers = verifiers
         self._verdicts = anyio.Semaphore(judge.concurrency)
 
+    @property
+    def at_once(self) -> bool:
+        """Whether a rollout's reward stands as soon as it ends, whatever else is in its group."""
+        return self._judge.model is None
+
     def check(self, scenarios: Sequence[McpScenario]) -> None:
         """Before anything is played. Raises ScenarioError that names a scenario which could not be scored."""
         needed = self._judge.model is None or self._judge.weight < 1

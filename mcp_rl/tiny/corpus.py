@@ -23,8 +23,8 @@ from mcp_rl.tiny.tools import (
     random_toolset,
 )
 
-SYNONYM_NOISE = 0.75
-"""Share of requests with a known synonym that are labelled with another fitting tool."""
+SYNONYM_NOISE = 0.9
+"""Share of requests in other words than a tool's own that are labelled with any fitting tool."""
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,8 @@ def _request(
     """A request and the call that it is labelled with. `carried` is a value that the request speaks of as, say, "the
     result": (the words, the JSON text)."""
     vague = not exact and tool.family != "record" and rng.random() < 0.6
-    if vague and rng.random() < SYNONYM_NOISE:
+    own_words = rng.random() < 0.15
+    if vague and not own_words and rng.random() < SYNONYM_NOISE:
         fitting = [t for t in tools if t.family == tool.family and len(t.parameters) == len(tool.parameters)]
         labelled = rng.choice(fitting)
     else:
@@ -212,7 +213,7 @@ def _request(
         words = list(spoken.values())
         if tool.family == "binary" and rng.random() < 0.5:
             words.reverse()
-        text = _vague(rng, tool, words)
+        text = _vague(rng, tool, words, own_words=own_words)
     else:
         text = _plain(rng, labelled, spoken)
     return text, Call(labelled, values)
@@ -251,9 +252,10 @@ def _fill(rng: random.Random, frame: str, tool: RandomTool, named: str, listed: 
     return frame
 
 
-def _vague(rng: random.Random, tool: RandomTool, words: list[str]) -> str:
-    """A request that says what is wanted in words of its own: a synonym, or words that explain nothing."""
-    synonym = rng.choice((*tool.synonyms, tool.words)) if rng.random() < 0.6 else rng.choice(_STRANGE)
+def _vague(rng: random.Random, tool: RandomTool, words: list[str], *, own_words: bool) -> str:
+    """A request that says what is wanted in words of its own: the tool's in any order of values, a synonym, or words
+    that explain nothing."""
+    synonym = tool.words if own_words else rng.choice(tool.synonyms if rng.random() < 0.6 else _STRANGE)
     frames: tuple[str, ...]
     if tool.family == "expression":
         frames = ("{s} {x}", "{s} {x}.", "What is {x}?", "{x}", "{x} = ?", "Please {s} {x}.", "{s}: {x}", "How much is {x}?",
@@ -269,9 +271,17 @@ def _vague(rng: random.Random, tool: RandomTool, words: list[str]) -> str:
                   "Give me {x} {s} {y}.", "By how much is {x} {s} {y}?", "{x} {j} {s} {y}, how many?", "Make {x} {s} {t} {y}.",
                   "If I {s} {x} {t} {y}, what do I get?", "What do you get when {x} is {s} {t} {y}?", "{x} and {y} {s}",
                   "{x} {t} {y} {s}, what is it?", "Compute {x} {s} {y}.", "Tell me {x} {s} {y}.", "{s} {t} {x} {j}: {y}.",
-                  "Work out {x} {s} {y}.", "There are {x} {j}; {y} {s}.", "{x} {j} {t} {y} {j}.")  # fmt: skip
-    frame = rng.choice(frames) if rng.random() < 0.5 else _invented(rng, len(words))
-    parts = {"{s}": synonym, "{t}": rng.choice(_PREPOSITIONS), "{j}": rng.choice(NOUNS) + "s", "{x}": words[0]}
+                  "Work out {x} {s} {y}.", "There are {x} {j}; {y} {s}.", "{x} {j} {t} {y} {j}.",
+                  "{x} {o} {y}", "{x} {o} {y} = ?", "{x}{o}{y}", "What is {x} {o} {y}?", "Compute {x}{o}{y}.", "{s} {x}{o}{y}?")  # fmt: skip
+    invented = not own_words and rng.random() < 0.5
+    frame = _invented(rng, len(words)) if invented else rng.choice([f for f in frames if not own_words or "{s}" in f])
+    parts = {
+        "{o}": rng.choice(("+", "-", "*", "/", "^", "**")),
+        "{s}": synonym,
+        "{t}": rng.choice(_PREPOSITIONS),
+        "{j}": rng.choice(NOUNS) + "s",
+        "{x}": words[0],
+    }
     parts["{y}"] = words[-1]
     for mark, text in parts.items():
         frame = frame.replace(mark, text)

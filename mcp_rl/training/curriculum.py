@@ -2,7 +2,8 @@
 
 In the first epoch, where nothing is known, every scenario comes once, in a plain shuffle. In a later epoch every
 scenario that was not always solved comes once, and of those that were one in four, since a group whose rollouts all
-succeed has no gradient; which ones is drawn anew each time. What was sometimes solved comes first.
+succeed has no gradient; which ones is drawn anew each time. The order is always a shuffle: steps of nothing but hard
+scenarios were seen to undo what the easier ones had taught.
 """
 
 import math
@@ -62,11 +63,8 @@ class Curriculum:
         rng = random.Random(derive_seed("epoch", self._seed, self._epoch))
         rng.shuffle(order)
         solved = [name for name in order if self._pass_rates.get(name) == 1]
-        waiting = [name for name in order if self._pass_rates.get(name) != 1]
-        seen_again = math.ceil(SOLVED_SHARE * len(solved)) if waiting and not everything else len(solved)
-        self._waiting = sorted(waiting + solved[:seen_again], key=self._rank)
-
-    def _rank(self, name: str) -> int:
-        """Sometimes solved, then never solved, then always solved; what was never measured stays where it is."""
-        rate = self._pass_rates.get(name)
-        return 0 if rate is None else 2 if rate == 0 else 3 if rate == 1 else 1
+        seen_again = (
+            math.ceil(SOLVED_SHARE * len(solved)) if len(solved) < len(order) and not everything else len(solved)
+        )
+        left_out = set(solved[seen_again:])
+        self._waiting = [name for name in order if name not in left_out]

@@ -133,23 +133,33 @@ class Trainer:
         self.progress.step_done(self.step, shown, seconds=self._metrics["step_seconds"])
 
     async def _collect(self, step: int) -> list[TrajectoryGroup]:
-        """The groups of a step, with extra rounds in place of those whose rewards are all alike."""
-        groups: list[TrajectoryGroup] = []
-        for round in range(1 + self.config.rollout.refills):
-            missing = self.config.rollout.groups_per_step - sum(group.has_variance for group in groups)
-            if missing <= 0:
-                break
-            scenarios = self.curriculum.take(missing)
-            batch = await self._play(scenarios, step, round)
-            check_prompts([s.id for s in scenarios], [group.scenario.id for group in batch])
-            self.curriculum.learned(batch)
-            groups += batch
+        """The groups of a step. Where a scenario's first rollouts all succeed, its group ends there: a larger one would
+        have taught nothing, and the time goes to the scenarios that are hard."""
+        scenarios = self.curriculum.take(self.config.rollout.groups_per_step)
+        size, probes = self.config.rollout.group_size, self._probes
+        groups = await self._play(scenarios, step, range(probes))
+        hard = [group for group in groups if not all(t.success for t in group)]
+        if probes < size and hard:
+            rest = await self._play([group.scenario for group in hard], step, range(probes, size))
+            for group, more in zip(hard, rest, strict=True):
+                group.trajectories += more.trajectories
+                group.exceptions += more.exceptions
+        check_prompts([s.id for s in scenarios], [group.scenario.id for group in groups])
+        self.curriculum.learned(groups)
         return groups
 
-    async def _play(self, scenarios: Sequence[McpScenario], step: int, round: int) -> list[TrajectoryGroup]:
-        plans = [self._plan(scenario, step, round) for scenario in scenarios]
+    @property
+    def _probes(self) -> int:
+        """Rollouts that decide whether a group goes on. A judge ranks whole groups, so there it is all of them."""
+        rollout = self.config.rollout
+        stops_early = self.scoring.at_once and 0 < rollout.probes < rollout.group_size
+        return rollout.probes if stops_early else rollout.group_size
+
+    async def _play(self, scenarios: Sequence[McpScenario], step: int, members: range) -> list[TrajectoryGroup]:
+        plans = [self._plan(scenario, step, members) for scenario in scenarios]
         total = sum(len(plan.members) for plan in plans)
-        with self.progress.rollouts(f"step {step}{', refill' if round else ''}", total) as bar:
+        title = f"step {step}" if members.start == 0 else f"step {step}, {len(plans)} hard ones"
+        with self.progress.rollouts(title, total) as bar:
             return await gather_groups(
                 plans,
                 max_exceptions=self.config.rollout.max_exceptions,
@@ -157,15 +167,16 @@ class Trainer:
                 on_rollout=bar.finished,
             )
 
-    def _plan(self, scenario: McpScenario, step: int, round: int) -> GroupPlan:
+    def _plan(self, scenario: McpScenario, step: int, members: range) -> GroupPlan:
         def member(index: int) -> Callable[[int], Awaitable[Trajectory]]:
             def attempt(number: int) -> Awaitable[Trajectory]:
-                seed = derive_seed("train", self.config.seed, step, round, scenario.id, index, number)
-                return self.player.play(scenario, seed)
+                return self.player.play(
+                    scenario, derive_seed("train", self.config.seed, step, scenario.id, index, number)
+                )
 
             return attempt
 
-        return GroupPlan(scenario, [member(index) for index in range(self.config.rollout.group_size)])
+        return GroupPlan(scenario, [member(index) for index in members])
 
     def _account(self, groups: Sequence[TrajectoryGroup], metrics: dict[str, float]) -> None:
         """Add a step to the run's totals."""
