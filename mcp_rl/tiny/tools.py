@@ -185,7 +185,9 @@ class _Style:
     def record(self) -> RandomTool:
         rng = self.rng
         action, noun = rng.choice(list(ACTIONS)), rng.choice(NOUNS)
-        extra = [rng.choice(FILLER)] if rng.random() < 0.15 else []
+        if rng.random() < 0.35:  # a word that no tool of the lexicon has
+            noun = rng.choice((*NAMES, *FILLER, *NUMERIC, "env", "sum", "links", random_letters(rng)))
+        extra = [rng.choice((*FILLER, *NOUNS)) for _ in range(rng.choices((0, 1, 2), (70, 22, 8))[0])]
         count = rng.choices((0, 1, 2, 3, 4), (8, 42, 28, 15, 7))[0]
         parameters: dict[str, Parameter] = {}
         for _ in range(count):
