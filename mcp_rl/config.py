@@ -43,9 +43,9 @@ class RolloutConfig(_Section):
     """Rollouts of a scenario that are played first; where all of them succeed, its group ends there. 0: never."""
     temperature: float = Field(default=1.0, gt=0)
     """1 samples the policy as it is, so the ratio stays unbiased."""
-    max_turns: int = Field(default=6, ge=1)
-    """Model turns: two calls, two repairs, the answer, and one to spare."""
-    max_turn_tokens: int = Field(default=96, ge=1)
+    max_turns: int = Field(default=4, ge=1)
+    """Model turns: two calls, one repair and the answer."""
+    max_turn_tokens: int = Field(default=80, ge=1)
     """Sampled tokens in a turn: a long call of the built-in model."""
     max_tokens: int = Field(default=384, ge=1)
     """Sampled tokens in an episode: four turns at their own limit."""
@@ -87,8 +87,8 @@ class TrainConfig(_Section):
     """Step at which the learning rate has fallen to 0; 0: it never falls."""
     loss: Literal["grpo", "cispo"] = "grpo"
     """Clipped token-level policy gradient, the field's baseline."""
-    scale_by_std: bool = False
-    """Off: dividing by the deviation blows near-ties up (Dr. GRPO)."""
+    scale_by_std: bool = True
+    """Divide by the group's deviation: a rare success counts more. Turn it off for a judge, whose near-ties it blows up."""
     leave_one_out: bool = False
     """Off: in one group it only rescales the advantage."""
     clip_low: float = Field(default=0.2, gt=0, lt=1)
@@ -105,10 +105,10 @@ class TrainConfig(_Section):
     """None: the adapter is small and starts at zero."""
     importance_cap: float = Field(default=0.0, ge=0)
     """Cap of the weight that corrects an inexact sampler (truncated importance sampling); 0: ours is exact."""
-    epochs: int = Field(default=1, ge=1)
-    """Passes over one batch: a second one learns from stale samples."""
-    minibatches: int = Field(default=1, ge=1)
-    """Optimiser steps on one batch: one keeps it on policy."""
+    epochs: int = Field(default=2, ge=1)
+    """Passes over one batch: the update costs a tenth of the sampling."""
+    minibatches: int = Field(default=2, ge=1)
+    """Optimiser updates in one pass; the clip keeps later ones near."""
     microbatch_tokens: int = Field(default=16384, ge=256)
     """Tokens in one forward pass; bounds the memory."""
     checkpoint_every: int = Field(default=5, ge=1)
@@ -214,7 +214,7 @@ LARGE_MODEL_PRESET: dict[str, Any] = {
         "concurrency": 64,
         "deadline": 1200.0,
     },
-    "train": {"learning_rate": 1e-5, "checkpoint_every": 1},
+    "train": {"learning_rate": 1e-5, "epochs": 1, "minibatches": 1, "checkpoint_every": 1},
 }
 
 

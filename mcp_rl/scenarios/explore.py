@@ -34,7 +34,7 @@ from mcp_rl.scenarios.wording import Wording, words_of
 from mcp_rl.toolserver.connection import Connection, Tool
 from mcp_rl.toolserver.schema import ToolSchemas
 
-TWO_STEP_SHARE = 0.3
+TWO_STEP_SHARE = 0.4
 _IN_FLIGHT = 16
 _WAVE = 16
 """Proposals for one tool in one wave."""

@@ -63,7 +63,7 @@ def test_the_calculator_gives_hundreds_of_distinct_balanced_scenarios(of_calcula
     assert len(found) == 300
     assert len({s.id for s in found}) == len({s.task_description for s in found}) == 300
     steps = Counter(len(s.reference) for s in found)
-    assert 0.25 <= steps[2] / 300 <= 0.35
+    assert 0.35 <= steps[2] / 300 <= 0.45
     by_tool = Counter(call.tool for s in found for call in s.reference)
     assert len(by_tool) == 7
     assert min(by_tool.values()) > 0.08 * sum(by_tool.values())
