@@ -88,7 +88,7 @@ class TrainConfig(_Section):
     loss: Literal["grpo", "cispo"] = "grpo"
     """Clipped token-level policy gradient, the field's baseline."""
     scale_by_std: bool = True
-    """Divide by the group's deviation: a rare success counts more. Turn it off for a judge, whose near-ties it blows up."""
+    """Divide by the group's deviation: a rare success counts more. Off where a judge scores: it blows near-ties up."""
     leave_one_out: bool = False
     """Off: in one group it only rescales the advantage."""
     clip_low: float = Field(default=0.2, gt=0, lt=1)
@@ -182,10 +182,12 @@ class RunConfig(_Section):
     @model_validator(mode="before")
     @classmethod
     def _preset(cls, given: Any) -> Any:
-        """Values that were not given come from the preset of the base model."""
+        """Values that were not given come from the preset of the base model, and of the judge where there is one."""
         if not isinstance(given, Mapping):
             return given
-        return _merged(preset_for(str(given.get("base_model", TINY))), given)
+        judge = given.get("judge")
+        judged = JUDGE_PRESET if isinstance(judge, Mapping) and judge.get("model") else {}
+        return _merged(_merged(preset_for(str(given.get("base_model", TINY))), judged), given)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -216,6 +218,10 @@ LARGE_MODEL_PRESET: dict[str, Any] = {
     },
     "train": {"learning_rate": 1e-5, "epochs": 1, "minibatches": 1, "checkpoint_every": 1},
 }
+
+
+JUDGE_PRESET: dict[str, Any] = {"train": {"scale_by_std": False}}
+"""A judge's scores are rarely equal and often close."""
 
 
 def preset_for(base_model: str) -> dict[str, Any]:

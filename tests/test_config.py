@@ -150,3 +150,9 @@ def test_base_models_of_different_owners_have_different_folders() -> None:
 
 def test_every_field_says_why_it_has_its_default() -> None:
     assert all(field.description and field.description.endswith(".") for _, field in config_keys())
+
+
+def test_a_judge_turns_off_the_division_that_blows_up_near_ties() -> None:
+    assert RunConfig(server="x").train.scale_by_std
+    assert not RunConfig(server="x", judge={"model": "openai/any"}).train.scale_by_std
+    assert RunConfig(server="x", judge={"model": "openai/any"}, train={"scale_by_std": True}).train.scale_by_std
