@@ -26,7 +26,7 @@ from mcp_rl.tiny import weights_path
 from mcp_rl.tiny.architecture import tiny_config
 
 ROOT = Path(__file__).parent.parent
-STEPS = 5
+STEPS = 15
 PLUGIN = """
 from mcp_rl.plugins.hookspecs import hookimpl
 from mcp_rl.rewards.verdict import Verdict

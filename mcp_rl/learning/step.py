@@ -25,9 +25,10 @@ from mcp_rl.trajectory import TrajectoryGroup
 
 
 def learning_rate(config: TrainConfig, step: int) -> float:
-    """The rate of the update that leads from `step` to `step + 1`: rises over the warm-up, then falls in a line."""
+    """The rate of the update that leads from `step` to `step + 1`: rises over the warm-up, and falls as 1 / (1 + step /
+    decay_steps), which needs no last step to be known (Robbins and Monro, 1951)."""
     rise = min(1.0, (step + 1) / (config.warmup_steps + 1))
-    fall = max(0.0, 1.0 - step / config.decay_steps) if config.decay_steps else 1.0
+    fall = 1.0 / (1.0 + step / config.decay_steps) if config.decay_steps else 1.0
     return config.learning_rate * min(rise, fall)
 
 

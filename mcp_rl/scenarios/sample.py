@@ -103,7 +103,8 @@ class Sampler:
         if kind in ("integer", "number"):
             counts = plausible.counts_something(_parameter(slot))
             lowest = {"minimum", "exclusiveMinimum"} & schema.keys()
-            bounds = {**schema, "minimum": min(1, schema.get("maximum", 1))} if counts and not lowest else schema
+            starts_at_one = counts and not lowest and _bounds(schema)[1] >= 1
+            bounds = {**schema, "minimum": 1} if starts_at_one else schema
             return number(bounds, random, whole=kind == "integer" or (counts and random.random() < 0.95))
         return None
 

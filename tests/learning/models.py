@@ -62,7 +62,8 @@ def make_learner(
     **settings: object,
 ) -> Learner:
     """A learner of a random model; `touched` gives its adapter random weights, so that it is not the base."""
-    config = TrainConfig.model_validate({"lora": LoraConfig(rank=4, alpha=8), "learning_rate": 1e-2, **settings})
+    plain = {"epochs": 1, "minibatches": 1, "scale_by_std": False, "decay_steps": 0, "learning_rate": 1e-2}
+    config = TrainConfig.model_validate({"lora": LoraConfig(rank=4, alpha=8), **plain, **settings})
     base = base or qwen2()
     use_tree_attention(base)
     lora = config.lora

@@ -88,6 +88,12 @@ def test_whatever_is_drawn_from_a_random_schema_validates(schema: Any, seed: int
         validator_for(schema)(schema).validate(arguments)
 
 
+@pytest.mark.parametrize("bound", [{"exclusiveMaximum": 0.5}, {"maximum": -3}, {"exclusiveMaximum": 1}])
+def test_a_count_that_must_stay_below_one_is_drawn_all_the_same(bound: dict[str, float]) -> None:
+    schema = {"type": "object", "properties": {"limit": {"type": "number", **bound}}, "required": ["limit"]}
+    assert len(draws(schema, times=5)) == 5
+
+
 @pytest.mark.parametrize("path", LISTINGS, ids=lambda path: path.stem)
 def test_every_tool_of_real_listings_gets_valid_and_various_arguments(path: Path) -> None:
     for tool in json.loads(path.read_text())["tools"]:

@@ -41,7 +41,7 @@ def test_every_call_in_the_corpus_can_be_read_back(chat: ChatFormat) -> None:
         tools, conversations = toolset_and_conversations(rng, 8)
         for turns in conversations:
             for turn in turns:
-                if turn.role == "assistant" and "<tool_call>" in turn.text:
+                if turn.learn and "<tool_call>" in turn.text:
                     parsed = parse_completion(turn.text)
                     assert all(call.error is None for call in parsed.calls)
                     assert {call.name for call in parsed.calls} <= {tool.name for tool in tools}
