@@ -222,7 +222,7 @@ def test_a_signal_ends_a_command_with_130_and_one_sentence(number: signal.Signal
                 break
             time.sleep(0.05)
         command.send_signal(number)
-        _, err = command.communicate(timeout=30)
+        _, err = command.communicate(timeout=120)
     finally:
         command.kill()
     assert command.returncode == 130

@@ -26,7 +26,7 @@ from mcp_rl.tiny import weights_path
 from mcp_rl.tiny.architecture import tiny_config
 
 ROOT = Path(__file__).parent.parent
-STEPS = 15
+STEPS = 40
 PLUGIN = """
 from mcp_rl.plugins.hookspecs import hookimpl
 from mcp_rl.rewards.verdict import Verdict
@@ -155,8 +155,9 @@ def test_a_run_killed_and_interrupted_at_random_moments_ends_bit_identical(groun
     process.communicate()
     assert servers and gone(servers), "a tool server outlived a killed run"
 
+    reached = max(int(path.stem) for path in (run / "trajectories/train").glob("*.jsonl"))
     process = start(ground, "killed")
-    wait_for(run / "trajectories/train/0003.jsonl", process)
+    wait_for(run / f"trajectories/train/{reached + 1:04d}.jsonl", process)
     servers = descendants(process)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=400)

@@ -48,6 +48,7 @@ def check_inputs(config: RunConfig) -> None:
 
 
 def _check_hub_model(name: str) -> None:
+    import httpx
     from huggingface_hub import HfApi, try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 
@@ -58,7 +59,7 @@ def _check_hub_model(name: str) -> None:
             HfApi().model_info(name, timeout=20)
     except (HFValidationError, RepositoryNotFoundError) as error:
         raise ConfigError(f"There is no base model {name!r}{hint}") from error
-    except Exception as error:  # whatever the HTTP library of the hub's client raises when nobody answers
+    except (httpx.HTTPError, OSError) as error:
         raise ConfigError(
             f"The base model {name!r} is neither a folder nor in the local cache, and the model hub cannot be "
             f"reached{hint}"
