@@ -144,7 +144,8 @@ def read_scenarios(path: str | Path) -> list[McpScenario]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise ScenarioError(f"Cannot read the scenarios file {path}: {error}.") from error
+        reason = getattr(error, "strerror", None) or error
+        raise ScenarioError(f"Cannot read the scenarios file {path}: {reason}.") from error
     scenarios: dict[str, McpScenario] = {}
     for number, line in enumerate(lines, 1):
         if not line.strip():
