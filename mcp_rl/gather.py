@@ -28,15 +28,22 @@ class GroupPlan:
     members: Sequence[Attempt]
     repeatable: bool = True
     """False where a member cannot be played a second time."""
+    grow: Callable[[TrajectoryGroup], Sequence[Attempt]] | None = None
+    """Further members, chosen when the first ones have finished and before the group is scored as a whole."""
 
 
 @dataclass
 class _Tally:
     """What failed for good, and how much of that is too much."""
 
-    allowed: float
+    most: int | float
+    """A count where it is an int, a share of the rollouts where it is a float."""
     rollouts: int
     failures: list[str] = field(default_factory=list)
+
+    @property
+    def allowed(self) -> float:
+        return self.most if isinstance(self.most, int) else self.most * self.rollouts
 
     def add(self, sentence: str, count: int = 1) -> None:
         self.failures += [sentence] * count
@@ -62,13 +69,16 @@ async def gather_groups(
     end like that: a count where it is an int, a share where it is a float. Raises ServerFault when there are more;
     everything still in flight is cancelled.
     """
-    rollouts = sum(len(plan.members) for plan in plans)
-    tally = _Tally(max_exceptions if isinstance(max_exceptions, int) else max_exceptions * rollouts, rollouts)
+    tally = _Tally(max_exceptions, sum(len(plan.members) for plan in plans))
     groups: list[TrajectoryGroup | None] = [None] * len(plans)
 
     async def play_group(index: int, plan: GroupPlan) -> None:
         group = TrajectoryGroup(scenario=plan.scenario)
-        await _play_members(plan, group, redos if plan.repeatable else 0, tally, on_rollout)
+        tries = redos if plan.repeatable else 0
+        await _play_members(plan.members, group, tries, tally, on_rollout)
+        if plan.grow is not None and (more := plan.grow(group)):
+            tally.rollouts += len(more)
+            await _play_members(more, group, tries, tally, on_rollout)
         groups[index] = await _after(group, after_each, tally)
 
     await _all(functools.partial(play_group, index, plan) for index, plan in enumerate(plans))
@@ -76,14 +86,15 @@ async def gather_groups(
 
 
 async def _play_members(
-    plan: GroupPlan,
+    members: Sequence[Attempt],
     group: TrajectoryGroup,
     redos: int,
     tally: _Tally,
     on_rollout: Callable[[Trajectory], None] | None,
 ) -> None:
-    finished: list[Trajectory | None] = [None] * len(plan.members)
-    sentences: list[list[str]] = [[] for _ in plan.members]
+    """Play members side by side and append what became of them to the group, in their order."""
+    finished: list[Trajectory | None] = [None] * len(members)
+    sentences: list[list[str]] = [[] for _ in members]
 
     async def play_member(index: int, member: Attempt) -> None:
         for attempt in range(redos + 1):
@@ -105,9 +116,9 @@ async def _play_members(
         if last is not None and on_rollout is not None:
             on_rollout(last)
 
-    await _all(functools.partial(play_member, index, member) for index, member in enumerate(plan.members))
-    group.trajectories = [trajectory for trajectory in finished if trajectory is not None]
-    group.exceptions = [sentence for member in sentences for sentence in member]
+    await _all(functools.partial(play_member, index, member) for index, member in enumerate(members))
+    group.trajectories += [trajectory for trajectory in finished if trajectory is not None]
+    group.exceptions += [sentence for member in sentences for sentence in member]
 
 
 async def _after(group: TrajectoryGroup, after_each: AfterEach | None, tally: _Tally) -> TrajectoryGroup | None:

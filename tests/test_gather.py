@@ -180,3 +180,21 @@ async def test_a_group_that_does_not_know_its_scenario_is_refused_before_anythin
 async def test_a_finished_group_is_refused() -> None:
     with pytest.raises(ConfigError, match="Group 0 is finished already"):
         await gather_trajectory_groups([TrajectoryGroup(scenario=SCENARIOS[0])])
+
+
+async def test_a_group_grows_by_what_its_first_members_ask_for_and_the_grown_count_toward_the_limit() -> None:
+    async def play(member: int, attempt: int) -> Trajectory:
+        return faulted(SCENARIOS[0], member) if member == 5 else good(SCENARIOS[0], member)
+
+    members = [functools.partial(play, member) for member in range(6)]
+    seen: list[int] = []
+
+    def grow(group: TrajectoryGroup) -> list[Callable[[int], Awaitable[Trajectory]]]:
+        seen.append(len(group))
+        return members[2:] if group.scenario.id == SCENARIOS[0].id else []
+
+    plans = [GroupPlan(scenario, members[:2], grow=grow) for scenario in SCENARIOS[:2]]
+    grown, small = await gather_groups(plans, redos=0, max_exceptions=0.13)  # 1 of 8; it would be too many of 4
+    assert seen == [2, 2]
+    assert [t.seed for t in grown] == [0, 1, 2, 3, 4, 5]
+    assert [t.seed for t in small] == [0, 1]

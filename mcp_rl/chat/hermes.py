@@ -21,6 +21,8 @@ Message = dict[str, Any]
 
 _TAGS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<tools>", "</tools>")
 _CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
+_OPENINGS = 256
+"""Openings that are remembered: a group's rollouts all begin with the same one."""
 _REQUEST, _ANSWER, _NEW = "\u2402request\u2403", "\u2402answer\u2403", "\u2402new{}\u2403"
 _SLOT = re.compile(_NEW.format(r"(\d+)"))
 
@@ -83,6 +85,7 @@ class ChatFormat:
         controls = {*tokenizer.all_special_tokens, *special, *_TAGS}
         self._controls = re.compile("|".join(re.escape(text) for text in sorted(controls, key=len, reverse=True)))
         self._skeletons: dict[tuple[str, ...], str] = {}
+        self._openings: dict[tuple[int, str], tuple[Sequence[dict[str, Any]], list[int]]] = {}
         self._continuation_text([{"role": "tool", "content": "probe"}])
 
     @cached_property
@@ -103,7 +106,14 @@ class ChatFormat:
 
     def initial(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> list[int]:
         """Ids of the opening messages and the tool schemas, up to and including the generation prompt."""
-        return self.encode(self._render([self._safe(m) for m in messages], tools, prompt=True))
+        key = (id(tools), json.dumps(messages, sort_keys=True, default=str))
+        known = self._openings.get(key)
+        if known is None or known[0] is not tools:
+            if len(self._openings) >= _OPENINGS:
+                self._openings.clear()
+            ids = self.encode(self._render([self._safe(m) for m in messages], tools, prompt=True))
+            known = self._openings[key] = (tools, ids)
+        return list(known[1])
 
     def continuation(self, messages: Sequence[Message]) -> list[int]:
         """Ids that follow a sampled turn whose last token is a stop token: the rest of the turn's frame, the new

@@ -94,6 +94,12 @@ class RolloutBar:
         self.means.finished(trajectory)
         self.bars.update(self.task, advance=1, means=self.means.sentence())
 
+    def expect(self, more: int) -> None:
+        """So many rollouts more than were planned."""
+        if more:
+            total = next(task.total for task in self.bars.tasks if task.id == self.task) or 0
+            self.bars.update(self.task, total=total + more)
+
     def scored(self, group: TrajectoryGroup) -> None:
         """A group got its rewards."""
         self.means.scored(group)

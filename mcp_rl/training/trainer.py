@@ -23,7 +23,7 @@ from mcp_rl.rewards.scoring import Scoring
 from mcp_rl.rollout import derive_seed
 from mcp_rl.run_directory import RunDirectory, RunState, StepProgress
 from mcp_rl.scenario import McpScenario
-from mcp_rl.tracking.progress import Progress
+from mcp_rl.tracking.progress import Progress, RolloutBar
 from mcp_rl.training.curriculum import Curriculum
 from mcp_rl.trajectory import StopReason, Trajectory, TrajectoryGroup
 
@@ -136,14 +136,13 @@ class Trainer:
         """The groups of a step. Where a scenario's first rollouts all succeed, its group ends there: a larger one would
         have taught nothing, and the time goes to the scenarios that are hard."""
         scenarios = self.curriculum.take(self.config.rollout.groups_per_step)
-        size, probes = self.config.rollout.group_size, self._probes
-        groups = await self._play(scenarios, step, range(probes))
-        hard = [group for group in groups if not all(t.success for t in group)]
-        if probes < size and hard:
-            rest = await self._play([group.scenario for group in hard], step, range(probes, size))
-            for group, more in zip(hard, rest, strict=True):
-                group.trajectories += more.trajectories
-                group.exceptions += more.exceptions
+        with self.progress.rollouts(f"step {step}", len(scenarios) * self._probes) as bar:
+            groups = await gather_groups(
+                [self._plan(scenario, step, bar) for scenario in scenarios],
+                max_exceptions=self.config.rollout.max_exceptions,
+                after_each=bar.around(self.scoring.group),
+                on_rollout=bar.finished,
+            )
         check_prompts([s.id for s in scenarios], [group.scenario.id for group in groups])
         self.curriculum.learned(groups)
         return groups
@@ -155,19 +154,7 @@ class Trainer:
         stops_early = self.scoring.at_once and 0 < rollout.probes < rollout.group_size
         return rollout.probes if stops_early else rollout.group_size
 
-    async def _play(self, scenarios: Sequence[McpScenario], step: int, members: range) -> list[TrajectoryGroup]:
-        plans = [self._plan(scenario, step, members) for scenario in scenarios]
-        total = sum(len(plan.members) for plan in plans)
-        title = f"step {step}" if members.start == 0 else f"step {step}, {len(plans)} hard ones"
-        with self.progress.rollouts(title, total) as bar:
-            return await gather_groups(
-                plans,
-                max_exceptions=self.config.rollout.max_exceptions,
-                after_each=bar.around(self.scoring.group),
-                on_rollout=bar.finished,
-            )
-
-    def _plan(self, scenario: McpScenario, step: int, members: range) -> GroupPlan:
+    def _plan(self, scenario: McpScenario, step: int, bar: RolloutBar) -> GroupPlan:
         def member(index: int) -> Callable[[int], Awaitable[Trajectory]]:
             def attempt(number: int) -> Awaitable[Trajectory]:
                 return self.player.play(
@@ -176,7 +163,15 @@ class Trainer:
 
             return attempt
 
-        return GroupPlan(scenario, [member(index) for index in members])
+        members = [member(index) for index in range(self.config.rollout.group_size)]
+        probes = self._probes
+
+        def grow(group: TrajectoryGroup) -> Sequence[Callable[[int], Awaitable[Trajectory]]]:
+            rest = [] if all(trajectory.success for trajectory in group) else members[probes:]
+            bar.expect(len(rest))
+            return rest
+
+        return GroupPlan(scenario, members[:probes], grow=grow)
 
     def _account(self, groups: Sequence[TrajectoryGroup], metrics: dict[str, float]) -> None:
         """Add a step to the run's totals."""

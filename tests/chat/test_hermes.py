@@ -37,6 +37,16 @@ def test_pieces_put_together_are_the_rendering_of_the_whole_conversation(chat: C
     assert ids == chat.encode(whole)
 
 
+def test_an_opening_that_is_remembered_is_the_callers_own_and_no_other_tools(chat: ChatFormat) -> None:
+    messages = [{"role": "user", "content": "Add 1 to 2."}]
+    tools = [TOOL]
+    first = chat.initial(messages, tools)
+    first.append(0)
+    assert chat.initial(messages, tools) == first[:-1]
+    assert chat.initial(messages, [TOOL, TOOL]) != first[:-1]
+    assert chat.initial([{"role": "user", "content": "Add 1 to 3."}], tools) != first[:-1]
+
+
 def test_a_call_in_a_message_renders_as_the_model_writes_it(chat: ChatFormat) -> None:
     call = {"type": "function", "function": {"name": "add", "arguments": json.dumps({"a": 1})}}
     text = chat.tokenizer.apply_chat_template(
