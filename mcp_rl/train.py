@@ -6,11 +6,13 @@ step that was taken is kept.
 """
 
 import functools
+import importlib
 import resource
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -60,6 +62,7 @@ async def _run(config: RunConfig, fresh: bool, console: Console) -> RunReport:
             console.print(f"All {state.step} steps of this run are done.", highlight=False)
             return report
         state.threads = prepare_torch_threads(state.threads)  # before torch is imported
+        threading.Thread(target=_import_early, name="mcp-rl-import", daemon=True).start()
         with Progress(steps=config.steps, done=state.step, console=console) as progress:
             async with _prepared(_Setting(config, run, state, plugins, server, progress)) as trainer:
                 await trainer.measure_before()
@@ -72,6 +75,12 @@ async def _run(config: RunConfig, fresh: bool, console: Console) -> RunReport:
         report = _report(config, run, server, state, seconds=earlier + time.monotonic() - began)
         run.write_json(run.report.name, report.model_dump(mode="json"))
         return report
+
+
+def _import_early() -> None:
+    """Import what takes seconds while the server starts and is explored. A failure shows where it is needed."""
+    with suppress(Exception):
+        importlib.import_module("mcp_rl.training.trainer")
 
 
 def _finished(run: RunDirectory, state: RunState, config: RunConfig) -> RunReport | None:
