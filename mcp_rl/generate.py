@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
+from mcp_rl.durable import write_atomically
 from mcp_rl.errors import ScenarioError
 from mcp_rl.plugins.server import ToolServer
-from mcp_rl.run_directory import write_atomically
 from mcp_rl.scenario import McpScenario, read_scenarios, scenario_lines
 from mcp_rl.scenarios.check import Finding, check
 from mcp_rl.scenarios.explore import explore

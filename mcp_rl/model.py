@@ -14,10 +14,10 @@ import anyio
 from pydantic import BaseModel
 
 from mcp_rl.chat.hermes import ChatFormat
+from mcp_rl.durable import write_atomically
 from mcp_rl.errors import ConfigError
 from mcp_rl.inference.engine import Engine
 from mcp_rl.learning.checkpoint import newest_checkpoint
-from mcp_rl.run_directory import write_atomically
 from mcp_rl.trajectory import TrajectoryGroup
 
 if TYPE_CHECKING:

@@ -4,7 +4,6 @@ Whatever is there is whole: files appear by write-to-temporary, fsync, rename. A
 so; what a killed process left of a later step is removed when the run is continued.
 """
 
-import contextlib
 import errno
 import fcntl
 import json
@@ -18,6 +17,7 @@ from typing import IO, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from mcp_rl.durable import sync_file, write_atomically
 from mcp_rl.errors import RunDirectoryError
 from mcp_rl.scenario import McpScenario, read_scenarios, scenario_lines
 from mcp_rl.trajectory import TrajectoryGroup
@@ -139,7 +139,7 @@ class RunDirectory:
         """Add a line; it has a "step", and goes again where that step turns out not to be whole."""
         with _typed_errors(self.path), (self.path / "history.jsonl").open("ab") as file:
             file.write((json.dumps(line, ensure_ascii=False) + "\n").encode())
-            _sync(file)
+            sync_file(file)
 
     def history(self) -> list[dict[str, Any]]:
         """All lines; one that was cut off by a kill is left out."""
@@ -277,32 +277,3 @@ def _typed_errors(path: Path) -> Iterator[None]:
             errno.EROFS: "the file system is read-only",
         }.get(error.errno or 0, error.strerror or str(error))
         raise RunDirectoryError(f"Cannot write {error.filename or path}: {reason}.") from error
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Make `path` hold `content`, all of it or, where we are killed, what it held before."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            _sync(file)
-        temporary.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
-    _sync_folder(path.parent)
-
-
-def _sync(file: IO[bytes]) -> None:
-    file.flush()
-    os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

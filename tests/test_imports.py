@@ -27,7 +27,7 @@ LAYERS = [
     {"inference", "learning", "toolserver", "tracking", "tiny", "run_directory", "overrides"},
     {"trajectory", "plugins"},
     {"scenario", "config", "chat", "boundary"},
-    {"errors", "threads"},
+    {"errors", "threads", "durable"},
 ]
 """From top to bottom. A part imports from parts that lie below its own line, and from no other."""
 

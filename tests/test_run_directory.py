@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from mcp_rl.durable import write_atomically
 from mcp_rl.errors import RunDirectoryError
-from mcp_rl.run_directory import RunDirectory, RunIdentity, RunState, StepProgress, open_run, write_atomically
+from mcp_rl.run_directory import RunDirectory, RunIdentity, RunState, StepProgress, open_run
 from mcp_rl.scenario import McpScenario, StdioServer
 
 IDENTITY = RunIdentity(

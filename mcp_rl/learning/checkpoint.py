@@ -7,13 +7,13 @@ in `mcp_rl.learning.state`.
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mcp_rl.durable import sync_folder
 from mcp_rl.errors import CheckpointError
 
 MANIFEST = "manifest.json"
@@ -59,11 +59,11 @@ def write_checkpoint(folder: Path, step: int, files: Mapping[str, bytes], *, kee
         for name, content in files.items():
             _write(temporary / name, content)
         _write(temporary / MANIFEST, json.dumps(manifest, indent=2).encode())
-        _sync_folder(temporary)
+        sync_folder(temporary)
         if path.exists():
             path.rename(_put_aside(path))
         temporary.rename(path)
-        _sync_folder(folder)
+        sync_folder(folder)
         _remove_leftovers(folder, orphans=True)
         if keep is not None:
             _retain(folder, keep)
@@ -138,16 +138,7 @@ def _write(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:
         file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        sync_file(file)
 
 
 def _digest(content: bytes) -> str:
