@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mcp_rl.durable import sync_folder
+from mcp_rl.durable import sync_file, sync_folder
 from mcp_rl.errors import CheckpointError
 
 MANIFEST = "manifest.json"
