@@ -101,7 +101,7 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: p
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("mcp_rl.learning.checkpoint.os.fsync", full)
+    monkeypatch.setattr("os.fsync", full)
     with pytest.raises(CheckpointError, match="No space left"):
         write_checkpoint(tmp_path, 2, {"a": b"bad"})
     assert names(tmp_path) == ["0001"]
