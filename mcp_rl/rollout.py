@@ -9,13 +9,14 @@ import difflib
 import hashlib
 import json
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import AsyncIterator, Generator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 
-from mcp_rl.chat.hermes import ChatFormat, ParsedCall, parse_completion
+from mcp_rl.chat.hermes import ChatFormat, ParsedCall, ParsedCompletion, parse_completion
 from mcp_rl.errors import ContextOverflow, EngineError, ServerError, ServerFault
 from mcp_rl.inference.engine import Completion, Engine, Episode, Sampling
 from mcp_rl.scenario import McpScenario
@@ -57,13 +58,114 @@ class Limits:
 
 
 @dataclass(frozen=True)
+class SaidTurn:
+    """What a model said in one turn."""
+
+    parsed: ParsedCompletion
+    text: str
+    """As it was written, calls and all."""
+    cut_off: StopReason | None = None
+    """The limit that ended the turn before the model did."""
+
+
+class Speaker(Protocol):
+    """A model's side of one conversation: it is given new messages and says a turn."""
+
+    sampled: int
+    """Tokens that it has said in all."""
+
+    async def turn(self, new: Sequence[dict[str, Any]]) -> SaidTurn:
+        """The turn that follows the new messages: first the opening, later the results of the calls.
+
+        Raises ContextOverflow where they do not fit, EngineError where the model could not be asked.
+        """
+        ...
+
+    def cut(self, text: str, limit: int) -> str:
+        """The text, its middle left out where it is longer than `limit` tokens."""
+        ...
+
+
+class Setting(Protocol):
+    """What a rollout touches: a model that speaks, and the tools it has."""
+
+    @property
+    def session(self) -> "Session": ...
+
+    @property
+    def system_prompt(self) -> str | None: ...
+
+    def speaker(
+        self, scenario: McpScenario, trajectory: Trajectory, temperature: float, limits: Limits
+    ) -> AbstractAsyncContextManager[Speaker]:
+        """The model's side of a new conversation; it keeps on the trajectory what it sees and says."""
+        ...
+
+
+@dataclass(frozen=True)
 class World:
-    """What a rollout touches: the policy that samples, the format it speaks, the tools it has."""
+    """What a rollout of a policy touches: the engine that samples, the format it speaks, the tools it has."""
 
     engine: Engine
     chat: ChatFormat
     session: "Session"
     system_prompt: str | None = None
+
+    @asynccontextmanager
+    async def speaker(
+        self, scenario: McpScenario, trajectory: Trajectory, temperature: float, limits: Limits
+    ) -> AsyncIterator["PolicySpeaker"]:
+        async with self.engine.episode(seed=trajectory.seed) as episode:
+            yield PolicySpeaker(episode, self.chat, self.session, trajectory, temperature, limits)
+
+
+class PolicySpeaker:
+    """Samples turns from an engine, token-exactly: history is never rendered or tokenized again."""
+
+    def __init__(
+        self,
+        episode: Episode,
+        chat: ChatFormat,
+        session: "Session",
+        trajectory: Trajectory,
+        temperature: float,
+        limits: Limits,
+    ) -> None:
+        self.sampled = 0
+        self._episode, self._chat, self._session = episode, chat, session
+        self._segment = Segment()
+        trajectory.segments = [self._segment]
+        self._temperature, self._limits = temperature, limits
+
+    async def turn(self, new: Sequence[dict[str, Any]]) -> SaidTurn:
+        """Observe the rendering of the new messages alone, then sample until a stop token or the limit."""
+        new_ids = self._chat.continuation(new) if self._segment.tokens else self._opening(new)
+        left = self._limits.max_tokens - self.sampled
+        budget = min(self._limits.max_turn_tokens, left)
+        completion: Completion = await self._episode.generate(
+            new_ids, Sampling(temperature=self._temperature, max_tokens=budget)
+        )
+        self._segment.observe(new_ids)
+        self._segment.act(completion.token_ids, completion.logprobs, completion.version)
+        self.sampled += len(completion.token_ids)
+        text = self._chat.decode(completion.token_ids)
+        return SaidTurn(parse_completion(text), text, self._cut_off(completion, budget, left))
+
+    def cut(self, text: str, limit: int) -> str:
+        """No tokenizer makes more tokens of a text than it has bytes, so most texts need no counting."""
+        if len(text.encode()) <= limit:
+            return text
+        return truncate_middle(text, limit, lambda part: len(self._chat.encode(part)), "tokens")
+
+    def _opening(self, messages: Sequence[dict[str, Any]]) -> list[int]:
+        return self._chat.initial(messages, self._session.schemas.openai)
+
+    def _cut_off(self, completion: Completion, budget: int, left: int) -> StopReason | None:
+        if completion.finish == "stop":
+            return None
+        if len(completion.token_ids) < budget:
+            return StopReason.CONTEXT_FULL
+        return StopReason.MAX_TOKENS if left < self._limits.max_turn_tokens else StopReason.MAX_TURN_TOKENS
 
 
 def derive_seed(*parts: object) -> int:
@@ -72,7 +174,7 @@ def derive_seed(*parts: object) -> int:
 
 
 async def play(
-    world: World, scenario: McpScenario, *, seed: int, temperature: float = 1.0, limits: Limits | None = None
+    world: Setting, scenario: McpScenario, *, seed: int, temperature: float = 1.0, limits: Limits | None = None
 ) -> Trajectory:
     """Play one scenario. Only cancellation leaves this function as an exception."""
     conversation = _Conversation(world, scenario, seed, temperature, limits or Limits())
@@ -145,57 +247,40 @@ def unreachable(scenario: McpScenario, seed: int, error: Exception) -> Trajector
 class _Conversation:
     """The growing trajectory of one rollout."""
 
-    def __init__(self, world: World, scenario: McpScenario, seed: int, temperature: float, limits: Limits) -> None:
+    def __init__(self, world: Setting, scenario: McpScenario, seed: int, temperature: float, limits: Limits) -> None:
         self.world = world
+        self.scenario = scenario
         self.limits = limits
         self.temperature = temperature
         self.max_turns = min(scenario.max_turns, limits.max_turns or scenario.max_turns)
-        self.segment = Segment()
-        self.sampled = 0
-        self.trajectory = Trajectory(scenario_id=scenario.id, seed=seed, segments=[self.segment])
+        self.trajectory = Trajectory(scenario_id=scenario.id, seed=seed)
         opening = [{"role": "system", "content": world.system_prompt}] if world.system_prompt else []
         self.trajectory.messages = [*opening, {"role": "user", "content": scenario.task_description}]
 
     async def play(self) -> None:
         trajectory = self.trajectory
         try:
-            async with self.world.engine.episode(seed=trajectory.seed) as episode:
-                trajectory.stop_reason = await self._turns(episode)
+            async with self.world.speaker(self.scenario, trajectory, self.temperature, self.limits) as speaker:
+                trajectory.stop_reason = await self._turns(speaker)
         except ContextOverflow:
             trajectory.stop_reason = StopReason.CONTEXT_FULL
         except (ServerFault, EngineError) as fault:
             trajectory.stop_reason, trajectory.fault = StopReason.FAULT, str(fault)
 
-    async def _turns(self, episode: Episode) -> StopReason:
-        new_ids = self.world.chat.initial(self.trajectory.messages, self.world.session.schemas.openai)
+    async def _turns(self, speaker: Speaker) -> StopReason:
+        new = self.trajectory.messages
         while True:
-            text, cut_off = await self._sample(episode, new_ids)
-            parsed = parse_completion(text)
-            self._record_turn(parsed.content, parsed.calls, text)
-            if stop := self._stop(cut_off, len(parsed.calls)):
+            said = await speaker.turn(new)
+            self.trajectory.turns += 1
+            self._record_turn(said)
+            calls = said.parsed.calls
+            if stop := self._stop(said.cut_off, len(calls), speaker.sampled):
                 if stop is not StopReason.ANSWERED:
-                    self.trajectory.calls += [self._unsent(call) for call in parsed.calls]
+                    self.trajectory.calls += [self._unsent(call) for call in calls]
                 return stop
-            new_ids = self.world.chat.continuation(await self._execute(parsed.calls))
+            new = await self._execute(speaker, calls)
 
-    async def _sample(self, episode: Episode, new_ids: list[int]) -> tuple[str, StopReason | None]:
-        left = self.limits.max_tokens - self.sampled
-        budget = min(self.limits.max_turn_tokens, left)
-        completion: Completion = await episode.generate(
-            new_ids, Sampling(temperature=self.temperature, max_tokens=budget)
-        )
-        self.segment.observe(new_ids)
-        self.segment.act(completion.token_ids, completion.logprobs, completion.version)
-        self.sampled += len(completion.token_ids)
-        self.trajectory.turns += 1
-        text = self.world.chat.decode(completion.token_ids)
-        if completion.finish == "stop":
-            return text, None
-        if len(completion.token_ids) < budget:
-            return text, StopReason.CONTEXT_FULL
-        return text, StopReason.MAX_TOKENS if left < self.limits.max_turn_tokens else StopReason.MAX_TURN_TOKENS
-
-    def _stop(self, cut_off: StopReason | None, calls: int) -> StopReason | None:
+    def _stop(self, cut_off: StopReason | None, calls: int, sampled: int) -> StopReason | None:
         if cut_off:
             return cut_off
         if not calls:
@@ -204,16 +289,16 @@ class _Conversation:
             return StopReason.MAX_TOOL_CALLS
         if self.trajectory.turns >= self.max_turns:
             return StopReason.MAX_TURNS
-        return StopReason.MAX_TOKENS if self.sampled >= self.limits.max_tokens else None
+        return StopReason.MAX_TOKENS if sampled >= self.limits.max_tokens else None
 
-    def _record_turn(self, content: str, calls: Sequence[ParsedCall], text: str) -> None:
-        message: dict[str, Any] = {"role": "assistant", "content": content}
-        if calls:
+    def _record_turn(self, said: SaidTurn) -> None:
+        message: dict[str, Any] = {"role": "assistant", "content": said.parsed.content}
+        if calls := said.parsed.calls:
             first = len(self.trajectory.calls)
-            message["tool_calls"] = [_tool_call(first + i, call, text) for i, call in enumerate(calls)]
+            message["tool_calls"] = [_tool_call(first + i, call, said.text) for i, call in enumerate(calls)]
         self.trajectory.messages.append(message)
 
-    async def _execute(self, calls: Sequence[ParsedCall]) -> list[dict[str, Any]]:
+    async def _execute(self, speaker: Speaker, calls: Sequence[ParsedCall]) -> list[dict[str, Any]]:
         """Run the calls of one turn; all at once only where every one of them just reads."""
         first = len(self.trajectory.calls)
         records = [self._check(call) for call in calls]
@@ -223,12 +308,12 @@ class _Conversation:
             faults: dict[int, ServerFault] = {}
             async with anyio.create_task_group() as tasks:
                 for index, record in enumerate(waiting):
-                    tasks.start_soon(self._call_or_keep_fault, record, index, faults)
+                    tasks.start_soon(self._call_or_keep_fault, speaker, record, index, faults)
             if faults:
                 raise faults[min(faults)]
         else:
             for record in waiting:
-                await self._call(record)
+                await self._call(speaker, record)
         messages = [
             {"role": "tool", "tool_call_id": _call_id(first + i), "name": record.name, "content": record.result}
             for i, record in enumerate(records)
@@ -259,7 +344,7 @@ class _Conversation:
     def _reads_only(self, record: CallRecord) -> bool:
         return record.tool in self.world.session.read_only
 
-    async def _call(self, record: CallRecord) -> None:
+    async def _call(self, speaker: Speaker, record: CallRecord) -> None:
         assert record.tool is not None and record.arguments is not None
         started = time.perf_counter()
         try:
@@ -268,18 +353,14 @@ class _Conversation:
             )
         finally:
             record.seconds = time.perf_counter() - started
-        record.result, record.structured, record.is_error = self._cut(result.text), result.structured, result.is_error
+        record.result = speaker.cut(result.text, self.limits.max_result_tokens)
+        record.structured, record.is_error = result.structured, result.is_error
 
-    def _cut(self, text: str) -> str:
-        """At most `max_result_tokens`; no tokenizer makes more tokens of a text than it has bytes."""
-        limit = self.limits.max_result_tokens
-        if len(text.encode()) <= limit:
-            return text
-        return truncate_middle(text, limit, lambda part: len(self.world.chat.encode(part)), "tokens")
-
-    async def _call_or_keep_fault(self, record: CallRecord, index: int, faults: dict[int, ServerFault]) -> None:
+    async def _call_or_keep_fault(
+        self, speaker: Speaker, record: CallRecord, index: int, faults: dict[int, ServerFault]
+    ) -> None:
         try:
-            await self._call(record)
+            await self._call(speaker, record)
         except ServerFault as fault:
             faults[index] = fault
 
