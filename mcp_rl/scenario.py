@@ -141,25 +141,57 @@ def _digest(*parts: Any) -> str:
 def read_scenarios(path: str | Path) -> list[McpScenario]:
     """Read JSON Lines. Raises ScenarioError that names the file, the line number and what is wrong there."""
     path = Path(path)
+    lines = text_lines(read_text(path))
+    return distinct(path, ((number, parse_scenario(line, f"{path}, line {number}")) for number, line in lines))
+
+
+def text_lines(text: str) -> list[tuple[int, str]]:
+    """The lines that are not blank, with their numbers. JSON may hold what else Unicode takes for the end of a line."""
+    return [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+
+
+def read_text(path: Path) -> str:
+    """The text of a scenarios file. Raises ScenarioError where there is none."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ScenarioError(f"Cannot read the scenarios file {path}: {reason}.") from error
+
+
+def parse_scenario(fields: str | dict[str, Any], where: str) -> McpScenario:
+    """A scenario from JSON or from its fields. Raises ScenarioError that begins with `where`."""
+    try:
+        if isinstance(fields, str):
+            return McpScenario.model_validate_json(fields)
+        return McpScenario.model_validate(fields)
+    except ValidationError as error:
+        raise ScenarioError(f"{where}: {_first_problem(error)}.") from error
+
+
+def distinct(path: Path, numbered: Iterable[tuple[int, McpScenario]], *, unit: str = "line") -> list[McpScenario]:
+    """The scenarios of a file, each with its number there. Raises ScenarioError for none at all and for duplicates.
+
+    Two are duplicates where they have the same id, or ask the same of the same server from the same state.
+    """
     scenarios: dict[str, McpScenario] = {}
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            scenario = McpScenario.model_validate_json(line)
-        except ValidationError as error:
-            raise ScenarioError(f"{path}, line {number}: {_first_problem(error)}.") from error
+    first: dict[str, int] = {}
+    for number, scenario in numbered:
+        where = f"{path}, {unit} {number}"
         if scenario.id in scenarios:
-            raise ScenarioError(f"{path}, line {number}: scenario id {scenario.id!r} is there twice; ids must differ.")
-        scenarios[scenario.id] = scenario
+            raise ScenarioError(f"{where}: scenario id {scenario.id!r} is there twice; ids must differ.")
+        asked = _digest(normalised_request(scenario.task_description), scenario.server, scenario.initial_state)
+        if asked in first:
+            raise ScenarioError(f"{where}: the request is the same as in {unit} {first[asked]}; remove one of the two.")
+        scenarios[scenario.id], first[asked] = scenario, number
     if not scenarios:
         raise ScenarioError(f"The scenarios file {path} holds no scenario; it needs one JSON object on each line.")
     return list(scenarios.values())
+
+
+def normalised_request(text: str) -> str:
+    """One text for requests that differ in letter case and white space alone."""
+    return " ".join(text.casefold().split())
 
 
 def _first_problem(error: ValidationError) -> str:

@@ -50,9 +50,9 @@ async def run_training(config: RunConfig, *, fresh: bool = False, console: Conso
 
 async def _run(config: RunConfig, fresh: bool, console: Console) -> RunReport:
     began = time.monotonic()
-    check_inputs(config)
     plugins = load_plugins(config.plugins)
     server = resolve_server(config.server, config.transport, plugins=plugins)
+    check_inputs(config, server, plugins)
     with open_run(config.run_dir, fresh=fresh) as run:
         state = run.state()
         earlier = state.progress.seconds

@@ -1,12 +1,32 @@
 """What is wrong with the user's words and files is said before anything is started or written."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mcp_rl.config import RunConfig
 from mcp_rl.errors import ConfigError, ScenarioError
-from mcp_rl.training.preparation import check_inputs
+from mcp_rl.plugins.manager import load_plugins
+from mcp_rl.training import preparation
+
+TASK = {"server_params": {"transport": "stdio", "command": "true"}, "server": "mcp_calculator"}
+
+
+def check_inputs(config: RunConfig) -> None:
+    plugins = load_plugins()
+    preparation.check_inputs(config, plugins.server(config.server), plugins)
+
+
+def refused(tmp_path: Path, *entries: dict[str, Any], judge: str | None = None) -> str:
+    """What is said about a run on a file of these scenarios."""
+    file = tmp_path / "tasks.jsonl"
+    file.write_text("".join(json.dumps({**TASK, **entry}) + "\n" for entry in entries))
+    config = RunConfig(server="mcp_calculator", scenarios={"file": file}, judge={"model": judge})
+    with pytest.raises(ScenarioError) as error:
+        check_inputs(config)
+    return str(error.value)
 
 
 def test_a_base_model_in_a_folder_that_is_not_there(tmp_path: Path) -> None:
@@ -30,3 +50,30 @@ def test_a_scenarios_file_is_read_first(tmp_path: Path) -> None:
     file.write_text('{"task_description": "x", "server_params": {"transport": "stdio", "command": "true"}}\n{"x"\n')
     with pytest.raises(ScenarioError, match="line 2"):
         check_inputs(RunConfig(server="mcp_calculator", scenarios={"file": file}))
+
+
+SEVEN = {"verifier": {"kind": "number", "expected": 7}}
+
+
+def test_a_request_that_is_there_twice(tmp_path: Path) -> None:
+    again = {"task_description": "add 3  and 4.", "id": "b"}
+    said = refused(tmp_path, {"task_description": "Add 3 and 4.", **SEVEN}, {**again, **SEVEN})
+    assert "tasks.jsonl, line 2: the request is the same as in line 1" in said
+
+
+def test_a_verifier_that_nobody_offers(tmp_path: Path) -> None:
+    said = refused(tmp_path, {"task_description": "Add.", "id": "a", "verifier": {"kind": "numbr", "expected": 7}})
+    assert "Scenario a" in said and "'numbr'" in said and "did you mean 'number'?" in said
+
+
+def test_scenarios_of_another_server(tmp_path: Path) -> None:
+    said = refused(tmp_path, *({"task_description": f"{n}", "server": "mcp_phonebook", **SEVEN} for n in (1, 2)))
+    assert "(and 1 more) was made for the server 'mcp_phonebook', not for 'mcp_calculator'" in said
+
+
+def test_tasks_of_others_need_a_judge(tmp_path: Path) -> None:
+    file = tmp_path / "tasks.json"
+    file.write_text(json.dumps([{"task": "Add 3 and 4.", "difficulty": 1}, {"task": "Add 3 and 5.", "difficulty": 2}]))
+    with pytest.raises(ScenarioError, match=r"has no verifier.*--judge-model"):
+        check_inputs(RunConfig(server="mcp_calculator", scenarios={"file": file}))
+    check_inputs(RunConfig(server="mcp_calculator", scenarios={"file": file}, judge={"model": "openai/judge"}))

@@ -8,10 +8,14 @@ from typing import Any
 
 from mcp_rl.config import TINY, RunConfig
 from mcp_rl.errors import ConfigError, ScenarioError
+from mcp_rl.plugins.manager import Plugins
 from mcp_rl.plugins.server import ToolServer
+from mcp_rl.rewards.scoring import Scoring
 from mcp_rl.run_directory import RunDirectory, RunIdentity
-from mcp_rl.scenario import McpScenario, ServerParams, read_scenarios
+from mcp_rl.scenario import McpScenario, ServerParams
 from mcp_rl.scenarios.explore import explore
+from mcp_rl.scenarios.fit import check_fit, check_server
+from mcp_rl.scenarios.foreign import read_scenario_file
 from mcp_rl.scenarios.split import split
 from mcp_rl.tiny import weights_path
 from mcp_rl.toolserver.pool import Session
@@ -28,13 +32,16 @@ _REVISION_BYTES = 16 * 2**20
 """Of each weight file; the tiny model's is smaller, and of a large one the first layers tell."""
 
 
-def check_inputs(config: RunConfig) -> None:
+def check_inputs(config: RunConfig, server: ToolServer, plugins: Plugins) -> None:
     """What can be wrong with the user's own words and files, before a server is started or a run directory made.
 
-    Raises ConfigError for a base model that is not there, ScenarioError for a scenarios file that cannot be used.
+    Raises ConfigError for a base model that is not there, ScenarioError for a scenarios file that cannot be used: not
+    readable, duplicates, a verifier that nobody offers, made for another server.
     """
     if config.scenarios.file is not None:
-        read_scenarios(config.scenarios.file)
+        scenarios = read_scenario_file(config.scenarios.file, server, config.transport)
+        check_server(scenarios, server.name, plugins.servers)
+        Scoring(config.judge, plugins.verifiers).check(scenarios)
     name, folder = config.base_model, Path(config.base_model).expanduser()
     if name == TINY:
         return
@@ -119,13 +126,14 @@ async def prepare_scenarios(
 ) -> tuple[list[McpScenario], list[McpScenario]]:
     """Train and val scenarios: those of a run that has begun, else from the user's file, else made by exploring.
 
-    Raises ScenarioError where there is not one of each.
+    Raises ScenarioError where there is not one of each, and where the user's were made for other tools.
     """
     train, val = run.scenarios("train"), run.scenarios("val")
     if run.identity() is not None and train is not None and val is not None:
         return train, val
     if config.scenarios.file is not None:
-        every = read_scenarios(config.scenarios.file)
+        every = read_scenario_file(config.scenarios.file, server, config.transport)
+        check_fit(every, server.name, session.schemas)
     else:
         every = await explore(
             session.connection,
