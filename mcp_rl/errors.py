@@ -67,8 +67,26 @@ class ContextOverflow(EngineError):
     """The next turn does not fit the engine's context; the rollout ends with StopReason.CONTEXT_FULL."""
 
 
+class VerifierError(McpRlError):
+    """A verifier failed, so that nobody knows what a rollout is worth."""
+
+
 class JudgeError(McpRlError):
     """The judge gave no usable verdict."""
+
+
+class JudgeDown(JudgeError):
+    """The judge cannot be reached or is overloaded; later it may answer."""
+
+
+class JudgeStop(JudgeError):
+    """No verdict will come any more: the run ends, and its last whole step is kept."""
+
+
+class JudgeBarred(JudgeStop):
+    """The judge refuses our key or model, or its cost limit is used up."""
+
+    exit_code = 2
 
 
 class CanaryError(McpRlError):

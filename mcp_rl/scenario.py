@@ -18,6 +18,7 @@ from mcp_rl.errors import ScenarioError
 
 _SECRET_NAME = re.compile(r"token|key|secret|passw|auth|cookie|credential", re.IGNORECASE)
 Split = Literal["train", "val", "test"]
+SUBMIT_TOOL = "complete_task"
 
 
 def _without_secrets(values: dict[str, str]) -> dict[str, str]:
@@ -99,6 +100,25 @@ class Verifier(BaseModel):
     kind: str
     expected: JsonValue = None
     options: dict[str, JsonValue] = {}
+    """What `docs/rewards.md` lists for the kind, and for every kind: `submit` and `reads`."""
+
+    @property
+    def submit_tool(self) -> str | None:
+        """The tool that submits the answer (the option `submit`: true, or its name); None: the final message does."""
+        submit = self.options.get("submit")
+        return SUBMIT_TOOL if submit is True else submit if isinstance(submit, str) and submit else None
+
+    @property
+    def reads(self) -> tuple[ToolCall, ...]:
+        """Calls to make when a rollout is over, whose results are looked at: those that "state" expects, or the option
+        `reads`. Raises ValidationError where they are no calls."""
+        listed = self.expected if self.kind == "state" else self.options.get("reads")
+        if not isinstance(listed, list):
+            return ()
+        fields = [
+            {k: v for k, v in c.items() if k in ("tool", "arguments")} if isinstance(c, dict) else c for c in listed
+        ]
+        return tuple(map(ToolCall.model_validate, fields))
 
 
 class McpScenario(BaseModel):

@@ -90,6 +90,8 @@ class CallRecord(BaseModel):
     is_error: bool = False
     """The tool reported an error, or the call was refused before it was sent. A mistake, not a fault."""
     sent: bool = True
+    reads_only: bool = False
+    """The server says of the tool that it changes nothing."""
     seconds: float = 0.0
 
 
@@ -104,6 +106,10 @@ class Trajectory(BaseModel):
     messages: list[dict[str, Any]] = []
     """OpenAI chat messages, for people and judges."""
     calls: list[CallRecord] = []
+    submission: str | None = None
+    """What was handed in with a call, where the scenario wants that."""
+    final_state: list[CallRecord] = []
+    """The verifier's own calls after the last turn, on the rollout's session; the model never sees them."""
     stop_reason: StopReason = StopReason.ANSWERED
     fault: str | None = None
     """What the world did wrong, in one sentence."""
@@ -121,6 +127,8 @@ class Trajectory(BaseModel):
     @property
     def final_answer(self) -> str | None:
         """The text that the model submitted, or None where it never did."""
+        if self.submission is not None:
+            return self.submission
         if self.stop_reason is not StopReason.ANSWERED or not self.messages:
             return None
         last = self.messages[-1]

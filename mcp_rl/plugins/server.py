@@ -38,8 +38,14 @@ class ToolServer:
     transports: Mapping[str, ServerParams]
     """Transport name to how it is reached that way. The first is the default."""
     isolation: Isolation = "shared"
-    """"shared": calls leave no trace, so all rollouts may use one server. "reset": state is reset between rollouts.
-    "per-rollout": each rollout needs a server of its own."""
+    """"shared": calls leave no trace, so all rollouts may use one server. "reset": `reset_tool` is called before each
+    rollout, and rollouts on one connection take turns. "per-rollout": each rollout gets a connection of its own."""
+    reset_tool: str | None = None
+    """The server's own name of the tool that puts its state back to the beginning. It is called with the scenario's
+    `initial_state` as arguments, and no model sees it. "reset" needs one."""
+    instances: int = 4
+    """Connections that are open for rollouts at once where they are not shared. A server that somebody else runs has
+    one state, so "reset" keeps one connection to it."""
     phrases: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Tool name to request templates with `{argument}` placeholders."""
     argument_samplers: Mapping[str, ArgumentSampler] = field(default_factory=dict)
@@ -52,6 +58,10 @@ class ToolServer:
             raise PluginError(f"A server's name is letters, digits, '-', '_' and '.', not {self.name!r}.")
         if self.isolation not in get_args(Isolation):
             raise PluginError(f"Server {self.name}: isolation is one of {get_args(Isolation)}, not {self.isolation!r}.")
+        if (self.isolation == "reset") != (self.reset_tool is not None):
+            raise PluginError(f'Server {self.name}: isolation "reset" and a reset_tool belong together.')
+        if self.instances < 1:
+            raise PluginError(f"Server {self.name}: instances is 1 or more, not {self.instances}.")
         if not self.transports:
             raise PluginError(f"Server {self.name} offers no transport.")
         for transport, params in self.transports.items():
