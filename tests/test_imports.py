@@ -24,7 +24,7 @@ LAYERS = [
     {"evaluate", "backends"},
     {"gather", "player", "model", "rewards", "scenarios"},
     {"rollout"},
-    {"inference", "learning", "toolserver", "tracking", "tiny", "run_directory", "overrides"},
+    {"inference", "learning", "toolserver", "tracking", "tiny", "run_directory", "overrides", "language_model"},
     {"trajectory", "plugins"},
     {"scenario", "config", "chat", "boundary"},
     {"errors", "threads", "durable"},

@@ -1,0 +1,318 @@
+"""Asks a language model for JSON of a given form: through LiteLLM, checked, tried again where that can help.
+
+LiteLLM takes about three seconds to import, and by default fetches its price list from the network at import; so it is
+imported at the first question, in a thread, with its own copy of the list.
+"""
+
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import anyio
+from anyio import to_thread
+from pydantic import BaseModel, ValidationError
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt, wait_random_exponential
+
+from mcp_rl.boundary import without_secrets
+from mcp_rl.errors import ConfigError, McpRlError
+
+_LONGEST_WAIT = 60.0
+_FORMAT_WORDS = re.compile(r"response_format|json_schema|structured|schema", re.IGNORECASE)
+_KEY = re.compile(r"\b(sk|key)-[\w*-]+")
+Message = dict[str, str]
+Reply = TypeVar("Reply", bound=BaseModel)
+
+
+class LanguageModelError(McpRlError):
+    """A language model gave no usable reply."""
+
+
+class CostLimitReached(LanguageModelError):
+    """Another question would cost more than is left."""
+
+
+class Unusable(Exception):
+    """A reply that came and cannot be used; the message tells the model what is wrong with it."""
+
+
+@dataclass
+class Spent:
+    """What questions took, refused replies included."""
+
+    calls: int = 0
+    refused: int = 0
+    """Replies that could not be used, and calls that failed."""
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost_usd: float = 0.0
+    """0 where LiteLLM knows no price for the model."""
+    seconds: float = 0.0
+    """All calls together, however many were in flight."""
+
+
+@dataclass
+class LanguageModel:
+    """A model that LiteLLM can reach. Its key comes from the environment."""
+
+    name: str
+    base_url: str | None = None
+    role: str = "model"
+    """What errors call it."""
+    temperature: float = 0.0
+    deadline: float = 120.0
+    """Seconds for one reply."""
+    retries: int = 3
+    """New tries after an unusable reply, a rate limit or a failed connection."""
+    backoff: float = 1.0
+    """Seconds of the first wait; later ones grow to twice, four times … of it, at random in between."""
+    max_cost: float | None = None
+    """US dollars for all questions together. Calls in flight count as dear as the dearest so far."""
+    spent: Spent = field(default_factory=Spent)
+
+    _in_flight: int = 0
+    _dearest: float = 0.0
+    _structured: bool = True
+    """Whether it takes a response format, as far as we know."""
+
+    async def ask(
+        self,
+        messages: Sequence[Message],
+        form: type[Reply],
+        check: Callable[[Reply], str | None] = lambda reply: None,
+        *,
+        seed: int | None = None,
+    ) -> Reply:
+        """A reply of this form in which `check` finds nothing wrong.
+
+        `form` forbids unknown keys and has no defaults, as strict structured output wants it. Raises
+        LanguageModelError where no usable reply came, CostLimitReached before a call that would cost too much.
+        """
+        litellm = await to_thread.run_sync(import_litellm)
+        asked = _Question(self, litellm, list(messages), form, check, seed)
+        retrying = AsyncRetrying(
+            stop=stop_after_attempt(self.retries + 1),
+            wait=self._wait,
+            retry=retry_if_exception(lambda error: _may_pass(error, litellm)),
+            reraise=True,
+        )
+        try:
+            reply: Reply = await retrying(asked.once)
+        except (Unusable, TimeoutError, litellm.exceptions.OpenAIError) as error:
+            raise self._failure(error, asked.tries) from error
+        except Exception as error:
+            if not type(error).__module__.startswith(("litellm", "openai", "httpx")):
+                raise
+            raise self._failure(error, asked.tries) from error
+        return reply
+
+    def _wait(self, state: RetryCallState) -> float:
+        error = state.outcome.exception() if state.outcome else None
+        asked = _retry_after(error)
+        if asked is not None:
+            return min(asked, _LONGEST_WAIT)
+        return float(wait_random_exponential(multiplier=self.backoff, max=_LONGEST_WAIT)(state))
+
+    def _failure(self, error: BaseException, tries: int) -> LanguageModelError:
+        where = f" at {self.base_url}" if self.base_url else ""
+        said = " ".join(_KEY.sub(r"\1-…", without_secrets(str(error))).split()) or type(error).__name__
+        times = f"{tries} {'try' if tries == 1 else 'tries'}"
+        return LanguageModelError(f"The {self.role} {self.name}{where} gave no usable reply in {times}: {said[:400]}")
+
+
+def check_language_model(name: str, base_url: str | None, *, role: str, max_cost: float | None = None) -> None:
+    """Before anything starts: the name is known, its key is there, and a cost limit can be kept. Raises ConfigError."""
+    litellm = import_litellm()
+    try:
+        litellm.get_llm_provider(name, api_base=base_url)
+    except Exception as error:
+        raise ConfigError(
+            f"The {role} {name!r} is no model name that LiteLLM knows; write it with its provider, "
+            "as in openai/gpt-4.1-mini, or openai/NAME with a base URL of your own."
+        ) from error
+    if base_url is None:
+        missing = litellm.validate_environment(name).get("missing_keys") or []
+        if missing:
+            raise ConfigError(f"The {role} {name!r} needs {' and '.join(missing)} in the environment.")
+    if max_cost is not None and not _has_price(litellm, name):
+        raise ConfigError(
+            f"LiteLLM knows no price for the {role} {name!r}, so no cost limit can be kept: leave it out."
+        )
+
+
+def import_litellm() -> Any:
+    """LiteLLM, quiet and without looking anything up on the network."""
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    import litellm
+
+    litellm.suppress_debug_info = True
+    litellm.telemetry = False
+    return litellm
+
+
+class _Question(Generic[Reply]):
+    """One reply being asked for."""
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        litellm: Any,
+        messages: list[Message],
+        form: type[Reply],
+        check: Callable[[Reply], str | None],
+        seed: int | None,
+    ) -> None:
+        self._model, self._litellm, self._messages = model, litellm, messages
+        self._form, self._check, self._seed = form, check, seed
+        self._complaint: str | None = None
+        self.tries = 0
+
+    async def once(self) -> Reply:
+        try:
+            reply = read_reply(await self._text(), self._form)
+            if problem := self._check(reply):
+                raise Unusable(problem)
+        except Exception as error:
+            self._model.spent.refused += not isinstance(error, CostLimitReached)
+            if isinstance(error, Unusable):
+                self._complaint = str(error)
+            elif isinstance(error, self._litellm.exceptions.BadRequestError) and self._was_structured(error):
+                raise Unusable("it takes no response format") from error
+            raise
+        return reply
+
+    def _was_structured(self, error: Exception) -> bool:
+        """Whether the model complains about the response format; if so, it is not sent again."""
+        if not self._model._structured or not _FORMAT_WORDS.search(str(error)):
+            return False
+        self._model._structured = False
+        return True
+
+    async def _text(self) -> str:
+        model = self._model
+        messages = self._messages
+        if self._complaint:
+            again = f"Your last reply could not be used: {self._complaint}. Answer again, with JSON alone."
+            messages = [*messages, {"role": "user", "content": again}]
+        limit = model.max_cost
+        if limit is not None and model.spent.cost_usd + (model._in_flight + 1) * model._dearest >= limit:
+            raise CostLimitReached(f"The {model.role} {model.name} has used up its cost limit of ${limit:g}.")
+        self.tries += 1
+        model.spent.calls += 1
+        model._in_flight += 1
+        started = time.perf_counter()
+        try:
+            with anyio.fail_after(model.deadline):
+                response = await self._litellm.acompletion(
+                    model=model.name,
+                    messages=messages,
+                    base_url=model.base_url,
+                    # A server of one's own often wants no key, and the client refuses to start without one.
+                    api_key="none" if model.base_url and not os.environ.get("OPENAI_API_KEY") else None,
+                    response_format=_response_format(self._form) if model._structured else None,
+                    temperature=model.temperature,
+                    seed=self._seed,
+                    timeout=model.deadline,
+                    drop_params=True,
+                    num_retries=0,
+                    max_retries=0,
+                )
+            self._count(response)
+        except TimeoutError:
+            raise TimeoutError(f"no reply in {model.deadline:g} seconds") from None
+        finally:
+            model.spent.seconds += time.perf_counter() - started
+            model._in_flight -= 1
+        return _content(response)
+
+    def _count(self, response: Any) -> None:
+        spent, usage = self._model.spent, getattr(response, "usage", None)
+        spent.prompt_tokens += getattr(usage, "prompt_tokens", 0) or 0
+        spent.completion_tokens += getattr(usage, "completion_tokens", 0) or 0
+        try:
+            cost = float(self._litellm.completion_cost(response, model=self._model.name))
+        except Exception:  # LiteLLM raises a bare Exception where it has no price
+            return
+        spent.cost_usd += cost
+        self._model._dearest = max(self._model._dearest, cost)
+
+
+def read_reply(text: str, form: type[Reply]) -> Reply:
+    """The reply in a text that may have words or a code fence around its JSON, or slips in it. Raises Unusable."""
+    problem = "it holds no JSON object"
+    decoder = json.JSONDecoder()
+    for start in (match.start() for match in re.finditer(r"\{", text)):
+        try:
+            value, _ = decoder.raw_decode(text, start)
+        except (ValueError, RecursionError):
+            continue
+        try:
+            return form.model_validate(value)
+        except ValidationError as error:
+            problem = _first_problem(error)
+            break
+    try:
+        return form.model_validate(_repaired(text))
+    except ValidationError:
+        raise Unusable(problem) from None
+
+
+def _repaired(text: str) -> Any:
+    import json_repair
+
+    try:
+        return json_repair.loads(text[text.find("{") :]) if "{" in text else None
+    except (ValueError, RecursionError):
+        return None
+
+
+def _content(response: Any) -> str:
+    if not response.choices or not response.choices[0].message.content:
+        raise Unusable("it was empty")
+    choice = response.choices[0]
+    if choice.finish_reason == "length":  # a repaired half of a reply would look whole
+        raise Unusable("it was cut off, since it was too long")
+    return str(choice.message.content)
+
+
+def _first_problem(error: ValidationError) -> str:
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return f"{where}: {first['msg']}" if where else first["msg"]
+
+
+def _response_format(form: type[BaseModel]) -> dict[str, Any]:
+    name = form.__name__.strip("_").lower()
+    return {"type": "json_schema", "json_schema": {"name": name, "schema": form.model_json_schema(), "strict": True}}
+
+
+def _may_pass(error: BaseException, litellm: Any) -> bool:
+    """Whether another try can help."""
+    kinds = litellm.exceptions
+    passing = (
+        kinds.RateLimitError,
+        kinds.Timeout,
+        kinds.APIConnectionError,
+        kinds.InternalServerError,
+        kinds.ServiceUnavailableError,
+        kinds.BadGatewayError,
+    )
+    return isinstance(error, (Unusable, TimeoutError, *passing))
+
+
+def _retry_after(error: BaseException | None) -> float | None:
+    headers = getattr(getattr(error, "response", None), "headers", None) or {}
+    try:
+        return float(headers["retry-after"])
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _has_price(litellm: Any, name: str) -> bool:
+    try:
+        return bool(litellm.get_model_info(name).get("input_cost_per_token"))
+    except Exception:  # LiteLLM raises several kinds where it does not know the model
+        return False

@@ -1,0 +1,106 @@
+"""A chat-completions server on loopback that writes tasks, well or badly, as told."""
+
+import json
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+Answer = Callable[["Asked"], "str | Response"]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One request to the server."""
+
+    body: dict[str, Any]
+    number: int
+    """How many came before it."""
+
+    @property
+    def question(self) -> str:
+        """The whole conversation as text."""
+        return "\n".join(message["content"] for message in self.body["messages"])
+
+    @property
+    def kind(self) -> str:
+        """What is asked for: "rewrites", "readings" or "tasks"."""
+        return re.findall(r'Reply with \{"(\w+)"', self.question)[-1]
+
+    def fence(self, name: str) -> list[Any]:
+        """The entries in a fence."""
+        return [json.loads(line) for line in self.fence_text(name).splitlines()]
+
+    def fence_text(self, name: str) -> str:
+        [found] = re.findall(rf"<{name}>\n(.*?)\n?</{name}>", self.question, re.DOTALL)
+        return str(found)
+
+
+def rewrites(asked: Asked, words: Callable[[str], str]) -> str:
+    entries = [{"id": entry["id"], "request": words(entry["request"])} for entry in asked.fence("requests")]
+    return json.dumps({"rewrites": entries})
+
+
+def readings(asked: Asked, calls: Callable[[str], list[tuple[str, dict[str, Any]]]]) -> str:
+    entries = [{"id": e["id"], "calls": call_list(calls(e["request"]))} for e in asked.fence("requests")]
+    return json.dumps({"readings": entries})
+
+
+def tasks(*proposed: dict[str, Any]) -> str:
+    return json.dumps({"tasks": [{"answer": "result", "checks": [], **task} for task in proposed]})
+
+
+def call_list(calls: list[tuple[str, dict[str, Any]]]) -> list[dict[str, str]]:
+    return [{"tool": tool, "arguments": json.dumps(arguments)} for tool, arguments in calls]
+
+
+def completion(text: str, finish: str = "stop") -> Response:
+    usage = {"prompt_tokens": 1000, "completion_tokens": 100, "total_tokens": 1100}
+    choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": finish}
+    fields = {"id": "x", "object": "chat.completion", "created": 0, "model": "gpt-4.1-mini", "choices": [choice]}
+    return JSONResponse({**fields, "usage": usage})
+
+
+def failure(status: int, message: str = "no", headers: dict[str, str] | None = None) -> Response:
+    return JSONResponse({"error": {"message": message}}, status, headers)
+
+
+@dataclass
+class ChatServer:
+    """Answers each request by the function it was given."""
+
+    answer: Answer
+    url: str = ""
+    asked: list[Asked] = field(default_factory=list)
+
+    async def complete(self, request: Request) -> Response:
+        asked = Asked(await request.json(), len(self.asked))
+        self.asked.append(asked)
+        answer = self.answer(asked)
+        return answer if isinstance(answer, Response) else completion(answer)
+
+
+@contextmanager
+def serve(answer: Answer) -> Iterator[ChatServer]:
+    chat = ChatServer(answer)
+    app = Starlette(routes=[Route("/v1/chat/completions", chat.complete, methods=["POST"])])
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        while not server.started:
+            time.sleep(0.01)
+        chat.url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/v1"
+        yield chat
+    finally:
+        server.should_exit = True
+        thread.join(10)

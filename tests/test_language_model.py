@@ -1,0 +1,159 @@
+"""Questions to a language model over real HTTP, to a server that misbehaves in every way that has been seen."""
+
+import json
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ConfigDict
+from scenarios.chat_server import Answer, Asked, ChatServer, completion, failure, serve
+
+from mcp_rl.errors import ConfigError
+from mcp_rl.language_model import (
+    CostLimitReached,
+    LanguageModel,
+    LanguageModelError,
+    Unusable,
+    check_language_model,
+    read_reply,
+)
+
+GOOD = '{"words": ["a", "b"]}'
+MESSAGES = [{"role": "user", "content": "Two words."}]
+
+
+class Words(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    words: list[str]
+
+
+def two(reply: Words) -> str | None:
+    return None if len(reply.words) == 2 else f"it has {len(reply.words)} of 2 words"
+
+
+def model(server: ChatServer, **options: Any) -> LanguageModel:
+    return LanguageModel("openai/gpt-4.1-mini", server.url, role="author", backoff=0.01, **options)
+
+
+def first(*answers: Any) -> Answer:
+    """These answers in turn, the last one for ever."""
+    return lambda asked: answers[min(asked.number, len(answers) - 1)]
+
+
+async def test_a_reply_is_asked_for_in_strict_form_and_its_cost_is_counted() -> None:
+    with serve(first(GOOD)) as server:
+        asked = model(server)
+        assert (await asked.ask(MESSAGES, Words, two)).words == ["a", "b"]
+    [body] = [asked.body for asked in server.asked]
+    assert body["response_format"]["json_schema"]["strict"] is True
+    assert body["response_format"]["json_schema"]["schema"]["additionalProperties"] is False
+    spent = asked.spent
+    assert (spent.calls, spent.refused, spent.prompt_tokens, spent.completion_tokens) == (1, 0, 1000, 100)
+    assert spent.cost_usd == pytest.approx(1000 * 0.4e-6 + 100 * 1.6e-6)
+    assert spent.seconds > 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"Sure!\n```json\n{GOOD}\n```\nAnything else?",
+        '{"words": ["a", "b",]}',
+        "{'words': ['a', 'b']}",
+        '{"words": ["a", "b"]',
+        '{words: ["a", "b"]} // done',
+    ],
+)
+async def test_words_around_json_and_slips_in_it_cost_no_new_question(text: str) -> None:
+    with serve(first(text)) as server:
+        assert (await model(server).ask(MESSAGES, Words, two)).words == ["a", "b"]
+    assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        ("I would rather not.", "no JSON object"),
+        ("", "it was empty"),
+        ('{"words": ["a"]}', "it has 1 of 2 words"),
+        ('{"words": "a b"}', "words: Input should be a valid list"),
+        ('{"words": ["a", "b"], "more": 1}', "more: Extra inputs"),
+        ("[1, 2]", "no JSON object"),
+        ('{"words": ' + "[" * 5000, "no JSON object"),
+        (completion('{"words": ["a", "b"', finish="length"), "it was cut off"),
+    ],
+)
+async def test_an_unusable_reply_is_refused_with_the_reason_and_asked_for_again(bad: Any, said: str) -> None:
+    with serve(first(bad, GOOD)) as server:
+        asked = model(server)
+        assert (await asked.ask(MESSAGES, Words, two)).words == ["a", "b"]
+    assert said in server.asked[1].body["messages"][-1]["content"]
+    assert (asked.spent.calls, asked.spent.refused) == (2, 1)
+
+
+@pytest.mark.parametrize("trouble", [failure(429, headers={"retry-after": "0"}), failure(503), failure(500)])
+async def test_a_rate_limit_and_a_server_in_trouble_are_waited_for(trouble: Any) -> None:
+    with serve(first(trouble, trouble, GOOD)) as server:
+        assert (await model(server).ask(MESSAGES, Words, two)).words == ["a", "b"]
+    assert len(server.asked) == 3
+
+
+async def test_a_model_without_structured_output_is_asked_without_it_from_then_on() -> None:
+    def picky(asked: Asked) -> Any:
+        return failure(400, "response_format is not supported") if "response_format" in asked.body else GOOD
+
+    with serve(picky) as server:
+        asked = model(server)
+        for _ in range(2):
+            assert (await asked.ask(MESSAGES, Words, two)).words == ["a", "b"]
+    assert ["response_format" in asked.body for asked in server.asked] == [True, False, False]
+
+
+@pytest.mark.parametrize(("status", "tries"), [(401, 1), (404, 1), (400, 1), (503, 3)])
+async def test_what_does_not_pass_ends_in_one_sentence_without_a_key(
+    status: int, tries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "abc-0123456789-very-secret")
+    echo = failure(status, "bad key abc-0123456789-very-secret or sk-12345678")
+    with serve(first(echo)) as server, pytest.raises(LanguageModelError) as error:
+        await model(server, retries=2).ask(MESSAGES, Words, two)
+    assert len(server.asked) == tries
+    said = str(error.value)
+    assert said.startswith(f"The author openai/gpt-4.1-mini at {server.url} gave no usable reply in {tries} ")
+    assert "very-secret" not in said and "sk-12345678" not in said and "\n" not in said
+
+
+async def test_nothing_is_asked_that_would_cost_more_than_the_limit() -> None:
+    with serve(first(GOOD)) as server:
+        asked = model(server, max_cost=0.0015)  # each question costs 0.00056
+        for _ in range(2):
+            await asked.ask(MESSAGES, Words, two)
+        with pytest.raises(CostLimitReached, match=r"used up its cost limit of \$0\.0015"):
+            await asked.ask(MESSAGES, Words, two)
+    assert len(server.asked) == 2 and asked.spent.cost_usd < 0.0015
+
+
+async def test_a_reply_that_never_comes_is_given_up() -> None:
+    with pytest.raises(LanguageModelError, match="gave no usable reply in 1 try"):
+        nobody = LanguageModel("openai/x", "http://127.0.0.1:9/v1", retries=0, deadline=5)
+        await nobody.ask(MESSAGES, Words, two)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("nonsense", {}, "is no model name"),
+        ("openai/gpt-4.1-mini", {}, "needs OPENAI_API_KEY"),
+        ("openai/mine", {"base_url": "http://127.0.0.1:9/v1", "max_cost": 1.0}, "no price"),
+    ],
+)
+def test_what_cannot_work_is_said_before_anything_starts(
+    name: str, options: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with pytest.raises(ConfigError, match=words):
+        check_language_model(name, options.pop("base_url", None), role="author", **options)
+
+
+def test_a_repaired_reply_must_have_the_form_too() -> None:
+    assert read_reply(f"{{not json}} {json.dumps({'words': []})}", Words).words == []
+    with pytest.raises(Unusable):
+        read_reply('{"words": [1, 2]}', Words)
