@@ -11,15 +11,15 @@ import json
 import time
 from collections.abc import AsyncIterator, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import anyio
 
 from mcp_rl.chat.hermes import ChatFormat, ParsedCall, ParsedCompletion, parse_completion
 from mcp_rl.errors import ContextOverflow, EngineError, ServerError, ServerFault
 from mcp_rl.inference.engine import Completion, Engine, Episode, Sampling
-from mcp_rl.scenario import McpScenario
+from mcp_rl.scenario import McpScenario, ToolCall
 from mcp_rl.toolserver.results import truncate_middle
 from mcp_rl.trajectory import CallRecord, Segment, StopReason, Trajectory
 
@@ -39,6 +39,7 @@ class Limits:
     4. `max_tool_calls`, which this turn's calls would exceed: MAX_TOOL_CALLS; none of them is executed.
     5. `max_turns`, where nobody could read the results any more: MAX_TURNS; the calls are not executed.
     6. `max_tokens` used up to the last one: MAX_TOKENS; the calls are not executed.
+       Where answers are handed in with a call, a turn with that call is exempt from 5 and 6.
     7. The engine's context, when the results do not fit: CONTEXT_FULL.
     """
 
@@ -87,7 +88,7 @@ class Speaker(Protocol):
 
 
 class Setting(Protocol):
-    """What a rollout touches: a model that speaks, and the tools it has."""
+    """What a rollout touches: a model that speaks, and the tools it has. A dataclass."""
 
     @property
     def session(self) -> "Session": ...
@@ -168,6 +169,9 @@ class PolicySpeaker:
         return StopReason.MAX_TOKENS if left < self._limits.max_turn_tokens else StopReason.MAX_TURN_TOKENS
 
 
+_LAST_TURN = (StopReason.MAX_TURNS, StopReason.MAX_TOKENS)
+
+
 def derive_seed(*parts: object) -> int:
     """A seed in [0, 2^63) that depends on all parts and on nothing else."""
     return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:8], "big") >> 1
@@ -176,7 +180,10 @@ def derive_seed(*parts: object) -> int:
 async def play(
     world: Setting, scenario: McpScenario, *, seed: int, temperature: float = 1.0, limits: Limits | None = None
 ) -> Trajectory:
-    """Play one scenario. Only cancellation leaves this function as an exception."""
+    """Play one scenario, then make the calls that its verifier wants to see the results of. Only cancellation leaves
+    this function as an exception."""
+    if scenario.verifier is not None and (submit_tool := scenario.verifier.submit_tool):
+        world = replace(cast(Any, world), session=world.session.offering(submit_tool))
     conversation = _Conversation(world, scenario, seed, temperature, limits or Limits())
     started = time.perf_counter()
     with anyio.move_on_after(conversation.limits.seconds) as scope:
@@ -213,10 +220,16 @@ class Rollout:
         if seed is None or attempt:
             seed = derive_seed(self.scenario.id, self.scenario.seed, seed, engine.version, member, attempt)
         try:
-            async with sessions_in_use() as sessions:
-                session = await sessions.get(self.scenario.server_params)
-                world = World(engine, self.model.chat, session, self.system_prompt)
-                return await play(world, self.scenario, seed=seed, temperature=self.temperature, limits=self.limits)
+            async with (
+                sessions_in_use() as sessions,
+                sessions.lease(self.scenario.server_params, self.scenario.initial_state) as lease,
+            ):
+                world = World(engine, self.model.chat, lease.session, self.system_prompt)
+                trajectory = await play(
+                    world, self.scenario, seed=seed, temperature=self.temperature, limits=self.limits
+                )
+                lease.spoilt = not trajectory.stop_reason.trainable
+                return trajectory
         except (ServerError, ServerFault) as error:
             return unreachable(self.scenario, seed, error)
 
@@ -253,6 +266,7 @@ class _Conversation:
         self.limits = limits
         self.temperature = temperature
         self.max_turns = min(scenario.max_turns, limits.max_turns or scenario.max_turns)
+        self.submit_tool = scenario.verifier.submit_tool if scenario.verifier else None
         self.trajectory = Trajectory(scenario_id=scenario.id, seed=seed)
         opening = [{"role": "system", "content": world.system_prompt}] if world.system_prompt else []
         self.trajectory.messages = [*opening, {"role": "user", "content": scenario.task_description}]
@@ -260,12 +274,38 @@ class _Conversation:
     async def play(self) -> None:
         trajectory = self.trajectory
         try:
-            async with self.world.speaker(self.scenario, trajectory, self.temperature, self.limits) as speaker:
-                trajectory.stop_reason = await self._turns(speaker)
-        except ContextOverflow:
-            trajectory.stop_reason = StopReason.CONTEXT_FULL
+            trajectory.stop_reason = await self._converse()
+            if self.scenario.verifier is not None and (reads := self.scenario.verifier.reads):
+                await self._read(reads)
         except (ServerFault, EngineError) as fault:
             trajectory.stop_reason, trajectory.fault = StopReason.FAULT, str(fault)
+
+    async def _converse(self) -> StopReason:
+        try:
+            async with self.world.speaker(self.scenario, self.trajectory, self.temperature, self.limits) as speaker:
+                return await self._turns(speaker)
+        except ContextOverflow:
+            return StopReason.CONTEXT_FULL
+
+    async def _read(self, reads: Sequence[ToolCall]) -> None:
+        """Make the verifier's calls, one after another, and keep what comes back."""
+        session = self.world.session
+        for call in reads:
+            if call.tool not in session.tool_names:
+                raise ServerFault(f"The scenario's verifier reads with the tool {call.tool!r}, which the server lacks.")
+            result = await session.connection.call(call.tool, call.arguments, deadline=self.limits.tool_deadline)
+            self.trajectory.final_state.append(
+                CallRecord(
+                    turn=self.trajectory.turns,
+                    name=call.tool,
+                    tool=call.tool,
+                    arguments=call.arguments,
+                    result=result.text,
+                    structured=result.structured,
+                    is_error=result.is_error,
+                    seconds=result.seconds,
+                )
+            )
 
     async def _turns(self, speaker: Speaker) -> StopReason:
         new = self.trajectory.messages
@@ -274,11 +314,30 @@ class _Conversation:
             self.trajectory.turns += 1
             self._record_turn(said)
             calls = said.parsed.calls
-            if stop := self._stop(said.cut_off, len(calls), speaker.sampled):
+            stop = self._stop(said.cut_off, len(calls), speaker.sampled)
+            if stop and not (stop in _LAST_TURN and self._hands_in(calls)):
                 if stop is not StopReason.ANSWERED:
                     self.trajectory.calls += [self._unsent(call) for call in calls]
                 return stop
             new = await self._execute(speaker, calls)
+            if self.submit_tool is not None:
+                if self._handed_in(self.trajectory.calls[-len(calls) :]):
+                    return StopReason.ANSWERED
+                if stop:
+                    return stop
+
+    def _hands_in(self, calls: Sequence[ParsedCall]) -> bool:
+        return self.submit_tool is not None and any(
+            self.world.session.schemas.to_server.get(call.name) == self.submit_tool for call in calls
+        )
+
+    def _handed_in(self, records: Sequence[CallRecord]) -> bool:
+        """Keep the answer where one of these calls handed it in."""
+        for record in records:
+            if record.tool == self.submit_tool and not record.is_error and record.arguments is not None:
+                answer = record.arguments.get("answer", record.arguments)
+                self.trajectory.submission = answer if isinstance(answer, str) else json.dumps(answer)
+        return self.trajectory.submission is not None
 
     def _stop(self, cut_off: StopReason | None, calls: int, sampled: int) -> StopReason | None:
         if cut_off:
@@ -304,7 +363,7 @@ class _Conversation:
         records = [self._check(call) for call in calls]
         self.trajectory.calls += records
         waiting = [record for record in records if record.sent]
-        if len(waiting) > 1 and all(self._reads_only(record) for record in waiting):
+        if len(waiting) > 1 and all(record.reads_only for record in waiting):
             faults: dict[int, ServerFault] = {}
             async with anyio.create_task_group() as tasks:
                 for index, record in enumerate(waiting):
@@ -334,15 +393,15 @@ class _Conversation:
         )
         if complaint is not None:
             record.result, record.is_error = complaint, True
+        elif tool == self.submit_tool and tool not in self.world.session.tool_names:
+            record.result, record.sent = "Handed in.", False
+        record.reads_only = tool in self.world.session.read_only
         return record
 
     def _unknown_tool(self, name: str) -> str:
         names = list(self.world.session.schemas.to_server)
         near = difflib.get_close_matches(name, names, n=3, cutoff=0.5) or names[:10]
         return f"There is no tool named {json.dumps(name, ensure_ascii=False)}. Try one of: {', '.join(near)}."
-
-    def _reads_only(self, record: CallRecord) -> bool:
-        return record.tool in self.world.session.read_only
 
     async def _call(self, speaker: Speaker, record: CallRecord) -> None:
         assert record.tool is not None and record.arguments is not None

@@ -106,7 +106,7 @@ async def _prepared(setting: _Setting) -> AsyncIterator["Trainer"]:
     config, run, progress = setting.config, setting.run, setting.progress
     params = setting.server.params(config.transport)
     deadlines = Deadlines(call=config.rollout.tool_deadline)
-    async with Sessions(deadlines=deadlines, log_dir=run.logs, name=setting.server.name) as sessions:
+    async with Sessions(deadlines=deadlines, log_dir=run.logs, server=setting.server) as sessions:
         session = await sessions.get(params)
         _greet(setting, session, params.transport)
         identity = identify(config, setting.server, session.schemas.hash)

@@ -38,6 +38,15 @@ _NAMED = {"properties", "patternProperties", "dependentSchemas", "dependencies"}
 """Keywords whose values hold a schema under each name."""
 
 
+def _submission(name: str) -> Tool:
+    answer = {"type": "string", "description": "The whole answer to the task, as it is to be handed in."}
+    return Tool(
+        name,
+        "Hand in the answer and end the task. Call it once, when the work is done; nothing else counts as an answer.",
+        {"type": "object", "properties": {"answer": answer}, "required": ["answer"], "additionalProperties": False},
+    )
+
+
 class ToolSchemas:
     """The tools of one server in the form that chat templates and OpenAI-compatible engines take.
 
@@ -53,6 +62,13 @@ class ToolSchemas:
         """The name that the model uses to the server's."""
         self.openai = [self._function(tool) for tool in self._tools.values()]
         self._validators: dict[str, Validator | None] = {}
+        self._with_submission: dict[str, ToolSchemas] = {}
+
+    def with_submission(self, name: str) -> "ToolSchemas":
+        """These tools and one that takes the answer; the same object for the same name."""
+        if name not in self._with_submission:
+            self._with_submission[name] = ToolSchemas([*self._tools.values(), _submission(name)])
+        return self._with_submission[name]
 
     @cached_property
     def hash(self) -> str:
