@@ -3,39 +3,31 @@
 Rollouts that ended by the world's fault are left out of every mean and counted apart.
 """
 
-import math
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from statistics import fmean
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic import BaseModel, ConfigDict
 
 from mcp_rl.gather import AfterEach, GroupPlan, gather_groups
-from mcp_rl.player import Player
 from mcp_rl.rollout import derive_seed
 from mcp_rl.scenario import McpScenario
-from mcp_rl.tracking.statistics import success_interval
+from mcp_rl.tracking.measure import Measure, measure, successes
+from mcp_rl.tracking.statistics import pass_at_k, success_interval
 from mcp_rl.trajectory import Trajectory, TrajectoryGroup
 
+__all__ = ["EvaluationResult", "Measure", "Plays", "evaluate", "pass_at_k", "summarize"]
 
-class Measure(BaseModel):
-    """Means over one kind of rollout. None where nothing could be measured."""
 
-    model_config = ConfigDict(extra="forbid")
+class Plays(Protocol):
+    """What plays scenarios: a `Player`."""
 
-    rollouts: int
-    success: float | None
-    """Share of successful rollouts, 0 to 1: the mean over scenarios of each one's share."""
-    ci95: tuple[float, float] | None
-    """95 % interval of `success`, from resampling scenarios with all their rollouts."""
-    reward: float | None
-    turns: float
-    sampled_tokens: float
-    faults: int
-    stop_reasons: dict[str, int]
-    pass_at: dict[int, float] = {}
-    """k to the chance that at least one of k rollouts succeeds (Chen et al. 2021, unbiased estimator)."""
+    @property
+    def temperature(self) -> float:
+        """Of the sampled rollouts."""
+        ...
+
+    def play(self, scenario: McpScenario, seed: int, temperature: float | None = None) -> Awaitable[Trajectory]: ...
 
 
 class EvaluationResult(BaseModel):
@@ -49,7 +41,12 @@ class EvaluationResult(BaseModel):
     greedy: Measure | None
     sampled: Measure | None
     by_tool: dict[str, dict[str, float]]
-    """Tool to the number of scenarios whose reference solution uses it, and the success on them."""
+    """Tool to the number of `scenarios` whose reference solution uses it, the `success` on them, and the ends of its
+    95 % interval, `low` and `high`."""
+    by_steps: dict[str, dict[str, float]] = {}
+    """The same by the number of calls in the reference solution, over the sampled rollouts where there are any."""
+    by_difficulty: dict[str, dict[str, float]] = {}
+    """The same by the scenario's recorded difficulty, in fifths, such as "0.2-0.4"."""
     outcomes: dict[str, list[float]]
     """Scenario id to the successes of its rollouts, 0 or 1, the greedy one first."""
 
@@ -66,7 +63,7 @@ class EvaluationResult(BaseModel):
 
 
 async def evaluate(
-    player: Player,
+    player: Plays,
     scenarios: Sequence[McpScenario],
     *,
     score_group: AfterEach | None = None,
@@ -94,7 +91,7 @@ async def evaluate(
     return summarize(groups, step=step, greedy=greedy), groups
 
 
-def _plan(player: Player, scenario: McpScenario, temperatures: Sequence[float], seed: int) -> GroupPlan:
+def _plan(player: Plays, scenario: McpScenario, temperatures: Sequence[float], seed: int) -> GroupPlan:
     def member(index: int, temperature: float) -> Callable[[int], Awaitable[Trajectory]]:
         def attempt(number: int) -> Awaitable[Trajectory]:
             return player.play(scenario, derive_seed("evaluate", seed, scenario.id, index, number), temperature)
@@ -108,62 +105,49 @@ def summarize(groups: Sequence[TrajectoryGroup], *, step: int, greedy: bool) -> 
     """The result of groups whose first member is the greedy rollout where `greedy`."""
     first = [group.trajectories[:1] if greedy else [] for group in groups]
     rest = [group.trajectories[1 if greedy else 0 :] for group in groups]
+    shown = rest if any(rest) else first
     return EvaluationResult(
         step=step,
         scenarios=len(groups),
-        greedy=_measure(first) if any(first) else None,
-        sampled=_measure(rest) if any(rest) else None,
-        by_tool=_by_tool(groups, first if greedy else rest),
-        outcomes={group.scenario.id: _successes(group) for group in groups},
+        greedy=measure(first) if any(first) else None,
+        sampled=measure(rest) if any(rest) else None,
+        by_tool=_by(groups, first if greedy else rest, _tools),
+        by_steps=_by(groups, shown, _steps),
+        by_difficulty=_by(groups, shown, _difficulty),
+        outcomes={group.scenario.id: successes(group) for group in groups},
     )
 
 
-def _measure(clusters: Sequence[Sequence[Trajectory]]) -> Measure:
-    """`clusters`: the rollouts of each scenario."""
-    every = [trajectory for cluster in clusters for trajectory in cluster]
-    counted = [trajectory for trajectory in every if trajectory.stop_reason.trainable]
-    outcomes = [successes for cluster in clusters if (successes := _successes(cluster))]
-    return Measure(
-        rollouts=len(every),
-        success=_mean(fmean(successes) for successes in outcomes),
-        ci95=success_interval(outcomes) if outcomes else None,
-        reward=_mean(t.reward for t in counted if t.reward is not None),
-        turns=_mean(t.turns for t in counted) or 0.0,
-        sampled_tokens=_mean(t.sampled_tokens for t in counted) or 0.0,
-        faults=len(every) - len(counted),
-        stop_reasons=dict(sorted(Counter(t.stop_reason.value for t in every).items())),
-        pass_at=_pass_at(outcomes),
-    )
-
-
-def _successes(trajectories: Iterable[Trajectory]) -> list[float]:
-    return [float(t.success) for t in trajectories if t.stop_reason.trainable and t.success is not None]
-
-
-def _mean(values: Iterable[float]) -> float | None:
-    listed = list(values)
-    return fmean(listed) if listed else None
-
-
-def _pass_at(outcomes: Sequence[Sequence[float]]) -> dict[int, float]:
-    """Mean over scenarios of 1 - C(n-c, k) / C(n, k) for k = 1, 2, 4, … up to the rollouts that every one has."""
-    fewest = min(map(len, outcomes), default=0)
-    counts = [(len(successes), round(sum(successes))) for successes in outcomes]
-    ks = [2**power for power in range(fewest.bit_length())]
-    return {k: fmean(pass_at_k(n, c, k) for n, c in counts) for k in ks}
-
-
-def pass_at_k(n: int, c: int, k: int) -> float:
-    """Chance that k rollouts drawn from n, of which c succeeded, hold a success (Chen et al. 2021, equation 1)."""
-    return 1.0 - math.comb(n - c, k) / math.comb(n, k)
-
-
-def _by_tool(
-    groups: Sequence[TrajectoryGroup], clusters: Sequence[Sequence[Trajectory]]
+def _by(
+    groups: Sequence[TrajectoryGroup],
+    clusters: Sequence[Sequence[Trajectory]],
+    kinds: Callable[[McpScenario], Iterable[str]],
 ) -> dict[str, dict[str, float]]:
-    successes: dict[str, list[float]] = {}
+    """Success on the scenarios of each kind; a scenario may be of several, or of none."""
+    found: dict[str, list[list[float]]] = {}
     for group, cluster in zip(groups, clusters, strict=True):
-        if outcome := _successes(cluster):
-            for tool in {call.tool for call in group.scenario.reference}:
-                successes.setdefault(tool, []).append(fmean(outcome))
-    return {tool: {"scenarios": len(values), "success": fmean(values)} for tool, values in sorted(successes.items())}
+        if outcome := successes(cluster):
+            for kind in kinds(group.scenario):
+                found.setdefault(kind, []).append(outcome)
+    return {kind: _share(outcomes) for kind, outcomes in sorted(found.items())}
+
+
+def _share(outcomes: Sequence[Sequence[float]]) -> dict[str, float]:
+    low, high = success_interval(outcomes)
+    return {"scenarios": len(outcomes), "success": fmean(map(fmean, outcomes)), "low": low, "high": high}
+
+
+def _tools(scenario: McpScenario) -> set[str]:
+    return {call.tool for call in scenario.reference}
+
+
+def _steps(scenario: McpScenario) -> list[str]:
+    return [str(len(scenario.reference))] if scenario.reference else []
+
+
+def _difficulty(scenario: McpScenario) -> list[str]:
+    """The fifth that the scenario's measured failure rate lies in."""
+    if scenario.difficulty is None:
+        return []
+    fifth = min(4, int(scenario.difficulty * 5 + 1e-9))
+    return [f"{fifth / 5:.1f}-{(fifth + 1) / 5:.1f}"]

@@ -70,7 +70,10 @@ async def test_successes_are_counted_by_scenario_kind_and_tool(chat: ChatFormat,
     assert (result.greedy.rollouts, result.sampled.rollouts, result.sampled.turns) == (4, 8, 2.0)
     assert result.greedy.ci95 is not None and result.greedy.ci95[0] < 0.25 < result.greedy.ci95[1]
     assert result.sampled.pass_at == {1: 0.25, 2: 0.25}
-    assert result.by_tool == {"add": {"scenarios": 4, "success": 0.25}}
+    assert result.sampled.pass_hat == {1: 0.25, 2: 0.25}
+    low, high = result.greedy.ci95
+    assert result.by_tool == {"add": {"scenarios": 4, "success": 0.25, "low": low, "high": high}}
+    assert result.by_steps["1"]["success"] == 0.25 and result.by_difficulty == {}
     assert result.outcomes[scenarios[0].id] == [1.0, 1.0, 1.0]
     assert result.headline is result.greedy
 
