@@ -1,14 +1,14 @@
 """Plays scenarios: the fixed parts of all rollouts of a run (policy, format, tool sessions, limits) in one place."""
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import anyio
 
 from mcp_rl.chat.hermes import ChatFormat
 from mcp_rl.errors import ServerError, ServerFault
 from mcp_rl.inference.engine import Engine
-from mcp_rl.rollout import Limits, World, play, unreachable
+from mcp_rl.rollout import Limits, Setting, World, play, unreachable
 from mcp_rl.scenario import McpScenario, ServerParams
 from mcp_rl.trajectory import Trajectory
 
@@ -16,8 +16,20 @@ if TYPE_CHECKING:
     from mcp_rl.toolserver.pool import Session, Sessions
 
 
-class Player:
+class PlayerOptions(TypedDict, total=False):
+    """What a player may be told besides its model."""
+
+    params: ServerParams | None
+    temperature: float
+    limits: Limits | None
+    concurrency: int
+    finish: Callable[[McpScenario, Trajectory], Awaitable[None] | None]
+
+
+class SettingPlayer:
     """`play(scenario, seed)` with everything else decided.
+
+    `setting` makes of an open session what a rollout touches: the model that speaks, and the session's tools.
 
     `params` is the server to use for all of them, None for each scenario's own. At most `concurrency` rollouts are in
     flight. `finish` gets every trajectory as it ends, to score it; what it returns is awaited, unless it is None. Where
@@ -26,24 +38,20 @@ class Player:
 
     def __init__(
         self,
-        engine: Engine,
-        chat: ChatFormat,
+        setting: Callable[["Session"], Setting],
         sessions: "Sessions",
         *,
         params: ServerParams | None = None,
         temperature: float = 1.0,
         limits: Limits | None = None,
-        system_prompt: str | None = None,
         concurrency: int = 256,
         finish: Callable[[McpScenario, Trajectory], Awaitable[None] | None] = lambda scenario, trajectory: None,
     ) -> None:
-        self.engine = engine
         self.temperature = temperature
-        self._chat = chat
+        self._setting = setting
         self._sessions = sessions
         self._params = params
         self._limits = limits or Limits()
-        self._system_prompt = system_prompt
         self._finish = finish
         self._in_flight = anyio.Semaphore(concurrency)
 
@@ -68,5 +76,20 @@ class Player:
             return unreachable(scenario, seed, error)
 
     async def _play_on(self, session: "Session", scenario: McpScenario, seed: int, temperature: float) -> Trajectory:
-        world = World(self.engine, self._chat, session, self._system_prompt)
-        return await play(world, scenario, seed=seed, temperature=temperature, limits=self._limits)
+        return await play(self._setting(session), scenario, seed=seed, temperature=temperature, limits=self._limits)
+
+
+class Player(SettingPlayer):
+    """Plays with a policy: an engine that samples, and the chat format that it speaks. `options` are the base's."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        chat: ChatFormat,
+        sessions: "Sessions",
+        *,
+        system_prompt: str | None = None,
+        **options: Unpack[PlayerOptions],
+    ) -> None:
+        super().__init__(lambda session: World(engine, chat, session, system_prompt), sessions, **options)
+        self.engine = engine
