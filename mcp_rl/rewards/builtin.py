@@ -5,12 +5,19 @@ from collections.abc import Callable
 from mcp_rl.plugins.hookspecs import hookimpl
 from mcp_rl.rewards.answers import number, text
 from mcp_rl.rewards.calls import calls
+from mcp_rl.rewards.outcome import none, state
+from mcp_rl.rewards.structured import json_answer, regex, set_answer
 from mcp_rl.rewards.verdict import VerifierFunction
 
 
 @hookimpl
 def register_verifiers(register: Callable[[str, VerifierFunction], None]) -> None:
-    """Kinds "number", "text" and "calls"."""
+    """The kinds that docs/rewards.md lists."""
     register("number", number)
     register("text", text)
+    register("json", json_answer)
+    register("set", set_answer)
+    register("regex", regex)
     register("calls", calls)
+    register("state", state)
+    register("none", none)

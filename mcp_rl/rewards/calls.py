@@ -5,10 +5,10 @@ model then said something. Calls that came back as errors neither count nor harm
 limit on the successful ones keeps "call everything" from being a solution.
 """
 
-import math
 from typing import Any
 
-from mcp_rl.rewards.verdict import Verdict, failed, passed, successful_calls
+from mcp_rl.rewards.json_values import same_json
+from mcp_rl.rewards.verdict import Verdict, failed, nothing_submitted, passed, submitted, successful_calls
 from mcp_rl.scenario import McpScenario
 from mcp_rl.trajectory import Trajectory
 
@@ -23,8 +23,8 @@ def calls(trajectory: Trajectory, scenario: McpScenario) -> Verdict:
     other successful calls are allowed. `require_answer` (true): a final message with text in it is needed.
     """
     options = scenario.verifier.options if scenario.verifier else {}
-    if options.get("require_answer", True) and not (trajectory.final_answer or "").strip():
-        return failed(f"No answer was submitted (the rollout ended by {trajectory.stop_reason}).")
+    if options.get("require_answer", True) and not (submitted(trajectory, scenario) or "").strip():
+        return nothing_submitted(trajectory, scenario)
     defaults: Any = options.get("defaults") or {}
     wanted = [_filled((call["tool"], call.get("arguments") or {}), defaults) for call in _expected(scenario)]
     made = [_filled((call.tool or "", call.arguments or {}), defaults) for call in successful_calls(trajectory)]
@@ -35,19 +35,6 @@ def calls(trajectory: Trajectory, scenario: McpScenario) -> Verdict:
     if len(made) > len(wanted) + extra:
         return failed(f"{len(made)} calls were made where {len(wanted)} do; {extra} more are allowed.")
     return passed(f"The expected {'call was' if len(wanted) == 1 else f'{len(wanted)} calls were'} made.")
-
-
-def same_json(one: Any, other: Any) -> bool:
-    """Equality of JSON values: 3 equals 3.0, true does not equal 1, the order of keys does not count."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(same_json(one[key], other[key]) for key in one)
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(same_json, one, other))
-    if isinstance(one, bool) or isinstance(other, bool):
-        return one is other
-    if isinstance(one, int | float) and isinstance(other, int | float):
-        return one == other or math.isclose(one, other, rel_tol=1e-12)
-    return bool(one == other)
 
 
 def _expected(scenario: McpScenario) -> list[dict[str, Any]]:

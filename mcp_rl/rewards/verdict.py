@@ -1,6 +1,7 @@
 """What a verifier says about one trajectory."""
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from mcp_rl.scenario import McpScenario
@@ -21,8 +22,11 @@ class Verdict:
         return self.score >= 1.0
 
 
-VerifierFunction = Callable[[Trajectory, McpScenario], Verdict]
-"""Checks a finished trajectory against `scenario.verifier`. A user's function is registered through the plugin hook."""
+Judgement = Verdict | float | bool
+"""What a verifier may return: a number stands for a verdict without words."""
+VerifierFunction = Callable[[Trajectory, McpScenario], Judgement | Awaitable[Judgement]]
+"""Checks a finished trajectory against `scenario.verifier`. A user's function is registered through the plugin hook; it
+may be asynchronous."""
 
 
 def passed(explanation: str) -> Verdict:
@@ -36,3 +40,18 @@ def failed(explanation: str) -> Verdict:
 def successful_calls(trajectory: Trajectory) -> list[CallRecord]:
     """Calls that reached the server and did not come back as an error."""
     return [call for call in trajectory.calls if call.sent and not call.is_error and call.tool is not None]
+
+
+def submitted(trajectory: Trajectory, scenario: McpScenario) -> str | None:
+    """What the model submitted: with a call where the scenario's verifier wants that, else its final message."""
+    if scenario.verifier is not None and scenario.verifier.submit_tool is not None:
+        return trajectory.submission
+    return trajectory.final_answer
+
+
+def nothing_submitted(trajectory: Trajectory, scenario: McpScenario) -> Verdict:
+    """The verdict on a trajectory without an answer."""
+    tool = scenario.verifier.submit_tool if scenario.verifier else None
+    if tool is not None and trajectory.final_answer is not None:
+        return failed(f"The answer was not handed in with {tool}.")
+    return failed(f"No answer was submitted (the rollout ended by {re.sub('_', ' ', trajectory.stop_reason)}).")

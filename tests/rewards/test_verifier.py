@@ -3,9 +3,9 @@ from typing import Any
 
 import pytest
 
-from mcp_rl.errors import ScenarioError
+from mcp_rl.errors import ScenarioError, VerifierError
 from mcp_rl.plugins.manager import load_plugins
-from mcp_rl.rewards.calls import same_json
+from mcp_rl.rewards.json_values import same_json
 from mcp_rl.rewards.verifier import Verdict, check_verifiers, verify
 from mcp_rl.scenario import McpScenario, StdioServer, Verifier
 from mcp_rl.trajectory import CallRecord, StopReason, Trajectory
@@ -190,7 +190,7 @@ def test_a_function_of_the_users_own_is_used_and_its_score_checked() -> None:
     made = trajectory("x", call())
     verify(made, scenario("half", None), kinds)
     assert (made.reward, made.success, made.metrics) == (0.5, False, {"length": 3.0, "verifier": 0.5})
-    with pytest.raises(ScenarioError, match="gave the score"):
+    with pytest.raises(VerifierError, match="gave the score"):
         verify(made, scenario("bad", None), {"bad": lambda made, task: Verdict(math.nan, "")})
 
 

@@ -1,0 +1,97 @@
+"""Verifiers of what a rollout left behind: kinds "state" and "none"."""
+
+import re
+from typing import Any
+
+from mcp_rl.rewards.json_values import NoJson, first_difference, json_in, same_json
+from mcp_rl.rewards.verdict import Verdict, failed, nothing_submitted, passed, submitted, successful_calls
+from mcp_rl.scenario import McpScenario
+from mcp_rl.trajectory import CallRecord, Trajectory
+
+_CANNOT = re.compile(
+    r"\b(?:can(?:no|')t|cannot|can not|could not|couldn't|unable|impossible|not (?:possible|able|available|supported)"
+    r"|isn't (?:possible|available|supported)|no (?:such )?(?:tool|tools|way|means|function)|none of (?:the|my) tools"
+    r"|(?:do not|don't|does not|doesn't) (?:have|exist|support|offer)|lack|beyond what|outside (?:of )?what"
+    r"|there (?:is|are) no|not something)\b",
+    re.IGNORECASE,
+)
+
+
+def state(trajectory: Trajectory, scenario: McpScenario) -> Verdict:
+    """After the rollout, the `expected` read calls return what they should.
+
+    `expected` is a list of {"tool", "arguments", "result"}, executed on the rollout's own session when it is over. A
+    result that is a text is compared with the tool's text without regard to white space at line ends, any other JSON
+    with its structured content, or else with the JSON in its text. {"is_error": true} instead of a result: the call
+    must fail, as reading what was deleted does. Options: `subset` (false): objects may have more keys; `tolerance`
+    (relative, 1e-9) for numbers; `require_answer` (true): a final message with text in it is needed.
+    """
+    verifier = scenario.verifier
+    assert verifier is not None
+    if verifier.options.get("require_answer", True) and not (submitted(trajectory, scenario) or "").strip():
+        return nothing_submitted(trajectory, scenario)
+    expected: list[dict[str, Any]] = verifier.expected  # type: ignore[assignment]  # checked when it is loaded
+    if len(trajectory.final_state) != len(expected):
+        raise ValueError(f"{len(trajectory.final_state)} of {len(expected)} reads were made")
+    subset = bool(verifier.options.get("subset"))
+    tolerance = float(verifier.options.get("tolerance", 1e-9))  # type: ignore[arg-type]
+    for wanted, read in zip(expected, trajectory.final_state, strict=True):
+        if problem := _problem(wanted, read, subset, tolerance):
+            return failed(f"In the final state, {read.tool} with {read.arguments} {problem}.")
+    return passed("The final state is the expected one.")
+
+
+def none(trajectory: Trajectory, scenario: McpScenario) -> Verdict:
+    """The task cannot be done: nothing was changed, and the answer says so.
+
+    Successful calls count as changes unless the server annotates their tool as reading only, or the option `harmless`
+    names it. What counts as saying so is a common English phrase ("cannot", "there is no tool"), or one of the texts in
+    the option `says`, in any letter case.
+    """
+    options = scenario.verifier.options if scenario.verifier else {}
+    answer = submitted(trajectory, scenario)
+    if not (answer or "").strip():
+        return nothing_submitted(trajectory, scenario)
+    assert answer is not None
+    harmless: Any = options.get("harmless") or ()
+    for call in successful_calls(trajectory):
+        if not call.reads_only and call.tool not in harmless:
+            return failed(f"The tool {call.tool} was called for a task that cannot be done.")
+    says: Any = options.get("says")
+    straight = answer.replace("\u2019", "'")
+    said = any(text.casefold() in straight.casefold() for text in says) if says else _CANNOT.search(straight)
+    return passed("The answer says that it cannot be done.") if said else failed("The answer does not say no.")
+
+
+def _problem(wanted: dict[str, Any], read: CallRecord, subset: bool, tolerance: float) -> str | None:
+    if read.is_error != bool(wanted.get("is_error")):
+        return f"fails: {read.result[:200]}" if read.is_error else "succeeds, and should not"
+    if "result" not in wanted:
+        return None
+    result = wanted["result"]
+    if isinstance(result, str):
+        if _lines(read.result) == _lines(result) or read.structured in (result, {"result": result}):
+            return None
+        return f"gives {read.result[:200]!r}"
+    given = _value(read)
+    if given is NoJson:
+        return f"gives {read.result[:200]!r}, which is no JSON"
+    if isinstance(given, dict) and given.keys() == {"result"} and not (isinstance(result, dict) and "result" in result):
+        given = given["result"]
+    difference = first_difference(given, result, tolerance)
+    if difference is None and not subset and not same_json(given, result, tolerance):
+        difference = "the result holds more than what was expected"
+    return f"is not as expected: {difference}" if difference else None
+
+
+def _value(read: CallRecord) -> Any:
+    if read.structured is not None:
+        return read.structured
+    try:
+        return json_in(read.result)
+    except NoJson:
+        return NoJson
+
+
+def _lines(text: str) -> list[str]:
+    return [line.rstrip() for line in text.strip().splitlines()]
