@@ -55,6 +55,19 @@ class Spent:
 
 
 @dataclass
+class Call:
+    """One request and what became of it."""
+
+    model: str
+    problem: str | None = "interrupted"
+    """Why the reply was of no use; None where it was."""
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost_usd: float = 0.0
+    seconds: float = 0.0
+
+
+@dataclass
 class LanguageModel:
     """A model that LiteLLM can reach. Its key comes from the environment."""
 
@@ -62,7 +75,6 @@ class LanguageModel:
     base_url: str | None = None
     role: str = "model"
     """What errors call it."""
-    temperature: float = 0.0
     deadline: float = 120.0
     """Seconds for one reply."""
     retries: int = 3
@@ -72,6 +84,8 @@ class LanguageModel:
     max_cost: float | None = None
     """US dollars for all questions together. Calls in flight count as dear as the dearest so far."""
     spent: Spent = field(default_factory=Spent)
+    on_call: Callable[[Call], None] | None = None
+    """Hears of every request when it is over."""
 
     _in_flight: int = 0
     _dearest: float = 0.0
@@ -85,6 +99,7 @@ class LanguageModel:
         check: Callable[[Reply], str | None] = lambda reply: None,
         *,
         seed: int | None = None,
+        temperature: float = 0.0,
     ) -> Reply:
         """A reply of this form in which `check` finds nothing wrong.
 
@@ -92,7 +107,7 @@ class LanguageModel:
         LanguageModelError where no usable reply came, CostLimitReached before a call that would cost too much.
         """
         litellm = await to_thread.run_sync(import_litellm)
-        asked = _Question(self, litellm, list(messages), form, check, seed)
+        asked = _Question(self, litellm, list(messages), form, check, {"seed": seed, "temperature": temperature})
         retrying = AsyncRetrying(
             stop=stop_after_attempt(self.retries + 1),
             wait=self._wait,
@@ -163,25 +178,38 @@ class _Question(Generic[Reply]):
         messages: list[Message],
         form: type[Reply],
         check: Callable[[Reply], str | None],
-        seed: int | None,
+        sampling: dict[str, Any],
     ) -> None:
         self._model, self._litellm, self._messages = model, litellm, messages
-        self._form, self._check, self._seed = form, check, seed
+        self._form, self._check, self._sampling = form, check, sampling
         self._complaint: str | None = None
+        self._call: Call | None = None
         self.tries = 0
 
     async def once(self) -> Reply:
+        self._call = None
+        try:
+            return await self._once()
+        finally:
+            if self._call is not None and self._model.on_call is not None:
+                self._model.on_call(self._call)
+
+    async def _once(self) -> Reply:
         try:
             reply = read_reply(await self._text(), self._form)
             if problem := self._check(reply):
                 raise Unusable(problem)
         except Exception as error:
+            if self._call is not None:
+                self._call.problem = f"{type(error).__name__}: {_KEY.sub(r'\1-…', without_secrets(str(error)))}"[:300]
             self._model.spent.refused += not isinstance(error, CostLimitReached)
             if isinstance(error, Unusable):
                 self._complaint = str(error)
             elif isinstance(error, self._litellm.exceptions.BadRequestError) and self._was_structured(error):
                 raise Unusable("it takes no response format") from error
             raise
+        if self._call is not None:
+            self._call.problem = None
         return reply
 
     def _was_structured(self, error: Exception) -> bool:
@@ -203,6 +231,7 @@ class _Question(Generic[Reply]):
         self.tries += 1
         model.spent.calls += 1
         model._in_flight += 1
+        self._call = Call(model.name)
         started = time.perf_counter()
         try:
             with anyio.fail_after(model.deadline):
@@ -213,8 +242,7 @@ class _Question(Generic[Reply]):
                     # A server of one's own often wants no key, and the client refuses to start without one.
                     api_key="none" if model.base_url and not os.environ.get("OPENAI_API_KEY") else None,
                     response_format=_response_format(self._form) if model._structured else None,
-                    temperature=model.temperature,
-                    seed=self._seed,
+                    **self._sampling,
                     timeout=model.deadline,
                     drop_params=True,
                     num_retries=0,
@@ -224,7 +252,8 @@ class _Question(Generic[Reply]):
         except TimeoutError:
             raise TimeoutError(f"no reply in {model.deadline:g} seconds") from None
         finally:
-            model.spent.seconds += time.perf_counter() - started
+            self._call.seconds = time.perf_counter() - started
+            model.spent.seconds += self._call.seconds
             model._in_flight -= 1
         return _content(response)
 
@@ -235,8 +264,12 @@ class _Question(Generic[Reply]):
         try:
             cost = float(self._litellm.completion_cost(response, model=self._model.name))
         except Exception:  # LiteLLM raises a bare Exception where it has no price
-            return
+            cost = 0.0
         spent.cost_usd += cost
+        if self._call is not None:
+            self._call.prompt_tokens = getattr(usage, "prompt_tokens", 0) or 0
+            self._call.completion_tokens = getattr(usage, "completion_tokens", 0) or 0
+            self._call.cost_usd = cost
         self._model._dearest = max(self._model._dearest, cost)
 
 
@@ -262,6 +295,9 @@ def read_reply(text: str, form: type[Reply]) -> Reply:
 
 def _repaired(text: str) -> Any:
     import json_repair
+
+    if re.search(r"[\d.]\s*\Z", text):  # nobody knows how the number would have gone on
+        return None
 
     try:
         return json_repair.loads(text[text.find("{") :]) if "{" in text else None
