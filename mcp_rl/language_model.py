@@ -133,9 +133,15 @@ class LanguageModel:
 
     def _failure(self, error: BaseException, tries: int) -> LanguageModelError:
         where = f" at {self.base_url}" if self.base_url else ""
-        said = " ".join(_KEY.sub(r"\1-…", without_secrets(str(error))).split()) or type(error).__name__
         times = f"{tries} {'try' if tries == 1 else 'tries'}"
-        return LanguageModelError(f"The {self.role} {self.name}{where} gave no usable reply in {times}: {said[:400]}")
+        return LanguageModelError(
+            f"The {self.role} {self.name}{where} gave no usable reply in {times}: {_said(error)[:400]}"
+        )
+
+
+def _said(error: BaseException) -> str:
+    """What an error says, in one line and without a key."""
+    return " ".join(_KEY.sub(r"\1-…", without_secrets(str(error))).split()) or type(error).__name__
 
 
 def check_language_model(name: str, base_url: str | None, *, role: str, max_cost: float | None = None) -> None:
@@ -201,7 +207,7 @@ class _Question(Generic[Reply]):
                 raise Unusable(problem)
         except Exception as error:
             if self._call is not None:
-                self._call.problem = f"{type(error).__name__}: {_KEY.sub(r'\1-…', without_secrets(str(error)))}"[:300]
+                self._call.problem = f"{type(error).__name__}: {_said(error)}"[:300]
             self._model.spent.refused += not isinstance(error, CostLimitReached)
             if isinstance(error, Unusable):
                 self._complaint = str(error)
