@@ -42,7 +42,12 @@ def check_inputs(config: RunConfig, server: ToolServer, plugins: Plugins) -> Non
         scenarios = read_scenario_file(config.scenarios.file, server, config.transport)
         check_server(scenarios, server.name, plugins.servers)
         Scoring(config.judge, plugins.verifiers).check(scenarios)
-    name, folder = config.base_model, Path(config.base_model).expanduser()
+    check_base_model(config.base_model)
+
+
+def check_base_model(name: str) -> None:
+    """Raises ConfigError where there is no base model of that name, on the hub, on this machine or in a folder."""
+    folder = Path(name).expanduser()
     if name == TINY:
         return
     if folder.is_dir():
