@@ -6,8 +6,10 @@ error of every command ends as one sentence and an exit code.
 
 import difflib
 import functools
+import json
 import re
 import signal
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -21,6 +23,7 @@ from mcp_rl.boundary import run_guarded, say
 
 if TYPE_CHECKING:
     from mcp_rl.config import RunConfig
+    from mcp_rl.plugins.server import ToolServer
 
 Job = Callable[[], int | None]
 
@@ -146,13 +149,44 @@ def generate(
     out: Annotated[Path, typer.Option(help="The file to write, JSON Lines.")] = Path("scenarios.jsonl"),
     count: Annotated[int, typer.Option(help="Scenarios to make at most.", min=1)] = 720,
     seed: Annotated[int, typer.Option(help="All randomness follows from it.", min=0)] = 0,
+    val: Annotated[float, typer.Option(help="Share to mark for validation, 0 to 1.")] = 0.0,
+    test: Annotated[float, typer.Option(help="Share to mark for tests, 0 to 1.")] = 0.0,
+    author: Annotated[
+        str | None, typer.Option(help="A language model that proposes tasks and words requests (a LiteLLM name).")
+    ] = None,
+    author_base_url: Annotated[
+        str | None, typer.Option(help="Address of an OpenAI-compatible author of your own.")
+    ] = None,
+    author_share: Annotated[float | None, typer.Option(help="Share of tasks that the author proposes; 0.3.")] = None,
+    max_author_cost: Annotated[float | None, typer.Option(help="US dollars that the author may cost.")] = None,
+    keep_unverified: Annotated[
+        bool, typer.Option("--keep-unverified", help="Keep tasks that only a judge can score, tagged ruler-only.")
+    ] = False,
     check: Annotated[
         Path | None, typer.Option(help="Make nothing; execute this file's reference solutions again.")
     ] = None,
     plugin: Plugin = None,
+    json: Json = False,
 ) -> Job:
     """Make scenarios for a tool server by exploring it, or check that those in a file still hold."""
-    return functools.partial(_generate, server, transport, out, count, seed, check, plugin or [])
+    writing: dict[str, Any] = {
+        "model": author,
+        "base_url": author_base_url,
+        "share": author_share,
+        "max_cost": max_author_cost,
+        "keep_unverified": keep_unverified or None,
+    }
+    return functools.partial(
+        _generate,
+        server,
+        transport and transport.value,
+        plugin or [],
+        out=out,
+        order={"count": count, "seed": seed, "val": val, "test": test},
+        writing={name: value for name, value in writing.items() if value is not None},
+        check=check,
+        as_json=json,
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -209,31 +243,53 @@ class TrainJob:
 def _generate(
     server: str | None,
     transport: str | None,
-    out: Path,
-    count: int,
-    seed: int,
-    check: Path | None,
     plugins: Sequence[Path],
+    *,
+    out: Path,
+    order: dict[str, Any],
+    writing: dict[str, Any],
+    check: Path | None,
+    as_json: bool,
 ) -> int:
     import anyio
 
     from mcp_rl.errors import ConfigError
-    from mcp_rl.generate import check_file, generate_file
+    from mcp_rl.generate import AuthorOptions, Order, generate_file
+    from mcp_rl.generate_words import lines
     from mcp_rl.plugins.manager import load_plugins
     from mcp_rl.plugins.server import resolve_server
 
     if server is None:
         raise ConfigError("A tool server is needed: add --server mcp_calculator; `mcp-rl servers` lists all others.")
+    if writing and "model" not in writing:
+        raise ConfigError("Options for an author are given, and no author: add --author openai/gpt-4.1-mini.")
+    if writing and check is not None:
+        raise ConfigError("--check makes nothing, so it takes no author: leave one of the two out.")
+    wanted = Order(**order, author=AuthorOptions(**writing) if writing else None)
     tool_server = resolve_server(server, transport, plugins=load_plugins(plugins))
     if check is not None:
-        findings = anyio.run(functools.partial(check_file, tool_server, check, transport=transport))
-        for finding in findings:
-            print(f"{finding.id}: {finding.problem}")
-        print(f"{len(findings)} of the scenarios in {check} do not hold." if findings else f"{check} holds.")
-        return 1 if findings else 0
-    job = functools.partial(generate_file, tool_server, out, transport=transport, count=count, seed=seed)
-    print(f"{len(anyio.run(job))} scenarios, each solved on the live server, are in {out}.")
+        return _check(tool_server, check, transport, as_json)
+    generated = anyio.run(functools.partial(generate_file, tool_server, out, wanted, transport=transport))
+    for line in lines(generated, out):
+        print(line, file=sys.stderr if as_json else sys.stdout)
+    if as_json:
+        print(json.dumps({"out": str(out), "server": tool_server.name, **generated.summary()}))
     return 0
+
+
+def _check(server: "ToolServer", file: Path, transport: str | None, as_json: bool) -> int:
+    import anyio
+
+    from mcp_rl.generate import check_file
+
+    findings = anyio.run(functools.partial(check_file, server, file, transport=transport))
+    if as_json:
+        print(json.dumps({"file": str(file), "findings": [{"id": f.id, "problem": f.problem} for f in findings]}))
+        return 1 if findings else 0
+    for finding in findings:
+        print(f"{finding.id}: {finding.problem}")
+    print(f"{len(findings)} of the scenarios in {file} do not hold." if findings else f"{file} holds.")
+    return 1 if findings else 0
 
 
 def _print_resolved(config: "RunConfig", as_json: bool) -> None:

@@ -1,44 +1,170 @@
 """`mcp-rl generate`: scenarios for a server, written to a file, or a file of scenarios checked against the server."""
 
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from mcp_rl.durable import write_atomically
-from mcp_rl.errors import ScenarioError
+from mcp_rl.errors import ConfigError, ScenarioError
+from mcp_rl.language_model import LanguageModel, check_language_model
 from mcp_rl.plugins.server import ToolServer
-from mcp_rl.scenario import McpScenario, read_scenarios, scenario_lines
+from mcp_rl.scenario import McpScenario, normalised_request, scenario_lines
+from mcp_rl.scenarios.author import author_scenarios
+from mcp_rl.scenarios.author_report import AuthorReport
 from mcp_rl.scenarios.check import Finding, check
 from mcp_rl.scenarios.explore import explore
+from mcp_rl.scenarios.foreign import read_scenario_file
+from mcp_rl.scenarios.split import split
 from mcp_rl.toolserver.connection import connect
+from mcp_rl.toolserver.pool import Sessions
 from mcp_rl.toolserver.schema import ToolSchemas
 
 
-async def generate(server: ToolServer, *, transport: str | None = None, count: int, seed: int) -> list[McpScenario]:
-    """Start the server, explore it and stop it again: at most `count` scenarios.
+@dataclass(frozen=True)
+class AuthorOptions:
+    """A language model that writes, and how far it may go. Raises ConfigError for values that make no sense."""
 
-    Raises ServerError where it cannot be used, ScenarioError where nothing can be made of it.
+    model: str
+    """A LiteLLM name; the key comes from the environment."""
+    base_url: str | None = None
+    share: float = 0.3
+    """Of the scenarios, how many it proposes itself; the others it puts into other words."""
+    max_cost: float | None = None
+    """US dollars."""
+    keep_unverified: bool = False
+    """Whether tasks that run and cannot be verified are kept, without a verifier, for a judge to score."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share <= 1:
+            raise ConfigError(f"The author's share is {self.share:g}; it is from 0 to 1.")
+        if self.max_cost is not None and not self.max_cost > 0:
+            raise ConfigError(f"A cost limit of ${self.max_cost:g} allows no question; give more, or leave it out.")
+        if self.base_url is not None and "@" in self.base_url.partition("://")[2].partition("/")[0]:
+            raise ConfigError("The author's address holds a user name or password; keep them in the environment.")
+
+    def language_model(self) -> LanguageModel:
+        """The model, after a look at whether it can work at all. Raises ConfigError where it cannot."""
+        check_language_model(self.model, self.base_url, role="author", max_cost=self.max_cost)
+        return LanguageModel(self.model, self.base_url, role="author", max_cost=self.max_cost)
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is to be made. Raises ConfigError for values that make no sense."""
+
+    count: int
+    seed: int = 0
+    steps: tuple[int, int] | None = None
+    """Fewest and most calls of a task; None: what the server suggests."""
+    val: float = 0.0
+    """Share that is marked for validation."""
+    test: float = 0.0
+    """Share that is marked for tests."""
+    author: AuthorOptions | None = None
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.val < 1 and 0 <= self.test < 1 and self.val + self.test < 1):
+            raise ConfigError(
+                f"The shares for val ({self.val:g}) and test ({self.test:g}) must be 0 or more and leave something to "
+                "train on."
+            )
+
+
+@dataclass(frozen=True)
+class Generated:
+    """What was made."""
+
+    scenarios: list[McpScenario]
+    author: AuthorReport | None
+    seconds: float
+
+    def summary(self) -> dict[str, Any]:
+        """Counts as JSON: by split, tool, steps and verifier."""
+        scenarios = self.scenarios
+        return {
+            "scenarios": len(scenarios),
+            "verified": sum(s.verifier is not None for s in scenarios),
+            "splits": dict(Counter(s.split or "none" for s in scenarios)),
+            "tools": dict(Counter(tool for s in scenarios for tool in {call.tool for call in s.reference})),
+            "steps": dict(sorted(Counter(len(s.reference) for s in scenarios).items())),
+            "verifiers": dict(Counter(s.verifier.kind if s.verifier else "none" for s in scenarios)),
+            "seconds": round(self.seconds, 2),
+            "author": self.author.summary() if self.author else None,
+        }
+
+
+async def generate(server: ToolServer, order: Order, *, transport: str | None = None) -> Generated:
+    """Start the server, explore it, let the author work where there is one, and stop the server again.
+
+    Raises ConfigError for an author that cannot work, ServerError where the server cannot be used, ScenarioError where
+    nothing can be made of it, LanguageModelError where the author never gave a usable reply.
     """
+    started = time.monotonic()
+    model = order.author.language_model() if order.author else None
     params = server.params(transport)
-    async with connect(params, name=server.name) as connection:
-        schemas = ToolSchemas(connection.tools)
-        return await explore(connection, schemas, server=server, params=params, count=count, seed=seed)
+    async with Sessions(server=server) as sessions:
+        session = await sessions.get(params)
+        scenarios = await explore(
+            session.connection, session.schemas, server=server, params=params, count=order.count, seed=order.seed
+        )
+        report = None
+        if order.author and model:
+            scenarios, report = await author_scenarios(
+                sessions,
+                session,
+                server=server,
+                params=params,
+                explored=scenarios,
+                model=model,
+                tasks=round(order.author.share * len(scenarios)),
+                steps=order.steps or (2, 4),
+                keep_unverified=order.author.keep_unverified,
+                seed=order.seed,
+            )
+    return Generated(_marked(_distinct(scenarios), order), report, time.monotonic() - started)
 
 
-async def generate_file(
-    server: ToolServer, out: Path, *, transport: str | None = None, count: int, seed: int
-) -> list[McpScenario]:
+async def generate_file(server: ToolServer, out: Path, order: Order, *, transport: str | None = None) -> Generated:
     """Generate and write as JSON Lines, whole or not at all. Raises ScenarioError where the file cannot be written."""
-    if not out.parent.is_dir():
-        raise ScenarioError(f"Cannot write {out}: there is no folder {out.parent}.")
-    scenarios = await generate(server, transport=transport, count=count, seed=seed)
+    _check_place(out)
+    generated = await generate(server, order, transport=transport)
     try:
-        write_atomically(out, scenario_lines(scenarios).encode())
+        write_atomically(out, scenario_lines(generated.scenarios).encode())
     except OSError as error:
         raise ScenarioError(f"Cannot write {out}: {error.strerror}.") from error
-    return scenarios
+    return generated
 
 
 async def check_file(server: ToolServer, file: Path, *, transport: str | None = None) -> list[Finding]:
     """Execute the reference solutions of a scenarios file again; what no longer holds."""
-    scenarios = read_scenarios(file)
+    scenarios = read_scenario_file(file, server, transport)
     async with connect(server.params(transport), name=server.name) as connection:
         return await check(connection, ToolSchemas(connection.tools), scenarios)
+
+
+def _check_place(out: Path) -> None:
+    if not out.parent.is_dir():
+        raise ScenarioError(f"Cannot write {out}: there is no folder {out.parent}.")
+    if out.is_dir():
+        raise ScenarioError(f"Cannot write {out}: it is a folder.")
+
+
+def _distinct(scenarios: Sequence[McpScenario]) -> list[McpScenario]:
+    """The first of all that ask the same."""
+    return list({normalised_request(s.task_description): s for s in reversed(scenarios)}.values())[::-1]
+
+
+def _marked(scenarios: list[McpScenario], order: Order) -> list[McpScenario]:
+    """With a split, where shares were asked for; in the order given."""
+    if not order.val and not order.test:
+        return scenarios
+    rest, marked = scenarios, {}
+    for name, share in (("test", order.test), ("val", order.val)):
+        if share:
+            rest, chosen = split(rest, val_count=max(1, round(share * len(scenarios))), seed=order.seed)
+            marked.update({s.id: s.model_copy(update={"split": name}) for s in chosen})
+    marked.update({s.id: s for s in rest})
+    return [marked[s.id] for s in scenarios]

@@ -135,7 +135,7 @@ class LanguageModel:
         where = f" at {self.base_url}" if self.base_url else ""
         times = f"{tries} {'try' if tries == 1 else 'tries'}"
         return LanguageModelError(
-            f"The {self.role} {self.name}{where} gave no usable reply in {times}: {_said(error)[:400]}"
+            f"The {self.role} {self.name}{where} gave no usable reply in {times}: {_said(error)[:400].rstrip('.')}."
         )
 
 

@@ -19,7 +19,8 @@ HEAVY = {"torch", "transformers", "mcp", "litellm", "openai", "peft", "scipy", "
 TORCH_LIVES_IN = {"inference", "learning", "tiny", "backends"}
 LAYERS = [
     {"cli"},
-    {"train", "generate", "servers"},
+    {"train", "generate_words", "servers"},
+    {"generate"},
     {"training"},
     {"evaluate", "backends"},
     {"gather", "player", "model", "rewards", "scenarios"},

@@ -1,6 +1,6 @@
 """Whether scenarios that somebody gives belong to the server that they are to be played on."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 
 from mcp_rl.errors import ScenarioError
 from mcp_rl.scenario import McpScenario
@@ -43,10 +43,13 @@ def check_fit(scenarios: Sequence[McpScenario], name: str, schemas: ToolSchemas)
 
 def _tools(scenario: McpScenario) -> set[str]:
     """The tools that a scenario's reference and verifier call."""
-    expected = scenario.verifier.expected if scenario.verifier else None
-    listed: Iterable[object] = expected if isinstance(expected, list) else ()
-    named = {call["tool"] for call in listed if isinstance(call, dict) and isinstance(call.get("tool"), str)}
-    return {call.tool for call in scenario.reference} | named  # type: ignore[return-value]
+    verifier = scenario.verifier
+    named: set[str] = set()
+    for listed in (verifier.expected, verifier.options.get("reads")) if verifier else ():
+        calls = listed if isinstance(listed, list) else []
+        named |= {str(call["tool"]) for call in calls if isinstance(call, dict) and "tool" in call}
+    submission = {verifier.submit_tool} if verifier else set()
+    return ({call.tool for call in scenario.reference} | named) - submission
 
 
 def _others(found: Collection[object]) -> str:

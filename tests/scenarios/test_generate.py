@@ -1,22 +1,107 @@
+"""The command `generate` as a user types it."""
+
+import json
 from pathlib import Path
 
 import pytest
+from chat_server import Asked, failure, readings, rewrites, serve, tasks
 
-from mcp_rl.errors import ScenarioError
-from mcp_rl.generate import check_file, generate_file
-from mcp_rl.plugins.manager import load_plugins
+from mcp_rl.cli import main
 from mcp_rl.scenario import read_scenarios
 
-
-async def test_a_generated_file_reads_back_and_still_holds(tmp_path: Path) -> None:
-    server, out = load_plugins().server("mcp_calculator"), tmp_path / "scenarios.jsonl"
-    written = await generate_file(server, out, transport="stdio", count=30, seed=1)
-    assert read_scenarios(out) == written
-    assert len(written) == 30
-    assert await check_file(server, out, transport="stdio") == []
+CALCULATOR = ["generate", "--server", "mcp_calculator", "--transport", "stdio"]
+Captured = pytest.CaptureFixture[str]
 
 
-async def test_a_folder_that_does_not_exist_is_refused_before_the_server_starts(tmp_path: Path) -> None:
-    server = load_plugins().server("mcp_calculator")
-    with pytest.raises(ScenarioError, match="there is no folder"):
-        await generate_file(server, tmp_path / "none" / "file.jsonl", count=3, seed=0)
+def sentence_of(captured: Captured) -> str:
+    out, err = captured.readouterr()
+    assert out == "" and err.count("\n") == 1 and err.rstrip().endswith((".", "?")), (out, err)
+    return str(err)
+
+
+def test_a_file_is_written_marked_and_still_holds(tmp_path: Path, capsys: Captured) -> None:
+    out = tmp_path / "scenarios.jsonl"
+    words = [*CALCULATOR, "--count", "30", "--seed", "1", "--out", str(out), "--val", "0.2", "--test", "0.1", "--json"]
+    assert main(words) == 0
+    said = json.loads(capsys.readouterr().out)
+    scenarios = read_scenarios(out)
+    assert (said["scenarios"], said["verified"], len(scenarios)) == (30, 30, 30)
+    assert said["splits"] == {"train": 21, "val": 6, "test": 3}
+    assert said["author"] is None and said["out"] == str(out)
+    assert main([*CALCULATOR, "--check", str(out)]) == 0
+    assert capsys.readouterr().out == f"{out} holds.\n"
+    out.write_text(out.read_text().replace('"tool": "add"', '"tool": "ad"'))
+    assert main([*CALCULATOR, "--check", str(out), "--json"]) == 1
+    assert "no tool ad" in json.loads(capsys.readouterr().out)["findings"][0]["problem"]
+
+
+def hostile(asked: Asked) -> str:
+    """An author that writes escape sequences, markup and keys, and reads nothing."""
+    if asked.kind == "rewrites":
+        return rewrites(asked, lambda request: request + " \x1b]0;owned\x07 [bold]sk-proj-123456[/bold]")
+    if asked.kind == "readings":
+        return readings(asked, lambda request: [])
+    calls = [{"tool": "add", "arguments": '{"a": 3, "b": 4}'}, {"tool": "add", "arguments": '{"a": 1, "b": 0}'}]
+    return tasks({"request": "Delete \x1b[2Jeverything.", "calls": calls}, {"request": "Sum it [red].", "calls": calls})
+
+
+def test_what_a_hostile_author_writes_reaches_neither_the_file_nor_the_terminal(
+    tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "key-of-the-author-0123")
+    out = tmp_path / "scenarios.jsonl"
+    with serve(hostile) as chat:
+        author = ["--author", "openai/gpt-4.1-mini", "--author-base-url", chat.url, "--author-share", "0.1"]
+        assert main([*CALCULATOR, "--count", "20", "--out", str(out), *author]) == 0
+    printed = capsys.readouterr().out
+    assert "\x1b" not in printed and "0 requests new words" in printed
+    assert "Proposed tasks that were dropped: " in printed and "it holds control characters" in printed
+    assert "Sum it [red]." in printed
+    written = out.read_text()
+    assert len(read_scenarios(out)) == 20
+    assert "owned" not in written and "sk-proj" not in written and "key-of-the-author" not in written
+
+
+def test_an_author_that_is_down_writes_nothing_and_ends_with_1(
+    tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "key-of-the-author-0123")
+    out = tmp_path / "scenarios.jsonl"
+    with serve(lambda asked: failure(401, "bad key key-of-the-author-0123")) as chat:
+        author = ["--author", "openai/gpt-4.1-mini", "--author-base-url", chat.url]
+        assert main([*CALCULATOR, "--count", "20", "--out", str(out), *author]) == 1
+    said = sentence_of(capsys)
+    assert "The author openai/gpt-4.1-mini" in said and "key-of-the-author" not in said
+    assert not out.exists()
+
+
+AUTHOR = ["--author", "openai/gpt-4.1-mini"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--author-share", "0.5"], "add --author openai/gpt-4.1-mini"),
+        ([*AUTHOR, "--max-author-cost", "0"], "A cost limit of $0 allows no question"),
+        ([*AUTHOR, "--max-author-cost", "nan"], "A cost limit"),
+        ([*AUTHOR, "--author-share", "1.5"], "share is 1.5; it is from 0 to 1"),
+        ([*AUTHOR, "--author-base-url", "http://me:pw@localhost/v1"], "keep them in the environment"),
+        ([*AUTHOR], "needs OPENAI_API_KEY in the environment"),
+        (["--author", "gpt-nonsense"], "'gpt-nonsense' is no model name that LiteLLM knows"),
+        (["--author", "openai/own", "--author-base-url", "http://x/v1", "--max-author-cost", "1"], "knows no price"),
+        (["--val", "0.6", "--test", "0.4"], "leave something to train on"),
+        (["--val", "-1"], "val (-1)"),
+        (["--out", "none/scenarios.jsonl"], "there is no folder none"),
+        (["--out", "."], "it is a folder"),
+        (["--check", "none.jsonl"], "Cannot read the scenarios file none.jsonl"),
+        (["--check", "x.jsonl", "--author", "openai/gpt-4.1-mini"], "--check makes nothing"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_2_before_anything_starts(
+    words: list[str], said: str, tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    assert main([*CALCULATOR, *words]) == 2
+    assert said in sentence_of(capsys)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,49 @@
+"""What came of an author's work: how much of it holds, and which of it does not and why."""
+
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from mcp_rl.language_model import Spent
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Something that the author wrote and that is not used as it stands."""
+
+    request: str
+    fate: str
+    """"kept its wording", "dropped" or "for a judge only"."""
+    reason: str
+
+
+@dataclass
+class AuthorReport:
+    """Counts, and the refused one by one."""
+
+    model: str
+    rewritten: int = 0
+    """Requests of verified scenarios that have a new wording."""
+    proposed: int = 0
+    """Tasks that the author proposed."""
+    verified: int = 0
+    """Of these, tasks whose solution was executed, and read from the request alone once more."""
+    unverified: int = 0
+    """Of these, tasks that are kept without a verifier."""
+    refused: list[Refused] = field(default_factory=list)
+    lost_batches: int = 0
+    """Questions to which no usable reply came."""
+    stopped: str | None = None
+    """Why no more was asked of the author, where something was left to ask."""
+    spent: Spent = field(default_factory=Spent)
+
+    def refuse(self, request: str, fate: str, reason: str) -> None:
+        self.refused.append(Refused(request, fate, reason))
+
+    def reasons(self, fate: str) -> list[tuple[str, int]]:
+        """Reasons with their numbers, the most frequent first."""
+        return Counter(refused.reason.split(":")[0] for refused in self.refused if refused.fate == fate).most_common()
+
+    def summary(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self)

@@ -1,0 +1,187 @@
+"""Plays what an author proposes on the live server: the only proof of a solution is that it was executed."""
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+
+from mcp_rl.errors import ServerFault
+from mcp_rl.plugins.server import ToolServer
+from mcp_rl.scenario import McpScenario, ServerParams, ToolCall
+from mcp_rl.scenarios.answer import call_key, holds_secret, is_dated, read_answer, says_nothing
+from mcp_rl.scenarios.author_forms import Call
+from mcp_rl.scenarios.chain import Outcome
+from mcp_rl.scenarios.explore import explorable
+from mcp_rl.toolserver.connection import Connection
+from mcp_rl.toolserver.pool import Session, Sessions
+
+_IN_FLIGHT = 16
+_DEADLINE = 10.0
+"""Seconds for one call: a tool that takes longer is no use to a learner that calls it thousands of times."""
+_MOST_CALLS = 8
+_PLACEHOLDER = re.compile(r"<result (\d{1,2})((?:\.[\w-]+)*)>")
+
+
+Play = tuple[Sequence[Call], Sequence[Call], dict[str, Any] | None]
+"""Calls, checks, and the state to begin in."""
+
+
+class Unplayable(Exception):
+    """Calls that cannot be played here. `kind` is a few words that are the same for all of its kind."""
+
+    def __init__(self, kind: str, detail: str = "") -> None:
+        super().__init__(f"{kind}: {detail}" if detail else kind)
+        self.kind = kind
+
+
+@dataclass(frozen=True)
+class Played:
+    """Calls that all succeeded, and what they gave."""
+
+    steps: tuple[Outcome, ...]
+    checks: tuple[Outcome, ...] = ()
+    """Reading calls that were made after them."""
+
+    @property
+    def calls(self) -> tuple[ToolCall, ...]:
+        return tuple(ToolCall(tool=step.tool, arguments=step.arguments) for step in self.steps)
+
+
+class Stage:
+    """Plays sequences of calls, each from the state that a rollout would start in."""
+
+    def __init__(self, sessions: Sessions, session: Session, server: ToolServer, params: ServerParams) -> None:
+        self._sessions, self._params, self.schemas = sessions, params, session.schemas
+        offered = [tool for tool in session.connection.tools if tool.name in session.schemas.to_openai]
+        self.tools = explorable(offered, server.isolation)
+        """Those that may be called freely."""
+        self._free = {tool.name for tool in self.tools}
+        self._limiter = anyio.CapacityLimiter(_IN_FLIGHT)
+        self.stateful = server.isolation != "shared"
+        """Whether calls may change something that later calls of the same episode see."""
+
+    async def play(
+        self, calls: Sequence[Call], checks: Sequence[Call] = (), initial_state: dict[str, Any] | None = None
+    ) -> Played:
+        """Make the calls in order, then the checks. Raises Unplayable where one of them is not possible here."""
+        if len(calls) > _MOST_CALLS or len(checks) > _MOST_CALLS:
+            raise Unplayable("too many calls", f"{max(len(calls), len(checks))}; {_MOST_CALLS} are allowed")
+        async with self._limiter, self._sessions.lease(self._params, initial_state) as lease:
+            connection = lease.session.connection
+            steps: list[Outcome] = []
+            for call in calls:
+                steps.append(await self._one(connection, call, steps))
+            looked = [await self._one(connection, check, steps) for check in checks]
+        return Played(tuple(steps), tuple(looked))
+
+    async def play_all(self, plays: Sequence[Play]) -> list[Played | Unplayable]:
+        """What came of each, in their order."""
+        results: list[Played | Unplayable] = [Unplayable("not played")] * len(plays)
+
+        async def one(index: int, calls: Sequence[Call], checks: Sequence[Call], state: dict[str, Any] | None) -> None:
+            try:
+                results[index] = await self.play(calls, checks, state)
+            except Unplayable as problem:
+                results[index] = problem
+
+        async with anyio.create_task_group() as tasks:
+            for index, play in enumerate(plays):
+                tasks.start_soon(one, index, *play)
+        return results
+
+    async def _one(self, connection: Connection, call: Call, steps: Sequence[Outcome]) -> Outcome:
+        name = self.schemas.to_server.get(call.tool)
+        if name is None:
+            raise Unplayable("it calls a tool that the server does not have", call.tool[:60])
+        if name not in self._free:
+            raise Unplayable("it calls a tool that may change what others use", name)
+        arguments = _filled(_object(call.arguments), steps)
+        if problem := self.schemas.validate(call.tool, arguments):
+            raise Unplayable("its arguments do not fit the tool", problem[:200])
+        text = await self._call(connection, name, arguments)
+        if holds_secret(text):
+            raise Unplayable("a result holds what looks like a password or key")
+        if says_nothing(text):
+            raise Unplayable("a call found nothing", call.tool)
+        return Outcome(name, arguments, text, read_answer(text, arguments))
+
+    async def _call(self, connection: Connection, name: str, arguments: dict[str, Any]) -> str:
+        try:
+            result = await connection.call(name, arguments, deadline=_DEADLINE)
+        except ServerFault as fault:
+            if not connection.alive:
+                raise
+            raise Unplayable("a call was not answered", str(fault)) from fault
+        if result.is_error:
+            raise Unplayable("a call is an error", " ".join(result.text.split())[:200])
+        return result.text
+
+
+def agrees(played: Played, scenario: McpScenario) -> bool:
+    """Whether calls that were played come to what the scenario's verifier expects."""
+    verifier = scenario.verifier
+    if not scenario.reference or not played.steps:
+        return not scenario.reference and not played.steps
+    if verifier is not None and verifier.kind in ("number", "text"):
+        value, expected = played.steps[-1].answer.value, verifier.expected
+        if isinstance(value, int | float) and isinstance(expected, int | float):
+            return math.isclose(value, expected, rel_tol=1e-9)
+        return isinstance(value, str) and isinstance(expected, str) and value.strip() == expected.strip()
+    defaults: Any = verifier.options.get("defaults", {}) if verifier else {}
+    ordered = verifier is None or verifier.options.get("ordered", True) is not False
+    order: Callable[[list[str]], list[str]] = list if ordered else sorted
+    made, wanted = (order([_key(call, defaults) for call in calls]) for calls in (played.calls, scenario.reference))
+    return made == wanted
+
+
+def lasting(first: Played, second: Played) -> bool:
+    """Whether the same calls gave the same again, and nothing in the answer is a time of day."""
+    texts = [[step.text for step in (*played.steps, *played.checks)] for played in (first, second)]
+    return texts[0] == texts[1] and not is_dated(first.steps[-1].text)
+
+
+def _key(call: ToolCall, defaults: Mapping[str, Mapping[str, Any]]) -> str:
+    return call_key(call.tool, {**defaults.get(call.tool, {}), **call.arguments})
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text or "{}")
+    except (ValueError, RecursionError) as error:
+        raise Unplayable("its arguments are no JSON", text[:60]) from error
+    if not isinstance(value, dict):
+        raise Unplayable("its arguments are no JSON object", text[:60])
+    return value
+
+
+def _filled(value: Any, steps: Sequence[Outcome]) -> Any:
+    """The value with the results of earlier calls in the place of what stands for them."""
+    if isinstance(value, dict):
+        return {key: _filled(inner, steps) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_filled(inner, steps) for inner in value]
+    if not isinstance(value, str):
+        return value
+    if whole := _PLACEHOLDER.fullmatch(value):
+        return _result(whole, steps)
+    return _PLACEHOLDER.sub(lambda found: str(_result(found, steps)), value)
+
+
+def _result(found: re.Match[str], steps: Sequence[Outcome]) -> Any:
+    number, path = int(found[1]), found[2].split(".")[1:]
+    if not 1 <= number <= len(steps):
+        raise Unplayable("it refers to a result that is not there yet", found[0])
+    step = steps[number - 1]
+    if not path:
+        return step.text if step.answer.value is None else step.answer.value
+    try:
+        value = json.loads(step.text)
+        for part in path:
+            value = value[int(part)] if isinstance(value, list) else value[part]
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise Unplayable("it refers to a part that a result does not have", found[0]) from error
+    return value
