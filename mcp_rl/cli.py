@@ -96,11 +96,14 @@ def train(
     project: Annotated[str | None, typer.Option(help="The folder of runs that belong together.")] = None,
     output_dir: Annotated[Path | None, typer.Option(help="Where projects are kept; .mcp_rl here.")] = None,
     judge_model: Annotated[
-        str | None, typer.Option(help="Score groups with this model (RULER, a LiteLLM name) instead of the verifier.")
+        list[str] | None,
+        typer.Option(help="Score groups with this model (RULER, a LiteLLM name); given again, the mean counts."),
     ] = None,
     judge_base_url: Annotated[
         str | None, typer.Option(help="Address of an OpenAI-compatible judge of your own.")
     ] = None,
+    judge_rubric: Annotated[Path | None, typer.Option(help="A file that says what is good.")] = None,
+    max_judge_cost: Annotated[float | None, typer.Option(help="US dollars that the judges may cost in all.")] = None,
     config: Annotated[
         Path | None, typer.Option(help="A TOML file of settings, such as configs/calculator.toml.")
     ] = None,
@@ -123,8 +126,11 @@ def train(
         "name": name,
         "project": project,
         "output_dir": output_dir,
-        "judge.model": judge_model,
+        "judge.model": judge_model[0] if judge_model else None,
+        "judge.panel": judge_model[1:] if judge_model and judge_model[1:] else None,
         "judge.base_url": judge_base_url,
+        "judge.rubric_file": judge_rubric,
+        "judge.max_cost": max_judge_cost,
         "plugins": [str(file) for file in plugin] if plugin else None,
     }
     return TrainJob(config, tuple(overrides or ()), options, fresh=fresh, dry_run=dry_run, as_json=json)

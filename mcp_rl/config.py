@@ -13,6 +13,8 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from mcp_rl.errors import ConfigError
+
 TINY = "mcp-rl/tiny"
 Transport = Literal["sse", "stdio", "streamable-http"]
 
@@ -124,16 +126,68 @@ class JudgeConfig(_Section):
     """LiteLLM name of the judge; none: the scenario's verifier scores."""
     base_url: str | None = None
     """Address of an OpenAI-compatible judge of your own."""
+    panel: tuple[str, ...] = ()
+    """Further judges: every one scores each group, and the mean counts."""
     rubric: str | None = None
     """Your own words for what is good; none: reaching the task's goal."""
-    weight: float = Field(default=1.0, gt=0, le=1)
-    """The judge's share of the reward; the verifier has the rest."""
+    rubric_file: Path | None = None
+    """A file with these words, where they are many."""
     deadline: float = Field(default=120.0, gt=0)
     """Seconds for one verdict: a reasoning judge is slow."""
     retries: int = Field(default=3, ge=0)
     """New tries after an unusable verdict before the group is a fault."""
     concurrency: int = Field(default=8, ge=1)
     """Verdicts asked for at once: all groups of a step."""
+    token_budget: int = Field(default=24_000, ge=500)
+    """Tokens of a prompt, about: long trajectories are cut, and what is left fits every judge of today."""
+    repeat: float = Field(default=0.05, ge=0, le=1)
+    """Share of groups that are judged twice, in another order: the judge's noise is known for 5 % more."""
+    patience: float = Field(default=600.0, ge=0)
+    """Seconds to wait for a judge that is down before the run stops: most outages are over by then."""
+    max_cost: float | None = None
+    """US dollars that the judges of a run may cost, all sessions together; none: no limit."""
+    price: tuple[float, float] | None = None
+    """US dollars for a million prompt and completion tokens; none: what LiteLLM knows."""
+    cache: bool = True
+    """Keep verdicts in the run's folder: a step that is played again costs nothing."""
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """All judges."""
+        return () if self.model is None else (self.model, *self.panel)
+
+    def rubric_text(self) -> str | None:
+        """The rubric, from its file where it has one. Raises ConfigError where that cannot be read."""
+        if self.rubric_file is None:
+            return self.rubric
+        try:
+            text = self.rubric_file.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise ConfigError(f"Cannot read the judge's rubric {self.rubric_file}: {reason}.") from error
+        if not text:
+            raise ConfigError(f"The judge's rubric {self.rubric_file} is empty.")
+        return text
+
+
+class RewardConfig(_Section):
+    """What a reward is made of. Every part is a metric of its own."""
+
+    weights: dict[str, float] = {}
+    """Part to weight, 1 in all: `verifier`, `ruler`, or a verifier of your own; none: one part, the judge if any."""
+    turn_cost: float = Field(default=0.0, ge=0)
+    """Taken off a success for each turn more than the reference needs: off, success is what is wanted."""
+    error_cost: float = Field(default=0.0, ge=0)
+    """Taken off a success for each failed call: off, trying again is a skill."""
+    token_cost: float = Field(default=0.0, ge=0)
+    """Taken off a success for every 100 sampled tokens: off, thinking may pay."""
+    shaping_limit: float = Field(default=0.5, ge=0, lt=1)
+    """Most that the three take off together: a success stays well above a failure."""
+
+    @property
+    def shapes(self) -> bool:
+        """Whether anything is taken off."""
+        return bool(self.turn_cost or self.error_cost or self.token_cost)
 
 
 class EvaluationConfig(_Section):
@@ -176,6 +230,8 @@ class RunConfig(_Section):
     """The update."""
     judge: JudgeConfig = JudgeConfig()
     """The judge."""
+    reward: RewardConfig = RewardConfig()
+    """The reward."""
     evaluation: EvaluationConfig = EvaluationConfig()
     """The proof."""
 
@@ -244,6 +300,9 @@ def settings(config: BaseModel, prefix: str = "") -> Iterator[tuple[str, str | N
         value = getattr(config, name)
         if isinstance(value, BaseModel):
             yield from settings(value, f"{prefix}{name}.")
+        elif isinstance(value, dict):
+            pairs = (f"{json.dumps(key)} = {json.dumps(entry)}" for key, entry in value.items())
+            yield f"{prefix}{name}", f"{{{', '.join(pairs)}}}"
         else:
             yield f"{prefix}{name}", None if value is None else json.dumps(value, default=str, ensure_ascii=False)
 
@@ -267,13 +326,19 @@ def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 def _contradictions(config: RunConfig) -> Iterator[str]:
     judge, scenarios, train, rollout = config.judge, config.scenarios, config.train, config.rollout
-    if judge.base_url and not judge.model:
-        yield "judge.base_url is set but judge.model is not: name the judge's model too"
+    for name in ("base_url", "panel", "rubric", "rubric_file", "max_cost", "price"):
+        if getattr(judge, name) and not judge.model:
+            yield f"judge.{name} is set but judge.model is not: name the judge's model too"
     for name, url in (("server", config.server), ("judge.base_url", judge.base_url or "")):
         if re.match(r"https?://[^/?#]*@", url):
             yield f"{name} holds a user name or password, which must not reach a file: keep them in the environment"
-    if judge.weight < 1 and not judge.model:
-        yield "judge.weight is set but judge.model is not: name the judge's model too"
+    if judge.max_cost is not None and judge.max_cost <= 0:
+        yield f"judge.max_cost = {judge.max_cost:g} allows no verdict at all: give US dollars above 0, or leave it out"
+    if judge.rubric is not None and judge.rubric_file is not None:
+        yield "judge.rubric and judge.rubric_file are both set: the rubric has one place"
+    if judge.price is not None and min(judge.price) < 0:
+        yield "judge.price holds a negative price"
+    yield from _weight_contradictions(config.reward.weights, judged=judge.model is not None)
     if (
         scenarios.file
         and "count" in scenarios.model_fields_set
@@ -289,6 +354,17 @@ def _contradictions(config: RunConfig) -> Iterator[str]:
             f"rollout.max_turn_tokens = {rollout.max_turn_tokens} is more than "
             f"rollout.max_tokens = {rollout.max_tokens}, the limit of the whole episode"
         )
+
+
+def _weight_contradictions(weights: Mapping[str, float], *, judged: bool) -> Iterator[str]:
+    if not weights:
+        return
+    if min(weights.values()) <= 0 or abs(sum(weights.values()) - 1) > 1e-6:
+        yield f"reward.weights are to be above 0 and 1 in all, not {sum(weights.values()):g}"
+    if "ruler" in weights and not judged:
+        yield "reward.weights names ruler but judge.model is not set: name the judge's model too"
+    if "ruler" not in weights and judged:
+        yield "judge.model is set but reward.weights has no ruler: give the judge a weight, or leave it out"
 
 
 def _default(model: type[BaseModel], name: str) -> Any:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import anyio
 
-from mcp_rl.errors import ConfigError, McpRlError, ServerFault
+from mcp_rl.errors import ConfigError, JudgeStop, McpRlError, ServerFault
 from mcp_rl.rollout import Rollout
 from mcp_rl.scenario import McpScenario
 from mcp_rl.trajectory import PendingGroup, StopReason, Trajectory, TrajectoryGroup
@@ -122,11 +122,14 @@ async def _play_members(
 
 
 async def _after(group: TrajectoryGroup, after_each: AfterEach | None, tally: _Tally) -> TrajectoryGroup | None:
-    """What `after_each` makes of the group. Where it fails, the group stays as it is: unscored, out of training."""
+    """What `after_each` makes of the group. Where it fails, the group stays unscored, out of training. Where no
+    verdict will come any more, everything stops."""
     if after_each is None:
         return group
     try:
         return await after_each(group)
+    except JudgeStop:
+        raise
     except McpRlError as error:
         group.exceptions.append(str(error))
         tally.add(str(error), len(group))

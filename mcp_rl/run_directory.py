@@ -101,6 +101,11 @@ class RunDirectory:
         return self.path / "logs"
 
     @property
+    def judge(self) -> Path:
+        """Requests to judges and their verdicts."""
+        return self.path / "judge"
+
+    @property
     def report(self) -> Path:
         return self.path / "report.json"
 
@@ -152,6 +157,12 @@ class RunDirectory:
         path = self.path / "trajectories" / split / f"{step:04d}.jsonl"
         self._write(path, "".join(group.model_dump_json() + "\n" for group in groups))
         return path
+
+    def trajectories(self, split: str, step: int) -> list[TrajectoryGroup]:
+        """The groups of a split and step; empty where none were saved."""
+        path = self.path / "trajectories" / split / f"{step:04d}.jsonl"
+        lines = path.read_bytes().splitlines() if path.exists() else []
+        return [TrajectoryGroup.model_validate_json(line) for line in lines]
 
     def save_scenarios(self, split: str, scenarios: Iterable[McpScenario]) -> None:
         self._write(self.path / f"{split}.jsonl", scenario_lines(scenarios))

@@ -113,7 +113,14 @@ async def _prepared(setting: _Setting) -> AsyncIterator["Trainer"]:
         run.check(identity)
         train, val = await prepare_scenarios(run, config, setting.server, params, session)
         progress.say(f"Scenarios: {len(train)} to train on, {len(val)} held out (train.jsonl, val.jsonl).")
-        scoring = Scoring(config.judge, setting.plugins.verifiers)
+        scoring = Scoring(
+            config.judge,
+            setting.plugins.verifiers,
+            config.reward,
+            seed=config.seed,
+            folder=run.judge,
+            say=progress.say,
+        )
         scoring.check([*train, *val])
         if run.identity() is None:
             run.save_scenarios("val", val)

@@ -89,7 +89,7 @@ def test_an_unknown_key_names_the_nearest_right_one(override: str, near: str) ->
         ("train.learning_rate=inf", "train.learning_rate"),
         ("nonsense", "train.learning_rate=1e-4"),
         ("judge.base_url='http://localhost:1'", "judge.model"),
-        ("judge.weight=0.5", "judge.model"),
+        ("reward.weights={ruler=1.0}", "judge.model"),
         ("scenarios.val=720", "scenarios.count = 720"),
         ("train.minibatches=1000", "train.minibatches = 1000"),
         ("rollout.max_turn_tokens=1000", "rollout.max_tokens = 384"),

@@ -5,14 +5,13 @@ of these is better, and by how much" than at absolute marks (OpenPipe, "RULER: R
 Rewards", 2025). One call scores the whole group.
 """
 
-import hashlib
-import json
-import random
-from dataclasses import asdict
+from collections.abc import Sequence
 from pathlib import Path
 
-from mcp_rl.rewards.judge import Judge, Score, Usage, read_cached, write_cached
-from mcp_rl.rewards.transcript import escaped, exhibits, render
+from mcp_rl.language_model import Message
+from mcp_rl.rewards.judge import Judge
+from mcp_rl.rewards.panel import Panel, Prompt
+from mcp_rl.rewards.transcript import Exhibit, escaped, render
 from mcp_rl.trajectory import TrajectoryGroup
 
 DEFAULT_RUBRIC = """\
@@ -22,7 +21,8 @@ DEFAULT_RUBRIC = """\
 - Part of the way earns part of the score, by how much of the task was really done.
 - Trajectories that are equally good get equal scores; do not invent differences.\
 """
-_TOKEN_BUDGET = 24_000
+TOKEN_BUDGET = 24_000
+"""Tokens that a prompt may have, about."""
 _INSTRUCTIONS = """\
 You compare several attempts of an agent at one task and give each attempt a score from 0 to 1.
 
@@ -41,7 +41,7 @@ trajectory, by its id. Decide on the explanation first, then on the score."""
 
 async def ruler_score_group(
     group: TrajectoryGroup,
-    judge_model: str,
+    judge_model: str | Sequence[str],
     *,
     rubric: str | None = None,
     base_url: str | None = None,
@@ -49,50 +49,34 @@ async def ruler_score_group(
     retries: int = 3,
     backoff: float = 1.0,
     seed: int = 0,
-    token_budget: int = _TOKEN_BUDGET,
+    token_budget: int = TOKEN_BUDGET,
     cache_dir: Path | None = None,
+    repeat: float = 0.0,
 ) -> TrajectoryGroup:
     """Set reward, metrics["ruler"] and explanation of the group's trajectories; return the same group.
 
     Trajectories that ended by a fault or a timeout are not shown to the judge and keep their reward; exceptions and
     metadata stay, and what the verdict took is added as metadata["judge"]. Identical trajectories are shown once and
-    score the same. Nothing is changed unless every score has come. `deadline` is seconds for one reply, `retries` and
-    `backoff` (seconds) rule further tries, `seed` the order in which the judge sees the trajectories, `token_budget`
-    about how long the prompt may get; `cache_dir` keeps verdicts for equal prompts to the same judge.
+    score the same. Nothing is changed unless every score has come. With several models, each gives a verdict, and the
+    reward is their mean; metadata["judge"]["agreement"] is how far they agree. `deadline` is seconds for one reply,
+    `retries` and `backoff` (seconds) rule further tries, `seed` the order in which the judge sees the trajectories,
+    `token_budget` about how long the prompt may get; `cache_dir` keeps verdicts for equal prompts to the same judge;
+    the share `repeat` of groups is judged twice, in another order; metadata["judge"]["noise"] is how far they differ.
 
-    Raises JudgeError where the judge gives no usable verdict.
+    Raises JudgeError where a judge gives no usable verdict.
     """
-    judged = [trajectory for trajectory in group if trajectory.stop_reason.trainable]
-    if not judged:
-        return group
-    judge = Judge(judge_model, base_url, deadline, retries, backoff)
-    shown = exhibits(judged, random.Random(f"{seed}:{group.scenario.id}:{len(judged)}"))
-    messages = [
-        {"role": "system", "content": _INSTRUCTIONS.format(rubric=(rubric or DEFAULT_RUBRIC).strip())},
-        {"role": "user", "content": f"<task>\n{escaped(group.scenario.task_description)}\n</task>\n\n"
-         f"{render(shown, token_budget)}"},
-    ]  # fmt: skip
-    scores, usage, cached = await _verdict(judge, messages, [exhibit.id for exhibit in shown], cache_dir)
-    for exhibit in shown:
-        score = scores[exhibit.id]
-        for trajectory in exhibit.trajectories:
-            trajectory.reward = score.value
-            trajectory.metrics["ruler"] = score.value
-            trajectory.explanation = score.explanation
-    group.metadata["judge"] = {"model": judge_model, "cached": cached, "distinct": len(shown), **asdict(usage)}
-    return group
+    models = [judge_model] if isinstance(judge_model, str) else judge_model
+    judges = [Judge(model, base_url, deadline, retries, backoff) for model in models]
+    return await Panel(judges, ruler_prompt(rubric, token_budget), seed, repeat, cache_dir).score(group)
 
 
-async def _verdict(
-    judge: Judge, messages: list[dict[str, str]], ids: list[str], cache_dir: Path | None
-) -> tuple[dict[str, Score], Usage, bool]:
-    path = None
-    if cache_dir is not None:
-        asked = json.dumps([judge.model, judge.base_url, messages], sort_keys=True)
-        path = cache_dir / f"{hashlib.sha256(asked.encode()).hexdigest()[:32]}.json"
-        if (stored := read_cached(path, ids)) is not None:
-            return stored, Usage(), True
-    verdict = await judge.scores(messages, ids)
-    if path is not None:
-        write_cached(path, verdict.scores)
-    return verdict.scores, verdict.usage, False
+def ruler_prompt(rubric: str | None = None, token_budget: int = TOKEN_BUDGET) -> Prompt:
+    """What makes the question to a judge out of a group: the rubric, the task, the trajectories in their fences."""
+    system = _INSTRUCTIONS.format(rubric=(rubric or DEFAULT_RUBRIC).strip())
+
+    def prompt(group: TrajectoryGroup, shown: Sequence[Exhibit]) -> list[Message]:
+        task = f"<task>\n{escaped(group.scenario.task_description)}\n</task>"
+        user = f"{task}\n\n{render(shown, token_budget)}"
+        return [{"role": "system", "content": system}, {"role": "user", "content": user}]
+
+    return prompt

@@ -1,62 +1,219 @@
-"""How rollouts of a run get their rewards: by the scenario's verifier, by a judge, or by both."""
+"""How rollouts of a run get their rewards: by the scenario's verifier, by judges, by functions of the user's."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from difflib import get_close_matches
+from functools import partial
+from pathlib import Path
+from statistics import fmean
 
 import anyio
 
-from mcp_rl.config import JudgeConfig
-from mcp_rl.errors import JudgeError
+from mcp_rl.config import JudgeConfig, RewardConfig
+from mcp_rl.errors import ConfigError, JudgeError, JudgeStop
+from mcp_rl.language_model import Spent
+from mcp_rl.rewards.efficiency import shape
+from mcp_rl.rewards.judge import Judge, check_judge
+from mcp_rl.rewards.ledger import Ledger
 from mcp_rl.rewards.mix import mix_rewards
-from mcp_rl.rewards.ruler import ruler_score_group
-from mcp_rl.rewards.verifier import VerifierFunction, check_verifiers, verify
+from mcp_rl.rewards.panel import Panel, all_of
+from mcp_rl.rewards.patience import Patience
+from mcp_rl.rewards.ruler import ruler_prompt
+from mcp_rl.rewards.verdict import Verdict
+from mcp_rl.rewards.verifier import VerifierFunction, check_verifiers, verdict_of, verify
 from mcp_rl.scenario import McpScenario
 from mcp_rl.trajectory import Trajectory, TrajectoryGroup
 
+CALLS, VERDICTS = "calls.jsonl", "verdicts"
+"""In the folder of a run's judge: every request, and the verdicts to equal questions."""
+
 
 class Scoring:
-    """The verifier scores each rollout as it ends; a judge, where one is named, each group when it is complete."""
+    """The verifier scores each rollout as it ends; judges, where one is named, each group when it is complete.
 
-    def __init__(self, judge: JudgeConfig, verifiers: Mapping[str, VerifierFunction]) -> None:
-        self._judge = judge
+    `folder` is where requests and verdicts are kept, None for nowhere; `say` hears of a judge that is down.
+    """
+
+    def __init__(
+        self,
+        judge: JudgeConfig,
+        verifiers: Mapping[str, VerifierFunction],
+        reward: RewardConfig | None = None,
+        *,
+        seed: int = 0,
+        folder: Path | None = None,
+        say: Callable[[str], None] = lambda sentence: None,
+    ) -> None:
         self._verifiers = verifiers
-        self._verdicts = anyio.Semaphore(judge.concurrency)
+        self._reward = reward or RewardConfig()
+        self._weights = weights_of(judge, self._reward)
+        self._parts = {name: verifiers[name] for name in self._weights if name in verifiers}
+        self._shaped = self._reward.shapes
+        self._plain = not self._shaped and self._weights == {"verifier": 1.0}
+        self._panel: Panel | None = None
+        if judge.model is not None:
+            self._ledger = Ledger(folder / CALLS if folder else None)
+            self._patience = Patience(judge.patience, say)
+            self._verdicts = anyio.Semaphore(judge.concurrency)
+            self._panel = _panel(judge, self._ledger, seed, folder)
 
     @property
     def at_once(self) -> bool:
         """Whether a rollout's reward stands as soon as it ends, whatever else is in its group."""
-        return self._judge.model is None
+        return self._panel is None
+
+    @property
+    def spent(self) -> Spent | None:
+        """What the run's judges took, all sessions together; None where there is no judge."""
+        return None if self._panel is None else self._ledger.spent
 
     def check(self, scenarios: Sequence[McpScenario]) -> None:
         """Before anything is played. Raises ScenarioError that names a scenario which could not be scored."""
-        needed = self._judge.model is None or self._judge.weight < 1
+        needed = "verifier" in self._weights
         check_verifiers([s for s in scenarios if needed or s.verifier is not None], self._verifiers)
 
-    def rollout(self, scenario: McpScenario, trajectory: Trajectory) -> None:
-        """Score one rollout by the scenario's verifier, where it has one."""
-        if scenario.verifier is not None:
-            verify(trajectory, scenario, self._verifiers)
+    def rollout(self, scenario: McpScenario, trajectory: Trajectory) -> Awaitable[None] | None:
+        """Score one rollout by the scenario's verifier, where it has one, and by the user's functions.
+
+        What is returned is to be awaited, unless it is None. Raises VerifierError where a function failed.
+        """
+        if self._plain:
+            return verify(trajectory, scenario, self._verifiers) if scenario.verifier is not None else None
+        pending = [verify(trajectory, scenario, self._verifiers)] if scenario.verifier is not None else []
+        if trajectory.stop_reason.trainable:
+            pending += [self._part(name, trajectory, scenario) for name in self._parts]
+        if waiting := [scoring for scoring in pending if scoring is not None]:
+            return self._finish_later(waiting, scenario, trajectory)
+        self._finish(scenario, trajectory)
+        return None
 
     async def group(self, group: TrajectoryGroup) -> TrajectoryGroup:
-        """Score a group by the judge, where one is named.
+        """Score a group by the judges, where one is named, and mix.
 
-        Raises JudgeError where it gives no verdict; the rewards are then None, so that the verifier's do not pass for
-        the judge's.
+        Waits while a judge is down. Raises JudgeError where no verdict comes, JudgeStop where none will come any more;
+        the rewards are then None, so that the verifier's do not pass for the judge's.
         """
-        judge = self._judge
-        if judge.model is None:
+        panel = self._panel
+        if panel is None:
             return group
         try:
             async with self._verdicts:
-                await ruler_score_group(
-                    group,
-                    judge.model,
-                    rubric=judge.rubric,
-                    base_url=judge.base_url,
-                    deadline=judge.deadline,
-                    retries=judge.retries,
-                )
+                await self._patience.until_answered(lambda: panel.score(group))
         except JudgeError:
             for trajectory in group:
                 trajectory.reward = None
             raise
-        return mix_rewards(group, {"verifier": 1 - judge.weight, "ruler": judge.weight}) if judge.weight < 1 else group
+        if about := group.metadata.get("judge"):
+            self._ledger.judged(about)
+        if self._weights != {"ruler": 1.0}:
+            mix_rewards(group, self._weights)
+        if self._shaped:
+            for trajectory in group:
+                shape(trajectory, group.scenario, self._reward)
+        return group
+
+    def take_metrics(self) -> dict[str, float]:
+        """What the judges took and said since the last time; nothing without a judge."""
+        return {} if self._panel is None else self._ledger.take()
+
+    async def compare(self, before: Sequence[TrajectoryGroup], after: Sequence[TrajectoryGroup]) -> dict[str, float]:
+        """The judges' scores of the first rollout before and after, each pair in one verdict.
+
+        Scores of different verdicts do not compare, so the means that an evaluation gets are no measure of progress;
+        these are. Gives `judge_before`, `judge_after` (means, 0 to 1), `judge_better`, `judge_worse` (shares of the
+        scenarios) and `judge_compared` (their number); nothing without a judge. Raises JudgeStop.
+        """
+        if self._panel is None:
+            return {}
+        earlier = {group.scenario.id: rollout for group in before if (rollout := _first(group))}
+        pairs = [
+            TrajectoryGroup(scenario=group.scenario, trajectories=[earlier[group.scenario.id], rollout])
+            for group in after
+            if group.scenario.id in earlier and (rollout := _first(group))
+        ]
+        await all_of([partial(self._compare, pair) for pair in pairs])
+        scores = [(one.metrics["ruler"], two.metrics["ruler"]) for one, two in pairs if "ruler" in two.metrics]
+        if not scores:
+            return {"judge_compared": 0.0}
+        return {
+            "judge_before": fmean(one for one, _ in scores),
+            "judge_after": fmean(two for _, two in scores),
+            "judge_better": fmean(two > one for one, two in scores),
+            "judge_worse": fmean(two < one for one, two in scores),
+            "judge_compared": float(len(scores)),
+        }
+
+    async def _compare(self, pair: TrajectoryGroup) -> None:
+        assert self._panel is not None
+        try:
+            async with self._verdicts:
+                await self._patience.until_answered(partial(self._panel.score, pair))
+        except JudgeStop:
+            raise
+        except JudgeError:  # one pair less
+            return
+
+    def _part(self, name: str, trajectory: Trajectory, scenario: McpScenario) -> Awaitable[None] | None:
+        def keep(verdict: Verdict) -> None:
+            trajectory.metrics |= {**verdict.metrics, name: float(verdict.score)}
+
+        return verdict_of(name, self._parts[name], trajectory, scenario, then=keep)
+
+    async def _finish_later(
+        self, waiting: Sequence[Awaitable[None]], scenario: McpScenario, trajectory: Trajectory
+    ) -> None:
+        for scoring in waiting:
+            await scoring
+        self._finish(scenario, trajectory)
+
+    def _finish(self, scenario: McpScenario, trajectory: Trajectory) -> None:
+        """Where no judge is to come: the parts together."""
+        if self._panel is not None or not trajectory.stop_reason.trainable:
+            return
+        if self._weights != {"verifier": 1.0}:
+            mix_rewards(TrajectoryGroup(scenario=scenario, trajectories=[trajectory]), self._weights)
+        if self._shaped:
+            shape(trajectory, scenario, self._reward)
+
+
+def weights_of(judge: JudgeConfig, reward: RewardConfig) -> dict[str, float]:
+    """The parts of a reward and their weights: what was set, else the judge where there is one, else the verifier."""
+    return dict(reward.weights) or {"verifier" if judge.model is None else "ruler": 1.0}
+
+
+def check_rewards(judge: JudgeConfig, reward: RewardConfig, verifiers: Mapping[str, VerifierFunction]) -> None:
+    """Before anything starts: the reward's parts exist, judges can be asked, the rubric is there, or ConfigError."""
+    known = {"verifier", "ruler", *verifiers}
+    for name in weights_of(judge, reward):
+        if name not in known:
+            close = get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(sorted(known))}."
+            raise ConfigError(f"reward.weights names {name!r}, which no plugin registers as a verifier; {hint}")
+    judge.rubric_text()
+    for model in judge.models:
+        check_judge(model, judge.base_url, max_cost=judge.max_cost, price=judge.price)
+
+
+def _panel(judge: JudgeConfig, ledger: Ledger, seed: int, folder: Path | None) -> Panel:
+    judges = [
+        Judge(
+            model,
+            judge.base_url,
+            judge.deadline,
+            judge.retries,
+            max_cost=judge.max_cost,
+            spent=ledger.spent,
+            on_call=ledger.add,
+        )
+        for model in judge.models
+    ]
+    prompt = ruler_prompt(judge.rubric_text(), judge.token_budget)
+    cache = folder / VERDICTS if folder and judge.cache else None
+    return Panel(judges, prompt, seed, judge.repeat, cache)
+
+
+def _first(group: TrajectoryGroup) -> Trajectory | None:
+    """A copy of the group's first rollout (the greedy one of an evaluation); None where the world ended it."""
+    first = group.trajectories[0] if group.trajectories else None
+    if first is None or not first.stop_reason.trainable:
+        return None
+    return first.model_copy(update={"metrics": {}, "reward": None, "explanation": None})

@@ -16,8 +16,21 @@ from mcp_rl.trajectory import Trajectory
 CHARACTERS_PER_TOKEN = 3
 """Deliberately low: JSON and digits take more tokens than prose, and a budget must hold for any judge."""
 _SHORTEST = 80
-_ESCAPES = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026"}
+_ESCAPES = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026"} | {
+    code: f"\\u{code:04x}"
+    for code in (0x7F, 0x85, *range(0x200B, 0x2010), *range(0x2028, 0x202F), *range(0x2060, 0x2070), 0xFEFF)
+}
+"""What could close a fence, end a line, or make a text look like another one to a model or a person."""
 Message = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Same:
+    """Trajectories in which the same was said and done."""
+
+    key: str
+    messages: list[Message]
+    trajectories: list[Trajectory]
 
 
 @dataclass(frozen=True)
@@ -26,19 +39,27 @@ class Exhibit:
 
     id: str
     messages: list[Message]
-    trajectories: list[Trajectory]
+    index: int
+    """Among the distinct ones, before they were shuffled."""
 
 
-def exhibits(trajectories: Sequence[Trajectory], shuffle: random.Random) -> list[Exhibit]:
-    """The distinct trajectories in random order under random ids."""
-    distinct: dict[str, list[Trajectory]] = {}
+def distinct(trajectories: Sequence[Trajectory]) -> list[Same]:
+    """Each different trajectory once, in the order of their first."""
+    found: dict[str, Same] = {}
     for trajectory in trajectories:
-        distinct.setdefault(json.dumps(_record(trajectory), sort_keys=True, default=str), []).append(trajectory)
+        record = _record(trajectory)
+        key = json.dumps(record, sort_keys=True, default=str)
+        found.setdefault(key, Same(key, record, [])).trajectories.append(trajectory)
+    return list(found.values())
+
+
+def exhibits(different: Sequence[Same], shuffle: random.Random) -> list[Exhibit]:
+    """Distinct trajectories in random order under random ids."""
     ids: dict[str, None] = {}
-    while len(ids) < len(distinct):
+    while len(ids) < len(different):
         ids[f"{shuffle.getrandbits(32):08x}"] = None
-    order = shuffle.sample(list(distinct.values()), len(distinct))
-    return [Exhibit(id, _record(same[0]), same) for id, same in zip(ids, order, strict=True)]
+    order = shuffle.sample(range(len(different)), len(different))
+    return [Exhibit(id, different[index].messages, index) for id, index in zip(ids, order, strict=True)]
 
 
 def render(shown: Sequence[Exhibit], token_budget: int) -> str:
@@ -72,7 +93,14 @@ def _record(trajectory: Trajectory) -> list[Message]:
     end: list[Message] = (
         [] if trajectory.final_answer is not None else [{"role": "note", "content": f"ended: {ending}"}]
     )
-    return [*trajectory.messages, *end]
+    handed_in: list[Message] = (
+        [] if trajectory.submission is None else [{"role": "note", "content": f"handed in: {trajectory.submission}"}]
+    )
+    state = [
+        {"role": "note", "content": f"afterwards, {read.tool} with {json.dumps(read.arguments)} gives: {read.result}"}
+        for read in trajectory.final_state
+    ]
+    return [*trajectory.messages, *handed_in, *state, *end]
 
 
 def _lines(messages: Sequence[Message], budget: int) -> str:

@@ -10,7 +10,7 @@ from mcp_rl.config import TINY, RunConfig
 from mcp_rl.errors import ConfigError, ScenarioError
 from mcp_rl.plugins.manager import Plugins
 from mcp_rl.plugins.server import ToolServer
-from mcp_rl.rewards.scoring import Scoring
+from mcp_rl.rewards.scoring import Scoring, check_rewards
 from mcp_rl.run_directory import RunDirectory, RunIdentity
 from mcp_rl.scenario import McpScenario, ServerParams
 from mcp_rl.scenarios.explore import explore
@@ -24,7 +24,8 @@ _WITHOUT_EFFECT = (
     "server", "transport", "base_model", "plugins", "project", "name", "output_dir", "seed", "steps", "scenarios.file",
     "rollout.concurrency", "rollout.deadline", "rollout.tool_deadline", "rollout.max_exceptions",
     "train.checkpoint_every", "train.microbatch_tokens", "evaluation.every",
-    "judge.base_url", "judge.deadline", "judge.retries", "judge.concurrency",
+    "judge.base_url", "judge.deadline", "judge.retries", "judge.concurrency", "judge.patience", "judge.max_cost",
+    "judge.price", "judge.cache", "judge.rubric_file",
 )  # fmt: skip
 """Settings that are kept elsewhere in the identity, or may change between two sessions of one run."""
 
@@ -35,14 +36,15 @@ _REVISION_BYTES = 16 * 2**20
 def check_inputs(config: RunConfig, server: ToolServer, plugins: Plugins) -> None:
     """What can be wrong with the user's own words and files, before a server is started or a run directory made.
 
-    Raises ConfigError for a base model that is not there, ScenarioError for a scenarios file that cannot be used: not
-    readable, duplicates, a verifier that nobody offers, made for another server.
+    Raises ConfigError for a base model that is not there or a judge that cannot be asked, ScenarioError for a scenarios
+    file that cannot be used: not readable, duplicates, a verifier that nobody offers, made for another server.
     """
     if config.scenarios.file is not None:
         scenarios = read_scenario_file(config.scenarios.file, server, config.transport)
         check_server(scenarios, server.name, plugins.servers)
-        Scoring(config.judge, plugins.verifiers).check(scenarios)
+        Scoring(config.judge, plugins.verifiers, config.reward).check(scenarios)
     check_base_model(config.base_model)
+    check_rewards(config.judge, config.reward, plugins.verifiers)
 
 
 def check_base_model(name: str) -> None:
@@ -81,12 +83,14 @@ def _check_hub_model(name: str) -> None:
 def identify(config: RunConfig, server: ToolServer, schema_hash: str) -> RunIdentity:
     """What makes this run this run. Raises ScenarioError where the user's scenarios cannot be read."""
     settings = {key: value for key, value in _flat(config.model_dump(mode="json")) if key not in _WITHOUT_EFFECT}
+    if config.judge.rubric_file is not None:
+        settings["judge.rubric"] = hashlib.sha256((config.judge.rubric_text() or "").encode()).hexdigest()[:16]
     if server.name != config.server:  # a command or a URL, which may hold what must not be written down
         settings["server.address"] = hashlib.sha256(config.server.encode()).hexdigest()[:16]
     return RunIdentity(
         server=server.name,
         base_model=config.base_model,
-        base_revision=_revision(config.base_model),
+        base_revision=base_revision(config.base_model),
         seed=config.seed,
         schema_hash=schema_hash,
         scenarios_hash=_scenarios_hash(config),
@@ -113,7 +117,7 @@ def _scenarios_hash(config: RunConfig) -> str:
         ) from error
 
 
-def _revision(base_model: str) -> str:
+def base_revision(base_model: str) -> str:
     """Of the shipped weights or a folder: a hash of the weight files' beginnings and sizes. Empty for a hub's name."""
     folder = weights_path() if base_model == TINY else Path(base_model)
     if not folder.is_dir():

@@ -124,7 +124,7 @@ class Trainer:
             result = await self.backend.train(self.model, groups, self.config.train, save=False)
             self._account(groups, result.metrics)
             times = {"rollout_seconds": rollout_seconds, "step_seconds": time.monotonic() - began}
-            self._metrics = {**_means(groups), **result.metrics, **times}
+            self._metrics = {**_means(groups), **self.scoring.take_metrics(), **result.metrics, **times}
             self.run.save_trajectories("train", result.step, groups)
             self.run.append_history({"step": result.step, "split": "train", **self._metrics})
             self.step = result.step
@@ -199,8 +199,16 @@ class Trainer:
                 on_rollout=bar.finished,
             )
         self.run.save_trajectories("val", step, groups)
-        self.run.append_history({"step": step, "split": "val", **_means(groups), **_flat_measures(result)})
+        compared = (
+            await self.scoring.compare(self.run.trajectories("val", 0), groups)
+            if step and not self.scoring.at_once
+            else {}
+        )
+        judged = {**self.scoring.take_metrics(), **compared}
+        self.run.append_history({"step": step, "split": "val", **_means(groups), **_flat_measures(result), **judged})
         self.progress.say(f"{title}: {_sentence(result)}")
+        if compared.get("judge_compared"):
+            self.progress.say(_comparison(compared))
         return result
 
 
@@ -225,6 +233,14 @@ def _flat_measures(result: EvaluationResult) -> dict[str, Any]:
         if measure is not None
         for name in ("success", "ci95", "reward")
     }
+
+
+def _comparison(compared: dict[str, float]) -> str:
+    return (
+        f"judged side by side with the base: {compared['judge_before']:.3f} before, {compared['judge_after']:.3f} now; "
+        f"better on {compared['judge_better']:.0%}, worse on {compared['judge_worse']:.0%} of "
+        f"{compared['judge_compared']:.0f} scenarios."
+    )
 
 
 def _sentence(result: EvaluationResult) -> str:

@@ -63,7 +63,10 @@ async def test_the_request_asks_for_structured_output_with_these_ids() -> None:
     with serve(by_answer) as server:
         await judged(server, group("good", "bad"), rubric="Be kind.")
     body = server.requests[0]
-    entry = body["response_format"]["json_schema"]["schema"]["properties"]["scores"]["items"]
+    form = body["response_format"]["json_schema"]
+    entry = form["schema"]["$defs"]["Score"]
+    assert form["strict"] is True and form["schema"]["additionalProperties"] is entry["additionalProperties"] is False
+    assert entry["required"] == ["id", "explanation", "score"]
     assert set(entry["properties"]["id"]["enum"]) == set(fenced(server.prompts[0]))
     assert "Be kind." in body["messages"][0]["content"] and body["temperature"] == 0
 
@@ -119,7 +122,7 @@ async def test_a_judge_that_goes_on_misbehaving_raises_and_changes_nothing(kind:
     asked = group("good", "bad")
     asked.exceptions.append("lost one")
     before = asked.model_dump_json()
-    with serve(MISBEHAVIOUR[kind]) as server, pytest.raises(JudgeError, match="no usable verdict in 2 tries"):
+    with serve(MISBEHAVIOUR[kind]) as server, pytest.raises(JudgeError, match="no usable reply in 2 tries"):
         await judged(server, asked, retries=1)
     assert asked.model_dump_json() == before
     assert len(server.requests) == 2
@@ -153,7 +156,7 @@ async def test_json_among_words_is_found(form: str) -> None:
 
 
 async def test_a_judge_that_is_not_there_raises() -> None:
-    with pytest.raises(JudgeError, match="no usable verdict"):
+    with pytest.raises(JudgeError, match="no usable reply"):
         await ruler_score_group(
             group("good", "bad"), "openai/judge", base_url="http://127.0.0.1:9/v1", retries=1, backoff=0.01
         )

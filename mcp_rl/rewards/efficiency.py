@@ -1,0 +1,25 @@
+"""What a rollout loses for the way it took: needless turns, tool errors, tokens. Off unless a price is set."""
+
+from mcp_rl.config import RewardConfig
+from mcp_rl.scenario import McpScenario
+from mcp_rl.trajectory import Trajectory
+
+
+def shape(trajectory: Trajectory, scenario: McpScenario, config: RewardConfig) -> None:
+    """Set metrics["efficiency"], 0 or less, and add it to the reward unless the rollout failed.
+
+    A failure loses nothing, since a model that fails anyway would learn to fail fast; and the loss is limited, so that
+    every success stays above every failure. `success` is what it was.
+    """
+    if not trajectory.trainable:
+        return
+    loss = trajectory.metrics["efficiency"] = -min(_loss(trajectory, scenario, config), config.shaping_limit)
+    if trajectory.success is not False and trajectory.reward is not None:
+        trajectory.reward += loss
+
+
+def _loss(trajectory: Trajectory, scenario: McpScenario, config: RewardConfig) -> float:
+    needless = max(0, trajectory.turns - len(scenario.reference) - 1) if scenario.reference else trajectory.turns - 1
+    errors = sum(call.is_error for call in trajectory.calls)
+    loss = config.turn_cost * max(0, needless) + config.error_cost * errors
+    return loss + (config.token_cost * trajectory.sampled_tokens / 100 if config.token_cost else 0.0)

@@ -1,0 +1,159 @@
+"""The judges of a run: one prompt for a group, one verdict from each, averaged, and some groups judged a second time.
+
+What judges of one group say of each other measures their agreement; what one judge says of the same group in another
+order measures its noise.
+"""
+
+import hashlib
+import itertools
+import json
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import anyio
+
+from mcp_rl.language_model import Message
+from mcp_rl.rewards.judge import Judge, Score, Verdict, read_cached, usage, write_cached
+from mcp_rl.rewards.transcript import Exhibit, distinct, exhibits
+from mcp_rl.trajectory import Trajectory, TrajectoryGroup
+
+Prompt = Callable[[TrajectoryGroup, Sequence[Exhibit]], list[Message]]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Judges that score groups together. `prompt` makes the question out of a group and its exhibits."""
+
+    judges: Sequence[Judge]
+    prompt: Prompt
+    seed: int = 0
+    """Of the order in which trajectories are shown, with what they hold: nobody who wrote in them can guess it."""
+    repeat: float = 0.0
+    """Share of groups that every judge scores twice."""
+    cache_dir: Path | None = None
+
+    async def score(self, group: TrajectoryGroup) -> TrajectoryGroup:
+        """Set reward, metrics["ruler"] and explanation; return the same group, unchanged unless every verdict has come.
+
+        Raises JudgeError where a judge gives no usable verdict.
+        """
+        judged = distinct([trajectory for trajectory in group if trajectory.stop_reason.trainable])
+        if not judged:
+            return group
+        digest = hashlib.sha256(repr((self.seed, [same.key for same in judged])).encode()).hexdigest()
+        rounds = 2 if random.Random(f"{digest} again").random() < self.repeat else 1
+        asked = [
+            _Asked(judge, exhibits(judged, random.Random(f"{digest} {number}")))
+            for number in range(rounds)
+            for judge in self.judges
+        ]
+        await all_of([lambda question=question: self._ask(group, question) for question in asked])  # type: ignore[misc]
+        for index, same in enumerate(judged):
+            _set(same.trajectories, [question.score(index) for question in asked[: len(self.judges)]], [
+                question.score(index).value for question in asked
+            ], self.judges)  # fmt: skip
+        group.metadata["judge"] = self._about(asked, rounds)
+        return group
+
+    async def _ask(self, group: TrajectoryGroup, question: "_Asked") -> None:
+        messages = self.prompt(group, question.shown)
+        ids = [exhibit.id for exhibit in question.shown]
+        path = None
+        if self.cache_dir is not None:
+            key = json.dumps([question.judge.model, question.judge.base_url, messages], sort_keys=True)
+            path = self.cache_dir / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
+            if (stored := read_cached(path, ids)) is not None:
+                question.verdict = Verdict(stored, cached=True)
+                return
+        question.verdict = await question.judge.scores(messages, ids)
+        if path is not None:
+            write_cached(path, question.verdict.scores)
+
+    def _about(self, asked: Sequence["_Asked"], rounds: int) -> dict[str, Any]:
+        count = len(self.judges)
+        tables = [question.values for question in asked]
+        about: dict[str, Any] = {
+            "model": " + ".join(judge.model for judge in self.judges),
+            "cached": all(question.verdict.cached for question in asked),
+            "distinct": len(tables[0]),
+            **usage([call for question in asked for call in question.verdict.calls]),
+        }
+        if count > 1:
+            first = tables[:count]
+            about["agreement"] = fmean(agreement(a, b) for a, b in itertools.combinations(first, 2))
+        if rounds > 1:
+            pairs = zip(tables[:count], tables[count:], strict=True)
+            about["noise"] = fmean(abs(a - b) for one, other in pairs for a, b in zip(one, other, strict=True))
+        return about
+
+
+def agreement(one: Sequence[float], other: Sequence[float]) -> float:
+    """Share of pairs that both put in the same order, 0 to 1; a pair that only one of them ties counts half.
+
+    1 where there is no pair.
+    """
+    marks = [
+        1 - abs(_sign(one[i] - one[j]) - _sign(other[i] - other[j])) / 2
+        for i, j in itertools.combinations(range(len(one)), 2)
+    ]
+    return fmean(marks) if marks else 1.0
+
+
+def _sign(value: float) -> int:
+    return (value > 1e-9) - (value < -1e-9)
+
+
+@dataclass
+class _Asked:
+    """One question to one judge, and its verdict when it has come."""
+
+    judge: Judge
+    shown: Sequence[Exhibit]
+    verdict: Verdict = field(default_factory=lambda: Verdict({}))
+
+    def score(self, index: int) -> Score:
+        return self.verdict.scores[next(exhibit.id for exhibit in self.shown if exhibit.index == index)]
+
+    @property
+    def values(self) -> list[float]:
+        return [self.score(index).value for index in range(len(self.shown))]
+
+
+def _set(
+    trajectories: Sequence[Trajectory], first: Sequence[Score], values: Sequence[float], judges: Sequence[Judge]
+) -> None:
+    words = first[0].explanation
+    if len(judges) > 1:
+        words = " ".join(
+            f"[{judge.model}: {s.value:g}] {s.explanation}" for judge, s in zip(judges, first, strict=True)
+        )
+    for trajectory in trajectories:
+        trajectory.reward = trajectory.metrics["ruler"] = fmean(values)
+        trajectory.explanation = words
+        if len(judges) > 1:
+            trajectory.metrics |= {f"ruler_{judge.model}": s.value for judge, s in zip(judges, first, strict=True)}
+
+
+async def all_of(jobs: Sequence[Callable[[], Awaitable[None]]]) -> None:
+    """Run jobs at once; the first error cancels the rest and is raised as itself."""
+    if len(jobs) == 1:
+        return await jobs[0]()
+    errors: list[Exception] = []
+
+    async def guarded(job: Callable[[], Awaitable[None]], scope: anyio.CancelScope) -> None:
+        try:
+            await job()
+        except Exception as error:
+            errors.append(error)
+            scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        for job in jobs:
+            tasks.start_soon(guarded, job, tasks.cancel_scope)
+    if errors:
+        raise errors[0]
+    return None
