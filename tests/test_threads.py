@@ -42,6 +42,10 @@ def test_busy_cpus_do_not_count_and_one_always_does() -> None:
             burner.wait()
 
 
+def test_one_cpu_is_left_to_the_tools() -> None:
+    assert 1 <= prepare_torch_threads(sample_seconds=0.02) <= max(1, len(os.sched_getaffinity(0)) - 1)
+
+
 def test_torch_gets_that_number() -> None:
     program = (
         "from mcp_rl.threads import prepare_torch_threads; import sys; prepare_torch_threads(2);"
