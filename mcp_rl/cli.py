@@ -195,6 +195,74 @@ def generate(
     )
 
 
+@app.command()
+def evaluate(
+    overrides: Overrides = None,
+    server: Server = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="mcp-rl/tiny, a run's NAME or NAME@STEP, a folder, a Hugging Face model, a LiteLLM name, "
+            "scripted:reference or scripted:refuse; given again to compare."
+        ),
+    ] = None,
+    scenarios: Annotated[Path | None, typer.Option(help="Scenarios, a JSON Lines file.")] = None,
+    count: Annotated[int | None, typer.Option(help="Scenarios at most, drawn with the seed.", min=1)] = None,
+    samples: Annotated[int | None, typer.Option(help="Sampled episodes of each scenario; 4.", min=1)] = None,
+    greedy: Annotated[
+        bool | None, typer.Option(help="One greedy episode of each too; all but chat models do so anyway.")
+    ] = None,
+    base_url: Annotated[
+        str | None, typer.Option(help="Where chat models are asked, an OpenAI-compatible address; or NAME@URL for one.")
+    ] = None,
+    transport: TransportOption = None,
+    seed: Annotated[int | None, typer.Option(help="All randomness follows from it.")] = None,
+    name: Annotated[str | None, typer.Option(help="The evaluation's folder; else the server and a number.")] = None,
+    project: Annotated[str | None, typer.Option(help="The folder of runs that belong together.")] = None,
+    output_dir: Annotated[Path | None, typer.Option(help="Where projects are kept; .mcp_rl here.")] = None,
+    judge_model: Annotated[
+        list[str] | None,
+        typer.Option(help="A judge (RULER, a LiteLLM name) scores too, and is held against the verifier."),
+    ] = None,
+    judge_base_url: Annotated[
+        str | None, typer.Option(help="Address of an OpenAI-compatible judge of your own.")
+    ] = None,
+    judge_rubric: Annotated[Path | None, typer.Option(help="A file that says what is good.")] = None,
+    max_judge_cost: Annotated[float | None, typer.Option(help="US dollars that the judges may cost in all.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="A TOML file of settings, such as configs/calculator.toml.")
+    ] = None,
+    plugin: Plugin = None,
+    json: Json = False,
+) -> Job:
+    """Compare models on the same scenarios: success with its interval, differences, errors, time and cost."""
+    options: dict[str, Any] = {
+        "server": server,
+        "transport": transport and transport.value,
+        "scenarios.file": scenarios,
+        "evaluation.samples": samples,
+        "seed": seed,
+        "project": project,
+        "output_dir": output_dir,
+        "judge.model": judge_model[0] if judge_model else None,
+        "judge.panel": judge_model[1:] if judge_model and judge_model[1:] else None,
+        "judge.base_url": judge_base_url,
+        "judge.rubric_file": judge_rubric,
+        "judge.max_cost": max_judge_cost,
+        "plugins": [str(file) for file in plugin] if plugin else None,
+    }
+    asked: dict[str, Any] = {
+        "file": config,
+        "overrides": tuple(overrides or ()),
+        "options": options,
+        "base_url": base_url,
+        "count": count,
+        "greedy": greedy,
+        "name": name,
+    }
+    return functools.partial(_evaluate, model or [], asked, as_json=json)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 1 the world broke, 2 yours to mend, 130 interrupted."""
     try:
@@ -296,6 +364,23 @@ def _check(server: "ToolServer", file: Path, transport: str | None, as_json: boo
         print(f"{finding.id}: {finding.problem}")
     print(f"{len(findings)} of the scenarios in {file} do not hold." if findings else f"{file} holds.")
     return 1 if findings else 0
+
+
+def _evaluate(models: Sequence[str], asked: dict[str, Any], *, as_json: bool) -> int:
+    from mcp_rl.evaluation.run import prepare, run_evaluation
+
+    job = prepare(models, **asked)
+    import anyio
+    from rich.console import Console
+
+    from mcp_rl.evaluation.tables import print_tables
+
+    console = Console(stderr=as_json)
+    report = anyio.run(run_evaluation, job, console)
+    print_tables(report, console)
+    if as_json:
+        print(report.json_line(), flush=True)
+    return 0
 
 
 def _print_resolved(config: "RunConfig", as_json: bool) -> None:

@@ -19,6 +19,10 @@ from mcp_rl.trajectory import Trajectory, TrajectoryGroup
 __all__ = ["EvaluationResult", "Measure", "Plays", "evaluate", "pass_at_k", "summarize"]
 
 
+CLAIMED_DIFFICULTY = "claimed-difficulty-"
+"""Begins the tag that keeps a difficulty which nobody measured (`scenarios/foreign.py`)."""
+
+
 class Plays(Protocol):
     """What plays scenarios: a `Player`."""
 
@@ -46,7 +50,8 @@ class EvaluationResult(BaseModel):
     by_steps: dict[str, dict[str, float]] = {}
     """The same by the number of calls in the reference solution, over the sampled rollouts where there are any."""
     by_difficulty: dict[str, dict[str, float]] = {}
-    """The same by the scenario's recorded difficulty, in fifths, such as "0.2-0.4"."""
+    """The same by the scenario's recorded difficulty, in fifths, such as "0.2-0.4", or "claimed 3" where nobody
+    measured it."""
     outcomes: dict[str, list[float]]
     """Scenario id to the successes of its rollouts, 0 or 1, the greedy one first."""
 
@@ -60,6 +65,18 @@ class EvaluationResult(BaseModel):
     def summary(self) -> dict[str, Any]:
         """`success`, `ci95` and `reward` of the headline."""
         return self.headline.model_dump(mode="json", include={"success", "ci95", "reward"})
+
+    def sentence(self) -> str:
+        """`greedy success 0.812 [0.730, 0.874], sampled success …`: what was measured, for a person."""
+        parts = []
+        for kind, found in (("greedy", self.greedy), ("sampled", self.sampled)):
+            if found is None:
+                continue
+            if found.success is None or found.ci95 is None:
+                parts.append(f"{kind} reward {found.reward or 0.0:.3f}")
+            else:
+                parts.append(f"{kind} success {found.success:.3f} [{found.ci95[0]:.3f}, {found.ci95[1]:.3f}]")
+        return f"{', '.join(parts)} on {self.scenarios} scenarios."
 
 
 async def evaluate(
@@ -146,8 +163,9 @@ def _steps(scenario: McpScenario) -> list[str]:
 
 
 def _difficulty(scenario: McpScenario) -> list[str]:
-    """The fifth that the scenario's measured failure rate lies in."""
+    """The fifth that the scenario's measured failure rate lies in; else what its author claims, 1 to 5."""
     if scenario.difficulty is None:
-        return []
+        marks = [tag.removeprefix(CLAIMED_DIFFICULTY) for tag in scenario.tags if tag.startswith(CLAIMED_DIFFICULTY)]
+        return [f"claimed {mark}" for mark in marks]
     fifth = min(4, int(scenario.difficulty * 5 + 1e-9))
     return [f"{fifth / 5:.1f}-{(fifth + 1) / 5:.1f}"]

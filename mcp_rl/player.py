@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 import anyio
 
 from mcp_rl.chat.hermes import ChatFormat
+from mcp_rl.config import RolloutConfig
 from mcp_rl.errors import ServerError, ServerFault
 from mcp_rl.inference.engine import Engine
 from mcp_rl.rollout import Limits, Setting, World, play, unreachable
@@ -14,6 +15,19 @@ from mcp_rl.trajectory import Trajectory
 
 if TYPE_CHECKING:
     from mcp_rl.toolserver.pool import Session, Sessions
+
+
+def limits_of(config: RolloutConfig) -> Limits:
+    """The limits that a run's settings put on each rollout."""
+    return Limits(
+        max_turns=config.max_turns,
+        max_turn_tokens=config.max_turn_tokens,
+        max_tokens=config.max_tokens,
+        max_tool_calls=config.max_tool_calls,
+        max_result_tokens=config.max_result_tokens,
+        seconds=config.deadline,
+        tool_deadline=config.tool_deadline,
+    )
 
 
 class PlayerOptions(TypedDict, total=False):

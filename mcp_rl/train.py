@@ -20,11 +20,10 @@ import anyio
 from rich.console import Console
 
 from mcp_rl.config import RunConfig
-from mcp_rl.player import Player
+from mcp_rl.player import Player, limits_of
 from mcp_rl.plugins.manager import Plugins, load_plugins
 from mcp_rl.plugins.server import ToolServer, resolve_server
 from mcp_rl.rewards.scoring import Scoring
-from mcp_rl.rollout import Limits
 from mcp_rl.run_directory import RunDirectory, RunState, StepProgress, open_run
 from mcp_rl.threads import prepare_torch_threads
 from mcp_rl.toolserver.connection import Deadlines
@@ -143,7 +142,7 @@ async def _prepared(setting: _Setting) -> AsyncIterator["Trainer"]:
                 sessions,
                 params=params,
                 temperature=config.rollout.temperature,
-                limits=_limits(config),
+                limits=limits_of(config.rollout),
                 concurrency=config.rollout.concurrency,
                 finish=scoring.rollout,
             )
@@ -170,19 +169,6 @@ def _follow(state: RunState, run: RunDirectory, step: int, kept: dict[str, Any])
         if state.after_step is not None and state.after_step > step:
             state.after, state.after_step = None, None
     run.discard_after(step)
-
-
-def _limits(config: RunConfig) -> Limits:
-    rollout = config.rollout
-    return Limits(
-        max_turns=rollout.max_turns,
-        max_turn_tokens=rollout.max_turn_tokens,
-        max_tokens=rollout.max_tokens,
-        max_tool_calls=rollout.max_tool_calls,
-        max_result_tokens=rollout.max_result_tokens,
-        seconds=rollout.deadline,
-        tool_deadline=rollout.tool_deadline,
-    )
 
 
 def _report(config: RunConfig, run: RunDirectory, server: ToolServer, state: RunState, *, seconds: float) -> RunReport:

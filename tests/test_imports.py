@@ -21,6 +21,7 @@ LAYERS = [
     {"cli"},
     {"train", "generate_words", "servers"},
     {"generate"},
+    {"evaluation"},
     {"training"},
     {"evaluate", "backends"},
     {"gather", "player", "model", "rewards", "scenarios"},

@@ -1,0 +1,74 @@
+"""One base model and the policies that were trained on it, sampled one after another; nothing is trained here."""
+
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import anyio
+from peft import PeftModel
+from safetensors import SafetensorError
+from torch import Tensor
+
+from mcp_rl.backends.local import load_base
+from mcp_rl.chat.hermes import ChatFormat
+from mcp_rl.errors import CheckpointError, EngineError
+from mcp_rl.inference.local import LocalEngine
+from mcp_rl.inference.policy import fingerprint_of
+from mcp_rl.learning.adapter import merged_weights
+
+
+class LocalPolicies:
+    """`async with LocalPolicies(base) as policies: await policies.use(folder, 5)`, then sample `policies.engine`.
+
+    Opening raises ConfigError for a base that is not there or has no chat template that can be continued.
+    """
+
+    def __init__(self, base_model: str) -> None:
+        self.base_model = base_model
+
+    async def __aenter__(self) -> Self:
+        self._base, tokenizer = await anyio.to_thread.run_sync(load_base, self.base_model)
+        self.chat = ChatFormat(tokenizer)
+        self.engine = await LocalEngine(self._base, stop_token_ids=self.chat.stop_token_ids).__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.engine.__aexit__(kind, error, trace)
+
+    async def use(self, adapter: Path | None, version: int) -> None:
+        """Sample the base with this adapter merged in from now on; None: the base itself.
+
+        Raises CheckpointError where the folder holds no adapter that fits the base, EngineError where what is sampled
+        is not what was loaded.
+        """
+        weights: Mapping[str, Tensor] = {}
+        if adapter is not None:
+            weights = await anyio.to_thread.run_sync(self._merged, adapter)
+        await self.engine.load_policy(weights, version)
+        if self.engine.version != version or self.engine.fingerprint != fingerprint_of(weights):
+            raise EngineError(f"The engine does not sample the policy that was loaded from {adapter or 'the base'}.")
+
+    def _merged(self, adapter: Path) -> dict[str, Tensor]:
+        """W + s·B·A of every layer that the adapter changes. The base is as it was afterwards."""
+        base: Any = self._base
+        try:
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always")
+                model = PeftModel.from_pretrained(base, str(adapter), local_files_only=True)
+        except (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError) as error:
+            raise CheckpointError(self._misfit(adapter, str(error))) from error
+        missing = [str(warning.message) for warning in said if "missing adapter keys" in str(warning.message)]
+        if missing:
+            raise CheckpointError(self._misfit(adapter, missing[0]))
+        try:
+            return merged_weights(model)
+        finally:
+            self._base = model.unload()
+
+    def _misfit(self, adapter: Path, reason: str) -> str:
+        lines = reason.strip().splitlines() or ["no reason given"]
+        return f"Cannot load the adapter in {adapter} on the base model {self.base_model!r}: {lines[0][:200]}"

@@ -1,0 +1,92 @@
+"""Which scenarios models are compared on, and whether one of the models has seen them before."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from mcp_rl.config import RunConfig
+from mcp_rl.errors import ScenarioError
+from mcp_rl.evaluation.models import ModelSpec
+from mcp_rl.plugins.manager import Plugins
+from mcp_rl.plugins.server import ToolServer
+from mcp_rl.scenario import McpScenario, ServerParams
+from mcp_rl.scenarios.explore import explore
+from mcp_rl.scenarios.fit import check_server
+from mcp_rl.scenarios.foreign import read_scenario_file
+from mcp_rl.scenarios.split import overlap
+from mcp_rl.toolserver.pool import Session
+from mcp_rl.training.preparation import divide
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Scenarios and where they come from, in words; none where they are to be made by exploring."""
+
+    scenarios: list[McpScenario]
+    origin: str
+
+
+def choose(
+    config: RunConfig, models: Sequence[ModelSpec], server: ToolServer, plugins: Plugins, count: int | None
+) -> Chosen:
+    """Those of the file; else those that the first run among the models held out; else none yet.
+
+    At most `count`, drawn with the seed. Raises ScenarioError for a file or scenarios that cannot be used.
+    """
+    if config.scenarios.file is not None:
+        chosen = _of_file(config, server)
+    else:
+        chosen = next((found for model in models if (found := _held_out(model))), Chosen([], ""))
+    check_server(chosen.scenarios, server.name, plugins.servers)
+    return drawn(chosen, count, config.seed)
+
+
+async def explored(
+    config: RunConfig, server: ToolServer, params: ServerParams, session: Session, count: int | None
+) -> Chosen:
+    """The scenarios that a training run with this seed would hold out."""
+    every = await explore(
+        session.connection,
+        session.schemas,
+        server=server,
+        params=params,
+        count=config.scenarios.count,
+        seed=config.seed,
+    )
+    _, val = divide(every, config)
+    chosen = Chosen(val, f"held out of {len(every)} that exploring it made")
+    return drawn(chosen, count, config.seed)
+
+
+def drawn(chosen: Chosen, count: int | None, seed: int) -> Chosen:
+    """At most `count` of them, in their order."""
+    if count is None or len(chosen.scenarios) <= count:
+        return chosen
+    kept = sorted(random.Random(f"evaluate {seed}").sample(range(len(chosen.scenarios)), count))
+    origin = f"{count} drawn from {len(chosen.scenarios)} {chosen.origin}"
+    return replace(chosen, scenarios=[chosen.scenarios[index] for index in kept], origin=origin)
+
+
+def seen_in_training(model: ModelSpec, scenarios: Sequence[McpScenario]) -> int:
+    """How many share an executed call or a request with what the model's run trained on; 0 where nobody knows."""
+    trained_on = model.run.scenarios("train") if model.run and model.step else None
+    shared = overlap(scenarios, trained_on) if trained_on else set()
+    if not shared or trained_on is None:
+        return 0
+    return sum(bool(overlap([scenario], trained_on)) for scenario in scenarios)
+
+
+def _of_file(config: RunConfig, server: ToolServer) -> Chosen:
+    path = config.scenarios.file
+    assert path is not None
+    every = read_scenario_file(path, server, config.transport)
+    kept = [scenario for scenario in every if scenario.split != "train"]
+    if not kept:
+        raise ScenarioError(f"All {len(every)} scenarios in {path} are marked for training; give some to test with.")
+    rest = f", those {len(every) - len(kept)} marked for training left out" if len(kept) < len(every) else ""
+    return Chosen(kept, f"from {path}{rest}")
+
+
+def _held_out(model: ModelSpec) -> Chosen | None:
+    val = model.run.scenarios("val") if model.run else None
+    return Chosen(val, f"held out by the run {model.label.partition('@')[0]}") if val else None
