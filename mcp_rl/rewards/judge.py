@@ -184,7 +184,7 @@ def _typed(error: LanguageModelError) -> JudgeError:
         return JudgeBarred(f"{error} Raise it with --max-judge-cost; the same command then continues.")
     if isinstance(cause, CostLimitReached):
         return JudgeBarred(f"{cause} Raise it with --max-judge-cost; the same command then continues.")
-    if isinstance(cause, kinds.AuthenticationError | kinds.PermissionDeniedError | kinds.NotFoundError):
+    if getattr(cause, "status_code", None) in (401, 403, 404):
         return JudgeBarred(str(error))
     passing = (
         TimeoutError,

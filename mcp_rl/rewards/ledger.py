@@ -23,7 +23,9 @@ class Ledger:
         self._verdicts: list[Mapping[str, Any]] = []
         self.spent = Spent()
         """All sessions together. A judge that shares it adds to it."""
-        for line in path.read_bytes().splitlines() if path and path.exists() else []:
+        content = path.read_bytes() if path and path.exists() else b""
+        self._cut_off = bool(content) and not content.endswith(b"\n")
+        for line in content.splitlines():
             self._read(line)
 
     def _read(self, line: bytes) -> None:
@@ -39,7 +41,8 @@ class Ledger:
         if self._path is not None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(asdict(call), ensure_ascii=False) + "\n")
+                file.write("\n" * self._cut_off + json.dumps(asdict(call), ensure_ascii=False) + "\n")
+            self._cut_off = False
 
     def judged(self, about: Mapping[str, Any]) -> None:
         """A group got its verdict, `metadata["judge"]`."""

@@ -1,0 +1,238 @@
+"""Episodes on servers with a state: turns after a reset, connections of their own, and what a verifier then reads."""
+
+import json
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+import pytest_asyncio
+from transformers import AutoTokenizer
+
+from mcp_rl.chat.hermes import ChatFormat
+from mcp_rl.errors import PluginError, ServerFault
+from mcp_rl.inference.scripted import ScriptedEngine
+from mcp_rl.player import Player
+from mcp_rl.plugins.manager import load_plugins
+from mcp_rl.plugins.server import ToolServer
+from mcp_rl.rewards.verifier import verify
+from mcp_rl.rollout import Limits
+from mcp_rl.scenario import McpScenario, StdioServer, Verifier
+from mcp_rl.tiny import weights_path
+from mcp_rl.toolserver.pool import Session, Sessions
+from mcp_rl.trajectory import StopReason, Trajectory
+
+NOTES = StdioServer(command="{python}", args=(str(Path(__file__).with_name("notes_server.py")),))
+KINDS = load_plugins().verifiers
+
+
+def server(isolation: str, instances: int = 1) -> ToolServer:
+    reset = "reset" if isolation == "reset" else None
+    return ToolServer("notes", "Notes.", {"stdio": NOTES}, isolation, reset_tool=reset, instances=instances)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def chat() -> ChatFormat:
+    return ChatFormat(AutoTokenizer.from_pretrained(weights_path()))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def taking_turns() -> AsyncIterator[Sessions]:
+    async with Sessions(server=server("reset")) as sessions:
+        yield sessions
+
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+async def ask(session: Session, tool: str, /, **arguments: Any) -> Any:
+    result = await session.connection.call(tool, arguments)
+    return result.structured if tool == "count" else result.text
+
+
+async def test_every_episode_begins_from_its_own_state(taking_turns: Sessions) -> None:
+    async with taking_turns.lease(NOTES, {"begin": {"a": "one"}}) as lease:
+        assert await ask(lease.session, "read_note", name="a") == "one"
+        await ask(lease.session, "write_note", name="b", text="two")
+    async with taking_turns.lease(NOTES) as lease:
+        assert (await ask(lease.session, "count"))["notes"] == 0
+
+
+async def test_episodes_on_one_connection_take_turns(taking_turns: Sessions) -> None:
+    seen = []
+
+    async def episode(number: int) -> None:
+        async with taking_turns.lease(NOTES) as lease:
+            await ask(lease.session, "write_note", name=str(number), text="")
+            await anyio.sleep(0.01)
+            seen.append((await ask(lease.session, "count"))["notes"])
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(6):
+            tasks.start_soon(episode, number)
+    assert seen == [1] * 6
+
+
+async def test_no_model_sees_the_reset_tool(taking_turns: Sessions) -> None:
+    async with taking_turns.lease(NOTES) as lease:
+        assert set(lease.session.schemas.to_server) == {"read_note", "count", "write_note"}
+    session = await taking_turns.get(NOTES)
+    assert session.schemas is lease.session.schemas
+
+
+async def test_a_connection_is_used_again_unless_the_episode_spoilt_it(taking_turns: Sessions) -> None:
+    pids = []
+    for spoilt in (False, True, False):
+        async with taking_turns.lease(NOTES) as lease:
+            pids.append((await ask(lease.session, "count"))["pid"])
+            lease.spoilt = spoilt
+    assert pids[0] == pids[1] != pids[2]
+    with pytest.raises(ZeroDivisionError):
+        async with taking_turns.lease(NOTES) as lease:
+            raise ZeroDivisionError
+    async with taking_turns.lease(NOTES) as lease:
+        assert (await ask(lease.session, "count"))["pid"] != pids[2]
+
+
+async def test_a_reset_that_fails_is_a_fault_and_the_next_episode_is_fine(taking_turns: Sessions) -> None:
+    with pytest.raises(ServerFault, match=r"could not be reset: its tool reset says .*cannot begin like that"):
+        async with taking_turns.lease(NOTES, {"begin": {"broken": ""}}):
+            raise AssertionError("an episode began")
+    async with taking_turns.lease(NOTES) as lease:
+        assert await ask(lease.session, "count")
+
+
+async def test_one_connection_for_each_episode_and_no_more_than_so_many_at_once() -> None:
+    pids: list[int] = []
+    open_now = most = 0
+
+    async with Sessions(server=server("per-rollout", instances=2)) as sessions:
+
+        async def episode() -> None:
+            nonlocal open_now, most
+            async with sessions.lease(NOTES) as lease:
+                open_now += 1
+                most = max(most, open_now)
+                while most < 2:  # until another one is open beside us
+                    await anyio.sleep(0.01)
+                counted = await ask(lease.session, "count")
+                assert counted["resets"] == counted["notes"] == 0
+                pids.append(counted["pid"])
+                await ask(lease.session, "write_note", name="a", text="b")
+                open_now -= 1
+
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as tasks:
+                for _ in range(3):
+                    tasks.start_soon(episode)
+    assert len(set(pids)) == 3 and most == 2
+
+
+def test_a_reset_tool_and_the_isolation_that_needs_it_belong_together() -> None:
+    for fields in ({"isolation": "reset"}, {"reset_tool": "reset"}, {"isolation": "per-rollout", "instances": 0}):
+        with pytest.raises(PluginError):
+            ToolServer("notes", "Notes.", {"stdio": NOTES}, **fields)  # type: ignore[arg-type]
+
+
+# -- whole rollouts
+
+
+def call(tool: str, /, **arguments: Any) -> str:
+    return f"<tool_call>\n{json.dumps({'name': tool, 'arguments': arguments})}\n</tool_call>"
+
+
+def task(kind: str, expected: Any = None, **options: Any) -> McpScenario:
+    return McpScenario(
+        task_description="Note that milk is needed.",
+        server_params=NOTES,
+        verifier=Verifier(kind=kind, expected=expected, options=options),
+        initial_state={"begin": {"old": "tea"}},
+    )
+
+
+Play = Callable[..., Any]
+
+
+@pytest.fixture
+def play(taking_turns: Sessions, chat: ChatFormat) -> Play:
+    async def played(scenario: McpScenario, *texts: str, **limits: int) -> Trajectory:
+        engine = ScriptedEngine(lambda text, seed, turn: texts[turn], chat)
+        player = Player(
+            engine, chat, taking_turns, limits=Limits(**limits), finish=lambda s, t: verify(t, s, KINDS)
+        )  # fmt: skip
+        return await player.play(scenario, 1)
+
+    return played
+
+
+WRITE = call("write_note", name="milk", text="needed")
+READS: list[dict[str, Any]] = [
+    {"tool": "read_note", "arguments": {"name": "milk"}, "result": "needed"},
+    {"tool": "read_note", "arguments": {"name": "old"}, "result": "tea"},
+    {"tool": "read_note", "arguments": {"name": "new"}, "is_error": True},
+]
+
+
+async def test_the_final_state_is_read_on_the_rollouts_own_session(play: Play) -> None:
+    done = await play(task("state", READS), WRITE, "Done.")
+    assert done.success is True and [read.tool for read in done.final_state] == ["read_note"] * 3
+    assert len(done.calls) == 1, "the verifier's own calls are not the model's"
+    left_out = await play(task("state", READS), "Done.")
+    assert left_out.success is False and "there is no note milk" in left_out.explanation
+    wrong = await play(task("state", READS), call("write_note", name="milk", text="not needed"), "Done.")
+    assert wrong.success is False and "gives 'not needed'" in wrong.explanation
+
+
+async def test_many_rollouts_of_one_group_do_not_see_each_others_notes(
+    taking_turns: Sessions, chat: ChatFormat
+) -> None:
+    counted = task("state", [{"tool": "count", "result": {"notes": 2}}], subset=True)
+    engine = ScriptedEngine(lambda text, seed, turn: (call("write_note", name=str(seed), text=""), "Done.")[turn], chat)
+    player = Player(engine, chat, taking_turns, finish=lambda s, t: verify(t, s, KINDS))
+    played: list[Trajectory] = []
+
+    async def one(seed: int) -> None:
+        played.append(await player.play(counted, seed))
+
+    async with anyio.create_task_group() as tasks:
+        for seed in range(8):
+            tasks.start_soon(one, seed)
+    assert [t.success for t in played] == [True] * 8
+
+
+async def test_a_read_of_a_tool_that_is_not_there_is_a_fault_and_no_failure(play: Play) -> None:
+    made = await play(task("state", [{"tool": "look", "result": "x"}]), WRITE, "Done.")
+    assert made.stop_reason is StopReason.FAULT and "'look'" in made.fault and made.reward is None
+
+
+async def test_a_task_that_cannot_be_done_is_refused_without_a_change(play: Play) -> None:
+    no = "There is no tool for that."
+    assert (await play(task("none"), no)).success is True
+    assert (await play(task("none"), call("count"), no)).success is True, "looking changes nothing"
+    assert (await play(task("none"), WRITE, no)).success is False
+    assert (await play(task("none"), "Done!")).success is False
+
+
+async def test_an_answer_is_handed_in_with_a_call_where_the_scenario_wants_that(play: Play) -> None:
+    asked = task("text", "tea", submit=True)
+    read = call("read_note", name="old")
+    handed_in = await play(asked, read, call("complete_task", answer="It is tea."), "never said")
+    assert handed_in.success is True and handed_in.stop_reason is StopReason.ANSWERED and handed_in.turns == 2
+    assert handed_in.final_answer == "It is tea." and not handed_in.calls[1].sent
+    only_said = await play(asked, read, "It is tea.")
+    assert only_said.success is False and "not handed in with complete_task" in only_said.explanation
+    empty = await play(asked, read, call("complete_task"), call("complete_task", answer="tea"))
+    assert empty.success is True and empty.calls[1].is_error
+    guessed = await play(asked, call("complete_task", answer="tea"))
+    assert guessed.success is False, "handing in is no use of the server's tools"
+
+
+async def test_handing_in_is_allowed_in_the_last_turn(play: Play) -> None:
+    asked = task("text", "tea", submit="hand_in")
+    read = call("read_note", name="old")
+    assert (await play(asked, read, call("hand_in", answer="tea"), max_turns=2)).success is True
+    refused = await play(asked, read, call("hand_in"), "never said", max_turns=2)
+    assert refused.stop_reason is StopReason.MAX_TURNS and refused.success is False
+    plain = await play(task("text", "tea"), read, call("hand_in", answer="tea"), max_turns=2)
+    assert plain.stop_reason is StopReason.MAX_TURNS and plain.submission is None
