@@ -263,6 +263,30 @@ def evaluate(
     return functools.partial(_evaluate, model or [], asked, as_json=json)
 
 
+class Format(StrEnum):
+    """How episodes are exported."""
+
+    OPENAI = "openai"
+    INSPECT = "inspect"
+
+
+@app.command()
+def export_trajectories(
+    source: Annotated[
+        Path, typer.Argument(help="The folder of an evaluation or of a run, or one of its files of episodes.")
+    ],
+    out: Annotated[Path, typer.Option(help="The JSON Lines file to write, or the folder for inspect's logs.")],
+    format: Annotated[
+        Format, typer.Option(help="JSON Lines of OpenAI messages, or the logs of inspect_ai.")
+    ] = Format.OPENAI,
+    only_successful: Annotated[
+        bool, typer.Option("--only-successful", help="Leave out every episode that did not succeed.")
+    ] = False,
+) -> Job:
+    """Write episodes in the formats that other tools read."""
+    return functools.partial(_export, source, out, format, only_successful)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 1 the world broke, 2 yours to mend, 130 interrupted."""
     try:
@@ -381,6 +405,18 @@ def _evaluate(models: Sequence[str], asked: dict[str, Any], *, as_json: bool) ->
     if as_json:
         print(report.json_line(), flush=True)
     return 0
+
+
+def _export(source: Path, out: Path, format: Format, only_successful: bool) -> None:
+    from mcp_rl.evaluation.export import export_inspect, export_openai
+
+    if format is Format.INSPECT:
+        logs = export_inspect(source, out, only_successful=only_successful)
+        print(
+            f"{len(logs)} {'log is' if len(logs) == 1 else 'logs are'} in {out}; `inspect view --log-dir {out}` shows."
+        )
+    else:
+        print(f"{export_openai(source, out, only_successful=only_successful)} episodes are in {out}.")
 
 
 def _print_resolved(config: "RunConfig", as_json: bool) -> None:

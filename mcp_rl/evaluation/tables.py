@@ -1,6 +1,6 @@
 """The tables of an evaluation, once for the terminal and for Markdown."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,7 +14,7 @@ from mcp_rl.tracking.measure import Measure
 
 _SMALLEST_P = 1e-4
 _NONE = "-"
-_NAME_WIDTH = 18
+_NAME_WIDTH, _CELL_WIDTH = 18, 25
 _MOST_WITH_INTERVALS = 2
 """Models side by side in a terminal; more have their intervals in report.md."""
 
@@ -75,7 +75,10 @@ def print_tables(report: EvaluationReport, console: Console) -> None:
             widest = max((len(row[index]) for row in grid.rows), default=0)
             justify: Literal["left", "right"] = "right" if index else "left"
             table.add_column(
-                escape(name), justify=justify, overflow="fold", min_width=widest if index else min(widest, _NAME_WIDTH)
+                escape(name),
+                justify=justify,
+                overflow="fold",
+                min_width=min(widest, _CELL_WIDTH if index else _NAME_WIDTH),
             )
         for row in grid.rows:
             table.add_row(*map(escape, row))
@@ -100,26 +103,24 @@ def markdown(report: EvaluationReport) -> str:
 
 
 def _success(models: Sequence[ModelReport]) -> Grid:
-    ks = sorted({k for m in models for k in (m.result.sampled.pass_at if m.result.sampled else {}) if k > 1})
-    ks = ks[-1:]
-    header = ["model", "pass@1", *(f"pass@{k}" for k in ks), *(f"pass^{k}" for k in ks), "greedy"]
-    rows = []
-    for model in models:
-        greedy, sampled = model.result.greedy, model.result.sampled
-        passes = [_pass(sampled, "pass_at", k) for k in ks] + [_pass(sampled, "pass_hat", k) for k in ks]
-        rows.append([model.model, _measured(sampled), *passes, _measured(greedy)])
-    return _without_empty_columns(Grid("success", header, rows))
+    sampled, greedy = [model.result.sampled for model in models], [model.result.greedy for model in models]
+    ks = sorted({k for measure in sampled if measure for k in measure.pass_at if k > 1})[-1:]
+    rows = [["pass@1", *map(_measured, sampled)]]
+    for k in ks:
+        rows.append([f"pass@{k}", *(_pass(m.pass_at, m.pass_at_ci95, k) if m else _NONE for m in sampled)])
+        rows.append([f"pass^{k}", *(_pass(m.pass_hat, m.pass_hat_ci95, k) if m else _NONE for m in sampled)])
+    rows.append(["greedy", *map(_measured, greedy)])
+    return Grid("success", ["", *(model.model for model in models)], _said(rows))
 
 
 def _differences(kind: str, comparisons: Sequence[Comparison]) -> Grid:
     several = len(comparisons) > 1
-    header = ["", "difference", "p", *(["p of all"] if several else []), "better/worse/same"]
+    header = ["", "difference", "p, Holm" if several else "p", "better/worse/same"]
     rows = [
         [
             f"{c.model} - {c.against}",
             f"{c.difference:+.3f} [{c.ci95[0]:+.3f}, {c.ci95[1]:+.3f}]",
-            _p_value(c.p_value),
-            *([_p_value(c.p_adjusted)] if several else []),
+            _p_value(c.p_adjusted),
             f"{c.wins}/{c.losses}/{c.scenarios - c.wins - c.losses}",
         ]
         for c in comparisons
@@ -150,8 +151,7 @@ def _effort(models: Sequence[ModelReport]) -> Grid:
     }
     measures = [model.result.sampled or model.result.greedy for model in models]
     rows = [[name, *(show(m) if m else _NONE for m in measures)] for name, show in columns.items()]
-    rows = [row for row in rows if any(cell != _NONE for cell in row[1:])]
-    return Grid("an episode on average", ["", *(model.model for model in models)], rows)
+    return Grid("an episode on average", ["", *(model.model for model in models)], _said(rows))
 
 
 def _endings(models: Sequence[ModelReport]) -> Grid:
@@ -194,9 +194,9 @@ def _agreement(judge: JudgeAgreement) -> Grid:
     return Grid("the judge against the verifier", ["", judge.judge or "judge"], rows)
 
 
-def _without_empty_columns(grid: Grid) -> Grid:
-    kept = [i for i, _ in enumerate(grid.header) if i == 0 or any(row[i] != _NONE for row in grid.rows)]
-    return Grid(grid.title, [grid.header[i] for i in kept], [[row[i] for i in kept] for row in grid.rows])
+def _said(rows: list[list[str]]) -> list[list[str]]:
+    """The rows that say something."""
+    return [row for row in rows if any(cell != _NONE for cell in row[1:])]
 
 
 def _measured(measure: Measure | None) -> str:
@@ -205,8 +205,10 @@ def _measured(measure: Measure | None) -> str:
     return f"{measure.success:.3f} [{measure.ci95[0]:.3f}, {measure.ci95[1]:.3f}]"
 
 
-def _pass(measure: Measure | None, name: str, k: int) -> str:
-    return _NONE if measure is None else _number(getattr(measure, name).get(k), 3)
+def _pass(values: Mapping[int, float], intervals: Mapping[int, tuple[float, float]], k: int) -> str:
+    if k not in values or k not in intervals:
+        return _NONE
+    return f"{values[k]:.3f} [{intervals[k][0]:.3f}, {intervals[k][1]:.3f}]"
 
 
 def _share(found: dict[str, float] | None, intervals: bool) -> str:
