@@ -136,9 +136,7 @@ def _messages(trajectory: Trajectory) -> Iterator[ChatMessage]:
                     content=content,
                     tool_call_id=message.get("tool_call_id"),
                     function=message.get("name"),
-                    error=ToolCallError("unknown" if record and record.sent else "parsing", content)
-                    if failed
-                    else None,
+                    error=error,
                 )
             case _:
                 yield ChatMessageUser(content=content)
