@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 
 from mcp_rl.generate import Generated
-from mcp_rl.scenarios.author_report import AuthorReport
+from mcp_rl.scenarios.author_report import AuthorReport, Refused
 
-_MOST_LISTED = 12
+_EXAMPLES = 3
+"""Refused requests that are shown for each reason."""
 _WIDTH = 70
 
 
@@ -15,7 +16,8 @@ def lines(generated: Generated, out: object) -> Iterator[str]:
     unverified = counts["scenarios"] - counts["verified"]
     solved = f"{counts['verified']} scenarios, each solved on the live server, are in {out}"
     yield f"{solved}, and {unverified} for a judge only." if unverified else f"{solved}."
-    yield f"  calls: {_counted(counts['steps'])}; verifiers: {_counted(counts['verifiers'])}"
+    calls = ", ".join(f"{number} with {steps}" for steps, number in counts["steps"].items())
+    yield f"  calls: {calls}; verifiers: {_counted(counts['verifiers'])}"
     if set(counts["splits"]) != {"none"}:
         yield f"  splits: {_counted(counts['splits'])}"
     if generated.author is not None:
@@ -30,10 +32,10 @@ def _author(report: AuthorReport) -> Iterator[str]:
         f"of which {report.verified} hold ({spent.calls} questions, {spent.prompt_tokens} + {spent.completion_tokens} "
         f"tokens{price})."
     )
-    if report.stopped:
-        yield f"Nothing more was asked of it: {shown(report.stopped, 400)}"
-    elif report.lost_batches:
+    if report.lost_batches:
         yield f"{report.lost_batches} of its questions had no usable reply."
+    for reason in report.stopped:
+        yield f"It was not asked for all that was wanted: {shown(reason, 400)}"
     for fate, what in (
         ("dropped", "Proposed tasks that were dropped"),
         ("for a judge only", "Proposed tasks without a verifier, tagged ruler-only, for a judge only"),
@@ -43,12 +45,16 @@ def _author(report: AuthorReport) -> Iterator[str]:
         if refused:
             yield f"{what}: {len(refused)}"
             for reason, count in report.reasons(fate):
-                yield f"  {count} x {reason}"
-        if fate != "kept its wording":
-            for one in refused[:_MOST_LISTED]:
-                yield f"    {shown(one.request)}  [{shown(one.reason)}]"
-            if len(refused) > _MOST_LISTED:
-                yield f"    … and {len(refused) - _MOST_LISTED} more; --json lists all of them."
+                yield from _examples(reason, count, [one for one in refused if one.kind == reason])
+
+
+def _examples(reason: str, count: int, refused: list[Refused]) -> Iterator[str]:
+    yield f"  {count} x {reason}"
+    for one in refused[:_EXAMPLES]:
+        detail = one.reason.removeprefix(reason).removeprefix(": ")
+        yield f"      {shown(one.request)}{f'  [{shown(detail)}]' if detail else ''}"
+    if count > _EXAMPLES:
+        yield f"      … and {count - _EXAMPLES} more; --json lists them all."
 
 
 def shown(text: str, width: int = _WIDTH) -> str:
@@ -57,7 +63,5 @@ def shown(text: str, width: int = _WIDTH) -> str:
     return plain if len(plain) <= width else plain[: width - 1] + "…"
 
 
-def _counted(counts: dict[object, int]) -> str:
-    """ "40 x 1, 10 x 2" for numbers, "40 train, 10 val" for names."""
-    parts = (f"{count} x {key}" if isinstance(key, int) else f"{count} {key}" for key, count in counts.items())
-    return ", ".join(parts)
+def _counted(counts: dict[str, int]) -> str:
+    return ", ".join(f"{number} {name}" for name, number in counts.items())

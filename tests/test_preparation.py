@@ -9,6 +9,7 @@ import pytest
 from mcp_rl.config import RunConfig
 from mcp_rl.errors import ConfigError, ScenarioError
 from mcp_rl.plugins.manager import load_plugins
+from mcp_rl.train import run_training
 from mcp_rl.training import preparation
 
 TASK = {"server_params": {"transport": "stdio", "command": "true"}, "server": "mcp_calculator"}
@@ -71,9 +72,34 @@ def test_scenarios_of_another_server(tmp_path: Path) -> None:
     assert "(and 1 more) was made for the server 'mcp_phonebook', not for 'mcp_calculator'" in said
 
 
-def test_tasks_of_others_need_a_judge(tmp_path: Path) -> None:
+def test_tasks_of_others_need_a_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "a-key-of-the-judge")
     file = tmp_path / "tasks.json"
     file.write_text(json.dumps([{"task": "Add 3 and 4.", "difficulty": 1}, {"task": "Add 3 and 5.", "difficulty": 2}]))
     with pytest.raises(ScenarioError, match=r"has no verifier.*--judge-model"):
         check_inputs(RunConfig(server="mcp_calculator", scenarios={"file": file}))
     check_inputs(RunConfig(server="mcp_calculator", scenarios={"file": file}, judge={"model": "openai/judge"}))
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ({"schema_hash": "0123456789abcdef"}, "made for other tool schemas (0123456789abcdef; the server"),
+        (
+            {"reference": [{"tool": "sine", "arguments": {}}]},
+            "needs the tool 'sine', which the server 'mcp_calculator'",
+        ),
+    ],
+)
+async def test_scenarios_for_other_tools_are_refused_before_the_run_is_made(
+    entry: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "tasks.jsonl"
+    file.write_text("".join(json.dumps({**TASK, **SEVEN, **entry, "task_description": f"{n}"}) + "\n" for n in (1, 2)))
+    config = RunConfig(
+        server="mcp_calculator", transport="stdio", scenarios={"file": file}, output_dir=tmp_path / "runs", steps=0
+    )
+    with pytest.raises(ScenarioError) as error:
+        await run_training(config)
+    assert words in str(error.value)
+    assert list((tmp_path / "runs").rglob("*.jsonl")) == []

@@ -54,6 +54,7 @@ async def author_scenarios(
         keep_unverified=keep_unverified,
     )
     proposed = await proposer.propose(tasks) if tasks else []
+    author.begin()
     rewriter = Rewriter(author, stage, seed)
     rewritten = await rewriter.rewrite(explored[: len(explored) - len(proposed)])
     author.finish()

@@ -19,18 +19,23 @@ R = TypeVar("R")
 
 
 class Author:
-    """A language model at work. `given_up` says that nothing more will be asked of it."""
+    """A language model at work, one kind of work after the other."""
 
     def __init__(self, model: LanguageModel, report: AuthorReport) -> None:
         self._model, self.report = model, report
         self._lost_in_a_row = 0
-        self._answered = False
+        self._stopped = self._spent = self._answered = False
         self._error: LanguageModelError | None = None
         self._limiter = anyio.CapacityLimiter(_IN_FLIGHT)
 
     @property
     def given_up(self) -> bool:
-        return self.report.stopped is not None
+        """Whether nothing more will be asked for the present work."""
+        return self._stopped or self._spent
+
+    def begin(self) -> None:
+        """Begin another kind of work: it may go better, unless there is no money left."""
+        self._lost_in_a_row, self._stopped = 0, False
 
     async def ask(
         self,
@@ -49,14 +54,17 @@ class Author:
             try:
                 reply = await self._model.ask(messages, form, check, seed=seed, temperature=temperature)
             except CostLimitReached as limit:
-                self.report.stopped = str(limit)
+                if not self._spent:
+                    self.report.stopped.append(str(limit))
+                self._spent = True
                 return None
             except LanguageModelError as error:
                 self.report.lost_batches += 1
                 self._lost_in_a_row += 1
                 self._error = error
-                if self._lost_in_a_row >= _GIVE_UP:
-                    self.report.stopped = str(error)
+                if self._lost_in_a_row == _GIVE_UP:
+                    self.report.stopped.append(str(error))
+                    self._stopped = True
                 return None
         self._lost_in_a_row, self._answered = 0, True
         return reply

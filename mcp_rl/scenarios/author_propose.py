@@ -7,7 +7,6 @@ runs and cannot be verified is only for a judge; what does not run is dropped.
 
 import random
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import anyio
@@ -20,7 +19,6 @@ from mcp_rl.scenarios.author_forms import PLACEHOLDERS, Task, Tasks, fenced, sho
 from mcp_rl.scenarios.author_rewrite import read_back
 from mcp_rl.scenarios.author_stage import Play, Played, Stage, Unplayable, agrees, lasting
 from mcp_rl.scenarios.author_values import tells_answer, unfit
-from mcp_rl.scenarios.chain import Outcome
 
 BATCH = 6
 _MOST_PROPOSALS = 3
@@ -111,8 +109,8 @@ class Proposer:
 
     async def _ask(self, job: tuple[int, str, int]) -> list[Task]:
         count, question, seed = job
-        reply = await self._author.ask(question, Tasks, partial(_count_problem, count), seed=seed)
-        return list(reply.tasks) if reply else []
+        reply = await self._author.ask(question, Tasks, _no_tasks, seed=seed)
+        return list(reply.tasks[:count]) if reply else []
 
     async def _verified(self, tasks: Sequence[Task]) -> list[McpScenario]:
         """The scenarios of the tasks that hold, and a word in the report on each that does not."""
@@ -124,14 +122,15 @@ class Proposer:
         first = await self._stage.play_all(plays)
         await anyio.sleep(max(0.0, started + _CLOCK_TICK - anyio.current_time()) if sound else 0)
         second = await self._stage.play_all(plays)
-        before = await self._stage.play_all([((), task.checks, None) for task in sound])
-        made: list[tuple[McpScenario, str | None]] = []
-        for task, one, two, untouched in zip(sound, first, second, before, strict=True):
+        held: list[tuple[Task, Played, Played, McpScenario]] = []
+        for task, one, two in zip(sound, first, second, strict=True):
             if isinstance(one, Unplayable) or isinstance(two, Unplayable):
                 report.refuse(task.request, _DROPPED, str(one if isinstance(one, Unplayable) else two))
             else:
-                made.append((self._scenario(task, one), _doubt(task, one, two, untouched)))
-        return await self._read_back(made)
+                held.append((task, one, two, self._scenario(task, one)))
+        before = await self._stage.play_all([((), self._stage.reads(scenario), None) for *_, scenario in held])
+        doubts = [_doubt(task, one, two, seen) for (task, one, two, _), seen in zip(held, before, strict=True)]
+        return await self._read_back([(scenario, doubt) for (*_, scenario), doubt in zip(held, doubts, strict=True)])
 
     def _is_sound(self, task: Task) -> bool:
         problem = unfit(task.request)
@@ -174,8 +173,8 @@ class Proposer:
 
     def _scenario(self, task: Task, played: Played) -> McpScenario:
         calls, last = played.calls, played.steps[-1]
-        if played.checks:
-            verifier = Verifier(kind="state", expected=[_check(check) for check in played.checks])
+        if played.looks:
+            verifier = Verifier(kind="state", expected=[look.as_expected() for look in played.looks])
         else:
             answer = Answer("calls", None) if is_dated(last.text) else last.answer
             verifier = make_verifier(answer, calls, self._defaults, ordered=True)
@@ -198,24 +197,15 @@ def _doubt(task: Task, one: Played, two: Played, untouched: Played | Unplayable)
         return "its answer is in words of one's own"
     if not lasting(one, two):
         return "its results change from one time to the next"
-    if task.checks and isinstance(untouched, Played) and _texts(untouched.checks) == _texts(one.checks):
+    if one.looks and isinstance(untouched, Played) and untouched.looks == one.looks:
         return "its checks look the same before it is done"
     return None
 
 
-def _count_problem(count: int, reply: Tasks) -> str | None:
-    """Fewer tasks than asked for are still tasks; none or more show that the question was not understood."""
-    given = len(reply.tasks)
-    return None if 1 <= given <= count else f"it has {given} tasks; {count} were asked for"
+def _no_tasks(reply: Tasks) -> str | None:
+    """Fewer tasks than asked for are still tasks, and of more the first are taken."""
+    return None if reply.tasks else "it has no task"
 
 
 def _for_a_judge(scenario: McpScenario) -> McpScenario:
     return scenario.model_copy(update={"verifier": None, "tags": (*scenario.tags, RULER_ONLY)})
-
-
-def _check(outcome: Outcome) -> dict[str, Any]:
-    return {"tool": outcome.tool, "arguments": outcome.arguments, "result": outcome.text}
-
-
-def _texts(outcomes: Sequence[Outcome]) -> list[str]:
-    return [outcome.text for outcome in outcomes]

@@ -16,6 +16,11 @@ class Refused:
     """"kept its wording", "dropped" or "for a judge only"."""
     reason: str
 
+    @property
+    def kind(self) -> str:
+        """The reason without what is special to this one."""
+        return self.reason.partition(":")[0]
+
 
 @dataclass
 class AuthorReport:
@@ -33,8 +38,8 @@ class AuthorReport:
     refused: list[Refused] = field(default_factory=list)
     lost_batches: int = 0
     """Questions to which no usable reply came."""
-    stopped: str | None = None
-    """Why no more was asked of the author, where something was left to ask."""
+    stopped: list[str] = field(default_factory=list)
+    """Why no more proposals, or no more words, were asked for, where some were left to ask for."""
     spent: Spent = field(default_factory=Spent)
 
     def refuse(self, request: str, fate: str, reason: str) -> None:
@@ -42,7 +47,7 @@ class AuthorReport:
 
     def reasons(self, fate: str) -> list[tuple[str, int]]:
         """Reasons with their numbers, the most frequent first."""
-        return Counter(refused.reason.split(":")[0] for refused in self.refused if refused.fate == fate).most_common()
+        return Counter(refused.kind for refused in self.refused if refused.fate == fate).most_common()
 
     def summary(self) -> dict[str, Any]:
         """As JSON."""

@@ -160,7 +160,8 @@ async def read_back(
 
     readings = [calls for batch in await author.each(batches, one) for calls in batch]
     given = [(index, calls) for index, calls in enumerate(readings) if calls is not None]
-    played = await stage.play_all([(calls, (), asked[index][0].initial_state) for index, calls in given])
+    plays = [(calls, stage.reads(asked[index][0]), asked[index][0].initial_state) for index, calls in given]
+    played = await stage.play_all(plays)
     results: list[Played | Unplayable | None] = [None] * len(asked)
     for (index, _), came in zip(given, played, strict=True):
         results[index] = came

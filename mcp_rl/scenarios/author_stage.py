@@ -16,7 +16,7 @@ from mcp_rl.scenarios.answer import call_key, holds_secret, is_dated, read_answe
 from mcp_rl.scenarios.author_forms import Call
 from mcp_rl.scenarios.chain import Outcome
 from mcp_rl.scenarios.explore import explorable
-from mcp_rl.toolserver.connection import Connection
+from mcp_rl.toolserver.connection import Connection, ToolResult
 from mcp_rl.toolserver.pool import Session, Sessions
 
 _IN_FLIGHT = 16
@@ -39,12 +39,33 @@ class Unplayable(Exception):
 
 
 @dataclass(frozen=True)
+class Look:
+    """A reading call that was made to see the state. One that fails tells something too."""
+
+    tool: str
+    arguments: dict[str, Any]
+    text: str
+    is_error: bool
+
+    def as_expected(self) -> dict[str, Any]:
+        """What a state verifier expects of the same call: its result, or that it fails."""
+        seen: dict[str, Any] = {"is_error": True} if self.is_error else {"result": self.text}
+        return {"tool": self.tool, "arguments": self.arguments, **seen}
+
+    def shows(self, expected: Mapping[str, Any]) -> bool:
+        """Whether it says what a state verifier expects, as text or as JSON."""
+        if self.is_error or expected.get("is_error"):
+            return self.is_error == bool(expected.get("is_error"))
+        return "result" not in expected or expected["result"] in (self.text, _json(self.text))
+
+
+@dataclass(frozen=True)
 class Played:
     """Calls that all succeeded, and what they gave."""
 
     steps: tuple[Outcome, ...]
-    checks: tuple[Outcome, ...] = ()
-    """Reading calls that were made after them."""
+    looks: tuple[Look, ...] = ()
+    """What was seen after them."""
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
@@ -75,8 +96,14 @@ class Stage:
             steps: list[Outcome] = []
             for call in calls:
                 steps.append(await self._one(connection, call, steps))
-            looked = [await self._one(connection, check, steps) for check in checks]
-        return Played(tuple(steps), tuple(looked))
+            looks = [await self._look(connection, check, steps) for check in checks]
+        return Played(tuple(steps), tuple(looks))
+
+    def reads(self, scenario: McpScenario) -> list[Call]:
+        """The calls that the scenario's verifier makes at the end to look at the state."""
+        reads = scenario.verifier.reads if scenario.verifier else ()
+        names = self.schemas.to_openai
+        return [Call(tool=names.get(c.tool, c.tool), arguments=json.dumps(dict(c.arguments))) for c in reads]
 
     async def play_all(self, plays: Sequence[Play]) -> list[Played | Unplayable]:
         """What came of each, in their order."""
@@ -94,6 +121,25 @@ class Stage:
         return results
 
     async def _one(self, connection: Connection, call: Call, steps: Sequence[Outcome]) -> Outcome:
+        name, arguments = self._sendable(call, steps)
+        result = await self._call(connection, name, arguments)
+        if result.is_error:
+            raise Unplayable("a call is an error", " ".join(result.text.split())[:200])
+        if holds_secret(result.text):
+            raise Unplayable("a result holds what looks like a password or key")
+        if says_nothing(result.text):
+            raise Unplayable("a call found nothing", call.tool)
+        return Outcome(name, arguments, result.text, read_answer(result.text, arguments))
+
+    async def _look(self, connection: Connection, call: Call, steps: Sequence[Outcome]) -> Look:
+        name, arguments = self._sendable(call, steps)
+        result = await self._call(connection, name, arguments)
+        if holds_secret(result.text):
+            raise Unplayable("a result holds what looks like a password or key")
+        return Look(name, arguments, result.text, result.is_error)
+
+    def _sendable(self, call: Call, steps: Sequence[Outcome]) -> tuple[str, dict[str, Any]]:
+        """The server's own name and the arguments of a call that may be made."""
         name = self.schemas.to_server.get(call.tool)
         if name is None:
             raise Unplayable("it calls a tool that the server does not have", call.tool[:60])
@@ -102,23 +148,15 @@ class Stage:
         arguments = _filled(_object(call.arguments), steps)
         if problem := self.schemas.validate(call.tool, arguments):
             raise Unplayable("its arguments do not fit the tool", problem[:200])
-        text = await self._call(connection, name, arguments)
-        if holds_secret(text):
-            raise Unplayable("a result holds what looks like a password or key")
-        if says_nothing(text):
-            raise Unplayable("a call found nothing", call.tool)
-        return Outcome(name, arguments, text, read_answer(text, arguments))
+        return name, arguments
 
-    async def _call(self, connection: Connection, name: str, arguments: dict[str, Any]) -> str:
+    async def _call(self, connection: Connection, name: str, arguments: dict[str, Any]) -> ToolResult:
         try:
-            result = await connection.call(name, arguments, deadline=_DEADLINE)
+            return await connection.call(name, arguments, deadline=_DEADLINE)
         except ServerFault as fault:
             if not connection.alive:
                 raise
             raise Unplayable("a call was not answered", str(fault)) from fault
-        if result.is_error:
-            raise Unplayable("a call is an error", " ".join(result.text.split())[:200])
-        return result.text
 
 
 def agrees(played: Played, scenario: McpScenario) -> bool:
@@ -126,6 +164,10 @@ def agrees(played: Played, scenario: McpScenario) -> bool:
     verifier = scenario.verifier
     if not scenario.reference or not played.steps:
         return not scenario.reference and not played.steps
+    if verifier is not None and verifier.kind == "state":
+        expected = verifier.expected if isinstance(verifier.expected, list) else []
+        pairs = list(zip(played.looks, expected, strict=False))
+        return 0 < len(expected) == len(pairs) and all(isinstance(e, dict) and look.shows(e) for look, e in pairs)
     if verifier is not None and verifier.kind in ("number", "text"):
         value, expected = played.steps[-1].answer.value, verifier.expected
         if isinstance(value, int | float) and isinstance(expected, int | float):
@@ -140,8 +182,15 @@ def agrees(played: Played, scenario: McpScenario) -> bool:
 
 def lasting(first: Played, second: Played) -> bool:
     """Whether the same calls gave the same again, and nothing in the answer is a time of day."""
-    texts = [[step.text for step in (*played.steps, *played.checks)] for played in (first, second)]
-    return texts[0] == texts[1] and not is_dated(first.steps[-1].text)
+    same_steps = [step.text for step in first.steps] == [step.text for step in second.steps]
+    return same_steps and first.looks == second.looks and not any(is_dated(look.text) for look in first.looks)
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
 
 
 def _key(call: ToolCall, defaults: Mapping[str, Mapping[str, Any]]) -> str:

@@ -21,7 +21,7 @@ def unfit(request: str) -> str | None:
     if not request.strip():
         return "it is empty"
     if len(request) > MOST_CHARACTERS:
-        return f"it has {len(request)} characters; {MOST_CHARACTERS} are allowed"
+        return f"it is too long: {len(request)} characters; {MOST_CHARACTERS} are allowed"
     if any(unicodedata.category(c) in ("Cc", "Cf", "Cs", "Co") and c not in "\n\t\u200d" for c in request):
         return "it holds control characters"
     if _MARKUP.search(request):
@@ -41,13 +41,13 @@ def values_lost(request: str, scenario: McpScenario) -> str | None:
     texts, numbers = _leaves(scenario.reference)
     for text in texts:
         if text in original and text not in request:
-            return f"it has lost the value {text[:60]!r}"
+            return f"it has lost a value: {text[:60]!r}"
     before, after = _numbers(original), _numbers(request)
     for number, needed in numbers.items():
         if after[number] < min(needed, before[number]):
-            return f"it has lost the number {number:.12g}"
+            return f"it has lost a value: the number {number:.12g}"
     added = [number for number in after if number not in before]
-    return f"it has the number {added[0]:.12g}, which the request did not have" if added else None
+    return f"it has a value that the request did not have: the number {added[0]:.12g}" if added else None
 
 
 def tells_answer(request: str, scenario: McpScenario) -> bool:
