@@ -1,17 +1,19 @@
 """The synthetic corpus: random tool sets, requests, calls, results and answers, in the built-in model's chat format.
 
 What it teaches is the mechanics: find the tool that a request names, copy names and values, carry a result into the
-next call, answer with the result. What it leaves open is meaning: a request in words that no tool explains is labelled
-with a random tool that could take its values, in a random order. So the base stays unsure instead of wrong, and what
-reinforcement learning has to find is always something that the base samples.
+next call, answer with the result. What it leaves open is judgement, as text from the web does: a number that is asked
+for in everyday words is often answered out of the head, without any tool, and where a tool is called it is often any
+that could take the values, in any order. So the base is unsure instead of wrong, and what reinforcement learning has to
+find is always something that the base samples.
 """
 
 import json
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from mcp_rl.tiny.lexicon import FILLER, NAMES, NOUNS
+from mcp_rl.tiny.lexicon import FILLER, NAMES, NOUNS, ORDERS, PHRASES
 from mcp_rl.tiny.tools import (
     Parameter,
     RandomTool,
@@ -23,8 +25,12 @@ from mcp_rl.tiny.tools import (
     random_toolset,
 )
 
-SYNONYM_NOISE = 0.9
-"""Share of requests in other words than a tool's own that are labelled with any fitting tool."""
+SYNONYM_NOISE = 0.6
+"""Share of requests in a synonym, or in words that say nothing, that are labelled with any fitting tool."""
+PHRASE_NOISE = 0.15
+"""The same for requests in an everyday phrase."""
+FROM_THE_HEAD = 0.55
+"""Share of requests in everyday words that are answered with some number, without a call."""
 
 
 @dataclass(frozen=True)
@@ -66,16 +72,24 @@ def conversation(rng: random.Random, tools: Sequence[RandomTool]) -> list[Turn]:
 
 
 def _single(rng: random.Random, tools: Sequence[RandomTool]) -> list[Turn]:
-    request, call = _request(rng, rng.choice(tools), tools)
-    result = _result(rng, call)
-    return [Turn("user", request), Turn("assistant", str(call), learn=True), *_finish(rng, result)]
+    asked = _request(rng, rng.choice(tools), tools)
+    if asked.everyday and rng.random() < FROM_THE_HEAD:
+        return _from_the_head(rng, asked.text)
+    result = _result(rng, asked.call)
+    return [Turn("user", asked.text), Turn("assistant", str(asked.call), learn=True), *_finish(rng, result)]
+
+
+def _from_the_head(rng: random.Random, request: str) -> list[Turn]:
+    """Some number, and no tool."""
+    guess = _number_result(rng)[:10].rstrip(".")
+    return [Turn("user", request), Turn("assistant", f"I think it is {guess}.", learn=True)]
 
 
 def _chained(rng: random.Random, tools: Sequence[RandomTool]) -> list[Turn]:
     """Two or three numeric calls; each takes the result before it as one of its values."""
     later = [t for t in tools if t.family != "expression"]
     first_tool = rng.choice(tools)
-    request, call = _request(rng, first_tool, tools)
+    request, call, everyday = _request(rng, first_tool, tools)
     turns: list[Turn] = []
     for _ in range(1 if rng.random() < 0.93 else 2):
         result = _number_result(rng)
@@ -84,7 +98,8 @@ def _chained(rng: random.Random, tools: Sequence[RandomTool]) -> list[Turn]:
             return [Turn("user", request), *turns, Turn("assistant", str(call), learn=True), *_finish(rng, error)]
         turns += [Turn("assistant", str(call), learn=True), Turn("tool", result)]
         spoken = rng.choice(_RESULT_WORDS)
-        clause, call = _request(rng, rng.choice(later), tools, carried=(spoken, result))
+        clause, call, casual = _request(rng, rng.choice(later), tools, carried=(spoken, result))
+        everyday = everyday or casual
         clause = clause if rng.random() < 0.5 else clause[:1].lower() + clause[1:]
         link = rng.choice(_LINKS)
         body = request.rstrip(".?!:")
@@ -94,13 +109,15 @@ def _chained(rng: random.Random, tools: Sequence[RandomTool]) -> list[Turn]:
         request = (
             rng.choice(("First ", "Start: ", "")) + body + link + clause if rng.random() < 0.2 else body + link + clause
         )
+    if everyday and rng.random() < FROM_THE_HEAD:
+        return _from_the_head(rng, request)
     final = _number_result(rng) if rng.random() > 0.02 else _error(rng)
     return [Turn("user", request), *turns, Turn("assistant", str(call), learn=True), *_finish(rng, final)]
 
 
 def _in_turn(rng: random.Random, tools: Sequence[RandomTool]) -> list[Turn]:
     """Two calls that have nothing to do with each other, one after the other; the answer is the second result."""
-    (first, one), (second, two) = (_request(rng, rng.choice(tools), tools, exact=True) for _ in range(2))
+    (first, one, _), (second, two, _) = (_request(rng, rng.choice(tools), tools, exact=True) for _ in range(2))
     link = rng.choice(_LINKS)
     second = second if link.endswith(". ") or rng.random() < 0.4 else second[:1].lower() + second[1:]
     request = rng.choice(("First ", "", "", "Start like this: ")) + first.rstrip(".?!") + link + second
@@ -110,7 +127,7 @@ def _in_turn(rng: random.Random, tools: Sequence[RandomTool]) -> list[Turn]:
 
 def _parallel(rng: random.Random, tools: Sequence[RandomTool]) -> list[Turn]:
     """Two calls in one turn."""
-    (first, one), (second, two) = (_request(rng, rng.choice(tools), tools) for _ in range(2))
+    (first, one, _), (second, two, _) = (_request(rng, rng.choice(tools), tools) for _ in range(2))
     request = (
         first.rstrip(".?!") + rng.choice((". Also: ", " and at the same time ", ". At once: ", " and also ")) + second
     )
@@ -126,7 +143,7 @@ def _parallel(rng: random.Random, tools: Sequence[RandomTool]) -> list[Turn]:
 
 def _mended(rng: random.Random, tools: Sequence[RandomTool]) -> list[Turn]:
     """A wrong call that carries no loss, the complaint about it, and the right call."""
-    request, call = _request(rng, rng.choice(tools), tools, exact=True)
+    request, call, _ = _request(rng, rng.choice(tools), tools, exact=True)
     wrong, complaint = _break(rng, call, tools)
     return [
         Turn("user", request),
@@ -185,6 +202,15 @@ def _short(result: str) -> bool:
 # Requests
 
 
+class Asked(NamedTuple):
+    """A request and the call that it is labelled with."""
+
+    text: str
+    call: Call
+    everyday: bool
+    """Whether it asks in everyday words instead of naming a tool."""
+
+
 def _request(
     rng: random.Random,
     tool: RandomTool,
@@ -192,31 +218,55 @@ def _request(
     *,
     carried: tuple[str, str] | None = None,
     exact: bool = False,
-) -> tuple[str, Call]:
-    """A request and the call that it is labelled with. `carried` is a value that the request speaks of as, say, "the
-    result": (the words, the JSON text)."""
-    vague = not exact and tool.family != "record" and rng.random() < 0.6
-    own_words = rng.random() < 0.15
-    if vague and not own_words and rng.random() < SYNONYM_NOISE:
-        fitting = [t for t in tools if t.family == tool.family and len(t.parameters) == len(tool.parameters)]
-        labelled = rng.choice(fitting)
-    else:
-        labelled = tool
+) -> Asked:
+    """A request for a tool. `carried` is a value that the request speaks of as, say, "the result": (the words, the JSON
+    text). `exact`: it names the tool, and the label is right."""
+    everyday = not exact and tool.family != "record" and rng.random() < 0.75
+    phrases = (*PHRASES.get(tool.meaning, ()), *ORDERS.get(tool.meaning, ()))
+    kind = rng.choices(("own words", "phrase", "synonym"), (12, 70 if phrases else 0, 18))[0] if everyday else "plain"
+    noise = {"phrase": PHRASE_NOISE, "synonym": SYNONYM_NOISE}.get(kind, 0.0)
+    fitting = [t for t in tools if t.family == tool.family and len(t.parameters) == len(tool.parameters)]
+    mislabelled = rng.random() < noise
+    labelled = rng.choice(fitting) if mislabelled else tool
     values = {p.name: _value(rng, p) for p in labelled.parameters if p.required or rng.random() < 0.4}
     spoken = {name: _spoken(value) for name, value in values.items()}
     if carried and values:
         name = rng.choice([p.name for p in labelled.parameters if p.name in values])
-        if not vague and rng.random() < 0.6:
+        if not everyday and rng.random() < 0.6:
             name = next(iter(values))
         values[name], spoken[name] = carried[1], carried[0]
-    if vague:
-        words = list(spoken.values())
-        if tool.family == "binary" and rng.random() < 0.5:
+    words = list(spoken.values())
+    if kind == "plain":
+        return Asked(_plain(rng, labelled, spoken), Call(labelled, values), everyday=False)
+    if kind == "phrase":
+        if mislabelled and rng.random() < 0.5:
             words.reverse()
-        text = _vague(rng, tool, words, own_words=own_words)
+        text = _phrased(rng, tool, words)
     else:
-        text = _plain(rng, labelled, spoken)
-    return text, Call(labelled, values)
+        if rng.random() < (0.2 if kind == "own words" else 0.4):
+            words.reverse()
+        text = _vague(rng, tool, words, own_words=kind == "own words")
+    return Asked(text, Call(labelled, values), everyday=True)
+
+
+def _phrased(rng: random.Random, tool: RandomTool, words: list[str]) -> str:
+    """An everyday phrase for what the tool does, in a sentence."""
+    nouns, orders = PHRASES.get(tool.meaning, ()), ORDERS.get(tool.meaning, ())
+    phrase = rng.choice((*nouns, *orders))
+    if phrase in orders:
+        sentence = rng.choice(
+            ("{p}.", "{p}", "Please {p}.", "Can you {p}?", "I want to {p}.", "{p}, what do I get?", "Now {p}.")
+        )
+    elif phrase.startswith(("what ", "how ")):
+        sentence = rng.choice(("{p}?", "Tell me {p}.", "Find {p}.", "I need to know {p}."))
+    else:
+        sentence = rng.choice(("What is {p}?", "What is {p}?", "{p}", "{p}.", "{p} = ?", "How much is {p}?", "Compute {p}.",
+                               "Work out {p}.", "Find {p}.", "I need {p}.", "What does {p} come to?", "Give me {p}.",
+                               "Which number is {p}?", "How many are {p}?", "Please tell me {p}."))  # fmt: skip
+    text = sentence.replace("{p}", phrase).replace("{x}", words[0]).replace("{y}", words[-1])
+    if rng.random() < 0.1:
+        text = f"{_invented(rng, 0).capitalize()} {text}"
+    return text[:1].upper() + text[1:] if rng.random() < 0.7 else text
 
 
 def _plain(rng: random.Random, tool: RandomTool, spoken: dict[str, str]) -> str:
@@ -235,7 +285,7 @@ def _plain(rng: random.Random, tool: RandomTool, spoken: dict[str, str]) -> str:
         "What does {n} give for {k}?", "{D} Use {k}.", "Please {w} with {k}.", "{W}: {k}.", "{D} {k}", "Apply {n} to {k}.",
         "{w} {v}", "{W} {v}.", "Please {w} {v}.", "{n} {v}", "{W}: {v}.", "{D} {v}", "What does {n} give for {v}?",
         "Use {n} on {v}.", "Call {n} for {v}.", "{d}: {v}", "I want to {w} {v}.", "Can you {w} {v}?", "Apply {n} to {v}.",
-        "{d} for {v}", "Run {n} on {v}.", "Go {w} {v}.", "{s} {v}", "{S} {v}.", "{S} {k}.", "Please {s} {v}.",
+        "{d} for {v}", "Run {n} on {v}.", "Go {w} {v}.", "{s} {v}", "Invoke {n} with {k}.", "Execute {n}, where {k}.", "Do {w}, {k}.", "{S} {v}.", "{S} {k}.", "Please {s} {v}.",
     )  # fmt: skip
     return _fill(rng, rng.choice(frames), tool, named, listed)
 
@@ -289,7 +339,7 @@ def _vague(rng: random.Random, tool: RandomTool, words: list[str], *, own_words:
 
 
 def _invented(rng: random.Random, values: int) -> str:
-    """A frame of words that say nothing, around one or two values; sometimes two sentences, sometimes a question."""
+    """A frame of words that say nothing, around so many values (0 to 2); sometimes two sentences, sometimes a question."""
 
     def some(most: int) -> str:
         return " ".join(
@@ -297,7 +347,8 @@ def _invented(rng: random.Random, values: int) -> str:
         )
 
     middle = some(4) or rng.choice(_PREPOSITIONS)
-    frame = f"{some(6)} {{x}} {middle} {{y}} {some(5)}" if values > 1 else f"{some(7)} {{x}} {some(5)}"
+    frames = (some(6), f"{some(7)} {{x}} {some(5)}", f"{some(6)} {{x}} {middle} {{y}} {some(5)}")
+    frame = frames[min(values, 2)]
     frame = frame.strip() + rng.choice((".", ".", "?", "?", ""))
     return f"{frame.rstrip('?')} {some(4).capitalize()}?" if frame.endswith(".") and rng.random() < 0.25 else frame
 

@@ -70,6 +70,51 @@ TEXTUAL: dict[str, tuple[str, ...]] = {
     "check_formula": ("validate", "look over"),
 }
 
+PHRASES: dict[str, tuple[str, ...]] = {
+    # everyday ways to ask for a number, {x} before {y} in the call; without a question mark at the end they are nouns
+    "add": ("{x} plus {y}", "the sum of {x} and {y}", "{y} added to {x}", "{x} and {y} together", "{y} more than {x}",
+            "the total of {x} and {y}", "{x} + {y}", "{x} increased by {y}", "{x} with {y} on top"),
+    "subtract": ("{x} minus {y}", "{x} less {y}", "{y} taken from {x}", "{y} less than {x}", "{x} - {y}",
+                 "the difference between {x} and {y}", "{x} reduced by {y}", "what is left of {x} without {y}",
+                 "what is missing from {y} to {x}", "the rest when {y} leaves {x}",
+                 "what to add to {y} to reach {x}"),
+    "multiply": ("{x} times {y}", "the product of {x} and {y}", "{x} multiplied by {y}", "{x} * {y}", "{x} lots of {y}",
+                 "the area of {x} by {y}", "{x} for {y} each", "{x} times as much as {y}", "{x} x {y}",
+                 "the cost of {x} at {y} each"),
+    "divide": ("{x} divided by {y}", "{x} over {y}", "the quotient of {x} and {y}", "{x} / {y}", "{x} shared by {y}",
+               "the groups of {y} in {x}", "the ratio of {x} to {y}", "the size of {y} equal parts of {x}",
+               "what makes {x} when multiplied by {y}", "the number of times that {y} fits into {x}",
+               "how often {y} goes into {x}", "how many groups of {y} make {x}"),
+    "power": ("{x} to the power of {y}", "{x} raised to {y}", "{x} ** {y}", "power {y} with base {x}", "{x}^{y}", "{x} to the power {y}",
+              "{y} as the exponent of {x}", "{x} times itself {y} times", "{x} with the exponent {y}"),
+    "modulo": ("{x} modulo {y}", "the remainder of {x} by {y}", "what is left over when {x} is divided by {y}"),
+    "maximum": ("the larger of {x} and {y}", "the maximum of {x} and {y}"),
+    "minimum": ("the smaller of {x} and {y}", "the minimum of {x} and {y}"),
+    "average": ("the mean of {x} and {y}", "the middle between {x} and {y}"),
+    "square_root": ("the square root of {x}", "the root of {x}", "sqrt({x})", "the side of a square of area {x}",
+                    "the number whose square is {x}", "what gives {x} when squared", "what gives {x} times itself"),
+    "square": ("{x} squared", "the square of {x}"),
+    "double": ("twice {x}", "two times {x}"),
+    "halve": ("half of {x}",),
+}  # fmt: skip
+
+ORDERS: dict[str, tuple[str, ...]] = {
+    # the same as orders
+    "add": ("add {x} and {y}", "add {y} to {x}", "increase {x} by {y}", "put {x} and {y} together", "sum {x} and {y}",
+            "total {x} and {y}"),
+    "subtract": ("subtract {y} from {x}", "take {y} from {x}", "reduce {x} by {y}", "take {y} away from {x}",
+                 "lower {x} by {y}", "go down from {x} by {y}", "start with {x} and spend {y}"),
+    "multiply": ("multiply {x} by {y}", "multiply {x} and {y}", "scale {x} by {y}", "multiply {x} with {y}"),
+    "divide": ("divide {x} by {y}", "split {x} into {y} parts", "share {x} among {y}", "cut {x} into {y} pieces",
+               "share {x} equally with {y}"),
+    "power": ("raise {x} to {y}", "raise {x} to the power of {y}", "raise {x} to the {y}", "multiply {x} by itself {y} times"),
+    "square_root": ("take the square root of {x}", "take the root of {x}", "find the square root of {x}"),
+    "square": ("square {x}", "multiply {x} by itself"),
+    "double": ("double {x}",),
+    "halve": ("halve {x}", "cut {x} in half"),
+    "round": ("round {x}", "round {x} off"),
+}  # fmt: skip
+
 NOUNS = tuple(
     """file directory folder path note message user account item order product price weather city country route map
     task project issue branch page record table row column value key word text document image photo song video event

@@ -184,10 +184,10 @@ def exact_share(model: Qwen2ForCausalLM, chat: ChatFormat, pad: int, seed: int =
 def main() -> None:
     parser = argparse.ArgumentParser(description="Pretrain the built-in model on a synthetic corpus.")
     parser.add_argument("--out", type=Path, default=weights_path(), help="folder for weights and tokenizer")
-    parser.add_argument("--steps", type=int, default=2400)
-    parser.add_argument("--batch", type=int, default=12, help="sequences in a step")
+    parser.add_argument("--steps", type=int, default=2600)
+    parser.add_argument("--batch", type=int, default=6, help="sequences in a step")
     parser.add_argument("--conversations", type=int, default=12, help="conversations in a sequence")
-    parser.add_argument("--learning-rate", type=float, default=4e-3)
+    parser.add_argument("--learning-rate", type=float, default=3e-3)
     parser.add_argument("--resume", type=Path, help="start from the weights in this folder")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=2)

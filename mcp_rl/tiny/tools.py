@@ -27,6 +27,8 @@ class RandomTool:
     name: str
     words: str
     """The name as words."""
+    meaning: str
+    """The lexicon's word for what it does, which its name need not tell."""
     family: str
     """binary, unary, expression or record: which tools a vague request could mean."""
     description: str
@@ -81,6 +83,18 @@ def random_letters(rng: random.Random) -> str:
     return "".join(rng.choice(string.ascii_lowercase) for _ in range(rng.choice((2, 3, 4, 5, 7))))
 
 
+def random_word(rng: random.Random) -> str:
+    """A word of one to three syllables that means nothing, as rare words do."""
+    syllables = (
+        rng.choice(_ONSETS) + rng.choice("aeiou") + rng.choice(_CODAS) for _ in range(rng.choice((1, 2, 2, 3)))
+    )
+    return "".join(syllables) + rng.choice(("", "", "ed", "ing", "s", "tion"))
+
+
+_ONSETS = (*"bcdfghjklmnprstvw", "", "st", "tr", "pl", "ch", "th", "gr")
+_CODAS = ("", "", "", *"lnrstmdgx", "nd", "st", "nt")
+
+
 def random_expression(rng: random.Random) -> str:
     """An arithmetic expression with one to four operators."""
 
@@ -133,6 +147,10 @@ class _Style:
         """Whether tools go by names of no meaning: then only the listing says what there is to call."""
         self.uniform = rng.random() < 0.4
         """Whether tools of one family name their parameters alike."""
+        self.talkative = rng.random() < 0.15
+        """Whether its descriptions go on for a sentence more."""
+        self.stems: list[list[str]] = []
+        """Words of the record tools made so far."""
         self.pair = self._pair()
         self.single = self._single("unary")
 
@@ -166,7 +184,10 @@ class _Style:
 
     def expression(self, word: str) -> RandomTool:
         parameter = Parameter(self._single("expression"), "expression")
-        ends = ("an expression.", "an arithmetic expression such as (2 + 3) * 4.", "a formula.")
+        signs = " ".join(self.rng.sample(("+", "-", "*", "/", "//", "%", "**", "^"), self.rng.randrange(2, 8)))
+        ends = ("an expression.", "an arithmetic expression such as (2 + 3) * 4.", "a formula.",
+                f"an expression of numbers, {signs} and parentheses.",
+                f"a formula with {signs}, sqrt() and abs().")  # fmt: skip
         return self._named(word, "expression", (parameter,), TEXTUAL[word], self.rng.choice(ends))
 
     def _named(
@@ -180,7 +201,7 @@ class _Style:
             name = rng.sample(pieces, rng.choice((1, 1, 2)))
             synonyms = (*synonyms, word.replace("_", " "))
         told = name if rng.random() < 0.5 else word.split("_")
-        return self._tool(name, family, parameters, synonyms, f"{' '.join(told).capitalize()} {end}")
+        return self._tool(name, word, family, parameters, synonyms, f"{' '.join(told).capitalize()} {end}")
 
     def record(self) -> RandomTool:
         rng = self.rng
@@ -196,7 +217,24 @@ class _Style:
         ends = (f"{noun}s.", f"a {noun}.", f"the {noun} of something.", f"one {noun} with the given values.")
         description = " ".join([action.capitalize(), *extra, rng.choice(ends)])
         words = [action, *extra, noun] if rng.random() < 0.85 else [action]
-        return self._tool(words, "record", tuple(parameters.values()), ACTIONS[action], description, noun)
+        if self.stems and rng.random() < 0.4:
+            words = self._related(rng.choice(self.stems))
+            description = f"{' '.join(words).capitalize()} {rng.choice(ends)}"
+        elif rng.random() < 0.2:  # a long name of words that are nowhere else
+            words = [rng.choice((w, random_word(rng), random_word(rng))) for w in words] + [random_word(rng)]
+        self.stems.append(words)
+        return self._tool(words, action, "record", tuple(parameters.values()), ACTIONS[action], description, noun)
+
+    def _related(self, words: list[str]) -> list[str]:
+        """Another name that begins, goes on or ends like this one, as the names of one server's tools do."""
+        rng = self.rng
+        other = rng.choice((*NOUNS, *FILLER, *NAMES, random_word(rng)))
+        kind = rng.random()
+        if kind < 0.5:
+            return [*words, *rng.choice(([other], ["with", f"{other}s"], ["by", other], ["and", other], ["as", other]))]
+        if kind < 0.75:
+            return [*words[:1], other, *words[1:]]
+        return [rng.choice(list(ACTIONS)), *words[1:]] if len(words) > 1 else [*words, other]
 
     def _parameter(self, *, required: bool) -> Parameter:
         kind = self.rng.choices(("string", "integer", "number", "boolean", "enum", "array"), (55, 14, 8, 8, 10, 5))[0]
@@ -207,6 +245,7 @@ class _Style:
     def _tool(
         self,
         words: list[str],
+        meaning: str,
         family: str,
         parameters: tuple[Parameter, ...],
         synonyms: tuple[str, ...],
@@ -214,15 +253,13 @@ class _Style:
         noun: str = "",
     ) -> RandomTool:
         name = self.join(words)
-        if self.described and self.rng.random() < 0.15:
-            description += " " + self.rng.choice(
-                ("Only within allowed values.", "Returns text.", "Fails on bad input.")
-            )
+        if self.described and self.rng.random() < (0.7 if self.talkative else 0.15):
+            description += " " + self._remark()
         schema: dict[str, Any] = {"type": "function", "function": {"name": name}}
         if self.described:
             schema["function"]["description"] = description
         schema["function"]["parameters"] = self._schema(parameters)
-        return RandomTool(name, " ".join(words), family, description, parameters, synonyms, noun, schema)
+        return RandomTool(name, " ".join(words), meaning, family, description, parameters, synonyms, noun, schema)
 
     def _remark(self) -> str:
         rng = self.rng
@@ -230,23 +267,9 @@ class _Style:
             return rng.choice(
                 ("Only within allowed values.", "Returns text.", "Fails on bad input.", "Use it with care.")
             )
-        words = (
-            *NOUNS,
-            *FILLER,
-            *NAMES,
-            "of",
-            "with",
-            "and",
-            "or",
-            "the",
-            "a",
-            "in",
-            "for",
-            "+ - * /",
-            "** //",
-            "sqrt()",
-        )
-        return " ".join(rng.choice(words) for _ in range(rng.choice((4, 8, 14)))).capitalize() + "."
+        words = (*NOUNS, *FILLER, *NAMES, "of", "with", "and", "the", "a", "in", "for", "+ - * /", "** //", "sqrt()")
+        said = [random_word(rng) if rng.random() < 0.2 else rng.choice(words) for _ in range(rng.choice((4, 8, 14)))]
+        return " ".join(said).capitalize() + "."
 
     def _schema(self, parameters: tuple[Parameter, ...]) -> dict[str, Any]:
         properties = {p.name: self._property(p) for p in parameters}

@@ -49,6 +49,24 @@ def test_every_call_in_the_corpus_can_be_read_back(chat: ChatFormat) -> None:
     assert calls > 400
 
 
+def test_the_corpus_answers_some_numbers_out_of_the_head_and_nothing_else_without_a_call() -> None:
+    rng = random.Random(2)
+    guessed, called = [], []
+    for _ in range(100):
+        tools, conversations = toolset_and_conversations(rng, 8)
+        for turns in conversations:
+            first = next(turn.text for turn in turns if turn.role == "assistant")
+            if first.startswith("I think"):
+                guessed.append(first)
+                assert any(tool.family != "record" for tool in tools)
+                assert float(first.removeprefix("I think it is ").removesuffix(".")) is not None
+                assert len(turns) == 2
+            elif first != "I have no tool for that.":
+                called.append(first)
+    assert all("<tool_call>" in text for text in called)
+    assert 0.1 < len(guessed) / (len(guessed) + len(called)) < 0.5
+
+
 def test_a_packed_conversation_is_token_for_token_a_rollout(chat: ChatFormat) -> None:
     packer, seed = Packer(chat, 3, 4), random.Random(3)
     tools, conversations = toolset_and_conversations(seed, 4)
