@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
@@ -23,7 +23,8 @@ from mcp_rl.config import RunConfig
 from mcp_rl.player import Player, limits_of
 from mcp_rl.plugins.manager import Plugins, load_plugins
 from mcp_rl.plugins.server import ToolServer, resolve_server
-from mcp_rl.rewards.scoring import Scoring
+from mcp_rl.rewards.ledger import Ledger
+from mcp_rl.rewards.scoring import CALLS, Scoring
 from mcp_rl.run_directory import RunDirectory, RunState, StepProgress, open_run
 from mcp_rl.threads import prepare_torch_threads
 from mcp_rl.toolserver.connection import Deadlines
@@ -188,8 +189,19 @@ def _report(config: RunConfig, run: RunDirectory, server: ToolServer, state: Run
             after=Headline.model_validate(after.summary()),
         ),
         train=TrainTotals.model_validate(state.progress.model_dump()),
-        details={"before": before.model_dump(mode="json"), "after": after.model_dump(mode="json")},
+        details={
+            "before": before.model_dump(mode="json"),
+            "after": after.model_dump(mode="json"),
+            **({} if config.judge.model is None else {"judge": _judge_report(run)}),
+        },
     )
+
+
+def _judge_report(run: RunDirectory) -> dict[str, Any]:
+    """What the judges took in all, and how they see the base and the trained model side by side."""
+    compared: dict[str, Any] = next((line for line in reversed(run.history()) if "judge_after" in line), {})
+    sides = ("judge_before", "judge_after", "judge_better", "judge_worse", "judge_compared")
+    return {"spent": asdict(Ledger(run.judge / CALLS).spent), **{key: compared[key] for key in sides if compared}}
 
 
 def _peak_rss_mb() -> float:

@@ -127,6 +127,8 @@ def name_price(model: str, price: tuple[float, float]) -> None:
     entry = {
         "input_cost_per_token": price[0] / 1e6,
         "output_cost_per_token": price[1] / 1e6,
+        "cache_creation_input_token_cost": price[0] / 1e6,
+        "cache_read_input_token_cost": price[0] / 1e6,
         "litellm_provider": provider if name else "openai",
         "mode": "chat",
     }
