@@ -6,8 +6,10 @@ its episodes are on disk before the next one begins.
 """
 
 import re
+import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -17,7 +19,7 @@ from rich.console import Console
 
 from mcp_rl.config import TINY, RunConfig
 from mcp_rl.durable import write_atomically
-from mcp_rl.errors import ConfigError
+from mcp_rl.errors import ConfigError, ServerError, UserError
 from mcp_rl.evaluate import evaluate
 from mcp_rl.evaluation.agreement import judge_agreement
 from mcp_rl.evaluation.bench import Bench, check_chat_model
@@ -104,41 +106,29 @@ async def run_evaluation(job: EvaluationJob, console: Console) -> EvaluationRepo
     config = job.config
     if any(model.base_model for model in job.models):
         prepare_torch_threads()  # before torch is imported
-    params = job.server.params(config.transport)
     folder = claim(job.evaluations, job.server.name, job.name)
+    progress = Progress(steps=0, console=console)
+    scoring = Scoring(
+        config.judge,
+        job.plugins.verifiers,
+        config.reward,
+        seed=config.seed,
+        folder=folder / "judge",
+        say=progress.say,
+    )
+    limits = limits_of(config.rollout)
     deadlines = Deadlines(call=config.rollout.tool_deadline)
     async with Sessions(deadlines=deadlines, log_dir=folder / "logs", server=job.server) as sessions:
-        session = await sessions.get(params)
-        chosen = job.chosen
-        progress = Progress(steps=0, console=console)
-        scoring = Scoring(
-            config.judge,
-            job.plugins.verifiers,
-            config.reward,
-            seed=config.seed,
-            folder=folder / "judge",
-            say=progress.say,
-        )
-        if not chosen.scenarios:
-            chosen = await explored(config, job.server, params, session, job.count)
-            scoring.check(chosen.scenarios)
-        await _check_live(job, chosen, session)
-        limits = limits_of(config.rollout)
-        players = Bench(config, sessions, params, limits, scoring)
-        (folder / "scenarios.jsonl").write_text(scenario_lines(chosen.scenarios), encoding="utf-8")
+        with _nothing_left_of(folder):
+            session = await sessions.get(job.server.params(config.transport))
+            chosen = await _chosen(job, session, scoring)
+        write_atomically(folder / "scenarios.jsonl", scenario_lines(chosen.scenarios).encode())
         write_json(folder / "tools.json", session.schemas.openai)
-        reports: list[ModelReport] = []
-        played: dict[str, list[TrajectoryGroup]] = {}
+        bench = Bench(config, sessions, job.server.params(config.transport), limits, scoring)
         with progress:
             progress.say(f"{job.server.name}: {len(chosen.scenarios)} scenarios, {chosen.origin}.")
-            async with players.open() as bench:
-                for model in job.models:
-                    report, groups = await _evaluated(job, bench, model, chosen, folder, progress)
-                    reports.append(report)
-                    played[report.model] = groups
+            reports, played = await _all_played(job, bench, chosen, folder, progress)
             judged = await _side_by_side(scoring, played)
-    greedy = {report.model: report.result.greedy is not None for report in reports}
-    every = [group for groups in played.values() for group in groups]
     found = EvaluationReport(
         path=str(folder),
         server=job.server.name,
@@ -151,18 +141,44 @@ async def run_evaluation(job: EvaluationJob, console: Console) -> EvaluationRepo
         limits={name: getattr(limits, name) for name in _LIMITS},
         seconds=round(time.monotonic() - began, 2),
         models=reports,
-        comparisons=compare(played, greedy),
+        comparisons=compare(played, {report.model: report.result.greedy is not None for report in reports}),
         judged=judged,
-        judge=judge_agreement(every),
+        judge=judge_agreement(group for groups in played.values() for group in groups),
     )
     write_json(folder / "report.json", found.model_dump(mode="json"))
     write_atomically(folder / "report.md", markdown(found).encode())
     return found
 
 
-async def _check_live(job: EvaluationJob, chosen: Chosen, session: Session) -> None:
-    """What can only be checked once the server has listed its tools."""
-    check_fit(chosen.scenarios, job.server.name, session.schemas)
+@contextmanager
+def _nothing_left_of(folder: Path) -> Iterator[None]:
+    """Where the user has to mend something first, the new folder goes, unless it has a server's last words in it."""
+    try:
+        yield
+    except ServerError:
+        raise
+    except UserError:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+async def _chosen(job: EvaluationJob, session: Session, scoring: Scoring) -> Chosen:
+    """The scenarios, once everything has been checked against what the server lists."""
+    chosen = job.chosen
+    _check_schemas(job, session)
+    if chosen.scenarios:
+        check_fit(chosen.scenarios, job.server.name, session.schemas)
+    else:
+        params = job.server.params(job.config.transport)
+        chosen = await explored(job.config, job.server, params, session, job.count)
+        scoring.check(chosen.scenarios)
+    for model in job.models:
+        if model.kind == "chat":
+            await check_chat_model(model, session)
+    return chosen
+
+
+def _check_schemas(job: EvaluationJob, session: Session) -> None:
     for model in job.models:
         if model.identity and model.identity.schema_hash != session.schemas.hash:
             raise ConfigError(
@@ -170,9 +186,19 @@ async def _check_live(job: EvaluationJob, chosen: Chosen, session: Session) -> N
                 f"({model.identity.schema_hash}; it lists {session.schemas.hash} now); to try it all the same, name "
                 "its checkpoint's folder."
             )
-    for model in job.models:
-        if model.kind == "chat":
-            await check_chat_model(model, session)
+
+
+async def _all_played(
+    job: EvaluationJob, bench: Bench, chosen: Chosen, folder: Path, progress: Progress
+) -> tuple[list[ModelReport], dict[str, list[TrajectoryGroup]]]:
+    reports: list[ModelReport] = []
+    played: dict[str, list[TrajectoryGroup]] = {}
+    async with bench.open():
+        for model in job.models:
+            report, groups = await _evaluated(job, bench, model, chosen, folder, progress)
+            reports.append(report)
+            played[report.model] = groups
+    return reports, played
 
 
 async def _evaluated(

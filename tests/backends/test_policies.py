@@ -1,0 +1,70 @@
+"""Policies of one base are sampled one after another, each as it was trained, and the base stays what it was."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from mcp_rl.backends.local import load_base
+from mcp_rl.backends.policies import LocalPolicies
+from mcp_rl.config import TINY
+from mcp_rl.errors import CheckpointError
+from mcp_rl.inference.engine import Sampling
+from mcp_rl.inference.policy import fingerprint_of
+from mcp_rl.learning.adapter import add_adapter, merged_weights
+
+pytestmark = pytest.mark.asyncio
+
+
+def adapter(folder: Path, seed: int, targets: tuple[str, ...] = ("q_proj", "down_proj")) -> str:
+    """A folder that PEFT wrote, and the fingerprint of the weights that it stands for."""
+    base, _ = load_base(TINY)
+    model = add_adapter(base, rank=4, alpha=8, targets=targets, base_name=TINY, seed=seed)
+    torch.manual_seed(seed)
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.5)
+    model.save_pretrained(str(folder))
+    return fingerprint_of(merged_weights(model))
+
+
+async def said(policies: LocalPolicies) -> list[int]:
+    prompt = policies.chat.initial([{"role": "user", "content": "Add 3 and 4."}], [])
+    async with policies.engine.episode(seed=1) as episode:
+        return (await episode.generate(prompt, Sampling(temperature=0.0, max_tokens=12))).token_ids
+
+
+async def test_each_adapter_is_sampled_as_it_was_trained_and_the_base_is_unchanged(tmp_path: Path) -> None:
+    prints = [adapter(tmp_path / str(seed), seed) for seed in (1, 2)]
+    async with LocalPolicies(TINY) as policies:
+        before = await said(policies)
+        sampled = []
+        for version, (seed, known) in enumerate(zip((1, 2), prints, strict=True), 1):
+            await policies.use(tmp_path / str(seed), version)
+            assert (policies.engine.fingerprint, policies.engine.version) == (known, version)
+            sampled.append(await said(policies))
+        assert before not in sampled and sampled[0] != sampled[1]
+        await policies.use(None, 0)
+        assert await said(policies) == before
+
+
+async def test_an_adapter_that_does_not_fit_is_one_sentence(tmp_path: Path) -> None:
+    adapter(tmp_path / "a", 1)
+    about = json.loads((tmp_path / "a" / "adapter_config.json").read_text())
+    (tmp_path / "a" / "adapter_config.json").write_text(json.dumps({**about, "r": 8}))
+    async with LocalPolicies(TINY) as policies:
+        with pytest.raises(CheckpointError, match="Cannot load the adapter") as caught:
+            await policies.use(tmp_path / "a", 1)
+    assert "\n" not in str(caught.value)
+
+
+async def test_an_adapter_with_missing_layers_is_refused(tmp_path: Path) -> None:
+    adapter(tmp_path / "a", 1)
+    about = json.loads((tmp_path / "a" / "adapter_config.json").read_text())
+    (tmp_path / "a" / "adapter_config.json").write_text(
+        json.dumps({**about, "target_modules": ["q_proj", "down_proj", "up_proj"]})
+    )
+    async with LocalPolicies(TINY) as policies:
+        with pytest.raises(CheckpointError, match="missing adapter keys"):
+            await policies.use(tmp_path / "a", 1)

@@ -1,0 +1,68 @@
+"""A chat-completions server on loopback whose model says what a function says."""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+Says = Callable[[dict[str, Any], int], "dict[str, Any] | Response"]
+"""From a request's body and how many came before it to the message, which may have `finish_reason` in it."""
+
+
+def call(name: str, arguments: dict[str, Any] | str, id: str = "toolu_7") -> dict[str, Any]:
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments)
+    return {"tool_calls": [{"id": id, "type": "function", "function": {"name": name, "arguments": text}}]}
+
+
+def failure(status: int, message: str, code: str | None = None, **headers: str) -> Response:
+    return JSONResponse({"error": {"message": message, "type": "error", "code": code}}, status, headers)
+
+
+@dataclass
+class ChatServer:
+    """What was asked of it is in `requests`, with the key that came along in `keys`."""
+
+    says: Says
+    url: str = ""
+    requests: list[dict[str, Any]] = field(default_factory=list)
+    keys: list[str] = field(default_factory=list)
+
+    async def complete(self, request: Request) -> Response:
+        body = await request.json()
+        number = len(self.requests)
+        self.requests.append(body)
+        self.keys.append(request.headers.get("authorization", ""))
+        said = self.says(body, number)
+        if isinstance(said, Response):
+            return said
+        finish = said.pop("finish_reason", "tool_calls" if said.get("tool_calls") else "stop")
+        choice = {"index": 0, "message": {"role": "assistant", "content": None, **said}, "finish_reason": finish}
+        usage = {"prompt_tokens": 1000, "completion_tokens": 20, "total_tokens": 1020}
+        fields = {"id": "x", "object": "chat.completion", "created": 0, "model": body["model"], "usage": usage}
+        return JSONResponse({**fields, "choices": [choice]})
+
+
+@contextmanager
+def serve(says: Says) -> Iterator[ChatServer]:
+    chat = ChatServer(says)
+    app = Starlette(routes=[Route("/v1/chat/completions", chat.complete, methods=["POST"])])
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        while not server.started:
+            time.sleep(0.01)
+        chat.url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/v1"
+        yield chat
+    finally:
+        server.should_exit = True
+        thread.join(10)

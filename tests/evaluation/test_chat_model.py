@@ -1,0 +1,181 @@
+"""A chat model behind real HTTP plays episodes on the real calculator."""
+
+import json
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from mcp_rl.errors import ConfigError
+from mcp_rl.evaluation.chat_model import ChatModel, ChatSetting
+from mcp_rl.rollout import Limits, play
+from mcp_rl.scenario import McpScenario, StdioServer
+from mcp_rl.toolserver.pool import Session, Sessions
+from mcp_rl.trajectory import StopReason, Trajectory
+from tests.evaluation.chat_server import ChatServer, Says, call, failure, serve
+
+CALCULATOR = StdioServer(
+    command="{python}", args=("{bundled}/servers/python/mcp_calculator/server.py", "--transport", "stdio")
+)
+TASK = McpScenario(task_description="What is 6 times 7?", server_params=CALCULATOR)
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def calculator() -> AsyncIterator[Session]:
+    async with Sessions() as sessions:
+        yield await sessions.get(CALCULATOR)
+
+
+async def played(
+    calculator: Session, says: Says, *, limits: Limits | None = None, name: str = "openai/gpt-4.1-mini", **fields: Any
+) -> tuple[Trajectory, ChatServer]:
+    with serve(says) as server:
+        model = ChatModel(name, server.url, backoff=0.01, **fields)
+        return await play(ChatSetting(model, calculator), TASK, seed=2**40 + 5, temperature=0.7, limits=limits), server
+
+
+def multiplies(body: dict[str, Any], number: int) -> dict[str, Any]:
+    """Calls once, then repeats what it was told."""
+    last = body["messages"][-1]
+    return {"content": last["content"]} if last["role"] == "tool" else call("multiply", {"a": 6, "b": 7})
+
+
+async def test_it_calls_the_live_server_and_answers_from_what_comes_back(calculator: Session) -> None:
+    trajectory, server = await played(calculator, multiplies)
+    assert (trajectory.stop_reason, trajectory.final_answer, trajectory.turns) == (StopReason.ANSWERED, "42", 2)
+    assert [(c.tool, c.arguments, c.result, c.is_error) for c in trajectory.calls] == [
+        ("multiply", {"a": 6, "b": 7}, "42", False)
+    ]
+    assert trajectory.messages[1]["tool_calls"][0]["id"] == trajectory.messages[2]["tool_call_id"] == "call_0"
+    first, second = server.requests
+    assert first["tools"] == calculator.schemas.openai
+    assert (first["temperature"], first["seed"], first["max_tokens"]) == (0.7, 5, 256)
+    assert second["messages"][1]["tool_calls"][0]["id"] == second["messages"][2]["tool_call_id"] == "toolu_7"
+
+
+async def test_what_an_episode_took_is_on_the_trajectory(calculator: Session) -> None:
+    trajectory, _ = await played(calculator, multiplies)
+    metrics = trajectory.metrics
+    assert (metrics["prompt_tokens"], metrics["completion_tokens"]) == (2000, 40)
+    assert metrics["cost_usd"] == pytest.approx(2 * (1000 * 0.4e-6 + 20 * 1.6e-6))
+    assert trajectory.sampled_tokens == 0
+
+
+async def test_a_model_without_a_price_has_no_cost(calculator: Session) -> None:
+    trajectory, _ = await played(calculator, multiplies, name="openai/model-of-my-own")
+    assert "cost_usd" not in trajectory.metrics
+
+
+async def test_arguments_that_are_no_json_go_back_as_a_tool_message(calculator: Session) -> None:
+    def says(body: dict[str, Any], number: int) -> dict[str, Any]:
+        return call("multiply", '{"a": 6, "b"') if number == 0 else {"content": "no"}
+
+    trajectory, server = await played(calculator, says)
+    [record] = trajectory.calls
+    assert (record.arguments, record.is_error, record.sent) == (None, True, False)
+    assert "not valid JSON" in record.result
+    sent_back = server.requests[1]["messages"]
+    assert sent_back[2]["content"] == record.result
+    assert json.loads(sent_back[1]["tool_calls"][0]["function"]["arguments"]) == {}
+    assert trajectory.messages[1]["tool_calls"][0]["function"]["arguments"] == '{"a": 6, "b"'
+
+
+async def test_an_unknown_tool_is_never_sent(calculator: Session) -> None:
+    trajectory, _ = await played(
+        calculator, lambda body, number: call("multiplyy", {"a": 1}) if number == 0 else {"content": "no"}
+    )
+    assert "multiply" in trajectory.calls[0].result and not trajectory.calls[0].sent
+
+
+async def test_several_calls_of_a_turn_are_answered_under_their_own_ids(calculator: Session) -> None:
+    def says(body: dict[str, Any], number: int) -> dict[str, Any]:
+        both = call("add", {"a": 1, "b": 1}, "a1")["tool_calls"] + call("add", {"a": 2, "b": 2}, "b2")["tool_calls"]
+        return {"tool_calls": both} if number == 0 else {"content": "done"}
+
+    _, server = await played(calculator, says)
+    answers = [m for m in server.requests[1]["messages"] if m["role"] == "tool"]
+    assert [(m["tool_call_id"], m["content"]) for m in answers] == [("a1", "2"), ("b2", "4")]
+
+
+@pytest.mark.parametrize(
+    ("limits", "stop"),
+    [(Limits(max_turns=1), StopReason.MAX_TURNS), (Limits(max_tokens=40, max_turn_tokens=40), StopReason.MAX_TOKENS),
+     (Limits(max_tool_calls=0), StopReason.MAX_TOOL_CALLS)],
+)  # fmt: skip
+async def test_the_limits_are_those_of_every_rollout(calculator: Session, limits: Limits, stop: StopReason) -> None:
+    trajectory, _ = await played(calculator, lambda body, n: call("add", {"a": 1, "b": n}), limits=limits)
+    assert trajectory.stop_reason is stop
+    assert not trajectory.calls[-1].sent
+
+
+async def test_a_turn_that_is_cut_off_is_no_answer(calculator: Session) -> None:
+    trajectory, _ = await played(calculator, lambda body, number: {"content": "It is", "finish_reason": "length"})
+    assert (trajectory.stop_reason, trajectory.final_answer) == (StopReason.MAX_TURN_TOKENS, None)
+
+
+async def test_a_rate_limit_and_a_broken_server_are_tried_again(calculator: Session) -> None:
+    def says(body: dict[str, Any], number: int) -> Any:
+        if number < 2:
+            return failure(429, "slow down", **{"retry-after": "0.01"}) if number else failure(500, "oh")
+        return multiplies(body, number)
+
+    trajectory, server = await played(calculator, says)
+    assert trajectory.final_answer == "42" and len(server.requests) == 4
+
+
+async def test_a_model_that_stays_down_is_a_fault_and_no_failure_of_its(calculator: Session) -> None:
+    trajectory, server = await played(calculator, lambda body, number: failure(500, "oh no"), retries=2)
+    assert trajectory.stop_reason is StopReason.FAULT and trajectory.reward is None
+    assert "openai/gpt-4.1-mini" in (trajectory.fault or "") and "oh no" in (trajectory.fault or "")
+    assert len(server.requests) == 3
+
+
+async def test_a_model_that_never_answers_is_a_fault_in_time(calculator: Session) -> None:
+    def says(body: dict[str, Any], number: int) -> dict[str, Any]:
+        time.sleep(0.35)
+        return {"content": "too late"}
+
+    trajectory, _ = await played(calculator, says, deadline=0.2, retries=1)
+    assert trajectory.stop_reason is StopReason.FAULT and "0.2 seconds" in (trajectory.fault or "")
+    assert trajectory.seconds < 5
+
+
+async def test_a_conversation_too_long_for_the_model_is_a_full_context(calculator: Session) -> None:
+    words = "This model's maximum context length is 10 tokens. However, your messages resulted in 99 tokens."
+    trajectory, _ = await played(calculator, lambda b, n: failure(400, words, "context_length_exceeded"))
+    assert trajectory.stop_reason is StopReason.CONTEXT_FULL
+
+
+async def test_a_long_result_is_cut_with_a_mark(calculator: Session) -> None:
+    def says(body: dict[str, Any], number: int) -> dict[str, Any]:
+        return call("evaluate", {"expression": "+".join(["1"] * 400) + "+"}) if number == 0 else {"content": "."}
+
+    trajectory, _ = await played(calculator, says, limits=Limits(max_result_tokens=30))
+    assert trajectory.calls[0].is_error
+    assert len(trajectory.calls[0].result) < 400
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [(401, "Incorrect API key"), (404, "The model does not exist"), (400, "tools are not supported")],
+)
+async def test_a_model_that_refuses_is_named_before_any_episode(
+    calculator: Session, status: int, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret-1234")
+    with serve(lambda body, number: failure(status, f"{words}: sk-very-secret-1234")) as server:
+        with pytest.raises(ConfigError, match=words) as caught:
+            await ChatModel("openai/gpt-4.1-mini", server.url).check(calculator.schemas.openai)
+        assert "very-secret" not in str(caught.value)
+        assert server.requests[0]["tools"] and server.keys == ["Bearer sk-very-secret-1234"]
+
+
+async def test_a_server_of_ones_own_needs_no_key(calculator: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with serve(lambda body, number: {"content": "ready"}) as server:
+        await ChatModel("openai/mine", server.url).check(calculator.schemas.openai)
+        with pytest.raises(ConfigError, match="cannot be used"):
+            await ChatModel("openai/mine", "http://127.0.0.1:9/v1").check([])
