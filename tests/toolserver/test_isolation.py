@@ -106,6 +106,7 @@ async def test_a_reset_that_fails_is_a_fault_and_the_next_episode_is_fine(taking
 async def test_one_connection_for_each_episode_and_no_more_than_so_many_at_once() -> None:
     pids: list[int] = []
     open_now = most = 0
+    both_open = anyio.Event()
 
     async with Sessions(server=server("per-rollout", instances=2)) as sessions:
 
@@ -114,8 +115,9 @@ async def test_one_connection_for_each_episode_and_no_more_than_so_many_at_once(
             async with sessions.lease(NOTES) as lease:
                 open_now += 1
                 most = max(most, open_now)
-                while most < 2:  # until another one is open beside us
-                    await anyio.sleep(0.01)
+                if most == 2:
+                    both_open.set()
+                await both_open.wait()
                 counted = await ask(lease.session, "count")
                 assert counted["resets"] == counted["notes"] == 0
                 pids.append(counted["pid"])
