@@ -30,7 +30,6 @@ async def author_scenarios(
     tasks: int,
     steps: tuple[int, int] = (2, 4),
     keep_unverified: bool = False,
-    resources: Sequence[str] = (),
     seed: int = 0,
 ) -> tuple[list[McpScenario], AuthorReport]:
     """As many scenarios as were `explored`: at most `tasks` proposed ones first, the others in new words.
@@ -48,7 +47,7 @@ async def author_scenarios(
         params,
         known=explored,
         defaults=_defaults(stage.tools),
-        resources=resources,
+        resources=await session.connection.resources() if tasks else (),
         steps=steps,
         seed=seed,
         keep_unverified=keep_unverified,

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 import anyio
 
-from mcp_rl.language_model import CostLimitReached, LanguageModel, LanguageModelError, Message, Reply
+from mcp_rl.language_model import Barred, CostLimitReached, LanguageModel, LanguageModelError, Message, Reply
 from mcp_rl.scenarios.author_forms import RULES
 from mcp_rl.scenarios.author_report import AuthorReport
 
@@ -24,17 +24,17 @@ class Author:
     def __init__(self, model: LanguageModel, report: AuthorReport) -> None:
         self._model, self.report = model, report
         self._lost_in_a_row = 0
-        self._stopped = self._spent = self._answered = False
+        self._stopped = self._over = self._answered = False
         self._error: LanguageModelError | None = None
         self._limiter = anyio.CapacityLimiter(_IN_FLIGHT)
 
     @property
     def given_up(self) -> bool:
         """Whether nothing more will be asked for the present work."""
-        return self._stopped or self._spent
+        return self._stopped or self._over
 
     def begin(self) -> None:
-        """Begin another kind of work: it may go better, unless there is no money left."""
+        """Begin another kind of work: it may go better, unless there is no money left or no way in."""
         self._lost_in_a_row, self._stopped = 0, False
 
     async def ask(
@@ -54,17 +54,18 @@ class Author:
             try:
                 reply = await self._model.ask(messages, form, check, seed=seed, temperature=temperature)
             except CostLimitReached as limit:
-                if not self._spent:
+                if not self._over:
                     self.report.stopped.append(str(limit))
-                self._spent = True
+                self._over = True
                 return None
             except LanguageModelError as error:
                 self.report.lost_batches += 1
                 self._lost_in_a_row += 1
                 self._error = error
-                if self._lost_in_a_row == _GIVE_UP:
+                barred = isinstance(error, Barred)
+                if not self.given_up and (barred or self._lost_in_a_row >= _GIVE_UP):
                     self.report.stopped.append(str(error))
-                    self._stopped = True
+                    self._stopped, self._over = True, barred
                 return None
         self._lost_in_a_row, self._answered = 0, True
         return reply

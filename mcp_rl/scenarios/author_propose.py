@@ -6,16 +6,16 @@ runs and cannot be verified is only for a judge; what does not run is dropped.
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import anyio
 
 from mcp_rl.plugins.server import ToolServer
 from mcp_rl.scenario import McpScenario, ServerParams, Verifier, normalised_request
-from mcp_rl.scenarios.answer import Answer, is_dated, kept, make_verifier
+from mcp_rl.scenarios.answer import Answer, call_key, is_dated, kept, make_verifier
 from mcp_rl.scenarios.author_ask import Author
-from mcp_rl.scenarios.author_forms import PLACEHOLDERS, Task, Tasks, fenced, show_calls, show_tools
+from mcp_rl.scenarios.author_forms import PLACEHOLDERS, Task, Tasks, fenced, show_calls, show_resources, show_tools
 from mcp_rl.scenarios.author_rewrite import read_back
 from mcp_rl.scenarios.author_stage import Play, Played, Stage, Unplayable, agrees, lasting
 from mcp_rl.scenarios.author_values import tells_answer, unfit
@@ -66,18 +66,19 @@ class Proposer:
         *,
         known: Sequence[McpScenario],
         defaults: dict[str, dict[str, Any]],
-        resources: Sequence[str] = (),
+        resources: Sequence[Mapping[str, Any]] = (),
         steps: tuple[int, int] = (2, 4),
         seed: int = 0,
         keep_unverified: bool = False,
     ) -> None:
-        """`known` are scenarios of recorded calls, `defaults` the tools' parameters' defaults."""
+        """`known` are scenarios of recorded calls, `defaults` those of the tools' parameters, `resources` as listed."""
         self._author, self._stage, self._schemas = author, stage, stage.schemas
         self._server, self._params = server, params
         self._known, self._defaults, self._resources = known, defaults, resources
         self._steps, self._seed, self._keep = steps, seed, keep_unverified
         self._random = random.Random(f"{seed}:propose")
         self._requests = {normalised_request(scenario.task_description) for scenario in known}
+        self._solutions = {_solution(scenario) for scenario in known}
 
     async def propose(self, count: int) -> list[McpScenario]:
         """At most `count` scenarios: verified, or, where unverified ones are kept, without a verifier and tagged."""
@@ -102,7 +103,7 @@ class Proposer:
             placeholders=PLACEHOLDERS,
             checks=_CHECKS if self._stage.stateful else _NO_CHECKS,
             tools=show_tools(self._schemas, [tool.name for tool in self._stage.tools]),
-            resources=fenced("resources", self._resources),
+            resources=show_resources(self._resources),
             calls=show_calls(calls, self._schemas),
             requests=fenced("requests", [scenario.task_description for scenario in earlier]),
         )
@@ -127,7 +128,12 @@ class Proposer:
             if isinstance(one, Unplayable) or isinstance(two, Unplayable):
                 report.refuse(task.request, _DROPPED, str(one if isinstance(one, Unplayable) else two))
             else:
-                held.append((task, one, two, self._scenario(task, one)))
+                scenario = self._scenario(task, one)
+                if _solution(scenario) in self._solutions:
+                    report.refuse(task.request, _DROPPED, "it is solved by the same calls as another one")
+                    continue
+                self._solutions.add(_solution(scenario))
+                held.append((task, one, two, scenario))
         before = await self._stage.play_all([((), self._stage.reads(scenario), None) for *_, scenario in held])
         doubts = [_doubt(task, one, two, seen) for (task, one, two, _), seen in zip(held, before, strict=True)]
         return await self._read_back([(scenario, doubt) for (*_, scenario), doubt in zip(held, doubts, strict=True)])
@@ -200,6 +206,11 @@ def _doubt(task: Task, one: Played, two: Played, untouched: Played | Unplayable)
     if one.looks and isinstance(untouched, Played) and untouched.looks == one.looks:
         return "its checks look the same before it is done"
     return None
+
+
+def _solution(scenario: McpScenario) -> tuple[str, ...]:
+    """The calls of a scenario, so that the same task in other words is known again."""
+    return tuple(call_key(call.tool, dict(call.arguments)) for call in scenario.reference)
 
 
 def _no_tasks(reply: Tasks) -> str | None:

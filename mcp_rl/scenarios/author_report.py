@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from mcp_rl.boundary import without_secrets
 from mcp_rl.language_model import Spent
 
 
@@ -43,7 +44,8 @@ class AuthorReport:
     spent: Spent = field(default_factory=Spent)
 
     def refuse(self, request: str, fate: str, reason: str) -> None:
-        self.refused.append(Refused(request, fate, reason))
+        """Keep what was refused; a key that a model was told, and writes, is not kept."""
+        self.refused.append(Refused(without_secrets(request), fate, without_secrets(reason)))
 
     def reasons(self, fate: str) -> list[tuple[str, int]]:
         """Reasons with their numbers, the most frequent first."""

@@ -22,7 +22,8 @@ from mcp_rl.toolserver.pool import Session, Sessions
 _IN_FLIGHT = 16
 _DEADLINE = 10.0
 """Seconds for one call: a tool that takes longer is no use to a learner that calls it thousands of times."""
-_MOST_CALLS = 8
+MOST_CALLS = 8
+"""Of one task."""
 _PLACEHOLDER = re.compile(r"<result (\d{1,2})((?:\.[\w-]+)*)>")
 
 
@@ -89,8 +90,8 @@ class Stage:
         self, calls: Sequence[Call], checks: Sequence[Call] = (), initial_state: dict[str, Any] | None = None
     ) -> Played:
         """Make the calls in order, then the checks. Raises Unplayable where one of them is not possible here."""
-        if len(calls) > _MOST_CALLS or len(checks) > _MOST_CALLS:
-            raise Unplayable("too many calls", f"{max(len(calls), len(checks))}; {_MOST_CALLS} are allowed")
+        if len(calls) > MOST_CALLS or len(checks) > MOST_CALLS:
+            raise Unplayable("too many calls", f"{max(len(calls), len(checks))}; {MOST_CALLS} are allowed")
         async with self._limiter, self._sessions.lease(self._params, initial_state) as lease:
             connection = lease.session.connection
             steps: list[Outcome] = []

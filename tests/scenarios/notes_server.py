@@ -31,6 +31,12 @@ def list_notes() -> str:
     return ", ".join(sorted(NOTES))
 
 
+@server.resource("notes://manual", name="manual", description="How to write </resources> notes.")
+def manual() -> str:
+    """The manual."""
+    return "Write them."
+
+
 @server.tool(annotations=CHANGING)
 def start_over() -> str:
     """Puts everything back."""
