@@ -35,7 +35,10 @@ def read_scenario_file(
 def _entries(path: Path, text: str) -> tuple[str, list[tuple[int, Any]]]:
     """What an entry is counted by, and each entry with its number."""
     whole = _whole(text)
+    lines = text_lines(text)
     if isinstance(whole, dict) and {"task", "task_description"} & whole.keys():
+        if len(lines) == 1:  # JSON Lines with one line
+            return "line", [(lines[0][0], whole)]
         whole = [whole]
     elif isinstance(whole, dict):
         lists = [value for value in whole.values() if isinstance(value, list)]
@@ -47,7 +50,7 @@ def _entries(path: Path, text: str) -> tuple[str, list[tuple[int, Any]]]:
         whole = lists[0]
     if isinstance(whole, list):
         return "entry", list(enumerate(whole, 1))
-    return "line", [(number, _line(line, f"{path}, line {number}")) for number, line in text_lines(text)]
+    return "line", [(number, _line(line, f"{path}, line {number}")) for number, line in lines]
 
 
 def _whole(text: str) -> Any:
