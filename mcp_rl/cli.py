@@ -157,6 +157,9 @@ def generate(
     seed: Annotated[int, typer.Option(help="All randomness follows from it.", min=0)] = 0,
     val: Annotated[float, typer.Option(help="Share to mark for validation, 0 to 1.")] = 0.0,
     test: Annotated[float, typer.Option(help="Share to mark for tests, 0 to 1.")] = 0.0,
+    held_out_tool: Annotated[
+        list[str] | None, typer.Option(help="A tool whose tasks are all marked for tests; may be given more than once.")
+    ] = None,
     author: Annotated[
         str | None, typer.Option(help="A language model that proposes tasks and words requests (a LiteLLM name).")
     ] = None,
@@ -164,6 +167,9 @@ def generate(
         str | None, typer.Option(help="Address of an OpenAI-compatible author of your own.")
     ] = None,
     author_share: Annotated[float | None, typer.Option(help="Share of tasks that the author proposes; 0.3.")] = None,
+    author_steps: Annotated[
+        str | None, typer.Option(metavar="FEWEST-MOST", help="Calls of a task that the author proposes; 2-4.")
+    ] = None,
     max_author_cost: Annotated[float | None, typer.Option(help="US dollars that the author may cost.")] = None,
     keep_unverified: Annotated[
         bool, typer.Option("--keep-unverified", help="Keep tasks that only a judge can score, tagged ruler-only.")
@@ -179,6 +185,7 @@ def generate(
         "model": author,
         "base_url": author_base_url,
         "share": author_share,
+        "steps": author_steps and _range(author_steps),
         "max_cost": max_author_cost,
         "keep_unverified": keep_unverified or None,
     }
@@ -188,7 +195,7 @@ def generate(
         transport and transport.value,
         plugin or [],
         out=out,
-        order={"count": count, "seed": seed, "val": val, "test": test},
+        order={"count": count, "seed": seed, "val": val, "test": test, "held_out_tools": tuple(held_out_tool or ())},
         writing={name: value for name, value in writing.items() if value is not None},
         check=check,
         as_json=json,
@@ -373,6 +380,13 @@ def _generate(
     if as_json:
         print(json.dumps({"out": str(out), "server": tool_server.name, **generated.summary()}))
     return 0
+
+
+def _range(text: str) -> tuple[int, int]:
+    """Two numbers from "2-4", or the same one twice from "3"."""
+    if not (found := re.fullmatch(r"\s*(\d{1,4})\s*(?:-\s*(\d{1,4})\s*)?", text)):
+        raise typer.BadParameter(f"{text!r} is no range of calls such as 2-4.")
+    return int(found[1]), int(found[2] or found[1])
 
 
 def _check(server: "ToolServer", file: Path, transport: str | None, as_json: bool) -> int:

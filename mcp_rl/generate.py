@@ -10,14 +10,15 @@ from typing import Any
 from mcp_rl.durable import write_atomically
 from mcp_rl.errors import ConfigError, ScenarioError
 from mcp_rl.language_model import LanguageModel, check_language_model
-from mcp_rl.plugins.server import ToolServer
+from mcp_rl.plugins.server import ToolServer, nearest
 from mcp_rl.scenario import McpScenario, normalised_request, scenario_lines
 from mcp_rl.scenarios.author import author_scenarios
 from mcp_rl.scenarios.author_report import AuthorReport
+from mcp_rl.scenarios.author_stage import MOST_CALLS
 from mcp_rl.scenarios.check import Finding, check
 from mcp_rl.scenarios.explore import explore
 from mcp_rl.scenarios.foreign import read_scenario_file
-from mcp_rl.scenarios.split import split
+from mcp_rl.scenarios.split import overlap, split
 from mcp_rl.toolserver.connection import connect
 from mcp_rl.toolserver.pool import Sessions
 from mcp_rl.toolserver.schema import ToolSchemas
@@ -34,12 +35,19 @@ class AuthorOptions:
     """Of the scenarios, how many it proposes itself; the others it puts into other words."""
     max_cost: float | None = None
     """US dollars."""
+    steps: tuple[int, int] = (2, 4)
+    """Fewest and most calls of a task that it proposes."""
     keep_unverified: bool = False
     """Whether tasks that run and cannot be verified are kept, without a verifier, for a judge to score."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.share <= 1:
             raise ConfigError(f"The author's share is {self.share:g}; it is from 0 to 1.")
+        if not 1 <= self.steps[0] <= self.steps[1] <= MOST_CALLS:
+            low, high = self.steps
+            raise ConfigError(
+                f"Tasks of {low} to {high} calls cannot be proposed; 1 to {MOST_CALLS} calls are possible."
+            )
         if self.max_cost is not None and not self.max_cost > 0:
             raise ConfigError(f"A cost limit of ${self.max_cost:g} allows no question; give more, or leave it out.")
         if self.base_url is not None and "@" in self.base_url.partition("://")[2].partition("/")[0]:
@@ -57,12 +65,12 @@ class Order:
 
     count: int
     seed: int = 0
-    steps: tuple[int, int] | None = None
-    """Fewest and most calls of a task; None: what the server suggests."""
     val: float = 0.0
     """Share that is marked for validation."""
     test: float = 0.0
     """Share that is marked for tests."""
+    held_out_tools: tuple[str, ...] = ()
+    """Tools whose scenarios are all marked for tests, whatever the shares."""
     author: AuthorOptions | None = None
 
     def __post_init__(self) -> None:
@@ -107,6 +115,7 @@ async def generate(server: ToolServer, order: Order, *, transport: str | None = 
     params = server.params(transport)
     async with Sessions(server=server) as sessions:
         session = await sessions.get(params)
+        _check_tools(order.held_out_tools, server, session.schemas)
         scenarios = await explore(
             session.connection, session.schemas, server=server, params=params, count=order.count, seed=order.seed
         )
@@ -120,7 +129,7 @@ async def generate(server: ToolServer, order: Order, *, transport: str | None = 
                 explored=scenarios,
                 model=model,
                 tasks=round(order.author.share * len(scenarios)),
-                steps=order.steps or (2, 4),
+                steps=order.author.steps,
                 keep_unverified=order.author.keep_unverified,
                 seed=order.seed,
             )
@@ -157,14 +166,29 @@ def _distinct(scenarios: Sequence[McpScenario]) -> list[McpScenario]:
     return list({normalised_request(s.task_description): s for s in reversed(scenarios)}.values())[::-1]
 
 
+def _check_tools(names: Sequence[str], server: ToolServer, schemas: ToolSchemas) -> None:
+    for name in names:
+        if name not in schemas.to_openai:
+            raise ConfigError(
+                f"The server {server.name!r} has no tool {name!r} to hold out; {nearest(name, list(schemas.to_openai))}"
+            )
+
+
 def _marked(scenarios: list[McpScenario], order: Order) -> list[McpScenario]:
-    """With a split, where shares were asked for; in the order given."""
-    if not order.val and not order.test:
+    """With a split, where one was asked for; in the order given.
+
+    What shares a call or a request with a scenario of a held-out tool, and uses none itself, is left out.
+    """
+    if not (order.val or order.test or order.held_out_tools):
         return scenarios
-    rest, marked = scenarios, {}
+    unseen = set(order.held_out_tools)
+    apart = [s for s in scenarios if unseen & {call.tool for call in s.reference}]
+    marked = {s.id: s.model_copy(update={"split": "test"}) for s in apart}
+    theirs = overlap(apart, apart)  # all of their calls and requests
+    rest = [s for s in scenarios if s.id not in marked and not overlap([s], [s]) & theirs]
     for name, share in (("test", order.test), ("val", order.val)):
         if share:
             rest, chosen = split(rest, val_count=max(1, round(share * len(scenarios))), seed=order.seed)
             marked.update({s.id: s.model_copy(update={"split": name}) for s in chosen})
-    marked.update({s.id: s for s in rest})
-    return [marked[s.id] for s in scenarios]
+    marked.update({s.id: s.model_copy(update={"split": "train"}) for s in rest})
+    return [marked[s.id] for s in scenarios if s.id in marked]

@@ -31,6 +31,12 @@ class LanguageModelError(McpRlError):
     """A language model gave no usable reply."""
 
 
+class Barred(LanguageModelError):
+    """The model refuses our key, or there is none of that name."""
+
+    exit_code = 2
+
+
 class CostLimitReached(LanguageModelError):
     """Another question would cost more than is left."""
 
@@ -134,7 +140,8 @@ class LanguageModel:
     def _failure(self, error: BaseException, tries: int) -> LanguageModelError:
         where = f" at {self.base_url}" if self.base_url else ""
         times = f"{tries} {'try' if tries == 1 else 'tries'}"
-        return LanguageModelError(
+        kind = Barred if getattr(error, "status_code", None) in (401, 403, 404) else LanguageModelError
+        return kind(
             f"The {self.role} {self.name}{where} gave no usable reply in {times}: {_said(error)[:400].rstrip('.')}."
         )
 

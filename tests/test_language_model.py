@@ -117,6 +117,7 @@ async def test_what_does_not_pass_ends_in_one_sentence_without_a_key(
         await model(server, retries=2).ask(MESSAGES, Words, two)
     assert len(server.asked) == tries
     said = str(error.value)
+    assert error.value.exit_code == (2 if status in (401, 404) else 1)
     assert said.startswith(f"The author openai/gpt-4.1-mini at {server.url} gave no usable reply in {tries} ")
     assert "very-secret" not in said and "sk-12345678" not in said and "\n" not in said
 

@@ -6,7 +6,7 @@ one.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
@@ -26,6 +26,8 @@ PLACEHOLDERS = (
 )
 _MOST_RESULT = 300
 _MOST_DESCRIPTION = 1200
+_RESOURCES = 40
+"""Of a server's resources, how many are shown."""
 _ESCAPES = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026"}
 
 
@@ -89,6 +91,15 @@ def show_tools(schemas: ToolSchemas, names: Iterable[str]) -> str:
     wanted = {schemas.to_openai[name] for name in names if name in schemas.to_openai}
     functions = [tool["function"] for tool in schemas.openai if tool["function"]["name"] in wanted]
     return fenced("tools", [{**f, "description": f["description"][:_MOST_DESCRIPTION]} for f in functions])
+
+
+def show_resources(resources: Sequence[Mapping[str, Any]]) -> str:
+    """What the server lists beside its tools: addresses, with a name and a description where there is one."""
+    keys = ("uri", "name", "description")
+    return fenced(
+        "resources",
+        [{key: str(entry[key])[:_MOST_RESULT] for key in keys if entry.get(key)} for entry in resources[:_RESOURCES]],
+    )
 
 
 def show_calls(scenarios: Sequence[McpScenario], schemas: ToolSchemas) -> str:

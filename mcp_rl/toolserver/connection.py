@@ -92,15 +92,32 @@ class Connection:
         if self._broken is not None:
             raise ServerFault(self._broken, delivered=False)
         call = _Call(tool_name, arguments, asyncio.get_running_loop().create_future())
+        return await self._result(call, self._deadlines.call if deadline is None else deadline)
+
+    async def resources(self) -> list[dict[str, Any]]:
+        """The resources that the server lists on its first page, as it describes them; none where it has none to list.
+
+        Each has a `uri`. Whatever goes wrong is read as an empty list: resources are nice to have.
+        """
+        call = _Call("", {}, asyncio.get_running_loop().create_future(), method="resources/list")
+        try:
+            raw = (await self._result(call, self._deadlines.list)).structured if self.alive else None
+        except ServerFault:
+            return []
+        listed = raw.get("resources") if isinstance(raw, dict) else None
+        entries = listed if isinstance(listed, list) else []
+        return [entry for entry in entries if isinstance(entry, dict) and isinstance(entry.get("uri"), str)]
+
+    async def _result(self, call: "_Call", seconds: float) -> ToolResult:
         self._waiting.append(call)
         self._wake.set()
-        seconds = self._deadlines.call if deadline is None else deadline
         try:
             async with asyncio.timeout(seconds):
                 return await call.future
         except TimeoutError:
             raise ServerFault(
-                f"{self._whose} did not answer a call of {tool_name} within {seconds:g} s.", delivered=call.delivered
+                f"{self._whose} did not answer a call of {call.tool or call.method} within {seconds:g} s.",
+                delivered=call.delivered,
             ) from None
 
     # What follows runs in the owner's task.
@@ -205,8 +222,10 @@ class Connection:
         started = time.perf_counter()
         try:
             with call.begin(session):
-                raw = await session.ask("tools/call", {"name": call.tool, "arguments": call.arguments})
-                call.succeed(read_result(raw, time.perf_counter() - started))
+                raw = await session.ask(call.method, call.params)
+                seconds = time.perf_counter() - started
+                is_call = call.method == "tools/call"
+                call.succeed(read_result(raw, seconds) if is_call else ToolResult("", raw, False, seconds))
         except MCPError as error:
             if _lost(error, session, call):
                 call.problem = call.problem or error.message
@@ -306,6 +325,11 @@ class _Call:
     problem: str | None = None
     session: Session | None = None
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    method: str = "tools/call"
+
+    @property
+    def params(self) -> dict[str, Any]:
+        return {"name": self.tool, "arguments": self.arguments} if self.tool else {}
 
     def __post_init__(self) -> None:
         self.future.add_done_callback(self._let_go)

@@ -8,8 +8,10 @@ from chat_server import Asked, failure, readings, rewrites, serve, tasks
 
 from mcp_rl.cli import main
 from mcp_rl.scenario import read_scenarios
+from mcp_rl.scenarios.split import overlap
 
 CALCULATOR = ["generate", "--server", "mcp_calculator", "--transport", "stdio"]
+KEY = "key-of-the-author-0123"
 Captured = pytest.CaptureFixture[str]
 
 
@@ -35,10 +37,25 @@ def test_a_file_is_written_marked_and_still_holds(tmp_path: Path, capsys: Captur
     assert "no tool ad" in json.loads(capsys.readouterr().out)["findings"][0]["problem"]
 
 
+def test_a_held_out_tool_is_only_in_the_tests_and_shares_no_call(tmp_path: Path, capsys: Captured) -> None:
+    out = tmp_path / "scenarios.jsonl"
+    held = ["--held-out-tool", "power", "--val", "0.2", "--json"]
+    assert main([*CALCULATOR, "--count", "60", "--out", str(out), *held]) == 0
+    scenarios = read_scenarios(out)
+    tests = [s for s in scenarios if s.split == "test"]
+    others = [s for s in scenarios if s.split != "test"]
+    assert tests and all("power" in {call.tool for call in s.reference} for s in tests)
+    assert {s.split for s in others} == {"train", "val"}
+    assert overlap(tests, others) == set()
+    assert json.loads(capsys.readouterr().out)["splits"]["val"] == 12
+    assert main([*CALCULATOR, "--count", "5", "--out", str(out), "--held-out-tool", "powr"]) == 2
+    assert "has no tool 'powr' to hold out; did you mean 'power'?" in sentence_of(capsys)
+
+
 def hostile(asked: Asked) -> str:
     """An author that writes escape sequences, markup and keys, and reads nothing."""
     if asked.kind == "rewrites":
-        return rewrites(asked, lambda request: request + " \x1b]0;owned\x07 [bold]sk-proj-123456[/bold]")
+        return rewrites(asked, lambda request: request + f" \x1b]0;owned\x07 [bold]{KEY}[/bold]")
     if asked.kind == "readings":
         return readings(asked, lambda request: [])
     calls = [{"tool": "add", "arguments": '{"a": 3, "b": 4}'}, {"tool": "add", "arguments": '{"a": 1, "b": 0}'}]
@@ -48,30 +65,32 @@ def hostile(asked: Asked) -> str:
 def test_what_a_hostile_author_writes_reaches_neither_the_file_nor_the_terminal(
     tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "key-of-the-author-0123")
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
     out = tmp_path / "scenarios.jsonl"
     with serve(hostile) as chat:
-        author = ["--author", "openai/gpt-4.1-mini", "--author-base-url", chat.url, "--author-share", "0.1"]
+        author = ["--author", "openai/gpt-4.1-mini", "--author-base-url", chat.url, "--author-share", "0.1", "--json"]
         assert main([*CALCULATOR, "--count", "20", "--out", str(out), *author]) == 0
-    printed = capsys.readouterr().out
+    as_json, printed = capsys.readouterr()
+    assert KEY not in as_json + printed and "${OPENAI_API_KEY}" in as_json
     assert "\x1b" not in printed and "0 requests new words" in printed
     assert "Proposed tasks that were dropped: " in printed and "it holds control characters" in printed
     assert "Sum it [red]." in printed
     written = out.read_text()
     assert len(read_scenarios(out)) == 20
-    assert "owned" not in written and "sk-proj" not in written and "key-of-the-author" not in written
+    assert "owned" not in written and KEY not in written
 
 
-def test_an_author_that_is_down_writes_nothing_and_ends_with_1(
+def test_an_author_that_refuses_the_key_writes_nothing_and_ends_with_2(
     tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "key-of-the-author-0123")
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
     out = tmp_path / "scenarios.jsonl"
-    with serve(lambda asked: failure(401, "bad key key-of-the-author-0123")) as chat:
+    with serve(lambda asked: failure(401, f"bad key {KEY}")) as chat:
         author = ["--author", "openai/gpt-4.1-mini", "--author-base-url", chat.url]
-        assert main([*CALCULATOR, "--count", "20", "--out", str(out), *author]) == 1
+        assert main([*CALCULATOR, "--count", "60", "--out", str(out), *author]) == 2
+    assert len(chat.asked) <= 4, "a wrong key does not get better"
     said = sentence_of(capsys)
-    assert "The author openai/gpt-4.1-mini" in said and "key-of-the-author" not in said
+    assert "The author openai/gpt-4.1-mini" in said and KEY not in said
     assert not out.exists()
 
 
@@ -84,6 +103,8 @@ AUTHOR = ["--author", "openai/gpt-4.1-mini"]
         (["--author-share", "0.5"], "add --author openai/gpt-4.1-mini"),
         ([*AUTHOR, "--max-author-cost", "0"], "A cost limit of $0 allows no question"),
         ([*AUTHOR, "--max-author-cost", "nan"], "A cost limit"),
+        ([*AUTHOR, "--author-steps", "4-2"], "Tasks of 4 to 2 calls"),
+        ([*AUTHOR, "--author-steps", "many"], "'many' is no range of calls such as 2-4"),
         ([*AUTHOR, "--author-share", "1.5"], "share is 1.5; it is from 0 to 1"),
         ([*AUTHOR, "--author-base-url", "http://me:pw@localhost/v1"], "keep them in the environment"),
         ([*AUTHOR], "needs OPENAI_API_KEY in the environment"),
