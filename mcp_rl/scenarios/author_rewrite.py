@@ -92,7 +92,9 @@ class Rewriter:
             jobs = list(zip(range(len(batches)), batches, manners, strict=True))
             refused: list[McpScenario] = []
             for batch, reply in zip(batches, await self._author.each(jobs, partial(self._ask, number)), strict=True):
-                for scenario in batch if reply is not None else ():
+                if reply is None:
+                    continue
+                for scenario in batch:
                     request = reply[scenario.id].strip()
                     problem = self._problem(request, scenario)
                     if problem is None:

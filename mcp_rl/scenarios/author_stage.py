@@ -170,10 +170,10 @@ def agrees(played: Played, scenario: McpScenario) -> bool:
         pairs = list(zip(played.looks, expected, strict=False))
         return 0 < len(expected) == len(pairs) and all(isinstance(e, dict) and look.shows(e) for look, e in pairs)
     if verifier is not None and verifier.kind in ("number", "text"):
-        value, expected = played.steps[-1].answer.value, verifier.expected
-        if isinstance(value, int | float) and isinstance(expected, int | float):
-            return math.isclose(value, expected, rel_tol=1e-9)
-        return isinstance(value, str) and isinstance(expected, str) and value.strip() == expected.strip()
+        value, wanted_value = played.steps[-1].answer.value, verifier.expected
+        if isinstance(value, int | float) and isinstance(wanted_value, int | float):
+            return math.isclose(value, wanted_value, rel_tol=1e-9)
+        return isinstance(value, str) and isinstance(wanted_value, str) and value.strip() == wanted_value.strip()
     defaults: Any = verifier.options.get("defaults", {}) if verifier else {}
     ordered = verifier is None or verifier.options.get("ordered", True) is not False
     order: Callable[[list[str]], list[str]] = list if ordered else sorted
