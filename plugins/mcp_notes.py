@@ -1,0 +1,35 @@
+"""Offers the bundled notebook, a server with a state: every episode begins from the same notes.
+
+It gives no hints about its tools, so that what is generated for it is what any server gets.
+"""
+
+from collections.abc import Callable
+
+from mcp_rl.plugins.hookspecs import hookimpl
+from mcp_rl.plugins.server import ToolServer
+from mcp_rl.scenario import Launch, StdioServer, StreamableHttpServer
+
+SCRIPT = "{bundled}/servers/node/mcp_notes/mcp_notes.mjs"
+
+
+def launch(transport: str, *args: str) -> Launch:
+    return Launch(command="node", args=(SCRIPT, "--transport", transport, *args))
+
+
+@hookimpl
+def register_servers(register: Callable[[ToolServer], None]) -> None:
+    stdio = launch("stdio")
+    register(
+        ToolServer(
+            "mcp_notes",
+            "A notebook in memory: create, read, search, change, tag and delete notes. Needs Node.js 20 or newer.",
+            {
+                "stdio": StdioServer(command=stdio.command, args=stdio.args),
+                "streamable-http": StreamableHttpServer(
+                    url="http://127.0.0.1:{port}/mcp", launch=launch("streamable-http", "--port", "{port}")
+                ),
+            },
+            isolation="reset",
+            reset_tool="reset_notes",
+        )
+    )
