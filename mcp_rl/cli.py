@@ -148,6 +148,13 @@ def servers(plugin: Plugin = None, json: Json = False) -> Job:
     return job
 
 
+class SplitBy(StrEnum):
+    """What the splits of a scenarios file have not in common, beside requests."""
+
+    CALLS = "calls"
+    COMBINATIONS = "combinations"
+
+
 @app.command()
 def generate(
     server: Server = None,
@@ -160,6 +167,12 @@ def generate(
     held_out_tool: Annotated[
         list[str] | None, typer.Option(help="A tool whose tasks are all marked for tests; may be given more than once.")
     ] = None,
+    split_by: Annotated[
+        SplitBy, typer.Option(help="What the splits may not share: calls, or combinations of tools too.")
+    ] = SplitBy.CALLS,
+    max_steps: Annotated[int, typer.Option(help="Calls of the longest tasks, 1 to 5.")] = 5,
+    unsolvable: Annotated[float, typer.Option(help="Share of tasks that cannot be done, 0 to 1.")] = 0.05,
+    without_tools: Annotated[float, typer.Option(help="Share of requests that need no tool, 0 to 1.")] = 0.05,
     author: Annotated[
         str | None, typer.Option(help="A language model that proposes tasks and words requests (a LiteLLM name).")
     ] = None,
@@ -195,7 +208,19 @@ def generate(
         transport and transport.value,
         plugin or [],
         out=out,
-        order={"count": count, "seed": seed, "val": val, "test": test, "held_out_tools": tuple(held_out_tool or ())},
+        recipe={
+            "count": count,
+            "seed": seed,
+            "max_steps": max_steps,
+            "unsolvable": unsolvable,
+            "without_tools": without_tools,
+        },
+        order={
+            "val": val,
+            "test": test,
+            "held_out_tools": tuple(held_out_tool or ()),
+            "split_by": split_by.value,
+        },
         writing={name: value for name, value in writing.items() if value is not None},
         check=check,
         as_json=json,
@@ -351,6 +376,7 @@ def _generate(
     plugins: Sequence[Path],
     *,
     out: Path,
+    recipe: dict[str, Any],
     order: dict[str, Any],
     writing: dict[str, Any],
     check: Path | None,
@@ -363,6 +389,7 @@ def _generate(
     from mcp_rl.generate_words import lines
     from mcp_rl.plugins.manager import load_plugins
     from mcp_rl.plugins.server import resolve_server
+    from mcp_rl.scenarios.recipe import Recipe
 
     if server is None:
         raise ConfigError("A tool server is needed: add --server mcp_calculator; `mcp-rl servers` lists all others.")
@@ -370,7 +397,7 @@ def _generate(
         raise ConfigError("Options for an author are given, and no author: add --author openai/gpt-4.1-mini.")
     if writing and check is not None:
         raise ConfigError("--check makes nothing, so it takes no author: leave one of the two out.")
-    wanted = Order(**order, author=AuthorOptions(**writing) if writing else None)
+    wanted = Order(Recipe(**recipe), **order, author=AuthorOptions(**writing) if writing else None)
     tool_server = resolve_server(server, transport, plugins=load_plugins(plugins))
     if check is not None:
         return _check(tool_server, check, transport, as_json)

@@ -15,6 +15,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from mcp_rl.errors import ConfigError
 
+MOST_STEPS = 5
+"""Calls of the longest tasks that exploring makes."""
+
 TINY = "mcp-rl/tiny"
 Transport = Literal["sse", "stdio", "streamable-http"]
 
@@ -32,6 +35,12 @@ class ScenarioConfig(_Section):
     """Scenarios to make by exploring: ten steps pass before one comes again."""
     val: int = Field(default=120, ge=1)
     """Held out and never trained on: a 95 % interval of about ±5 points at 0.9."""
+    max_steps: int = Field(default=2, ge=1, le=MOST_STEPS)
+    """Calls of the longest tasks made by exploring: the built-in model has learned two."""
+    unsolvable: float = Field(default=0.0, ge=0, lt=1)
+    """Share of the made tasks that cannot be done: the built-in model does not refuse."""
+    without_tools: float = Field(default=0.0, ge=0, lt=1)
+    """Share of the made requests that need no tool: the built-in model always calls one."""
 
 
 class RolloutConfig(_Section):
@@ -262,6 +271,7 @@ class RunConfig(_Section):
 # What a pretrained chat model of billions of parameters wants instead of the defaults above.
 LARGE_MODEL_PRESET: dict[str, Any] = {
     "steps": 100,
+    "scenarios": {"max_steps": 5, "unsolvable": 0.05, "without_tools": 0.05},
     "rollout": {
         "groups_per_step": 8,
         "group_size": 8,

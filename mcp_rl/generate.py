@@ -11,15 +11,17 @@ from mcp_rl.durable import write_atomically
 from mcp_rl.errors import ConfigError, ScenarioError
 from mcp_rl.language_model import LanguageModel, check_language_model
 from mcp_rl.plugins.server import ToolServer, nearest
-from mcp_rl.scenario import McpScenario, normalised_request, scenario_lines
+from mcp_rl.scenario import McpScenario, scenario_lines
+from mcp_rl.scenarios.answer import scenario_tools
 from mcp_rl.scenarios.author import author_scenarios
 from mcp_rl.scenarios.author_report import AuthorReport
-from mcp_rl.scenarios.author_stage import MOST_CALLS
 from mcp_rl.scenarios.check import Finding, check
+from mcp_rl.scenarios.duplicates import distinct_tasks
 from mcp_rl.scenarios.explore import explore
 from mcp_rl.scenarios.foreign import read_scenario_file
-from mcp_rl.scenarios.split import overlap, split
-from mcp_rl.toolserver.connection import connect
+from mcp_rl.scenarios.recipe import Recipe
+from mcp_rl.scenarios.split import SplitBy, overlap, split
+from mcp_rl.scenarios.stage import MOST_CALLS
 from mcp_rl.toolserver.pool import Sessions
 from mcp_rl.toolserver.schema import ToolSchemas
 
@@ -63,14 +65,15 @@ class AuthorOptions:
 class Order:
     """What is to be made. Raises ConfigError for values that make no sense."""
 
-    count: int
-    seed: int = 0
+    recipe: Recipe
     val: float = 0.0
     """Share that is marked for validation."""
     test: float = 0.0
     """Share that is marked for tests."""
     held_out_tools: tuple[str, ...] = ()
     """Tools whose scenarios are all marked for tests, whatever the shares."""
+    split_by: SplitBy = "calls"
+    """What no two sides may have in common, beside requests."""
     author: AuthorOptions | None = None
 
     def __post_init__(self) -> None:
@@ -96,7 +99,7 @@ class Generated:
             "scenarios": len(scenarios),
             "verified": sum(s.verifier is not None for s in scenarios),
             "splits": dict(Counter(s.split or "none" for s in scenarios)),
-            "tools": dict(Counter(tool for s in scenarios for tool in {call.tool for call in s.reference})),
+            "tools": dict(Counter(tool for s in scenarios for tool in sorted({call.tool for call in s.reference}))),
             "steps": dict(sorted(Counter(len(s.reference) for s in scenarios).items())),
             "verifiers": dict(Counter(s.verifier.kind if s.verifier else "none" for s in scenarios)),
             "seconds": round(self.seconds, 2),
@@ -116,9 +119,7 @@ async def generate(server: ToolServer, order: Order, *, transport: str | None = 
     async with Sessions(server=server) as sessions:
         session = await sessions.get(params)
         _check_tools(order.held_out_tools, server, session.schemas)
-        scenarios = await explore(
-            session.connection, session.schemas, server=server, params=params, count=order.count, seed=order.seed
-        )
+        scenarios = await explore(sessions, server=server, params=params, recipe=order.recipe)
         report = None
         if order.author and model:
             scenarios, report = await author_scenarios(
@@ -131,9 +132,9 @@ async def generate(server: ToolServer, order: Order, *, transport: str | None = 
                 tasks=round(order.author.share * len(scenarios)),
                 steps=order.author.steps,
                 keep_unverified=order.author.keep_unverified,
-                seed=order.seed,
+                seed=order.recipe.seed,
             )
-    return Generated(_marked(_distinct(scenarios), order), report, time.monotonic() - started)
+    return Generated(_marked(distinct_tasks(scenarios), order), report, time.monotonic() - started)
 
 
 async def generate_file(server: ToolServer, out: Path, order: Order, *, transport: str | None = None) -> Generated:
@@ -150,8 +151,8 @@ async def generate_file(server: ToolServer, out: Path, order: Order, *, transpor
 async def check_file(server: ToolServer, file: Path, *, transport: str | None = None) -> list[Finding]:
     """Execute the reference solutions of a scenarios file again; what no longer holds."""
     scenarios = read_scenario_file(file, server, transport)
-    async with connect(server.params(transport), name=server.name) as connection:
-        return await check(connection, ToolSchemas(connection.tools), scenarios)
+    async with Sessions(server=server) as sessions:
+        return await check(sessions, server.params(transport), scenarios)
 
 
 def _check_place(out: Path) -> None:
@@ -159,11 +160,6 @@ def _check_place(out: Path) -> None:
         raise ScenarioError(f"Cannot write {out}: there is no folder {out.parent}.")
     if out.is_dir():
         raise ScenarioError(f"Cannot write {out}: it is a folder.")
-
-
-def _distinct(scenarios: Sequence[McpScenario]) -> list[McpScenario]:
-    """The first of all that ask the same."""
-    return list({normalised_request(s.task_description): s for s in reversed(scenarios)}.values())[::-1]
 
 
 def _check_tools(names: Sequence[str], server: ToolServer, schemas: ToolSchemas) -> None:
@@ -182,13 +178,14 @@ def _marked(scenarios: list[McpScenario], order: Order) -> list[McpScenario]:
     if not (order.val or order.test or order.held_out_tools):
         return scenarios
     unseen = set(order.held_out_tools)
-    apart = [s for s in scenarios if unseen & {call.tool for call in s.reference}]
+    apart = [s for s in scenarios if unseen & scenario_tools(s)]
     marked = {s.id: s.model_copy(update={"split": "test"}) for s in apart}
-    theirs = overlap(apart, apart)  # all of their calls and requests
-    rest = [s for s in scenarios if s.id not in marked and not overlap([s], [s]) & theirs]
+    theirs = overlap(apart, apart, by=order.split_by)  # all of their calls and requests
+    rest = [s for s in scenarios if s.id not in marked and not overlap([s], [s], by=order.split_by) & theirs]
     for name, share in (("test", order.test), ("val", order.val)):
         if share:
-            rest, chosen = split(rest, val_count=max(1, round(share * len(scenarios))), seed=order.seed)
+            wanted = max(1, round(share * len(scenarios)))
+            rest, chosen = split(rest, val_count=wanted, seed=order.recipe.seed, by=order.split_by)
             marked.update({s.id: s.model_copy(update={"split": name}) for s in chosen})
     marked.update({s.id: s.model_copy(update={"split": "train"}) for s in rest})
     return [marked[s.id] for s in scenarios if s.id in marked]

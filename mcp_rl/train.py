@@ -111,7 +111,7 @@ async def _prepared(setting: _Setting) -> AsyncIterator["Trainer"]:
         _greet(setting, session, params.transport)
         identity = identify(config, setting.server, session.schemas.hash)
         run.check(identity)
-        train, val = await prepare_scenarios(run, config, setting.server, params, session)
+        train, val = await prepare_scenarios(run, config, setting.server, params, sessions)
         progress.say(f"Scenarios: {len(train)} to train on, {len(val)} held out (train.jsonl, val.jsonl).")
         scoring = Scoring(
             config.judge,

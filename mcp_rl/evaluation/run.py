@@ -121,7 +121,7 @@ async def run_evaluation(job: EvaluationJob, console: Console) -> EvaluationRepo
     async with Sessions(deadlines=deadlines, log_dir=folder / "logs", server=job.server) as sessions:
         with _nothing_left_of(folder):
             session = await sessions.get(job.server.params(config.transport))
-            chosen = await _chosen(job, session, scoring)
+            chosen = await _chosen(job, sessions, session, scoring)
         write_atomically(folder / "scenarios.jsonl", scenario_lines(chosen.scenarios).encode())
         write_json(folder / "tools.json", session.schemas.openai)
         bench = Bench(config, sessions, job.server.params(config.transport), limits, scoring)
@@ -162,7 +162,7 @@ def _nothing_left_of(folder: Path) -> Iterator[None]:
         raise
 
 
-async def _chosen(job: EvaluationJob, session: Session, scoring: Scoring) -> Chosen:
+async def _chosen(job: EvaluationJob, sessions: Sessions, session: Session, scoring: Scoring) -> Chosen:
     """The scenarios, once everything has been checked against what the server lists."""
     chosen = job.chosen
     _check_schemas(job, session)
@@ -170,7 +170,7 @@ async def _chosen(job: EvaluationJob, session: Session, scoring: Scoring) -> Cho
         check_fit(chosen.scenarios, job.server.name, session.schemas)
     else:
         params = job.server.params(job.config.transport)
-        chosen = await explored(job.config, job.server, params, session, job.count)
+        chosen = await explored(job.config, job.server, params, sessions, job.count)
         scoring.check(chosen.scenarios)
     for model in job.models:
         if model.kind == "chat":

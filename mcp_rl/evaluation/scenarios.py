@@ -13,8 +13,9 @@ from mcp_rl.scenario import McpScenario, ServerParams
 from mcp_rl.scenarios.explore import explore
 from mcp_rl.scenarios.fit import check_server
 from mcp_rl.scenarios.foreign import read_scenario_file
+from mcp_rl.scenarios.recipe import Recipe
 from mcp_rl.scenarios.split import overlap
-from mcp_rl.toolserver.pool import Session
+from mcp_rl.toolserver.pool import Sessions
 from mcp_rl.training.preparation import divide
 
 
@@ -42,17 +43,10 @@ def choose(
 
 
 async def explored(
-    config: RunConfig, server: ToolServer, params: ServerParams, session: Session, count: int | None
+    config: RunConfig, server: ToolServer, params: ServerParams, sessions: Sessions, count: int | None
 ) -> Chosen:
     """The scenarios that a training run with this seed would hold out."""
-    every = await explore(
-        session.connection,
-        session.schemas,
-        server=server,
-        params=params,
-        count=config.scenarios.count,
-        seed=config.seed,
-    )
+    every = await explore(sessions, server=server, params=params, recipe=Recipe.of(config.scenarios, config.seed))
     _, val = divide(every, config)
     chosen = Chosen(val, f"held out of {len(every)} that exploring it made")
     return drawn(chosen, count, config.seed)

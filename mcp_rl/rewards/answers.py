@@ -3,7 +3,7 @@
 They read what was submitted alone (the final message, or what was handed in with a call), never an earlier message or a
 tool's result, and want at least one successful tool call: a grader that does not ask for it teaches a model to answer
 without its tools. A scenario that is really to be answered without one says `require_tool: false` in its verifier's
-options.
+options; `max_calls: 0` says that none may be called.
 """
 
 import math
@@ -34,6 +34,9 @@ def answered(trajectory: Trajectory, scenario: McpScenario, compare: Callable[[s
         return nothing_submitted(trajectory, scenario)
     if verifier.options.get("require_tool", True) and not successful_calls(trajectory):
         return failed("The answer was given without a successful tool call.")
+    most = verifier.options.get("max_calls")
+    if isinstance(most, int) and len(successful_calls(trajectory)) > most:
+        return failed(f"{len(successful_calls(trajectory))} calls were made where {most} are allowed.")
     return compare(answer, verifier)
 
 

@@ -68,7 +68,23 @@ def holds_secret(text: str) -> bool:
 
 def says_nothing(text: str) -> bool:
     """Whether a result that was no error is still none: nothing found, nothing at all, or an error in its text."""
-    return not text.strip("[]{} \n") or _NOTHING.search(text[:300]) is not None
+    return not text.strip("[]{} \n") or _NOTHING.search(text[:300]) is not None or _is_hollow(text)
+
+
+def _is_hollow(text: str) -> bool:
+    """Whether a JSON result has an empty list or object and else nothing but zeros, nulls and empty texts."""
+    if text[:1] not in "[{" or not re.search(r"\[\s*\]|\{\s*\}", text):
+        return False
+    try:
+        return not _holds_something(json.loads(text))
+    except (ValueError, RecursionError):
+        return False
+
+
+def _holds_something(value: Any) -> bool:
+    if isinstance(value, dict | list):
+        return any(map(_holds_something, value.values() if isinstance(value, dict) else value))
+    return bool(value)
 
 
 def is_dated(text: str) -> bool:
@@ -82,8 +98,21 @@ def call_key(tool: str, arguments: dict[str, Any]) -> str:
 
 
 def scenario_calls(scenario: McpScenario) -> set[str]:
-    """Keys of the calls that the reference solution executes."""
-    return {call_key(call.tool, dict(call.arguments)) for call in scenario.reference}
+    """Keys of the calls that the reference solution executes, or that the server refused where there is none."""
+    return {call_key(call.tool, dict(call.arguments)) for call in (*scenario.reference, *refused_calls(scenario))}
+
+
+def scenario_tools(scenario: McpScenario) -> set[str]:
+    """The tools of these calls."""
+    return {call.tool for call in (*scenario.reference, *refused_calls(scenario))}
+
+
+def refused_calls(scenario: McpScenario) -> list[ToolCall]:
+    """Calls that show why a task cannot be done: what a verifier of kind "none" expects."""
+    verifier = scenario.verifier
+    expected = verifier.expected if verifier is not None and verifier.kind == "none" else None
+    listed = expected if isinstance(expected, list) else []
+    return [ToolCall.model_validate({k: c[k] for k in ("tool", "arguments")}) for c in listed if isinstance(c, dict)]
 
 
 def _canonical(value: Any) -> Any:

@@ -14,7 +14,7 @@ from mcp_rl.scenarios.author_ask import Author
 from mcp_rl.scenarios.author_propose import Proposer
 from mcp_rl.scenarios.author_report import AuthorReport
 from mcp_rl.scenarios.author_rewrite import Rewriter
-from mcp_rl.scenarios.author_stage import Stage
+from mcp_rl.scenarios.stage import Stage
 from mcp_rl.toolserver.connection import Tool
 from mcp_rl.toolserver.pool import Session, Sessions
 

@@ -17,8 +17,8 @@ from mcp_rl.scenarios.answer import Answer, call_key, is_dated, kept, make_verif
 from mcp_rl.scenarios.author_ask import Author
 from mcp_rl.scenarios.author_forms import PLACEHOLDERS, Task, Tasks, fenced, show_calls, show_resources, show_tools
 from mcp_rl.scenarios.author_rewrite import read_back
-from mcp_rl.scenarios.author_stage import Play, Played, Stage, Unplayable, agrees, lasting
 from mcp_rl.scenarios.author_values import tells_answer, unfit
+from mcp_rl.scenarios.stage import Play, Played, Stage, Unplayable, agrees, lasting
 
 BATCH = 6
 _MOST_PROPOSALS = 3

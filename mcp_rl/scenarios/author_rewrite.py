@@ -21,8 +21,8 @@ from mcp_rl.scenarios.author_forms import (
     ids_problem,
     show_tools,
 )
-from mcp_rl.scenarios.author_stage import Played, Stage, Unplayable, agrees
 from mcp_rl.scenarios.author_values import tells_answer, unfit, values_lost
+from mcp_rl.scenarios.stage import Played, Stage, Unplayable, agrees
 
 BATCH = 10
 _ROUNDS = 2

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import anyio
 
 from mcp_rl.errors import ServerFault
-from mcp_rl.scenario import McpScenario
-from mcp_rl.scenarios.answer import kept, read_answer
+from mcp_rl.scenario import McpScenario, ServerParams
+from mcp_rl.scenarios.answer import kept, read_answer, refused_calls
+from mcp_rl.scenarios.stage import Look
 from mcp_rl.toolserver.connection import Connection, ToolResult
-from mcp_rl.toolserver.schema import ToolSchemas
+from mcp_rl.toolserver.pool import Session, Sessions
 
 _IN_FLIGHT = 16
 _TOLERANCE = 1e-9
@@ -26,22 +27,21 @@ class Finding:
 
 
 async def check(
-    connection: Connection, schemas: ToolSchemas, scenarios: Sequence[McpScenario], *, deadline: float = 30.0
+    sessions: Sessions, params: ServerParams, scenarios: Sequence[McpScenario], *, deadline: float = 30.0
 ) -> list[Finding]:
     """One finding for each scenario that does not hold on this server, in their order.
 
-    A scenario holds where its reference calls succeed and the last one gives the recorded answer; where only the calls
-    are verified, a changed result is no finding. `deadline` is seconds for one call.
+    A scenario holds where its reference calls succeed, each from the state that an episode begins in, and the last one
+    gives the recorded answer, or reading calls see the expected state; where only the calls are verified, a changed
+    result is no finding. One that cannot be done holds where its calls are still refused. `deadline` is seconds for one
+    call.
     """
     findings: list[Finding | None] = [None] * len(scenarios)
     limiter = anyio.CapacityLimiter(_IN_FLIGHT)
-    known = {tool.name for tool in connection.tools}
 
     async def one(index: int, scenario: McpScenario) -> None:
-        async with limiter:
-            problem = await _problem(connection, known, scenario, deadline)
-        if problem is None and scenario.schema_hash not in (None, schemas.hash):
-            problem = f"It was made for other tool schemas ({scenario.schema_hash}, now {schemas.hash})."
+        async with limiter, sessions.lease(params, scenario.initial_state) as lease:
+            problem = await _problem(lease.session, scenario, deadline)
         if problem is not None:
             findings[index] = Finding(scenario.id, problem)
 
@@ -51,24 +51,51 @@ async def check(
     return [finding for finding in findings if finding]
 
 
-async def _problem(connection: Connection, known: set[str], scenario: McpScenario, deadline: float) -> str | None:
-    if not scenario.reference:
+async def _problem(session: Session, scenario: McpScenario, deadline: float) -> str | None:
+    connection, hash_now = session.connection, session.schemas.hash
+    refused = refused_calls(scenario)
+    done_without = scenario.verifier is not None and scenario.verifier.options.get("max_calls") == 0
+    cannot = scenario.verifier is not None and scenario.verifier.kind == "none"
+    if not scenario.reference and not (cannot or done_without):
         return "It has no reference solution to execute."
-    for call in scenario.reference:
-        if call.tool not in known:
+    result: ToolResult | None = None
+    for call in (*scenario.reference, *refused):
+        if call.tool not in session.tool_names:
             return f"The server has no tool {call.tool} any more."
         try:
             result = await connection.call(call.tool, dict(call.arguments), deadline=deadline)
         except ServerFault as fault:
             return f"The call of {call.tool} failed: {fault}"
-        if result.is_error:
+        if result.is_error != (call in refused):
+            if call in refused:
+                return f"The call of {call.tool} was refused, and succeeds now: {kept(result.text)[:200]}"
             return f"The call of {call.tool} is an error now: {kept(result.text)[:200]}"
-    return _changed(scenario, result)
+    problem = _changed(scenario, result) if scenario.reference and result else None
+    if problem is None and scenario.verifier is not None and scenario.verifier.kind == "state":
+        problem = await _other_state(connection, scenario, deadline)
+    if problem is None and scenario.schema_hash not in (None, hash_now):
+        problem = f"It was made for other tool schemas ({scenario.schema_hash}, now {hash_now})."
+    return problem
+
+
+async def _other_state(connection: Connection, scenario: McpScenario, deadline: float) -> str | None:
+    """What reading calls see that the verifier does not expect."""
+    verifier = scenario.verifier
+    expected = verifier.expected if verifier is not None and isinstance(verifier.expected, list) else []
+    for read, wanted in zip(verifier.reads if verifier else (), expected, strict=True):
+        try:
+            result = await connection.call(read.tool, dict(read.arguments), deadline=deadline)
+        except ServerFault as fault:
+            return f"The reading call of {read.tool} failed: {fault}"
+        look = Look(read.tool, dict(read.arguments), result.text, result.is_error)
+        if isinstance(wanted, dict) and not look.shows(wanted):
+            return f"In the end, {read.tool} says {kept(result.text)[:100]!r}; something else was recorded."
+    return None
 
 
 def _changed(scenario: McpScenario, result: ToolResult) -> str | None:
     verifier = scenario.verifier
-    if verifier is not None and verifier.kind == "calls":
+    if kept(result.text) == scenario.reference_answer or (verifier and verifier.kind in ("calls", "state")):
         return None
     if verifier is not None and verifier.kind == "number":
         answer = read_answer(result.text, dict(scenario.reference[-1].arguments))

@@ -11,6 +11,8 @@ import random
 import re
 from typing import Any
 
+from mcp_rl.scenarios.hints import Bounds, alternatives, bounds
+
 _PATH = re.compile(r"(?<![\w/.:])(?:/[\w.@+-]+)+/?")
 _URI = re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s\"'<>)\]}]+", re.IGNORECASE)
 _LISTED = re.compile(r"^\s*(?:\[\w+\]|[-*•]|\d+[.)])\s+([^\s].{0,80}?)(?:\s{2,}.*)?$", re.MULTILINE)
@@ -25,6 +27,8 @@ class Pool:
     def __init__(self) -> None:
         self._values: dict[str, dict[str, None]] = {}
         self._worked: dict[tuple[str, str], tuple[int, int]] = {}
+        self._said: dict[str, list[str]] = {}
+        self._bounds: dict[str, Bounds] = {}
 
     def __getitem__(self, kind: str) -> list[str]:
         return list(self._values.get(kind, ()))
@@ -43,6 +47,33 @@ class Pool:
             self._leaves("", json.loads(text))
         except ValueError:
             self._listing(arguments, text)
+
+    def observe_error(self, tool: str, arguments: dict[str, Any], text: str) -> None:
+        """Take in what an error says of what would have been right."""
+        self._scan(text)
+        blamed = [
+            name
+            for name, value in arguments.items()
+            if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text) or (str(value).strip() and str(value) in text)
+        ]
+        for name in blamed or (list(arguments) if len(arguments) == 1 else []):
+            slot, value = f"{tool}.{name}", arguments[name]
+            if isinstance(value, str):
+                offered = [one for one in alternatives(text) if one not in (value, name)]
+                if len(offered) > len(self._said.get(slot, ())):
+                    self._said[slot] = offered
+            elif isinstance(value, int | float) and not isinstance(value, bool):
+                found = bounds(text)
+                if found and not found.low <= value <= found.high:  # else the text speaks of something else
+                    self._bounds[slot] = found.within(self._bounds.get(slot, Bounds()))
+
+    def said(self, slot: str) -> list[str]:
+        """Values that errors offered for a parameter."""
+        return self._said.get(slot, [])
+
+    def bounds(self, slot: str) -> Bounds:
+        """The range of a numeric parameter, as far as errors told."""
+        return self._bounds.get(slot, Bounds())
 
     def _scan(self, text: str) -> None:
         for uri in _URI.findall(text):

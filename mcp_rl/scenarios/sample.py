@@ -105,6 +105,11 @@ class Sampler:
             lowest = {"minimum", "exclusiveMinimum"} & schema.keys()
             starts_at_one = counts and not lowest and _bounds(schema)[1] >= 1
             bounds = {**schema, "minimum": 1} if starts_at_one else schema
+            told = self._pool.bounds(slot)
+            if told.low > _bounds(bounds)[0]:
+                bounds = {**bounds, "minimum": told.low}
+            if told.high < _bounds(bounds)[1]:
+                bounds = {**bounds, "maximum": told.high}
             return number(bounds, random, whole=kind == "integer" or (counts and random.random() < 0.95))
         return None
 
@@ -151,7 +156,7 @@ class Sampler:
         least, most = int(schema.get("minLength", 0)), int(schema.get("maxLength", 2**31))
         value: str | None = None
         if "pattern" in schema:
-            value = string_matching(schema["pattern"], random)
+            value = self._known_matching(schema["pattern"], slot, random) or string_matching(schema["pattern"], random)
         elif "format" in schema:
             value = plausible.of_format(schema["format"], random)
         if value is None:
@@ -159,6 +164,25 @@ class Sampler:
         while len(value) < least:
             value += ("" if not value or least - len(value) == 1 else " ") + random.choice(plausible.WORDS)
         return value[:most]
+
+    def _known_matching(self, pattern: str, slot: str, random: random.Random) -> str | None:
+        """A value seen under this name, or a word, that the pattern allows."""
+        parameter = _parameter(slot)
+        seen = [v for kind in self._pool.kinds if self._same_key(kind, parameter) for v in self._pool[kind]]
+        for candidates in (seen, plausible.WORDS):
+            candidate = random.choice(candidates) if candidates and random.random() < 0.5 else ""
+            try:
+                if candidate and re.search(pattern, candidate):
+                    return candidate
+            except (re.error, RecursionError):
+                return None
+        return None
+
+    def _same_key(self, kind: str, parameter: str) -> bool:
+        """Whether values seen under this name are of the parameter's kind: `tags` holds what `tag` takes."""
+        names = (parameter, parameter.replace(" ", ""), parameter.split(" ")[-1])
+        key = kind.removeprefix("key:")
+        return key in names or (key.endswith("s") and key[:-1] in names)
 
     def _free_string(self, schema: dict[str, Any], slot: str, random: random.Random) -> str:
         parameter = _parameter(slot)
@@ -171,11 +195,18 @@ class Sampler:
         if hinted is not None:
             sources["hint"] = 4.0
         for kind in self._pool.kinds:
-            same_key = kind.removeprefix("key:") in (parameter, parameter.replace(" ", ""), parameter.split(" ")[-1])
+            same_key = kind.startswith("key:") and self._same_key(kind, parameter)
             path_like = kind.startswith("path:") and _PATH_NAME.search(parameter) is not None
             uri_like = kind == "uri" and re.search(r"\bur[il]\b|link", parameter) is not None
             # The other kinds share what is left, so that one talkative result does not drown the words.
-            sources[kind] = 4.0 if same_key or path_like or uri_like else 0.4 / len(self._pool.kinds)
+            # A few values seen are worth less than many: they would come again and again.
+            known = len(self._pool[kind])
+            sources[kind] = (
+                4.0 * known / (known + 3) if same_key or path_like or uri_like else 0.4 / len(self._pool.kinds)
+            )
+        said = self._pool.said(slot)
+        if said:
+            sources["said"] = 6.0
         source = self._pool.choose(slot, sources, random)
         self._choices.append((slot, source))
         if source == "word":
@@ -184,6 +215,8 @@ class Sampler:
             return plausible.sentence(random)
         if source == "hint" and hinted is not None:
             return hinted
+        if source == "said":
+            return random.choice(said)
         return random.choice(examples if source == "example" else self._pool[source])
 
     def _resolved(self, schema: Schema) -> dict[str, Any]:

@@ -1,22 +1,32 @@
 """Scenarios to train on and scenarios to be judged by, with nothing in common.
 
-Scenarios that share an executed call, or the wording of their request, are tied together and go to the same side as a
-whole. So no call that a val scenario needs was ever seen in training.
+Scenarios that share an executed call, or are nearly the same request, are tied together and go to the same side as a
+whole. So no call that a val scenario needs was ever seen in training. By "combinations", scenarios of several steps
+that need the same tools are tied together too: val then shows whether tools are combined as never before.
 """
 
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from typing import Literal
 
 from mcp_rl.errors import ScenarioError
-from mcp_rl.scenario import McpScenario, Split
+from mcp_rl.scenario import McpScenario, Split, normalised_request
 from mcp_rl.scenarios.answer import scenario_calls
+from mcp_rl.scenarios.duplicates import near_key
 
 Stratum = tuple[str, ...]
+SplitBy = Literal["calls", "combinations"]
+_COMMON: dict[SplitBy, str] = {"calls": "a call", "combinations": "a call or a combination of tools"}
 
 
 def split(
-    scenarios: Sequence[McpScenario], *, val_count: int | None = None, val_share: float | None = None, seed: int = 0
+    scenarios: Sequence[McpScenario],
+    *,
+    val_count: int | None = None,
+    val_share: float | None = None,
+    seed: int = 0,
+    by: SplitBy = "calls",
 ) -> tuple[list[McpScenario], list[McpScenario]]:
     """(train, val), each marked with its split, in the order given, and the tools and step counts in proportion.
 
@@ -31,19 +41,19 @@ def split(
             f"{wanted} of {len(scenarios)} scenarios cannot be held out: both sides need at least one; "
             "make more scenarios or hold out fewer."
         )
-    chosen = _choose(scenarios, _tied(scenarios), wanted, random.Random(seed))
+    chosen = _choose(scenarios, _tied(scenarios, by), wanted, random.Random(seed))
     if not chosen or (val_count is not None and len(chosen) < wanted):
         raise ScenarioError(
-            f"Only {len(chosen)} of {len(scenarios)} scenarios can be held out without a call in common with the rest, "
-            f"and {wanted} are wanted; make more scenarios or hold out fewer."
+            f"Only {len(chosen)} of {len(scenarios)} scenarios can be held out without {_COMMON[by]} in common with "
+            f"the rest, and {wanted} are wanted; make more scenarios or hold out fewer."
         )
     train = [_marked(s, "train") for i, s in enumerate(scenarios) if i not in chosen]
     return train, [_marked(s, "val") for i, s in enumerate(scenarios) if i in chosen]
 
 
-def overlap(one: Iterable[McpScenario], other: Iterable[McpScenario]) -> set[str]:
-    """Executed calls and requests that two sets of scenarios have in common."""
-    return _traces(one) & _traces(other)
+def overlap(one: Iterable[McpScenario], other: Iterable[McpScenario], *, by: SplitBy = "calls") -> set[str]:
+    """Executed calls and requests that two sets of scenarios have in common, and combinations of tools where asked."""
+    return _traces(one, by) & _traces(other, by)
 
 
 def _choose(scenarios: Sequence[McpScenario], groups: list[list[int]], wanted: int, random: random.Random) -> set[int]:
@@ -78,7 +88,7 @@ def _stratum(scenario: McpScenario) -> Stratum:
     return str(len(scenario.reference)), last
 
 
-def _tied(scenarios: Sequence[McpScenario]) -> list[list[int]]:
+def _tied(scenarios: Sequence[McpScenario], by: SplitBy) -> list[list[int]]:
     """Groups of indices that share a call or a request, directly or through others."""
     parent = list(range(len(scenarios)))
 
@@ -89,7 +99,7 @@ def _tied(scenarios: Sequence[McpScenario]) -> list[list[int]]:
 
     first: dict[str, int] = {}
     for index, scenario in enumerate(scenarios):
-        for trace in _traces([scenario]):
+        for trace in _traces([scenario], by):
             parent[root(index)] = root(first.setdefault(trace, index))
     groups: dict[int, list[int]] = defaultdict(list)
     for index in range(len(scenarios)):
@@ -97,11 +107,13 @@ def _tied(scenarios: Sequence[McpScenario]) -> list[list[int]]:
     return list(groups.values())
 
 
-def _traces(scenarios: Iterable[McpScenario]) -> set[str]:
+def _traces(scenarios: Iterable[McpScenario], by: SplitBy) -> set[str]:
     traces: set[str] = set()
     for scenario in scenarios:
         traces |= {f"call {call}" for call in scenario_calls(scenario)}
-        traces.add("request " + " ".join(scenario.task_description.casefold().split()))
+        traces |= {f"request {normalised_request(scenario.task_description)}", f"task {near_key(scenario)}"}
+        if by == "combinations" and len(scenario.reference) > 1:
+            traces.add(f"tools {sorted({call.tool for call in scenario.reference})}")
     return traces
 
 

@@ -63,6 +63,8 @@ TWO_STEPS = (
     "{first}, and then {second}.",
     "Start like this: {first}. Next, {second}.",
 )
+LATER_STEPS = (", then {next}", ", and then {next}", ". Then {next}", ". After that, {next}", ". Next, {next}")
+"""What follows the second of more than two steps."""
 REFERENCES = ("the result", "the result", "that result", "the result of that")
 
 
@@ -79,23 +81,35 @@ class Wording:
         self._descriptions = {tool.name: _first_sentence(tool.description or "") for tool in tools}
         self._described = Counter(self._descriptions.values())
 
-    def one_step(self, tool: str, arguments: Mapping[str, Any], random: random.Random) -> str:
+    def one_step(
+        self, tool: str, arguments: Mapping[str, Any], random: random.Random, *, questions: bool = True
+    ) -> str:
         """A request for one call."""
-        phrase = self._phrase(tool, arguments, random, questions=True)
-        if phrase is None and arguments and random.random() < 0.3:
+        phrase = self._phrase(tool, arguments, random, questions=questions)
+        if phrase is None and arguments and questions and random.random() < 0.3:
             fields = self._fields(tool, arguments)
             phrase = random.choice([form for form in QUESTIONS if _usable(form, fields)]).format(**fields)
         return _sentence(phrase if phrase is not None else self.clause(tool, arguments, random))
 
-    def two_steps(self, first: tuple[str, Any], second: tuple[str, Any], random: random.Random) -> str:
-        """A request for two calls, each a tool and its arguments; the second may hold Spoken values."""
-        one = self._step(*first, random, questions=random.random() < 0.5)
-        two = self._step(*second, random, questions=False)
+    def steps(
+        self, calls: Sequence[tuple[str, Mapping[str, Any]]], random: random.Random, *, questions: bool = True
+    ) -> str:
+        """A request for calls in this order, each a tool and its arguments; after the first with Spoken values.
+
+        `questions`: what changes something is told, not asked.
+        """
+        if len(calls) == 1:
+            return self.one_step(*calls[0], random, questions=questions)
+        one = self._step(*calls[0], random, questions=questions and random.random() < 0.5)
+        two = self._step(*calls[1], random, questions=False)
         if one.endswith("?"):
             text = f"{one} Then {_lowered(two)}."
         else:
             text = random.choice(TWO_STEPS)
             text = text.format(first=_lowered(one) if not text.startswith("{first}") else one, second=_lowered(two))
+        for call in calls[2:]:
+            later = _lowered(self._step(*call, random, questions=False))
+            text = text.rstrip(".") + random.choice(LATER_STEPS).format(next=later) + "."
         return _sentence(text)
 
     def clause(self, tool: str, arguments: Mapping[str, Any], random: random.Random) -> str:

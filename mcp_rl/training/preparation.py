@@ -16,9 +16,10 @@ from mcp_rl.scenario import McpScenario, ServerParams
 from mcp_rl.scenarios.explore import explore
 from mcp_rl.scenarios.fit import check_fit, check_server
 from mcp_rl.scenarios.foreign import read_scenario_file
+from mcp_rl.scenarios.recipe import Recipe
 from mcp_rl.scenarios.split import split
 from mcp_rl.tiny import weights_path
-from mcp_rl.toolserver.pool import Session
+from mcp_rl.toolserver.pool import Sessions
 
 _WITHOUT_EFFECT = (
     "server", "transport", "base_model", "plugins", "project", "name", "output_dir", "seed", "steps", "scenarios.file",
@@ -131,7 +132,7 @@ def base_revision(base_model: str) -> str:
 
 
 async def prepare_scenarios(
-    run: RunDirectory, config: RunConfig, server: ToolServer, params: ServerParams, session: Session
+    run: RunDirectory, config: RunConfig, server: ToolServer, params: ServerParams, sessions: Sessions
 ) -> tuple[list[McpScenario], list[McpScenario]]:
     """Train and val scenarios: those of a run that has begun, else from the user's file, else made by exploring.
 
@@ -142,16 +143,9 @@ async def prepare_scenarios(
         return train, val
     if config.scenarios.file is not None:
         every = read_scenario_file(config.scenarios.file, server, config.transport)
-        check_fit(every, server.name, session.schemas)
+        check_fit(every, server.name, (await sessions.get(params)).schemas)
     else:
-        every = await explore(
-            session.connection,
-            session.schemas,
-            server=server,
-            params=params,
-            count=config.scenarios.count,
-            seed=config.seed,
-        )
+        every = await explore(sessions, server=server, params=params, recipe=Recipe.of(config.scenarios, config.seed))
     train, val = divide(every, config)
     return train, val
 

@@ -17,8 +17,8 @@ from mcp_rl.scenario import McpScenario, StdioServer, ToolCall, Verifier
 from mcp_rl.scenarios.author import author_scenarios
 from mcp_rl.scenarios.author_forms import Call, fenced
 from mcp_rl.scenarios.author_report import AuthorReport
-from mcp_rl.scenarios.author_stage import Stage, Unplayable, agrees
 from mcp_rl.scenarios.author_values import tells_answer, unfit, values_lost
+from mcp_rl.scenarios.stage import Stage, Unplayable, agrees
 from mcp_rl.toolserver.pool import Session, Sessions
 
 CALCULATOR = load_plugins().server("mcp_calculator")

@@ -1,7 +1,6 @@
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import anyio
@@ -11,23 +10,27 @@ from mcp_rl.errors import ScenarioError
 from mcp_rl.plugins.manager import load_plugins
 from mcp_rl.plugins.server import ToolServer
 from mcp_rl.scenario import McpScenario, StdioServer, ToolCall, scenario_lines
-from mcp_rl.scenarios.check import check
-from mcp_rl.scenarios.explore import explorable, explore
+from mcp_rl.scenarios.check import Finding, check
+from mcp_rl.scenarios.explorable import explorable, reads_only
+from mcp_rl.scenarios.explore import explore
+from mcp_rl.scenarios.recipe import Recipe
 from mcp_rl.scenarios.split import overlap, split
-from mcp_rl.toolserver.connection import Connection, connect
 from mcp_rl.toolserver.listing import Tool
-from mcp_rl.toolserver.schema import ToolSchemas
+from mcp_rl.toolserver.pool import Sessions
 
 
-@asynccontextmanager
-async def connected(server: ToolServer) -> AsyncIterator[tuple[Connection, ToolSchemas]]:
-    async with connect(server.params("stdio"), name=server.name) as connection:
-        yield connection, ToolSchemas(connection.tools)
+async def explored(server: ToolServer, recipe: Recipe) -> list[McpScenario]:
+    async with Sessions(server=server) as sessions:
+        return await explore(sessions, server=server, params=server.params("stdio"), recipe=recipe)
 
 
-async def explored(server: ToolServer, count: int, seed: int = 0) -> list[McpScenario]:
-    async with connected(server) as (connection, schemas):
-        return await explore(connection, schemas, server=server, params=server.params("stdio"), count=count, seed=seed)
+async def findings(server: ToolServer, scenarios: Sequence[McpScenario]) -> list[Finding]:
+    async with Sessions(server=server) as sessions:
+        return await check(sessions, server.params("stdio"), scenarios)
+
+
+def solvable(count: int, seed: int = 0, max_steps: int = 2) -> Recipe:
+    return Recipe(count, seed, max_steps, unsolvable=0, without_tools=0)
 
 
 @pytest.fixture
@@ -50,12 +53,12 @@ def odd(changed: Path) -> ToolServer:
 
 @pytest.fixture(scope="module")
 def of_odd(odd: ToolServer) -> list[McpScenario]:
-    return anyio.run(explored, odd, 40)
+    return anyio.run(explored, odd, solvable(40))
 
 
 @pytest.fixture(scope="module")
 def of_calculator() -> list[McpScenario]:
-    return anyio.run(explored, load_plugins().server("mcp_calculator"), 300)
+    return anyio.run(explored, load_plugins().server("mcp_calculator"), solvable(300))
 
 
 def test_the_calculator_gives_hundreds_of_distinct_balanced_scenarios(of_calculator: list[McpScenario]) -> None:
@@ -75,7 +78,7 @@ def test_the_calculator_gives_hundreds_of_distinct_balanced_scenarios(of_calcula
 
 
 async def test_the_same_seed_gives_the_same_list_to_the_byte(calculator: ToolServer) -> None:
-    first, again, other = [await explored(calculator, 40, seed) for seed in (3, 3, 4)]
+    first, again, other = [await explored(calculator, Recipe(40, seed)) for seed in (3, 3, 4)]
     assert scenario_lines(first) == scenario_lines(again)
     assert scenario_lines(first) != scenario_lines(other)
 
@@ -83,8 +86,7 @@ async def test_the_same_seed_gives_the_same_list_to_the_byte(calculator: ToolSer
 async def test_every_reference_solution_holds_when_executed_again(
     calculator: ToolServer, of_calculator: list[McpScenario]
 ) -> None:
-    async with connected(calculator) as (connection, schemas):
-        assert await check(connection, schemas, of_calculator) == []
+    assert await findings(calculator, of_calculator) == []
 
 
 async def test_check_names_what_no_longer_holds(calculator: ToolServer, of_calculator: list[McpScenario]) -> None:
@@ -95,9 +97,9 @@ async def test_check_names_what_no_longer_holds(calculator: ToolServer, of_calcu
     failing.reference = (ToolCall(tool="divide", arguments={"a": 1, "b": 0}),)
     stale.schema_hash = "0" * 16
     empty.reference = ()
-    async with connected(calculator) as (connection, schemas):
-        findings = await check(connection, schemas, [good, wrong, gone, failing, stale, empty])
-    problems = {finding.id: finding.problem for finding in findings}
+    wrong.reference_answer = "123456.5"
+    found = await findings(calculator, [good, wrong, gone, failing, stale, empty])
+    problems = {finding.id: finding.problem for finding in found}
     assert set(problems) == {wrong.id, gone.id, failing.id, stale.id, empty.id}
     assert "123456.5" in problems[wrong.id]
     assert "no tool cube" in problems[gone.id]
@@ -125,10 +127,11 @@ def test_values_seen_in_a_result_become_arguments_and_lookups(of_odd: list[McpSc
 
 
 async def test_a_server_where_everything_changes_something_is_refused_in_one_sentence(odd: ToolServer) -> None:
-    async with connected(odd) as (connection, schemas):
+    async with Sessions(server=odd) as sessions:
+        connection = (await sessions.get(odd.params())).connection
         connection.tools = [tool for tool in connection.tools if tool.name in ("delete_book", "tidy")]
         with pytest.raises(ScenarioError, match="no tool that may be called freely"):
-            await explore(connection, schemas, server=odd, params=odd.params(), count=10, seed=0)
+            await explore(sessions, server=odd, params=odd.params(), recipe=solvable(10))
 
 
 def test_what_may_be_called_depends_on_annotations_names_and_isolation() -> None:
@@ -141,3 +144,7 @@ def test_what_may_be_called_depends_on_annotations_names_and_isolation() -> None
     ]
     assert [tool.name for tool in explorable(tools, "shared")] == ["get", "write_safely"]
     assert [tool.name for tool in explorable(tools, "per-rollout")] == ["get", "delete_item", "write_safely", "note"]
+    assert [tool.name for tool in explorable(tools, "reset")] == ["get", "delete_item", "write_safely", "look", "note"]
+    outside = Tool("wipe", "", {}, annotations={"destructiveHint": True, "openWorldHint": True})
+    assert explorable([outside], "reset") == []
+    assert [reads_only(tool) for tool in tools] == [True, False, True, False, False]

@@ -9,9 +9,9 @@ from mcp_rl.plugins.manager import load_plugins
 from mcp_rl.plugins.server import resolve_server
 from mcp_rl.scenarios.check import check
 from mcp_rl.scenarios.explore import explore
+from mcp_rl.scenarios.recipe import Recipe
 from mcp_rl.scenarios.split import overlap, split
-from mcp_rl.toolserver.connection import connect
-from mcp_rl.toolserver.schema import ToolSchemas
+from mcp_rl.toolserver.pool import Sessions
 
 pytestmark = pytest.mark.skipif(os.environ.get("MCP_RL_TEST_NPM") != "1", reason="needs npm and its registry")
 
@@ -29,11 +29,10 @@ def folder(root: Path) -> Path:
 async def test_a_server_never_seen_before_gives_a_hundred_scenarios_that_hold(package: str, tmp_path: Path) -> None:
     command = f"npx -y @modelcontextprotocol/{package}".format(folder=folder(tmp_path))
     server = resolve_server(command, plugins=load_plugins())
-    async with connect(server.params(), name=server.name) as connection:
-        schemas = ToolSchemas(connection.tools)
-        found = await explore(connection, schemas, server=server, params=server.params(), count=120, seed=0)
+    async with Sessions(server=server) as sessions:
+        found = await explore(sessions, server=server, params=server.params(), recipe=Recipe(120))
         assert len({s.task_description for s in found}) >= 100
         assert len({call.tool for s in found for call in s.reference}) >= 6
-        assert await check(connection, schemas, found) == []
+        assert await check(sessions, server.params(), found) == []
     train, val = split(found, val_share=0.2, seed=0)
     assert len(val) >= 15 and not overlap(train, val)

@@ -43,7 +43,7 @@ def test_the_second_step_speaks_of_the_result_and_never_shows_it() -> None:
     wording = Wording([ADD], NAMES, {"add": ["What is {a} plus {b}?"]})
     for seed in range(100):
         second = {"a": Spoken("the result"), "b": 5}
-        text = wording.two_steps(("add", {"a": 3, "b": 4}), ("add", second), random.Random(seed))
+        text = wording.steps([("add", {"a": 3, "b": 4}), ("add", second)], random.Random(seed))
         assert "the result" in text and "7" not in text and "{" not in text.split("the result")[0][-3:]
 
 

@@ -1,4 +1,4 @@
-"""Plays what an author proposes on the live server: the only proof of a solution is that it was executed."""
+"""Plays proposed solutions on the live server: the only proof of a solution is that it was executed."""
 
 import json
 import math
@@ -15,15 +15,16 @@ from mcp_rl.scenario import McpScenario, ServerParams, ToolCall
 from mcp_rl.scenarios.answer import call_key, holds_secret, is_dated, read_answer, says_nothing
 from mcp_rl.scenarios.author_forms import Call
 from mcp_rl.scenarios.chain import Outcome
-from mcp_rl.scenarios.explore import explorable
+from mcp_rl.scenarios.explorable import explorable, reads_only
 from mcp_rl.toolserver.connection import Connection, ToolResult
-from mcp_rl.toolserver.pool import Session, Sessions
+from mcp_rl.toolserver.pool import Lease, Session, Sessions
 
 _IN_FLIGHT = 16
 _DEADLINE = 10.0
 """Seconds for one call: a tool that takes longer is no use to a learner that calls it thousands of times."""
 MOST_CALLS = 8
 """Of one task."""
+_NOT_ANSWERED = "a call was not answered"
 _PLACEHOLDER = re.compile(r"<result (\d{1,2})((?:\.[\w-]+)*)>")
 
 
@@ -82,6 +83,7 @@ class Stage:
         self.tools = explorable(offered, server.isolation)
         """Those that may be called freely."""
         self._free = {tool.name for tool in self.tools}
+        self._reading = {tool.name for tool in self.tools if reads_only(tool)}
         self._limiter = anyio.CapacityLimiter(_IN_FLIGHT)
         self.stateful = server.isolation != "shared"
         """Whether calls may change something that later calls of the same episode see."""
@@ -93,11 +95,22 @@ class Stage:
         if len(calls) > MOST_CALLS or len(checks) > MOST_CALLS:
             raise Unplayable("too many calls", f"{max(len(calls), len(checks))}; {MOST_CALLS} are allowed")
         async with self._limiter, self._sessions.lease(self._params, initial_state) as lease:
-            connection = lease.session.connection
-            steps: list[Outcome] = []
+            # A refusal leaves the session as good as it was: a reset puts it back like any other episode's.
+            played = await self._played(lease, calls, checks)
+        if isinstance(played, Unplayable):
+            raise played
+        return played
+
+    async def _played(self, lease: Lease, calls: Sequence[Call], checks: Sequence[Call]) -> "Played | Unplayable":
+        connection = lease.session.connection
+        steps: list[Outcome] = []
+        try:
             for call in calls:
                 steps.append(await self._one(connection, call, steps))
             looks = [await self._look(connection, check, steps) for check in checks]
+        except Unplayable as problem:
+            lease.spoilt = problem.kind == _NOT_ANSWERED
+            return problem
         return Played(tuple(steps), tuple(looks))
 
     def reads(self, scenario: McpScenario) -> list[Call]:
@@ -128,7 +141,7 @@ class Stage:
             raise Unplayable("a call is an error", " ".join(result.text.split())[:200])
         if holds_secret(result.text):
             raise Unplayable("a result holds what looks like a password or key")
-        if says_nothing(result.text):
+        if name in self._reading and says_nothing(result.text):
             raise Unplayable("a call found nothing", call.tool)
         return Outcome(name, arguments, result.text, read_answer(result.text, arguments))
 
@@ -157,7 +170,7 @@ class Stage:
         except ServerFault as fault:
             if not connection.alive:
                 raise
-            raise Unplayable("a call was not answered", str(fault)) from fault
+            raise Unplayable(_NOT_ANSWERED, str(fault)) from fault
 
 
 def agrees(played: Played, scenario: McpScenario) -> bool:
@@ -170,15 +183,19 @@ def agrees(played: Played, scenario: McpScenario) -> bool:
         pairs = list(zip(played.looks, expected, strict=False))
         return 0 < len(expected) == len(pairs) and all(isinstance(e, dict) and look.shows(e) for look, e in pairs)
     if verifier is not None and verifier.kind in ("number", "text"):
-        value, wanted_value = played.steps[-1].answer.value, verifier.expected
-        if isinstance(value, int | float) and isinstance(wanted_value, int | float):
-            return math.isclose(value, wanted_value, rel_tol=1e-9)
-        return isinstance(value, str) and isinstance(wanted_value, str) and value.strip() == wanted_value.strip()
+        last = played.steps[-1]
+        return any(_same(value, verifier.expected) for value in (last.answer.value, *(p.value for p in last.parts)))
     defaults: Any = verifier.options.get("defaults", {}) if verifier else {}
     ordered = verifier is None or verifier.options.get("ordered", True) is not False
     order: Callable[[list[str]], list[str]] = list if ordered else sorted
     made, wanted = (order([_key(call, defaults) for call in calls]) for calls in (played.calls, scenario.reference))
     return made == wanted
+
+
+def _same(value: Any, expected: Any) -> bool:
+    if isinstance(value, int | float) and isinstance(expected, int | float):
+        return math.isclose(value, expected, rel_tol=1e-9)
+    return isinstance(value, str) and isinstance(expected, str) and value.strip() == expected.strip()
 
 
 def lasting(first: Played, second: Played) -> bool:

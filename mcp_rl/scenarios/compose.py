@@ -1,0 +1,154 @@
+"""Scenarios from what was executed: the words of the request, the verifier, and no task twice."""
+
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from mcp_rl.plugins.server import ToolServer
+from mcp_rl.scenario import McpScenario, ServerParams, ToolCall, Verifier
+from mcp_rl.scenarios.answer import SHORT_TEXT, Answer, call_key, is_dated, kept, make_verifier, read_answer
+from mcp_rl.scenarios.chain import Chain, Outcome, lookups, together
+from mcp_rl.scenarios.duplicates import near_key
+from mcp_rl.scenarios.parts import Part
+from mcp_rl.scenarios.recipe import Recipe
+from mcp_rl.scenarios.wording import Wording
+from mcp_rl.toolserver.connection import Tool
+from mcp_rl.toolserver.schema import ToolSchemas
+
+_WORDINGS = 4
+"""Requests at most for one call, where a server has fewer different calls than scenarios are wanted."""
+_PART_SHARE = 0.5
+"""Of results with several parts, how often one of them is asked for."""
+STEPS = ("no-step", "one-step", "two-step", "three-step", "four-step", "five-step")
+
+
+class Composer:
+    """Collects scenarios of one server; what is the same task as an earlier one is not taken."""
+
+    def __init__(
+        self,
+        tools: Sequence[Tool],
+        schemas: ToolSchemas,
+        *,
+        server: ToolServer,
+        params: ServerParams,
+        recipe: Recipe,
+    ) -> None:
+        self._server, self._params, self._recipe = server, params, recipe
+        self._schema_hash = schemas.hash
+        self.random = random.Random(recipe.seed)
+        self.wording = Wording(tools, schemas.to_openai, server.phrases)
+        self._scenarios: dict[str, McpScenario] = {}
+        self._requests: set[str] = set()
+        self._defaults = {tool.name: _defaults(tool) for tool in tools}
+
+    def __len__(self) -> int:
+        return len(self._scenarios)
+
+    @property
+    def scenarios(self) -> list[McpScenario]:
+        return list(self._scenarios.values())
+
+    def add(
+        self,
+        text: str,
+        steps: Sequence[Outcome],
+        verifier: Verifier,
+        *,
+        answer: str | None = None,
+        tags: Sequence[str] = (),
+    ) -> bool:
+        """Take a scenario, unless there is one for the same task. `answer` is what a solution would hear or say."""
+        calls = tuple(ToolCall(tool=step.tool, arguments=step.arguments) for step in steps)
+        scenario = McpScenario(
+            task_description=text,
+            server_params=self._params,
+            server=self._server.name,
+            verifier=verifier,
+            reference=calls,
+            reference_answer=kept(steps[-1].text) if steps and answer is None else answer,
+            seed=self._recipe.seed,
+            tags=tuple(dict.fromkeys([*(call.tool for call in calls), *tags, STEPS[len(calls)]])),
+            schema_hash=self._schema_hash,
+        )
+        key, request = near_key(scenario), text.casefold()
+        if key in self._scenarios or request in self._requests:
+            return False
+        self._scenarios[key] = scenario
+        self._requests.add(request)
+        return True
+
+    def add_chain(self, chain: Chain, answer: Answer, *, ordered: bool = True) -> bool:
+        """Take a task of the chain's calls; `answer` of kind "calls" checks these, any other kind the last answer."""
+        steps = [(outcome.tool, dict(spoken)) for outcome, spoken in zip(chain.outcomes, chain.spoken, strict=True)]
+        text = self.wording.steps(steps, self.random)
+        asked = self._part(chain.outcomes[-1]) if answer.kind == "calls" and ordered else None
+        if asked is not None:
+            answer = read_answer(str(asked.value), {})
+            text = f"{text.rstrip('.')}{'' if text.endswith('?') else '.'} Tell me {asked.phrase} in the result."
+        return self.add(text, chain.outcomes, self.verifier(answer, chain.outcomes, ordered=ordered))
+
+    def _part(self, last: Outcome) -> Part | None:
+        """A part of the last result to ask for, one time in two where there is one that is news."""
+        given = {str(value) for value in last.arguments.values()}
+        news = [part for part in last.parts if str(part.value) not in given and len(str(part.value)) <= SHORT_TEXT]
+        if not news or is_dated(last.text) or self.random.random() >= _PART_SHARE:
+            return None
+        return self.random.choice(news)
+
+    def verifier(self, answer: Answer, steps: Sequence[Outcome], *, ordered: bool = True) -> Verifier:
+        """The verifier of an answer that these calls lead to."""
+        calls = [ToolCall(tool=step.tool, arguments=step.arguments) for step in steps]
+        return make_verifier(answer, calls, self._defaults, ordered=ordered)
+
+    def compose(self, count: int, singles: Sequence[Outcome], chains: Sequence[Chain]) -> None:
+        """At most `count` scenarios more, in the recipe's lengths: chains, then lookups, then unrelated calls together.
+
+        `singles` are in the order in which they are wanted.
+        """
+        most = len(self) + count
+        lengths = self._recipe.lengths(count)
+        for steps in sorted(lengths, reverse=True):
+            if steps > 1:
+                room = min(most - len(self), lengths[steps])
+                self._add_longer(steps, room, singles, [chain for chain in chains if len(chain) == steps])
+        self._add_singles(most, singles)
+
+    def _add_longer(self, steps: int, room: int, singles: Sequence[Outcome], chains: Sequence[Chain]) -> None:
+        least = len(self)
+        found = lookups(singles, self.random) if steps == 2 else iter(())
+
+        def take(several: Iterable[Chain], most: int, *, by_calls: bool, ordered: bool = True) -> None:
+            for chain in several:
+                if len(self) - least >= most:
+                    break
+                answer = Answer("calls", None) if by_calls else chain.outcomes[-1].answer
+                self.add_chain(chain, answer, ordered=ordered)
+
+        take(found, room // 3 if chains else room, by_calls=True)
+        take(chains, room, by_calls=False)
+        take(found, room, by_calls=True)
+        take(together(singles, steps, self.random), room, by_calls=True, ordered=False)
+
+    def _add_singles(self, most: int, singles: Sequence[Outcome]) -> None:
+        # A call that starts a chain is no task of its own, where there are enough others: the fewer scenarios share a
+        # call, the more evenly they can be split.
+        used = {call_key(call.tool, dict(call.arguments)) for s in self.scenarios for call in s.reference}
+        ordered = sorted(singles, key=lambda outcome: outcome.key in used)
+        for wording in range(_WORDINGS):
+            for outcome in ordered:
+                if len(self) >= most:
+                    return
+                if not wording or outcome.arguments or len(singles) < most:
+                    self.add_chain(Chain.of(outcome), outcome.answer)
+
+    def shuffled(self) -> Iterator[McpScenario]:
+        """All that were taken, in random order."""
+        listed = self.scenarios
+        self.random.shuffle(listed)
+        yield from listed
+
+
+def _defaults(tool: Tool) -> dict[str, Any]:
+    properties = tool.input_schema.get("properties") or {}
+    return {n: inner["default"] for n, inner in properties.items() if isinstance(inner, dict) and "default" in inner}

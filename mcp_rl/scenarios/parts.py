@@ -1,0 +1,76 @@
+"""The parts of a JSON result that a request can speak of: "the id of the first of the notes in that result"."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from mcp_rl.scenarios.wording import words_of
+
+Path = tuple[str | int, ...]
+_DEEPEST = 4
+_LONGEST = 80
+"""Characters of a text that is still passed on as an argument."""
+_ORDINALS = ("first", "second", "third")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A text or number inside a result: where it is, and how a person would name it."""
+
+    path: Path
+    value: str | int | float
+    phrase: str
+    """Words that lack only "in …" and the result."""
+
+    @property
+    def key(self) -> str:
+        """The words of the name that it stands under."""
+        return words_of(str(next((part for part in reversed(self.path) if isinstance(part, str)), "")))
+
+
+def parts_of(text: str) -> list[Part]:
+    """The parts of a JSON object or list; none where the text is something else, or too deep."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return []
+    return list(_parts(value, ())) if isinstance(value, dict | list) else []
+
+
+def fits(part: Part, parameter: str) -> bool:
+    """Whether a parameter of this name wants such a part: `note_id` takes what stands under `id` or `noteId`."""
+    wanted = words_of(parameter)
+    names = {wanted, wanted.split(" ")[-1]}
+    return bool(part.key) and (part.key in names or part.key.removesuffix("s") in names)
+
+
+def _parts(value: Any, path: Path) -> Iterator[Part]:
+    if len(path) > _DEEPEST:
+        return
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _parts(inner, (*path, name))
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            if index < len(_ORDINALS):
+                yield from _parts(inner, (*path, index))
+    elif isinstance(path[-1], str) and _is_short(value):
+        yield Part(path, value, _phrase(path))
+
+
+def _is_short(value: Any) -> bool:
+    scalar = isinstance(value, str | int | float) and not isinstance(value, bool)
+    return scalar and 0 < len(str(value).strip()) <= _LONGEST
+
+
+def _phrase(path: Path) -> str:
+    words = f"the {words_of(str(path[-1]))}"
+    for position in range(len(path) - 2, -1, -1):
+        part = path[position]
+        if isinstance(part, int):
+            listed = path[position - 1] if position and isinstance(path[position - 1], str) else None
+            words += f" of the {_ORDINALS[part]} " + (f"of the {words_of(str(listed))}" if listed else "entry")
+        elif not (position + 1 < len(path) and isinstance(path[position + 1], int)):
+            words += f" of the {words_of(part)}"
+    return words

@@ -1,0 +1,327 @@
+"""Tasks that change a state: sequences of calls from the state that an episode begins in, and what it is to end in.
+
+Each proposal is played on its own lease, then reading calls look at what became of it. A look tells something where it
+differs from the same look at the beginning; and what is played a second time, after the clock has moved on, must come
+to the same. Such looks are what the verifier of kind "state" expects. No step is there for show: with any of the
+changing calls left out, the looks say something else.
+"""
+
+import json
+import random
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+
+from mcp_rl.plugins.server import ToolServer
+from mcp_rl.scenario import ServerParams, Verifier
+from mcp_rl.scenarios.answer import Answer, call_key, is_dated, read_answer
+from mcp_rl.scenarios.author_forms import Call
+from mcp_rl.scenarios.chain import Chain
+from mcp_rl.scenarios.compose import Composer
+from mcp_rl.scenarios.parts import Part, fits, parts_of
+from mcp_rl.scenarios.probe import CLOCK_TICK, DRY_WAVES, Probe
+from mcp_rl.scenarios.sample import Sampler
+from mcp_rl.scenarios.stage import Look, Play, Played, Stage, Unplayable
+from mcp_rl.scenarios.wording import Spoken
+from mcp_rl.toolserver.connection import Tool
+from mcp_rl.toolserver.pool import Session, Sessions
+
+_WAVE = 8
+"""Proposals for one tool, or of one length, in one wave."""
+_MOST_LOOKS = 6
+"""Of one task, before it is known which of them tell something."""
+_KEPT_LOOKS = 3
+_LINKED, _COPIED = 0.8, 0.3
+"""How often a value that an earlier call gave is taken, where there is one that fits: for what things are looked up by,
+such as ids, and for everything else."""
+_READS_LAST = 0.3
+"""Share of the longer tasks that end with a question about the new state."""
+_TRIES = 12
+_ORDINALS = ("first", "second", "third", "fourth", "fifth")
+
+
+@dataclass(frozen=True)
+class _Move:
+    """One call of a proposal, with `<result N.path>` for values that earlier calls give."""
+
+    tool: str
+    arguments: dict[str, Any]
+    spoken: dict[str, Any]
+    choices: tuple[tuple[str, str], ...] = ()
+
+
+Proposal = tuple[_Move, ...]
+
+
+@dataclass(frozen=True)
+class _Draft:
+    """A proposal that was played and made a difference."""
+
+    proposal: Proposal
+    played: Played
+    looks: tuple[Look, ...]
+    """Those that tell it; none where the answer does."""
+    answer: Answer | None = None
+    """Of a last call that reads the new state."""
+
+
+class Walks:
+    """Makes tasks that change something, on a server where every episode has a state of its own."""
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        session: Session,
+        server: ToolServer,
+        params: ServerParams,
+        probe: Probe,
+        changing: Sequence[Tool],
+        seed: int,
+    ) -> None:
+        self._stage = Stage(sessions, session, server, params)
+        self._names = session.schemas.to_openai
+        self._probe, self._random = probe, random.Random(f"{seed}:walks")
+        self._changing = {tool.name: tool for tool in changing}
+        self._reading = {tool.name: tool for tool in probe.tools if probe.progress[tool.name].outcomes}
+        own = server.argument_samplers
+        self._samplers = {
+            tool.name: Sampler(tool.name, tool.input_schema, probe.pool, own.get(tool.name)) for tool in changing
+        }
+        self._samplers |= {name: probe.progress[name].sampler for name in self._reading}
+        self._shapes: dict[str, list[Part]] = {
+            name: max((outcome.parts for outcome in probe.progress[name].outcomes), key=len) for name in self._reading
+        }
+        self._handles = {name for tool in self._reading.values() for name in tool.input_schema.get("required") or ()}
+        """Names of parameters by which reading calls find things."""
+        self._before: dict[str, Look] = {}
+        """What reading calls say at the beginning of an episode."""
+        self._seen: set[str] = set()
+
+    async def compose(self, composer: Composer, lengths: Counter[int]) -> None:
+        """Add tasks to the composer, as many of each length as are wanted, or as can be found."""
+        drafts: list[_Draft] = []
+        for steps in sorted(lengths):
+            drafts += await self._drafts(steps, lengths[steps])
+        await anyio.sleep(CLOCK_TICK if drafts else 0)
+        again = await self._stage.play_all([self._play(draft.proposal, draft.looks) for draft in drafts])
+        for draft, second in zip(drafts, again, strict=True):
+            if isinstance(second, Unplayable) or (lasting := _lasting(draft, second)) is None:
+                continue
+            self._add(composer, draft, lasting)
+
+    def _add(self, composer: Composer, draft: _Draft, looks: tuple[Look, ...]) -> None:
+        steps = draft.played.steps
+        chain = Chain(steps, tuple(move.spoken for move in draft.proposal))
+        if draft.answer is not None:
+            composer.add_chain(chain, draft.answer)
+            return
+        calls = [(step.tool, dict(spoken)) for step, spoken in zip(steps, chain.spoken, strict=True)]
+        verifier = Verifier(kind="state", expected=[look.as_expected() for look in looks])
+        text = composer.wording.steps(calls, composer.random, questions=False)
+        composer.add(text, steps, verifier, tags=("changes",))
+
+    async def _drafts(self, steps: int, count: int) -> list[_Draft]:
+        """At most `count` drafts of this length, the tools that change something in turn."""
+        found: list[_Draft] = []
+        dry = 0
+        while len(found) < count and dry < DRY_WAVES:
+            proposals = list(self._proposals(steps, 2 * (count - len(found))))
+            drafts = await self._wave(proposals)
+            dry = 0 if drafts else dry + 1
+            found += drafts
+        return found[:count]
+
+    def _proposals(self, steps: int, count: int) -> Iterator[Proposal]:
+        tools = list(self._changing)
+        wave = min(_WAVE * len(tools), max(count, len(tools)))
+        for number in range(wave):
+            for _ in range(_TRIES):
+                proposal = self._proposal(steps, tools[number % len(tools)])
+                key = " ; ".join(call_key(move.tool, move.arguments) for move in proposal or ())
+                if proposal and key not in self._seen:
+                    self._seen.add(key)
+                    yield proposal
+                    break
+
+    def _proposal(self, steps: int, tool: str) -> Proposal | None:
+        """A walk of this many calls that calls `tool`; None where a reading call of it would be for nothing."""
+        tools = [tool, *(self._random.choice(list(self._changing)) for _ in range(steps - 1))]
+        self._random.shuffle(tools)
+        asks = steps > 1 and bool(self._reading) and self._random.random() < _READS_LAST
+        if asks:
+            tools.remove(next(other for other in reversed(tools) if other != tool or tools.count(tool) > 1))
+            tools.append(self._random.choice(list(self._reading)))
+        looks_up = len(tools) > (2 if asks else 1) and bool(self._reading) and self._random.random() < _READS_LAST
+        if looks_up:
+            at = next((i for i, other in enumerate(tools[:-1]) if other != tool or tools.count(tool) > 1), None)
+            looks_up = at is not None
+            if at is not None:
+                tools.pop(at)
+                tools.insert(0, self._random.choice(list(self._reading)))
+        moves: list[_Move] = []
+        for name in tools:
+            move = self._move(name, moves)
+            if move is None:
+                return None
+            moves.append(move)
+        linked = any("<result 1." in json.dumps(move.arguments) for move in moves[1:])
+        return None if looks_up and not linked else tuple(moves)
+
+    def _move(self, name: str, earlier: Sequence[_Move]) -> _Move | None:
+        draw = self._samplers[name].draw(self._random)
+        if draw is None:
+            return None
+        arguments, spoken = dict(draw.arguments), dict(draw.arguments)
+        choices = [(slot, source) for slot, source in draw.choices]
+        for parameter, value in draw.arguments.items():
+            fitting = list(self._values(parameter, value, earlier))
+            if fitting and self._random.random() < (_LINKED if parameter in self._handles else _COPIED):
+                arguments[parameter], spoken[parameter] = self._random.choice(fitting)
+                choices = [choice for choice in choices if choice[0] != f"{name}.{parameter}"]
+        return _Move(name, arguments, spoken, tuple(choices))
+
+    def _values(self, parameter: str, value: Any, earlier: Sequence[_Move]) -> Iterator[tuple[Any, Any]]:
+        """What earlier calls were given or will give that fits a parameter: the argument, and how to speak of it."""
+        for number, move in enumerate(earlier, 1):
+            result = "that result" if number == len(earlier) else f"the result of the {_ORDINALS[number - 1]} step"
+            for part in self._shapes.get(move.tool, ()):
+                if fits(part, parameter) and type(part.value) is type(value):
+                    yield _placeholder(number, part), Spoken(f"{part.phrase} in {result}")
+            same = move.arguments.get(parameter)
+            if parameter in self._handles and type(same) is type(value) and not _is_placeholder(same):
+                yield same, same
+
+    # Playing
+
+    async def _wave(self, proposals: Sequence[Proposal]) -> list[_Draft]:
+        results = await self._stage.play_all([self._play(p, tuple(self._looks(p))) for p in proposals])
+        played: list[tuple[Proposal, Played]] = []
+        for proposal, result in zip(proposals, results, strict=True):
+            if len(proposal) == 1:
+                self._learn(proposal[0], result)
+            if not isinstance(result, Unplayable):
+                played.append((proposal, result))
+        await self._look_before([look for _, one in played for look in self._wanted_looks(one)])
+        drafts = [draft for proposal, one in played if (draft := self._draft(proposal, one)) is not None]
+        return await self._without_idle_steps(drafts)
+
+    async def _without_idle_steps(self, drafts: Sequence[_Draft]) -> list[_Draft]:
+        """Those that come to something else where any of their changing calls is left out."""
+        shorter = [
+            (index, step)
+            for index, draft in enumerate(drafts)
+            for step, call in enumerate(draft.played.calls)
+            if len(draft.proposal) > 1 and call.tool in self._changing
+        ]
+        plays = [self._play_without(drafts[index], step) for index, step in shorter]
+        idle = {
+            index
+            for (index, _), without in zip(shorter, await self._stage.play_all(plays), strict=True)
+            if not isinstance(without, Unplayable) and _comes_to_the_same(drafts[index], without)
+        }
+        return [draft for index, draft in enumerate(drafts) if index not in idle]
+
+    def _play_without(self, draft: _Draft, step: int) -> Play:
+        moves = [
+            _Move(call.tool, dict(call.arguments), {}) for index, call in enumerate(draft.played.calls) if index != step
+        ]
+        return self._play(moves, draft.looks)
+
+    def _learn(self, move: _Move, result: Played | Unplayable) -> None:
+        self._probe.pool.credit(list(move.choices), not isinstance(result, Unplayable))
+        if isinstance(result, Unplayable):
+            self._probe.pool.observe_error(move.tool, move.arguments, str(result))
+            return
+        parts = parts_of(result.steps[0].text)
+        if len(parts) > len(self._shapes.get(move.tool, ())):
+            self._shapes[move.tool] = parts
+
+    def _play(self, proposal: Sequence[_Move], looks: Sequence[Look]) -> Play:
+        calls = [Call(tool=self._names[m.tool], arguments=json.dumps(m.arguments)) for m in proposal]
+        checks = [Call(tool=self._names[look.tool], arguments=json.dumps(look.arguments)) for look in looks]
+        return calls, checks, None
+
+    def _looks(self, proposal: Proposal) -> Iterator[Look]:
+        """Reading calls that may tell what the proposal did; their results are still to come."""
+        made: dict[str, Look] = {}
+        for name, tool in self._reading.items():
+            required = tool.input_schema.get("required") or []
+            if not required:
+                made.setdefault(call_key(name, {}), Look(name, {}, "", False))
+            elif len(required) == 1:
+                for value in self._told(required[0], proposal):
+                    arguments = {required[0]: value}
+                    made.setdefault(call_key(name, arguments), Look(name, arguments, "", False))
+        # Looks at everything first: they tell what else was changed.
+        yield from sorted(made.values(), key=lambda look: bool(look.arguments))[:_MOST_LOOKS]
+
+    def _told(self, parameter: str, proposal: Proposal) -> Iterator[Any]:
+        for number, move in enumerate(proposal, 1):
+            for name, value in move.arguments.items():
+                if fits(Part((name,), "", ""), parameter) and isinstance(value, str | int | float):
+                    yield value
+            if move.tool in self._changing:
+                for part in self._shapes.get(move.tool, ()):
+                    if fits(part, parameter):
+                        yield _placeholder(number, part)
+
+    def _wanted_looks(self, played: Played) -> Iterator[Look]:
+        yield from played.looks
+        last = played.steps[-1]
+        if last.tool in self._reading:
+            yield Look(last.tool, last.arguments, last.text, False)
+
+    async def _look_before(self, looks: Sequence[Look]) -> None:
+        """See that it is known what these looks say at the beginning."""
+        by_key = {call_key(look.tool, look.arguments): look for look in looks}
+        new = [(key, look) for key, look in by_key.items() if key not in self._before]
+        batches = [new[start : start + _MOST_LOOKS] for start in range(0, len(new), _MOST_LOOKS)]
+        seen = await self._stage.play_all([self._play((), [look for _, look in batch]) for batch in batches])
+        for batch, played in zip(batches, seen, strict=True):
+            if not isinstance(played, Unplayable):
+                self._before.update(zip((key for key, _ in batch), played.looks, strict=True))
+
+    def _draft(self, proposal: Proposal, played: Played) -> _Draft | None:
+        if proposal[-1].tool in self._reading:
+            last = played.steps[-1]
+            before = self._before.get(last.key)
+            answer = read_answer(last.text, last.arguments)
+            if before is None or answer.value is None or is_dated(last.text):
+                return None
+            changed = before.is_error or read_answer(before.text, last.arguments).value != answer.value
+            return _Draft(proposal, played, (), answer) if changed else None
+        looks = {call_key(look.tool, look.arguments): look for look in played.looks if self._tells(look)}
+        return _Draft(proposal, played, tuple(looks.values())[:_KEPT_LOOKS]) if looks else None
+
+    def _tells(self, look: Look) -> bool:
+        before = self._before.get(call_key(look.tool, look.arguments))
+        differs = before is not None and (before.text, before.is_error) != (look.text, look.is_error)
+        return differs and not is_dated(look.text)
+
+
+def _comes_to_the_same(draft: _Draft, other: Played) -> bool:
+    """Whether other calls end with what the draft's verifier would accept."""
+    if draft.answer is None:
+        return other.looks == draft.looks
+    return read_answer(other.steps[-1].text, other.steps[-1].arguments).value == draft.answer.value
+
+
+def _lasting(draft: _Draft, second: Played) -> tuple[Look, ...] | None:
+    """The looks that say the same again; None where the task does not come to the same."""
+    if draft.played.calls != second.calls:
+        return None
+    if draft.answer is not None:
+        return () if draft.played.steps[-1].text == second.steps[-1].text else None
+    return tuple(look for look, again in zip(draft.looks, second.looks, strict=True) if look == again) or None
+
+
+def _placeholder(number: int, part: Part) -> str:
+    return f"<result {number}.{'.'.join(map(str, part.path))}>"
+
+
+def _is_placeholder(value: Any) -> bool:
+    return isinstance(value, str) and re.match(r"<result \d", value) is not None
