@@ -74,6 +74,19 @@ class RolloutConfig(_Section):
     """Share of rollouts that may fault before a step stops."""
 
 
+class CurriculumConfig(_Section):
+    """Which scenarios come again, by how the policy did on them the last time."""
+
+    solved_at: float = Field(default=1.0, gt=0, le=1)
+    """Pass rate from which a scenario counts as solved: such a group is all alike."""
+    too_hard_at: float = Field(default=0.0, ge=0, lt=1)
+    """Pass rate up to which a scenario counts as too hard: such a group is all alike."""
+    solved_share: float = Field(default=0.25, ge=0, le=1)
+    """Share of the solved ones that an epoch plays again: what was forgotten is noticed, at a quarter of the cost."""
+    too_hard_share: float = Field(default=1.0, ge=0, le=1)
+    """Share of the too hard ones that an epoch plays again: all, their first success is what there is to learn."""
+
+
 class LoraConfig(_Section):
     """The adapter that is trained; the base stays as it is."""
 
@@ -235,6 +248,8 @@ class RunConfig(_Section):
     """The tasks."""
     rollout: RolloutConfig = RolloutConfig()
     """The episodes."""
+    curriculum: CurriculumConfig = CurriculumConfig()
+    """The order of the tasks."""
     train: TrainConfig = TrainConfig()
     """The update."""
     judge: JudgeConfig = JudgeConfig()
@@ -336,6 +351,7 @@ def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 def _contradictions(config: RunConfig) -> Iterator[str]:
     judge, scenarios, train, rollout = config.judge, config.scenarios, config.train, config.rollout
+    pools = config.curriculum
     for name in ("base_url", "panel", "rubric", "rubric_file", "max_cost", "price"):
         if getattr(judge, name) and not judge.model:
             yield f"judge.{name} is set but judge.model is not: name the judge's model too"
@@ -357,6 +373,11 @@ def _contradictions(config: RunConfig) -> Iterator[str]:
         yield "scenarios.file and scenarios.count are both set: a file already says how many scenarios there are"
     if not scenarios.file and scenarios.val >= scenarios.count:
         yield f"scenarios.val = {scenarios.val} leaves nothing to train on out of scenarios.count = {scenarios.count}"
+    if pools.too_hard_at >= pools.solved_at:
+        yield (
+            f"curriculum.too_hard_at = {pools.too_hard_at:g} is not below curriculum.solved_at = {pools.solved_at:g}: "
+            "a scenario would be too hard and solved at once"
+        )
     if train.minibatches > rollout.groups_per_step * rollout.group_size:
         yield f"train.minibatches = {train.minibatches} is more than the rollouts of a step"
     if rollout.max_turn_tokens > rollout.max_tokens:

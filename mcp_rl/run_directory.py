@@ -167,6 +167,10 @@ class RunDirectory:
     def save_scenarios(self, split: str, scenarios: Iterable[McpScenario]) -> None:
         self._write(self.path / f"{split}.jsonl", scenario_lines(scenarios))
 
+    def save_lines(self, name: str, lines: Iterable[BaseModel]) -> None:
+        """A file of JSON Lines beside the state."""
+        self._write(self.path / name, "".join(line.model_dump_json() + "\n" for line in lines))
+
     def scenarios(self, split: str) -> list[McpScenario] | None:
         """The run's own scenarios of a split; None where none were saved yet."""
         path = self.path / f"{split}.jsonl"

@@ -16,6 +16,7 @@ from mcp_rl.scenarios.foreign import read_scenario_file
 from mcp_rl.scenarios.recipe import Recipe
 from mcp_rl.scenarios.split import overlap
 from mcp_rl.toolserver.pool import Sessions
+from mcp_rl.training.difficulty import read_difficulty, with_difficulty
 from mcp_rl.training.preparation import divide
 
 
@@ -78,9 +79,12 @@ def _of_file(config: RunConfig, server: ToolServer) -> Chosen:
     if not kept:
         raise ScenarioError(f"All {len(every)} scenarios in {path} are marked for training; give some to test with.")
     rest = f", those {len(every) - len(kept)} marked for training left out" if len(kept) < len(every) else ""
-    return Chosen(kept, f"from {path}{rest}")
+    return Chosen(with_difficulty(kept, read_difficulty(path.parent)), f"from {path}{rest}")
 
 
 def _held_out(model: ModelSpec) -> Chosen | None:
     val = model.run.scenarios("val") if model.run else None
-    return Chosen(val, f"held out by the run {model.label.partition('@')[0]}") if val else None
+    if model.run is None or not val:
+        return None
+    val = with_difficulty(val, read_difficulty(model.run.path))
+    return Chosen(val, f"held out by the run {model.label.partition('@')[0]}")

@@ -25,6 +25,7 @@ from mcp_rl.run_directory import RunDirectory, RunState, StepProgress
 from mcp_rl.scenario import McpScenario
 from mcp_rl.tracking.progress import Progress, RolloutBar
 from mcp_rl.training.curriculum import Curriculum
+from mcp_rl.training.difficulty import DIFFICULTY, measured_difficulty
 from mcp_rl.trajectory import StopReason, Trajectory, TrajectoryGroup
 
 _SHOWN = {
@@ -58,7 +59,7 @@ class Trainer:
     def __post_init__(self) -> None:
         self.step = self.state.step
         self.done = self.state.progress.model_copy(deep=True)
-        self.curriculum = Curriculum(self.train, self.config.seed, self.done.curriculum or None)
+        self.curriculum = Curriculum(self.train, self.config.seed, self.done.curriculum or None, self.config.curriculum)
         self._metrics: dict[str, float] = {}
         self._started = time.monotonic() - self.done.seconds
 
@@ -85,6 +86,8 @@ class Trainer:
             self.state.after = result.model_dump(mode="json")
         self.state.after_step = self.step
         self._save_state()
+        pools = ", ".join(f"{count} {pool.value.replace('_', ' ')}" for pool, count in self.curriculum.pools().items())
+        self.progress.say(f"Training scenarios now: {pools}.")
 
     async def take_steps(self) -> None:
         """All steps that are left. The last whole one is kept whatever ends this."""
@@ -115,6 +118,8 @@ class Trainer:
     def _save_state(self) -> None:
         self.state.progress.seconds = self.seconds
         self.run.save_state(self.state)
+        kept = Curriculum(self.train, self.config.seed, self.state.progress.curriculum or None, self.config.curriculum)
+        self.run.save_lines(DIFFICULTY, measured_difficulty(kept, self.train, self.state.before))
 
     async def _take_step(self) -> None:
         began = time.monotonic()
@@ -124,7 +129,8 @@ class Trainer:
             result = await self.backend.train(self.model, groups, self.config.train, save=False)
             self._account(groups, result.metrics)
             times = {"rollout_seconds": rollout_seconds, "step_seconds": time.monotonic() - began}
-            self._metrics = {**_means(groups), **self.scoring.take_metrics(), **result.metrics, **times}
+            pools = {f"pool_{pool.value}": float(count) for pool, count in self.curriculum.pools().items()}
+            self._metrics = {**_means(groups), **pools, **self.scoring.take_metrics(), **result.metrics, **times}
             self.run.save_trajectories("train", result.step, groups)
             self.run.append_history({"step": result.step, "split": "train", **self._metrics})
             self.step = result.step
@@ -144,7 +150,7 @@ class Trainer:
                 on_rollout=bar.finished,
             )
         check_prompts([s.id for s in scenarios], [group.scenario.id for group in groups])
-        self.curriculum.learned(groups)
+        self.curriculum.learned(groups, step)
         return groups
 
     @property
@@ -221,6 +227,7 @@ def _means(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
     metrics = group_metrics(groups)
     return metrics | {
         "groups_useful": float(sum(group.has_variance for group in groups)),
+        "groups_useful_share": sum(group.has_variance for group in groups) / max(1, len(groups)),
         "sampled_tokens_mean": metrics["sampled_tokens"] / max(1.0, metrics["rollouts"]),
         "faults": float(sum(_faults(group) for group in groups)),
     }
