@@ -98,6 +98,9 @@ class Generated:
         return {
             "scenarios": len(scenarios),
             "verified": sum(s.verifier is not None for s in scenarios),
+            "solved": sum(s.verifier is not None and bool(s.reference) for s in scenarios),
+            "unsolvable": sum("unsolvable" in s.tags for s in scenarios),
+            "without_tools": sum("no-tool" in s.tags for s in scenarios),
             "splits": dict(Counter(s.split or "none" for s in scenarios)),
             "tools": dict(Counter(tool for s in scenarios for tool in sorted({call.tool for call in s.reference}))),
             "steps": dict(sorted(Counter(len(s.reference) for s in scenarios).items())),

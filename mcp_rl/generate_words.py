@@ -14,8 +14,14 @@ def lines(generated: Generated, out: object) -> Iterator[str]:
     """One line for each thing worth knowing; the first says what is where."""
     counts = generated.summary()
     unverified = counts["scenarios"] - counts["verified"]
-    solved = f"{counts['verified']} scenarios, each solved on the live server, are in {out}"
-    yield f"{solved}, and {unverified} for a judge only." if unverified else f"{solved}."
+    kinds = [
+        (counts["solved"], "solved on the live server"),
+        (counts["unsolvable"], "that cannot be done"),
+        (counts["without_tools"], "that need no tool"),
+        (unverified, "for a judge only"),
+    ]
+    spread = ", ".join(f"{number} {kind}" for number, kind in kinds if number)
+    yield f"{counts['scenarios']} scenarios are in {out}: {spread}."
     calls = ", ".join(f"{number} with {steps}" for steps, number in counts["steps"].items())
     yield f"  calls: {calls}; verifiers: {_counted(counts['verifiers'])}"
     if set(counts["splits"]) != {"none"}:

@@ -101,7 +101,9 @@ class Chains:
     def _by_answer(self, chain: Chain, last: Outcome, random: random.Random) -> Link | None:
         value = last.answer.value
         if isinstance(value, str):
-            slots = self._textual
+            # A tool that takes any text gives it back in some form; to do so twice is no task.
+            tools = {outcome.tool for outcome in chain.outcomes}
+            slots = [slot for slot in self._textual if len(chain) == 1 or slot[0] not in tools]
         elif value is not None and readable(value):
             slots = self._numeric
         else:

@@ -43,11 +43,12 @@ async def explore(sessions: Sessions, *, server: ToolServer, params: ServerParam
         # Whether a clock is caught out early or late is chance. Starting again without that tool is not.
         dropped |= probe.unfit
     composer = Composer(session.connection.tools, session.schemas, server=server, params=params, recipe=recipe)
+    singles = probe.spread(len(probe.outcomes))
+    composer.compose(wanted, singles, chains)
     if changing:
         walks = Walks(sessions, session, server, params, probe, changing, recipe.seed)
-        await walks.compose(composer, recipe.lengths(recipe.solvable - wanted))
-    outcomes = probe.outcomes
-    composer.compose(recipe.solvable - len(composer), probe.spread(len(outcomes)), chains)
+        await walks.compose(composer, recipe.lengths(recipe.solvable - len(composer)))
+        composer.compose(recipe.solvable - len(composer), singles, chains)  # where they came to less
     if not len(composer):
         raise ScenarioError(_why_nothing(server, dropped))
     add_unsolvable(composer, errors, session.connection.tools, round(recipe.count * recipe.unsolvable))

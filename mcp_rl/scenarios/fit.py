@@ -41,6 +41,18 @@ def check_fit(scenarios: Sequence[McpScenario], name: str, schemas: ToolSchemas)
         )
 
 
+def short_of_turns(scenarios: Sequence[McpScenario], max_turns: int) -> str | None:
+    """A sentence where solutions have more calls than there are turns for, one call in a turn and an answer."""
+    long = [s for s in scenarios if len(s.reference) + 1 > min(max_turns, s.max_turns)]
+    if not long:
+        return None
+    longest = max(len(s.reference) for s in long)
+    return (
+        f"{len(long)} of {len(scenarios)} scenarios have solutions of up to {longest} calls, and an episode has "
+        f"{max_turns} turns: only calls made together can solve them; rollout.max_turns={longest + 2} leaves room."
+    )
+
+
 def _tools(scenario: McpScenario) -> set[str]:
     """The tools that a scenario's reference and verifier call."""
     verifier = scenario.verifier

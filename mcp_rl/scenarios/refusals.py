@@ -20,8 +20,9 @@ from mcp_rl.toolserver.connection import Tool
 _REFUSED_SHARE = 0.6
 """Of the unsolvable tasks, those that the server refused; the others ask for a tool that it does not have."""
 _WORLD = re.compile(
-    r"(?i)time[d ]?-?out|rate.?limit|too many requests|network|connect|unreachable|refused|\bE[A-Z]{4,}\b|\b[45]\d\d\b"
-    r"|unauthori[sz]ed|api.?key|credential|not configured|unavailable|try again|internal error|not support"
+    r"(?i)timed?[ -]?out|rate.?limit|too many requests|network|connection|unreachable|unauthori[sz]ed|api.?key"
+    r"|credential|not configured|unavailable|try again|internal error|\b(?:http|status|code)\W*[45]\d\d\b"
+    r"|(?-i:\bE[A-Z]{5,}\b)"
 )
 """Errors that say more about the world on that day than about the task."""
 _MISSING = (
