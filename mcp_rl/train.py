@@ -26,6 +26,7 @@ from mcp_rl.plugins.server import ToolServer, resolve_server
 from mcp_rl.rewards.ledger import Ledger
 from mcp_rl.rewards.scoring import CALLS, Scoring
 from mcp_rl.run_directory import RunDirectory, RunState, StepProgress, open_run
+from mcp_rl.scenarios.fit import short_of_turns
 from mcp_rl.threads import prepare_torch_threads
 from mcp_rl.toolserver.connection import Deadlines
 from mcp_rl.toolserver.pool import Session, Sessions
@@ -113,6 +114,8 @@ async def _prepared(setting: _Setting) -> AsyncIterator["Trainer"]:
         run.check(identity)
         train, val = await prepare_scenarios(run, config, setting.server, params, sessions)
         progress.say(f"Scenarios: {len(train)} to train on, {len(val)} held out (train.jsonl, val.jsonl).")
+        if warning := short_of_turns([*train, *val], config.rollout.max_turns):
+            progress.say(warning)
         scoring = Scoring(
             config.judge,
             setting.plugins.verifiers,

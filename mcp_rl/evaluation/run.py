@@ -35,7 +35,7 @@ from mcp_rl.plugins.manager import Plugins, load_plugins
 from mcp_rl.plugins.server import ToolServer, resolve_server
 from mcp_rl.rewards.scoring import Scoring, check_rewards
 from mcp_rl.scenario import scenario_lines
-from mcp_rl.scenarios.fit import check_fit
+from mcp_rl.scenarios.fit import check_fit, short_of_turns
 from mcp_rl.threads import prepare_torch_threads
 from mcp_rl.toolserver.connection import Deadlines
 from mcp_rl.toolserver.pool import Session, Sessions
@@ -127,6 +127,8 @@ async def run_evaluation(job: EvaluationJob, console: Console) -> EvaluationRepo
         bench = Bench(config, sessions, job.server.params(config.transport), limits, scoring)
         with progress:
             progress.say(f"{job.server.name}: {len(chosen.scenarios)} scenarios, {chosen.origin}.")
+            if warning := short_of_turns(chosen.scenarios, config.rollout.max_turns):
+                progress.say(warning)
             reports, played = await _all_played(job, bench, chosen, folder, progress)
             judged = await _side_by_side(scoring, played)
     found = EvaluationReport(
