@@ -187,8 +187,8 @@ def _marked(scenarios: list[McpScenario], order: Order) -> list[McpScenario]:
     rest = [s for s in scenarios if s.id not in marked and not overlap([s], [s], by=order.split_by) & theirs]
     for name, share in (("test", order.test), ("val", order.val)):
         if share:
-            wanted = max(1, round(share * len(scenarios)))
-            rest, chosen = split(rest, val_count=wanted, seed=order.recipe.seed, by=order.split_by)
+            of_rest = min(1.0, share * len(scenarios) / max(1, len(rest)))
+            rest, chosen = split(rest, val_share=of_rest, seed=order.recipe.seed, by=order.split_by)
             marked.update({s.id: s.model_copy(update={"split": name}) for s in chosen})
     marked.update({s.id: s.model_copy(update={"split": "train"}) for s in rest})
     return [marked[s.id] for s in scenarios if s.id in marked]

@@ -13,6 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations, zip_longest
 from typing import Any
 
 from mcp_rl.scenarios.answer import Answer, call_key
@@ -158,11 +159,15 @@ def lookups(outcomes: Sequence[Outcome], random: random.Random) -> Iterator[Chai
         yield Chain.of(first, second)
 
 
-def together(outcomes: Sequence[Outcome], steps: int, random: random.Random) -> Iterator[Chain]:
-    """Unrelated calls, `steps` at a time, each call used once."""
-    order = random.sample(outcomes, len(outcomes))
-    for start in range(0, len(order) - steps + 1, steps):
-        yield Chain.of(*order[start : start + steps])
+def together(blocks: Sequence[Sequence[Outcome]], steps: int, random: random.Random) -> Iterator[Chain]:
+    """Unrelated calls, `steps` at a time. All of a chain come from one block, so what shares a call stays small."""
+    queues = [list(combinations(block, steps)) for block in blocks]
+    for queue in queues:
+        random.shuffle(queue)
+    for round_of_blocks in zip_longest(*queues):
+        for calls in round_of_blocks:
+            if calls is not None:
+                yield Chain.of(*random.sample(calls, steps))
 
 
 def _in_turn(

@@ -4,6 +4,7 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from mcp_rl.config import MOST_STEPS
 from mcp_rl.plugins.server import ToolServer
 from mcp_rl.scenario import McpScenario, ServerParams, ToolCall, Verifier
 from mcp_rl.scenarios.answer import SHORT_TEXT, Answer, call_key, is_dated, kept, make_verifier, read_answer
@@ -108,15 +109,20 @@ class Composer:
         """
         most = len(self) + count
         lengths = self._recipe.lengths(count)
+        shuffled = self.random.sample(singles, len(singles))
+        blocks = [shuffled[start : start + MOST_STEPS] for start in range(0, len(shuffled), MOST_STEPS)]
         for steps in sorted(lengths, reverse=True):
             if steps > 1:
                 room = min(most - len(self), lengths[steps])
-                self._add_longer(steps, room, singles, [chain for chain in chains if len(chain) == steps])
+                found = lookups(singles, self.random) if steps == 2 else iter(())
+                value_chains = [chain for chain in chains if len(chain) == steps]
+                self._add_longer(room, found, value_chains, together(blocks, steps, self.random))
         self._add_singles(most, singles)
 
-    def _add_longer(self, steps: int, room: int, singles: Sequence[Outcome], chains: Sequence[Chain]) -> None:
+    def _add_longer(
+        self, room: int, found: Iterator[Chain], chains: Sequence[Chain], unrelated: Iterator[Chain]
+    ) -> None:
         least = len(self)
-        found = lookups(singles, self.random) if steps == 2 else iter(())
 
         def take(several: Iterable[Chain], most: int, *, by_calls: bool, ordered: bool = True) -> None:
             for chain in several:
@@ -128,7 +134,7 @@ class Composer:
         take(found, room // 3 if chains else room, by_calls=True)
         take(chains, room, by_calls=False)
         take(found, room, by_calls=True)
-        take(together(singles, steps, self.random), room, by_calls=True, ordered=False)
+        take(unrelated, room, by_calls=True, ordered=False)
 
     def _add_singles(self, most: int, singles: Sequence[Outcome]) -> None:
         # A call that starts a chain is no task of its own, where there are enough others: the fewer scenarios share a
