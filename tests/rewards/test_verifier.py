@@ -90,7 +90,9 @@ def test_tolerance_is_relative_and_can_be_set() -> None:
 def test_an_answer_without_a_successful_tool_call_is_wrong(kind: str) -> None:
     for calls in ([], [call(is_error=True)], [call(sent=False)]):
         assert success(trajectory("7", *calls), scenario(kind, 7 if kind == "number" else "7")) is False
-    assert success(trajectory("7"), scenario(kind, 7 if kind == "number" else "7", require_tool=False)) is True
+    free = scenario(kind, 7 if kind == "number" else "7", require_tool=False, max_calls=0)
+    assert success(trajectory("7"), free) is True
+    assert success(trajectory("7", call("add")), free) is False
 
 
 @pytest.mark.parametrize("stop", [StopReason.MAX_TURNS, StopReason.MAX_TOKENS, StopReason.CONTEXT_FULL])

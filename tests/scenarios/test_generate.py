@@ -8,6 +8,7 @@ from chat_server import Asked, failure, readings, rewrites, serve, tasks
 
 from mcp_rl.cli import main
 from mcp_rl.scenario import read_scenarios
+from mcp_rl.scenarios.answer import scenario_tools
 from mcp_rl.scenarios.split import overlap
 
 CALCULATOR = ["generate", "--server", "mcp_calculator", "--transport", "stdio"]
@@ -44,12 +45,27 @@ def test_a_held_out_tool_is_only_in_the_tests_and_shares_no_call(tmp_path: Path,
     scenarios = read_scenarios(out)
     tests = [s for s in scenarios if s.split == "test"]
     others = [s for s in scenarios if s.split != "test"]
-    assert tests and all("power" in {call.tool for call in s.reference} for s in tests)
+    assert tests and all("power" in scenario_tools(s) for s in tests)
     assert {s.split for s in others} == {"train", "val"}
     assert overlap(tests, others) == set()
     assert json.loads(capsys.readouterr().out)["splits"]["val"] == 12
     assert main([*CALCULATOR, "--count", "5", "--out", str(out), "--held-out-tool", "powr"]) == 2
     assert "has no tool 'powr' to hold out; did you mean 'power'?" in sentence_of(capsys)
+
+
+def test_by_combinations_no_mix_of_tools_is_on_two_sides(tmp_path: Path, capsys: Captured) -> None:
+    out = tmp_path / "scenarios.jsonl"
+    words = ["--count", "150", "--out", str(out), "--val", "0.2", "--split-by", "combinations", "--json"]
+    assert main([*CALCULATOR, *words]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["scenarios"] == said["solved"] + said["unsolvable"] + said["without_tools"] == 150
+    assert (said["unsolvable"], said["without_tools"]) == (8, 8)
+    assert set(said["steps"]) == {"0", "1", "2", "3", "4", "5"}
+    mixes: dict[str | None, set[frozenset[str]]] = {"train": set(), "val": set()}
+    for scenario in read_scenarios(out):
+        if len(scenario.reference) > 1:
+            mixes[scenario.split].add(frozenset(call.tool for call in scenario.reference))
+    assert mixes["train"] and mixes["val"] and not mixes["train"] & mixes["val"]
 
 
 def hostile(asked: Asked) -> str:
@@ -112,6 +128,9 @@ AUTHOR = ["--author", "openai/gpt-4.1-mini"]
         (["--author", "openai/own", "--author-base-url", "http://x/v1", "--max-author-cost", "1"], "knows no price"),
         (["--val", "0.6", "--test", "0.4"], "leave something to train on"),
         (["--val", "-1"], "val (-1)"),
+        (["--max-steps", "6"], "Tasks of 6 steps cannot be made; 1 to 5 are possible"),
+        (["--unsolvable", "0.5", "--without-tools", "0.5"], "leave something to solve"),
+        (["--split-by", "words"], "'words' is not one of 'calls', 'combinations'"),
         (["--out", "none/scenarios.jsonl"], "there is no folder none"),
         (["--out", "."], "it is a folder"),
         (["--check", "none.jsonl"], "Cannot read the scenarios file none.jsonl"),
