@@ -4,6 +4,7 @@ LiteLLM takes about three seconds to import, and by default fetches its price li
 imported at the first question, in a thread, with its own copy of the list.
 """
 
+import functools
 import json
 import os
 import re
@@ -333,6 +334,7 @@ def _first_problem(error: ValidationError) -> str:
     return f"{where}: {first['msg']}" if where else first["msg"]
 
 
+@functools.lru_cache(maxsize=256)  # the same for every try of a question
 def _response_format(form: type[BaseModel]) -> dict[str, Any]:
     name = form.__name__.strip("_").lower()
     return {"type": "json_schema", "json_schema": {"name": name, "schema": form.model_json_schema(), "strict": True}}

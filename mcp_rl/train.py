@@ -195,16 +195,24 @@ def _report(config: RunConfig, run: RunDirectory, server: ToolServer, state: Run
         details={
             "before": before.model_dump(mode="json"),
             "after": after.model_dump(mode="json"),
-            **({} if config.judge.model is None else {"judge": _judge_report(run)}),
+            **({} if config.judge.model is None else {"judge": _judge_report(run, state.step)}),
         },
     )
 
 
-def _judge_report(run: RunDirectory) -> dict[str, Any]:
-    """What the judges took in all, and how they see the base and the trained model side by side."""
+def _judge_report(run: RunDirectory, step: int) -> dict[str, Any]:
+    """What the judges took in all, how they see the base and the trained model side by side, and how far they agree
+    with the verifier on the held-out episodes before and after, where both have scored them."""
+    from mcp_rl.evaluation.agreement import judge_agreement
+
     compared: dict[str, Any] = next((line for line in reversed(run.history()) if "judge_after" in line), {})
     sides = ("judge_before", "judge_after", "judge_better", "judge_worse", "judge_compared")
-    return {"spent": asdict(Ledger(run.judge / CALLS).spent), **{key: compared[key] for key in sides if compared}}
+    found = {when: judge_agreement(run.trajectories("val", at)) for when, at in (("before", 0), ("after", step))}
+    return {
+        "spent": asdict(Ledger(run.judge / CALLS).spent),
+        **{key: compared[key] for key in sides if compared},
+        "agreement": {when: agreed.model_dump(mode="json") for when, agreed in found.items() if agreed},
+    }
 
 
 def _peak_rss_mb() -> float:

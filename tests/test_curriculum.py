@@ -126,7 +126,7 @@ def test_thresholds_move_the_borders_of_the_pools() -> None:
     pools = [curriculum.pool(s.id) for s in SCENARIOS[:5]]
     assert pools == [Pool.TOO_HARD, Pool.TOO_HARD, Pool.RIGHT, Pool.SOLVED, Pool.SOLVED]
     with pytest.raises(ValidationError, match="too hard and solved at once"):
-        RunConfig(server="x", curriculum={"solved_at": 0.5, "too_hard_at": 0.5})
+        RunConfig(server="x", curriculum=CurriculumConfig(solved_at=0.5, too_hard_at=0.5))
 
 
 shares = st.sampled_from([0.0, 0.1, 0.25, 0.5, 1.0])

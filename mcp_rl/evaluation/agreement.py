@@ -16,20 +16,25 @@ Scored = tuple[float, bool]
 def judge_agreement(groups: Iterable[TrajectoryGroup]) -> JudgeAgreement | None:
     """None where no episode was scored by both. The judge's score is the metric "ruler"."""
     groups = list(groups)
-    scored = [found for group in groups if (found := _scored(group))]
+    named = [(group.scenario.id, found) for group in groups if (found := _scored(group))]
+    scored = [found for _, found in named]
     if not scored:
         return None
-    told = [found for found in scored if len({passed for _, passed in found}) == 2]
+    shares: dict[str, list[float]] = {}
+    for name, found in named:
+        if _tells(found):
+            shares.setdefault(name, []).append(fmean(_pairs(found)))
+    of_scenarios = [fmean(share) for share in shares.values()]
+    told = [found for found in scored if _tells(found)]
     pairs = [_pairs(found) for found in told]
-    shares = [fmean(pair) for pair in pairs]
     every = [score for found in scored for score in found]
     correlations = [tau for found in told if (tau := _tau(found)) is not None]
     return JudgeAgreement(
         judge=next((str(g.metadata["judge"]["model"]) for g in groups if "model" in g.metadata.get("judge", {})), None),
         groups=len(told),
         pairs=sum(map(len, pairs)),
-        agreement=fmean([value for pair in pairs for value in pair]) if pairs else None,
-        ci95=mean_interval(shares) if shares else None,
+        agreement=mean(of_scenarios),
+        ci95=mean_interval(of_scenarios) if of_scenarios else None,
         ties=sum(value == 0.5 for pair in pairs for value in pair),
         rank_correlation=fmean(correlations) if correlations else None,
         mean_passed=mean(score for score, passed in every if passed),
@@ -44,6 +49,11 @@ def _scored(group: TrajectoryGroup) -> list[Scored]:
         for t in group
         if t.stop_reason.trainable and t.success is not None and "ruler" in t.metrics
     ]
+
+
+def _tells(found: Sequence[Scored]) -> bool:
+    """Whether the verifier passed one of them and failed another."""
+    return len({passed for _, passed in found}) == 2
 
 
 def _pairs(found: Sequence[Scored]) -> list[float]:

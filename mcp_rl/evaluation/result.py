@@ -95,12 +95,14 @@ class JudgeAgreement(BaseModel):
     pairs: int
     """Pairs of episodes of one group, one passed and one failed by the verifier."""
     agreement: float | None
-    """Share of the pairs in which the judge scores the passed one higher; equal scores count half."""
+    """Share of a scenario's pairs in which the judge scores the passed one higher, the mean over scenarios; equal
+    scores count half."""
     ci95: tuple[float, float] | None
     ties: int
     """Pairs with equal scores."""
     rank_correlation: float | None
-    """Mean over groups of Kendall's tau-b between judge and verifier."""
+    """Mean over groups of Kendall's tau-b between judge and verifier; 0 where the judge scores all alike. A judge that
+    tells more apart than passed and failed stays below 1 even where it is always right."""
     mean_passed: float | None
     """The judge's mean score of episodes that the verifier passed."""
     mean_failed: float | None

@@ -58,7 +58,8 @@ class RunReport(BaseModel):
     val: ValReport
     train: TrainTotals
     details: dict[str, dict[str, Any]] = {}
-    """`before` and `after`: whole evaluations as JSON, with `greedy`, `sampled` and `by_tool`."""
+    """`before` and `after`: whole evaluations as JSON, with `greedy`, `sampled` and `by_tool`. With a judge `judge`:
+    what it `spent`, its word on pairs, and its `agreement` with the verifier `before` and `after`."""
 
     def json_line(self) -> str:
         return self.model_dump_json(exclude={"details"})
@@ -70,6 +71,9 @@ def print_report(report: RunReport, console: Console) -> None:
     by_tool = tools_table(report)
     if by_tool.row_count:
         console.print(by_tool)
+    judged = judge_table(report)
+    if judged.row_count:
+        console.print(judged)
     for line in next_lines(report):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
@@ -100,6 +104,25 @@ def tools_table(report: RunReport) -> Table:
     for tool, measured in after.items():
         earlier = before.get(tool, {}).get("success")
         table.add_row(escape(tool), str(int(measured["scenarios"])), _share(earlier), _share(measured["success"]))
+    return table
+
+
+def judge_table(report: RunReport) -> Table:
+    """How far the judge agrees with the verifier on the held-out episodes, where both have scored them."""
+    table = Table(title="the judge against the verifier", title_justify="left", title_style="bold")
+    for column in ("", "before", "after"):
+        table.add_column(column, justify="right" if column else "left")
+    agreed = report.details.get("judge", {}).get("agreement") or {}
+    before, after = agreed.get("before") or {}, agreed.get("after") or {}
+    if before or after:
+        sides = [f"{_share(side.get('agreement'))}{_interval(side.get('ci95'))}" for side in (before, after)]
+        table.add_row("pairs ordered the same way", *sides)
+        for key, name in (
+            ("rank_correlation", "rank correlation within a group (tau-b)"),
+            ("mean_passed", "judge's mean score, passed"),
+            ("mean_failed", "judge's mean score, failed"),
+        ):
+            table.add_row(name, _share(before.get(key)), _share(after.get(key)))
     return table
 
 
@@ -138,6 +161,10 @@ def _rows(kind: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Ite
 def _with_interval(measure: Mapping[str, Any]) -> str:
     share, interval = measure.get("success"), measure.get("ci95")
     return f"{_share(share)} [{interval[0]:.3f}, {interval[1]:.3f}]" if interval else _share(share)
+
+
+def _interval(interval: Any) -> str:
+    return f" [{interval[0]:.3f}, {interval[1]:.3f}]" if interval else ""
 
 
 def _most(pass_at: Mapping[Any, float] | None) -> list[int]:

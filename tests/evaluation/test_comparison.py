@@ -1,6 +1,7 @@
 """Models are compared on the scenarios that both played, and a judge with the verifier on the episodes both scored."""
 
 import pytest
+from scipy.stats import kendalltau, mannwhitneyu  # type: ignore[import-untyped]
 
 from mcp_rl.evaluation.agreement import judge_agreement
 from mcp_rl.evaluation.comparison import compare
@@ -62,7 +63,7 @@ def test_a_judge_is_held_against_the_verifier_pair_by_pair() -> None:
     found = judge_agreement(groups)
     assert found is not None
     assert (found.groups, found.pairs, found.ties, found.judge) == (2, 3, 1, "j")
-    assert found.agreement == pytest.approx((1 + 0.5 + 0) / 3)
+    assert found.agreement == pytest.approx((1 + (0.5 + 0) / 2) / 2)
     assert found.rank_correlation == pytest.approx((1.0 - 0.5) / 2, abs=1e-6)
     assert found.mean_passed == pytest.approx((0.9 + 0.5 + 0.1 + 0.9) / 4)
     assert sum(part.episodes for part in found.bins) == 8
@@ -77,3 +78,22 @@ def test_a_judge_that_scores_everything_alike_agrees_by_chance() -> None:
     found = judge_agreement([group("a", [True, False], [0.5, 0.5]), group("b", [False, True], [1.0, 1.0])])
     assert found is not None
     assert (found.agreement, found.rank_correlation, found.ties) == (0.5, 0.0, 2)
+
+
+def test_agreement_and_rank_correlation_are_those_of_scipy_with_ties_too() -> None:
+    passed = [True, False, True, False, False, True]
+    scores = [0.5, 0.5, 0.9, 0.1, 0.9, 0.5]
+    found = judge_agreement([group("a", list(passed), scores)])
+    assert found is not None
+    wins = mannwhitneyu([0.5, 0.9, 0.5], [0.5, 0.1, 0.9]).statistic
+    assert found.agreement == pytest.approx(wins / 9) == pytest.approx(5.5 / 9)
+    assert found.rank_correlation == pytest.approx(kendalltau(scores, passed).statistic)
+    assert (found.pairs, found.ties) == (9, 3)
+
+
+def test_a_scenario_that_several_models_played_counts_once_in_the_interval() -> None:
+    once = judge_agreement([group(str(i), [True, False], [0.9, 0.1 + 0.85 * (i % 2)]) for i in range(10)])
+    many = judge_agreement([group(str(i % 10), [True, False], [0.9, 0.1 + 0.85 * (i % 2)]) for i in range(40)])
+    assert once is not None and many is not None
+    assert (many.agreement, many.ci95) == (once.agreement, once.ci95)
+    assert many.ci95 is not None and many.agreement is not None and many.ci95[0] <= many.agreement <= many.ci95[1]
