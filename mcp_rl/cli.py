@@ -22,6 +22,8 @@ from typer.exceptions import TyperException
 from mcp_rl.boundary import run_guarded, say
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from mcp_rl.config import RunConfig
     from mcp_rl.plugins.server import ToolServer
 
@@ -295,6 +297,28 @@ def evaluate(
     return functools.partial(_evaluate, model or [], asked, as_json=json)
 
 
+@app.command()
+def report(
+    run: Annotated[str, typer.Argument(metavar="NAME_OR_PATH", help="A run or an evaluation: its name or its folder.")],
+    out: Annotated[Path | None, typer.Option(help="The file to write; report.html in the folder.")] = None,
+    megabytes: Annotated[
+        float | None, typer.Option(help="Room for episodes in the page; 3.", min=0.0, max=200.0)
+    ] = None,
+    project: Annotated[str, typer.Option(help="The folder of runs that belong together.")] = "default",
+    output_dir: Annotated[Path, typer.Option(help="Where projects are kept; .mcp_rl here.")] = Path(".mcp_rl"),
+) -> Job:
+    """Write one HTML page about a run or an evaluation, with charts and a browser for episodes."""
+
+    def job() -> None:
+        from mcp_rl.report import find_folder, write_report
+
+        room = {} if megabytes is None else {"megabytes": megabytes}
+        page = write_report(find_folder(run, output_dir / project), out, **room)
+        print(f"The page is {page} ({page.stat().st_size / 1e6:.1f} MB); open it in a browser.")
+
+    return job
+
+
 class Format(StrEnum):
     """How episodes are exported."""
 
@@ -365,6 +389,7 @@ class TrainJob:
         except KeyboardInterrupt as error:
             raise KeyboardInterrupt(_kept(config)) from error
         print_report(report, console)
+        _write_page(config.run_dir, console)
         if self.as_json:
             print(report.json_line(), flush=True)
         return 0
@@ -443,9 +468,24 @@ def _evaluate(models: Sequence[str], asked: dict[str, Any], *, as_json: bool) ->
     console = Console(stderr=as_json)
     report = anyio.run(run_evaluation, job, console)
     print_tables(report, console)
+    _write_page(Path(report.path), console)
     if as_json:
         print(report.json_line(), flush=True)
     return 0
+
+
+def _write_page(folder: Path, console: "Console") -> None:
+    """The page about what has just ended, where it is not there already. Everything else is kept by now."""
+    from mcp_rl.report import PAGE, write_report
+
+    page, newest = folder / PAGE, folder / "report.json"
+    try:
+        if not page.is_file() or page.stat().st_mtime < newest.stat().st_mtime:
+            write_report(folder)
+        said = f"Page: {page}"
+    except Exception as error:
+        said = f"The page could not be written: {error} `mcp-rl report {folder}` tries again."
+    console.print(said, highlight=False, markup=False, soft_wrap=True)
 
 
 def _export(source: Path, out: Path, format: Format, only_successful: bool) -> None:

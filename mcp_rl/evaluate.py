@@ -47,6 +47,8 @@ class EvaluationResult(BaseModel):
     by_tool: dict[str, dict[str, float]]
     """Tool to the number of `scenarios` whose reference solution uses it, the `success` on them, and the ends of its
     95 % interval, `low` and `high`."""
+    sampled_by_tool: dict[str, dict[str, float]] = {}
+    """The same over the sampled rollouts, where `by_tool` is over the greedy ones."""
     by_steps: dict[str, dict[str, float]] = {}
     """The same by the number of calls in the reference solution, over the sampled rollouts where there are any."""
     by_difficulty: dict[str, dict[str, float]] = {}
@@ -129,6 +131,7 @@ def summarize(groups: Sequence[TrajectoryGroup], *, step: int, greedy: bool) -> 
         greedy=measure(first) if any(first) else None,
         sampled=measure(rest) if any(rest) else None,
         by_tool=_by(groups, first if greedy else rest, _tools),
+        sampled_by_tool=_by(groups, rest, _tools),
         by_steps=_by(groups, shown, _steps),
         by_difficulty=_by(groups, shown, _difficulty),
         outcomes={group.scenario.id: successes(group) for group in groups},

@@ -20,7 +20,7 @@ TORCH_LIVES_IN = {"inference", "learning", "tiny", "backends"}
 LAYERS = [
     {"cli"},
     {"train", "generate_words", "servers"},
-    {"generate"},
+    {"generate", "report"},
     {"evaluation"},
     {"training"},
     {"evaluate", "backends"},
@@ -92,9 +92,13 @@ def test_torch_is_imported_only_where_models_are_computed() -> None:
 def test_what_is_imported_is_a_declared_dependency() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     core = {_normal(requirement) for requirement in project["dependencies"]}
-    dev = {_normal(requirement) for requirement in project["optional-dependencies"]["dev"]}
+    extras = {
+        name: {_normal(requirement) for requirement in listed}
+        for name, listed in project["optional-dependencies"].items()
+    }
+    dev, optional = extras.pop("dev"), set().union(*extras.values())
     distributions = packages_distributions()
-    for folder, declared in (("mcp_rl", core), ("servers", core), ("plugins", core), ("tests", core | dev)):
+    for folder, declared in (("mcp_rl", core | optional), ("servers", core), ("plugins", core), ("tests", core | dev)):
         for file in sorted((ROOT / folder).rglob("*.py")):
             for module in {name.split(".")[0] for name in _imports(file)} - {"mcp_rl"}:
                 owners = {_normal(owner) for owner in distributions.get(module, [])}

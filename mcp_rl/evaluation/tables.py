@@ -15,6 +15,8 @@ from mcp_rl.tracking.measure import Measure
 _SMALLEST_P = 1e-4
 _NONE = "-"
 _NAME_WIDTH, _CELL_WIDTH = 18, 25
+_BREAKDOWNS = {"by tool": "sampled_by_tool", "by number of steps": "by_steps", "by difficulty": "by_difficulty"}
+"""Title of a table to the field of a result that it shows."""
 _MOST_WITH_INTERVALS = 2
 """Models side by side in a terminal; more have their intervals in report.md."""
 
@@ -34,9 +36,9 @@ def grids(report: EvaluationReport, *, intervals: bool = True) -> Iterator[Grid]
     for kind in ("sampled", "greedy"):
         if chosen := [comparison for comparison in report.comparisons if comparison.kind == kind]:
             yield _differences(kind, chosen)
-    for title, name in (("by tool", "by_tool"), ("by number of steps", "by_steps"), ("by difficulty", "by_difficulty")):
+    for title, name in _BREAKDOWNS.items():
         grid = _breakdown(title, name, report.models, intervals)
-        if len(grid.rows) > 1 or (name == "by_tool" and grid.rows):
+        if len(grid.rows) > 1 or (name == "sampled_by_tool" and grid.rows):
             yield grid
     yield _effort(report.models)
     yield _endings(report.models)

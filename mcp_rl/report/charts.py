@@ -1,0 +1,278 @@
+"""The charts of the page. Each says nothing where there is nothing to show, by being None."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from mcp_rl.evaluation.result import JudgeAgreement, ModelReport
+from mcp_rl.report.drawing import BAD, GOOD, GRID, INK, MUTED, NARROW, SERIES, Chart, Sheet, label, legend, share_axis
+from mcp_rl.tracking.measure import Measure
+
+Row = tuple[str, Sequence[tuple[float, float, float] | None]]
+"""A name, and for each model a share with the ends of its interval."""
+_MOST_ROWS = 24
+_SIGNALS = {
+    "reward": "mean reward",
+    "groups_useful": "groups whose rewards differ",
+    "entropy": "entropy of a sampled token, nats",
+    "grad_norm": "norm of the gradient",
+    "sampled_tokens_mean": "tokens said in an episode",
+    "turns": "turns of an episode",
+}
+
+
+def headline(sheet: Sheet, models: Sequence[ModelReport]) -> Chart | None:
+    """Success of each model, greedy and sampled, with intervals."""
+    rows: list[Row] = []
+    for kind, name in (("greedy", "greedy"), ("sampled", "pass@1")):
+        rows.append((name, [_success(getattr(model.result, kind)) for model in models]))
+    k = max((k for model in models if model.result.sampled for k in model.result.sampled.pass_at), default=1)
+    if k > 1:
+        rows.append((f"pass@{k}", [_pass(model.result.sampled, "pass_at", k) for model in models]))
+        rows.append((f"pass^{k}", [_pass(model.result.sampled, "pass_hat", k) for model in models]))
+    return _intervals(sheet, "Success with 95 % intervals", rows, models)
+
+
+def breakdown(sheet: Sheet, what: str, name: str, models: Sequence[ModelReport]) -> Chart | None:
+    """Success by one kind of scenario; the kinds with most scenarios where there are many."""
+    found: list[Mapping[str, Mapping[str, float]]] = [getattr(model.result, name) for model in models]
+    counts = {kind: max(each[kind]["scenarios"] for each in found if kind in each) for each in found for kind in each}
+    if len(counts) < 2 and "tool" not in name:
+        return None
+    shown = sorted(sorted(counts, key=lambda kind: -counts[kind])[:_MOST_ROWS])
+    rows: list[Row] = [
+        (
+            f"{kind} ({int(counts[kind])})",
+            [(e[kind]["success"], e[kind]["low"], e[kind]["high"]) if kind in e else None for e in found],
+        )
+        for kind in shown
+    ]
+    return _intervals(sheet, f"Success {what}, with 95 % intervals", rows, models)
+
+
+def learning_curve(sheet: Sheet, history: Sequence[Mapping[str, Any]]) -> Chart | None:
+    """Success, or reward where nothing says what success is, over the steps."""
+    train = [line for line in history if line["split"] == "train"]
+    val = [line for line in history if line["split"] == "val"]
+    if not train:
+        return None
+    key = "success" if any(line.get("success") is not None for line in train) else "reward"
+
+    def draw(figure: Figure, width: int) -> None:
+        axes = figure.subplots()
+        steps, values = _points(train, key)
+        small = len(steps) > 40
+        axes.plot(steps, values, color=MUTED, lw=1, alpha=0.55, marker=None if small else "o", ms=3.5)
+        if small:
+            axes.plot(steps, _smooth(values), color=MUTED, lw=2)
+        names = [f"training episodes{', smoothed' if small else ''}"]
+        handles = [axes.lines[-1]]
+        for kind, color in (("sampled", SERIES[2]), ("greedy", SERIES[1])):
+            xs, ys = _points(val, f"{kind}_{key}")
+            if not xs:
+                continue
+            ends = [_ends(line, kind, key) for line in val if line.get(f"{kind}_{key}") is not None]
+            below = [max(0.0, y - low) for y, (low, _) in zip(ys, ends, strict=True)]
+            above = [max(0.0, high - y) for y, (_, high) in zip(ys, ends, strict=True)]
+            axes.errorbar(xs, ys, [below, above], color=color, lw=2, elinewidth=1.5, marker="o", ms=7)
+            handles.append(axes.plot([], [], color=color, lw=2, marker="o", ms=7)[0])
+            names.append(f"held out, {kind}")
+        if key == "success":
+            share_axis(axes, horizontal=False)
+        axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+        axes.set_xlabel("training step")
+        axes.set_ylabel(key)
+        columns = 3 if width > NARROW else 1
+        figure.legend(handles, names, loc="outside upper left", ncols=columns, borderpad=0, columnspacing=1.4)
+
+    last = train[-1].get(key)
+    said = "" if last is None else f" Training ended at {last:.3f}."
+    return sheet.draw(f"{key.capitalize()} over {train[-1]['step']} training steps.{said}", lambda width: 320, draw)
+
+
+def signals(sheet: Sheet, history: Sequence[Mapping[str, Any]]) -> Chart | None:
+    """What training itself reports, a small chart each."""
+    train = [line for line in history if line["split"] == "train"]
+    shown = {key: name for key, name in _SIGNALS.items() if any(line.get(key) is not None for line in train)}
+    if len(train) < 2 or not shown:
+        return None
+
+    def draw(figure: Figure, width: int) -> None:
+        columns = 3 if width > NARROW else 1
+        grid = figure.subplots(-(-len(shown) // columns), columns, squeeze=False).flat
+        for axes, (key, name) in zip(grid, shown.items(), strict=False):
+            steps, values = _points(train, key)
+            axes.plot(steps, values, color=SERIES[1], lw=1, alpha=0.5 if len(steps) > 40 else 1)
+            if len(steps) > 40:
+                axes.plot(steps, _smooth(values), color=SERIES[1], lw=2)
+            axes.set_title(name, fontsize=11)
+            axes.set_ylim(bottom=min(0.0, *values), top=max(values) * 1.1 or 1)
+            axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+            axes.yaxis.set_major_locator(MaxNLocator(4))
+            axes.xaxis.grid(visible=False)
+        for axes in list(grid)[len(shown) :]:
+            axes.remove()
+
+    per_row = {True: 3, False: 1}
+    return sheet.draw(
+        f"Over the training steps: {', '.join(shown.values())}.",
+        lambda width: 150.0 * -(-len(shown) // per_row[width > NARROW]),
+        draw,
+    )
+
+
+def endings(sheet: Sheet, models: Sequence[ModelReport]) -> Chart | None:
+    """Why episodes ended, as shares of all of a model's."""
+    found = [_endings(model) for model in models]
+    reasons = sorted({reason for each in found for reason in each}, key=lambda r: -sum(e.get(r, 0) for e in found))
+    if not reasons:
+        return None
+
+    def draw(figure: Figure, width: int) -> None:
+        axes = figure.subplots()
+        for place, each in enumerate(found):
+            left, total = 0.0, sum(each.values()) or 1
+            for number, reason in enumerate(reasons):
+                share = each.get(reason, 0) / total
+                axes.barh(place, share, left=left, height=0.55, color=_reason(number), edgecolor="none")
+                left += share
+        axes.set_yticks(range(len(models)), [label(model.model, width) for model in models], color=INK)
+        axes.set_ylim(len(models) - 0.5, -0.5)
+        share_axis(axes)
+        handles = [axes.barh([0], [0], color=_reason(number))[0] for number in range(len(reasons))]
+        names = [reason.replace("_", " ") for reason in reasons]
+        columns = 5 if width > NARROW else 2
+        figure.legend(
+            handles, names, loc="outside upper left", ncols=columns, borderpad=0, handlelength=1, columnspacing=1.4
+        )
+
+    words = "; ".join(f"{m.model}: {_listed(each)}" for m, each in zip(models, found, strict=True))
+    return sheet.draw(f"How episodes ended. {words}.", lambda width: 80.0 + 34 * len(models), draw)
+
+
+def calibration(sheet: Sheet, judge: JudgeAgreement | None) -> Chart | None:
+    """What share of episodes the verifier passed at each level of the judge's score."""
+    bins = [part for part in judge.bins if part.episodes] if judge else []
+    if not bins:
+        return None
+
+    def draw(figure: Figure, width: int) -> None:
+        axes = figure.subplots()
+        axes.plot([0, 1], [0, 1], color=GRID, lw=1.5, ls="--")
+        xs = [part.judged if part.judged is not None else (part.low + part.high) / 2 for part in bins]
+        ys = [part.verified or 0.0 for part in bins]
+        most = max(part.episodes for part in bins)
+        axes.plot(xs, ys, color=SERIES[1], lw=1.5, alpha=0.5)
+        axes.scatter(xs, ys, [40 + 260 * part.episodes / most for part in bins], color=SERIES[1], zorder=3)
+        for x, y, part in zip(xs, ys, bins, strict=True):
+            axes.annotate(f"{part.episodes}", (x, y), (0, -16 if y > 0.5 else 12), textcoords="offset points",
+                          ha="center", fontsize=10, color=MUTED)  # fmt: skip
+        share_axis(axes, horizontal=False)
+        share_axis(axes)
+        axes.grid(visible=True)
+        axes.set_ylim(-0.08, 1.08)
+        axes.set_xlim(-0.05, 1.05)
+        axes.set_xlabel("the judge's mean score in each fifth")
+        axes.set_ylabel("share the verifier passed")
+
+    words = ", ".join(f"{part.judged or 0:.2f}: {part.verified or 0:.2f} of {part.episodes}" for part in bins)
+    return sheet.draw(f"Share passed by the verifier at the judge's mean score; {words}.", lambda width: 340, draw)
+
+
+def pass_rates(sheet: Sheet, rates: Mapping[str, float]) -> Chart | None:
+    """How many training scenarios are never, sometimes and always solved."""
+    if not rates:
+        return None
+    names = ["never", "to 0.2", "to 0.4", "to 0.6", "to 0.8", "under 1", "always"]
+    counts = [0] * len(names)
+    for rate in rates.values():
+        counts[0 if rate <= 0 else len(names) - 1 if rate >= 1 else min(5, 1 + int(rate * 5 - 1e-9))] += 1
+
+    def draw(figure: Figure, width: int) -> None:
+        axes = figure.subplots()
+        colors = [BAD, *[SERIES[1]] * 5, GOOD]
+        bars = axes.bar(range(len(names)), counts, width=0.75, color=colors)
+        axes.bar_label(bars, padding=2, fontsize=11, color=MUTED)
+        axes.set_xticks(range(len(names)), names, fontsize=12 if width > NARROW else 9)
+        axes.set_yticks([])
+        axes.grid(visible=False)
+        axes.margins(y=0.14)
+        axes.spines["left"].set_visible(False)
+
+    words = ", ".join(f"{name} {count}" for name, count in zip(names, counts, strict=True))
+    return sheet.draw(f"Training scenarios by the share of their newest group that succeeded: {words}.",
+                      lambda width: 210, draw)  # fmt: skip
+
+
+def _intervals(sheet: Sheet, alt: str, rows: Sequence[Row], models: Sequence[ModelReport]) -> Chart | None:
+    """A row for each kind, a dot with its interval for each model, the first one on top."""
+    rows = [row for row in rows if any(row[1])]
+    if not rows:
+        return None
+    spread = 0.22 if len(models) < 3 else 0.62 / len(models)
+
+    def draw(figure: Figure, width: int) -> None:
+        axes = figure.subplots()
+        for place, (_, found) in enumerate(rows):
+            for number, each in enumerate(found):
+                if each is None:
+                    continue
+                y = place + spread * (number - (len(found) - 1) / 2)
+                color = SERIES[number % len(SERIES)]
+                axes.plot(each[1:], [y, y], color=color, lw=2, alpha=0.6)
+                axes.plot([each[0]], [y], "o", color=color, ms=8 if len(models) < 4 else 6)
+        axes.set_yticks(range(len(rows)), [label(name, width) for name, _ in rows], color=INK)
+        axes.set_ylim(len(rows) - 0.4, -0.6)
+        share_axis(axes)
+        legend(axes, [model.model for model in models], width)
+
+    words = "; ".join(f"{name}: {_said(found, models)}" for name, found in rows)
+    high = 24.0 + 14 * max(0, len(models) - 2)
+    lines = -(-len(models) // 2)
+    return sheet.draw(f"{alt}. {words}.", lambda width: 44 + 18 * lines + (high + 6) * len(rows), draw)
+
+
+def _said(found: Sequence[tuple[float, float, float] | None], models: Sequence[ModelReport]) -> str:
+    return ", ".join(f"{m.model} {each[0]:.3f}" for m, each in zip(models, found, strict=True) if each)
+
+
+def _success(measure: Measure | None) -> tuple[float, float, float] | None:
+    if measure is None or measure.success is None or measure.ci95 is None:
+        return None
+    return (measure.success, *measure.ci95)
+
+
+def _pass(measure: Measure | None, name: str, k: int) -> tuple[float, float, float] | None:
+    values, intervals = getattr(measure, name, {}), getattr(measure, f"{name}_ci95", {})
+    return (values[k], *intervals[k]) if k in values and k in intervals else None
+
+
+def _endings(model: ModelReport) -> dict[str, int]:
+    measures = [measure for measure in (model.result.greedy, model.result.sampled) if measure]
+    return {r: sum(m.stop_reasons.get(r, 0) for m in measures) for m in measures for r in m.stop_reasons}
+
+
+def _listed(each: Mapping[str, int]) -> str:
+    return ", ".join(f"{reason.replace('_', ' ')} {count}" for reason, count in each.items())
+
+
+def _reason(number: int) -> str:
+    return SERIES[(number + 1) % len(SERIES)]
+
+
+def _points(lines: Sequence[Mapping[str, Any]], key: str) -> tuple[list[int], list[float]]:
+    found = [(line["step"], float(line[key])) for line in lines if line.get(key) is not None]
+    return [step for step, _ in found], [value for _, value in found]
+
+
+def _ends(line: Mapping[str, Any], kind: str, key: str) -> tuple[float, float]:
+    ends = line.get(f"{kind}_ci95") if key == "success" else None
+    value = float(line[f"{kind}_{key}"])
+    return (float(ends[0]), float(ends[1])) if ends else (value, value)
+
+
+def _smooth(values: Sequence[float]) -> list[float]:
+    """Means over nine steps, fewer at the ends."""
+    return [sum(part) / len(part) for i in range(len(values)) if (part := values[max(0, i - 4) : i + 5])]
