@@ -104,10 +104,12 @@ async def main() -> None:
         for name, count in wanted:
             found = await measure(resolve_server(name, plugins=plugins), Recipe(count, options.seed), plugins)
             results.append(found)
+            kinds = f"calls {found['steps']}; verifiers {found['verifiers']}"
+            print(f"{found['server']}: {found['scenarios']} scenarios in {found['seconds']:.1f} s; {kinds}")
+            shares = {key: f"{found[key]:.1%}" for key in ("holding", "reference", "refusal")}
             print(
-                f"{found['server']}: {found['scenarios']} scenarios in {found['seconds']:.1f} s; "
-                f"{found['holding']:.1%} hold again, {found['reference']:.1%} accept their reference, {found['refusal']:.1%} a refusal; calls "
-                f"{found['steps']}; verifiers {found['verifiers']}"
+                f"  {shares['holding']} hold again; accepted: {shares['reference']} of the reference solutions, "
+                f"{shares['refusal']} of the refusals"
             )
             for request in found["sample"]:
                 print(f"    {request[:300]}")

@@ -242,7 +242,7 @@ class RunConfig(_Section):
     """Where projects are kept: beside the work they belong to."""
     seed: int = Field(default=0, ge=0)
     """All randomness follows from it."""
-    steps: int = Field(default=80, ge=0)
+    steps: int = Field(default=120, ge=0)
     """Training steps: four minutes on two cores."""
     scenarios: ScenarioConfig = ScenarioConfig()
     """The tasks."""

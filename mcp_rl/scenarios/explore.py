@@ -33,6 +33,7 @@ async def explore(sessions: Sessions, *, server: ToolServer, params: ServerParam
             session = lease.session
             reading, changing = _sorted_out(session, server)
             probe = Probe(session.connection, reading, server, recipe.seed, dropped)
+            probe.pool.observe_resources(await session.connection.resources())
             wanted = recipe.solvable if not changing else round(_READING_SHARE * recipe.solvable)
             chains = await probe.run(recipe.solvable, recipe.lengths(wanted))
             errors = [] if probe.unfit else await probe.lasting_errors(2 * round(recipe.count * recipe.unsolvable))

@@ -9,6 +9,7 @@ import json
 import posixpath
 import random
 import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mcp_rl.scenarios.hints import Bounds, alternatives, bounds
@@ -17,6 +18,7 @@ _PATH = re.compile(r"(?<![\w/.:])(?:/[\w.@+-]+)+/?")
 _URI = re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s\"'<>)\]}]+", re.IGNORECASE)
 _LISTED = re.compile(r"^\s*(?:\[\w+\]|[-*•]|\d+[.)])\s+([^\s].{0,80}?)(?:\s{2,}.*)?$", re.MULTILINE)
 _FILE_NAME = re.compile(r"(?<![\w/.-])[\w-]+\.[A-Za-z]\w{0,4}(?![\w/.-])")
+_LONGEST_NAME = 80
 _MOST = 300
 """Values kept of each kind."""
 
@@ -47,6 +49,13 @@ class Pool:
             self._leaves("", json.loads(text))
         except ValueError:
             self._listing(arguments, text)
+
+    def observe_resources(self, resources: Sequence[Mapping[str, Any]]) -> None:
+        """Take in the addresses and names of resources that a server lists."""
+        for entry in resources:
+            self._keep("uri", str(entry["uri"]))
+            if isinstance(name := entry.get("name"), str) and 0 < len(name) <= _LONGEST_NAME:
+                self._keep("key:name", name)
 
     def observe_error(self, tool: str, arguments: dict[str, Any], text: str) -> None:
         """Take in what an error says of what would have been right."""

@@ -29,6 +29,20 @@ def title_of(book_id: str) -> str:
     return BOOKS[book_id]
 
 
+@server.resource("book://emma/first-page", name="first page of Emma")
+def first_page() -> str:
+    """A resource that no tool's result ever shows."""
+    return "Emma Woodhouse, handsome, clever, and rich"
+
+
+@server.tool(annotations=READ_ONLY, structured_output=False)
+def open_page(uri: str) -> str:
+    """Opens a page."""
+    if uri != "book://emma/first-page":
+        raise ToolError(f"There is no page {uri}.")
+    return "handsome, clever, and rich"
+
+
 @server.tool(structured_output=False)
 def double(number: float) -> float:
     """Twice a number."""

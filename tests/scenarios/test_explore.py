@@ -112,9 +112,14 @@ def test_slow_random_clock_bound_secret_and_changing_tools_are_left_out(
     of_odd: list[McpScenario], changed: Path
 ) -> None:
     used = {call.tool for s in of_odd for call in s.reference}
-    assert used == {"list_books", "title_of", "double"}
+    assert used == {"list_books", "title_of", "double", "open_page"}
     assert not changed.exists()
     assert "12345-abcdef" not in scenario_lines(of_odd)
+
+
+def test_resources_that_the_server_lists_become_arguments(of_odd: list[McpScenario]) -> None:
+    opened = [call.arguments for s in of_odd for call in s.reference if call.tool == "open_page"]
+    assert opened and all(arguments == {"uri": "book://emma/first-page"} for arguments in opened)
 
 
 def test_values_seen_in_a_result_become_arguments_and_lookups(of_odd: list[McpScenario]) -> None:
