@@ -30,6 +30,8 @@ _INHERITED = ("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "SHELL", 
 _READY_POLL = 0.02
 _STOP_SECONDS = 3.0
 """For the watchdog to end everything; it needs about one."""
+_COMES_WITH = {"node": "Node.js", "npx": "Node.js", "uvx": "uv", "docker": "Docker"}
+"""Programs that servers are often started with, and what brings them."""
 _ATTEMPTS = 3
 """At a free port, which somebody else may take before the server does."""
 _open_logs: set[Path] = set()
@@ -108,7 +110,8 @@ def command_line(launch: Launch, *, whose: str, port: int | None = None, stdin: 
     command, *args = (expand(word, port=port) for word in (launch.command, *launch.args))
     folder = Path(launch.cwd or ".")
     if shutil.which(command) is None and not (folder / command).is_file():
-        raise ServerError(f"{whose} cannot start: there is no program {command!r} on the PATH.")
+        hint = f" Install {_COMES_WITH[command]}." if command in _COMES_WITH else ""
+        raise ServerError(f"{whose} cannot start: there is no program {command!r} on the PATH.{hint}")
     if launch.cwd is not None and not folder.is_dir():
         raise ServerError(f"{whose} cannot start: there is no folder {launch.cwd}.")
     return [sys.executable, "-I", "-S", str(_WATCHDOG), stdin, command, *args]
