@@ -4,7 +4,8 @@ The owner opens the session, sends the calls that are queued for it, and closes 
 ever entered in one task and left in another, and a session that breaks down cancels nobody but the owner. Several calls
 may be in flight. Where a session is lost it is opened again for the next call; a call is repeated only where that is
 known to be safe, once. A server process that died took its state along: it is started again only where all its tools
-are read-only or idempotent, else every further call is a fault.
+are read-only or idempotent, else every further call is a fault. Where the caller relies on a state, the end of the
+session is the end of the connection, whatever the tools say.
 """
 
 import asyncio
@@ -55,7 +56,7 @@ class Deadlines:
 class Connection:
     """An open connection; made by `connect`."""
 
-    def __init__(self, params: ServerParams, deadlines: Deadlines, name: str) -> None:
+    def __init__(self, params: ServerParams, deadlines: Deadlines, name: str, *, stateful: bool = False) -> None:
         self.name = name
         self.tools: list[Tool] = []
         """In the order of the server's listing."""
@@ -65,6 +66,7 @@ class Connection:
         """Name and version, as the server says."""
         self._params = params
         self._deadlines = deadlines
+        self._stateful = stateful
         self._whose = f"The server {name}" if name != "server" else "The server"
         self._waiting: deque[_Call] = deque()
         self._interrupted: list[_Call] = []
@@ -243,8 +245,11 @@ class Connection:
         if self._stopping:
             return
         repeatable = {tool.name for tool in self.tools if tool.repeatable}
-        if died and len(repeatable) < len(self.tools):
+        if died and (self._stateful or len(repeatable) < len(self.tools)):
             self._broken = f"{self._whose} exited in the middle of the run.{said(log)}"
+        elif self._stateful:
+            cause = _words(first_cause(problem) or ServerError("it was closed"))
+            self._broken = f"{self._whose} lost its session, and the state with it: {cause}."
         for call in reversed(self._interrupted):
             if self._broken is None and call.attempts < 2 and (call.delivered is False or call.tool in repeatable):
                 self._waiting.appendleft(call)
@@ -283,15 +288,21 @@ class Connection:
 
 @asynccontextmanager
 async def connect(
-    params: ServerParams, *, deadlines: Deadlines | None = None, log_dir: Path | None = None, name: str = "server"
+    params: ServerParams,
+    *,
+    deadlines: Deadlines | None = None,
+    log_dir: Path | None = None,
+    name: str = "server",
+    stateful: bool = False,
 ) -> AsyncIterator[Connection]:
     """Start the server where it is ours to start, connect, and list its tools; undo all of it afterwards.
 
-    The server's stderr goes to a file under `log_dir`, or nowhere. The context may be left in another task than the one
-    that entered it. Raises ServerError where the server does not start, never answers or lists no tools.
+    The server's stderr goes to a file under `log_dir`, or nowhere. `stateful` says that a session which was lost must
+    not be opened again, since the caller relies on what the server knew. The context may be left in another task than
+    the one that entered it. Raises ServerError where the server does not start, never answers or lists no tools.
     """
     deadlines = deadlines or Deadlines()
-    connection = Connection(params, deadlines, name)
+    connection = Connection(params, deadlines, name, stateful=stateful)
     # Not a task group's task: a task group belongs to the task that opened it, which the caller need not know of.
     owner = asyncio.create_task(connection._own(log_dir), name=f"owner of {name}")
     try:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 
-from mcp_rl.errors import ServerFault
+from mcp_rl.errors import ServerError, ServerFault
 from mcp_rl.scenario import ServerParams, StdioServer
 from mcp_rl.toolserver.connection import Connection, Deadlines, connect
 from mcp_rl.toolserver.schema import ToolSchemas
@@ -68,16 +68,19 @@ class _Pool:
     """The places of one server. All of them are free at first, and nothing is open."""
 
     count: int
-    free: list[_Place] = field(default_factory=list)
+    places: list[_Place] = field(init=False)
+    free: list[_Place] = field(init=False)
     room: anyio.Semaphore = field(init=False)
 
     def __post_init__(self) -> None:
-        self.free = [_Place() for _ in range(self.count)]
+        self.places = [_Place() for _ in range(self.count)]
+        self.free = list(self.places)
         self.room = anyio.Semaphore(self.count)
 
 
 class Sessions:
-    """`async with Sessions() as sessions: session = await sessions.get(params)`. All close with the context.
+    """`async with Sessions() as sessions: session = await sessions.get(params)`. All close with the context, also those
+    that an episode still has: its next call is a fault, and nothing is opened any more.
 
     Inside the context they are the sessions that `sessions_in_use` gives. `server` says how episodes are kept apart;
     without one they share everything.
@@ -103,6 +106,7 @@ class Sessions:
         self._locks: dict[str, anyio.Lock] = {}
         self._stack = AsyncExitStack()
         self._before: Token[Sessions | None] | None = None
+        self._closed = False
 
     @property
     def shared(self) -> bool:
@@ -111,6 +115,7 @@ class Sessions:
 
     async def __aenter__(self) -> Self:
         self._before = _in_use.set(self)
+        self._closed = False
         return self
 
     async def __aexit__(
@@ -119,11 +124,16 @@ class Sessions:
         if self._before is not None:
             with suppress(ValueError):  # left in another task than it was entered in
                 _in_use.reset(self._before)
+        self._closed = True
         self._open.clear()
         try:
             await self._close_pools()
         finally:
             await self._stack.aclose()
+
+    def _refuse_when_closed(self) -> None:
+        if self._closed:
+            raise ServerError(f"The connections to the server {self._name} are closed.")
 
     async def get(self, params: ServerParams) -> Session:
         """The open session of this server, a new one where there is none or the last one broke for good.
@@ -137,7 +147,11 @@ class Sessions:
         async with self._locks.setdefault(key, anyio.Lock()):
             session = self._open.get(key)
             if session is None or not session.connection.alive:
+                self._refuse_when_closed()
                 connection = await self._stack.enter_async_context(self._connecting(params))
+                if self._closed:
+                    await self._stack.aclose()
+                self._refuse_when_closed()
                 session = self._open[key] = self._session(key, connection)
             return session
 
@@ -145,8 +159,8 @@ class Sessions:
     async def lease(self, params: ServerParams, initial_state: dict[str, Any] | None = None) -> AsyncIterator[Lease]:
         """A session for one episode, in the state that an episode begins in; waits while all are taken.
 
-        `initial_state` are the arguments of the reset tool. Raises ServerError where no session can be opened,
-        ServerFault where the reset fails.
+        `initial_state` are the arguments of the reset tool. A server that died since the last episode is started anew.
+        Raises ServerError where no session can be opened, ServerFault where the reset fails.
         """
         if self.shared:
             yield Lease(await self.get(params))
@@ -156,23 +170,35 @@ class Sessions:
             place = pool.free.pop()
             lease: Lease | None = None
             try:
-                lease = Lease(await self._opened(place, params))
-                if self._reset_tool is not None:
-                    await self._reset(lease, initial_state or {})
+                lease = Lease(await self._ready(place, params, initial_state or {}))
                 yield lease
             except BaseException:
                 if lease is not None:
                     lease.spoilt = True
                 raise
             finally:
-                pool.free.append(place)
-                if lease is None or lease.spoilt or self._isolation == "per-rollout":
+                if lease is None or lease.spoilt or self._closed or self._isolation == "per-rollout":
                     with anyio.CancelScope(shield=True):
                         await _close(place)
+                pool.free.append(place)
 
-    async def _reset(self, lease: Lease, state: dict[str, Any]) -> None:
-        assert self._reset_tool is not None
-        result = await lease.session.connection.call(self._reset_tool, state)
+    async def _ready(self, place: _Place, params: ServerParams, state: dict[str, Any]) -> Session:
+        """An open session in the state that an episode begins in."""
+        used = place.session is not None
+        session = await self._opened(place, params)
+        try:
+            await self._reset(session, state)
+        except ServerFault:
+            if not used or session.connection.alive:
+                raise
+            session = await self._opened(place, params)
+            await self._reset(session, state)
+        return session
+
+    async def _reset(self, session: Session, state: dict[str, Any]) -> None:
+        if self._reset_tool is None:
+            return
+        result = await session.connection.call(self._reset_tool, state)
         if result.is_error:
             raise ServerFault(
                 f"The server {self._name} could not be reset: its tool {self._reset_tool} says {result.text[:200]!r}."
@@ -187,21 +213,25 @@ class Sessions:
         if place.session is not None and place.session.connection.alive:
             return place.session
         await _close(place)
+        self._refuse_when_closed()
         opening = self._connecting(params)
         connection = await opening.__aenter__()
         place.closing = opening
+        self._refuse_when_closed()
         place.session = self._session(repr(params), connection)
         return place.session
 
     async def _close_pools(self) -> None:
-        places = [place for pool in self._pools.values() for place in pool.free]
+        places = [place for pool in self._pools.values() for place in pool.places]
         self._pools.clear()
         async with anyio.create_task_group() as tasks:
             for place in places:
                 tasks.start_soon(_close, place)
 
     def _connecting(self, params: ServerParams) -> AbstractAsyncContextManager[Connection]:
-        return connect(params, deadlines=self._deadlines, log_dir=self._log_dir, name=self._name)
+        return connect(
+            params, deadlines=self._deadlines, log_dir=self._log_dir, name=self._name, stateful=not self.shared
+        )
 
     def _session(self, key: str, connection: Connection) -> Session:
         """A session whose schemas are the same object as long as the server lists the same tools."""
