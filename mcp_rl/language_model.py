@@ -6,6 +6,7 @@ imported at the first question, in a thread, with its own copy of the list.
 
 import functools
 import json
+import math
 import os
 import re
 import time
@@ -23,6 +24,7 @@ from mcp_rl.errors import ConfigError, McpRlError
 
 _LONGEST_WAIT = 60.0
 _FORMAT_WORDS = re.compile(r"response_format|json_schema|structured|schema", re.IGNORECASE)
+_CUT_NUMBER = re.compile(r"\d[\d.eE+-]*\s*\Z")
 _KEY = re.compile(r"\b(sk|key)-[\w*-]+")
 Message = dict[str, str]
 Reply = TypeVar("Reply", bound=BaseModel)
@@ -198,6 +200,7 @@ class _Question(Generic[Reply]):
         self._form, self._check, self._sampling = form, check, sampling
         self._complaint: str | None = None
         self._call: Call | None = None
+        self._structured = False
         self.tries = 0
 
     async def once(self) -> Reply:
@@ -227,8 +230,8 @@ class _Question(Generic[Reply]):
         return reply
 
     def _was_structured(self, error: Exception) -> bool:
-        """Whether the model complains about the response format; if so, it is not sent again."""
-        if not self._model._structured or not _FORMAT_WORDS.search(str(error)):
+        """Whether the model complains about the response format that it was sent; if so, it is not sent again."""
+        if not self._structured or not _FORMAT_WORDS.search(str(error)):
             return False
         self._model._structured = False
         return True
@@ -246,6 +249,7 @@ class _Question(Generic[Reply]):
         model.spent.calls += 1
         model._in_flight += 1
         self._call = Call(model.name)
+        self._structured = model._structured
         started = time.perf_counter()
         try:
             with anyio.fail_after(model.deadline):
@@ -255,7 +259,7 @@ class _Question(Generic[Reply]):
                     base_url=model.base_url,
                     # A server of one's own often wants no key, and the client refuses to start without one.
                     api_key="none" if model.base_url and not os.environ.get("OPENAI_API_KEY") else None,
-                    response_format=_response_format(self._form) if model._structured else None,
+                    response_format=_response_format(self._form) if self._structured else None,
                     **self._sampling,
                     timeout=model.deadline,
                     drop_params=True,
@@ -310,7 +314,7 @@ def read_reply(text: str, form: type[Reply]) -> Reply:
 def _repaired(text: str) -> Any:
     import json_repair
 
-    if re.search(r"[\d.]\s*\Z", text):  # nobody knows how the number would have gone on
+    if _CUT_NUMBER.search(text):  # nobody knows how the number would have gone on
         return None
 
     try:
@@ -357,9 +361,10 @@ def _may_pass(error: BaseException, litellm: Any) -> bool:
 def _retry_after(error: BaseException | None) -> float | None:
     headers = getattr(getattr(error, "response", None), "headers", None) or {}
     try:
-        return float(headers["retry-after"])
+        seconds = float(headers["retry-after"])
     except (KeyError, TypeError, ValueError):
         return None
+    return None if math.isnan(seconds) else max(0.0, seconds)
 
 
 def _has_price(litellm: Any, name: str) -> bool:

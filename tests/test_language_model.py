@@ -1,11 +1,14 @@
 """Questions to a language model over real HTTP, to a server that misbehaves in every way that has been seen."""
 
 import json
-from typing import Any
+from typing import Any, cast
 
+import anyio
+import httpx
 import pytest
 from pydantic import BaseModel, ConfigDict
 from scenarios.chat_server import Answer, Asked, ChatServer, completion, failure, serve
+from tenacity import RetryCallState
 
 from mcp_rl.errors import ConfigError
 from mcp_rl.language_model import (
@@ -105,6 +108,52 @@ async def test_a_model_without_structured_output_is_asked_without_it_from_then_o
         for _ in range(2):
             assert (await asked.ask(MESSAGES, Words, two)).words == ["a", "b"]
     assert ["response_format" in asked.body for asked in server.asked] == [True, False, False]
+
+
+async def test_questions_in_flight_at_once_all_survive_that_the_model_takes_no_structured_output() -> None:
+    def picky(asked: Asked) -> Any:
+        return failure(400, "response_format is not supported") if "response_format" in asked.body else GOOD
+
+    found: list[Words] = []
+    with serve(picky) as server:
+        asked = model(server)
+
+        async def ask() -> None:
+            found.append(await asked.ask(MESSAGES, Words, two))
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(8):
+                tasks.start_soon(ask)
+    assert [reply.words for reply in found] == [["a", "b"]] * 8
+
+
+@pytest.mark.parametrize(("said", "seconds"), [("0.25", 0.25), ("1e9", 60), ("inf", 60), ("-5", 0)])
+def test_the_wait_that_a_server_asks_for_is_kept_within_reason(said: str, seconds: float) -> None:
+    assert waits_for(said) == seconds
+
+
+@pytest.mark.parametrize("said", ["nan", "soon", "Wed, 21 Oct 2015 07:28:00 GMT", ""])
+def test_a_wait_that_is_no_number_of_seconds_is_the_usual_one(said: str) -> None:
+    assert 0 <= waits_for(said) <= 0.01
+
+
+def waits_for(said: str) -> float:
+    error = httpx.HTTPStatusError(
+        "429", request=httpx.Request("POST", "http://x"), response=httpx.Response(429, headers={"retry-after": said})
+    )
+    state = RetryCallState(cast(Any, None), None, (), {})
+    state.set_exception((type(error), error, None))
+    return LanguageModel("openai/x", backoff=0.01)._wait(state)
+
+
+@pytest.mark.parametrize("cut", ["1e", "1E", "1e-", "1e+", "1.", "12", "-", "12 "])
+def test_a_number_that_was_cut_is_not_completed(cut: str) -> None:
+    with pytest.raises(Unusable):
+        read_reply('{"value": ' + cut, Number)
+
+
+class Number(BaseModel):
+    value: float
 
 
 @pytest.mark.parametrize(("status", "tries"), [(401, 1), (404, 1), (400, 1), (503, 3)])

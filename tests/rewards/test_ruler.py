@@ -1,11 +1,11 @@
-import json
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
-from judge_server import JudgeServer, Reply, fenced, scores, serve
-from starlette.responses import JSONResponse, Response
 
+from benchmarks.judge_faults import BAD_REPLIES, by_answer, status, too_few
+from benchmarks.judge_server import Hangs, JudgeServer, fenced, scores, serve
 from mcp_rl.errors import ConfigError, JudgeError
 from mcp_rl.rewards.judge import check_judge
 from mcp_rl.rewards.mix import mix_rewards
@@ -26,17 +26,6 @@ def trajectory(answer: str, tool: str = "7", stop: StopReason = StopReason.ANSWE
 
 def group(*answers: str) -> TrajectoryGroup:
     return TrajectoryGroup(scenario=SCENARIO, trajectories=[trajectory(answer) for answer in answers])
-
-
-def by_answer(prompt: str, ids: list[str]) -> str:
-    """A judge that does its work: "good" scores 1, "fair" 0.5, everything else 0."""
-    marks = {"good": 1.0, "fair": 0.5}
-    last = {id: json.loads(text.splitlines()[-1])["content"] for id, text in fenced(prompt).items()}
-    return scores({id: marks.get(last[id].split()[0], 0.0) for id in ids})
-
-
-def every(value: float) -> Reply:
-    return lambda prompt, ids: scores(dict.fromkeys(ids, value))
 
 
 async def judged(server: JudgeServer, asked: TrajectoryGroup, **options: Any) -> TrajectoryGroup:
@@ -70,58 +59,21 @@ async def test_the_request_asks_for_structured_output_with_these_ids() -> None:
     assert "Be kind." in body["messages"][0]["content"] and body["temperature"] == 0
 
 
-def too_few(prompt: str, ids: list[str]) -> str:
-    return scores(dict.fromkeys(ids[1:], 0.9))
-
-
-def twice(prompt: str, ids: list[str]) -> str:
-    return json.dumps({"scores": [{"id": id, "explanation": "", "score": 0.9} for id in (*ids, ids[0])]})
-
-
-def unknown(prompt: str, ids: list[str]) -> str:
-    return scores({**dict.fromkeys(ids[1:], 0.9), "trajectory-1": 0.9})
-
-
-def not_a_number(prompt: str, ids: list[str]) -> str:
-    return scores(dict.fromkeys(ids, 0.9)).replace("0.9", "NaN", 1)
-
-
-def status(code: int, message: str = "no") -> Reply:
-    return lambda prompt, ids: JSONResponse({"error": {"message": message}}, status_code=code)
-
-
-MISBEHAVIOUR: dict[str, Reply] = {
-    "too few": too_few,
-    "twice": twice,
-    "unknown id": unknown,
-    "too high": every(1.5),
-    "negative": every(-0.1),
-    "not a number": not_a_number,
-    "words as scores": lambda prompt, ids: scores(dict.fromkeys(ids, 0.9)).replace("0.9", '"high"'),
-    "garbage": lambda prompt, ids: "I think the {first one is best",
-    "empty": lambda prompt, ids: "",
-    "rate limit": status(429),
-    "overloaded": status(503),
-    "broken": status(500),
-    "no JSON at all": lambda prompt, ids: Response("<html>gateway</html>", 502),
-}
-
-
-@pytest.mark.parametrize("kind", MISBEHAVIOUR)
+@pytest.mark.parametrize("kind", BAD_REPLIES)
 async def test_a_judge_that_misbehaves_is_asked_again(kind: str) -> None:
-    with serve(MISBEHAVIOUR[kind], by_answer) as server:
+    with serve(BAD_REPLIES[kind], by_answer) as server:
         asked = await judged(server, group("good", "bad", "fair"))
     assert [t.reward for t in asked] == [1.0, 0.0, 0.5]
     assert len(server.requests) == 2
     assert asked.metadata["judge"]["calls"] == 2
 
 
-@pytest.mark.parametrize("kind", MISBEHAVIOUR)
+@pytest.mark.parametrize("kind", BAD_REPLIES)
 async def test_a_judge_that_goes_on_misbehaving_raises_and_changes_nothing(kind: str) -> None:
     asked = group("good", "bad")
     asked.exceptions.append("lost one")
     before = asked.model_dump_json()
-    with serve(MISBEHAVIOUR[kind]) as server, pytest.raises(JudgeError, match="no usable reply in 2 tries"):
+    with serve(BAD_REPLIES[kind]) as server, pytest.raises(JudgeError, match="no usable reply in 2 tries"):
         await judged(server, asked, retries=1)
     assert asked.model_dump_json() == before
     assert len(server.requests) == 2
@@ -162,14 +114,10 @@ async def test_a_judge_that_is_not_there_raises() -> None:
 
 
 async def test_a_judge_that_never_answers_meets_the_deadline() -> None:
-    def stall(prompt: str, ids: list[str]) -> str:
-        import time
-
-        time.sleep(1.0)
-        return by_answer(prompt, ids)
-
-    with serve(stall) as server, pytest.raises(JudgeError):
-        await judged(server, group("good", "bad"), deadline=0.2, retries=0)
+    with serve(lambda prompt, ids: Hangs()) as server:
+        with pytest.raises(JudgeError, match=r"no reply in 0\.2 seconds"):
+            await judged(server, group("good", "bad"), deadline=0.2, retries=0)
+        await anyio.sleep(0.1)  # the connection is closed in the background, and the server waits for that
 
 
 async def test_tool_output_cannot_leave_its_fence_or_name_an_id() -> None:

@@ -9,11 +9,12 @@ from typing import Any
 
 import anyio
 import pytest
-from judge_server import JudgeServer, fenced, scores, serve
 from pydantic import ValidationError
 from starlette.responses import JSONResponse
-from test_ruler import SCENARIO, by_answer, every, group, status, too_few
+from test_ruler import SCENARIO, group
 
+from benchmarks.judge_faults import by_answer, every, status, too_few
+from benchmarks.judge_server import JudgeServer, fenced, scores, serve
 from mcp_rl.config import JudgeConfig, RewardConfig, RunConfig
 from mcp_rl.errors import ConfigError, JudgeBarred, JudgeError, JudgeStop, VerifierError
 from mcp_rl.gather import GroupPlan, gather_groups

@@ -1,0 +1,138 @@
+"""A judge on loopback that speaks the OpenAI protocol and misbehaves as told."""
+
+import json
+import re
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+Reply = Callable[[str, list[str]], "str | Response"]
+"""From the user's message and the ids that stand in its fences to the text of the answer, or a whole HTTP response."""
+
+
+def scores(values: dict[str, float]) -> str:
+    return json.dumps({"scores": [{"id": id, "explanation": "because", "score": v} for id, v in values.items()]})
+
+
+def fenced(prompt: str) -> dict[str, str]:
+    """What stands between the fences, by id: all that a judge which is true to its instructions goes by."""
+    return dict(re.findall(r'<trajectory id="([^"]+)">\n(.*?)\n</trajectory>', prompt, re.DOTALL))
+
+
+@dataclass
+class JudgeServer:
+    """Answers each request with the next reply, the last one for ever."""
+
+    replies: list[Reply]
+    url: str = ""
+    requests: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def prompts(self) -> list[str]:
+        return [request["messages"][1]["content"] for request in self.requests]
+
+    async def complete(self, request: Request) -> Response:
+        body = await request.json()
+        reply = self.replies[min(len(self.requests), len(self.replies) - 1)]
+        self.requests.append(body)
+        prompt = body["messages"][1]["content"]
+        answer = reply(prompt, list(fenced(prompt)))
+        if isinstance(answer, Response):
+            return answer
+        return completion(answer)
+
+
+def completion(text: str, finish_reason: str = "stop") -> JSONResponse:
+    message = {"role": "assistant", "content": text}
+    usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
+    choices = [{"index": 0, "message": message, "finish_reason": finish_reason}]
+    return JSONResponse(
+        {"id": "x", "object": "chat.completion", "created": 0, "model": "judge", "choices": choices, "usage": usage}
+    )
+
+
+class Hangs(Response):
+    """Says nothing until the client has gone."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+
+class Drips(Response):
+    """Sends white space, a byte now and then, until the client has gone."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def drip() -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", JSON_TYPE)]})
+            while True:
+                await send({"type": "http.response.body", "body": b" ", "more_body": True})
+                await anyio.sleep(0.05)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(drip)
+            await Hangs()(scope, receive, send)
+            tasks.cancel_scope.cancel()
+
+
+class Breaks(Response):
+    """Sends the first half of an answer, then cuts the connection: by a reset, or by closing it."""
+
+    def __init__(self, answer: JSONResponse, *, reset: bool) -> None:
+        super().__init__()
+        self._answer, self._reset = bytes(answer.body), reset
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [(b"content-type", JSON_TYPE), (b"content-length", str(len(self._answer)).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        half = self._answer[: len(self._answer) // 2]
+        await send({"type": "http.response.body", "body": half, "more_body": True})
+        await anyio.sleep(0.01)
+        transport = scope[CONNECTION].transport
+        if self._reset:  # a linger of 0 seconds turns the close into a reset
+            found = transport.get_extra_info("socket")
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        transport.abort()
+        await Hangs()(scope, receive, send)
+
+
+JSON_TYPE = b"application/json"
+CONNECTION = "connection"
+"""Where uvicorn's own object of a request stands in its scope, for answers that end the connection."""
+
+
+def _with_connection(app: ASGIApp) -> ASGIApp:
+    async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
+        await app({**scope, CONNECTION: getattr(send, "__self__", None)}, receive, send)
+
+    return wrapped
+
+
+@contextmanager
+def serve(*replies: Reply) -> Iterator[JudgeServer]:
+    judge = JudgeServer(list(replies))
+    app = Starlette(routes=[Route("/v1/chat/completions", judge.complete, methods=["POST"])])
+    server = uvicorn.Server(uvicorn.Config(_with_connection(app), host="127.0.0.1", port=0, log_level="error"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        while not server.started:
+            time.sleep(0.01)
+        judge.url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/v1"
+        yield judge
+    finally:
+        server.should_exit = True
+        thread.join(10)
