@@ -125,6 +125,7 @@ async def test_a_reset_puts_back_the_first_notes_or_those_that_are_given(notes: 
         ("create_note", {"title": "groceries", "text": "x"}, r'The title "groceries" is taken by note n1; choose .*'),
         ("create_note", {"title": "n7", "text": "x"}, r'The title "n7" looks like a note\'s id; choose another one\.'),
         ("create_note", {"title": "A\nB", "text": "x"}, r"The title must be one line without control characters\."),
+        ("create_note", {"title": "A\u2028B", "text": "x"}, r"The title must be one line without control characters\."),
         (
             "create_note",
             {"title": "Long", "text": "x" * 4001},
@@ -186,25 +187,57 @@ async def test_episodes_side_by_side_do_not_see_each_other(notes: ToolServer, tr
 
 @needs_node
 async def test_over_http_only_this_machine_may_ask(notes: ToolServer) -> None:
-    params = notes.params("streamable-http")
+    async with served(notes) as (client, url):
+        await refusals(client, url)
+
+
+@asynccontextmanager
+async def served(server: ToolServer) -> AsyncIterator[tuple[httpx.AsyncClient, str]]:
+    """The server on a port of its own, and a client that asks the way an MCP client does."""
+    params = server.params("streamable-http")
     assert isinstance(params, StreamableHttpServer) and params.launch is not None
-    whose = "The server mcp_notes"
+    headers = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
     with server_log("mcp_notes", None) as log:
         async with (
-            launched(params.launch, params.url, whose=whose, log=log, deadline=20) as (url, _),
-            httpx.AsyncClient() as client,
+            launched(params.launch, params.url, whose="The server", log=log, deadline=20) as (url, _),
+            httpx.AsyncClient(headers=headers) as client,
         ):
-            await refusals(client, url)
+            yield client, url
 
 
 async def refusals(client: httpx.AsyncClient, url: str) -> None:
     ask = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
-    accept = {"accept": "application/json, text/event-stream"}
-    strange = {"host": "evil.example", "origin": "http://evil.example"}
-    for name, value in strange.items():
-        assert (await client.post(url, json=ask, headers={**accept, name: value})).status_code == 403
+    strange = {
+        "host": ["evil.example", "localhost.evil.example:80", ""],
+        "origin": ["http://evil.example", "http://localhost.evil.example", "null", "no address", ""],
+    }
+    for name, value in ((name, value) for name, values in strange.items() for value in values):
+        answer = await client.post(url, json=ask, headers={name: value})
+        assert answer.status_code == 403 and "Only this machine may ask" in answer.json()["error"]["message"]
+    for origin in ("http://localhost:6274", "http://127.0.0.1"):
+        assert (await client.post(url, json=ask, headers={"origin": origin})).status_code == 200
     assert (await client.get(url)).status_code == 405
-    assert (await client.get(url.replace("/mcp", "/else"))).status_code == 404
+    for elsewhere in ("/else", "//", "/mcp/../mcp2"):
+        assert (await client.get(url.replace("/mcp", elsewhere))).status_code == 404
+
+
+@needs_node
+async def test_over_http_what_is_no_request_is_refused_and_the_server_lives_on(notes: ToolServer) -> None:
+    async with served(notes) as (client, url):
+        assert (await client.post(url, content=b"{not json")).status_code == 400
+        assert (await client.post(url, content=b" " * 5_000_000)).status_code == 413
+        deep = "[" * 100_000 + "]" * 100_000
+        for given, words in (
+            (f'"id":{deep}', "id must be a string, not a list."),
+            (r'"id":"a\ud800b"', "id is no text: it holds half a character."),
+            ('"id":null', "id must be a string, not null."),
+            ('"id":{}', "id must be a string, not an object."),
+            ('"__proto__":{}', "read_note"),
+        ):
+            params = '{"name":"read_note","arguments":{' + given + "}}"
+            body = f'{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{params}}}'
+            result = (await client.post(url, content=body)).json()["result"]
+            assert result["isError"] is True and words in result["content"][0]["text"]
 
 
 def test_the_bundle_was_made_from_these_sources() -> None:

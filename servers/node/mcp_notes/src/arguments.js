@@ -14,6 +14,7 @@ export function refuseWrongTypes(schema, value, where) {
   switch (schema.type) {
     case "string":
       if (typeof value !== "string") throw new NotebookError(`${where} must be a string, not ${kind(value)}.`);
+      if (/\p{Surrogate}/u.test(value)) throw new NotebookError(`${where} is no text: it holds half a character.`);
       return;
     case "array":
       if (!Array.isArray(value)) throw new NotebookError(`${where} must be a list, not ${kind(value)}.`);

@@ -28,8 +28,7 @@ export function listen(notebook, { host, port }) {
 
 /** @param {import("./notebook.js").Notebook} notebook @param {Request} request @param {Response} response */
 async function answer(notebook, request, response) {
-  const url = new URL(request.url ?? "/", "http://localhost");
-  if (url.pathname !== "/mcp") return refuse(response, 404, "There is only /mcp.");
+  if (request.url?.split("?")[0] !== "/mcp") return refuse(response, 404, "There is only /mcp.");
   if (!isLocal(request)) return refuse(response, 403, "Only this machine may ask: see the headers Host and Origin.");
   if (request.method !== "POST") return refuse(response, 405, "Only POST: there is no session and no stream.");
   const server = notesServer(notebook);
@@ -41,8 +40,13 @@ async function answer(notebook, request, response) {
 
 /** A page elsewhere that has its name point at us sends its own Host and Origin. @param {Request} request */
 function isLocal({ headers }) {
-  const origin = headers.origin ? new URL(headers.origin).hostname : "localhost";
-  return LOOPBACK.includes((headers.host ?? "").replace(/:\d+$/, "")) && LOOPBACK.includes(origin);
+  const origin = headers.origin?.replace(/^https?:\/\//, "");
+  return isLoopback(headers.host ?? "") && (origin === undefined || isLoopback(origin));
+}
+
+/** @param {string} host with a port or without */
+function isLoopback(host) {
+  return LOOPBACK.includes(host.replace(/:\d+$/, ""));
 }
 
 /** @param {Response} response @param {number} status @param {string} message */

@@ -170,7 +170,7 @@ export class Notebook {
   #freeTitle(title, own) {
     const checked = title.trim();
     if (!checked) throw new NotebookError("The title is empty.");
-    if (/\p{Cc}/u.test(checked)) throw new NotebookError("The title must be one line without control characters.");
+    if (/[\p{Cc}\p{Zl}\p{Zp}]/u.test(checked)) throw new NotebookError("The title must be one line without control characters.");
     refuseLonger("title", checked, LIMITS.title);
     if (/^n\d+$/i.test(checked))
       throw new NotebookError(`The title ${quoted(checked)} looks like a note's id; choose another one.`);
