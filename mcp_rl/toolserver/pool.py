@@ -177,10 +177,12 @@ class Sessions:
                     lease.spoilt = True
                 raise
             finally:
-                if lease is None or lease.spoilt or self._closed or self._isolation == "per-rollout":
-                    with anyio.CancelScope(shield=True):
-                        await _close(place)
-                pool.free.append(place)
+                try:
+                    if lease is None or lease.spoilt or self._closed or self._isolation == "per-rollout":
+                        with anyio.CancelScope(shield=True):
+                            await _close(place)
+                finally:
+                    pool.free.append(place)
 
     async def _ready(self, place: _Place, params: ServerParams, state: dict[str, Any]) -> Session:
         """An open session in the state that an episode begins in."""
