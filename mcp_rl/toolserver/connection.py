@@ -248,8 +248,8 @@ class Connection:
         if died and (self._stateful or len(repeatable) < len(self.tools)):
             self._broken = f"{self._whose} exited in the middle of the run.{said(log)}"
         elif self._stateful:
-            cause = _words(first_cause(problem) or ServerError("it was closed"))
-            self._broken = f"{self._whose} lost its session, and the state with it: {cause}."
+            why = _words(first_cause(problem) or ServerError("it was closed"))
+            self._broken = f"{self._whose} lost its session, and the state with it: {why}."
         for call in reversed(self._interrupted):
             if self._broken is None and call.attempts < 2 and (call.delivered is False or call.tool in repeatable):
                 self._waiting.appendleft(call)
