@@ -373,6 +373,11 @@ def _contradictions(config: RunConfig) -> Iterator[str]:
         yield "scenarios.file and scenarios.count are both set: a file already says how many scenarios there are"
     if not scenarios.file and scenarios.val >= scenarios.count:
         yield f"scenarios.val = {scenarios.val} leaves nothing to train on out of scenarios.count = {scenarios.count}"
+    if scenarios.unsolvable + scenarios.without_tools >= 1:
+        yield (
+            f"scenarios.unsolvable = {scenarios.unsolvable:g} and scenarios.without_tools = "
+            f"{scenarios.without_tools:g} leave nothing to solve: they are shares that must stay under 1 together"
+        )
     if pools.too_hard_at >= pools.solved_at:
         yield (
             f"curriculum.too_hard_at = {pools.too_hard_at:g} is not below curriculum.solved_at = {pools.solved_at:g}: "

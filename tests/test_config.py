@@ -101,6 +101,7 @@ def test_a_value_that_cannot_work_is_one_sentence_that_names_it(override: str, w
 
 def test_contradicting_sources_of_scenarios_are_refused() -> None:
     assert "scenarios.count" in complaint("scenarios.file=tasks.jsonl", "scenarios.count=50")
+    assert "leave nothing to solve" in complaint("scenarios.unsolvable=0.6", "scenarios.without_tools=0.5")
 
 
 @pytest.mark.parametrize("setting", ["server", "judge.base_url"])
