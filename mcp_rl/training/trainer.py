@@ -19,6 +19,7 @@ from mcp_rl.learning.canaries import check_prompts
 from mcp_rl.model import TrainableModel, group_metrics
 from mcp_rl.player import Player
 from mcp_rl.plugins.manager import Plugins
+from mcp_rl.rewards.agreement import agreement_metrics
 from mcp_rl.rewards.scoring import Scoring
 from mcp_rl.rollout import derive_seed
 from mcp_rl.run_directory import RunDirectory, RunState, StepProgress
@@ -224,7 +225,7 @@ def _faults(group: TrajectoryGroup) -> int:
 
 
 def _means(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
-    metrics = group_metrics(groups)
+    metrics = group_metrics(groups) | agreement_metrics(groups)
     return metrics | {
         "groups_useful": float(sum(group.has_variance for group in groups)),
         "groups_useful_share": sum(group.has_variance for group in groups) / max(1, len(groups)),

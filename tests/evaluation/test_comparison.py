@@ -5,6 +5,7 @@ from scipy.stats import kendalltau, mannwhitneyu  # type: ignore[import-untyped]
 
 from mcp_rl.evaluation.agreement import judge_agreement
 from mcp_rl.evaluation.comparison import compare
+from mcp_rl.rewards.agreement import agreement_metrics
 from mcp_rl.scenario import McpScenario, StdioServer
 from mcp_rl.trajectory import StopReason, Trajectory, TrajectoryGroup
 
@@ -89,6 +90,16 @@ def test_agreement_and_rank_correlation_are_those_of_scipy_with_ties_too() -> No
     assert found.agreement == pytest.approx(wins / 9) == pytest.approx(5.5 / 9)
     assert found.rank_correlation == pytest.approx(kendalltau(scores, passed).statistic)
     assert (found.pairs, found.ties) == (9, 3)
+
+
+def test_a_step_s_agreement_is_the_mean_over_groups_that_tell() -> None:
+    groups = [group("a", [True, False], [0.9, 0.2]), group("b", [True, False, False], [0.5, 0.5, 0.7])]
+    alike = group("c", [True, True], [0.1, 0.9])
+    found = agreement_metrics([*groups, alike])
+    assert found["judge_pairwise_agreement"] == pytest.approx((1 + 0.25) / 2)
+    expected = (1 + kendalltau([0.5, 0.5, 0.7], [True, False, False]).statistic) / 2
+    assert found["judge_rank_correlation"] == pytest.approx(expected)
+    assert agreement_metrics([alike]) == agreement_metrics([group("d", [True, False])]) == {}
 
 
 def test_a_scenario_that_several_models_played_counts_once_in_the_interval() -> None:
