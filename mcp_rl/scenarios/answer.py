@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mcp_rl.scenario import McpScenario, ToolCall, Verifier
+from mcp_rl.toolserver.connection import Tool
 
 SHORT_TEXT = 60
 """Characters up to which a result is something that a final message can repeat."""
@@ -54,6 +55,18 @@ def make_verifier(answer: Answer, calls: Sequence[ToolCall], defaults: dict[str,
     if used:
         options["defaults"] = used
     return Verifier(kind="calls", expected=[call.model_dump(mode="json") for call in calls], options=options)
+
+
+def parameter_defaults(tools: Sequence[Tool]) -> dict[str, dict[str, Any]]:
+    """Tool names to the defaults of their parameters."""
+    return {
+        tool.name: {
+            name: inner["default"]
+            for name, inner in (tool.input_schema.get("properties") or {}).items()
+            if isinstance(inner, dict) and "default" in inner
+        }
+        for tool in tools
+    }
 
 
 def kept(text: str) -> str:

@@ -5,17 +5,16 @@ themselves; what does not hold is left out or left as it was, and the report say
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 from mcp_rl.language_model import LanguageModel
 from mcp_rl.plugins.server import ToolServer
 from mcp_rl.scenario import McpScenario, ServerParams
+from mcp_rl.scenarios.answer import parameter_defaults
 from mcp_rl.scenarios.author_ask import Author
 from mcp_rl.scenarios.author_propose import Proposer
 from mcp_rl.scenarios.author_report import AuthorReport
 from mcp_rl.scenarios.author_rewrite import Rewriter
 from mcp_rl.scenarios.stage import Stage
-from mcp_rl.toolserver.connection import Tool
 from mcp_rl.toolserver.pool import Session, Sessions
 
 
@@ -46,7 +45,7 @@ async def author_scenarios(
         server,
         params,
         known=explored,
-        defaults=_defaults(stage.tools),
+        defaults=parameter_defaults(stage.tools),
         resources=await session.connection.resources() if tasks else (),
         steps=steps,
         seed=seed,
@@ -58,15 +57,3 @@ async def author_scenarios(
     rewritten = await rewriter.rewrite(explored[: len(explored) - len(proposed)])
     author.finish()
     return [*proposed, *rewritten], report
-
-
-def _defaults(tools: Sequence[Tool]) -> dict[str, dict[str, Any]]:
-    """Tool names to the defaults of their parameters."""
-    return {
-        tool.name: {
-            name: inner["default"]
-            for name, inner in (tool.input_schema.get("properties") or {}).items()
-            if isinstance(inner, dict) and "default" in inner
-        }
-        for tool in tools
-    }

@@ -2,12 +2,20 @@
 
 import random
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 from mcp_rl.config import MOST_STEPS
 from mcp_rl.plugins.server import ToolServer
 from mcp_rl.scenario import McpScenario, ServerParams, ToolCall, Verifier
-from mcp_rl.scenarios.answer import SHORT_TEXT, Answer, call_key, is_dated, kept, make_verifier, read_answer
+from mcp_rl.scenarios.answer import (
+    SHORT_TEXT,
+    Answer,
+    call_key,
+    is_dated,
+    kept,
+    make_verifier,
+    parameter_defaults,
+    read_answer,
+)
 from mcp_rl.scenarios.chain import Chain, Outcome, lookups, together
 from mcp_rl.scenarios.duplicates import near_key
 from mcp_rl.scenarios.parts import Part
@@ -41,7 +49,7 @@ class Composer:
         self.wording = Wording(tools, schemas.to_openai, server.phrases)
         self._scenarios: dict[str, McpScenario] = {}
         self._requests: set[str] = set()
-        self._defaults = {tool.name: _defaults(tool) for tool in tools}
+        self._defaults = parameter_defaults(tools)
 
     def __len__(self) -> int:
         return len(self._scenarios)
@@ -153,8 +161,3 @@ class Composer:
         listed = self.scenarios
         self.random.shuffle(listed)
         yield from listed
-
-
-def _defaults(tool: Tool) -> dict[str, Any]:
-    properties = tool.input_schema.get("properties") or {}
-    return {n: inner["default"] for n, inner in properties.items() if isinstance(inner, dict) and "default" in inner}
