@@ -21,7 +21,7 @@ from typing import Any
 
 import anyio
 from mcp import MCPError
-from mcp.types import CONNECTION_CLOSED, PARSE_ERROR
+from mcp.types import CONNECTION_CLOSED, METHOD_NOT_FOUND, PARSE_ERROR
 
 from mcp_rl.errors import ServerError, ServerFault
 from mcp_rl.scenario import ServerParams, SseServer, StdioServer
@@ -36,6 +36,10 @@ __all__ = ["Connection", "Deadlines", "Tool", "ToolResult", "connect"]
 
 _SYNTHETIC = ("Session terminated", "Not Found", "Server returned an error response", "Unexpected content type")
 """How the SDK's streamable-HTTP transport words an HTTP error status that came without a JSON-RPC error."""
+
+_NO_SESSION = "HTTP status 404"
+"""The answer to a session that is not known (any more), whatever its body says: specification 2025-11-25, Transports,
+Session Management. Some servers also send it with the error "method not found"."""
 
 
 @dataclass(frozen=True)
@@ -388,6 +392,8 @@ def _lost(error: MCPError, session: Session, call: _Call) -> bool:
     """Whether an error speaks of the connection rather than of the call."""
     if error.code == CONNECTION_CLOSED:
         return session.over or error.message.startswith(("Connection closed", "SSE stream"))
+    if call.problem == _NO_SESSION:
+        return error.code != METHOD_NOT_FOUND
     return call.problem is not None and error.message.startswith(_SYNTHETIC)
 
 

@@ -303,6 +303,32 @@ async def test_a_server_of_somebody_else_may_restart_between_two_calls(transport
         process.wait()
 
 
+@pytest.mark.parametrize(("transport", "path"), [("sse", "sse"), ("streamable-http", "mcp")])
+@pytest.mark.parametrize("stateful", [False, True])
+async def test_a_session_lost_unnoticed_is_opened_again_unless_a_state_matters(transport, path, stateful):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    kind = SseServer if transport == "sse" else StreamableHttpServer
+    process = run_calculator(port, transport)
+    try:
+        params = kind(url=f"http://127.0.0.1:{port}/{path}")
+        async with connect(params, deadlines=PATIENT, stateful=stateful) as connection:
+            process.kill()
+            process.wait()
+            process = run_calculator(port, transport)
+            if not stateful:
+                assert (await connection.call("add", {"a": 1, "b": 2})).text == "3"
+                return
+            for _ in range(2):
+                with pytest.raises(ServerFault, match=r"lost its session, and the state with it: .+\."):
+                    await connection.call("add", {"a": 1, "b": 2})
+            assert not connection.alive
+    finally:
+        process.kill()
+        process.wait()
+
+
 HOLDER = """
 import asyncio, sys
 from mcp_rl.scenario import ServerParams
