@@ -27,7 +27,7 @@ def register_verifiers(register: Callable[[str, Callable[..., Any]], None]) -> N
 
 @hookspec
 def rollout_finished(scenario: "McpScenario", trajectory: "Trajectory") -> None:
-    """Observe a rollout that was scored."""
+    """Observe a training rollout, scored, once its step has been played."""
 
 
 @hookspec

@@ -152,6 +152,9 @@ class Trainer:
             )
         check_prompts([s.id for s in scenarios], [group.scenario.id for group in groups])
         self.curriculum.learned(groups, step)
+        for group in groups:
+            for trajectory in group:
+                self.plugins.hook.rollout_finished(scenario=group.scenario, trajectory=trajectory)
         return groups
 
     @property
