@@ -1,11 +1,13 @@
 """How often 95 % intervals hold the truth, in simulated evaluations of many shapes.
 
-    python benchmarks/intervals.py --runs 2000 --seeds 3
+    python benchmarks/intervals.py [--runs 2000] [--null-runs 1000]
 
 Each shape says how hard scenarios are and how a second model differs; each run draws new scenarios and new episodes.
 For each shape, number of scenarios and number of episodes: the share of runs whose interval holds the true success of
 one model, and the true difference of the two, by our intervals and by the percentile bootstrap over scenarios of
-scipy. One JSON object on stdout, a table on stderr.
+scipy. Then the p-value where two models are the same, or other but equally good: how often it is at most 0.01, 0.05,
+0.1 and 0.5, and how often "at most 0.05" and "the interval leaves 0 out" are the same word. One JSON object on stdout,
+a table on stderr.
 """
 
 import argparse
@@ -16,9 +18,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import bootstrap
+from scipy.stats import bootstrap  # type: ignore[import-untyped]
 
-from mcp_rl.tracking.statistics import difference_interval, success_interval
+from mcp_rl.tracking.statistics import difference_interval, paired_p_value, success_interval
 
 Rates = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, int], tuple[Rates, Rates]]
@@ -90,6 +92,46 @@ def coverage(shape: Draw, scenarios: int, samples: int, runs: int, seed: int) ->
     return {name: float(np.mean(found)) for name, found in held.items()}
 
 
+def equally_easy(random: np.random.Generator, count: int) -> tuple[Rates, Rates]:
+    """Nearly all is solved, by both alike."""
+    return (rates := random.beta(9.5, 0.5, count)), rates
+
+
+def equally_hard(random: np.random.Generator, count: int) -> tuple[Rates, Rates]:
+    """Nearly nothing is solved, by both alike."""
+    return (rates := random.beta(1, 19, count)), rates
+
+
+def lopsided(random: np.random.Generator, count: int) -> tuple[Rates, Rates]:
+    """The second is much better at one scenario in ten and a little worse at the others, equally good in the mean."""
+    rates = np.full(count, 0.5)
+    return rates, np.where(random.random(count) < 0.1, 0.95, 0.45)
+
+
+NULLS: list[Draw] = [mixed, strangers, equally_easy, equally_hard, lopsided]
+LEVELS = (0.01, 0.05, 0.1, 0.5)
+
+
+def null(shape: Draw, scenarios: int, samples: int, runs: int, seed: int) -> dict[str, float]:
+    """Shares of runs, 0 to 1, whose p-value is at most each level, where there is no difference in the mean; the share
+    that moved too little for any p-value under 0.05; and the share in which p-value and interval agree."""
+    random = np.random.default_rng([seed, scenarios, samples, NULLS.index(shape), 1])
+    p_values: list[float] = []
+    agree: list[bool] = []
+    mute: list[bool] = []
+    for _ in range(runs):
+        first, second = (
+            (random.random((scenarios, samples)) < rates[:, None]).astype(float) for rates in shape(random, scenarios)
+        )
+        differences = second.mean(1) - first.mean(1)
+        p_values.append(paired_p_value(differences.tolist(), resamples=RESAMPLES, seed=len(p_values)))
+        low, high = difference_interval(first.tolist(), second.tolist())
+        agree.append((p_values[-1] <= 0.05) == (not low <= 0 <= high))
+        mute.append(int(np.count_nonzero(differences)) < 6)  # 2 / 2**5 is more than 0.05
+    found = {f"p<={level}": float(np.mean([p <= level + 1e-12 for p in p_values])) for level in LEVELS}
+    return found | {"too_few_differ": float(np.mean(mute)), "agrees_with_interval": float(np.mean(agree))}
+
+
 def _holds(interval: tuple[float, float], truth: float) -> bool:
     return bool(interval[0] - 1e-4 <= truth <= interval[1] + 1e-4)
 
@@ -106,12 +148,13 @@ def _percentile(values: Rates, random: np.random.Generator) -> tuple[float, floa
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--runs", type=int, default=2000)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--scenarios", type=int, nargs="+", default=[30, 60, 120])
+    parser.add_argument("--null-runs", type=int, default=1000)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--scenarios", type=int, nargs="+", default=[30, 100, 300])
     parser.add_argument("--samples", type=int, nargs="+", default=[1, 4])
     asked = parser.parse_args()
     rows = []
-    for shape in SHAPES:
+    for shape in SHAPES if asked.runs else []:
         for scenarios in asked.scenarios:
             for samples in asked.samples:
                 found = [coverage(shape, scenarios, samples, asked.runs, seed) for seed in range(asked.seeds)]
@@ -119,14 +162,22 @@ def main() -> None:
                 rows.append(row | {name: [one[name] for one in found] for name in found[0]})
                 shares = "  ".join(f"{name} {np.mean([one[name] for one in found]):.3f}" for name in found[0])
                 print(f"{shape.__name__:10} {scenarios:4} x {samples}  {shares}", file=sys.stderr, flush=True)
+    nulls = []
+    for shape in NULLS if asked.null_runs else []:
+        for scenarios in asked.scenarios:
+            for samples in asked.samples:
+                row = {"shape": shape.__name__, "scenarios": scenarios, "samples": samples}
+                nulls.append(row | null(shape, scenarios, samples, asked.null_runs, 0))
+                print("  ".join(f"{name} {value}" for name, value in nulls[-1].items()), file=sys.stderr, flush=True)
     summary = {}
-    for name in ("success", "difference", "success bootstrap", "difference bootstrap"):
+    for name in ("success", "difference", "success bootstrap", "difference bootstrap") if rows else ():
         every = [share for row in rows for share in row[name]]
         inside = [0.93 <= share <= 0.97 for share in every]
         summary[name] = {
             "inside_93_to_97": float(np.mean(inside)), "lowest": min(every), "highest": max(every), "cases": len(every)
         }  # fmt: skip
-    print(json.dumps({"runs": asked.runs, "seeds": asked.seeds, "summary": summary, "rows": rows}))
+    measured = {"runs": asked.runs, "seeds": asked.seeds, "summary": summary, "rows": rows}
+    print(json.dumps(measured | {"null_runs": asked.null_runs, "null": nulls}))
 
 
 if __name__ == "__main__":

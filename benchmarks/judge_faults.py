@@ -306,10 +306,11 @@ async def run_faults(
             found.groups += 1
             found.scored += touched is None
             found.unscored += touched is not None
-            kinds = moods.of_group[name]
-            for kind in {*kinds, HOSTILE_TOOL if hostile_group else None} - {None}:
-                found.kinds[kind].lost += bool(lost)
-                found.kinds[kind].misassigned += wrong
+            kinds = moods.of_group.get(name, [])
+            met = {kind for kind in kinds if kind is not None} | ({HOSTILE_TOOL} if hostile_group else set())
+            for fate in (found.kinds[kind] for kind in met):
+                fate.lost += bool(lost)
+                fate.misassigned += wrong
             if hostile_group:
                 fate = found.kinds[HOSTILE_TOOL]
                 fate.faults += 1
