@@ -19,6 +19,9 @@ _SECRET_LINE = re.compile(r"(?im)\w*(?:token|secret|passw|api_?key|credential)\w
 _NOTHING = re.compile(
     r"(?i)^\W*(?:error|null|none|undefined)\b|\bno (?:matches|results|such)\b|\bnot found\b|\berror\W+[A-Z]{4,}\b"
 )
+_SYSTEM_ERROR = re.compile(r"\b[Ee]rror\W{1,4}E[A-Z]{3,}\b")
+_READ = 20_000
+"""Characters of a result that are searched."""
 _DATED = re.compile(r"\b20\d\d-\d\d-\d\d[T ]\d\d:\d\d")
 
 
@@ -81,7 +84,8 @@ def holds_secret(text: str) -> bool:
 
 def says_nothing(text: str) -> bool:
     """Whether a result that was no error is still none: nothing found, nothing at all, or an error in its text."""
-    return not text.strip("[]{} \n") or _NOTHING.search(text[:300]) is not None or _is_hollow(text)
+    failed = _NOTHING.search(text[:300]) or _SYSTEM_ERROR.search(text[:_READ])
+    return not text.strip("[]{} \n") or failed is not None or _is_hollow(text)
 
 
 def _is_hollow(text: str) -> bool:

@@ -42,6 +42,10 @@ CLOCK_TICK = 1.1
 _EDGES = 24
 """Calls of a tool that are tried with a value at the edge."""
 _EDGE_NUMBERS = (0, -1, -7, 10**6)
+_FAIR_SHARES = 2
+"""How much more than its even share of the results one tool may give where others have no more."""
+_LEAST_SHARE = 40
+"""Results that every tool may give."""
 _MOST_ERRORS = 40
 """Errors kept of one tool."""
 
@@ -162,7 +166,9 @@ class Probe:
             if not active or total >= target or self.unfit:
                 return
             # A tool is asked for its even share of what is missing; tools with few results so far come first.
-            level = self._level(active, target)
+            level = min(self._level(active, target), self._most(target))
+            if all(len(self.progress[name].outcomes) >= level for name in active):
+                return
             proposals = [
                 (name, draw)
                 for name in active
@@ -174,6 +180,11 @@ class Probe:
         """Results per active tool with which the target is reached."""
         finished = sum(len(self.progress[name].outcomes) for name in self.progress if name not in active)
         return -(-(target - finished) // len(active))
+
+    def _most(self, target: int) -> int:
+        """Results of one tool at most, so that a tool which takes anything does not drown the others."""
+        useful = sum(bool(progress.outcomes) for progress in self.progress.values())
+        return max(_LEAST_SHARE, -(-_FAIR_SHARES * target // max(1, useful)))
 
     def _proposals(self, name: str, missing: int) -> list[Draw]:
         progress = self.progress[name]

@@ -45,3 +45,9 @@ def test_secrets_dates_and_empty_results_are_noticed() -> None:
     assert says_nothing("No matches found") and says_nothing("Error: bad path") and says_nothing("[]")
     assert says_nothing("a.txt: Error - ENOENT: no such file or directory")
     assert not says_nothing("There are 3 files")
+
+
+def test_a_result_with_an_error_of_the_system_in_it_says_nothing() -> None:
+    assert says_nothing("/a: first\n---\n/b: Error - ENOENT: no such file or directory, open '/b'\n")
+    assert says_nothing('{"notes": [], "count": 0}') and not says_nothing('{"notes": [], "count": 3}')
+    assert not says_nothing('{"sum": 0}') and not says_nothing("The chapter on errors: EASY reading")

@@ -153,3 +153,11 @@ def test_what_may_be_called_depends_on_annotations_names_and_isolation() -> None
     outside = Tool("wipe", "", {}, annotations={"destructiveHint": True, "openWorldHint": True})
     assert explorable([outside], "reset") == []
     assert [reads_only(tool) for tool in tools] == [True, False, True, False, False]
+
+
+async def test_a_tool_that_takes_anything_does_not_drown_the_others(odd: ToolServer) -> None:
+    found = await explored(odd, solvable(200, max_steps=1))
+    calls = {(s.reference[0].tool, str(s.reference[0].arguments)) for s in found}
+    by_tool = Counter(tool for tool, _ in calls)
+    assert set(by_tool) == {"list_books", "title_of", "double", "open_page"}
+    assert by_tool["title_of"] == 5 and 40 <= by_tool["double"] <= 2 * 200 / 4
