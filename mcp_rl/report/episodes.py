@@ -29,7 +29,8 @@ Json = dict[str, Any]
 class Selection:
     """The page's data, and how much of everything it is."""
 
-    data: Json
+    json: str
+    """The page's data."""
     shown: int
     """Episodes in the page."""
     total: int
@@ -41,30 +42,29 @@ class Selection:
 def select(findings: Findings, room: int) -> Selection:
     """Episodes of all sources whose JSON takes about `room` bytes together; at least one group of each source."""
     order = scenario_order([model.result for model in findings.measured.models])
-    scenarios: dict[str, Json] = {}
+    scenarios: dict[str, str] = {}
     vocabulary: dict[str, int] = {}
-    groups: list[Json] = []
+    groups: list[str] = []
     by_source: list[tuple[str, int, int]] = []
     for number, source in enumerate(findings.sources):
         share, shown = room // (len(findings.sources) - number), 0
         for group in _ordered(source, order):
-            packed = _group(group, source, number, vocabulary)
-            scenario = {} if group.scenario.id in scenarios else {group.scenario.id: _scenario(group.scenario)}
-            size = _size(packed) + _size(scenario)
+            packed = dumps(_group(group, source, number, vocabulary))
+            scenario = scenarios.get(group.scenario.id) or dumps(_scenario(group.scenario))
+            size = len(packed) + (0 if group.scenario.id in scenarios else len(scenario))
             if shown and size > share:
                 break
             share, room = share - size, room - size
-            scenarios |= scenario
+            scenarios[group.scenario.id] = scenario
             groups.append(packed)
-            shown += len(packed["episodes"])
+            shown += len(group)
         by_source.append((source.label, shown, source.episodes))
     return Selection(
-        data={
-            "sources": [{"label": s.label, "split": s.split, "step": s.step} for s in findings.sources],
-            "scenarios": scenarios,
-            "vocabulary": list(vocabulary),
-            "groups": groups,
-        },
+        json=(
+            f'{{"sources":{dumps([{"label": s.label, "split": s.split} for s in findings.sources])},'
+            f'"scenarios":{{{",".join(f"{dumps(id)}:{scenario}" for id, scenario in scenarios.items())}}},'
+            f'"vocabulary":{dumps(list(vocabulary))},"groups":[{",".join(groups)}]}}'
+        ),
         shown=sum(shown for _, shown, _ in by_source),
         total=findings.unread + sum(total for _, _, total in by_source),
         by_source=by_source,
@@ -92,7 +92,7 @@ def _kind(outcomes: Sequence[Sequence[float]]) -> str:
 
 
 def _ordered(source: Source, order: Mapping[str, int]) -> list[TrajectoryGroup]:
-    groups = source.groups()
+    groups = list(source.groups())
     if source.advantage is None:
         return sorted(groups, key=lambda group: order.get(group.scenario.id, len(order)))
     telling, rest = [g for g in groups if g.has_variance], [g for g in groups if not g.has_variance]
@@ -214,13 +214,12 @@ def _short(value: float | None) -> float | None:
     return None if value is None else round(float(value), 4)
 
 
-def _size(packed: Json) -> int:
-    return len(dumps(packed))
-
-
 def dumps(value: Any) -> str:
     """Compact JSON, in which not-a-number, which JSON lacks, is null."""
-    return json.dumps(_finite(value), separators=(",", ":"))
+    try:
+        return json.dumps(value, separators=(",", ":"), allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(value), separators=(",", ":"))
 
 
 def _finite(value: Any) -> Any:

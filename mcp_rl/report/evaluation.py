@@ -5,12 +5,12 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from mcp_rl.errors import ConfigError, RunDirectoryError
+from mcp_rl.errors import ConfigError
 from mcp_rl.evaluation.result import EvaluationReport, ModelReport
 from mcp_rl.evaluation.tables import notes
 from mcp_rl.report.findings import Findings, Source
+from mcp_rl.report.reading import groups_in
 from mcp_rl.report.tokens import Spelling, find_spelling
-from mcp_rl.trajectory import TrajectoryGroup
 
 
 def evaluation_findings(folder: Path) -> Findings:
@@ -53,15 +53,8 @@ def _source(folder: Path, model: ModelReport) -> Source:
         label=model.model,
         split="evaluation",
         step=result.step if model.kind in ("base", "checkpoint") else None,
-        groups=partial(_groups, folder / model.episodes),
+        groups=partial(groups_in, folder / model.episodes),
         episodes=sum(measure.rollouts for measure in (result.greedy, result.sampled) if measure),
         spelling=spelling,
         greedy=result.greedy is not None,
     )
-
-
-def _groups(path: Path) -> list[TrajectoryGroup]:
-    try:
-        return [TrajectoryGroup.model_validate_json(line) for line in path.read_bytes().split(b"\n") if line]
-    except (OSError, ValidationError) as error:
-        raise RunDirectoryError(f"The episodes in {path} cannot be read ({error}).") from error

@@ -3,7 +3,7 @@
 A training run is shown as the evaluation that it holds, the base model against what it became, with its history beside.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,8 @@ class Source:
     """`val` or `train`; `evaluation` where models were only evaluated."""
     step: int | None
     """Of the policy; None where the model has none."""
-    groups: Callable[[], Sequence[TrajectoryGroup]]
-    """Reads the file."""
+    groups: Callable[[], Iterable[TrajectoryGroup]]
+    """Reads the file, or as much of it as a page may need."""
     episodes: int
     """That the file holds."""
     spelling: Callable[[], Spelling | None]

@@ -12,6 +12,7 @@ from mcp_rl.evaluation.agreement import judge_agreement
 from mcp_rl.evaluation.comparison import compare
 from mcp_rl.evaluation.result import EvaluationReport, JudgedPair, ModelReport
 from mcp_rl.report.findings import Findings, Source
+from mcp_rl.report.reading import groups_in
 from mcp_rl.report.tokens import Spelling, find_spelling
 from mcp_rl.run_directory import RunDirectory, RunIdentity, RunState
 from mcp_rl.trajectory import TrajectoryGroup
@@ -20,6 +21,8 @@ BEFORE = "before"
 _STEPS_READ = 12
 """Training steps whose episodes are looked at, spread over the run; a page has room for no more."""
 _EVALUATIONS_READ = 4
+_BYTES_READ = 2_000_000
+"""Of a file of which some groups are enough."""
 _LIMITS = ("max_turns", "max_turn_tokens", "max_tokens", "max_tool_calls", "max_result_tokens")
 
 
@@ -33,8 +36,8 @@ def training_findings(folder: Path) -> Findings:
         raise ConfigError(f"Nothing has been measured in {folder} yet; try again when the base model was evaluated.")
     about, written = run.read_json("model.json") or {}, run.read_json("report.json") or {}
     finished = bool(written) and written.get("step") == state.step
-    sources = _sources(folder, identity, state, history)
-    played = {source.label: source.groups() for source in sources[:2] if source.split == "val"}
+    played = {step: RunDirectory(folder).trajectories("val", step) for step in _compared(state)}
+    sources = _sources(folder, identity, state, history, played)
     measured = _measured(folder, identity, state, played, written)
     return Findings(
         folder=folder,
@@ -55,7 +58,7 @@ def _measured(
     folder: Path,
     identity: RunIdentity,
     state: RunState,
-    played: Mapping[str, Sequence[TrajectoryGroup]],
+    played: Mapping[int, Sequence[TrajectoryGroup]],
     written: Mapping[str, Any],
 ) -> EvaluationReport:
     """The base model and the newest step that was evaluated, as an evaluation of two models."""
@@ -71,7 +74,7 @@ def _measured(
         )
         for result in _results(state)
     ]
-    ordered = {model.model: played[model.model] for model in models if model.model in played}
+    ordered = {_label(step): groups for step, groups in played.items()}
     greedy = {model.model: model.result.greedy is not None for model in models}
     return EvaluationReport(
         path=str(folder),
@@ -89,6 +92,11 @@ def _measured(
         judged=_judged(written, models),
         judge=judge_agreement(group for groups in played.values() for group in groups),
     )
+
+
+def _compared(state: RunState) -> list[int]:
+    """The steps whose evaluations the page is about: the base model's, and the newest of what was trained."""
+    return [result.step for result in _results(state)]
 
 
 def _results(state: RunState) -> list[EvaluationResult]:
@@ -118,7 +126,13 @@ def _judged(written: Mapping[str, Any], models: Sequence[ModelReport]) -> list[J
     ]
 
 
-def _sources(folder: Path, identity: RunIdentity, state: RunState, history: Sequence[dict[str, Any]]) -> list[Source]:
+def _sources(
+    folder: Path,
+    identity: RunIdentity,
+    state: RunState,
+    history: Sequence[dict[str, Any]],
+    played: Mapping[int, Sequence[TrajectoryGroup]],
+) -> list[Source]:
     """The newest evaluation and the base's first, so that they can be compared; then others and training steps."""
     rollouts = {(line["split"], line["step"]): int(line.get("rollouts", 0)) for line in history}
     greedy = bool(identity.settings.get("evaluation.greedy", True))
@@ -139,7 +153,7 @@ def _sources(folder: Path, identity: RunIdentity, state: RunState, history: Sequ
             label=_label(step) if split == "val" else f"training step {step}",
             split=split,
             step=step,
-            groups=partial(RunDirectory(folder).trajectories, split, step),
+            groups=partial(_read, path, played.get(step) if split == "val" else None),
             episodes=rollouts.get((split, step)) or _count(path),
             spelling=spelling,
             greedy=greedy and split == "val",
@@ -147,6 +161,10 @@ def _sources(folder: Path, identity: RunIdentity, state: RunState, history: Sequ
         )
 
     return [source(split, step) for split, steps in (("val", order), ("train", train)) for step in steps]
+
+
+def _read(path: Path, read: Sequence[TrajectoryGroup] | None) -> Iterable[TrajectoryGroup]:
+    return groups_in(path, _BYTES_READ) if read is None else read
 
 
 def _steps(folder: Path) -> list[int]:
