@@ -160,4 +160,4 @@ async def test_a_tool_that_takes_anything_does_not_drown_the_others(odd: ToolSer
     calls = {(s.reference[0].tool, str(s.reference[0].arguments)) for s in found}
     by_tool = Counter(tool for tool, _ in calls)
     assert set(by_tool) == {"list_books", "title_of", "double", "open_page"}
-    assert by_tool["title_of"] == 5 and 40 <= by_tool["double"] <= 2 * 200 / 4
+    assert by_tool["title_of"] == 5 and 40 <= by_tool["double"] <= 2 * 200 / 4 + 4  # a wave more

@@ -101,7 +101,7 @@ def changing(scenarios: Sequence[McpScenario]) -> list[McpScenario]:
 def test_tasks_of_all_lengths_change_the_state_and_hold(server: ToolServer, scenarios: list[McpScenario]) -> None:
     assert len(scenarios) == RECIPE.count
     lengths = Counter(len(s.reference) for s in changing(scenarios))
-    assert len(lengths) >= 4
+    assert len(lengths) >= 3 and max(lengths) >= 3
     assert sum(lengths.values()) >= 16
     assert anyio.run(findings, server, scenarios) == []
 
