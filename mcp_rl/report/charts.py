@@ -257,7 +257,7 @@ def _intervals(alt: str, rows: Sequence[Row], models: Sequence[ModelReport]) -> 
 
 def _room(names: Sequence[str]) -> float:
     """Pixels left of a chart for the names of its rows."""
-    return 14 + max(map(text_width, names))
+    return 16 + max(map(text_width, names))
 
 
 def _said(found: Found) -> str:

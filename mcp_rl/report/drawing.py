@@ -17,7 +17,7 @@ GOOD, BAD, QUIET = "good", "bad", "quiet"
 WIDE, NARROW = 720, 360
 """Widths in CSS pixels."""
 FONT = 12
-_CHARACTER = 6.9
+_CHARACTER = 7.4
 """Pixels of a common character; a browser's font is wider or narrower, so labels have some room beside them."""
 _LABEL = {WIDE: 30, NARROW: 16}
 Interval = tuple[float, float]

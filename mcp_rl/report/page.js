@@ -101,11 +101,11 @@
   const mark = (entry, faded = false) => {
     const { episode } = entry;
     const [kind, sign] = MARKS[outcome(episode)];
-    const title = `${episode.greedy ? "greedy" : `episode ${entry.member + 1}`}: ${outcome(episode)}, reward ${number(episode.reward)}`;
+    const title = `${episode.greedy ? "greedy" : `episode ${entry.member + 1}`}: ${outcome(episode)}${episode.reward === undefined ? "" : `, reward ${number(episode.reward)}`}`;
     return make("button", {
       type: "button", class: `mark ${kind}${faded ? " faded" : ""}`, textContent: sign, title,
       "aria-label": title, "aria-current": String(entry.number === openNumber()), "data-number": entry.number,
-      onclick: () => show(entry.number),
+      onclick: () => show(entry.number, { look: true }),
     });
   };
   const grow = () => {
@@ -143,46 +143,44 @@
     make("div", { class: "call" }, make("pre", {}, make("b", { textContent: name }), ` ${pretty(args ?? "")}`));
 
   const heat = (value) => Math.round(Math.min(1, value) * 75);
-  const tokens = ([pieces, logprobs], { episode }) => {
+  const tokens = ([pieces, logprobs], { episode }, view) => {
     const gain = episode.advantage ?? 0;
     return make("pre", { class: "tokens" }, ...pieces.map((piece, index) => {
       const text = data.vocabulary[piece];
       const logprob = logprobs[index];
       const probability = logprob === null ? null : Math.exp(logprob);
-      const by = state.tokens === "advantage" ? (gain < 0 ? "loss" : "gain") : "p";
+      const by = view === "advantage" ? (gain < 0 ? "loss" : "gain") : "p";
       const token = make("span", {
-        class: `token ${by}${text.includes("\n") ? " cut" : ""}`,
-        textContent: text === "" ? "▯" : text,
+        class: `token ${by}`,
+        textContent: text === "" ? "▯" : text.replaceAll("\n", "⏎\n"),
         title: `logprob ${number(logprob)}, probability ${number(probability)}`
           + (episode.advantage === undefined ? "" : `, advantage ${signed(gain)}`),
       });
-      const amount = state.tokens === "advantage" ? Math.abs(gain) / 2 : logprob === null ? 0 : -logprob / 3;
+      const amount = view === "advantage" ? Math.abs(gain) / 2 : logprob === null ? 0 : -logprob / 3;
       token.style.setProperty("--heat", heat(amount));
       return token;
     }));
   };
-  const legend = (entry) => {
+  const legend = (entry, view) => {
     const swatch = (kind, value, text) => {
       const box = make("span", { class: `token swatch ${kind}`, textContent: " " });
       box.style.setProperty("--heat", heat(value));
       return make("span", {}, box, text);
     };
-    if (state.tokens === "logprob") {
+    if (view === "logprob") {
       return make("p", { class: "row scale" }, "probability of the token:", swatch("p", 0, "1"),
         swatch("p", Math.LN2 / 3, "0.5"), swatch("p", Math.log(10) / 3, "0.1"), swatch("p", 1, "0.05 or less"));
     }
     const gain = entry.episode.advantage;
     const text = gain === undefined
-      ? entry.source.split === "train"
-        ? "This episode was not trained on, so it has no advantage."
-        : "Nothing was learned from this episode, so it has no advantage."
+      ? "This episode was not trained on, so it has no advantage."
       : gain === 0
         ? "The advantage is 0: nothing pushed on these tokens."
         : `Every token of the episode has the same advantage, ${signed(gain)}: the update made them ${gain > 0 ? "more" : "less"} likely.`;
     return make("p", { class: "scale", textContent: text });
   };
 
-  const turns = (entry) => {
+  const turns = (entry, view) => {
     const { episode } = entry;
     const answers = episode.messages.filter((message) => message.role === "tool").length;
     let turn = 0;
@@ -195,7 +193,7 @@
         const sampled = episode.tokens[turn];
         who.push(`turn ${++turn}`);
         if (message.reasoning) body.push(make("h3", { textContent: "reasoning" }), make("pre", { textContent: message.reasoning }));
-        if (state.tokens in COLOURS && state.tokens !== "off" && sampled) body.push(tokens(sampled, entry));
+        if (view !== "off" && sampled) body.push(tokens(sampled, entry, view));
         else {
           if (message.text) body.push(make("pre", { textContent: message.text }));
           for (const [name, args] of message.calls ?? []) body.push(call(name, args));
@@ -217,11 +215,18 @@
     });
   };
 
+  const judged = ({ model, agreement, noise }) => [
+    `Judged by ${model}, which compared the episodes of this group`,
+    ...(agreement === undefined ? [] : [`its judges agree on ${number(agreement, 2)} of the pairs`]),
+    ...(noise === undefined ? [] : [`asked again in another order, scores differ by ${number(noise, 2)}`]),
+  ].join("; ") + ".";
+
   const elsewhere = (entry) => data.groups.filter(
     (group) => group.scenario === entry.group.scenario && group !== entry.group);
 
-  const show = (index, { scroll = false } = {}) => {
+  const show = (index, { look = false } = {}) => {
     const entry = episodes[index];
+    const focused = detail.contains(document.activeElement) ? document.activeElement.className : null;
     state.e = entry ? String(index) : "";
     remember();
     for (const button of list.querySelectorAll(".mark")) {
@@ -240,17 +245,18 @@
     if (scenario.verifier) wanted.push(make("pre", { textContent: `${scenario.verifier[0]}: ${pretty(scenario.verifier[1] ?? "")}` }));
     for (const [tool, args] of scenario.reference) wanted.push(call(tool, args));
     const colours = Object.entries(COLOURS).filter(([name]) => name !== "advantage" || episode.advantage !== undefined || source.split === "train");
-    const current = state.tokens in COLOURS ? state.tokens : "off";
+    const view = colours.some(([name]) => name === state.tokens) ? state.tokens : "off";
     detail.replaceChildren(...there([
       make("div", { class: "where note", textContent: `${source.label}, ${episode.greedy ? "greedy" : `episode ${entry.member + 1} of ${group.members.length}`}${scenario.difficulty === null ? "" : `, difficulty ${number(scenario.difficulty, 2)}`}` }),
       make("div", { class: "request", textContent: scenario.task }),
       make("div", { class: "row" },
         badge(outcome(episode), kind), badge(words(episode.stop)),
-        fact("reward", number(episode.reward)),
+        episode.reward === undefined ? null : fact("reward", number(episode.reward)),
         episode.advantage === undefined ? null : fact("advantage", signed(episode.advantage)),
         fact("turns", String(episode.turns ?? 0)), fact("seconds", number(episode.seconds ?? 0, 2)),
         episode.tokens.length ? fact("sampled tokens", String(episode.tokens.reduce((n, t) => n + t[0].length, 0))) : null),
       episode.explanation ? make("p", { class: "explanation", textContent: episode.explanation }) : null,
+      group.judge ? make("p", { class: "note", textContent: judged(group.judge) }) : null,
       episode.fault ? make("p", { class: "unfinished", textContent: episode.fault }) : null,
       Object.keys(episode.metrics).length
         ? make("div", { class: "row parts" }, make("span", { class: "note", textContent: "parts:" }),
@@ -263,18 +269,31 @@
         make("div", { class: "marks" }, ...other.members.map((member) => mark(member)))]),
       episode.tokens.length
         ? make("div", { class: "tabs" }, ...colours.map(([name, text]) =>
-            make("button", { type: "button", textContent: text, "aria-pressed": String(name === current), "data-tokens": name,
+            make("button", { type: "button", textContent: text, "aria-pressed": String(name === view), "data-tokens": name,
               onclick: () => { state.tokens = name === "off" ? "" : name; show(index); } })))
         : make("p", { class: "note", textContent: "No tokens: the model was asked over an API, or is a script." }),
-      current !== "off" && episode.tokens.length ? legend(entry) : null,
-      ...turns(entry),
+      view !== "off" && episode.tokens.length ? legend(entry, view) : null,
+      ...turns(entry, view),
       episode.submission === undefined ? null : make("div", { class: "turn" }, make("div", { class: "who", textContent: "handed in" }), make("pre", { textContent: episode.submission })),
       ...episode.final_state.map((read) => make("div", { class: "turn" },
         make("div", { class: "who", textContent: "the verifier's look at the final state" }), call(read.name, read.arguments), make("pre", { textContent: pretty(read.result ?? "") }))),
       wanted.length ? make("details", {}, make("summary", { textContent: "what was expected" }), ...wanted) : null,
       ...(group.exceptions ?? []).map((sentence) => make("p", { class: "note", textContent: `Played again: ${sentence}` })),
     ]));
-    if (scroll) detail.scrollIntoView({ block: "nearest" });
+    if (focused !== null) {
+      const same = focused.startsWith("mark") ? '.mark[aria-current="true"]' : '.tabs [aria-pressed="true"]';
+      detail.querySelector(same)?.focus({ preventScroll: true });
+    }
+    const top = detail.getBoundingClientRect().top;
+    if (look && (top < 0 || top > innerHeight * 0.75)) detail.scrollIntoView();
+  };
+
+  // What is open stays open while it is among what was chosen; a group whose episodes differ says more than another.
+  const showMatching = () => {
+    if (found.some(([, hits]) => hits.has(openNumber()))) return;
+    const differ = ([group]) => new Set(group.members.map((entry) => outcome(entry.episode))).size > 1;
+    const [, hits] = found.find(differ) ?? found[0] ?? [null, [-1]];
+    show([...hits][0]);
   };
 
   // -- begin
@@ -286,6 +305,7 @@
   form.addEventListener("input", () => {
     for (const name of FIELDS) state[name] = form.elements[name].value;
     apply();
+    showMatching();
   });
   form.addEventListener("submit", (event) => event.preventDefault());
   form.addEventListener("reset", () => {
@@ -294,10 +314,7 @@
   });
   form.hidden = false;
   document.getElementById("browser").hidden = false;
-  if (openNumber() < 0 && episodes.length) {
-    const telling = data.groups.find((group) => new Set(group.members.map((e) => outcome(e.episode))).size > 1);
-    state.e = String((telling ?? data.groups[0]).members[0].number);
-  }
   apply();
-  show(openNumber());
+  if (openNumber() in episodes) show(openNumber());
+  else showMatching();
 })();

@@ -1,17 +1,19 @@
-"""A real training run and a real evaluation for pages to show."""
+"""A real training run with a judge, and a real evaluation without one, for pages to show."""
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.judge_server import fenced, scores, serve
 from mcp_rl.cli import main
 
 SMALL = (
     "scenarios.count=24", "scenarios.val=6", "rollout.groups_per_step=3", "rollout.group_size=3", 
-    "evaluation.samples=2", "rollout.probes=0",
+    "evaluation.samples=2", "rollout.probes=0", "rollout.max_turns=3", "reward.weights={verifier=0.5, ruler=0.5}",
 )  # fmt: skip
 HOSTILE = (
     "</script><script>window.owned = 1</script><img src=x onerror='window.owned = 2'>"
@@ -19,22 +21,38 @@ HOSTILE = (
 )
 
 
+def likes_calls(prompt: str, ids: list[str]) -> str:
+    """A judge that is often right: it prefers episodes in which a tool was called."""
+    return scores({id: 0.9 if '"tool"' in record else 0.2 for id, record in fenced(prompt).items()})
+
+
 @pytest.fixture(scope="session")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of the built-in model, two steps."""
-    root = tmp_path_factory.mktemp("runs")
+def judge() -> Iterator[str]:
+    """The address of a judge."""
+    with serve(likes_calls) as server:
+        yield server.url
+
+
+def train(root: Path, judge: str, *more: str) -> int:
+    """The command of the run, whose folder is in `root`; once more where it is already there."""
     words = ["train", "--server", "mcp_calculator", "--transport", "stdio", "--steps", "2", "--output-dir", str(root)]
-    assert main([*words, "--name", "small", *SMALL]) == 0
+    return main([*words, "--name", "small", *SMALL, "judge.model=openai/judge", f"judge.base_url={judge}", *more])
+
+
+@pytest.fixture(scope="session")
+def run(judge: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of the built-in model, two steps, scored by the verifier and by a judge."""
+    root = tmp_path_factory.mktemp("runs")
+    assert train(root, judge) == 0
     return root / "default" / "models" / "small"
 
 
 @pytest.fixture(scope="session")
-def evaluation(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The best and the least that can be had on twelve scenarios."""
+def evaluation(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The best and the least that can be had on the run's held-out scenarios."""
     root = tmp_path_factory.mktemp("evaluations")
-    scenarios = root / "scenarios.jsonl"
+    scenarios = run / "val.jsonl"
     server = ["--server", "mcp_calculator", "--transport", "stdio"]
-    assert main(["generate", *server, "--count", "12", "--out", str(scenarios)]) == 0
     models = ["--model", "scripted:reference", "--model", "scripted:refuse"]
     words = ["evaluate", *server, *models, "--scenarios", str(scenarios), "--samples", "2", "--output-dir", str(root)]
     assert main([*words, "--name", "scripts", "rollout.max_turns=7"]) == 0
@@ -55,6 +73,20 @@ def hostile(run: Path, tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.fixture
+def hostile_evaluation(evaluation: Path, tmp_path: Path) -> Path:
+    """The evaluation with what could be made of its names."""
+    folder = tmp_path / "hostile-evaluation"
+    shutil.copytree(evaluation, folder)
+    report = json.loads((folder / "report.json").read_text())
+    for model in report["models"]:
+        model["model"] += HOSTILE
+        model["result"]["sampled_by_tool"][HOSTILE] = {"scenarios": 3, "success": 0.5, "low": 0.1, "high": 0.9}
+    report["server"] = HOSTILE
+    (folder / "report.json").write_text(json.dumps(report))
+    return folder
+
+
 def poisoned(group: dict[str, Any]) -> dict[str, Any]:
     group["scenario"]["task_description"] += HOSTILE
     for trajectory in group["trajectories"]:
@@ -64,4 +96,6 @@ def poisoned(group: dict[str, Any]) -> dict[str, Any]:
                 message["content"] += HOSTILE
         for call in trajectory.get("calls", ()):
             call["name"] = HOSTILE
+    group["exceptions"] = [HOSTILE]
+    group["metadata"]["judge"]["model"] = HOSTILE
     return group

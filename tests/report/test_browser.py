@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+
+pytest.importorskip("playwright", reason="needs playwright")
 from playwright.async_api import Browser, Page, async_playwright
 
 from mcp_rl.report import write_report
@@ -52,9 +54,9 @@ async def opened(browser: Browser) -> AsyncIterator[Opened]:
 async def test_episodes_are_found_by_what_happened_and_what_was_said(opened: Opened, evaluation: Path) -> None:
     page = await opened(evaluation / "report.html")
     count = page.locator("#count")
-    assert await count.inner_text() == "72 of 72 episodes"
+    assert await count.inner_text() == "36 of 36 episodes"
     await page.select_option("select[name=outcome]", "failure")
-    assert 0 < int((await count.inner_text()).split()[0]) < 72
+    assert 0 < int((await count.inner_text()).split()[0]) < 36
     await page.fill("input[name=text]", "cannot do this with the tools")
     await page.locator("#list .mark.bad:not(.faded)").first.click()
     shown = await page.locator("#episode").inner_text()
@@ -62,7 +64,26 @@ async def test_episodes_are_found_by_what_happened_and_what_was_said(opened: Ope
     await page.fill("input[name=text]", "no text says this")
     assert "No episode is like that." in await page.locator("#list").inner_text()
     await page.click("button[type=reset]")
-    assert await count.inner_text() == "72 of 72 episodes"
+    assert await count.inner_text() == "36 of 36 episodes"
+
+
+async def test_what_is_open_is_of_what_was_chosen(opened: Opened, run: Path) -> None:
+    page = await opened(run / "report.html")
+    assert "after step 2" in await page.locator("#episode .where").inner_text()
+    await page.select_option("select[name=source]", label="training step 1")
+    assert "training step 1" in await page.locator("#episode .where").inner_text()
+    await page.locator("#list .mark").nth(2).click()
+    chosen = await page.locator("#episode").inner_text()
+    await page.fill("input[name=text]", "a")
+    assert await page.locator("#episode").inner_text() == chosen
+    assert "Judged by openai/judge" in chosen and "ruler" in chosen and "because" in chosen
+
+
+async def test_a_model_without_tokens_offers_none(opened: Opened, evaluation: Path) -> None:
+    page = await opened(evaluation / "report.html", fragment="#tokens=logprob")
+    assert "No tokens" in await page.locator("#episode").inner_text()
+    assert await page.locator("#episode .tabs, #episode .token").count() == 0
+    assert await page.locator("#episode .turn").count() >= 2
 
 
 async def test_a_view_is_in_the_address_and_comes_back(opened: Opened, evaluation: Path) -> None:
@@ -90,6 +111,15 @@ async def test_tokens_are_coloured_by_logprob_and_by_advantage(opened: Opened, r
     assert len(set(colours)) > 1
     await page.click("[data-tokens=advantage]")
     assert "advantage" in await page.locator("#episode .scale").inner_text()
+
+
+async def test_names_of_others_do_nothing(opened: Opened, hostile_evaluation: Path) -> None:
+    page = await opened(write_report(hostile_evaluation))
+    assert "<img src=x onerror='window.owned = 2'>" in await page.locator("h1").inner_text()
+    assert await page.evaluate("window.owned") is None
+    assert await page.evaluate("document.querySelectorAll('script').length") == 2
+    assert await page.locator("img, figure script").count() == 0
+    assert await page.evaluate("document.documentElement.scrollWidth") <= 1200
 
 
 async def test_what_others_wrote_is_seen_and_does_nothing(opened: Opened, hostile: Path) -> None:
@@ -121,7 +151,7 @@ CONTRAST = """() => {
   const light = (colour) => {
     const parts = colour.match(/[\\d.]+/g).slice(0, 3).map((part) => part / 255)
       .map((part) => (part <= 0.03928 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
-    return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2];
+    return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0362 * parts[2];
   };
   const [ink, ground] = [getComputedStyle(document.querySelector("p.lead")).color,
     getComputedStyle(document.body).backgroundColor].map(light);

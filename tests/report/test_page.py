@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import HOSTILE
+from conftest import HOSTILE, train
 
 from mcp_rl.cli import main
 from mcp_rl.report import write_report
@@ -32,7 +32,7 @@ def test_training_and_evaluating_leave_a_page_behind(run: Path, evaluation: Path
         assert title in titles(trained)
     assert "Learning curve" not in titles(evaluated) and "Success by number of steps" in titles(evaluated)
     assert "scripted:reference" in evaluated and "The judge against the verifier" not in titles(evaluated)
-    for html, played in ((trained, 6 * 3 * 2 + 18), (evaluated, 12 * 3 * 2)):
+    for html, played in ((trained, 6 * 3 * 2 + 18), (evaluated, 6 * 3 * 2)):
         data = data_of(html)
         assert sum(len(group["episodes"]) for group in data["groups"]) == played
 
@@ -59,17 +59,18 @@ class Tags(HTMLParser):
         self.found.append((tag, dict(attrs)))
 
 
-def test_what_others_wrote_stands_in_the_page_as_text_alone(hostile: Path) -> None:
-    html = write_report(hostile).read_text()
+@pytest.mark.parametrize("which", ["hostile", "hostile_evaluation"])
+def test_what_others_wrote_stands_in_the_page_as_text_alone(which: str, request: pytest.FixtureRequest) -> None:
+    html = write_report(request.getfixturevalue(which)).read_text()
     tags = Tags(html).found
     assert [tag for tag, _ in tags].count("script") == 2
     assert "img" not in {tag for tag, _ in tags}
     links = [attributes["href"] or "" for _, attributes in tags if "href" in attributes]
     assert links and all(link.startswith(("#", "data:")) for link in links)
     assert not any(name.startswith("on") for _, attributes in tags for name in attributes)
-    assert "{{ 7 * 7 }}" in html.split("<h1>")[0]
-    episodes = data_of(html)["groups"][0]["episodes"]
-    assert HOSTILE in episodes[0]["messages"][0]["text"]
+    assert "{{ 7 * 7 }}" in html.split("</h1>")[0]
+    if which == "hostile":
+        assert HOSTILE in data_of(html)["groups"][0]["episodes"][0]["messages"][0]["text"]
 
 
 def test_the_room_for_episodes_is_kept_and_told(run: Path, tmp_path: Path) -> None:
@@ -81,40 +82,82 @@ def test_the_room_for_episodes_is_kept_and_told(run: Path, tmp_path: Path) -> No
     assert "54 of 54 episodes are in this page" in large.read_text()
 
 
-def test_the_same_command_again_leaves_a_page_of_a_finished_run_alone(run: Path) -> None:
+def test_the_same_command_again_leaves_a_page_of_a_finished_run_alone(run: Path, judge: str) -> None:
     page = run / "report.html"
     before = page.stat().st_mtime_ns
-    root = run.parents[2]
-    words = ["train", "--server", "mcp_calculator", "--transport", "stdio", "--steps", "2", "--output-dir", str(root)]
-    from conftest import SMALL
-
-    assert main([*words, "--name", "small", *SMALL]) == 0
+    assert train(run.parents[2], judge) == 0
     assert page.stat().st_mtime_ns == before
 
 
-def test_a_page_that_cannot_be_written_costs_nothing_else(evaluation: Path, tmp_path: Path, capsys: Captured) -> None:
-    words = ["evaluate", "--server", "mcp_calculator", "--transport", "stdio", "--model", "scripted:refuse"]
-    scenarios = ["--scenarios", str(evaluation / "scenarios.jsonl"), "--output-dir", str(tmp_path), "--json"]
-    status = main([*words, *scenarios, "--name", "fine", "--samples", "1"])
-    assert status == 0
-    said = capsys.readouterr()
-    assert json.loads(said.out)["models"] and "Page: " in said.err
-
-
-def test_the_judge_is_held_against_the_verifier_where_both_scored(run: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "judged"
+def test_a_page_that_cannot_be_written_costs_the_run_nothing(
+    run: Path, judge: str, tmp_path: Path, capsys: Captured
+) -> None:
+    folder = tmp_path / "default" / "models" / "small"
     shutil.copytree(run, folder)
-    for file in folder.glob("trajectories/val/*.jsonl"):
-        groups = [json.loads(line) for line in file.read_text().splitlines()]
-        for group in groups:
-            for place, trajectory in enumerate(group["trajectories"]):
-                right = place == 0
-                trajectory |= {"success": right, "reward": float(right)}
-                trajectory["metrics"]["ruler"] = 0.9 - 0.1 * place
-        file.write_text("".join(json.dumps(group) + "\n" for group in groups))
-    html = write_report(folder).read_text()
-    section = html[html.index("<h2>The judge against the verifier</h2>") :].split("</section>")[0]
-    assert "<svg" in section and "1.000" in section
+    (folder / "report.html").unlink()
+    (folder / "report.html" / "in the way").mkdir(parents=True)
+    assert train(tmp_path, judge, "--json") == 0
+    said = capsys.readouterr()
+    assert "The page could not be written: Cannot write" in said.err and f"mcp-rl report {folder}" in said.err
+    assert set(json.loads(said.out)) == set(json.loads((run / "report.json").read_text())) - {"details"}
+
+
+def test_episodes_that_cannot_be_read_are_one_sentence(run: Path, tmp_path: Path, capsys: Captured) -> None:
+    folder = tmp_path / "broken"
+    shutil.copytree(run, folder)
+    file = folder / "trajectories" / "train" / "0001.jsonl"
+    file.write_text('{"trajectories": 3}\n')
+    assert main(["report", str(folder)]) != 0
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1 and f"The episodes in {file} cannot be read" in err
+
+
+def section(html: str, title: str) -> str:
+    return html[html.index(f"<h2>{title}</h2>") :].split("</section>")[0]
+
+
+def test_the_judge_is_held_against_the_verifier_where_both_scored(run: Path) -> None:
+    groups = [json.loads(line) for file in run.glob("trajectories/val/*.jsonl") for line in file.open()]
+    both = [
+        (trajectory["metrics"]["ruler"], trajectory["success"])
+        for group in groups
+        for trajectory in group["trajectories"]
+    ]
+    html = (run / "report.html").read_text()
+    shown = section(html, "The judge against the verifier")
+    for score, fifth in ((0.2, 1), (0.9, 4)):
+        passed = [success for judged, success in both if int(judged * 5) == fifth]
+        told = f"judge {score:.2f}: the verifier passed {sum(passed) / len(passed):.3f} of {len(passed)}"
+        assert told in shown
+    assert "openai/judge" in shown
+    assert all(group["judge"]["model"] == "openai/judge" for group in data_of(html)["groups"])
+
+
+def test_charts_show_what_was_measured(run: Path) -> None:
+    html = (run / "report.html").read_text()
+    history = [json.loads(line) for line in (run / "history.jsonl").read_text().splitlines()]
+    curve = section(html, "Learning curve")
+    for line in history:
+        if line["split"] == "val":
+            low, high = line["greedy_ci95"]
+            assert f"greedy, step {line['step']}: {line['greedy_success']:.3f} [{low:.3f}, {high:.3f}]" in curve
+        else:
+            assert f"step {line['step']}: {line['success']:.3f}" in curve
+    after = json.loads((run / "report.json").read_text())["details"]["after"]
+    by_tool = section(html, "Success by tool")
+    for tool, found in after["sampled_by_tool"].items():
+        assert f"after step 2, {tool} ({found['scenarios']:.0f}): {found['success']:.3f} [{found['low']:.3f}" in by_tool
+
+
+def test_nothing_that_is_shown_is_empty(run: Path, evaluation: Path) -> None:
+    for folder in (run, evaluation):
+        html = (folder / "report.html").read_text()
+        figures = re.findall(r"<figure>(.*?)</figure>", html, re.DOTALL)
+        assert figures and all(re.search(r'class="(area|line) ', figure) for figure in figures)
+        bodies = re.findall(r"<tbody>(.*?)</tbody>", html, re.DOTALL)
+        assert bodies and all("<tr>" in body for body in bodies)
+        parts = re.findall(r"<section[^>]*>(.*?)</section>", html, re.DOTALL)
+        assert all(re.search("<figure>|<table>|<form", part) for part in parts)
 
 
 @pytest.mark.parametrize(
