@@ -30,6 +30,8 @@ _MOST_ROWS = 24
 _SMOOTHED = 40
 """Steps from which on a curve is drawn smoothed too."""
 _QUARTERS = (0, 0.25, 0.5, 0.75, 1)
+_WITH_ROOM = (-0.06, 1.06)
+"""Shares as an axis on which a dot at the end has room."""
 _SIGNALS = {
     "reward": "mean reward",
     "groups_useful": "groups with a signal",
@@ -183,7 +185,7 @@ def calibration(judge: JudgeAgreement | None) -> Chart | None:
     points = [(part.judged or 0.0, part.verified or 0.0) for part in bins]
 
     def draw(drawing: Drawing) -> None:
-        plot = Plot(drawing, 44, min(drawing.width - 24, 520), 40, 290)
+        plot = Plot(drawing, 44, min(drawing.width - 24, 520), 36, 292, _WITH_ROOM, _WITH_ROOM)
         plot.y_axis(_QUARTERS, name="share that the verifier passed")
         plot.x_axis(_QUARTERS, grid=True, name="mean of the judge's scores in each fifth of the scale")
         drawing.line(plot.points([(0, 0), (1, 1)]), "quiet dashed")
@@ -252,7 +254,7 @@ def _intervals(alt: str, rows: Sequence[Row], models: Sequence[ModelReport]) -> 
         for name, found in rows
     )
     legend = [(SERIES[number % len(SERIES)], model.model) for number, model in enumerate(models)]
-    return chart(f"{alt}. {words}.", lambda width: 24 + high * len(rows), draw, legend)
+    return chart(f"{alt}. {words}.", lambda width: 24 + high * len(rows), draw, legend if len(models) > 1 else ())
 
 
 def _room(names: Sequence[str]) -> float:

@@ -102,7 +102,7 @@ class Chart:
     wide: str
     narrow: str
     legend: Sequence[tuple[str, str]] = ()
-    """Class and name of each; none where there is but one."""
+    """Class and name of each."""
 
 
 def chart(
@@ -115,7 +115,7 @@ def chart(
     wide, narrow = (Drawing(width, height(width), alt) for width in (WIDE, NARROW))
     draw(wide)
     draw(narrow)
-    return Chart(wide.svg(), narrow.svg(), legend if len(legend) > 1 else ())
+    return Chart(wide.svg(), narrow.svg(), legend)
 
 
 def ticks(low: float, high: float, most: int, *, whole: bool = False) -> list[float]:

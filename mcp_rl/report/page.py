@@ -137,7 +137,7 @@ def _blocks(findings: Findings) -> list[Block]:
             _some(charts.pass_rates(findings.pass_rates)),
             [],
             f"{len(findings.pass_rates)} scenarios by the share of their newest group that succeeded, each measured on "
-            "the policy of its time. Groups of the outer two teach nothing: their rewards do not differ.",
+            "the policy of its time. Where the verifier alone gives the reward, groups of the outer two teach nothing.",
         )
     )
     found.append(Block("Training signals", _some(charts.signals(findings.history)), []))

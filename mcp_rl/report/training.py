@@ -218,7 +218,11 @@ def _notes(measured: EvaluationReport, written: Mapping[str, Any]) -> Iterator[s
         )
     spent = ((written.get("details") or {}).get("judge") or {}).get("spent") or {}
     if spent:
-        words = ", ".join(f"{name.replace('_', ' ')} {value:,.6g}" for name, value in spent.items() if value)
+        words = ", ".join(
+            f"{name.replace('_', ' ')} {value:{',.0f' if value >= 100 else '.3g'}}"
+            for name, value in spent.items()
+            if value
+        )
         yield f"The judges took: {words}."
 
 

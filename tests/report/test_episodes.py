@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ def test_not_a_number_is_null_in_json() -> None:
 def test_scenarios_come_in_turn_by_how_they_changed() -> None:
     before = {"up": [0.0], "up2": [0.0], "down": [1.0], "never": [0.0], "always": [1.0], "half": [1.0, 0.0]}
     after = {"up": [1.0], "up2": [1.0], "down": [0.0], "never": [0.0], "always": [1.0], "half": [1.0, 0.0]}
-    empty = {"step": 0, "scenarios": 6, "greedy": None, "sampled": None, "by_tool": {}}
+    empty: dict[str, Any] = {"step": 0, "scenarios": 6, "greedy": None, "sampled": None, "by_tool": {}}
     results = [EvaluationResult.model_validate(empty | {"outcomes": outcomes}) for outcomes in (before, after)]
     order = scenario_order(results)
     assert sorted(order, key=lambda id: order[id]) == ["up", "down", "never", "always", "half", "up2"]
