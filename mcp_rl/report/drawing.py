@@ -1,145 +1,184 @@
-"""Charts as inline SVG that takes its colours and its font from the page.
+"""Matplotlib's figures as inline SVG that takes its colours and its font from the page.
 
-Everything has a class and no style of its own: the page's Content-Security-Policy allows no inline style, and one
-drawing serves light and dark. A chart is drawn twice, and the page shows the one that fits its window; a legend is the
-page's, where names of any length find room.
+A chart is drawn with stand-in colours; in the SVG they become the page's CSS variables, so that one drawing serves
+light and dark. Every `style` attribute becomes a class: the page's Content-Security-Policy allows no inline style.
 """
 
-import math
+import io
+import logging
+import re
 import unicodedata
+import warnings
+import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from xml.etree import ElementTree
+from dataclasses import dataclass, field
+from typing import Any
 
-SERIES = ("series-0", "series-1", "series-2", "series-3", "series-4", "series-5")
-"""Classes of colours, one for each model; the first is the one that the others are held against."""
-GOOD, BAD, QUIET = "good", "bad", "quiet"
+from matplotlib import rc_context
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+
+INK, MUTED, GRID, GOOD, BAD = "#000001", "#000002", "#000003", "#000004", "#000005"
+SERIES = ("#000011", "#000012", "#000013", "#000014", "#000015", "#000016")
+"""One for each model; the first is the one that the others are held against."""
+_VARIABLES = {
+    **{INK: "--ink", MUTED: "--muted", GRID: "--grid", GOOD: "--good", BAD: "--bad"},
+    **{color: f"--series-{number}" for number, color in enumerate(SERIES)},
+}
 WIDE, NARROW = 720, 360
-"""Widths in CSS pixels."""
+"""Widths in CSS pixels; the page shows the one that fits."""
 FONT = 12
-_CHARACTER = 7.4
-"""Pixels of a common character; a browser's font is wider or narrower, so labels have some room beside them."""
-_LABEL = {WIDE: 30, NARROW: 16}
-Interval = tuple[float, float]
-Point = tuple[float, float]
-
-
-class Drawing:
-    """One SVG; positions are pixels from its upper left corner."""
-
-    def __init__(self, width: int, height: float, alt: str) -> None:
-        self.width = width
-        self._root = ElementTree.Element(
-            "svg", {"viewBox": f"0 0 {width} {height:g}", "role": "img", "aria-label": plain(alt)}
-        )
-
-    def line(self, points: Sequence[Point], kind: str, title: str = "") -> None:
-        path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
-        self._add("path", title, {"d": path, "class": f"line {kind}"})
-
-    def dot(self, x: float, y: float, radius: float, kind: str, title: str = "") -> None:
-        self._add("circle", title, {"cx": f"{x:.1f}", "cy": f"{y:.1f}", "r": f"{radius:.1f}", "class": f"area {kind}"})
-
-    def bar(self, left: float, top: float, width: float, height: float, kind: str, title: str = "") -> None:
-        box = {"x": left, "y": top, "width": max(0.0, width), "height": max(0.0, height)}
-        self._add("rect", title, {name: f"{value:.1f}" for name, value in box.items()} | {"class": f"area {kind}"})
-
-    def text(self, x: float, y: float, words: str, kind: str = "", anchor: str = "start") -> None:
-        """`anchor` is start, middle or end: the part of the text that stands at x."""
-        place = {"x": f"{x:.1f}", "y": f"{y:.1f}", "text-anchor": anchor} | ({"class": kind} if kind else {})
-        ElementTree.SubElement(self._root, "text", place).text = plain(words)
-
-    def svg(self) -> str:
-        return ElementTree.tostring(self._root, encoding="unicode")
-
-    def _add(self, tag: str, title: str, attributes: dict[str, str]) -> None:
-        element = ElementTree.SubElement(self._root, tag, attributes)
-        if title:
-            ElementTree.SubElement(element, "title").text = plain(title)
-
-
-@dataclass(frozen=True)
-class Plot:
-    """A part of a drawing with two axes: values to pixels, and the axes themselves."""
-
-    drawing: Drawing
-    left: float
-    right: float
-    top: float
-    bottom: float
-    xs: Interval = (0.0, 1.0)
-    ys: Interval = (0.0, 1.0)
-
-    def x(self, value: float) -> float:
-        return self.left + (value - self.xs[0]) / ((self.xs[1] - self.xs[0]) or 1.0) * (self.right - self.left)
-
-    def y(self, value: float) -> float:
-        return self.bottom - (value - self.ys[0]) / ((self.ys[1] - self.ys[0]) or 1.0) * (self.bottom - self.top)
-
-    def points(self, points: Sequence[Point]) -> list[Point]:
-        return [(self.x(x), self.y(y)) for x, y in points]
-
-    def x_axis(self, ticks: Sequence[float], *, grid: bool = False, name: str = "") -> None:
-        for tick in ticks:
-            if grid:
-                self.drawing.line([(self.x(tick), self.top), (self.x(tick), self.bottom)], "grid")
-            self.drawing.text(self.x(tick), self.bottom + 16, f"{tick:g}", "muted", "middle")
-        if name:
-            self.drawing.text((self.left + self.right) / 2, self.bottom + 34, name, "muted", "middle")
-
-    def y_axis(self, ticks: Sequence[float], *, name: str = "") -> None:
-        for tick in ticks:
-            self.drawing.line([(self.left, self.y(tick)), (self.right, self.y(tick))], "grid")
-            self.drawing.text(self.left - 8, self.y(tick) + 4, f"{tick:g}", "muted", "end")
-        if name:
-            self.drawing.text(0, self.top - 12, name, "muted")
+_TOLD = "told-"
+_LABEL = {WIDE: 30, NARROW: 18}
+_RC: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "text.parse_math": False,
+    "font.size": FONT,
+    "font.family": "DejaVu Sans",
+    "axes.edgecolor": GRID,
+    "axes.labelcolor": MUTED,
+    "axes.titlesize": FONT,
+    "axes.titlelocation": "left",
+    "axes.titlecolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.75,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "text.color": INK,
+    "legend.frameon": False,
+    "legend.labelcolor": INK,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    "savefig.facecolor": "none",
+    "lines.solid_capstyle": "round",
+}
 
 
 @dataclass(frozen=True)
 class Chart:
-    """One chart at both widths, as SVG, and the names of its colours."""
+    """One chart at both widths, as SVG; `alt` says in words what it shows."""
 
     wide: str
     narrow: str
-    legend: Sequence[tuple[str, str]] = ()
-    """Class and name of each."""
+    alt: str
 
 
-def chart(
-    alt: str,
-    height: Callable[[int], float],
-    draw: Callable[[Drawing], None],
-    legend: Sequence[tuple[str, str]] = (),
-) -> Chart:
-    """`draw` fills a drawing; `height` gives its pixels for a width; `alt` says in words what the chart shows."""
-    wide, narrow = (Drawing(width, height(width), alt) for width in (WIDE, NARROW))
-    draw(wide)
-    draw(narrow)
-    return Chart(wide.svg(), narrow.svg(), legend)
+@dataclass
+class Sheet:
+    """Draws charts and gathers the CSS classes that they need."""
 
+    _classes: dict[str, str] = field(default_factory=dict)
+    _charts: int = 0
+    _told: dict[str, str] = field(default_factory=dict)
 
-def ticks(low: float, high: float, most: int, *, whole: bool = False) -> list[float]:
-    """At most so many round numbers from `low` to `high`, 1, 2 or 5 times a power of ten apart."""
-    least = (high - low) / max(1, most - 1) if high > low else 1.0
-    power = 10.0 ** math.floor(math.log10(least))
-    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= least * (1 - 1e-9))
-    step = max(1.0, step) if whole else step
-    digits = max(0, -math.floor(math.log10(step)))
-    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return [round(number * step, digits) for number in range(first, last + 1)]
+    def draw(self, alt: str, height: Callable[[int], float], draw: Callable[[Figure, int], None]) -> Chart:
+        """`draw` fills a figure of the given width; `height` gives the pixels of its height for that width."""
+        wide, narrow = (self._svg(alt, width, height(width), draw) for width in (WIDE, NARROW))
+        return Chart(wide, narrow, alt)
+
+    def tell(self, artist: Artist, words: str) -> None:
+        """What a browser says of this part of a figure when somebody points at it."""
+        artist.set_gid(f"{_TOLD}{len(self._told)}")
+        self._told[f"{_TOLD}{len(self._told)}"] = plain(words)
+
+    @property
+    def css(self) -> str:
+        return "".join(f".{name}{{{style}}}\n" for style, name in self._classes.items())
+
+    def _svg(self, alt: str, width: int, height: float, draw: Callable[[Figure, int], None]) -> str:
+        self._charts += 1
+        salt = f"c{self._charts}"
+        with rc_context({**_RC, "svg.hashsalt": salt}), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a glyph that the metrics lack is the browser's to find
+            logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
+            figure = Figure(figsize=(width / 72, height / 72), layout="constrained")
+            FigureCanvasSVG(figure)
+            draw(figure, width)
+            buffer = io.StringIO()
+            nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
+            figure.savefig(buffer, format="svg", metadata=nothing)
+        root = ElementTree.fromstring(buffer.getvalue())
+        return self._cleaned(root, alt, salt)
+
+    def _cleaned(self, root: ElementTree.Element, alt: str, salt: str) -> str:
+        for parent in list(root.iter()):
+            for child in list(parent):
+                if _local(child.tag) in ("metadata", "style"):
+                    parent.remove(child)
+        for element in list(root.iter()):
+            element.tag = _local(element.tag)
+            attributes = {_local(name): value for name, value in element.attrib.items()}
+            if identity := attributes.pop("id", None):
+                if identity in self._told:
+                    title = ElementTree.Element("title")
+                    title.text = self._told[identity]
+                    element.insert(0, title)
+                attributes |= {"id": f"{salt}-{identity}"} if element.tag in ("path", "clipPath") else {}
+            if style := attributes.pop("style", None):
+                attributes["class"] = self._class(style)
+            attributes = {name: re.sub(r"#(?=\w)", f"#{salt}-", v) if "#" in v else v for name, v in attributes.items()}
+            element.attrib = attributes
+            if element.text and not element.text.strip():
+                element.text = None
+            if element.tail and not element.tail.strip():
+                element.tail = None
+        for name in ("width", "height", "version"):
+            root.attrib.pop(name, None)
+        root.attrib |= {"role": "img", "aria-label": plain(alt)}
+        return ElementTree.tostring(root, encoding="unicode")
+
+    def _class(self, style: str) -> str:
+        style = re.sub(r"font: ([\d.]+)px [^;]*", r"font-size:\1px", style)
+        style = re.sub(r"\s*([:;])\s*", r"\1", style).strip(";")
+        for color, variable in _VARIABLES.items():
+            style = style.replace(color, f"var({variable})")
+        return self._classes.setdefault(style, f"s{len(self._classes)}")
 
 
 def plain(text: str) -> str:
-    """Without characters that could turn or break what is around them."""
+    """Text without what could turn or break what is around it."""
     return "".join(c if unicodedata.category(c)[0] != "C" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def label(text: str, width: int) -> str:
     """A name that fits beside a chart."""
-    most = _LABEL[width]
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    most, shown = _LABEL[width], plain(text)
+    return shown if len(shown) <= most else f"{shown[: most - 1]}…"
 
 
-def text_width(text: str) -> float:
-    """About the pixels that a text takes."""
-    return _CHARACTER * sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+def share_axis(axes: Axes, *, horizontal: bool = True) -> None:
+    """An axis from 0 to 1, with grid lines across it alone."""
+    axis = axes.xaxis if horizontal else axes.yaxis
+    (axes.set_xlim if horizontal else axes.set_ylim)(-0.02, 1.02)
+    axis.set_ticks([0, 0.25, 0.5, 0.75, 1], ["0", "0.25", "0.5", "0.75", "1"])
+    (axes.yaxis if horizontal else axes.xaxis).grid(visible=False)
+    for side in ("left", "bottom"):
+        axes.spines[side].set_visible(False)
+
+
+def legend(axes: Axes, names: Sequence[str], width: int) -> None:
+    """Above the chart, where names do not cover anything."""
+    if len(names) > 1:
+        handles = [axes.plot([], [], "o", color=SERIES[i % len(SERIES)], markersize=7)[0] for i in range(len(names))]
+        axes.figure.legend(
+            handles,
+            [label(name, width) for name in names],
+            loc="outside upper left",
+            ncols=4 if width == WIDE else 2,
+            handletextpad=0.2,
+            columnspacing=1.2,
+            borderpad=0,
+        )
+
+
+def _local(name: str) -> str:
+    """Without its namespace, which SVG inside HTML does not need."""
+    return name.rpartition("}")[2]

@@ -22,7 +22,7 @@ from mcp_rl.errors import RunDirectoryError
 from mcp_rl.evaluation.result import Comparison, ModelReport
 from mcp_rl.evaluation.tables import Grid, grids
 from mcp_rl.report import charts
-from mcp_rl.report.drawing import Chart
+from mcp_rl.report.drawing import Chart, Sheet
 from mcp_rl.report.episodes import select
 from mcp_rl.report.evaluation import evaluation_findings
 from mcp_rl.report.findings import Findings
@@ -69,9 +69,10 @@ def write_report(folder: Path, out: Path | None = None, *, megabytes: float = ME
 
 def render(findings: Findings, *, megabytes: float = MEGABYTES) -> str:
     """The page's HTML."""
-    blocks = _blocks(findings)
+    sheet = Sheet()
+    blocks = _blocks(findings, sheet)
     selection = select(findings, int(megabytes * 1e6))
-    script, style = _asset("page.js"), _asset("page.css")
+    script, style = _asset("page.js"), _asset("page.css") + sheet.css
     environment = Environment(
         loader=PackageLoader("mcp_rl.report", "."), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
@@ -95,7 +96,7 @@ def render(findings: Findings, *, megabytes: float = MEGABYTES) -> str:
     )
 
 
-def _blocks(findings: Findings) -> list[Block]:
+def _blocks(findings: Findings, sheet: Sheet) -> list[Block]:
     measured = findings.measured
     models = measured.models
     tables = {grid.title: grid for grid in grids(measured)} if models else {}
@@ -103,21 +104,21 @@ def _blocks(findings: Findings) -> list[Block]:
     found = [
         Block(
             "Success",
-            _some(charts.headline(models)),
+            _some(charts.headline(sheet, models)),
             [*_some(tables.get("success")), *differences],
             "pass@k: at least one of k sampled episodes succeeds; pass^k: all of them do. Intervals are over "
             "scenarios: had others of the same kind been drawn. Where two intervals overlap, the paired difference "
             "decides.",
         ),
-        Block("Learning curve", _some(charts.learning_curve(findings.history)), []),
+        Block("Learning curve", _some(charts.learning_curve(sheet, findings.history)), []),
     ]
     for title, names in _BREAKDOWNS.items():
         name = next((name for name in names if any(getattr(model.result, name, None) for model in models)), None)
-        chart = charts.breakdown(title, name, models) if name else None
+        chart = charts.breakdown(sheet, title, name, models) if name else None
         words = _breakdown_words(name, models)
         found.append(Block(f"Success {title}", _some(chart), _some(tables.get(title)), words))
     ended, effort = tables.get("how episodes ended"), tables.get("an episode on average")
-    found.append(Block("How episodes ended", _some(charts.endings(models)), _some(ended)))
+    found.append(Block("How episodes ended", _some(charts.endings(sheet, models)), _some(ended)))
     found.append(Block("What an episode takes", [], _some(effort)))
     judged = [
         tables[title] for title in ("the judge against the verifier", "the judge's word on pairs") if title in tables
@@ -125,7 +126,7 @@ def _blocks(findings: Findings) -> list[Block]:
     found.append(
         Block(
             "The judge against the verifier",
-            _some(charts.calibration(measured.judge)),
+            _some(charts.calibration(sheet, measured.judge)),
             judged,
             "On the dashed line, the judge's score is the share that the verifier passes. The judge ranks the episodes "
             "of one scenario, so how it orders them counts for more than where its points lie.",
@@ -134,13 +135,13 @@ def _blocks(findings: Findings) -> list[Block]:
     found.append(
         Block(
             "Difficulty of the training scenarios",
-            _some(charts.pass_rates(findings.pass_rates)),
+            _some(charts.pass_rates(sheet, findings.pass_rates)),
             [],
             f"{len(findings.pass_rates)} scenarios by the share of their newest group that succeeded, each measured on "
             "the policy of its time. Where the verifier alone gives the reward, groups of the outer two teach nothing.",
         )
     )
-    found.append(Block("Training signals", _some(charts.signals(findings.history)), []))
+    found.append(Block("Training signals", _some(charts.signals(sheet, findings.history)), []))
     return [block for block in found if block.charts or block.tables]
 
 
