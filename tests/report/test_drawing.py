@@ -9,7 +9,6 @@ from matplotlib.figure import Figure
 
 from mcp_rl.report.drawing import NARROW, WIDE, Sheet, label, plain
 
-
 TAGS = {"svg", "g", "path", "defs", "use", "text", "title", "clipPath", "rect"}
 
 
