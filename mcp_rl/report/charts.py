@@ -111,7 +111,7 @@ def signals(sheet: Sheet, history: Sequence[Mapping[str, Any]]) -> Chart | None:
 
     def draw(figure: Figure, width: int) -> None:
         columns = 3 if width > NARROW else 1
-        grid = figure.subplots(-(-len(shown) // columns), columns, squeeze=False).flat
+        grid = list(figure.subplots(-(-len(shown) // columns), columns, squeeze=False).flat)
         for axes, (key, name) in zip(grid, shown.items(), strict=False):
             steps, values = _points(train, key)
             axes.plot(steps, values, color=SERIES[1], lw=1, alpha=0.5 if len(steps) > _SMOOTHED else 1)
@@ -122,7 +122,7 @@ def signals(sheet: Sheet, history: Sequence[Mapping[str, Any]]) -> Chart | None:
             axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
             axes.yaxis.set_major_locator(MaxNLocator(4))
             axes.xaxis.grid(visible=False)
-        for axes in list(grid)[len(shown) :]:
+        for axes in grid[len(shown) :]:
             axes.remove()
 
     per_row = {True: 3, False: 1}

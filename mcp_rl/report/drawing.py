@@ -99,12 +99,11 @@ class Sheet:
         with rc_context({**_RC, "svg.hashsalt": salt}), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a glyph that the metrics lack is the browser's to find
             logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
-            figure = Figure(figsize=(width / 72, height / 72), layout="constrained")
-            FigureCanvasSVG(figure)
+            figure = Figure(figsize=(width / 72, height / 72), layout="constrained", dpi=72)
             draw(figure, width)
             buffer = io.StringIO()
             nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
-            figure.savefig(buffer, format="svg", metadata=nothing)
+            FigureCanvasSVG(figure).print_svg(buffer, metadata=nothing)  # savefig lays everything out twice
         root = ElementTree.fromstring(buffer.getvalue())
         return self._cleaned(root, alt, salt)
 

@@ -9,12 +9,19 @@
   const PAGE = 100; // rows that are added to the list at a time
   const COLOURS = { off: "messages", logprob: "tokens by logprob", advantage: "tokens by advantage" };
 
-  const there = (children) => children.filter((child) => child !== null && child !== undefined);
+  // What cannot be seen, and what would turn the text around it, is named instead; lines and tabs stay.
+  const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\u{e0000}-\u{e007f}]/gu;
+  const visible = (text) => String(text ?? "").replace(HIDDEN,
+    (character) => `⟨U+${character.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
+
+  const there = (children) => children.filter((child) => child !== null && child !== undefined)
+    .map((child) => (typeof child === "string" ? visible(child) : child));
   const make = (tag, properties = {}, ...children) => {
     const element = document.createElement(tag);
     for (const [name, value] of Object.entries(properties)) {
       if (name === "class") element.className = value;
-      else if (name.includes("-")) element.setAttribute(name, value);
+      else if (name === "textContent" || name === "title") element[name] = visible(value);
+      else if (name.includes("-")) element.setAttribute(name, visible(value));
       else element[name] = value;
     }
     element.append(...there(children));

@@ -22,7 +22,7 @@ from mcp_rl.errors import RunDirectoryError
 from mcp_rl.evaluation.result import Comparison, ModelReport
 from mcp_rl.evaluation.tables import Grid, grids
 from mcp_rl.report import charts
-from mcp_rl.report.drawing import Chart, Sheet
+from mcp_rl.report.drawing import Chart, Sheet, plain
 from mcp_rl.report.episodes import select
 from mcp_rl.report.evaluation import evaluation_findings
 from mcp_rl.report.findings import Findings
@@ -75,7 +75,7 @@ def render(findings: Findings, *, megabytes: float = MEGABYTES) -> str:
     script, style = _asset("page.js"), _asset("page.css") + sheet.css
     environment = Environment(
         loader=PackageLoader("mcp_rl.report", "."), autoescape=True, undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
+        trim_blocks=True, lstrip_blocks=True, finalize=_shown,
     )  # fmt: skip
     environment.filters["split_interval"] = _split_interval
     return environment.get_template("page.html.jinja").render(
@@ -94,6 +94,11 @@ def render(findings: Findings, *, megabytes: float = MEGABYTES) -> str:
         made=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         svg=Markup,
     )
+
+
+def _shown(value: Any) -> Any:
+    """A name that turns text around would turn the numbers beside it too."""
+    return plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _blocks(findings: Findings, sheet: Sheet) -> list[Block]:

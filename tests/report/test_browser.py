@@ -120,6 +120,7 @@ async def test_names_of_others_do_nothing(opened: Opened, hostile_evaluation: Pa
     assert await page.evaluate("document.querySelectorAll('script').length") == 2
     assert await page.locator("img, figure script").count() == 0
     assert await page.evaluate("document.documentElement.scrollWidth") <= 1200
+    assert "\u202e" not in await page.locator("body").inner_text()
 
 
 async def test_what_others_wrote_is_seen_and_does_nothing(opened: Opened, hostile: Path) -> None:
@@ -129,6 +130,8 @@ async def test_what_others_wrote_is_seen_and_does_nothing(opened: Opened, hostil
     await page.click("[data-tokens=off]")
     shown = await page.locator("#episode").inner_text()
     assert "<img src=x onerror='window.owned = 2'>" in shown and "{{ 7 * 7 }}" in shown
+    assert "⟨U+202E⟩" in shown and "⟨U+001B⟩[31m" in shown
+    assert "\u202e" not in await page.locator("body").inner_text()
     assert await page.evaluate("window.owned") is None
     assert await page.locator("#episode img, #episode script, #episode a").count() == 0
     assert await page.evaluate("document.querySelectorAll('script').length") == 2

@@ -68,7 +68,7 @@ def test_what_others_wrote_stands_in_the_page_as_text_alone(which: str, request:
     links = [attributes["href"] or "" for _, attributes in tags if "href" in attributes]
     assert links and all(link.startswith(("#", "data:")) for link in links)
     assert not any(name.startswith("on") for _, attributes in tags for name in attributes)
-    assert "{{ 7 * 7 }}" in html.split("</h1>")[0]
+    assert "{{ 7 * 7 }}" in html.split("</h1>")[0] and "\u202e" not in html
     if which == "hostile":
         assert HOSTILE in data_of(html)["groups"][0]["episodes"][0]["messages"][0]["text"]
 
@@ -163,6 +163,15 @@ def test_charts_show_what_was_measured(run: Path) -> None:
     by_tool = section(html, "Success by tool")
     for tool, found in after["sampled_by_tool"].items():
         assert f"after step 2, {tool} ({found['scenarios']:.0f}): {found['success']:.3f} [{found['low']:.3f}" in by_tool
+
+
+def test_each_signal_has_its_chart_and_no_other_is_drawn(run: Path) -> None:
+    shown = section((run / "report.html").read_text(), "Training signals")
+    names = ["mean reward", "norm of the gradient", "turns of an episode", "judge: pairs in order"]
+    assert all(shown.count(f">{name}</text>") == 2 for name in names)
+    for svg in re.findall(r"<svg.*?</svg>", shown, re.DOTALL):
+        zeros = re.findall(r"<text[^>]*>0(?:\.0*)?</text>", svg)
+        assert len(zeros) == 8
 
 
 def test_nothing_that_is_shown_is_empty(run: Path, evaluation: Path) -> None:
