@@ -103,7 +103,8 @@ class Sheet:
             draw(figure, width)
             buffer = io.StringIO()
             nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
-            FigureCanvasSVG(figure).print_svg(buffer, metadata=nothing)  # savefig lays everything out twice
+            # savefig would lay everything out twice
+            FigureCanvasSVG(figure).print_svg(buffer, metadata=nothing)  # type: ignore[no-untyped-call]
         root = ElementTree.fromstring(buffer.getvalue())
         return self._cleaned(root, alt, salt)
 
