@@ -22,7 +22,9 @@ _NOTHING = re.compile(
 _SYSTEM_ERROR = re.compile(r"\b[Ee]rror\W{1,4}E[A-Z]{3,}\b")
 _READ = 20_000
 """Characters of a result that are searched."""
-_DATED = re.compile(r"\b20\d\d-\d\d-\d\d[T ]\d\d:\d\d")
+_DATED = re.compile(
+    r"\b20\d\d-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?:Z|[+-]\d\d:?\d\d)?|\b\d{1,2}:\d\d:\d\d(?:[.,]\d+)?"
+)
 
 
 @dataclass(frozen=True)
@@ -105,8 +107,13 @@ def _holds_something(value: Any) -> bool:
 
 
 def is_dated(text: str) -> bool:
-    """Whether a result holds a date with a time of day, and so may well be another one tomorrow."""
+    """Whether a result holds a time of day, with a date or to the second, and so may be another one next time."""
     return _DATED.search(text) is not None
+
+
+def undated(text: str) -> str:
+    """The text with a mark for each such time: two results are the same where they differ in these alone."""
+    return _DATED.sub("<time>", text)
 
 
 def call_key(tool: str, arguments: dict[str, Any]) -> str:

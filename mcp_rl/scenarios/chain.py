@@ -16,7 +16,7 @@ from functools import cached_property
 from itertools import combinations, zip_longest
 from typing import Any
 
-from mcp_rl.scenarios.answer import Answer, call_key
+from mcp_rl.scenarios.answer import Answer, call_key, is_dated
 from mcp_rl.scenarios.parts import Part, fits, parts_of
 from mcp_rl.scenarios.pool import Pool
 from mcp_rl.scenarios.sample import Sampler
@@ -114,6 +114,8 @@ class Chains:
         return self._link(chain, value, Spoken(random.choice(REFERENCES)), *random.choice(slots), random)
 
     def _by_part(self, chain: Chain, last: Outcome, random: random.Random) -> Link | None:
+        if is_dated(last.text):
+            return None
         known = {str(value) for value in last.arguments.values()}
         taken = [
             (part, tool, parameter)

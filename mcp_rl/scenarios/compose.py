@@ -75,7 +75,7 @@ class Composer:
             server=self._server.name,
             verifier=verifier,
             reference=calls,
-            reference_answer=kept(steps[-1].text) if steps and answer is None else answer,
+            reference_answer=_recorded(steps[-1].text) if steps and answer is None else answer,
             seed=self._recipe.seed,
             tags=tuple(dict.fromkeys([*(call.tool for call in calls), *tags, STEPS[len(calls)]])),
             schema_hash=self._schema_hash,
@@ -145,10 +145,11 @@ class Composer:
         take(unrelated, room, by_calls=True, ordered=False)
 
     def _add_singles(self, most: int, singles: Sequence[Outcome]) -> None:
-        # A call that starts a chain is no task of its own, where there are enough others: the fewer scenarios share a
-        # call, the more evenly they can be split.
+        # A call that starts a chain is no task of its own, where its tool has others: the fewer scenarios share a call,
+        # the more evenly they can be split.
         used = {call_key(call.tool, dict(call.arguments)) for s in self.scenarios for call in s.reference}
-        ordered = sorted(singles, key=lambda outcome: outcome.key in used)
+        with_others = {outcome.tool for outcome in singles if outcome.key not in used}
+        ordered = sorted(singles, key=lambda outcome: outcome.key in used and outcome.tool in with_others)
         for wording in range(_WORDINGS):
             for outcome in ordered:
                 if len(self) >= most:
@@ -161,3 +162,8 @@ class Composer:
         listed = self.scenarios
         self.random.shuffle(listed)
         yield from listed
+
+
+def _recorded(text: str) -> str | None:
+    """A result as it is kept; not where it will be another one next time."""
+    return None if is_dated(text) else kept(text)

@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mcp_rl.scenarios.answer import is_dated
 from mcp_rl.scenarios.hints import Bounds, alternatives, bounds
 
 _PATH = re.compile(r"(?<![\w/.:])(?:/[\w.@+-]+)+/?")
@@ -114,7 +115,7 @@ class Pool:
 
     def _keep(self, kind: str, value: str) -> None:
         values = self._values.setdefault(kind, {})
-        if len(values) < _MOST:
+        if len(values) < _MOST and not is_dated(value):
             values[value] = None
 
     def choose(self, slot: str, sources: dict[str, float], random: random.Random) -> str:

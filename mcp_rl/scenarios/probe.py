@@ -16,7 +16,7 @@ import anyio
 from mcp_rl.errors import ServerFault
 from mcp_rl.plugins.server import ToolServer
 from mcp_rl.scenarios import plausible
-from mcp_rl.scenarios.answer import Answer, call_key, holds_secret, is_dated, read_answer, says_nothing
+from mcp_rl.scenarios.answer import Answer, call_key, holds_secret, is_dated, read_answer, says_nothing, undated
 from mcp_rl.scenarios.chain import Chain, Chains, Link, Outcome, readable
 from mcp_rl.scenarios.pool import Pool
 from mcp_rl.scenarios.sample import Draw, Sampler
@@ -225,9 +225,9 @@ class Probe:
             progress = self.progress[name]
             self.pool.observe(draw.arguments, result.text)
             answer = self._answer(result.text, draw.arguments)
-            if not holds_secret(result.text) and progress.common(result.text) < _ALIKE:
+            if not holds_secret(result.text) and progress.common(undated(result.text)) < _ALIKE:
                 found[name] += 1
-                progress.texts[result.text] += 1
+                progress.texts[undated(result.text)] += 1
                 progress.outcomes.append(Outcome(name, draw.arguments, result.text, answer))
         for name in dict.fromkeys(name for name, _ in proposals):
             progress = self.progress[name]
@@ -269,7 +269,7 @@ class Probe:
             if self._faults[name] >= _FAULTS:
                 self.unfit.add(name)
             return None
-        same = (second.is_error, second.text) == (first.is_error, first.text)
+        same = second.is_error == first.is_error and undated(second.text) == undated(first.text)
         return _Result(first.text, same, first.is_error)
 
     async def _find_clocks(self) -> None:
@@ -278,7 +278,7 @@ class Probe:
         await anyio.sleep(max(0.0, self._started + CLOCK_TICK - anyio.current_time()))
         results = await self._call_all([(name, outcome.arguments) for name, outcome in probes])
         for (name, outcome), result in zip(probes, results, strict=True):
-            if result is None or not result.stable or result.text != outcome.text:
+            if result is None or not result.stable or undated(result.text) != undated(outcome.text):
                 self.unfit.add(name)
 
     # Chains

@@ -61,6 +61,12 @@ def now(zone: str) -> str:
     return f"{zone}: {int(time.time())}"
 
 
+@server.tool(annotations=READ_ONLY, structured_output=False)
+def stamp(shelf: str) -> str:
+    """Stamps a shelf."""
+    return f"The shelf {shelf} was stamped at {time.strftime('%H:%M:%S')}."
+
+
 @server.tool(annotations=READ_ONLY)
 async def think(topic: str) -> str:
     """Takes its time."""

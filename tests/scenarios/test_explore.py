@@ -53,7 +53,7 @@ def odd(changed: Path) -> ToolServer:
 
 @pytest.fixture(scope="module")
 def of_odd(odd: ToolServer) -> list[McpScenario]:
-    return anyio.run(explored, odd, solvable(40))
+    return anyio.run(explored, odd, solvable(60))
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +112,7 @@ def test_slow_random_clock_bound_secret_and_changing_tools_are_left_out(
     of_odd: list[McpScenario], changed: Path
 ) -> None:
     used = {call.tool for s in of_odd for call in s.reference}
-    assert used == {"list_books", "title_of", "double", "open_page"}
+    assert used == {"list_books", "title_of", "double", "open_page", "stamp"}
     assert not changed.exists()
     assert "12345-abcdef" not in scenario_lines(of_odd)
 
@@ -120,6 +120,13 @@ def test_slow_random_clock_bound_secret_and_changing_tools_are_left_out(
 def test_resources_that_the_server_lists_become_arguments(of_odd: list[McpScenario]) -> None:
     opened = [call.arguments for s in of_odd for call in s.reference if call.tool == "open_page"]
     assert opened and all(arguments == {"uri": "book://emma/first-page"} for arguments in opened)
+
+
+async def test_a_time_in_a_result_changes_nothing(odd: ToolServer, of_odd: list[McpScenario]) -> None:
+    stamped = [s for s in of_odd if [call.tool for call in s.reference] == ["stamp"]]
+    assert stamped and all(s.reference_answer is None for s in stamped)
+    assert all(s.verifier is not None and s.verifier.kind == "calls" for s in stamped)
+    assert scenario_lines(await explored(odd, solvable(60))) == scenario_lines(of_odd)
 
 
 def test_values_seen_in_a_result_become_arguments_and_lookups(of_odd: list[McpScenario]) -> None:
@@ -159,5 +166,5 @@ async def test_a_tool_that_takes_anything_does_not_drown_the_others(odd: ToolSer
     found = await explored(odd, solvable(200, max_steps=1))
     calls = {(s.reference[0].tool, str(s.reference[0].arguments)) for s in found}
     by_tool = Counter(tool for tool, _ in calls)
-    assert set(by_tool) == {"list_books", "title_of", "double", "open_page"}
+    assert set(by_tool) == {"list_books", "title_of", "double", "open_page", "stamp"}
     assert by_tool["title_of"] == 5 and 40 <= by_tool["double"] <= 2 * 200 / 4 + 4  # a wave more
