@@ -389,9 +389,9 @@ class TrainJob:
         except KeyboardInterrupt as error:
             raise KeyboardInterrupt(_kept(config)) from error
         print_report(report, console)
-        _write_page(config.run_dir, console)
         if self.as_json:
             print(report.json_line(), flush=True)
+        _write_page(config.run_dir, console)
         return 0
 
 
@@ -468,9 +468,9 @@ def _evaluate(models: Sequence[str], asked: dict[str, Any], *, as_json: bool) ->
     console = Console(stderr=as_json)
     report = anyio.run(run_evaluation, job, console)
     print_tables(report, console)
-    _write_page(Path(report.path), console)
     if as_json:
         print(report.json_line(), flush=True)
+    _write_page(Path(report.path), console)
     return 0
 
 
