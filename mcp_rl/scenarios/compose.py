@@ -87,11 +87,14 @@ class Composer:
         self._requests.add(request)
         return True
 
-    def add_chain(self, chain: Chain, answer: Answer, *, ordered: bool = True) -> bool:
-        """Take a task of the chain's calls; `answer` of kind "calls" checks these, any other kind the last answer."""
+    def add_chain(self, chain: Chain, answer: Answer, *, ordered: bool = True, parts: bool = True) -> bool:
+        """Take a task of the chain's calls; `answer` of kind "calls" checks these, any other kind the last answer.
+
+        `parts`: where the last call rests on all others, a part of its result may be asked for in place of the calls.
+        """
         steps = [(outcome.tool, dict(spoken)) for outcome, spoken in zip(chain.outcomes, chain.spoken, strict=True)]
         text = self.wording.steps(steps, self.random)
-        asked = self._part(chain.outcomes[-1]) if answer.kind == "calls" and ordered else None
+        asked = self._part(chain.outcomes[-1]) if answer.kind == "calls" and parts else None
         if asked is not None:
             answer = read_answer(str(asked.value), {})
             text = f"{text.rstrip('.')}{'' if text.endswith('?') else '.'} Tell me {asked.phrase} in the result."
@@ -137,7 +140,7 @@ class Composer:
                 if len(self) - least >= most:
                     break
                 answer = Answer("calls", None) if by_calls else chain.outcomes[-1].answer
-                self.add_chain(chain, answer, ordered=ordered)
+                self.add_chain(chain, answer, ordered=ordered, parts=not by_calls)
 
         take(found, room // 3 if chains else room, by_calls=True)
         take(chains, room, by_calls=False)

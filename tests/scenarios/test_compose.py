@@ -98,6 +98,18 @@ def test_part_of_a_long_result_is_asked_for_and_verified() -> None:
             assert str(s.verifier.expected) not in s.task_description
 
 
+def test_a_lookup_is_verified_by_both_calls_however_its_last_result_looks() -> None:
+    made = composer(Recipe(100, max_steps=2, unsolvable=0, without_tools=0))
+    texts = [f"note{n}a, note{n}b" for n in range(20)]
+    listings = [Outcome("find_note", {"id": f"page {n}"}, text, Answer("calls", None)) for n, text in enumerate(texts)]
+    read = [outcome(f"note{n}{x}", json.dumps({"title": f"T{n}{x}", "words": n})) for n in range(20) for x in "ab"]
+    made.compose(60, [*listings, *read], [])
+    longer = [s for s in made.scenarios if len(s.reference) == 2]
+    assert len(longer) == 24
+    assert {s.verifier.kind for s in longer if s.verifier} == {"calls"}
+    assert not any("Tell me" in s.task_description for s in longer)
+
+
 def test_a_text_that_stands_in_many_results_makes_no_lookup() -> None:
     listing = Outcome("list", {}, "walnut, copper", Answer("calls", None))
     some = [outcome("walnut", "one"), outcome("copper", "two"), *(outcome(f"x{n}", f"{n}") for n in range(8))]
