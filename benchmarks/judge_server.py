@@ -4,20 +4,19 @@ import json
 import re
 import socket
 import struct
-import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
+
+from benchmarks.loopback import serving
 
 Reply = Callable[[str, list[str]], "str | Response"]
 """From the user's message and the ids that stand in its fences to the text of the answer, or a whole HTTP response."""
@@ -125,14 +124,6 @@ def _with_connection(app: ASGIApp) -> ASGIApp:
 def serve(*replies: Reply) -> Iterator[JudgeServer]:
     judge = JudgeServer(list(replies))
     app = Starlette(routes=[Route("/v1/chat/completions", judge.complete, methods=["POST"])])
-    server = uvicorn.Server(uvicorn.Config(_with_connection(app), host="127.0.0.1", port=0, log_level="error"))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        while not server.started:
-            time.sleep(0.01)
-        judge.url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/v1"
+    with serving(_with_connection(app)) as address:
+        judge.url = f"{address}/v1"
         yield judge
-    finally:
-        server.should_exit = True
-        thread.join(10)

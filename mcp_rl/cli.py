@@ -53,12 +53,32 @@ Server = Annotated[
 TransportOption = Annotated[Transport | None, typer.Option(help="How to speak to the server; SSE where it can.")]
 Plugin = Annotated[list[Path] | None, typer.Option(help="A Python file with a plugin; may be given more than once.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and everything else on stderr.")]
+Seed = Annotated[int | None, typer.Option(help="All randomness follows from it.")]
+Project = Annotated[str | None, typer.Option(help="The folder of runs that belong together.")]
+OutputDir = Annotated[Path | None, typer.Option(help="Where projects are kept; .mcp_rl here.")]
+JudgeBaseUrl = Annotated[str | None, typer.Option(help="Address of an OpenAI-compatible judge of your own.")]
+JudgeRubric = Annotated[Path | None, typer.Option(help="A file that says what is good.")]
+MaxJudgeCost = Annotated[float | None, typer.Option(help="US dollars that the judges may cost in all.")]
+ConfigFile = Annotated[Path | None, typer.Option(help="A TOML file of settings, such as configs/calculator.toml.")]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[KEY=VALUE]...", help="Any setting, such as train.learning_rate=1e-4; docs/configuration.md."
     ),
 ]
+
+
+def _judge_settings(
+    models: Sequence[str], base_url: str | None, rubric: Path | None, max_cost: float | None
+) -> dict[str, Any]:
+    """Dotted keys of the judge's section; the first model is the judge, further ones its panel."""
+    return {
+        "judge.model": next(iter(models), None),
+        "judge.panel": list(models[1:]) or None,
+        "judge.base_url": base_url,
+        "judge.rubric_file": rubric,
+        "judge.max_cost": max_cost,
+    }
 
 
 def _print_version(asked: bool) -> None:
@@ -93,22 +113,18 @@ def train(
     steps: Annotated[
         int | None, typer.Option(help="Training steps in all, those of earlier sessions included.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="All randomness follows from it.")] = None,
+    seed: Seed = None,
     name: Annotated[str | None, typer.Option(help="The run's folder; else made from server, model and seed.")] = None,
-    project: Annotated[str | None, typer.Option(help="The folder of runs that belong together.")] = None,
-    output_dir: Annotated[Path | None, typer.Option(help="Where projects are kept; .mcp_rl here.")] = None,
+    project: Project = None,
+    output_dir: OutputDir = None,
     judge_model: Annotated[
         list[str] | None,
         typer.Option(help="Score groups with this model (RULER, a LiteLLM name); given again, the mean counts."),
     ] = None,
-    judge_base_url: Annotated[
-        str | None, typer.Option(help="Address of an OpenAI-compatible judge of your own.")
-    ] = None,
-    judge_rubric: Annotated[Path | None, typer.Option(help="A file that says what is good.")] = None,
-    max_judge_cost: Annotated[float | None, typer.Option(help="US dollars that the judges may cost in all.")] = None,
-    config: Annotated[
-        Path | None, typer.Option(help="A TOML file of settings, such as configs/calculator.toml.")
-    ] = None,
+    judge_base_url: JudgeBaseUrl = None,
+    judge_rubric: JudgeRubric = None,
+    max_judge_cost: MaxJudgeCost = None,
+    config: ConfigFile = None,
     plugin: Plugin = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over; an earlier run of this name is removed.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved run and exit.")] = False,
@@ -128,11 +144,7 @@ def train(
         "name": name,
         "project": project,
         "output_dir": output_dir,
-        "judge.model": judge_model[0] if judge_model else None,
-        "judge.panel": judge_model[1:] if judge_model and judge_model[1:] else None,
-        "judge.base_url": judge_base_url,
-        "judge.rubric_file": judge_rubric,
-        "judge.max_cost": max_judge_cost,
+        **_judge_settings(judge_model or [], judge_base_url, judge_rubric, max_judge_cost),
         "plugins": [str(file) for file in plugin] if plugin else None,
     }
     return TrainJob(config, tuple(overrides or ()), options, fresh=fresh, dry_run=dry_run, as_json=json)
@@ -250,22 +262,18 @@ def evaluate(
         str | None, typer.Option(help="Where chat models are asked, an OpenAI-compatible address; or NAME@URL for one.")
     ] = None,
     transport: TransportOption = None,
-    seed: Annotated[int | None, typer.Option(help="All randomness follows from it.")] = None,
+    seed: Seed = None,
     name: Annotated[str | None, typer.Option(help="The evaluation's folder; else the server and a number.")] = None,
-    project: Annotated[str | None, typer.Option(help="The folder of runs that belong together.")] = None,
-    output_dir: Annotated[Path | None, typer.Option(help="Where projects are kept; .mcp_rl here.")] = None,
+    project: Project = None,
+    output_dir: OutputDir = None,
     judge_model: Annotated[
         list[str] | None,
         typer.Option(help="A judge (RULER, a LiteLLM name) scores too, and is held against the verifier."),
     ] = None,
-    judge_base_url: Annotated[
-        str | None, typer.Option(help="Address of an OpenAI-compatible judge of your own.")
-    ] = None,
-    judge_rubric: Annotated[Path | None, typer.Option(help="A file that says what is good.")] = None,
-    max_judge_cost: Annotated[float | None, typer.Option(help="US dollars that the judges may cost in all.")] = None,
-    config: Annotated[
-        Path | None, typer.Option(help="A TOML file of settings, such as configs/calculator.toml.")
-    ] = None,
+    judge_base_url: JudgeBaseUrl = None,
+    judge_rubric: JudgeRubric = None,
+    max_judge_cost: MaxJudgeCost = None,
+    config: ConfigFile = None,
     plugin: Plugin = None,
     json: Json = False,
 ) -> Job:
@@ -278,11 +286,7 @@ def evaluate(
         "seed": seed,
         "project": project,
         "output_dir": output_dir,
-        "judge.model": judge_model[0] if judge_model else None,
-        "judge.panel": judge_model[1:] if judge_model and judge_model[1:] else None,
-        "judge.base_url": judge_base_url,
-        "judge.rubric_file": judge_rubric,
-        "judge.max_cost": max_judge_cost,
+        **_judge_settings(judge_model or [], judge_base_url, judge_rubric, max_judge_cost),
         "plugins": [str(file) for file in plugin] if plugin else None,
     }
     asked: dict[str, Any] = {

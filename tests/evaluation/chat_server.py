@@ -1,18 +1,17 @@
 """A chat-completions server on loopback whose model says what a function says."""
 
 import json
-import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+
+from benchmarks.loopback import serving
 
 Says = Callable[[dict[str, Any], int], "dict[str, Any] | Response"]
 """From a request's body and how many came before it to the message, which may have `finish_reason` in it."""
@@ -55,14 +54,6 @@ class ChatServer:
 def serve(says: Says) -> Iterator[ChatServer]:
     chat = ChatServer(says)
     app = Starlette(routes=[Route("/v1/chat/completions", chat.complete, methods=["POST"])])
-    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error"))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        while not server.started:
-            time.sleep(0.01)
-        chat.url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/v1"
+    with serving(app) as address:
+        chat.url = f"{address}/v1"
         yield chat
-    finally:
-        server.should_exit = True
-        thread.join(10)

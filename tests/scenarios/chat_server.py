@@ -2,18 +2,17 @@
 
 import json
 import re
-import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+
+from benchmarks.loopback import serving
 
 Answer = Callable[["Asked"], "str | Response"]
 
@@ -93,14 +92,6 @@ class ChatServer:
 def serve(answer: Answer) -> Iterator[ChatServer]:
     chat = ChatServer(answer)
     app = Starlette(routes=[Route("/v1/chat/completions", chat.complete, methods=["POST"])])
-    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error"))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        while not server.started:
-            time.sleep(0.01)
-        chat.url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/v1"
+    with serving(app) as address:
+        chat.url = f"{address}/v1"
         yield chat
-    finally:
-        server.should_exit = True
-        thread.join(10)
