@@ -15,7 +15,7 @@ SHORT_TEXT = 60
 _KEPT_TEXT = 2000
 _RESULT_KEYS = ("result", "value", "answer", "output")
 _CLOSING_NUMBER = re.compile(r"(?:\bis|=|:|\bequals)\s*(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*\.?$")
-_SECRET_LINE = re.compile(r"(?im)\w*(?:token|secret|passw|api_?key|credential)\w*\W{0,3}[=:]\W{0,3}[^\s\"']{6,}")
+_SECRET_LINE = re.compile(r"(?i)(?:token|secret|passw|api_?key|credential)\w{0,40}\W{0,3}[=:]\W{0,3}[^\s\"']{6}")
 _NOTHING = re.compile(
     r"(?i)^\W*(?:error|null|none|undefined)\b|\bno (?:matches|results|such)\b|\bnot found\b|\berror\W+[A-Z]{4,}\b"
 )
@@ -151,7 +151,7 @@ def _scalar(text: str) -> int | float | str | None:
     """The one value that a result consists of; None for a structure of several."""
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
     if isinstance(value, dict):
         named = [value[key] for key in _RESULT_KEYS if key in value]

@@ -22,6 +22,8 @@ _MOST = re.compile(
 )
 _ABOVE = re.compile(rf"(?i)(?:\b(?:greater|more|larger|higher) than|>)\s*{_NUMBER}")
 _MOST_ITEMS = 50
+_READ = 4000
+"""Characters of an error that are looked at."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Bounds:
 def alternatives(text: str) -> list[str]:
     """Values that the text offers: "must be one of: red, green" gives both."""
     values: dict[str, None] = {}
-    for listed in _LIST.findall(text):
+    for listed in _LIST.findall(_beginning(text)):
         for item in re.split(rf"\s*(?:,|\||;|\bor\b|\band\b)+\s*(?={_ITEM})", listed):
             value = item.strip().strip("'\"`").rstrip(".")
             if value:
@@ -48,8 +50,14 @@ def alternatives(text: str) -> list[str]:
     return list(values)[:_MOST_ITEMS]
 
 
+def _beginning(text: str) -> str:
+    """As much of an error as a person would read, spaces in a row made one: a server may send anything."""
+    return " ".join(text[:_READ].split())
+
+
 def bounds(text: str) -> Bounds | None:
     """The range that the text names: "must be between 1 and 100", "at most 5", "a positive number"."""
+    text = _beginning(text)
     if found := _BETWEEN.search(text):
         low, high = float(found[1]), float(found[2])
         return Bounds(low, high) if low <= high else None

@@ -16,7 +16,7 @@ from mcp_rl.scenarios.answer import is_dated
 from mcp_rl.scenarios.hints import Bounds, alternatives, bounds
 
 _PATH = re.compile(r"(?<![\w/.:])(?:/[\w.@+-]+)+/?")
-_URI = re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s\"'<>)\]}]+", re.IGNORECASE)
+_URI = re.compile(r"\b[a-z][a-z0-9+.-]{0,20}://[^\s\"'<>)\]}]+", re.IGNORECASE)
 _LISTED = re.compile(r"^\s*(?:\[\w+\]|[-*•]|\d+[.)])\s+([^\s].{0,80}?)(?:\s{2,}.*)?$", re.MULTILINE)
 _FILE_NAME = re.compile(r"(?<![\w/.-])[\w-]+\.[A-Za-z]\w{0,4}(?![\w/.-])")
 _LONGEST_NAME = 80
@@ -48,7 +48,7 @@ class Pool:
         self._scan(text)
         try:
             self._leaves("", json.loads(text))
-        except ValueError:
+        except (ValueError, RecursionError):
             self._listing(arguments, text)
 
     def observe_resources(self, resources: Sequence[Mapping[str, Any]]) -> None:
