@@ -101,7 +101,7 @@ class Breaks(Response):
         await send({"type": "http.response.body", "body": half, "more_body": True})
         await anyio.sleep(0.01)
         transport = scope[CONNECTION].transport
-        if self._reset:  # a linger of 0 seconds turns the close into a reset
+        if self._reset and not transport.is_closing():  # a linger of 0 seconds turns the close into a reset
             found = transport.get_extra_info("socket")
             found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         transport.abort()
