@@ -21,7 +21,8 @@ from mcp_rl.evaluation.scripted import SCRIPTS, Script, ScriptedSetting
 from mcp_rl.generate import Order, generate
 from mcp_rl.player import SettingPlayer
 from mcp_rl.plugins.manager import Plugins, load_plugins
-from mcp_rl.plugins.server import ToolServer, resolve_server
+from mcp_rl.plugins.resolve import resolve_server
+from mcp_rl.plugins.server import ToolServer
 from mcp_rl.rewards.verifier import verify
 from mcp_rl.rollout import Limits
 from mcp_rl.scenario import McpScenario

@@ -417,7 +417,7 @@ def _generate(
     from mcp_rl.generate import AuthorOptions, Order, generate_file
     from mcp_rl.generate_words import lines
     from mcp_rl.plugins.manager import load_plugins
-    from mcp_rl.plugins.server import resolve_server
+    from mcp_rl.plugins.resolve import resolve_server
     from mcp_rl.scenarios.recipe import Recipe
 
     if server is None:
@@ -508,7 +508,7 @@ def _print_resolved(config: "RunConfig", as_json: bool) -> None:
     """Every setting as the override that would set it, after a check that the server's name means something."""
     from mcp_rl.config import settings
     from mcp_rl.plugins.manager import load_plugins
-    from mcp_rl.plugins.server import resolve_server
+    from mcp_rl.plugins.resolve import resolve_server
 
     resolve_server(config.server, config.transport, plugins=load_plugins(config.plugins))
     if as_json:

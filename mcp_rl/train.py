@@ -22,7 +22,8 @@ from rich.console import Console
 from mcp_rl.config import RunConfig
 from mcp_rl.player import Player, limits_of
 from mcp_rl.plugins.manager import Plugins, load_plugins
-from mcp_rl.plugins.server import ToolServer, resolve_server
+from mcp_rl.plugins.resolve import resolve_server
+from mcp_rl.plugins.server import ToolServer
 from mcp_rl.rewards.ledger import Ledger
 from mcp_rl.rewards.scoring import CALLS, Scoring
 from mcp_rl.run_directory import RunDirectory, RunState, StepProgress, open_run

@@ -32,7 +32,8 @@ from mcp_rl.evaluation.tables import markdown
 from mcp_rl.overrides import load_config, parse_override, read_toml
 from mcp_rl.player import limits_of
 from mcp_rl.plugins.manager import Plugins, load_plugins
-from mcp_rl.plugins.server import ToolServer, resolve_server
+from mcp_rl.plugins.resolve import resolve_server
+from mcp_rl.plugins.server import ToolServer
 from mcp_rl.rewards.scoring import Scoring, check_rewards
 from mcp_rl.scenario import scenario_lines
 from mcp_rl.scenarios.fit import check_fit, short_of_turns

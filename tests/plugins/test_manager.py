@@ -13,7 +13,8 @@ from mcp_rl.errors import PluginError
 from mcp_rl.plugins import hookspecs
 from mcp_rl.plugins.bundled import bundled_root
 from mcp_rl.plugins.manager import load_plugins
-from mcp_rl.plugins.server import ToolServer, resolve_server
+from mcp_rl.plugins.resolve import resolve_server
+from mcp_rl.plugins.server import ToolServer
 from mcp_rl.scenario import SseServer, StdioServer, StreamableHttpServer
 
 GOOD = """

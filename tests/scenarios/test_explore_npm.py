@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mcp_rl.plugins.manager import load_plugins
-from mcp_rl.plugins.server import resolve_server
+from mcp_rl.plugins.resolve import resolve_server
 from mcp_rl.scenarios.check import check
 from mcp_rl.scenarios.explore import explore
 from mcp_rl.scenarios.recipe import Recipe
