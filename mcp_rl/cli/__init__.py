@@ -1,0 +1,105 @@
+"""The command `mcp-rl`. Typer reads the words; what a command then does is imported only when it runs.
+
+A command function returns what is to be run. `main` runs it inside the error boundary, outside of Typer, so that every
+error of every command ends as one sentence and an exit code.
+"""
+
+import difflib
+import re
+import signal
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+from typer.exceptions import TyperException
+
+from mcp_rl.boundary import run_guarded, say
+from mcp_rl.cli.evaluate import evaluate
+from mcp_rl.cli.generate import generate
+from mcp_rl.cli.report import export_trajectories, report
+from mcp_rl.cli.servers import servers
+from mcp_rl.cli.train import train
+
+__all__ = ["app", "main"]
+
+_ORDER = ("train", "generate", "evaluate", "report", "export-trajectories", "servers", "plugins")
+
+
+class _InOrder(TyperGroup):
+    """Lists the commands in the order of the work, groups of commands among the others."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return sorted(super().list_commands(ctx), key=_ORDER.index)
+
+
+app = typer.Typer(
+    name="mcp-rl",
+    cls=_InOrder,
+    help="Point it at any MCP server and get a model that has mastered that server's tools, with proof.",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            typer.echo(version("mcp-rl"))
+        except PackageNotFoundError:
+            typer.echo("a checkout that is not installed")
+        raise typer.Exit
+
+
+@app.callback()
+def _commands(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    pass
+
+
+for _command in (train, generate, evaluate, report, export_trajectories, servers):
+    app.command()(_command)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code: 0 done, 1 the world broke, 2 yours to mend, 130 interrupted."""
+    try:
+        job = typer.main.get_command(app).main(args=arguments, prog_name="mcp-rl", standalone_mode=False)
+    except TyperException as error:
+        say(_usage_sentence(error))
+        return error.exit_code
+    if not callable(job):
+        return int(job or 0)
+    signal.signal(signal.SIGTERM, _terminate)
+    return run_guarded(job, log_dir=lambda: getattr(job, "log_dir", None))
+
+
+def _terminate(number: int, frame: object) -> None:
+    """SIGTERM ends a command the way Ctrl-C does: everything is closed, the last whole step is kept."""
+    raise KeyboardInterrupt
+
+
+def _usage_sentence(error: TyperException) -> str:
+    """Typer's complaint as one sentence that ends in the nearest right option or command."""
+    message = " ".join(error.format_message().replace("Value error, ", "").split()).rstrip(".")
+    context = getattr(error, "ctx", None)
+    option = getattr(error, "option_name", None)
+    if option and message.startswith("No such option"):
+        known = [name for parameter in context.command.params for name in parameter.opts] if context else []
+        return _with_nearest(f"There is no option {option}", option, [name for name in known if name[:2] == "--"])
+    if found := re.match(r"No such command '(.*?)'", message):
+        return _with_nearest(
+            f"There is no command {found[1]}", found[1], [*context.command.commands] if context else []
+        )
+    return f"{message}."
+
+
+def _with_nearest(sentence: str, name: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"{sentence}; did you mean {close[0]}?" if close else f"{sentence}; --help lists all of them."
