@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from mcp_rl.errors import ConfigError
 
@@ -20,6 +20,7 @@ MOST_STEPS = 5
 
 TINY = "mcp-rl/tiny"
 Transport = Literal["sse", "stdio", "streamable-http"]
+Isolation = Literal["shared", "reset", "per-rollout"]
 
 
 class _Section(BaseModel):
@@ -72,6 +73,37 @@ class RolloutConfig(_Section):
     """Rollouts in flight: most of a step."""
     max_exceptions: float = Field(default=0.1, ge=0, le=1)
     """Share of rollouts that may fault before a step stops."""
+
+
+class ToolsConfig(_Section):
+    """The tool servers: what the model gets of them, how episodes are kept apart, and what becomes of their calls."""
+
+    isolation: Isolation | None = None
+    """How episodes are kept apart; none: what the plugin declares, else what the tools' annotations say."""
+    reset_tool: str | None = None
+    """The tool that puts a server's state back before each episode; it makes the isolation "reset"."""
+    include: tuple[str, ...] = ()
+    """Names or patterns (`get_*`) of the tools that the model gets; none: all of them."""
+    exclude: tuple[str, ...] = ()
+    """Names or patterns of tools that it does not get: what must never be called."""
+    offer: tuple[Literal["resources", "prompts"], ...] = ()
+    """What else the model gets as tools: the server's resources, its prompts."""
+    max_servers: int | None = Field(default=None, ge=1)
+    """Connections of a server with a state that are open at once; none: what the plugin says, else 4."""
+    idle_seconds: float = Field(default=600.0, gt=0)
+    """A connection with a state that nobody uses for so long is closed: longer than an update takes."""
+    deadlines: dict[str, float] = {}
+    """Tool to seconds for one call of it, where `rollout.tool_deadline` does not fit."""
+    longest_call: float = Field(default=600.0, gt=0)
+    """Seconds that a call may take in all where its server tells of progress: that extends the deadline."""
+    allow_schema_change: bool = False
+    """Go on where a server lists other tools in mid-run: off, what was learned may not fit them."""
+    server_config: Path | None = None
+    """A file of servers as MCP clients have it (`mcpServers`); none: config.json or configs/config.json."""
+    record: Path | None = None
+    """Keep every call and its result in this file."""
+    replay: Path | None = None
+    """Answer every call from this file, with no server at all."""
 
 
 class CurriculumConfig(_Section):
@@ -226,8 +258,8 @@ class EvaluationConfig(_Section):
 class RunConfig(_Section):
     """A whole run."""
 
-    server: str
-    """A plugin's server name, a quoted command that speaks MCP on stdio, or a URL."""
+    server: tuple[str, ...] = Field(min_length=1)
+    """A plugin's server name, an entry of a `server_config`, a script, a quoted command, or a URL; several together."""
     transport: Transport | None = None
     """How to speak to it; none: what the server prefers (SSE)."""
     plugins: tuple[str, ...] = ()
@@ -246,6 +278,8 @@ class RunConfig(_Section):
     """Training steps: four minutes on two cores."""
     scenarios: ScenarioConfig = ScenarioConfig()
     """The tasks."""
+    tools: ToolsConfig = ToolsConfig()
+    """The tool servers."""
     rollout: RolloutConfig = RolloutConfig()
     """The episodes."""
     curriculum: CurriculumConfig = CurriculumConfig()
@@ -258,6 +292,11 @@ class RunConfig(_Section):
     """The reward."""
     evaluation: EvaluationConfig = EvaluationConfig()
     """The proof."""
+
+    @field_validator("server", mode="before")
+    @classmethod
+    def _one_or_several(cls, given: Any) -> Any:
+        return (given,) if isinstance(given, str) else given
 
     @model_validator(mode="before")
     @classmethod
@@ -355,7 +394,7 @@ def _contradictions(config: RunConfig) -> Iterator[str]:
     for name in ("base_url", "panel", "rubric", "rubric_file", "max_cost", "price"):
         if getattr(judge, name) and not judge.model:
             yield f"judge.{name} is set but judge.model is not: name the judge's model too"
-    for name, url in (("server", config.server), ("judge.base_url", judge.base_url or "")):
+    for name, url in (*(("server", text) for text in config.server), ("judge.base_url", judge.base_url or "")):
         if re.match(r"https?://[^/?#]*@", url):
             yield f"{name} holds a user name or password, which must not reach a file: keep them in the environment"
     if judge.max_cost is not None and judge.max_cost <= 0:
@@ -378,6 +417,7 @@ def _contradictions(config: RunConfig) -> Iterator[str]:
             f"scenarios.unsolvable = {scenarios.unsolvable:g} and scenarios.without_tools = "
             f"{scenarios.without_tools:g} leave nothing to solve: they are shares that must stay under 1 together"
         )
+    yield from _tools_contradictions(config)
     if pools.too_hard_at >= pools.solved_at:
         yield (
             f"curriculum.too_hard_at = {pools.too_hard_at:g} is not below curriculum.solved_at = {pools.solved_at:g}: "
@@ -390,6 +430,19 @@ def _contradictions(config: RunConfig) -> Iterator[str]:
             f"rollout.max_turn_tokens = {rollout.max_turn_tokens} is more than "
             f"rollout.max_tokens = {rollout.max_tokens}, the limit of the whole episode"
         )
+
+
+def _tools_contradictions(config: RunConfig) -> Iterator[str]:
+    tools = config.tools
+    if "" in config.server:
+        yield "server holds an empty name"
+    if tools.record and tools.replay:
+        yield "tools.record and tools.replay are both set: a recording is made, or played back"
+    if tools.isolation not in (None, "reset") and tools.reset_tool is not None:
+        yield f'tools.reset_tool is set, and tools.isolation is "{tools.isolation}", which resets nothing'
+    for tool, seconds in tools.deadlines.items():
+        if seconds <= 0:
+            yield f"tools.deadlines gives {tool} {seconds:g} seconds: give it more than 0"
 
 
 def _weight_contradictions(weights: Mapping[str, float], *, judged: bool) -> Iterator[str]:
@@ -409,7 +462,7 @@ def _default(model: type[BaseModel], name: str) -> Any:
 
 def _run_name(config: RunConfig) -> str:
     """The same command finds the same run again: server, base model and, unless it is 0, the seed."""
-    parts = [_folder_name(config.server), _folder_name(config.base_model.removeprefix("mcp-rl/"))]
+    parts = [*map(_folder_name, config.server), _folder_name(config.base_model.removeprefix("mcp-rl/"))]
     return "-".join([*parts, f"seed{config.seed}"] if config.seed else parts)
 
 

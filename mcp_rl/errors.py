@@ -59,6 +59,22 @@ def _rebuild_fault(message: str, delivered: bool | None) -> ServerFault:
     return ServerFault(message, delivered=delivered)
 
 
+class RunStop(McpRlError):
+    """Nothing that comes can be right any more: the run ends, its last whole step is kept, no rollout is blamed."""
+
+
+class SchemaChanged(RunStop):
+    """The server offers other tools than those that the run began with."""
+
+    exit_code = 2
+
+
+class CassetteMiss(RunStop):
+    """A call that the recording does not hold."""
+
+    exit_code = 2
+
+
 class EngineError(McpRlError):
     """The inference engine failed."""
 
@@ -79,7 +95,7 @@ class JudgeDown(JudgeError):
     """The judge cannot be reached or is overloaded; later it may answer."""
 
 
-class JudgeStop(JudgeError):
+class JudgeStop(JudgeError, RunStop):
     """No verdict will come any more: the run ends, and its last whole step is kept."""
 
 

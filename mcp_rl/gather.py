@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import anyio
 
-from mcp_rl.errors import ConfigError, JudgeStop, McpRlError, ServerFault
+from mcp_rl.errors import ConfigError, McpRlError, RunStop, ServerFault
 from mcp_rl.rollout import Rollout
 from mcp_rl.scenario import McpScenario
 from mcp_rl.trajectory import PendingGroup, StopReason, Trajectory, TrajectoryGroup
@@ -100,6 +100,8 @@ async def _play_members(
         for attempt in range(redos + 1):
             try:
                 trajectory = finished[index] = await member(attempt)
+            except RunStop:
+                raise
             except Exception as error:
                 finished[index] = None
                 sentences[index].append(f"{type(error).__name__}: {error}")
@@ -128,7 +130,7 @@ async def _after(group: TrajectoryGroup, after_each: AfterEach | None, tally: _T
         return group
     try:
         return await after_each(group)
-    except JudgeStop:
+    except RunStop:
         raise
     except McpRlError as error:
         group.exceptions.append(str(error))

@@ -80,7 +80,22 @@ class StreamableHttpServer(_NetworkServer):
     transport: Literal["streamable-http"] = "streamable-http"
 
 
-ServerParams = Annotated[StdioServer | SseServer | StreamableHttpServer, Field(discriminator="transport")]
+OneServer = Annotated[StdioServer | SseServer | StreamableHttpServer, Field(discriminator="transport")]
+
+
+class ServerGroup(BaseModel):
+    """Several servers whose tools are offered together, each as `server__tool`.
+
+    A scenario's `initial_state` holds the state of each under the server's name.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    transport: Literal["group"] = "group"
+    servers: dict[str, OneServer] = Field(min_length=1)
+
+
+ServerParams = Annotated[StdioServer | SseServer | StreamableHttpServer | ServerGroup, Field(discriminator="transport")]
 
 
 class ToolCall(BaseModel):

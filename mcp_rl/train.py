@@ -22,7 +22,7 @@ from rich.console import Console
 from mcp_rl.config import RunConfig
 from mcp_rl.player import Player, limits_of
 from mcp_rl.plugins.manager import Plugins, load_plugins
-from mcp_rl.plugins.resolve import resolve_server
+from mcp_rl.plugins.resolve import resolve_servers
 from mcp_rl.plugins.server import ToolServer
 from mcp_rl.rewards.ledger import Ledger
 from mcp_rl.rewards.scoring import CALLS, Scoring
@@ -53,7 +53,7 @@ async def run_training(config: RunConfig, *, fresh: bool = False, console: Conso
 async def _run(config: RunConfig, fresh: bool, console: Console) -> RunReport:
     began = time.monotonic()
     plugins = load_plugins(config.plugins)
-    server = resolve_server(config.server, config.transport, plugins=plugins)
+    server = resolve_servers(config.server, config.transport, plugins=plugins, tools=config.tools)
     check_inputs(config, server, plugins)
     with open_run(config.run_dir, fresh=fresh) as run:
         state = run.state()

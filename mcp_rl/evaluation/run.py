@@ -32,7 +32,7 @@ from mcp_rl.evaluation.tables import markdown
 from mcp_rl.overrides import load_config, parse_override, read_toml
 from mcp_rl.player import limits_of
 from mcp_rl.plugins.manager import Plugins, load_plugins
-from mcp_rl.plugins.resolve import resolve_server
+from mcp_rl.plugins.resolve import resolve_servers
 from mcp_rl.plugins.server import ToolServer
 from mcp_rl.rewards.scoring import Scoring, check_rewards
 from mcp_rl.scenario import scenario_lines
@@ -86,7 +86,7 @@ def prepare(
         raise ConfigError(f"The name {name!r} cannot be a folder's; use letters, digits, '-', '_' and '.'.")
     config = load_config(file=file, overrides=overrides, options=options)
     plugins = load_plugins(config.plugins)
-    server = resolve_server(config.server, config.transport, plugins=plugins)
+    server = resolve_servers(config.server, config.transport, plugins=plugins, tools=config.tools)
     models = find_models(names, config.output_dir / config.project / "models", base_url)
     config = _with_limits_of(models, file, overrides, options)
     for model in models:

@@ -3,10 +3,12 @@
 import re
 import shlex
 import shutil
+from collections.abc import Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from mcp_rl.config import ToolsConfig
 from mcp_rl.errors import PluginError
 from mcp_rl.plugins.server import ToolServer
 from mcp_rl.scenario import ServerParams, SseServer, StdioServer, StreamableHttpServer
@@ -15,6 +17,16 @@ if TYPE_CHECKING:
     from mcp_rl.plugins.manager import Plugins
 
 _RUNNERS = {"npx", "bunx", "uvx", "uv", "pipx", "docker", "podman", "python", "python3", "node", "run", "exec", "-m"}
+
+
+def resolve_servers(
+    texts: Sequence[str], transport: str | None = None, *, plugins: "Plugins", tools: ToolsConfig | None = None
+) -> ToolServer:
+    """The one server that `texts` names, or several together, as the user's settings want it. Raises PluginError."""
+    tools = tools or ToolsConfig()
+    servers = [resolve_server(text, transport, plugins=plugins) for text in texts]
+    server = servers[0] if len(servers) == 1 else ToolServer.together(servers)
+    return server.configured(tools)
 
 
 def resolve_server(text: str, transport: str | None = None, *, plugins: "Plugins") -> ToolServer:

@@ -60,13 +60,13 @@ async def explore(sessions: Sessions, *, server: ToolServer, params: ServerParam
 def _sorted_out(session: Session, server: ToolServer) -> tuple[list[Tool], list[Tool]]:
     """Tools that only read, and tools that change a state which every episode has for itself."""
     offered = [tool for tool in session.connection.tools if tool.name in session.schemas.to_openai]
-    free = explorable(offered, server.isolation)
+    free = explorable(offered, server)
     if not free:
         raise ScenarioError(
-            f"The server {server.name!r} offers no tool that may be called freely on a {server.isolation} server "
-            "(all are annotated or named as changing something); write scenarios for it yourself."
+            f"The server {server.name!r} offers no tool that may be called freely (all are annotated or named as "
+            "changing something): declare how episodes are kept apart, or write scenarios for it yourself."
         )
-    if server.isolation == "shared":
+    if not server.stateful:
         return free, []
     return [tool for tool in free if reads_only(tool)], [tool for tool in free if not reads_only(tool)]
 

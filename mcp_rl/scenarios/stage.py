@@ -80,12 +80,12 @@ class Stage:
     def __init__(self, sessions: Sessions, session: Session, server: ToolServer, params: ServerParams) -> None:
         self._sessions, self._params, self.schemas = sessions, params, session.schemas
         offered = [tool for tool in session.connection.tools if tool.name in session.schemas.to_openai]
-        self.tools = explorable(offered, server.isolation)
+        self.tools = explorable(offered, server)
         """Those that may be called freely."""
         self._free = {tool.name for tool in self.tools}
         self._reading = {tool.name for tool in self.tools if reads_only(tool)}
         self._limiter = anyio.CapacityLimiter(_IN_FLIGHT)
-        self.stateful = server.isolation != "shared"
+        self.stateful = server.stateful
         """Whether calls may change something that later calls of the same episode see."""
 
     async def play(

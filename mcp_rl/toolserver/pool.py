@@ -97,7 +97,7 @@ class Sessions:
         self._deadlines = deadlines
         self._log_dir = log_dir
         self._name = server.name if server else name
-        self._isolation = server.isolation if server else "shared"
+        self._isolation = (server.isolation if server else None) or "shared"
         self._reset_tool = server.reset_tool if server else None
         self._instances = server.instances if server else 1
         self._open: dict[str, Session] = {}

@@ -23,6 +23,8 @@ from mcp_rl.toolserver.pool import Sessions
 
 _WITHOUT_EFFECT = (
     "server", "transport", "base_model", "plugins", "project", "name", "output_dir", "seed", "steps", "scenarios.file",
+    "tools.max_servers", "tools.idle_seconds", "tools.deadlines", "tools.longest_call", "tools.allow_schema_change",
+    "tools.server_config", "tools.record", "tools.replay",
     "rollout.concurrency", "rollout.deadline", "rollout.tool_deadline", "rollout.max_exceptions",
     "train.checkpoint_every", "train.microbatch_tokens", "evaluation.every",
     "judge.base_url", "judge.deadline", "judge.retries", "judge.concurrency", "judge.patience", "judge.max_cost",
@@ -83,11 +85,12 @@ def _check_hub_model(name: str) -> None:
 
 def identify(config: RunConfig, server: ToolServer, schema_hash: str) -> RunIdentity:
     """What makes this run this run. Raises ScenarioError where the user's scenarios cannot be read."""
-    settings = {key: value for key, value in _flat(config.model_dump(mode="json")) if key not in _WITHOUT_EFFECT}
+    settings = {key: value for key, value in _flat(config.model_dump(mode="json")) if not _without_effect(key)}
     if config.judge.rubric_file is not None:
         settings["judge.rubric"] = hashlib.sha256((config.judge.rubric_text() or "").encode()).hexdigest()[:16]
-    if server.name != config.server:  # a command or a URL, which may hold what must not be written down
-        settings["server.address"] = hashlib.sha256(config.server.encode()).hexdigest()[:16]
+    named = "+".join(config.server)
+    if server.name != named:  # a command or a URL, which may hold what must not be written down
+        settings["server.address"] = hashlib.sha256(named.encode()).hexdigest()[:16]
     return RunIdentity(
         server=server.name,
         base_model=config.base_model,
@@ -97,6 +100,10 @@ def identify(config: RunConfig, server: ToolServer, schema_hash: str) -> RunIden
         scenarios_hash=_scenarios_hash(config),
         settings=settings,
     )
+
+
+def _without_effect(key: str) -> bool:
+    return any(key == name or key.startswith(f"{name}.") for name in _WITHOUT_EFFECT)
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

@@ -6,6 +6,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from mcp_rl.config import Isolation
 from mcp_rl.errors import ScenarioError
 from mcp_rl.plugins.manager import load_plugins
 from mcp_rl.plugins.server import ToolServer
@@ -154,12 +155,19 @@ def test_what_may_be_called_depends_on_annotations_names_and_isolation() -> None
         Tool("look", "", {}, annotations={"destructiveHint": True}),
         Tool("note", "", {}, annotations={"readOnlyHint": False, "destructiveHint": False}),
     ]
-    assert [tool.name for tool in explorable(tools, "shared")] == ["get", "write_safely"]
-    assert [tool.name for tool in explorable(tools, "per-rollout")] == ["get", "delete_item", "write_safely", "note"]
-    assert [tool.name for tool in explorable(tools, "reset")] == ["get", "delete_item", "write_safely", "look", "note"]
+
+    def free(isolation: Isolation | None, tools: list[Tool] = tools) -> list[str]:
+        reset = "start_over" if isolation == "reset" else None
+        server = ToolServer("s", "S.", {"stdio": StdioServer(command="s")}, isolation, reset_tool=reset)
+        return [tool.name for tool in explorable(tools, server)]
+
+    assert free("shared") == free(None) == ["get", "write_safely"]
+    assert free("per-rollout") == ["get", "delete_item", "write_safely", "note"]
+    assert free("reset") == ["get", "delete_item", "write_safely", "look", "note"]
     outside = Tool("wipe", "", {}, annotations={"destructiveHint": True, "openWorldHint": True})
-    assert explorable([outside], "reset") == []
+    assert free("reset", [outside]) == []
     assert [reads_only(tool) for tool in tools] == [True, False, True, False, False]
+    assert not reads_only(Tool("notes__delete_item", "", {}))
 
 
 async def test_a_tool_that_takes_anything_does_not_drown_the_others(odd: ToolServer) -> None:

@@ -132,7 +132,11 @@ async def test_one_connection_for_each_episode_and_no_more_than_so_many_at_once(
 
 
 async def test_a_reset_tool_and_the_isolation_that_needs_it_belong_together() -> None:
-    for fields in ({"isolation": "reset"}, {"reset_tool": "reset"}, {"isolation": "per-rollout", "instances": 0}):
+    for fields in (
+        {"isolation": "reset"},
+        {"isolation": "shared", "reset_tool": "reset"},
+        {"isolation": "per-rollout", "instances": 0},
+    ):
         with pytest.raises(PluginError):
             ToolServer("notes", "Notes.", {"stdio": NOTES}, **fields)  # type: ignore[arg-type]
 

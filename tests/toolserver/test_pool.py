@@ -10,8 +10,9 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from mcp_rl.config import Isolation
 from mcp_rl.errors import ServerError, ServerFault
-from mcp_rl.plugins.server import Isolation, ToolServer
+from mcp_rl.plugins.server import ToolServer
 from mcp_rl.scenario import StdioServer
 from mcp_rl.toolserver.connection import Connection, Deadlines
 from mcp_rl.toolserver.pool import Sessions
