@@ -8,20 +8,27 @@ from typing import Annotated, Any
 import typer
 
 from mcp_rl.cli.options import (
+    AllowSchemaChange,
     ConfigFile,
+    Isolation,
     Job,
     Json,
     JudgeBaseUrl,
     JudgeRubric,
     MaxJudgeCost,
+    Offer,
     OutputDir,
     Overrides,
     Plugin,
     Project,
+    Record,
+    Replay,
     Seed,
     Server,
+    ServerConfig,
     TransportOption,
     judge_settings,
+    server_settings,
 )
 from mcp_rl.cli.page import write_page
 
@@ -46,6 +53,12 @@ def evaluate(
         str | None, typer.Option(help="Where chat models are asked, an OpenAI-compatible address; or NAME@URL for one.")
     ] = None,
     transport: TransportOption = None,
+    server_config: ServerConfig = None,
+    isolation: Isolation = None,
+    offer: Offer = None,
+    record: Record = None,
+    replay: Replay = None,
+    allow_schema_change: AllowSchemaChange = None,
     seed: Seed = None,
     name: Annotated[str | None, typer.Option(help="The evaluation's folder; else the server and a number.")] = None,
     project: Project = None,
@@ -63,15 +76,15 @@ def evaluate(
 ) -> Job:
     """Compare models on the same scenarios: success with its interval, differences, errors, time and cost."""
     options: dict[str, Any] = {
-        "server": server,
-        "transport": transport and transport.value,
+        **server_settings(
+            server, transport, server_config, isolation, offer, record, replay, allow_schema_change, plugin
+        ),
         "scenarios.file": scenarios,
         "evaluation.samples": samples,
         "seed": seed,
         "project": project,
         "output_dir": output_dir,
         **judge_settings(judge_model or [], judge_base_url, judge_rubric, max_judge_cost),
-        "plugins": [str(file) for file in plugin] if plugin else None,
     }
     asked: dict[str, Any] = {
         "file": config,

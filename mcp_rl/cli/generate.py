@@ -12,11 +12,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mcp_rl.cli.options import (
+    AllowSchemaChange,
+    Isolation,
     Job,
     Json,
+    Offer,
     Plugin,
+    Record,
+    Replay,
     Server,
+    ServerConfig,
+    ServerOverrides,
     TransportOption,
+    server_settings,
 )
 
 if TYPE_CHECKING:
@@ -31,8 +39,15 @@ class SplitBy(StrEnum):
 
 
 def generate(
+    overrides: ServerOverrides = None,
     server: Server = None,
     transport: TransportOption = None,
+    server_config: ServerConfig = None,
+    isolation: Isolation = None,
+    offer: Offer = None,
+    record: Record = None,
+    replay: Replay = None,
+    allow_schema_change: AllowSchemaChange = None,
     out: Annotated[Path, typer.Option(help="The file to write, JSON Lines.")] = Path("scenarios.jsonl"),
     count: Annotated[int, typer.Option(help="Scenarios to make at most.", min=1)] = 720,
     seed: Annotated[int, typer.Option(help="All randomness follows from it.", min=0)] = 0,
@@ -78,9 +93,10 @@ def generate(
     }
     return functools.partial(
         _generate,
-        server,
-        transport and transport.value,
-        plugin or [],
+        tuple(overrides or ()),
+        server_settings(
+            server, transport, server_config, isolation, offer, record, replay, allow_schema_change, plugin
+        ),
         out=out,
         recipe={
             "count": count,
@@ -102,9 +118,8 @@ def generate(
 
 
 def _generate(
-    server: str | None,
-    transport: str | None,
-    plugins: Sequence[Path],
+    overrides: Sequence[str],
+    settings: dict[str, Any],
     *,
     out: Path,
     recipe: dict[str, Any],
@@ -118,21 +133,26 @@ def _generate(
     from mcp_rl.errors import ConfigError
     from mcp_rl.generate import AuthorOptions, Order, generate_file
     from mcp_rl.generate_words import lines
+    from mcp_rl.overrides import load_config, parse_override
     from mcp_rl.plugins.manager import load_plugins
-    from mcp_rl.plugins.resolve import resolve_server
+    from mcp_rl.plugins.resolve import resolve_servers
     from mcp_rl.scenarios.recipe import Recipe
 
-    if server is None:
-        raise ConfigError("A tool server is needed: add --server mcp_calculator; `mcp-rl servers` lists all others.")
+    for key, _ in map(parse_override, overrides):
+        if key.split(".")[0] not in ("server", "transport", "plugins", "tools"):
+            raise ConfigError(f"{key} says nothing about a server, and `generate` takes no other settings.")
+    config = load_config(overrides=overrides, options=settings)
     if writing and "model" not in writing:
         raise ConfigError("Options for an author are given, and no author: add --author openai/gpt-4.1-mini.")
     if writing and check is not None:
         raise ConfigError("--check makes nothing, so it takes no author: leave one of the two out.")
     wanted = Order(Recipe(**recipe), **order, author=AuthorOptions(**writing) if writing else None)
-    tool_server = resolve_server(server, transport, plugins=load_plugins(plugins))
+    tool_server = resolve_servers(
+        config.server, config.transport, plugins=load_plugins(config.plugins), tools=config.tools
+    )
     if check is not None:
-        return _check(tool_server, check, transport, as_json)
-    generated = anyio.run(functools.partial(generate_file, tool_server, out, wanted, transport=transport))
+        return _check(tool_server, check, config.transport, as_json)
+    generated = anyio.run(functools.partial(generate_file, tool_server, out, wanted, transport=config.transport))
     for line in lines(generated, out):
         print(line, file=sys.stderr if as_json else sys.stdout)
     if as_json:

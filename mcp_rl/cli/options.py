@@ -19,9 +19,44 @@ class Transport(StrEnum):
     STREAMABLE_HTTP = "streamable-http"
 
 
+class IsolationName(StrEnum):
+    """How episodes are kept apart."""
+
+    SHARED = "shared"
+    RESET = "reset"
+    PER_ROLLOUT = "per-rollout"
+
+
+class Offered(StrEnum):
+    """What of a server becomes tools beside its tools."""
+
+    RESOURCES = "resources"
+    PROMPTS = "prompts"
+
+
 Server = Annotated[
-    str | None,
-    typer.Option(help="A server's name (see `mcp-rl servers`), a quoted command that speaks MCP on stdio, or a URL."),
+    list[str] | None,
+    typer.Option(
+        help="A server's name (see `mcp-rl servers`), a script, a quoted command that speaks MCP on stdio, or a URL; "
+        "given again, their tools are offered together."
+    ),
+]
+ServerConfig = Annotated[
+    Path | None,
+    typer.Option(help="A file of servers as MCP clients have it (mcpServers); else config.json, configs/config.json."),
+]
+Isolation = Annotated[
+    IsolationName | None,
+    typer.Option(help="How episodes are kept apart; else what the plugin says, or the tools' annotations."),
+]
+Offer = Annotated[
+    list[Offered] | None, typer.Option(help="Give the model the server's resources or its prompts as tools too.")
+]
+Record = Annotated[Path | None, typer.Option(help="Keep every call of a tool and its result in this file.")]
+Replay = Annotated[Path | None, typer.Option(help="Answer every call from this file, with no server at all.")]
+AllowSchemaChange = Annotated[
+    bool | None,
+    typer.Option("--allow-schema-change", help="Go on where a server lists other tools in mid-run."),
 ]
 TransportOption = Annotated[Transport | None, typer.Option(help="How to speak to the server; SSE where it can.")]
 Plugin = Annotated[list[Path] | None, typer.Option(help="A Python file with a plugin; may be given more than once.")]
@@ -39,6 +74,38 @@ Overrides = Annotated[
         metavar="[KEY=VALUE]...", help="Any setting, such as train.learning_rate=1e-4; docs/configuration.md."
     ),
 ]
+
+ServerOverrides = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[KEY=VALUE]...", help="Settings of the tool servers, such as tools.exclude='[\"drop_*\"]'."
+    ),
+]
+
+
+def server_settings(
+    server: Sequence[str] | None,
+    transport: Transport | None,
+    server_config: Path | None,
+    isolation: IsolationName | None = None,
+    offer: Sequence[Offered] | None = None,
+    record: Path | None = None,
+    replay: Path | None = None,
+    allow_schema_change: bool | None = None,
+    plugin: Sequence[Path] | None = None,
+) -> dict[str, Any]:
+    """Dotted keys of what is said about servers; None where nothing is."""
+    return {
+        "server": tuple(server) if server else None,
+        "transport": transport and transport.value,
+        "plugins": tuple(map(str, plugin)) if plugin else None,
+        "tools.server_config": server_config,
+        "tools.isolation": isolation and isolation.value,
+        "tools.offer": tuple(what.value for what in offer) if offer else None,
+        "tools.record": record,
+        "tools.replay": replay,
+        "tools.allow_schema_change": allow_schema_change or None,
+    }
 
 
 def judge_settings(

@@ -9,20 +9,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mcp_rl.cli.options import (
+    AllowSchemaChange,
     ConfigFile,
+    Isolation,
     Job,
     Json,
     JudgeBaseUrl,
     JudgeRubric,
     MaxJudgeCost,
+    Offer,
     OutputDir,
     Overrides,
     Plugin,
     Project,
+    Record,
+    Replay,
     Seed,
     Server,
+    ServerConfig,
     TransportOption,
     judge_settings,
+    server_settings,
 )
 from mcp_rl.cli.page import write_page
 
@@ -34,6 +41,12 @@ def train(
     overrides: Overrides = None,
     server: Server = None,
     transport: TransportOption = None,
+    server_config: ServerConfig = None,
+    isolation: Isolation = None,
+    offer: Offer = None,
+    record: Record = None,
+    replay: Replay = None,
+    allow_schema_change: AllowSchemaChange = None,
     scenarios: Annotated[Path | None, typer.Option(help="Your own scenarios, a JSON Lines file.")] = None,
     base_model: Annotated[
         str | None, typer.Option(help="mcp-rl/tiny, a Hugging Face model or a folder with one.")
@@ -63,8 +76,9 @@ def train(
     The same command again continues where the run stopped.
     """
     options: dict[str, Any] = {
-        "server": server,
-        "transport": transport and transport.value,
+        **server_settings(
+            server, transport, server_config, isolation, offer, record, replay, allow_schema_change, plugin
+        ),
         "scenarios.file": scenarios,
         "base_model": base_model,
         "steps": steps,
@@ -73,7 +87,6 @@ def train(
         "project": project,
         "output_dir": output_dir,
         **judge_settings(judge_model or [], judge_base_url, judge_rubric, max_judge_cost),
-        "plugins": [str(file) for file in plugin] if plugin else None,
     }
     return TrainJob(config, tuple(overrides or ()), options, fresh=fresh, dry_run=dry_run, as_json=json)
 
@@ -121,9 +134,9 @@ def _print_resolved(config: "RunConfig", as_json: bool) -> None:
     """Every setting as the override that would set it, after a check that the server's name means something."""
     from mcp_rl.config import settings
     from mcp_rl.plugins.manager import load_plugins
-    from mcp_rl.plugins.resolve import resolve_server
+    from mcp_rl.plugins.resolve import resolve_servers
 
-    resolve_server(config.server, config.transport, plugins=load_plugins(config.plugins))
+    resolve_servers(config.server, config.transport, plugins=load_plugins(config.plugins), tools=config.tools)
     if as_json:
         print(config.model_dump_json())
         return
