@@ -121,6 +121,7 @@ async def _prepared(setting: _Setting) -> AsyncIterator["Trainer"]:
             config.judge,
             setting.plugins.verifiers,
             config.reward,
+            setting.plugins.rewards,
             seed=config.seed,
             folder=run.judge,
             say=progress.say,

@@ -17,7 +17,7 @@ TASK = {"server_params": {"transport": "stdio", "command": "true"}, "server": "m
 
 def check_inputs(config: RunConfig) -> None:
     plugins = load_plugins()
-    preparation.check_inputs(config, plugins.server(config.server), plugins)
+    preparation.check_inputs(config, plugins.server(*config.server), plugins)
 
 
 def refused(tmp_path: Path, *entries: dict[str, Any], judge: str | None = None) -> str:

@@ -95,9 +95,9 @@ def prepare(
                 f"The run {model.label} was trained on the server {model.identity.server!r}, not on {server.name!r}; "
                 "to try it there all the same, name its checkpoint's folder."
             )
-    check_rewards(config.judge, config.reward, plugins.verifiers)
+    check_rewards(config.judge, config.reward, plugins.rewards)
     chosen = choose(config, models, server, plugins, count)
-    Scoring(config.judge, plugins.verifiers, config.reward).check(chosen.scenarios)
+    Scoring(config.judge, plugins.verifiers, config.reward, plugins.rewards).check(chosen.scenarios)
     return EvaluationJob(config, models, server, plugins, chosen, count, greedy, name)
 
 
@@ -113,6 +113,7 @@ async def run_evaluation(job: EvaluationJob, console: Console) -> EvaluationRepo
         config.judge,
         job.plugins.verifiers,
         config.reward,
+        job.plugins.rewards,
         seed=config.seed,
         folder=folder / "judge",
         say=progress.say,

@@ -1,202 +1,293 @@
-"""Finds the plugins and collects what they offer. One bad plugin is a sentence in `problems`, not the end of the run.
+"""Loads the plugins and collects what they offer. One bad plugin is a sentence in `problems`, not the end of the run.
 
 Looked for in this order: the parts that are built in, the bundled `plugins/` folder, the entry-point group `mcp_rl`
 of installed packages, and the files that the user names. `MCP_RL_PLUGINS`, a comma-separated list of plugin names or
 files, chooses exactly which of these load besides the built-in ones; set but empty, it loads none of them.
 """
 
-import importlib
-import importlib.util
+import contextlib
+import inspect
 import logging
-import os
 import re
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from importlib.metadata import entry_points
 from pathlib import Path
-from types import ModuleType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import pluggy
 
 from mcp_rl.errors import PluginError
 from mcp_rl.plugins import hookspecs
-from mcp_rl.plugins.bundled import bundled_root
+from mcp_rl.plugins.find import GROUP, Candidate, built_in, bundled, chosen, from_file, installed
+from mcp_rl.plugins.registry import OFFERS, Offer, Registry
 from mcp_rl.plugins.server import ToolServer, nearest
 
-log = logging.getLogger(__name__)
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from mcp_rl.plugins.parts import MakeBackend, MakeTracker, ScenarioSource
+    from mcp_rl.rewards.verdict import RewardFunction, VerifierFunction
 
-GROUP = "mcp_rl"
-CHOICE = "MCP_RL_PLUGINS"
-_BUILT_IN = ("mcp_rl.rewards.builtin",)
+log = logging.getLogger(__name__)
+
+HOOKS = tuple(name for name, value in vars(hookspecs).items() if hasattr(value, f"{GROUP}_spec"))
+"""Names of all hooks, in the order of hookspecs.py."""
+_RUNS_OWN = {"verifier": "the scenario's verifier", "ruler": "the judge"}
+"""Parts of a reward that are no function of a plugin's."""
+_PATIENCE = 10.0
+"""Seconds until a plugin that is still loading is named."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A plugin that is in use."""
+
+    name: str
+    version: str
+    origin: str
+    offers: dict[str, list[str]]
+    """Kind ("server", "reward", ...) to names."""
+    hooks: list[str]
+    """All that it implements."""
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A plugin that was left out: who, where and what."""
+
+    name: str
+    version: str
+    origin: str
+    where: str
+    """File and line as far as they are known, else the origin."""
+    what: str
+
+    @property
+    def sentence(self) -> str:
+        return f"Plugin {self.name!r} ({self.where}) was left out: {self.what}"
 
 
 @dataclass
 class Plugins:
-    """What the loaded plugins offer."""
+    """What the loaded plugins offer, by kind and name."""
 
-    hook: pluggy.HookRelay
-    """Calls a hook of all plugins: `plugins.hook.step_finished(step=1, metrics={})`."""
-    names: list[str]
-    """Of the plugins that loaded."""
-    servers: dict[str, ToolServer] = field(default_factory=dict)
-    verifiers: dict[str, Callable[..., Any]] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
-    """A sentence for each plugin that did not load, or not wholly: who, what and where."""
+    servers: Registry[ToolServer] = field(default_factory=lambda: Registry("server"))
+    scenario_sources: "Registry[ScenarioSource]" = field(default_factory=lambda: Registry("scenario source"))
+    verifiers: "Registry[VerifierFunction]" = field(default_factory=lambda: Registry("verifier"))
+    rewards: "Registry[RewardFunction]" = field(default_factory=lambda: Registry("reward", _RUNS_OWN))
+    backends: "Registry[MakeBackend]" = field(default_factory=lambda: Registry("backend"))
+    trackers: "Registry[MakeTracker]" = field(default_factory=lambda: Registry("tracker"))
+    loaded: list[Loaded] = field(default_factory=list)
+    failed: list[Failed] = field(default_factory=list)
+    _observers: list["_Observer"] = field(default_factory=list)
+
+    @property
+    def problems(self) -> list[str]:
+        """A sentence for each plugin that did not load: who, what and where."""
+        return [failure.sentence for failure in self.failed]
 
     def server(self, name: str) -> ToolServer:
         """Raises PluginError with the nearest right name where there is no such server."""
-        if name in self.servers:
-            return self.servers[name]
-        sentence = f"There is no server named {name!r}; {nearest(name, list(self.servers))}"
-        raise PluginError(" ".join([sentence, *self.problems]))
+        return self.servers.pick(name, self.problems)
+
+    def notify(self, hook: str, **what: Any) -> list[str]:
+        """Call an observer hook of all plugins: `notify("step_finished", step=1, metrics={})`.
+
+        What an observer raises reaches nobody else. Returns a sentence for each one that failed for the first time.
+        """
+        told = (observer.told(what) for observer in self._observers if observer.hook == hook)
+        return [sentence for sentence in told if sentence]
 
 
-@dataclass(frozen=True)
-class _Candidate:
-    name: str
-    load: Callable[[], Any]
-    where: str
+@dataclass
+class _Observer:
+    plugin: str
+    hook: str
+    call: Callable[..., Any]
+    origin: str
+    failed: bool = False
+
+    def told(self, what: dict[str, Any]) -> str | None:
+        try:
+            self.call(**what)
+        except (Exception, SystemExit) as error:
+            if not self.failed:
+                self.failed = True
+                where = place(error, self.origin)
+                return f"Plugin {self.plugin!r} ({where}) failed in {self.hook}, and the run goes on: {_words(error)}"
+        return None
 
 
-def load_plugins(files: Iterable[str | Path] = ()) -> Plugins:
+def load_plugins(files: Iterable[str | Path] = (), *, demand: bool = True) -> Plugins:
     """Load the plugins and collect what they register.
 
     Raises PluginError where a plugin that was asked for by name or file cannot be used; the others are only reported.
+    Without `demand` these too are only in `failed`, and nothing is logged.
     """
     manager = pluggy.PluginManager(GROUP)
     manager.add_hookspecs(hookspecs)
-    plugins = Plugins(manager.hook, [])
-    asked = [_from_file(Path(file)) for file in files]
-    demanded = {candidate.name for candidate in asked}
-    if (choice := os.environ.get(CHOICE)) is None:
-        chosen = [*_bundled(), *_installed()]
-    else:
-        chosen = [_chosen(name.strip()) for name in choice.split(",") if name.strip()]
-        demanded |= {candidate.name for candidate in chosen}
-    for candidate in _distinct([*_built_in(), *chosen, *asked]):
+    plugins, asked = Plugins(), [from_file(Path(file)) for file in files]
+    if (choice := chosen()) is not None:
+        asked = [*choice, *asked]
+    found = [*built_in()] if choice is not None else [*built_in(), *bundled(), *installed()]
+    names = {candidate.name for candidate in asked}
+    # What the user names replaces what is found, and everything else has a name of its own.
+    for candidate in [*(candidate for candidate in found if candidate.name not in names), *asked]:
         try:
-            _register(manager, plugins, candidate)
-        except PluginError as error:
-            if candidate.name in demanded:
-                raise
-            log.warning("%s", error)
-            plugins.problems.append(str(error))
+            with _loading(candidate):
+                _register(manager, plugins, candidate)
+        except _LeftOut as left_out:
+            plugins.failed.append(left_out.failure)
+            if not demand:
+                continue
+            if candidate.name in names:
+                raise PluginError(left_out.failure.sentence) from left_out.__cause__
+            log.warning("%s", left_out.failure.sentence)
     return plugins
 
 
-def _register(manager: pluggy.PluginManager, plugins: Plugins, candidate: _Candidate) -> None:
+class _LeftOut(Exception):
+    def __init__(self, failure: Failed) -> None:
+        super().__init__(failure.sentence)
+        self.failure = failure
+
+
+def _register(manager: pluggy.PluginManager, plugins: Plugins, candidate: Candidate) -> None:
     """Load one plugin and take over what it offers, all of it or nothing."""
-    before = (dict(plugins.servers), dict(plugins.verifiers))
-    module: Any = None
+    taken: list[tuple[Registry[Any], str]] = []
+    plugin: Any = None
     try:
-        module = candidate.load()
-        manager.register(module, candidate.name)
-        _refuse_unknown_hooks(manager, module)
-        _collect(manager, module, "register_servers", _server_registrar(plugins, candidate))
-        _collect(manager, module, "register_verifiers", _verifier_registrar(plugins))
+        _refuse_taken_name(plugins, candidate)
+        plugin = candidate.load()
+        hooks = _check_hooks(manager, plugin)
+        manager.register(plugin, candidate.name)
+        _collect(manager, plugin, "register_servers", _server_registrar(plugins, candidate, taken))
+        for offer in OFFERS:
+            _collect(manager, plugin, offer.hook, _registrar(plugins, candidate, offer, taken))
     except (Exception, SystemExit) as error:
-        if module is not None and manager.is_registered(module):
-            manager.unregister(module)
-        plugins.servers, plugins.verifiers = before
-        what = str(error) if isinstance(error, PluginError) else f"{type(error).__name__}: {error}"
-        raise PluginError(
-            f"Plugin {candidate.name!r} ({_place(error, candidate.where)}) was left out: {what}"
-        ) from error
-    plugins.names.append(candidate.name)
+        if plugin is not None and manager.get_plugin(candidate.name) is plugin:
+            manager.unregister(plugin)
+        for registry, name in taken:
+            registry.drop(name)
+        failure = Failed(
+            candidate.name, candidate.version, candidate.origin, place(error, candidate.origin), _words(error)
+        )
+        raise _LeftOut(failure) from error
+    version = candidate.version or str(getattr(plugin, "__version__", ""))
+    offers: dict[str, list[str]] = {}
+    for registry, name in taken:
+        offers.setdefault(registry.what, []).append(name)
+    plugins.loaded.append(Loaded(candidate.name, version, candidate.origin, offers, hooks))
+    plugins._observers += [
+        _Observer(candidate.name, hook, _alone(manager, plugin, hook), candidate.origin)
+        for hook in hooks
+        if not hook.startswith("register_")
+    ]
 
 
-def _refuse_unknown_hooks(manager: pluggy.PluginManager, module: Any) -> None:
-    known = [name for name, _ in vars(hookspecs).items() if hasattr(vars(hookspecs)[name], "mcp_rl_spec")]
-    for caller in manager.get_hookcallers(module) or []:
-        if not caller.has_spec():
-            raise PluginError(f"there is no hook named {caller.name!r}; {nearest(caller.name, known)}")
+@contextlib.contextmanager
+def _loading(candidate: Candidate) -> Iterator[None]:
+    """What a plugin prints goes to stderr, since stdout may be JSON; one that takes long is named while it does."""
+
+    def complain() -> None:
+        log.warning("Plugin %r (%s) is still loading after %.0f s.", candidate.name, candidate.origin, _PATIENCE)
+
+    timer = threading.Timer(_PATIENCE, complain)
+    timer.daemon = True
+    timer.start()
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        timer.cancel()
 
 
-def _collect(manager: pluggy.PluginManager, module: Any, hook: str, register: Callable[..., None]) -> None:
-    """Call one hook of this plugin alone, so that it can only fail for itself."""
-    others = [plugin for plugin in manager.get_plugins() if plugin is not module]
-    manager.subset_hook_caller(hook, others)(register=register)
+def _refuse_taken_name(plugins: Plugins, candidate: Candidate) -> None:
+    for loaded in plugins.loaded:
+        if loaded.name == candidate.name:
+            raise PluginError(f"a plugin of that name is already loaded ({loaded.origin}).")
 
 
-def _server_registrar(plugins: Plugins, candidate: _Candidate) -> Callable[[ToolServer], None]:
+def _check_hooks(manager: pluggy.PluginManager, plugin: Any) -> list[str]:
+    """The hooks that a plugin implements, in our order. Raises PluginError for what can be no implementation."""
+    implemented = set()
+    for name in dir(plugin):
+        options = manager.parse_hookimpl_opts(plugin, name)
+        if options is not None:
+            hook = options.get("specname") or name
+            _check_hook(hook, getattr(plugin, name))
+            implemented.add(hook)
+        elif name in HOOKS and not hasattr(getattr(plugin, name), f"{GROUP}_spec"):
+            raise PluginError(f"{name} has no @hookimpl above it.")
+    if not implemented:
+        raise PluginError("it implements no hook: put @hookimpl above its functions, or leave it out.")
+    return [hook for hook in HOOKS if hook in implemented]
+
+
+def _check_hook(hook: str, function: Callable[..., Any]) -> None:
+    if hook not in HOOKS:
+        raise PluginError(f"there is no hook named {hook!r}; {nearest(hook, HOOKS)}")
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        raise PluginError(f"{hook} is asynchronous; hooks are ordinary functions.")
+    offered = list(inspect.signature(getattr(hookspecs, hook)).parameters)
+    for parameter in inspect.signature(function).parameters.values():
+        variadic = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        if variadic or (parameter.name not in offered and parameter.default is parameter.empty):
+            raise PluginError(f"{hook} takes {parameter}, which the hook does not have; it has {', '.join(offered)}.")
+
+
+def _alone(manager: pluggy.PluginManager, plugin: Any, hook: str) -> Callable[..., Any]:
+    """A hook of this plugin alone, so that it can only fail for itself."""
+    return manager.subset_hook_caller(hook, [other for other in manager.get_plugins() if other is not plugin])
+
+
+def _collect(manager: pluggy.PluginManager, plugin: Any, hook: str, register: Callable[..., None]) -> None:
+    _alone(manager, plugin, hook)(register=register)
+
+
+def _server_registrar(
+    plugins: Plugins, candidate: Candidate, taken: list[tuple[Registry[Any], str]]
+) -> Callable[[ToolServer], None]:
     def register(server: ToolServer) -> None:
         if not isinstance(server, ToolServer):
-            raise PluginError(f"register() takes a ToolServer, not {server!r}.")
-        _add(plugins.servers, server.name, replace(server, origin=candidate.where), "server")
+            raise PluginError(f"register() takes a ToolServer, not {server!r:.80}.")
+        plugins.servers.add(server.name, replace(server, origin=candidate.origin), candidate.origin)
+        taken.append((plugins.servers, server.name))
+        (verifiers,) = (offer for offer in OFFERS if offer.registry == "verifiers")
+        for kind, function in server.verifiers.items():
+            _registrar(plugins, candidate, verifiers, taken)(kind, function)
 
     return register
 
 
-def _verifier_registrar(plugins: Plugins) -> Callable[[str, Callable[..., Any]], None]:
-    def register(kind: str, function: Callable[..., Any]) -> None:
-        if not isinstance(kind, str) or not callable(function):
-            raise PluginError(f"register() takes the verifier's name and a function, not {kind!r} and {function!r}.")
-        _add(plugins.verifiers, kind, function, "verifier")
+def _registrar(
+    plugins: Plugins, candidate: Candidate, offer: Offer, taken: list[tuple[Registry[Any], str]]
+) -> Callable[[str, Callable[..., Any]], None]:
+    registry: Registry[Any] = getattr(plugins, offer.registry)
+
+    def register(name: str, function: Callable[..., Any]) -> None:
+        offer.check(name, function)
+        registry.add(name, function, candidate.origin)
+        taken.append((registry, name))
 
     return register
 
 
-def _add(registry: dict[str, T], name: str, value: T, what: str) -> None:
-    if name in registry:
-        origin = getattr(registry[name], "origin", "") or "another plugin"
-        raise PluginError(f"the {what} {name!r} is already offered by {origin}.")
-    registry[name] = value
-
-
-def _built_in() -> Iterator[_Candidate]:
-    for name in _BUILT_IN:
-        yield _Candidate(name, lambda name=name: importlib.import_module(name), "built in")  # type: ignore[misc]
-
-
-def _bundled() -> Iterator[_Candidate]:
-    for path in sorted((bundled_root() / "plugins").glob("*.py")):
-        yield replace(_from_file(path), where="bundled")
-
-
-def _installed() -> Iterator[_Candidate]:
-    for point in entry_points(group=GROUP):
-        distribution = f"package {point.dist.name}" if point.dist else point.value
-        yield _Candidate(point.name, point.load, distribution)
-
-
-def _chosen(name: str) -> _Candidate:
-    if name.endswith(".py"):
-        return _from_file(Path(name))
-    offered = {candidate.name: candidate for candidate in [*_installed(), *_bundled()]}
-    if name not in offered:
-        raise PluginError(f"{CHOICE} names no plugin {name!r}; {nearest(name, list(offered))}")
-    return offered[name]
-
-
-def _from_file(path: Path) -> _Candidate:
-    if not path.is_file():
-        raise PluginError(f"There is no plugin file {path}.")
-
-    def load() -> ModuleType:
-        spec = importlib.util.spec_from_file_location(f"mcp_rl_plugin_{path.stem}", path)
-        if spec is None or spec.loader is None:
-            raise PluginError("it is no Python file.")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = module
-        spec.loader.exec_module(module)
-        return module
-
-    return _Candidate(path.stem, load, str(path))
-
-
-def _distinct(candidates: Sequence[_Candidate]) -> Iterator[_Candidate]:
-    """One of each name, the later ones first choice: what the user names replaces what is bundled."""
-    yield from {candidate.name: candidate for candidate in candidates}.values()
-
-
-def _place(error: BaseException, where: str) -> str:
+def place(error: BaseException, otherwise: str) -> str:
     """The plugin's file and line that raised, as far as the traceback tells."""
     here = Path(__file__).parent
-    frames = traceback.extract_tb(error.__traceback__)
+    frames: Sequence[traceback.FrameSummary] = traceback.extract_tb(error.__traceback__)
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}, line {error.lineno}"
     own = [f for f in frames if not f.filename.startswith("<") and not re.search(r"\b(importlib|pluggy)\b", f.filename)]
     own = [f for f in own if here not in Path(f.filename).parents]
-    return f"{own[-1].filename}, line {own[-1].lineno}" if own else where
+    return f"{own[-1].filename}, line {own[-1].lineno}" if own else otherwise
+
+
+def _words(error: BaseException) -> str:
+    """One line about what was raised."""
+    text = " ".join(str(error).split())
+    return (
+        text if isinstance(error, PluginError) else f"{type(error).__name__}: {text}" if text else type(error).__name__
+    )

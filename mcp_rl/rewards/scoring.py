@@ -1,4 +1,4 @@
-"""How rollouts of a run get their rewards: by the scenario's verifier, by judges, by functions of the user's."""
+"""How rollouts of a run get their rewards: by the scenario's verifier, by judges, by functions that plugins offer."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from difflib import get_close_matches
@@ -18,7 +18,7 @@ from mcp_rl.rewards.mix import mix_rewards
 from mcp_rl.rewards.panel import Panel, all_of
 from mcp_rl.rewards.patience import Patience
 from mcp_rl.rewards.ruler import ruler_prompt
-from mcp_rl.rewards.verdict import Verdict
+from mcp_rl.rewards.verdict import RewardFunction, Verdict
 from mcp_rl.rewards.verifier import VerifierFunction, check_verifiers, verdict_of, verify
 from mcp_rl.scenario import McpScenario
 from mcp_rl.trajectory import Trajectory, TrajectoryGroup
@@ -38,6 +38,7 @@ class Scoring:
         judge: JudgeConfig,
         verifiers: Mapping[str, VerifierFunction],
         reward: RewardConfig | None = None,
+        rewards: Mapping[str, RewardFunction] | None = None,
         *,
         seed: int = 0,
         folder: Path | None = None,
@@ -46,7 +47,7 @@ class Scoring:
         self._verifiers = verifiers
         self._reward = reward or RewardConfig()
         self._weights = weights_of(judge, self._reward)
-        self._parts = {name: verifiers[name] for name in self._weights if name in verifiers}
+        self._parts = {name: function for name, function in (rewards or {}).items() if name in self._weights}
         self._shaped = self._reward.shapes
         self._plain = not self._shaped and self._weights == {"verifier": 1.0}
         self._panel: Panel | None = None
@@ -72,7 +73,7 @@ class Scoring:
         check_verifiers([s for s in scenarios if needed or s.verifier is not None], self._verifiers)
 
     def rollout(self, scenario: McpScenario, trajectory: Trajectory) -> Awaitable[None] | None:
-        """Score one rollout by the scenario's verifier, where it has one, and by the user's functions.
+        """Score one rollout by the scenario's verifier, where it has one, and by the functions that have a weight.
 
         What is returned is to be awaited, unless it is None. Raises VerifierError where a function failed.
         """
@@ -156,7 +157,7 @@ class Scoring:
         def keep(verdict: Verdict) -> None:
             trajectory.metrics |= {**verdict.metrics, name: float(verdict.score)}
 
-        return verdict_of(name, self._parts[name], trajectory, scenario, then=keep)
+        return verdict_of(name, self._parts[name], trajectory, scenario, then=keep, what="reward")
 
     async def _finish_later(
         self, waiting: Sequence[Awaitable[None]], scenario: McpScenario, trajectory: Trajectory
@@ -180,14 +181,14 @@ def weights_of(judge: JudgeConfig, reward: RewardConfig) -> dict[str, float]:
     return dict(reward.weights) or {"verifier" if judge.model is None else "ruler": 1.0}
 
 
-def check_rewards(judge: JudgeConfig, reward: RewardConfig, verifiers: Mapping[str, VerifierFunction]) -> None:
+def check_rewards(judge: JudgeConfig, reward: RewardConfig, rewards: Mapping[str, RewardFunction]) -> None:
     """Before anything starts: the reward's parts exist, judges can be asked, the rubric is there, or ConfigError."""
-    known = {"verifier", "ruler", *verifiers}
+    known = {"verifier", "ruler", *rewards}
     for name in weights_of(judge, reward):
         if name not in known:
             close = get_close_matches(name, known, n=1)
             hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(sorted(known))}."
-            raise ConfigError(f"reward.weights names {name!r}, which no plugin registers as a verifier; {hint}")
+            raise ConfigError(f"reward.weights names {name!r}, which no plugin registers as a reward; {hint}")
     judge.rubric_text()
     for model in judge.models:
         check_judge(model, judge.base_url, max_cost=judge.max_cost, price=judge.price)

@@ -27,6 +27,8 @@ Judgement = Verdict | float | bool
 VerifierFunction = Callable[[Trajectory, McpScenario], Judgement | Awaitable[Judgement]]
 """Checks a finished trajectory against `scenario.verifier`. A user's function is registered through the plugin hook; it
 may be asynchronous."""
+RewardFunction = VerifierFunction
+"""Scores any finished trajectory, whatever its scenario's verifier is."""
 
 
 def passed(explanation: str) -> Verdict:

@@ -40,18 +40,20 @@ def verdict_of(
     scenario: McpScenario,
     *,
     then: Callable[[Verdict], None],
+    what: str = "verifier",
 ) -> Awaitable[None] | None:
     """Hand the function's verdict to `then`: at once, or in what is returned where the function is asynchronous.
 
-    Raises VerifierError where the function failed or gave what is no verdict.
+    Raises VerifierError, which names the function as `what` and `kind`, where it failed or gave what is no verdict.
     """
+    name = f"{what} {kind!r}"
     try:
         judgement = function(trajectory, scenario)
     except Exception as error:
-        raise _failure(kind, scenario, error) from error
+        raise _failure(name, scenario, error) from error
     if inspect.isawaitable(judgement):
-        return _awaited(kind, judgement, scenario, then)
-    then(_checked(kind, judgement))
+        return _awaited(name, judgement, scenario, then)
+    then(_checked(name, judgement))
     return None
 
 
@@ -66,13 +68,13 @@ def check_verifiers(scenarios: Iterable[McpScenario], verifiers: Mapping[str, Ve
 
 
 async def _awaited(
-    kind: str, judgement: Awaitable[Judgement], scenario: McpScenario, then: Callable[[Verdict], None]
+    name: str, judgement: Awaitable[Judgement], scenario: McpScenario, then: Callable[[Verdict], None]
 ) -> None:
     try:
         verdict = await judgement
     except Exception as error:
-        raise _failure(kind, scenario, error) from error
-    then(_checked(kind, verdict))
+        raise _failure(name, scenario, error) from error
+    then(_checked(name, verdict))
 
 
 def _set(trajectory: Trajectory, verdict: Verdict) -> None:
@@ -82,18 +84,18 @@ def _set(trajectory: Trajectory, verdict: Verdict) -> None:
     trajectory.explanation = verdict.explanation
 
 
-def _checked(kind: str, judgement: object) -> Verdict:
+def _checked(name: str, judgement: object) -> Verdict:
     if isinstance(judgement, bool | int | float):
-        judgement = Verdict(float(judgement), f"{kind} gives {float(judgement):g}.")
+        judgement = Verdict(float(judgement), f"The {name} gives {float(judgement):g}.")
     if not isinstance(judgement, Verdict):
-        raise VerifierError(f"The verifier {kind!r} gave {judgement!r:.80}, which is neither a Verdict nor a number.")
+        raise VerifierError(f"The {name} gave {judgement!r:.80}, which is neither a Verdict nor a number.")
     if not 0.0 <= judgement.score <= 1.0:  # also NaN
-        raise VerifierError(f"The verifier {kind!r} gave the score {judgement.score}; 0 to 1 is allowed.")
+        raise VerifierError(f"The {name} gave the score {judgement.score}; 0 to 1 is allowed.")
     return judgement
 
 
-def _failure(kind: str, scenario: McpScenario, error: Exception) -> VerifierError:
-    return VerifierError(f"The verifier {kind!r} failed on scenario {scenario.id}: {type(error).__name__}: {error}.")
+def _failure(name: str, scenario: McpScenario, error: Exception) -> VerifierError:
+    return VerifierError(f"The {name} failed on scenario {scenario.id}: {type(error).__name__}: {error}.")
 
 
 def _function(scenario: McpScenario, verifiers: Mapping[str, VerifierFunction]) -> VerifierFunction:

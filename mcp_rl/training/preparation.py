@@ -45,9 +45,9 @@ def check_inputs(config: RunConfig, server: ToolServer, plugins: Plugins) -> Non
     if config.scenarios.file is not None:
         scenarios = read_scenario_file(config.scenarios.file, server, config.transport)
         check_server(scenarios, server.name, plugins.servers)
-        Scoring(config.judge, plugins.verifiers, config.reward).check(scenarios)
+        Scoring(config.judge, plugins.verifiers, config.reward, plugins.rewards).check(scenarios)
     check_base_model(config.base_model)
-    check_rewards(config.judge, config.reward, plugins.verifiers)
+    check_rewards(config.judge, config.reward, plugins.rewards)
 
 
 def check_base_model(name: str) -> None:

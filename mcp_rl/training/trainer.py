@@ -114,7 +114,7 @@ class Trainer:
         path = await self.backend.save(self.model, metrics=self._metrics, frontier=self.done.model_dump(mode="json"))
         self.state.step, self.state.progress = self.step, self.done.model_copy(deep=True)
         self._save_state()
-        self.plugins.hook.checkpoint_saved(step=self.step, path=path)
+        self._notify("checkpoint_saved", step=self.step, path=path)
 
     def _save_state(self) -> None:
         self.state.progress.seconds = self.seconds
@@ -135,7 +135,7 @@ class Trainer:
             self.run.save_trajectories("train", result.step, groups)
             self.run.append_history({"step": result.step, "split": "train", **self._metrics})
             self.step = result.step
-        self.plugins.hook.step_finished(step=self.step, metrics=self._metrics)
+        self._notify("step_finished", step=self.step, metrics=dict(self._metrics))
         shown = {name: self._metrics[key] for key, name in _SHOWN.items() if key in self._metrics}
         self.progress.step_done(self.step, shown, seconds=self._metrics["step_seconds"])
 
@@ -154,8 +154,13 @@ class Trainer:
         self.curriculum.learned(groups, step)
         for group in groups:
             for trajectory in group:
-                self.plugins.hook.rollout_finished(scenario=group.scenario, trajectory=trajectory)
+                self._notify("rollout_finished", scenario=group.scenario, trajectory=trajectory)
         return groups
+
+    def _notify(self, hook: str, **what: Any) -> None:
+        """Tell the plugins that observe. One that fails is named, once, and changes nothing."""
+        for sentence in self.plugins.notify(hook, **what):
+            self.progress.say(sentence)
 
     @property
     def _probes(self) -> int:

@@ -1,0 +1,24 @@
+"""The backend that comes with the package, offered through the same hook as everyone's."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from mcp_rl.plugins.hookspecs import hookimpl
+
+if TYPE_CHECKING:
+    from mcp_rl.backends.local import LocalBackend
+    from mcp_rl.config import RunConfig
+    from mcp_rl.plugins.parts import MakeBackend
+
+
+@hookimpl
+def register_backends(register: "Callable[[str, MakeBackend], None]") -> None:
+    """This process, with transformers and PEFT."""
+    register("local", local)
+
+
+def local(config: "RunConfig") -> "LocalBackend":
+    """A backend for this run. Imports torch."""
+    from mcp_rl.backends.local import LocalBackend
+
+    return LocalBackend(config=config.train, seed=config.seed, temperature=config.rollout.temperature)

@@ -1,0 +1,60 @@
+"""The command `plugins`: what is loaded, where from, what each plugin offers, and what was left out and why."""
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from mcp_rl.plugins.find import CHOICE
+from mcp_rl.plugins.manager import Loaded, Plugins, load_plugins
+
+
+def describe_plugins(plugins: Plugins) -> dict[str, Any]:
+    """As JSON: `plugins` in the order of loading, and `failed`."""
+    return {
+        "plugins": [asdict(loaded) for loaded in plugins.loaded],
+        "failed": [asdict(failure) for failure in plugins.failed],
+    }
+
+
+def print_plugins(*, files: Sequence[Path] = (), as_json: bool = False) -> int:
+    """List the plugins on stdout, as a table or as JSON. Returns the exit code: 1 where one was left out."""
+    plugins = load_plugins(files, demand=False)
+    if as_json:
+        print(json.dumps(describe_plugins(plugins)))
+    else:
+        _print_table(plugins)
+    return 1 if plugins.failed else 0
+
+
+def _print_table(plugins: Plugins) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    console = Console(soft_wrap=not sys.stdout.isatty())
+    table = Table("plugin", "version", "origin", "offers", box=None, pad_edge=False)
+    for loaded in plugins.loaded:
+        table.add_row(*map(escape, (loaded.name, loaded.version, loaded.origin, _offers(loaded))))
+    console.print(table)
+    for problem in plugins.problems:
+        console.print(problem, style="red", markup=False, highlight=False)
+    if (choice := os.environ.get(CHOICE)) is not None:
+        said = f"{CHOICE}={choice} chooses what is loaded besides the built-in ones."
+        console.print(said, markup=False, highlight=False)
+
+
+def _offers(loaded: Loaded) -> str:
+    """Names by kind, and the observers: all that the plugin is there for."""
+    kinds = [f"{_plural(what, names)} {', '.join(names)}" for what, names in loaded.offers.items()]
+    observed = [hook for hook in loaded.hooks if not hook.startswith("register_")]
+    if observed:
+        kinds.append(f"observes {', '.join(observed)}")
+    return "; ".join(kinds) or "nothing"
+
+
+def _plural(what: str, names: Sequence[str]) -> str:
+    return what if len(names) == 1 else f"{what}s"
