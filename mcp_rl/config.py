@@ -31,7 +31,9 @@ class ScenarioConfig(_Section):
     """Where the tasks come from and how many are held out."""
 
     file: Path | None = None
-    """The user's own scenarios (JSON Lines); none: explore the server."""
+    """The user's own scenarios (JSON Lines); none: they are made."""
+    source: str | None = None
+    """A plugin's way to make scenarios, or `explore`; none: those that the server's plugin brings, else `explore`."""
     count: int = Field(default=720, ge=2)
     """Scenarios to make by exploring: ten steps pass before one comes again."""
     val: int = Field(default=120, ge=1)
@@ -274,6 +276,10 @@ class RunConfig(_Section):
     """Where projects are kept: beside the work they belong to."""
     seed: int = Field(default=0, ge=0)
     """All randomness follows from it."""
+    backend: str = "local"
+    """What trains and samples: this process; plugins offer others."""
+    trackers: tuple[str, ...] = ()
+    """What else shows the metrics: `tensorboard`, `wandb`, a plugin's; none: they are in history.jsonl anyway."""
     steps: int = Field(default=120, ge=0)
     """Training steps: four minutes on two cores."""
     scenarios: ScenarioConfig = ScenarioConfig()
@@ -293,7 +299,7 @@ class RunConfig(_Section):
     evaluation: EvaluationConfig = EvaluationConfig()
     """The proof."""
 
-    @field_validator("server", mode="before")
+    @field_validator("server", "trackers", mode="before")
     @classmethod
     def _one_or_several(cls, given: Any) -> Any:
         return (given,) if isinstance(given, str) else given
@@ -404,6 +410,10 @@ def _contradictions(config: RunConfig) -> Iterator[str]:
     if judge.price is not None and min(judge.price) < 0:
         yield "judge.price holds a negative price"
     yield from _weight_contradictions(config.reward.weights, judged=judge.model is not None)
+    if scenarios.file and scenarios.source:
+        yield "scenarios.file and scenarios.source are both set: the scenarios come from one of them"
+    if len(set(config.trackers)) < len(config.trackers):
+        yield "trackers names one twice"
     if (
         scenarios.file
         and "count" in scenarios.model_fields_set

@@ -24,7 +24,7 @@ from mcp_rl.toolserver.pool import Sessions
 _WITHOUT_EFFECT = (
     "server", "transport", "base_model", "plugins", "project", "name", "output_dir", "seed", "steps", "scenarios.file",
     "tools.max_servers", "tools.idle_seconds", "tools.deadlines", "tools.longest_call", "tools.allow_schema_change",
-    "tools.server_config", "tools.record", "tools.replay",
+    "tools.server_config", "tools.record", "tools.replay", "trackers",
     "rollout.concurrency", "rollout.deadline", "rollout.tool_deadline", "rollout.max_exceptions",
     "train.checkpoint_every", "train.microbatch_tokens", "evaluation.every",
     "judge.base_url", "judge.deadline", "judge.retries", "judge.concurrency", "judge.patience", "judge.max_cost",
