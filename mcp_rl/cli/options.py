@@ -78,7 +78,7 @@ Overrides = Annotated[
 ServerOverrides = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[KEY=VALUE]...", help="Settings of the tool servers, such as tools.exclude='[\"drop_*\"]'."
+        metavar="[KEY=VALUE]...", help="Settings of tool servers, such as tools.exclude='[\"drop_*\"]'."
     ),
 ]
 

@@ -1,74 +1,126 @@
-"""What `--server` means: a plugin's server, a URL, or a command."""
+"""What `--server` means.
+
+In this order: a plugin's server; an entry of a file that MCP clients use; a URL; the path of a server's script; a
+command that speaks MCP on stdio. Several servers are offered together.
+"""
 
 import re
 import shlex
 import shutil
 from collections.abc import Sequence
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from mcp_rl.config import ToolsConfig
-from mcp_rl.errors import PluginError
-from mcp_rl.plugins.server import ToolServer
+from mcp_rl.errors import ConfigError, PluginError
+from mcp_rl.plugins.client_entry import check_url, looks_like_sse, slug
+from mcp_rl.plugins.client_file import ClientFiles, client_files
+from mcp_rl.plugins.server import ToolServer, nearest
+from mcp_rl.plugins.variables import url_without_secrets, words_without_secrets
 from mcp_rl.scenario import ServerParams, SseServer, StdioServer, StreamableHttpServer
 
 if TYPE_CHECKING:
     from mcp_rl.plugins.manager import Plugins
 
+_SCRIPTS = {".py": "{python}", ".js": "node", ".mjs": "node", ".cjs": "node"}
+"""What runs a server's script."""
 _RUNNERS = {"npx", "bunx", "uvx", "uv", "pipx", "docker", "podman", "python", "python3", "node", "run", "exec", "-m"}
 
 
 def resolve_servers(
     texts: Sequence[str], transport: str | None = None, *, plugins: "Plugins", tools: ToolsConfig | None = None
 ) -> ToolServer:
-    """The one server that `texts` names, or several together, as the user's settings want it. Raises PluginError."""
+    """The one server that `texts` names, or several together, as the user's settings want it.
+
+    Raises PluginError or ConfigError, one sentence, for what cannot be used.
+    """
     tools = tools or ToolsConfig()
-    servers = [resolve_server(text, transport, plugins=plugins) for text in texts]
+    files = client_files(tools.server_config)
+    servers = [resolve_server(text, transport, plugins=plugins, files=files) for text in texts]
     server = servers[0] if len(servers) == 1 else ToolServer.together(servers)
     return server.configured(tools)
 
 
-def resolve_server(text: str, transport: str | None = None, *, plugins: "Plugins") -> ToolServer:
-    """The server that `text` means: a plugin's name, else a URL, else a command that speaks MCP on stdio.
+def resolve_server(
+    text: str, transport: str | None = None, *, plugins: "Plugins", files: ClientFiles | None = None
+) -> ToolServer:
+    """The server that `text` means; `files` are those that lie in their usual places if not given.
 
     A URL is streamable HTTP unless its path ends in `/sse` or `transport` says otherwise. Raises PluginError with the
-    nearest right name where `text` is none of them, or where the server does not offer `transport`.
+    nearest right name where `text` is nothing of all this, or where the server does not offer `transport`, ConfigError
+    for an entry that cannot be used.
     """
-    if text in plugins.servers:
-        server = plugins.servers[text]
-    elif re.match(r"https?://", text):
-        server = _from_url(text, transport)
-    else:
-        server = _from_command(text, plugins)
+    server = plugins.servers.get(text)
+    if server is None:
+        files = client_files() if files is None else files
+        server = files.server(text) or _unnamed(text, transport, plugins, files)
     server.params(transport)
     return server
 
 
+def _unnamed(text: str, transport: str | None, plugins: "Plugins", files: ClientFiles) -> ToolServer:
+    if re.match(r"https?:", text):
+        return _from_url(text, transport)
+    words = _words(text)
+    if script := _script(text.strip(), words):
+        return _from_script(script)
+    if len(words) == 1 and shutil.which(words[0]) is None:
+        raise _no_such(text, plugins, files)
+    name = slug(_bare(_telling_word(words)))
+    params = StdioServer(command=words[0], args=words_without_secrets(words[1:], entry=name))
+    return ToolServer(name, f"The command {text}", {"stdio": params}, origin="command line")
+
+
 def _from_url(url: str, transport: str | None) -> ToolServer:
+    try:
+        check_url(url, said=f"The server {url!r}")
+    except ConfigError as error:
+        raise PluginError(str(error)) from error
     parts = urlsplit(url)
-    if not parts.hostname:
-        raise PluginError(f"The URL {url!r} names no host.")
+    place = f"{parts.netloc.rpartition('@')[2]}{parts.path}"
+    url = url_without_secrets(url, entry=slug(place))
     params: ServerParams = (
         SseServer(url=url)
-        if (transport or ("sse" if parts.path.rstrip("/").endswith("/sse") else "")) == "sse"
+        if (transport or ("sse" if looks_like_sse(url) else "")) == "sse"
         else StreamableHttpServer(url=url)
     )
-    place = f"{parts.netloc.rpartition('@')[2]}{parts.path}"
-    return ToolServer(_slug(place), f"The server at {place}.", {params.transport: params}, origin="URL")
+    return ToolServer(slug(place), f"The server at {place}.", {params.transport: params}, origin="URL")
 
 
-def _from_command(text: str, plugins: "Plugins") -> ToolServer:
+def _words(text: str) -> list[str]:
     try:
         words = shlex.split(text)
     except ValueError as error:
         raise PluginError(f"Cannot read the server command {text!r}: {error}.") from error
     if not words:
         raise PluginError("The server is empty: give a server's name, a URL or a quoted command.")
-    if len(words) == 1 and shutil.which(words[0]) is None:
-        return plugins.server(text)
-    params = StdioServer(command=words[0], args=tuple(words[1:]))
-    return ToolServer(_slug(_telling_word(words)), f"The command {text}", {"stdio": params}, origin="command line")
+    return words
+
+
+def _script(text: str, words: list[str]) -> Path | None:
+    """The script that the text is the path of, be there spaces in it; None where it is something else.
+
+    Raises PluginError where it is the path of a script that is not there.
+    """
+    for path in dict.fromkeys((Path(text), Path(words[0]))) if len(words) == 1 else (Path(text),):
+        if path.suffix in _SCRIPTS and path.is_file():
+            return path
+    if len(words) == 1 and PurePath(words[0]).suffix in _SCRIPTS and shutil.which(words[0]) is None:
+        raise PluginError(f"There is no server script {words[0]}; look for it from {Path.cwd()}.")
+    return None
+
+
+def _from_script(path: Path) -> ToolServer:
+    path = path.resolve()
+    params = StdioServer(command=_SCRIPTS[path.suffix], args=(str(path),))
+    return ToolServer(slug(path.stem), f"The script {path}.", {"stdio": params}, origin="script")
+
+
+def _no_such(text: str, plugins: "Plugins", files: ClientFiles) -> PluginError:
+    known = [*plugins.servers, *files.names]
+    sentence = f"There is no server named {text!r}; {nearest(text, list(dict.fromkeys(known)))}"
+    return PluginError(" ".join([sentence, *plugins.problems, *files.problems]))
 
 
 def _telling_word(words: list[str]) -> str:
@@ -80,5 +132,6 @@ def _telling_word(words: list[str]) -> str:
     return PurePath(words[0]).name
 
 
-def _slug(text: str) -> str:
-    return re.sub(r"[^\w.-]+", "-", re.sub(r"(?<=.)@[\w.]+$|\.(py|js|mjs|ts)$", "", text)).strip("-.") or "server"
+def _bare(word: str) -> str:
+    """The word without a version and without what ends a script's name."""
+    return re.sub(r"(?<=.)@[\w.]+$|\.(py|js|mjs|ts)$", "", word)

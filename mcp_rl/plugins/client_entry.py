@@ -1,0 +1,233 @@
+"""One server of a client's file: its keys checked, and the tool server that it describes.
+
+Clients have several names for some keys, and many keys that mean nothing to us, which are ignored.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from mcp_rl.config import Isolation
+from mcp_rl.errors import ConfigError
+from mcp_rl.plugins.server import ToolServer
+from mcp_rl.plugins.variables import (
+    filled_in,
+    hold,
+    referring,
+    url_without_secrets,
+    without_secret,
+    words_without_secrets,
+)
+from mcp_rl.scenario import ServerParams, SseServer, StdioServer, StreamableHttpServer
+
+_KINDS = {"stdio": "stdio", "local": "stdio", "sse": "sse", "http": "http", "streamablehttp": "http"}
+_MILLISECONDS = 1000.0
+"""Some clients give a timeout in seconds and some in milliseconds; no call waits for so many seconds."""
+
+
+def _text(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, bool | int | float) else value
+
+
+def _texts(values: Any) -> Any:
+    """Clients take numbers, true and false for text; null sets nothing."""
+    if isinstance(values, Mapping):
+        return {name: _text(value) for name, value in values.items() if value is not None}
+    return [_text(value) for value in values] if isinstance(values, list) else values
+
+
+_Words = Annotated[list[str], BeforeValidator(_texts)]
+_Texts = Annotated[dict[str, str], BeforeValidator(_texts)]
+
+
+class _Own(BaseModel):
+    """Our own part of an entry."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    isolation: Isolation | None = None
+    resetTool: str | None = None
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
+
+    type: str | None = None
+    command: str | None = None
+    args: _Words = []
+    env: _Texts = {}
+    envFile: str | None = None
+    cwd: str | None = None
+    url: str | None = None
+    headers: _Texts = {}
+    description: str = ""
+    disabled: bool = False
+    timeout: float | None = Field(default=None, gt=0)
+    mcp_rl: _Own = _Own()
+
+
+def server_of(name: str, fields: Any, *, origin: str) -> ToolServer:
+    """The server that an entry of the file `origin` describes. Raises ConfigError that names the file and the entry."""
+    whose = f"{origin}: the entry {name!r}"
+    entry = _checked(fields, whose)
+    if entry.disabled:
+        raise ConfigError(f"{whose} is disabled; take that key away to use it.")
+    own, deadlines = entry.mcp_rl, {}
+    if entry.timeout is not None:
+        deadlines["call"] = entry.timeout / 1000 if entry.timeout >= _MILLISECONDS else entry.timeout
+    if own != _Own() and (own.isolation in ("reset", None)) != (own.resetTool is not None):
+        raise ConfigError(f'{whose}: in its "mcp_rl", isolation "reset" and a resetTool belong together.')
+    params = _params(entry, name, whose)
+    return ToolServer(
+        slug(name),
+        " ".join(entry.description.split()) or f"The entry {name!r} of {origin}.",
+        {params.transport: params},
+        isolation=own.isolation,
+        reset_tool=own.resetTool,
+        deadlines=deadlines,
+        origin=origin,
+    )
+
+
+def _checked(fields: Any, whose: str) -> _Entry:
+    if not isinstance(fields, Mapping):
+        raise ConfigError(f'{whose} is no JSON object, such as {{"command": "node", "args": ["server.mjs"]}}.')
+    try:
+        entry = _Entry.model_validate(_one_name_each(fields))
+    except ValidationError as error:
+        problem = error.errors()[0]
+        key = ".".join(str(part) for part in problem["loc"])
+        message = problem["msg"].rstrip(".")
+        raise ConfigError(f"{whose}: its {key!r} does not work: {message[0].lower()}{message[1:]}.") from error
+    for text in _all_texts(entry):
+        if "\0" in text or (not text.isascii() and _half_character(text)):
+            raise ConfigError(f"{whose} holds a character that no command, URL or variable can have.")
+    for name in entry.env:
+        if not name or "=" in name:
+            raise ConfigError(f"{whose}: its env names no variable by {name!r}.")
+    for name, value in entry.headers.items():
+        if not re.fullmatch(r"[\w!#$%&'*+.^`|~-]+", name, re.ASCII) or re.search(r"[\r\n]", value):
+            raise ConfigError(f"{whose}: {name!r} in its headers can be no header of HTTP.")
+    return entry
+
+
+def _one_name_each(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of an entry under the names that most clients have for them; null is as good as absent."""
+    found = {key: value for key, value in fields.items() if value is not None}
+    for other in ("transport", "transportType"):
+        if isinstance(found.get(other), str):
+            found.setdefault("type", found[other])
+    if "httpUrl" in found:
+        found.setdefault("type", "http")
+    for other in ("httpUrl", "serverUrl"):
+        if other in found:
+            found.setdefault("url", found[other])
+    if found.get("enabled") is False:
+        found["disabled"] = True
+    return found
+
+
+def _all_texts(entry: _Entry) -> Iterator[str]:
+    yield from filter(None, (entry.command, entry.cwd, entry.url, entry.envFile))
+    yield from entry.args
+    for values in (entry.env, entry.headers):
+        yield from values
+        yield from values.values()
+
+
+def _half_character(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def _params(entry: _Entry, name: str, whose: str) -> ServerParams:
+    kind = _kind(entry, whose)
+    if kind == "stdio":
+        return _process(entry, name, whose)
+    if not entry.url:
+        raise ConfigError(f"{whose} is of type {entry.type!r} and has no url.")
+    url = url_without_secrets(referring(entry.url, "{env:%s}", whose=whose), entry=name)
+    check_url(filled_in(url), said=f"{whose}: its url {entry.url!r}")
+    headers = _values(entry.headers, name, whose)
+    if kind == "sse" or (not kind and looks_like_sse(filled_in(url))):
+        return SseServer(url=url, headers=headers)
+    return StreamableHttpServer(url=url, headers=headers)
+
+
+def _kind(entry: _Entry, whose: str) -> str:
+    """ "stdio", "sse" or "http"; empty for a URL that says nothing about it."""
+    if entry.type is not None:
+        plain = re.sub(r"[-_\s]", "", entry.type).lower()
+        if plain not in _KINDS:
+            raise ConfigError(f"{whose}: its type is {entry.type!r}; we speak stdio, sse and http (streamable HTTP).")
+        return _KINDS[plain]
+    if entry.command and entry.url:
+        raise ConfigError(f"{whose} has a command and a url: say with its type which one it is.")
+    if not entry.command and not entry.url:
+        raise ConfigError(f"{whose} has neither a command nor a url.")
+    return "stdio" if entry.command else ""
+
+
+def _process(entry: _Entry, name: str, whose: str) -> StdioServer:
+    if not entry.command:
+        raise ConfigError(f"{whose} is of type {entry.type!r} and has no command.")
+    args = [referring(word, "{env:%s}", whose=whose) for word in entry.args]
+    return StdioServer(
+        command=referring(entry.command, "{env:%s}", whose=whose),
+        args=words_without_secrets(args, entry=name),
+        env=_from_env_file(entry, name, whose) | _values(entry.env, name, whose),
+        cwd=referring(entry.cwd, "{env:%s}", whose=whose) if entry.cwd else None,
+    )
+
+
+def _values(values: Mapping[str, str], entry: str, whose: str) -> dict[str, str]:
+    """Environment values or headers, with references in place of what must not be written."""
+    referred = {name: referring(value, "${%s}", whose=whose) for name, value in values.items()}
+    return {name: without_secret(value, "${%s}", name=name, entry=entry) for name, value in referred.items()}
+
+
+def _from_env_file(entry: _Entry, name: str, whose: str) -> dict[str, str]:
+    """The variables of the entry's `envFile`; nothing of it is ever written."""
+    if entry.envFile is None:
+        return {}
+    from dotenv import dotenv_values
+
+    path = Path(filled_in(referring(entry.envFile, "{env:%s}", whose=whose)))
+    if not path.is_file():
+        raise ConfigError(f"{whose} needs its envFile {path}, which is not there.")
+    try:
+        found = dotenv_values(path, interpolate=False)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{whose}: its envFile {path} cannot be read: {error}.") from error
+    return {key: "${%s}" % hold(value, f"{name}_{key}") for key, value in found.items() if value}  # noqa: UP031
+
+
+def check_url(url: str, *, said: str) -> None:
+    """Raises ConfigError, a sentence that begins with `said`, where the URL cannot be one of a server."""
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError as error:
+        raise ConfigError(f"{said} is no URL: {error}.") from error
+    if parts.scheme not in ("http", "https"):
+        raise ConfigError(f"{said} is no URL such as https://example.org/mcp.")
+    if not host:
+        raise ConfigError(f"{said} names no host.")
+
+
+def looks_like_sse(url: str) -> bool:
+    """Whether a URL's path is that of server-sent events, as far as one can see."""
+    return urlsplit(url).path.rstrip("/").endswith("/sse")
+
+
+def slug(text: str) -> str:
+    """A server's name out of any text."""
+    return re.sub(r"[^\w.-]+", "-", text).strip("-.")[:100] or "server"
