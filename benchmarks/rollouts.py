@@ -205,6 +205,7 @@ async def chat_model(params: ServerParams, url: str) -> AsyncIterator[Plays]:
     async with Sessions() as sessions:
         model = ChatModel(MODEL, url)
         yield partial(played, lambda **options: SettingPlayer(partial(ChatSetting, model), sessions, **options), params)
+        await model.aclose()
 
 
 @asynccontextmanager

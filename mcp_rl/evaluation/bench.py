@@ -49,6 +49,7 @@ class Bench:
         options = self._options(model)
         if model.kind == "chat":
             chat = chat_model(model)
+            self._stack.push_async_callback(chat.aclose)
             return SettingPlayer(lambda session: ChatSetting(chat, session), self.sessions, **options)
         if model.kind == "scripted":
             script = SCRIPTS[model.name]
@@ -84,4 +85,8 @@ def chat_model(model: ModelSpec) -> ChatModel:
 
 async def check_chat_model(model: ModelSpec, session: Session) -> None:
     """One small request, before any episode. Raises ConfigError where the model cannot be asked."""
-    await chat_model(model).check(session.schemas.openai)
+    chat = chat_model(model)
+    try:
+        await chat.check(session.schemas.openai)
+    finally:
+        await chat.aclose()
