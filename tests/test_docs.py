@@ -2,7 +2,9 @@
 
 import re
 import runpy
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -16,6 +18,14 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 CONFIGURATION = ROOT / "docs" / "configuration.md"
 
 
+def all_commands(group: Any = None, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every command by its words, those of a group too."""
+    for name, command in (group or typer.main.get_command(app)).commands.items():
+        yield f"{prefix}{name}", command
+        if hasattr(command, "commands"):
+            yield from all_commands(command, f"{prefix}{name} ")
+
+
 def test_every_setting_is_documented_with_its_default() -> None:
     written = runpy.run_path(str(ROOT / "docs" / "generate_configuration.py"))["page"]()
     assert CONFIGURATION.read_text(encoding="utf-8") == written, "run python docs/generate_configuration.py"
@@ -26,9 +36,8 @@ def test_every_setting_is_documented_with_its_default() -> None:
 
 def test_every_option_of_every_command_is_documented() -> None:
     text = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
-    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-    for name, command in commands.items():
-        section = text.partition(f"## `mcp-rl {name}")[2].partition("\n## ")[0]
+    for name, command in all_commands():
+        section = text.partition(f"## `mcp-rl {name}`")[2].partition("\n## ")[0]
         assert section, f"docs/commands.md has no section on {name}"
         for parameter in command.params:
             for option in (opt for opt in parameter.opts if opt.startswith("--")):
@@ -36,8 +45,7 @@ def test_every_option_of_every_command_is_documented() -> None:
 
 
 def test_documented_options_and_settings_exist() -> None:
-    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-    options = {opt for command in commands.values() for parameter in command.params for opt in parameter.opts}
+    options = {opt for _, command in all_commands() for parameter in command.params for opt in parameter.opts}
     settings = {key for key, _ in config_keys()}
     for page in PAGES:
         for line in page.read_text(encoding="utf-8").splitlines():

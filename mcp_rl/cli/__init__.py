@@ -17,6 +17,7 @@ from typer.exceptions import TyperException
 from mcp_rl.boundary import run_guarded, say
 from mcp_rl.cli.evaluate import evaluate
 from mcp_rl.cli.generate import generate
+from mcp_rl.cli.plugins import plugins
 from mcp_rl.cli.report import export_trajectories, report
 from mcp_rl.cli.servers import servers
 from mcp_rl.cli.train import train
@@ -63,8 +64,9 @@ def _commands(
     pass
 
 
-for _command in (train, generate, evaluate, report, export_trajectories, servers):
+for _command in (train, generate, evaluate, report, export_trajectories, plugins):
     app.command()(_command)
+app.add_typer(servers)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

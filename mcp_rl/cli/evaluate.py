@@ -23,6 +23,7 @@ from mcp_rl.cli.options import (
     Project,
     Record,
     Replay,
+    ResetTool,
     Seed,
     Server,
     ServerConfig,
@@ -55,6 +56,7 @@ def evaluate(
     transport: TransportOption = None,
     server_config: ServerConfig = None,
     isolation: Isolation = None,
+    reset_tool: ResetTool = None,
     offer: Offer = None,
     record: Record = None,
     replay: Replay = None,
@@ -77,7 +79,7 @@ def evaluate(
     """Compare models on the same scenarios: success with its interval, differences, errors, time and cost."""
     options: dict[str, Any] = {
         **server_settings(
-            server, transport, server_config, isolation, offer, record, replay, allow_schema_change, plugin
+            server, transport, server_config, isolation, reset_tool, offer, record, replay, allow_schema_change, plugin
         ),
         "scenarios.file": scenarios,
         "evaluation.samples": samples,

@@ -20,6 +20,7 @@ from mcp_rl.cli.options import (
     Plugin,
     Record,
     Replay,
+    ResetTool,
     Server,
     ServerConfig,
     ServerOverrides,
@@ -44,6 +45,7 @@ def generate(
     transport: TransportOption = None,
     server_config: ServerConfig = None,
     isolation: Isolation = None,
+    reset_tool: ResetTool = None,
     offer: Offer = None,
     record: Record = None,
     replay: Replay = None,
@@ -95,7 +97,7 @@ def generate(
         _generate,
         tuple(overrides or ()),
         server_settings(
-            server, transport, server_config, isolation, offer, record, replay, allow_schema_change, plugin
+            server, transport, server_config, isolation, reset_tool, offer, record, replay, allow_schema_change, plugin
         ),
         out=out,
         recipe={

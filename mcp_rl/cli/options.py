@@ -49,6 +49,7 @@ Isolation = Annotated[
     IsolationName | None,
     typer.Option(help="How episodes are kept apart; else what the plugin says, or the tools' annotations."),
 ]
+ResetTool = Annotated[str | None, typer.Option(help="The tool that puts the server's state back before each episode.")]
 Offer = Annotated[
     list[Offered] | None, typer.Option(help="Give the model the server's resources or its prompts as tools too.")
 ]
@@ -60,6 +61,9 @@ AllowSchemaChange = Annotated[
 ]
 TransportOption = Annotated[Transport | None, typer.Option(help="How to speak to the server; SSE where it can.")]
 Plugin = Annotated[list[Path] | None, typer.Option(help="A Python file with a plugin; may be given more than once.")]
+Source = Annotated[
+    str | None, typer.Option(help="A plugin's source of scenarios (see `mcp-rl plugins`), instead of exploring.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and everything else on stderr.")]
 Seed = Annotated[int | None, typer.Option(help="All randomness follows from it.")]
 Project = Annotated[str | None, typer.Option(help="The folder of runs that belong together.")]
@@ -77,9 +81,7 @@ Overrides = Annotated[
 
 ServerOverrides = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="[KEY=VALUE]...", help="Settings of tool servers, such as tools.exclude='[\"drop_*\"]'."
-    ),
+    typer.Argument(metavar="[KEY=VALUE]...", help="Settings of tool servers, such as tools.exclude='[\"drop_*\"]'."),
 ]
 
 
@@ -88,6 +90,7 @@ def server_settings(
     transport: Transport | None,
     server_config: Path | None,
     isolation: IsolationName | None = None,
+    reset_tool: str | None = None,
     offer: Sequence[Offered] | None = None,
     record: Path | None = None,
     replay: Path | None = None,
@@ -101,6 +104,7 @@ def server_settings(
         "plugins": tuple(map(str, plugin)) if plugin else None,
         "tools.server_config": server_config,
         "tools.isolation": isolation and isolation.value,
+        "tools.reset_tool": reset_tool,
         "tools.offer": tuple(what.value for what in offer) if offer else None,
         "tools.record": record,
         "tools.replay": replay,

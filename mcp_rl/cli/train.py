@@ -24,9 +24,11 @@ from mcp_rl.cli.options import (
     Project,
     Record,
     Replay,
+    ResetTool,
     Seed,
     Server,
     ServerConfig,
+    Source,
     TransportOption,
     judge_settings,
     server_settings,
@@ -43,11 +45,13 @@ def train(
     transport: TransportOption = None,
     server_config: ServerConfig = None,
     isolation: Isolation = None,
+    reset_tool: ResetTool = None,
     offer: Offer = None,
     record: Record = None,
     replay: Replay = None,
     allow_schema_change: AllowSchemaChange = None,
     scenarios: Annotated[Path | None, typer.Option(help="Your own scenarios, a JSON Lines file.")] = None,
+    source: Source = None,
     base_model: Annotated[
         str | None, typer.Option(help="mcp-rl/tiny, a Hugging Face model or a folder with one.")
     ] = None,
@@ -65,6 +69,9 @@ def train(
     judge_base_url: JudgeBaseUrl = None,
     judge_rubric: JudgeRubric = None,
     max_judge_cost: MaxJudgeCost = None,
+    tracker: Annotated[
+        list[str] | None, typer.Option(help="Where metrics go too (see `mcp-rl plugins`); may be given more than once.")
+    ] = None,
     config: ConfigFile = None,
     plugin: Plugin = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over; an earlier run of this name is removed.")] = False,
@@ -77,15 +84,17 @@ def train(
     """
     options: dict[str, Any] = {
         **server_settings(
-            server, transport, server_config, isolation, offer, record, replay, allow_schema_change, plugin
+            server, transport, server_config, isolation, reset_tool, offer, record, replay, allow_schema_change, plugin
         ),
         "scenarios.file": scenarios,
+        "scenarios.source": source,
         "base_model": base_model,
         "steps": steps,
         "seed": seed,
         "name": name,
         "project": project,
         "output_dir": output_dir,
+        "trackers": tuple(tracker) if tracker else None,
         **judge_settings(judge_model or [], judge_base_url, judge_rubric, max_judge_cost),
     }
     return TrainJob(config, tuple(overrides or ()), options, fresh=fresh, dry_run=dry_run, as_json=json)
