@@ -1,0 +1,37 @@
+"""Where the commands about servers print: wrapped and coloured on a terminal, plain and unbroken in a pipe."""
+
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+
+def console() -> "Console":
+    """Of stdout. What servers say is printed as `Text`, never as markup."""
+    from rich.console import Console
+
+    return Console(soft_wrap=not sys.stdout.isatty(), highlight=False)
+
+
+def table(*columns: str) -> "Table":
+    """A table without lines; the last column takes what room there is."""
+    from rich.table import Table
+
+    result = Table(box=None, pad_edge=False, header_style="dim")
+    for column in columns[:-1]:
+        result.add_column(column, no_wrap=True, overflow="ellipsis", max_width=40)
+    result.add_column(columns[-1], overflow="fold")
+    return result
+
+
+def add_row(to: "Table", *cells: str, styles: Iterable[str] = ()) -> None:
+    """Add a row of what servers say: any character is shown, none has an effect."""
+    from rich.text import Text
+
+    from mcp_rl.servers.visible import visible
+
+    wanted = list(styles) + [""] * len(cells)
+    to.add_row(*(Text(visible(cell), style=style) for cell, style in zip(cells, wanted, strict=False)))
