@@ -28,15 +28,31 @@ ModelConfig = TypeVar("ModelConfig", bound=BaseModel | None)
 
 
 class Backend(Protocol):
-    """What trains a model and samples from it."""
+    """What trains a model and samples from it. `LocalBackend` is one; plugins offer others."""
 
     @property
-    def engine(self) -> Engine: ...
+    def engine(self) -> Engine:
+        """Samples the newest policy; its version is the step of the weights that it samples."""
+        ...
 
     @property
-    def chat(self) -> ChatFormat: ...
+    def chat(self) -> ChatFormat:
+        """The chat format that the policy speaks."""
+        ...
 
-    async def register(self, model: "TrainableModel[Any]") -> None: ...
+    @property
+    def step(self) -> int:
+        """Training steps that the weights have taken."""
+        ...
+
+    @property
+    def frontier(self) -> Mapping[str, Any]:
+        """What was stored with the checkpoint that was continued; empty for a new run."""
+        ...
+
+    async def register(self, model: "TrainableModel[Any]") -> None:
+        """Load the model, at its newest whole checkpoint in `<model.path>/checkpoints`, or write the initial one."""
+        ...
 
     async def train(
         self,
@@ -45,9 +61,24 @@ class Backend(Protocol):
         config: "TrainConfig | None" = None,
         *,
         frontier: Mapping[str, Any] | None = None,
-    ) -> "TrainResult": ...
+        save: bool | None = None,
+    ) -> "TrainResult":
+        """One step, sampled from then on; a checkpoint is written where `save`, or where it is due (None)."""
+        ...
 
-    async def close(self) -> None: ...
+    async def save(
+        self,
+        model: "TrainableModel[Any]",
+        *,
+        metrics: Mapping[str, float] | None = None,
+        frontier: Mapping[str, Any] | None = None,
+    ) -> Path:
+        """Write the checkpoint of the current step; returns its folder."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of everything. What was saved stays."""
+        ...
 
 
 class Model(Generic[ModelConfig]):

@@ -11,7 +11,7 @@ import resource
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,8 +20,9 @@ import anyio
 from rich.console import Console
 
 from mcp_rl.config import RunConfig
+from mcp_rl.errors import McpRlError, PluginError
 from mcp_rl.player import Player, limits_of
-from mcp_rl.plugins.manager import Plugins, load_plugins
+from mcp_rl.plugins.manager import Plugins, load_plugins, place
 from mcp_rl.plugins.resolve import resolve_servers
 from mcp_rl.plugins.server import ToolServer
 from mcp_rl.rewards.ledger import Ledger
@@ -33,9 +34,11 @@ from mcp_rl.toolserver.connection import Deadlines
 from mcp_rl.toolserver.pool import Session, Sessions
 from mcp_rl.tracking.progress import Progress
 from mcp_rl.tracking.report import Headline, RunReport, TrainTotals, ValReport
+from mcp_rl.tracking.trackers import Trackers
 from mcp_rl.training.preparation import check_inputs, identify, prepare_scenarios
 
 if TYPE_CHECKING:
+    from mcp_rl.model import Backend
     from mcp_rl.training.trainer import Trainer
 
 T = TypeVar("T")
@@ -65,8 +68,11 @@ async def _run(config: RunConfig, fresh: bool, console: Console) -> RunReport:
             return report
         state.threads = prepare_torch_threads(state.threads)  # before torch is imported
         threading.Thread(target=_import_early, name="mcp-rl-import", daemon=True).start()
-        with Progress(steps=config.steps, done=state.step, console=console) as progress:
-            async with _prepared(_Setting(config, run, state, plugins, server, progress)) as trainer:
+        with (
+            Progress(steps=config.steps, done=state.step, console=console) as progress,
+            Trackers.opened(run.path, config, plugins, progress.say) as trackers,
+        ):
+            async with _prepared(_Setting(config, run, state, plugins, server, progress, trackers)) as trainer:
                 await trainer.measure_before()
                 try:
                     await trainer.take_steps()
@@ -100,6 +106,7 @@ class _Setting:
     plugins: Plugins
     server: ToolServer
     progress: Progress
+    trackers: Trackers
 
 
 @asynccontextmanager
@@ -113,7 +120,7 @@ async def _prepared(setting: _Setting) -> AsyncIterator["Trainer"]:
         _greet(setting, session, params.transport)
         identity = identify(config, setting.server, session.schemas.hash)
         run.check(identity)
-        train, val = await prepare_scenarios(run, config, setting.server, params, sessions)
+        train, val = await prepare_scenarios(run, config, setting.server, params, sessions, setting.plugins)
         progress.say(f"Scenarios: {len(train)} to train on, {len(val)} held out (train.jsonl, val.jsonl).")
         if warning := short_of_turns([*train, *val], config.rollout.max_turns):
             progress.say(warning)
@@ -132,14 +139,11 @@ async def _prepared(setting: _Setting) -> AsyncIterator["Trainer"]:
             run.save_scenarios("train", train)
             run.begin(identity, {"name": config.name, "project": config.project, "base_model": config.base_model})
 
-        from mcp_rl.backends.local import LocalBackend
         from mcp_rl.model import TrainableModel
         from mcp_rl.training.trainer import Trainer
 
         model = TrainableModel[None](config.name, config.project, config.base_model, base_path=config.output_dir)
-        async with LocalBackend(
-            config=config.train, seed=config.seed, temperature=config.rollout.temperature
-        ) as backend:
+        async with _backend(config, setting.plugins) as backend:
             await model.register(backend)
             _follow(setting.state, run, backend.engine.version, backend.frontier)
             player = Player(
@@ -153,8 +157,38 @@ async def _prepared(setting: _Setting) -> AsyncIterator["Trainer"]:
                 finish=scoring.rollout,
             )
             yield Trainer(
-                config, run, setting.state, setting.plugins, model, backend, player, scoring, train, val, progress
+                config,
+                run,
+                setting.state,
+                setting.plugins,
+                model,
+                backend,
+                player,
+                scoring,
+                train,
+                val,
+                progress,
+                setting.trackers,
             )
+
+
+@asynccontextmanager
+async def _backend(config: RunConfig, plugins: Plugins) -> AsyncIterator["Backend"]:
+    """The backend that the configuration names, closed in the end. Raises PluginError where it cannot be made."""
+    make = plugins.backends.pick(config.backend, plugins.problems)
+    try:
+        backend = make(config)
+    except McpRlError:
+        raise
+    except Exception as error:
+        where = place(error, plugins.backends.origins[config.backend])
+        raise PluginError(
+            f"The backend {config.backend!r} ({where}) cannot be made: {type(error).__name__}: {error}"
+        ) from error
+    try:
+        yield backend
+    finally:
+        await backend.close()
 
 
 def _greet(setting: _Setting, session: Session, transport: str) -> None:
@@ -168,7 +202,7 @@ def _greet(setting: _Setting, session: Session, transport: str) -> None:
         say(f"The run is kept in {setting.run.path}.")
 
 
-def _follow(state: RunState, run: RunDirectory, step: int, kept: dict[str, Any]) -> None:
+def _follow(state: RunState, run: RunDirectory, step: int, kept: Mapping[str, Any]) -> None:
     """Bring the state to the step of the checkpoint that was really loaded, and drop what lies behind it."""
     if state.step != step:
         state.step, state.progress = step, StepProgress.model_validate(kept)

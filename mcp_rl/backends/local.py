@@ -83,7 +83,7 @@ class LocalBackend:
             raise ConfigError("LocalBackend trains in this process only: leave in_process as it is.")
         self.config = config or TrainConfig()
         self.seed, self.temperature, self.keep, self.max_context = seed, temperature, keep, max_context
-        self.frontier: dict[str, Any] = {}
+        self.frontier: Mapping[str, Any] = {}
         """What the caller stored with the checkpoint that was continued; empty for a new run."""
         self.skipped: list[str] = []
         """One sentence for each damaged checkpoint that was passed over."""
@@ -99,6 +99,11 @@ class LocalBackend:
     @property
     def learner(self) -> Learner:
         return _registered(self._learner)
+
+    @property
+    def step(self) -> int:
+        """Training steps that the learner has taken."""
+        return self.learner.step
 
     @property
     def chat(self) -> ChatFormat:

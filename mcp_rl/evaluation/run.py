@@ -27,7 +27,7 @@ from mcp_rl.evaluation.comparison import compare
 from mcp_rl.evaluation.folder import claim, save_episodes, write_json
 from mcp_rl.evaluation.models import ModelSpec, find_models
 from mcp_rl.evaluation.result import EvaluationReport, JudgedPair, ModelReport
-from mcp_rl.evaluation.scenarios import Chosen, choose, explored, seen_in_training
+from mcp_rl.evaluation.scenarios import Chosen, choose, made, seen_in_training
 from mcp_rl.evaluation.tables import markdown
 from mcp_rl.overrides import load_config, parse_override, read_toml
 from mcp_rl.player import limits_of
@@ -96,6 +96,8 @@ def prepare(
                 "to try it there all the same, name its checkpoint's folder."
             )
     check_rewards(config.judge, config.reward, plugins.rewards)
+    if config.scenarios.source is not None:
+        plugins.scenario_sources.pick(config.scenarios.source, plugins.problems)
     chosen = choose(config, models, server, plugins, count)
     Scoring(config.judge, plugins.verifiers, config.reward, plugins.rewards).check(chosen.scenarios)
     return EvaluationJob(config, models, server, plugins, chosen, count, greedy, name)
@@ -174,7 +176,7 @@ async def _chosen(job: EvaluationJob, sessions: Sessions, session: Session, scor
         check_fit(chosen.scenarios, job.server.name, session.schemas)
     else:
         params = job.server.params(job.config.transport)
-        chosen = await explored(job.config, job.server, params, sessions, job.count)
+        chosen = await made(job.config, job.server, params, sessions, job.plugins, job.count)
         scoring.check(chosen.scenarios)
     for model in job.models:
         if model.kind == "chat":

@@ -10,10 +10,10 @@ from mcp_rl.evaluation.models import ModelSpec
 from mcp_rl.plugins.manager import Plugins
 from mcp_rl.plugins.server import ToolServer
 from mcp_rl.scenario import McpScenario, ServerParams
-from mcp_rl.scenarios.explore import explore
+from mcp_rl.scenarios.builtin import EXPLORE
 from mcp_rl.scenarios.fit import check_server
 from mcp_rl.scenarios.foreign import read_scenario_file
-from mcp_rl.scenarios.recipe import Recipe
+from mcp_rl.scenarios.sources import run_scenarios, scenario_file
 from mcp_rl.scenarios.split import overlap
 from mcp_rl.toolserver.pool import Sessions
 from mcp_rl.training.difficulty import read_difficulty, with_difficulty
@@ -22,7 +22,7 @@ from mcp_rl.training.preparation import divide
 
 @dataclass(frozen=True)
 class Chosen:
-    """Scenarios and where they come from, in words; none where they are to be made by exploring."""
+    """Scenarios and where they come from, in words; none where they are to be made."""
 
     scenarios: list[McpScenario]
     origin: str
@@ -43,14 +43,25 @@ def choose(
     return drawn(chosen, count, config.seed)
 
 
-async def explored(
-    config: RunConfig, server: ToolServer, params: ServerParams, sessions: Sessions, count: int | None
+async def made(
+    config: RunConfig,
+    server: ToolServer,
+    params: ServerParams,
+    sessions: Sessions,
+    plugins: Plugins,
+    count: int | None,
 ) -> Chosen:
     """The scenarios that a training run with this seed would hold out."""
-    every = await explore(sessions, server=server, params=params, recipe=Recipe.of(config.scenarios, config.seed))
+    every = await run_scenarios(config, server, params, sessions, plugins)
     _, val = divide(every, config)
-    chosen = Chosen(val, f"held out of {len(every)} that exploring it made")
-    return drawn(chosen, count, config.seed)
+    return drawn(Chosen(val, f"held out of {len(every)} {_origin(config, server)}"), count, config.seed)
+
+
+def _origin(config: RunConfig, server: ToolServer) -> str:
+    if scenario_file(config, server) is not None:
+        return "that its plugin brings"
+    source = config.scenarios.source or EXPLORE
+    return "that exploring it made" if source == EXPLORE else f"that the source {source} made"
 
 
 def drawn(chosen: Chosen, count: int | None, seed: int) -> Chosen:

@@ -13,13 +13,13 @@ from mcp_rl.plugins.server import ToolServer
 from mcp_rl.rewards.scoring import Scoring, check_rewards
 from mcp_rl.run_directory import RunDirectory, RunIdentity
 from mcp_rl.scenario import McpScenario, ServerParams
-from mcp_rl.scenarios.explore import explore
-from mcp_rl.scenarios.fit import check_fit, check_server
+from mcp_rl.scenarios.fit import check_server
 from mcp_rl.scenarios.foreign import read_scenario_file
-from mcp_rl.scenarios.recipe import Recipe
+from mcp_rl.scenarios.sources import run_scenarios, scenario_file
 from mcp_rl.scenarios.split import split
 from mcp_rl.tiny import weights_path
 from mcp_rl.toolserver.pool import Sessions
+from mcp_rl.tracking.trackers import check_trackers
 
 _WITHOUT_EFFECT = (
     "server", "transport", "base_model", "plugins", "project", "name", "output_dir", "seed", "steps", "scenarios.file",
@@ -39,13 +39,18 @@ _REVISION_BYTES = 16 * 2**20
 def check_inputs(config: RunConfig, server: ToolServer, plugins: Plugins) -> None:
     """What can be wrong with the user's own words and files, before a server is started or a run directory made.
 
-    Raises ConfigError for a base model that is not there or a judge that cannot be asked, ScenarioError for a scenarios
+    Raises ConfigError for a base model that is not there, a judge that cannot be asked or a tracker that is not
+    installed, PluginError for a name that no plugin offers, ScenarioError for a scenarios
     file that cannot be used: not readable, duplicates, a verifier that nobody offers, made for another server.
     """
-    if config.scenarios.file is not None:
-        scenarios = read_scenario_file(config.scenarios.file, server, config.transport)
+    if config.scenarios.source is not None:
+        plugins.scenario_sources.pick(config.scenarios.source, plugins.problems)
+    if (file := scenario_file(config, server)) is not None:
+        scenarios = read_scenario_file(file, server, config.transport)
         check_server(scenarios, server.name, plugins.servers)
         Scoring(config.judge, plugins.verifiers, config.reward, plugins.rewards).check(scenarios)
+    plugins.backends.pick(config.backend, plugins.problems)
+    check_trackers(config.trackers, plugins)
     check_base_model(config.base_model)
     check_rewards(config.judge, config.reward, plugins.rewards)
 
@@ -97,7 +102,7 @@ def identify(config: RunConfig, server: ToolServer, schema_hash: str) -> RunIden
         base_revision=base_revision(config.base_model),
         seed=config.seed,
         schema_hash=schema_hash,
-        scenarios_hash=_scenarios_hash(config),
+        scenarios_hash=_scenarios_hash(scenario_file(config, server)),
         settings=settings,
     )
 
@@ -113,16 +118,14 @@ def _flat(values: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
     return flat
 
 
-def _scenarios_hash(config: RunConfig) -> str:
-    """Of the user's file; made ones follow from the server, the seed and the settings."""
-    if config.scenarios.file is None:
+def _scenarios_hash(file: Path | None) -> str:
+    """Of a file; made ones follow from the server, the seed and the settings."""
+    if file is None:
         return "explored"
     try:
-        return hashlib.sha256(Path(config.scenarios.file).read_bytes()).hexdigest()[:16]
+        return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
     except OSError as error:
-        raise ScenarioError(
-            f"Cannot read the scenarios file {config.scenarios.file}: {error.strerror or error}."
-        ) from error
+        raise ScenarioError(f"Cannot read the scenarios file {file}: {error.strerror or error}.") from error
 
 
 def base_revision(base_model: str) -> str:
@@ -139,22 +142,21 @@ def base_revision(base_model: str) -> str:
 
 
 async def prepare_scenarios(
-    run: RunDirectory, config: RunConfig, server: ToolServer, params: ServerParams, sessions: Sessions
+    run: RunDirectory,
+    config: RunConfig,
+    server: ToolServer,
+    params: ServerParams,
+    sessions: Sessions,
+    plugins: Plugins,
 ) -> tuple[list[McpScenario], list[McpScenario]]:
-    """Train and val scenarios: those of a run that has begun, else from the user's file, else made by exploring.
+    """Train and val scenarios: those of a run that has begun, else of a file, else made.
 
     Raises ScenarioError where there is not one of each, and where the user's were made for other tools.
     """
     train, val = run.scenarios("train"), run.scenarios("val")
     if run.identity() is not None and train is not None and val is not None:
         return train, val
-    if config.scenarios.file is not None:
-        every = read_scenario_file(config.scenarios.file, server, config.transport)
-        check_fit(every, server.name, (await sessions.get(params)).schemas)
-    else:
-        every = await explore(sessions, server=server, params=params, recipe=Recipe.of(config.scenarios, config.seed))
-    train, val = divide(every, config)
-    return train, val
+    return divide(await run_scenarios(config, server, params, sessions, plugins), config)
 
 
 def divide(scenarios: Sequence[McpScenario], config: RunConfig) -> tuple[list[McpScenario], list[McpScenario]]:

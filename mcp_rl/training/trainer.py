@@ -6,17 +6,16 @@ anything but the seed, the weights and what the checkpoint keeps, so a run that 
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
 
-from mcp_rl.backends.local import LocalBackend
 from mcp_rl.config import RunConfig
 from mcp_rl.evaluate import EvaluationResult, evaluate
 from mcp_rl.gather import GroupPlan, gather_groups
 from mcp_rl.learning.canaries import check_prompts
-from mcp_rl.model import TrainableModel, group_metrics
+from mcp_rl.model import Backend, TrainableModel, group_metrics
 from mcp_rl.player import Player
 from mcp_rl.plugins.manager import Plugins
 from mcp_rl.rewards.agreement import agreement_metrics
@@ -25,6 +24,7 @@ from mcp_rl.rollout import derive_seed
 from mcp_rl.run_directory import RunDirectory, RunState, StepProgress
 from mcp_rl.scenario import McpScenario
 from mcp_rl.tracking.progress import Progress, RolloutBar
+from mcp_rl.tracking.trackers import Trackers
 from mcp_rl.training.curriculum import Curriculum
 from mcp_rl.training.difficulty import DIFFICULTY, measured_difficulty
 from mcp_rl.trajectory import StopReason, Trajectory, TrajectoryGroup
@@ -50,12 +50,13 @@ class Trainer:
     state: RunState
     plugins: Plugins
     model: TrainableModel[None]
-    backend: LocalBackend
+    backend: Backend
     player: Player
     scoring: Scoring
     train: Sequence[McpScenario]
     val: Sequence[McpScenario]
     progress: Progress
+    trackers: Trackers = field(default_factory=Trackers)
 
     def __post_init__(self) -> None:
         self.step = self.state.step
@@ -103,7 +104,7 @@ class Trainer:
 
     async def rescue(self) -> None:
         """When a run is interrupted: keep the last step, unless the weights have gone on without the books."""
-        if self.backend.learner.step == self.step:
+        if self.backend.step == self.step:
             with anyio.CancelScope(shield=True):
                 await self.save()
 
@@ -135,6 +136,7 @@ class Trainer:
             self.run.save_trajectories("train", result.step, groups)
             self.run.append_history({"step": result.step, "split": "train", **self._metrics})
             self.step = result.step
+        self.trackers.log("train", self.step, self._metrics)
         self._notify("step_finished", step=self.step, metrics=dict(self._metrics))
         shown = {name: self._metrics[key] for key, name in _SHOWN.items() if key in self._metrics}
         self.progress.step_done(self.step, shown, seconds=self._metrics["step_seconds"])
@@ -220,7 +222,9 @@ class Trainer:
             else {}
         )
         judged = {**self.scoring.take_metrics(), **compared}
-        self.run.append_history({"step": step, "split": "val", **_means(groups), **_flat_measures(result), **judged})
+        metrics = {**_means(groups), **_flat_measures(result), **judged}
+        self.run.append_history({"step": step, "split": "val", **metrics})
+        self.trackers.log("val", step, metrics)
         self.progress.say(f"{title}: {_sentence(result)}")
         if compared.get("judge_compared"):
             self.progress.say(_comparison(compared))

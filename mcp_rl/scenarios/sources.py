@@ -1,0 +1,72 @@
+"""Where scenarios come from: a file of the user's, a source that the user names, what the server's plugin brings, and
+where there is none of these, exploring the server."""
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+from mcp_rl.config import RunConfig
+from mcp_rl.errors import McpRlError, ScenarioError
+from mcp_rl.plugins.manager import Plugins, place
+from mcp_rl.plugins.server import ToolServer
+from mcp_rl.scenario import McpScenario, ServerParams, distinct
+from mcp_rl.scenarios.builtin import EXPLORE
+from mcp_rl.scenarios.fit import check_fit
+from mcp_rl.scenarios.foreign import read_scenario_file
+from mcp_rl.scenarios.recipe import Recipe
+from mcp_rl.toolserver.launch import expand
+from mcp_rl.toolserver.pool import Sessions
+
+
+def scenario_file(config: RunConfig, server: ToolServer) -> Path | None:
+    """The file that a run's scenarios are in; None where they are to be made."""
+    if config.scenarios.file is not None or config.scenarios.source is not None or server.scenarios is None:
+        return config.scenarios.file
+    return Path(expand(str(server.scenarios)))
+
+
+async def run_scenarios(
+    config: RunConfig, server: ToolServer, params: ServerParams, sessions: Sessions, plugins: Plugins
+) -> list[McpScenario]:
+    """All scenarios of a run, as its settings say, each fit for the tools that the server lists.
+
+    Raises ScenarioError for scenarios that cannot be used, PluginError for a source that nobody offers, ServerFault
+    where the server is lost.
+    """
+    if (file := scenario_file(config, server)) is not None:
+        every = read_scenario_file(file, server, config.transport)
+        check_fit(every, server.name, (await sessions.get(params)).schemas)
+        return every
+    name = config.scenarios.source or EXPLORE
+    recipe = Recipe.of(config.scenarios, config.seed)
+    return await made_scenarios(name, plugins, sessions, server=server, params=params, recipe=recipe)
+
+
+async def made_scenarios(
+    name: str, plugins: Plugins, sessions: Sessions, *, server: ToolServer, params: ServerParams, recipe: Recipe
+) -> list[McpScenario]:
+    """What the source of that name makes. Raises as `run_scenarios` does."""
+    source = plugins.scenario_sources.pick(name, plugins.problems)
+    who = f"The scenario source {name!r}"
+    try:
+        made: Any = source(sessions, server=server, params=params, recipe=recipe)
+        if inspect.isawaitable(made):
+            made = await made
+        made = list(made)
+    except McpRlError:
+        raise
+    except Exception as error:
+        where = place(error, plugins.scenario_sources.origins[name])
+        raise ScenarioError(f"{who} ({where}) failed: {type(error).__name__}: {error}.") from error
+    scenarios = _checked(made, who)
+    check_fit(scenarios, server.name, (await sessions.get(params)).schemas)
+    return scenarios
+
+
+def _checked(made: list[Any], who: str) -> list[McpScenario]:
+    for scenario in made:
+        if not isinstance(scenario, McpScenario):
+            raise ScenarioError(f"{who} gave {scenario!r:.80}, where scenarios are needed.")
+    if not made:
+        raise ScenarioError(f"{who} made no scenario.")
+    return distinct(Path(who), enumerate(made, 1), unit="scenario")
