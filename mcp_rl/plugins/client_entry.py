@@ -154,8 +154,9 @@ def _params(entry: _Entry, name: str, whose: str) -> ServerParams:
         return _process(entry, name, whose)
     if not entry.url:
         raise ConfigError(f"{whose} is of type {entry.type!r} and has no url.")
-    url = url_without_secrets(referring(entry.url, "{env:%s}", whose=whose), entry=name)
+    url = referring(entry.url, "{env:%s}", whose=whose)
     check_url(filled_in(url), said=f"{whose}: its url {entry.url!r}")
+    url = url_without_secrets(url, entry=name)
     headers = _values(entry.headers, name, whose)
     if kind == "sse" or (not kind and looks_like_sse(filled_in(url))):
         return SseServer(url=url, headers=headers)

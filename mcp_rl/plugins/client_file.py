@@ -37,7 +37,9 @@ class ClientFile:
     def server(self, name: str) -> ToolServer:
         """The server of an entry. Raises ConfigError, one sentence that names the file, the entry and the key."""
         fields = self.entries[name]
-        return server_of(name, _bundled(fields) if _is_bundled(self.path) else fields, origin=str(self.path))
+        if _is_bundled(self.path):
+            return server_of(name, _bundled(fields), origin=f"bundled {self.path.name}")
+        return server_of(name, fields, origin=str(self.path))
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ def client_files(chosen: Path | None = None) -> ClientFiles:
     Raises ConfigError where the chosen one cannot be read or holds no servers.
     """
     if chosen is not None:
-        file = read_client_file(chosen)
+        file = read_client_file(chosen.expanduser())
         if file is None:
             raise ConfigError(f'The file {chosen} lists no servers: it has no "mcpServers" (or "servers") object.')
         return ClientFiles((file,))
