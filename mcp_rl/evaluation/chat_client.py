@@ -1,10 +1,11 @@
 """Asks a chat model for one turn: directly, where its server speaks OpenAI's protocol, else through LiteLLM.
 
 LiteLLM knows every provider and takes 4 ms of the processor for each request; the OpenAI client takes 0.7, with one
-pool of connections for all episodes. What is sent and what comes of it are the same. A model whose parameters LiteLLM
-would rename or drop, and one that it asks through another endpoint, goes through LiteLLM.
+pool of connections for all episodes. A model whose sampling parameters LiteLLM would rename or drop, and one that it
+asks through another endpoint, goes through LiteLLM, so that both ways send the same.
 """
 
+import copy
 import json
 import math
 import os
@@ -78,13 +79,11 @@ class ChatClient(Protocol):
 async def chat_client(name: str, base_url: str | None, deadline: float) -> ChatClient:
     """The faster client of those that can ask this model. `deadline`, in seconds, is for one request."""
     litellm = await to_thread.run_sync(import_litellm)
-    through = LiteLLM(litellm, name, base_url, deadline)
-    if base_url is None:
-        return through
-    model, provider, key, url = litellm.get_llm_provider(name, api_base=base_url)
-    if provider not in _DIRECT or _changed(litellm, model, provider):
-        return through
-    return OpenAIServer(litellm, name, model, url or base_url, key, through)
+    if base_url is not None:
+        model, provider, key, url = litellm.get_llm_provider(name, api_base=base_url)
+        if provider in _DIRECT and not _changed(litellm, model, provider):
+            return OpenAIServer(litellm, name, model, url or base_url, key)
+    return LiteLLM(litellm, name, base_url, deadline)
 
 
 def _changed(litellm: Any, model: str, provider: str) -> bool:
@@ -112,7 +111,7 @@ class LiteLLM:
             response = await self._litellm.acompletion(
                 model=self._name,
                 messages=list(messages),
-                tools=list(tools) or None,
+                tools=copy.deepcopy(list(tools)) or None,  # for some providers it takes keywords out of them in place
                 base_url=self._base_url,
                 # A server of one's own often wants no key, and the client refuses to start without one.
                 api_key="none" if self._base_url and not os.environ.get("OPENAI_API_KEY") else None,
@@ -153,13 +152,12 @@ class LiteLLM:
 class OpenAIServer:
     """A model behind a server that speaks OpenAI's protocol, on one `AsyncOpenAI` client for all episodes."""
 
-    def __init__(self, litellm: Any, name: str, model: str, url: str, key: str | None, through: LiteLLM) -> None:
+    def __init__(self, litellm: Any, name: str, model: str, url: str, key: str | None) -> None:
         import openai
 
         self._openai, self._litellm, self._name, self._model = openai, litellm, name, model
         self._priced = bool(_about(litellm, name))
-        self._through, self._particular = through, False
-        # HTTPX2's pool finds a free connection among 64 ten times as fast as the one that the client has by itself. The
+        # With 64 requests in flight, HTTPX2's pool of connections costs half of what the client's own one does. The
         # caller has a deadline of its own, so none is kept for each read and write.
         self._client = openai.AsyncOpenAI(
             base_url=url,
@@ -171,17 +169,12 @@ class OpenAIServer:
         )
 
     async def ask(self, messages: Messages, tools: Tools, sampling: Mapping[str, Any]) -> Reply:
-        if self._particular:
-            return await self._through.ask(messages, tools, sampling)
         body = {"model": self._model, "messages": messages, **({"tools": tools} if tools else {}), **sampling}
         try:
             # Sent as it is: the client's own method would look for files to encode in every part of it.
             response: Any = await self._client.post(
                 "/chat/completions", content=_encoded(body), cast_to=httpx2.Response
             )
-        except self._openai.UnprocessableEntityError:
-            self._particular = True  # LiteLLM reads from the answer which parameters to leave out
-            return await self._through.ask(messages, tools, sampling)
         except self._openai.APIStatusError as error:
             raise self._refused(error) from error
         except self._openai.APIError as error:
@@ -200,13 +193,12 @@ class OpenAIServer:
         if not isinstance(completion, dict) or not isinstance(completion.get("choices"), list):
             raise RequestError(f"the reply is no chat completion: {str(completion)[:200]}", passing=True)
         choice = completion["choices"][0] if completion["choices"] else {}
-        message = choice.get("message") if isinstance(choice, dict) else None
-        if message is not None and not _is_message(message):
-            raise RequestError(f"the reply holds no message: {str(message)[:200]}", passing=True)
+        if not isinstance(choice, dict) or not _is_message(choice.get("message") or {}):
+            raise RequestError(f"the reply holds no message: {str(choice)[:200]}", passing=True)
         usage = completion.get("usage")
         usage = usage if isinstance(usage, dict) else {}
         return Reply(
-            {key: value for key, value in (message or {}).items() if value is not None},
+            {key: value for key, value in (choice.get("message") or {}).items() if value is not None},
             choice.get("finish_reason") == "length",
             _count(usage.get("prompt_tokens")),
             _count(usage.get("completion_tokens")),

@@ -3,13 +3,19 @@
 import json
 import time
 from collections.abc import AsyncIterator
+from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import pytest
 import pytest_asyncio
+from anyio import create_task_group
+from starlette.responses import Response
 
 from mcp_rl.errors import ConfigError
+from mcp_rl.evaluation.chat_client import LiteLLM, OpenAIServer, chat_client
 from mcp_rl.evaluation.chat_model import ChatModel, ChatSetting
+from mcp_rl.language_model import import_litellm
 from mcp_rl.rollout import Limits, play
 from mcp_rl.scenario import McpScenario, StdioServer
 from mcp_rl.toolserver.pool import Session, Sessions
@@ -34,7 +40,11 @@ async def played(
 ) -> tuple[Trajectory, ChatServer]:
     with serve(says) as server:
         model = ChatModel(name, server.url, backoff=0.01, **fields)
-        return await play(ChatSetting(model, calculator), TASK, seed=2**40 + 5, temperature=0.7, limits=limits), server
+        try:
+            setting = ChatSetting(model, calculator)
+            return await play(setting, TASK, seed=2**40 + 5, temperature=0.7, limits=limits), server
+        finally:
+            await model.aclose()
 
 
 def multiplies(body: dict[str, Any], number: int) -> dict[str, Any]:
@@ -179,3 +189,108 @@ async def test_a_server_of_ones_own_needs_no_key(calculator: Session, monkeypatc
         await ChatModel("openai/mine", server.url).check(calculator.schemas.openai)
         with pytest.raises(ConfigError, match="cannot be used"):
             await ChatModel("openai/mine", "http://127.0.0.1:9/v1").check([])
+
+
+async def test_it_is_asked_on_one_client_and_not_through_litellm(calculator: Session) -> None:
+    with serve(multiplies) as server:
+        model = ChatModel("openai/mine", server.url)
+        async with create_task_group() as tasks:
+            for seed in range(4):
+                tasks.start_soon(partial(play, ChatSetting(model, calculator), TASK, seed=seed))
+        assert isinstance(model._client, OpenAIServer)
+        await model.aclose()
+        assert model._client is None
+    assert {request["model"] for request in server.requests} == {"mine"}
+
+
+@pytest.mark.parametrize("name", ["openai/gpt-5-mini", "openai/o1-pro", "groq/llama-3.3-70b-versatile"])
+async def test_a_model_that_takes_other_requests_goes_through_litellm(name: str) -> None:
+    assert isinstance(await chat_client(name, "http://127.0.0.1:9/v1", 1.0), LiteLLM)
+
+
+@pytest.mark.parametrize(("name", "key"), [("openai/mine", "sk-mine"), ("hosted_vllm/org/mine", "key-of-vllm")])
+async def test_each_provider_has_its_own_key(name: str, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-mine")
+    monkeypatch.setenv("HOSTED_VLLM_API_KEY", "key-of-vllm")
+    with serve(lambda body, number: {"content": "ready"}) as server:
+        model = ChatModel(name, server.url)
+        await model.check([])
+        await model.aclose()
+    assert server.keys == [f"Bearer {key}"] and "tools" not in server.requests[0]
+    assert server.requests[0]["model"] == name.partition("/")[2]
+
+
+async def test_both_ways_send_the_same_and_leave_the_tools_alone(calculator: Session) -> None:
+    closed = {"type": "object", "properties": {"a": {"type": "number"}}, "additionalProperties": False}
+    tools = [{"type": "function", "function": {"name": "double", "description": "Twice a.", "parameters": closed}}]
+    given = deepcopy(tools)
+    messages = [{"role": "user", "content": "What is twice 3?"}]
+    sampling = {"temperature": 0.7, "max_tokens": 5, "seed": 1}
+    with serve(lambda body, number: call("double", {"a": 3})) as server:
+        direct = await chat_client("openai/mine", server.url, 5.0)
+        through = LiteLLM(import_litellm(), "openai/mine", server.url, 5.0)
+        replies = [await client.ask(messages, tools, sampling) for client in (direct, through)]
+        await LiteLLM(import_litellm(), "hosted_vllm/mine", server.url, 5.0).ask(messages, tools, sampling)
+        await direct.aclose()
+    assert server.requests[0] == server.requests[1]
+    assert [reply.message["tool_calls"][0]["function"]["name"] for reply in replies] == ["double", "double"]
+    assert replies[0].prompt_tokens == replies[1].prompt_tokens == 1000
+    assert tools == given
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"<html>gateway</html>", "no JSON"),
+        (b"[" * 200_000, "no JSON"),
+        (b"[1]", "no chat completion"),
+        (b'{"error": {"message": "out of memory"}}', "out of memory"),
+        (b'{"choices": [{"message": "hello"}]}', "no message"),
+        (b'{"choices": [{"message": {"tool_calls": [{"function": "add"}]}}]}', "no message"),
+        (b'{"choices": [{"message": {"tool_calls": 3}}]}', "no message"),
+        (b'{"choices": [3]}', "no message"),
+    ],
+)
+async def test_a_reply_that_is_no_turn_is_asked_for_again_and_then_a_fault(
+    calculator: Session, body: bytes, words: str
+) -> None:
+    reply = Response(body, 200, {"content-type": "application/json"})
+    trajectory, server = await played(calculator, lambda request, number: reply, name="openai/mine", retries=1)
+    assert trajectory.stop_reason is StopReason.FAULT and words in (trajectory.fault or "")
+    assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize("choices", ["[]", '[{"message": null}]', '[{"message": {"content": null}}]'])
+async def test_a_turn_of_nothing_is_an_empty_answer(calculator: Session, choices: str) -> None:
+    reply = Response(f'{{"choices": {choices}, "usage": {{"prompt_tokens": "many"}}}}', 200)
+    trajectory, _ = await played(calculator, lambda request, number: reply, name="openai/mine")
+    assert (trajectory.stop_reason, trajectory.final_answer) == (StopReason.ANSWERED, "")
+
+
+async def test_half_a_character_in_a_turn_is_sent_back_as_it_came(calculator: Session) -> None:
+    def says(body: dict[str, Any], number: int) -> Any:
+        if number:
+            return {"content": "done"}
+        said = {"role": "assistant", "content": "\ud83d", **call("add", {"a": 1, "b": 1})}
+        return Response(json.dumps({"choices": [{"message": said, "finish_reason": "tool_calls"}]}), 200)
+
+    trajectory, server = await played(calculator, says, name="openai/mine")
+    assert trajectory.final_answer == "done"
+    assert server.requests[1]["messages"][1]["content"] == "\ud83d"
+
+
+async def test_a_server_that_goes_away_is_a_fault_with_its_address(calculator: Session) -> None:
+    with serve(multiplies) as server:
+        url = server.url
+    setting = ChatSetting(ChatModel("openai/mine", url, retries=1, backoff=0.01), calculator)
+    trajectory = await play(setting, TASK, seed=1)
+    assert trajectory.stop_reason is StopReason.FAULT
+    assert url in (trajectory.fault or "") and "onnection" in (trajectory.fault or "")
+
+
+async def test_what_the_server_asks_to_wait_for_is_waited_for(calculator: Session) -> None:
+    def says(body: dict[str, Any], number: int) -> Any:
+        return multiplies(body, number) if number else failure(503, "loading", **{"retry-after": "0.3"})
+
+    trajectory, _ = await played(calculator, says, name="openai/mine")
+    assert trajectory.final_answer == "42" and trajectory.seconds >= 0.3
