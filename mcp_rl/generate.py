@@ -10,16 +10,18 @@ from typing import Any
 from mcp_rl.durable import write_atomically
 from mcp_rl.errors import ConfigError, ScenarioError
 from mcp_rl.language_model import LanguageModel, check_language_model
+from mcp_rl.plugins.manager import Plugins, load_plugins
 from mcp_rl.plugins.server import ToolServer, nearest
 from mcp_rl.scenario import McpScenario, scenario_lines
 from mcp_rl.scenarios.answer import scenario_tools
 from mcp_rl.scenarios.author import author_scenarios
 from mcp_rl.scenarios.author_report import AuthorReport
+from mcp_rl.scenarios.builtin import EXPLORE
 from mcp_rl.scenarios.check import Finding, check
 from mcp_rl.scenarios.duplicates import distinct_tasks
-from mcp_rl.scenarios.explore import explore
 from mcp_rl.scenarios.foreign import read_scenario_file
 from mcp_rl.scenarios.recipe import Recipe
+from mcp_rl.scenarios.sources import made_scenarios
 from mcp_rl.scenarios.split import SplitBy, overlap, split
 from mcp_rl.scenarios.stage import MOST_CALLS
 from mcp_rl.toolserver.pool import Sessions
@@ -75,6 +77,8 @@ class Order:
     split_by: SplitBy = "calls"
     """What no two sides may have in common, beside requests."""
     author: AuthorOptions | None = None
+    source: str = EXPLORE
+    """What makes the scenarios: exploring the server, or what a plugin offers."""
 
     def __post_init__(self) -> None:
         if not (0 <= self.val < 1 and 0 <= self.test < 1 and self.val + self.test < 1):
@@ -110,19 +114,26 @@ class Generated:
         }
 
 
-async def generate(server: ToolServer, order: Order, *, transport: str | None = None) -> Generated:
-    """Start the server, explore it, let the author work where there is one, and stop the server again.
+async def generate(
+    server: ToolServer, order: Order, *, transport: str | None = None, plugins: Plugins | None = None
+) -> Generated:
+    """Start the server, make scenarios, let the author work where there is one, and stop the server again.
 
-    Raises ConfigError for an author that cannot work, ServerError where the server cannot be used, ScenarioError where
+    `plugins` offer the order's source; None: all that are installed. Raises ConfigError for an author that cannot work,
+    PluginError for a source that nobody offers, ServerError where the server cannot be used, ScenarioError where
     nothing can be made of it, LanguageModelError where the author never gave a usable reply.
     """
     started = time.monotonic()
+    plugins = plugins or load_plugins()
+    plugins.scenario_sources.pick(order.source, plugins.problems)
     model = order.author.language_model() if order.author else None
     params = server.params(transport)
     async with Sessions(server=server) as sessions:
         session = await sessions.get(params)
         _check_tools(order.held_out_tools, server, session.schemas)
-        scenarios = await explore(sessions, server=server, params=params, recipe=order.recipe)
+        scenarios = await made_scenarios(
+            order.source, plugins, sessions, server=server, params=params, recipe=order.recipe
+        )
         report = None
         if order.author and model:
             scenarios, report = await author_scenarios(
@@ -140,10 +151,12 @@ async def generate(server: ToolServer, order: Order, *, transport: str | None = 
     return Generated(_marked(distinct_tasks(scenarios), order), report, time.monotonic() - started)
 
 
-async def generate_file(server: ToolServer, out: Path, order: Order, *, transport: str | None = None) -> Generated:
+async def generate_file(
+    server: ToolServer, out: Path, order: Order, *, transport: str | None = None, plugins: Plugins | None = None
+) -> Generated:
     """Generate and write as JSON Lines, whole or not at all. Raises ScenarioError where the file cannot be written."""
     _check_place(out)
-    generated = await generate(server, order, transport=transport)
+    generated = await generate(server, order, transport=transport, plugins=plugins)
     try:
         write_atomically(out, scenario_lines(generated.scenarios).encode())
     except OSError as error:
