@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def limits_of(config: RolloutConfig) -> Limits:
-    """The limits that a run's settings put on each rollout."""
+    """The limits that a run's settings put on each rollout; those of its calls are the connection's."""
     return Limits(
         max_turns=config.max_turns,
         max_turn_tokens=config.max_turn_tokens,
@@ -26,7 +26,6 @@ def limits_of(config: RolloutConfig) -> Limits:
         max_tool_calls=config.max_tool_calls,
         max_result_tokens=config.max_result_tokens,
         seconds=config.deadline,
-        tool_deadline=config.tool_deadline,
     )
 
 
@@ -80,8 +79,6 @@ class SettingPlayer:
     async def _play(self, scenario: McpScenario, seed: int, temperature: float) -> Trajectory:
         params = self._params or scenario.server_params
         try:
-            if self._sessions.shared:
-                return await self._play_on(await self._sessions.get(params), scenario, seed, temperature)
             async with self._sessions.lease(params, scenario.initial_state) as lease:
                 trajectory = await self._play_on(lease.session, scenario, seed, temperature)
                 lease.spoilt = not trajectory.stop_reason.trainable

@@ -37,9 +37,10 @@ async def explore(sessions: Sessions, *, server: ToolServer, params: ServerParam
             wanted = recipe.solvable if not changing else round(_READING_SHARE * recipe.solvable)
             chains = await probe.run(recipe.solvable, recipe.lengths(wanted))
             errors = [] if probe.unfit else await probe.lasting_errors(2 * round(recipe.count * recipe.unsolvable))
+            lost = not session.connection.alive
         if not probe.unfit:
             break
-        if probe.fault and not session.connection.alive:
+        if probe.fault and lost:
             raise probe.fault
         # Whether a clock is caught out early or late is chance. Starting again without that tool is not.
         dropped |= probe.unfit

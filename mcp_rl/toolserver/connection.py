@@ -13,7 +13,7 @@ import json
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -24,7 +24,7 @@ from mcp import MCPError
 from mcp.types import CONNECTION_CLOSED, METHOD_NOT_FOUND, PARSE_ERROR
 
 from mcp_rl.errors import ServerError, ServerFault
-from mcp_rl.scenario import ServerParams, SseServer, StdioServer
+from mcp_rl.scenario import OneServer, SseServer, StdioServer
 from mcp_rl.toolserver.launch import ServerLog, exited, said, server_log
 from mcp_rl.toolserver.listing import Tool, list_tools
 from mcp_rl.toolserver.results import ToolResult, read_result
@@ -55,12 +55,14 @@ class Deadlines:
     call: float = 60.0
     """One tool call, with whatever it takes to open a lost session again."""
     close: float = 5.0
+    longest_call: float = 600.0
+    """A call whose server tells of progress, in all."""
 
 
 class Connection:
     """An open connection; made by `connect`."""
 
-    def __init__(self, params: ServerParams, deadlines: Deadlines, name: str, *, stateful: bool = False) -> None:
+    def __init__(self, params: OneServer, deadlines: Deadlines, name: str, *, stateful: bool = False) -> None:
         self.name = name
         self.tools: list[Tool] = []
         """In the order of the server's listing."""
@@ -99,6 +101,10 @@ class Connection:
             raise ServerFault(self._broken, delivered=False)
         call = _Call(tool_name, arguments, asyncio.get_running_loop().create_future())
         return await self._result(call, self._deadlines.call if deadline is None else deadline)
+
+    async def ping(self, deadline: float) -> bool:
+        """Whether the server still answers."""
+        return self.alive
 
     async def resources(self) -> list[dict[str, Any]]:
         """The resources that the server lists on its first page, as it describes them; none where it has none to list.
@@ -169,7 +175,7 @@ class Connection:
         except ServerError as error:
             self._refuse(error)
 
-    async def _session_life(self, params: ServerParams, log: ServerLog) -> BaseException | None:
+    async def _session_life(self, params: OneServer, log: ServerLog) -> BaseException | None:
         """One session, opened, used and closed; what ended it. Raises ServerError where the first cannot be opened."""
         steps = Steps(asdict(self._deadlines))
         problem: BaseException | None = None
@@ -266,9 +272,7 @@ class Connection:
                 call.fail(self._broken)
             self._waiting.clear()
 
-    def _unusable(
-        self, steps: Steps, problem: BaseException | None, params: ServerParams, log: ServerLog
-    ) -> ServerError:
+    def _unusable(self, steps: Steps, problem: BaseException | None, params: OneServer, log: ServerLog) -> ServerError:
         """The one sentence for a session that could not be opened."""
         cause = first_cause(problem)
         if isinstance(cause, ServerError):
@@ -292,12 +296,15 @@ class Connection:
 
 @asynccontextmanager
 async def connect(
-    params: ServerParams,
+    params: OneServer,
     *,
     deadlines: Deadlines | None = None,
     log_dir: Path | None = None,
     name: str = "server",
     stateful: bool = False,
+    tool_deadlines: Mapping[str, float] | None = None,
+    allow_schema_change: bool = False,
+    private: bool = False,
 ) -> AsyncIterator[Connection]:
     """Start the server where it is ours to start, connect, and list its tools; undo all of it afterwards.
 

@@ -1,34 +1,51 @@
 """Open connections by server: shared, taken in turns after a reset, or one for each episode.
 
 `get` opens a connection at first use, and again after one broke for good; `lease` gives an episode the state that the
-server's isolation promises it. A connection whose episode did not end cleanly is closed rather than used again.
+server's isolation promises it. A server that no longer comes up is tried again with growing pauses, and then left
+alone for a while.
 """
 
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+import asyncio
+import fnmatch
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from contextvars import ContextVar, Token
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
-from mcp_rl.errors import ServerError, ServerFault
-from mcp_rl.scenario import ServerParams, StdioServer
+from mcp_rl.config import Isolation, ToolsConfig
+from mcp_rl.errors import ConfigError, ScenarioError, ServerError, ServerFault
+from mcp_rl.plugins.server import BETWEEN, ToolServer, nearest
+from mcp_rl.scenario import OneServer, ServerGroup, ServerParams, StdioServer
 from mcp_rl.toolserver.connection import Connection, Deadlines, connect
+from mcp_rl.toolserver.group import Together, prefixed
+from mcp_rl.toolserver.isolation import implied_isolation
+from mcp_rl.toolserver.link import Link
+from mcp_rl.toolserver.listing import Tool
+from mcp_rl.toolserver.places import Places
 from mcp_rl.toolserver.schema import ToolSchemas
 
 if TYPE_CHECKING:
-    from mcp_rl.plugins.server import ToolServer
+    from mcp_rl.toolserver.cassette import Cassette
+
+_RESTARTS = 4
+"""Tries to start a server that has worked before, half a second, one and two apart."""
+_LEFT_ALONE = 5.0
+"""Seconds after these tries in which nobody tries again."""
 
 
 @dataclass(frozen=True)
 class Session:
-    """An open connection and what a model may call on it."""
+    """An open link and what a model may call on it."""
 
-    connection: Connection
+    connection: Link
     schemas: ToolSchemas
 
     @cached_property
@@ -55,35 +72,21 @@ class Lease:
     spoilt: bool = False
 
 
-@dataclass(eq=False)
-class _Place:
-    """Room for one connection that episodes take in turns."""
+@dataclass(frozen=True)
+class _Down:
+    """A server that did not come up again: what was said, and until when nobody tries."""
 
-    session: Session | None = None
-    closing: AbstractAsyncContextManager[Connection] | None = None
-
-
-@dataclass(eq=False)
-class _Pool:
-    """The places of one server. All of them are free at first, and nothing is open."""
-
-    count: int
-    places: list[_Place] = field(init=False)
-    free: list[_Place] = field(init=False)
-    room: anyio.Semaphore = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.places = [_Place() for _ in range(self.count)]
-        self.free = list(self.places)
-        self.room = anyio.Semaphore(self.count)
+    error: ServerError
+    until: float
 
 
 class Sessions:
     """`async with Sessions() as sessions: session = await sessions.get(params)`. All close with the context, also those
     that an episode still has: its next call is a fault, and nothing is opened any more.
 
-    Inside the context they are the sessions that `sessions_in_use` gives. `server` says how episodes are kept apart;
-    without one they share everything.
+    Inside the context they are the sessions that `sessions_in_use` gives. `server` says how episodes are kept apart and
+    how long its steps may take; where nobody declared an isolation, the listing decides. `tools` are the user's
+    settings, which win. With a `cassette`, every call is recorded, or answered with no server at all.
     """
 
     def __init__(
@@ -92,26 +95,32 @@ class Sessions:
         deadlines: Deadlines | None = None,
         log_dir: Path | None = None,
         name: str = "server",
-        server: "ToolServer | None" = None,
+        server: ToolServer | None = None,
+        tools: ToolsConfig | None = None,
+        cassette: "Cassette | None" = None,
     ) -> None:
-        self._deadlines = deadlines
         self._log_dir = log_dir
+        self._server = server
         self._name = server.name if server else name
-        self._isolation = (server.isolation if server else None) or "shared"
-        self._reset_tool = server.reset_tool if server else None
-        self._instances = server.instances if server else 1
+        self._tools = tools or ToolsConfig()
+        self._deadlines = replace(
+            deadlines or Deadlines(), longest_call=self._tools.longest_call, **(server.deadlines if server else {})
+        )
+        self._tool_deadlines = {**(server.tool_deadlines if server else {}), **self._tools.deadlines}
+        self._cassette = cassette
         self._open: dict[str, Session] = {}
-        self._pools: dict[str, _Pool] = {}
-        self._schemas: dict[str, Session] = {}
+        self._isolations: dict[str, Isolation] = {}
+        self._places: dict[str, Places] = {}
+        self._schemas: dict[str, tuple[list[Tool], ToolSchemas]] = {}
         self._locks: dict[str, anyio.Lock] = {}
+        self._worked: set[str] = set()
+        self._down: dict[str, _Down] = {}
+        self._members: dict[str, Sessions] = {}
+        self._is_member = False
         self._stack = AsyncExitStack()
+        self._reaper: asyncio.Task[None] | None = None
         self._before: Token[Sessions | None] | None = None
         self._closed = False
-
-    @property
-    def shared(self) -> bool:
-        """Whether all episodes use the session that `get` gives."""
-        return self._isolation == "shared"
 
     async def __aenter__(self) -> Self:
         self._before = _in_use.set(self)
@@ -124,10 +133,20 @@ class Sessions:
         if self._before is not None:
             with suppress(ValueError):  # left in another task than it was entered in
                 _in_use.reset(self._before)
+        await self._close()
+
+    async def _close(self) -> None:
         self._closed = True
         self._open.clear()
+        if self._reaper is not None:
+            self._reaper.cancel()
         try:
-            await self._close_pools()
+            async with anyio.create_task_group() as tasks:
+                for member in self._members.values():
+                    tasks.start_soon(member._close)
+                for places in self._places.values():
+                    tasks.start_soon(places.aclose)
+            self._places.clear()
         finally:
             await self._stack.aclose()
 
@@ -138,9 +157,12 @@ class Sessions:
     async def get(self, params: ServerParams) -> Session:
         """The open session of this server, a new one where there is none or the last one broke for good.
 
-        Raises ServerError where it cannot be opened.
+        Raises ServerError where it cannot be opened, ConfigError where the settings leave no tool of it.
         """
         key = repr(params)
+        if isinstance(params, ServerGroup):
+            members = {name: await self._member(name).get(below) for name, below in params.servers.items()}
+            return self._together(key, members)
         session = self._open.get(key)
         if session is not None and session.connection.alive:
             return session
@@ -148,106 +170,252 @@ class Sessions:
             session = self._open.get(key)
             if session is None or not session.connection.alive:
                 self._refuse_when_closed()
-                connection = await self._stack.enter_async_context(self._connecting(params))
+                link = await self._shared_link(params)
                 if self._closed:
                     await self._stack.aclose()
                 self._refuse_when_closed()
-                session = self._open[key] = self._session(key, connection)
+                session = self._open[key] = self._session(key, link)
             return session
+
+    async def isolation(self, params: ServerParams) -> Isolation:
+        """How episodes on this server are kept apart: as declared, else as the listing says; of several servers, the
+        strictest."""
+        if isinstance(params, ServerGroup):
+            found = {await self._member(name).isolation(below) for name, below in params.servers.items()}
+            return next((kind for kind in ("per-rollout", "reset") if kind in found), "shared")
+        if self._server is not None and self._server.isolation is not None:
+            return self._server.isolation
+        key = repr(params)
+        if key not in self._isolations:
+            session = await self.get(params)
+            offered = [tool for tool in session.connection.tools if tool.name in session.schemas.to_openai]
+            self._isolations[key] = implied_isolation(offered)
+        return self._isolations[key]
 
     @asynccontextmanager
     async def lease(self, params: ServerParams, initial_state: dict[str, Any] | None = None) -> AsyncIterator[Lease]:
         """A session for one episode, in the state that an episode begins in; waits while all are taken.
 
-        `initial_state` are the arguments of the reset tool. A server that died since the last episode is started anew.
-        Raises ServerError where no session can be opened, ServerFault where the reset fails.
+        `initial_state` are the arguments of the reset tool; of several servers, the arguments under each one's name. A
+        server that died since the last episode is started anew. Raises ServerError where no session can be opened,
+        ServerFault where the reset fails.
         """
-        if self.shared:
+        if isinstance(params, ServerGroup):
+            async with self._lease_together(params, initial_state or {}) as lease:
+                yield lease
+            return
+        isolation = await self.isolation(params)
+        if isolation == "shared":
             yield Lease(await self.get(params))
             return
-        pool = self._pools.setdefault(repr(params), _Pool(self._places(params)))
-        async with pool.room:
-            place = pool.free.pop()
-            lease: Lease | None = None
-            try:
-                lease = Lease(await self._ready(place, params, initial_state or {}))
-                yield lease
-            except BaseException:
-                if lease is not None:
-                    lease.spoilt = True
-                raise
-            finally:
-                try:
-                    if lease is None or lease.spoilt or self._closed or self._isolation == "per-rollout":
-                        with anyio.CancelScope(shield=True):
-                            await _close(place)
-                finally:
-                    pool.free.append(place)
-
-    async def _ready(self, place: _Place, params: ServerParams, state: dict[str, Any]) -> Session:
-        """An open session in the state that an episode begins in."""
-        used = place.session is not None
-        session = await self._opened(place, params)
-        try:
-            await self._reset(session, state)
-        except ServerFault:
-            if not used or session.connection.alive:
-                raise
-            session = await self._opened(place, params)
-            await self._reset(session, state)
-        return session
-
-    async def _reset(self, session: Session, state: dict[str, Any]) -> None:
-        if self._reset_tool is None:
+        if self._cassette is not None and self._cassette.replays:
+            link = self._cassette.player(self._name, stateful=True)
+            await self._reset(link, initial_state or {})
+            yield Lease(self._session(repr(params), link))
             return
-        result = await session.connection.call(self._reset_tool, state)
-        if result.is_error:
-            raise ServerFault(
-                f"The server {self._name} could not be reset: its tool {self._reset_tool} says {result.text[:200]!r}."
+
+        async def prepare(connection: Connection) -> Session:
+            link = self._recorded(connection, stateful=True)
+            await self._reset(link, initial_state or {})
+            return self._session(repr(params), link)
+
+        async with self._places_of(params, isolation).take(prepare) as (place, session):
+            lease = Lease(session)
+            try:
+                yield lease
+            finally:
+                place.spoilt = place.spoilt or lease.spoilt
+
+    async def _reset(self, link: Link, state: dict[str, Any]) -> None:
+        server = self._server
+        if server is None or server.isolation != "reset":
+            return
+        if server.reset_tool is not None:
+            result = await link.call(server.reset_tool, state)
+            if result.is_error:
+                raise self._not_reset(f"its tool {server.reset_tool} says {result.text[:200]!r}")
+        if server.reset is not None:
+            try:
+                await server.reset(link, state)
+            except ServerFault:
+                raise
+            except Exception as error:
+                raise self._not_reset(f"{type(error).__name__}: {error}") from error
+
+    def _not_reset(self, why: str) -> ServerFault:
+        return ServerFault(f"The server {self._name} could not be reset: {why}.")
+
+    def _places_of(self, params: OneServer, isolation: Isolation) -> Places:
+        key = repr(params)
+        if key not in self._places:
+            self._refuse_when_closed()
+            ours = isinstance(params, StdioServer) or params.launch is not None
+            instances = self._server.instances if self._server else self._tools.max_servers or 4
+            once = isolation == "per-rollout"
+            self._places[key] = Places(
+                instances if ours or once else 1,
+                lambda: self._connecting(params, stateful=True, private=once),
+                once=once,
+                whose=self._name,
             )
+            if self._reaper is None:
+                self._reaper = asyncio.create_task(self._close_idle(), name=f"reaper of {self._name}")
+        return self._places[key]
 
-    def _places(self, params: ServerParams) -> int:
-        """How many connections with a state of their own there can be."""
-        ours = isinstance(params, StdioServer) or params.launch is not None
-        return self._instances if ours or self._isolation == "per-rollout" else 1
+    async def _close_idle(self) -> None:
+        while True:
+            await asyncio.sleep(min(self._tools.idle_seconds / 2, 30.0))
+            for places in self._places.values():
+                await places.close_idle(self._tools.idle_seconds)
 
-    async def _opened(self, place: _Place, params: ServerParams) -> Session:
-        if place.session is not None and place.session.connection.alive:
-            return place.session
-        await _close(place)
-        self._refuse_when_closed()
-        opening = self._connecting(params)
-        connection = await opening.__aenter__()
-        place.closing = opening
-        self._refuse_when_closed()
-        place.session = self._session(repr(params), connection)
-        return place.session
+    async def _shared_link(self, params: OneServer) -> Link:
+        if self._cassette is not None and self._cassette.replays:
+            return self._cassette.player(self._name, stateful=False)
+        declared = self._server.isolation if self._server else None
+        stateful = declared in ("reset", "per-rollout")
+        connection = await self._stack.enter_async_context(self._connecting(params, stateful=stateful))
+        return self._recorded(connection, stateful=False)
 
-    async def _close_pools(self) -> None:
-        places = [place for pool in self._pools.values() for place in pool.places]
-        self._pools.clear()
-        async with anyio.create_task_group() as tasks:
-            for place in places:
-                tasks.start_soon(_close, place)
-
-    def _connecting(self, params: ServerParams) -> AbstractAsyncContextManager[Connection]:
-        return connect(
-            params, deadlines=self._deadlines, log_dir=self._log_dir, name=self._name, stateful=not self.shared
+    def _recorded(self, connection: Connection, *, stateful: bool) -> Link:
+        return (
+            connection if self._cassette is None else self._cassette.record(connection, self._name, stateful=stateful)
         )
 
-    def _session(self, key: str, connection: Connection) -> Session:
+    @asynccontextmanager
+    async def _connecting(
+        self, params: OneServer, *, stateful: bool, private: bool = False
+    ) -> AsyncIterator[Connection]:
+        """A new connection, with patience for a server that has worked before."""
+        key = repr(params)
+        down = self._down.get(key)
+        if down is not None and time.monotonic() < down.until:
+            raise down.error
+        retrying = AsyncRetrying(
+            stop=stop_after_attempt(_RESTARTS if key in self._worked else 1),
+            wait=wait_exponential(multiplier=0.5, max=4),
+            retry=retry_if_exception_type(ServerError),
+            reraise=True,
+        )
+        async with AsyncExitStack() as stack:
+            try:
+                connection: Connection = await retrying(self._connect, stack, params, stateful, private)
+            except ServerError as error:
+                if key in self._worked:
+                    self._down[key] = _Down(error, time.monotonic() + _LEFT_ALONE)
+                raise
+            self._worked.add(key)
+            yield connection
+
+    async def _connect(self, stack: AsyncExitStack, params: OneServer, stateful: bool, private: bool) -> Connection:
+        self._refuse_when_closed()
+        return await stack.enter_async_context(
+            connect(
+                params,
+                deadlines=self._deadlines,
+                log_dir=self._log_dir,
+                name=self._name,
+                stateful=stateful,
+                tool_deadlines=self._tool_deadlines,
+                allow_schema_change=self._tools.allow_schema_change,
+                private=private,
+            )
+        )
+
+    # -- what a model gets to see
+
+    def _session(self, key: str, link: Link) -> Session:
         """A session whose schemas are the same object as long as the server lists the same tools."""
         known = self._schemas.get(key)
-        if known is None or known.connection.tools != connection.tools:
-            offered = [tool for tool in connection.tools if tool.name != self._reset_tool]
-            known = self._schemas[key] = Session(connection, ToolSchemas(offered))
-        return Session(connection, known.schemas)
+        if known is None or known[0] != link.tools:
+            known = self._schemas[key] = (list(link.tools), self._offered(link.tools))
+        return Session(link, known[1])
+
+    def _offered(self, tools: list[Tool]) -> ToolSchemas:
+        """Raises ConfigError where the settings name no tool, or leave none."""
+        hidden = self._server.reset_tool if self._server else None
+        schemas = ToolSchemas(tool for tool in tools if tool.name != hidden and self._chosen(tool.name))
+        if not self._is_member:
+            self._check_choice([tool.name for tool in tools], schemas)
+        return schemas
+
+    def _chosen(self, name: str) -> bool:
+        names = [name, f"{self._name}{BETWEEN}{name}", name.rpartition(BETWEEN)[2]]
+        included = not self._tools.include or _any_match(names, self._tools.include)
+        return included and not _any_match(names, self._tools.exclude)
+
+    def _check_choice(self, listed: list[str], schemas: ToolSchemas) -> None:
+        names = [*listed, *(name.rpartition(BETWEEN)[2] for name in listed)]
+        for key, patterns in (("include", self._tools.include), ("exclude", self._tools.exclude)):
+            for pattern in patterns:
+                if not _any_match([*names, *(f"{self._name}{BETWEEN}{name}" for name in listed)], [pattern]):
+                    raise ConfigError(
+                        f"tools.{key} names {pattern!r}, and the server {self._name} has no such tool; "
+                        f"{nearest(pattern, listed)}"
+                    )
+        if not schemas.openai:
+            raise ConfigError(f"tools.include and tools.exclude leave no tool of the server {self._name}.")
+
+    # -- several servers together
+
+    def _member(self, name: str) -> "Sessions":
+        if name not in self._members:
+            self._refuse_when_closed()
+            servers = {server.name: server for server in self._server.members} if self._server else {}
+            member = self._members[name] = Sessions(
+                deadlines=self._deadlines,
+                log_dir=self._log_dir,
+                name=name,
+                server=servers.get(name),
+                tools=self._tools,
+                cassette=self._cassette,
+            )
+            member._is_member = True
+        return self._members[name]
+
+    def _together(self, key: str, members: Mapping[str, Session]) -> Session:
+        tools = [
+            prefixed(name, tool)
+            for name, session in members.items()
+            for tool in session.connection.tools
+            if tool.name in session.schemas.to_openai
+        ]
+        link = Together({name: session.connection for name, session in members.items()})
+        known = self._schemas.get(key)
+        if known is None or known[0] != tools:
+            schemas = ToolSchemas(tools)
+            self._check_choice([tool.name for tool in link.tools], schemas)
+            known = self._schemas[key] = (tools, schemas)
+        return Session(link, known[1])
+
+    @asynccontextmanager
+    async def _lease_together(self, params: ServerGroup, state: dict[str, Any]) -> AsyncIterator[Lease]:
+        """A lease of each server, taken in the order of their names, so that no two episodes wait for each other."""
+        _check_states(state, params)
+        async with AsyncExitStack() as stack:
+            leases = {
+                name: await stack.enter_async_context(self._member(name).lease(below, state.get(name)))
+                for name, below in sorted(params.servers.items())
+            }
+            ordered = {name: leases[name].session for name in params.servers}
+            lease = Lease(self._together(repr(params), ordered))
+            try:
+                yield lease
+            finally:
+                for below in leases.values():
+                    below.spoilt = below.spoilt or lease.spoilt
 
 
-async def _close(place: _Place) -> None:
-    closing, place.closing, place.session = place.closing, None, None
-    if closing is not None:
-        await closing.__aexit__(None, None, None)
+def _check_states(state: dict[str, Any], params: ServerGroup) -> None:
+    for name, below in state.items():
+        if name not in params.servers or not isinstance(below, dict):
+            raise ScenarioError(
+                f"The initial_state of several servers holds an object under each one's name "
+                f"({', '.join(params.servers)}); it has {name!r}."
+            )
+
+
+def _any_match(names: list[str], patterns: Iterable[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
 
 _in_use: ContextVar[Sessions | None] = ContextVar("sessions in use", default=None)

@@ -15,7 +15,7 @@ from mcp.client.sse import sse_client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
-from mcp_rl.scenario import ServerParams, SseServer, StdioServer, StreamableHttpServer
+from mcp_rl.scenario import OneServer, SseServer, StdioServer, StreamableHttpServer
 from mcp_rl.toolserver.launch import ServerLog, command_line, expand_variables, launched, minimal_environment
 
 # What goes wrong on a connection is told by our own errors; without a handler of its own, the SDK's tracebacks would
@@ -40,8 +40,8 @@ carried: ContextVar[Delivery | None] = ContextVar("carried", default=None)
 
 @asynccontextmanager
 async def reachable(
-    params: ServerParams, *, whose: str, log: ServerLog, deadline: float
-) -> AsyncIterator[tuple[ServerParams, Process | None]]:
+    params: OneServer, *, whose: str, log: ServerLog, deadline: float
+) -> AsyncIterator[tuple[OneServer, Process | None]]:
     """Start the process of a network server where it is ours to start; yields where to connect."""
     if isinstance(params, StdioServer) or params.launch is None:
         yield params, None
@@ -51,7 +51,7 @@ async def reachable(
 
 
 @asynccontextmanager
-async def open_streams(params: ServerParams, *, whose: str, log: ServerLog, deadline: float) -> AsyncIterator[Streams]:
+async def open_streams(params: OneServer, *, whose: str, log: ServerLog, deadline: float) -> AsyncIterator[Streams]:
     """Open the transport. `deadline`, in seconds, is for connecting; all else has the caller's."""
     match params:
         case StdioServer():

@@ -1,0 +1,27 @@
+"""How episodes are kept apart where nobody declared it: by what the tools' annotations say."""
+
+from collections.abc import Iterable
+
+from mcp_rl.config import Isolation
+from mcp_rl.toolserver.listing import Tool
+
+
+def changing_tools(tools: Iterable[Tool]) -> list[str]:
+    """Names of the tools that are annotated as destructive or as not read-only.
+
+    A tool without these annotations is not among them, though a client may assume the worst of it (MCP specification
+    2025-11-25, ToolAnnotations): most servers annotate nothing, and most of those only look things up.
+    """
+    return [tool.name for tool in tools if _changes(tool)]
+
+
+def implied_isolation(tools: Iterable[Tool]) -> Isolation:
+    """ "per-rollout" where any tool is annotated as changing something, else "shared"."""
+    return "per-rollout" if changing_tools(tools) else "shared"
+
+
+def _changes(tool: Tool) -> bool:
+    hints = tool.annotations
+    if hints.get("readOnlyHint") is True:
+        return False
+    return hints.get("readOnlyHint") is False or hints.get("destructiveHint") is True
