@@ -40,10 +40,10 @@ def list_servers(
             raise typer.BadParameter(f"it comes after the word {context.invoked_subcommand}", param_hint=option)
         return None
 
-    def job() -> int | None:
+    def job() -> None:
         from mcp_rl.servers import print_servers
 
-        return print_servers(plugins=plugin or [], as_json=json)
+        print_servers(plugins=plugin or [], server_config=server_config, as_json=json)
 
     return job
 
@@ -60,10 +60,10 @@ def inspect(
     """Show what a server lists: its tools with their schemas and annotations, its resources and prompts."""
     settings = server_settings(server, transport, server_config, offer=offer, plugin=plugin)
 
-    def job() -> int | None:
+    def job() -> None:
         from mcp_rl.servers import inspect_server
 
-        return inspect_server(_resolved(settings), transport=transport and transport.value, as_json=json)
+        inspect_server(_resolved(settings), transport=transport and transport.value, as_json=json)
 
     return job
 
@@ -110,10 +110,10 @@ def new(
 ) -> Job:
     """Write a server, its plugin and its test, which work at once."""
 
-    def job() -> int | None:
+    def job() -> None:
         from mcp_rl.servers import new_server
 
-        return new_server(name, folder=folder, as_json=json)
+        new_server(name, folder=folder, as_json=json)
 
     return job
 

@@ -5,6 +5,7 @@ Clients have several names for some keys, and many keys that mean nothing to us,
 
 import json
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,7 +24,7 @@ from mcp_rl.plugins.variables import (
     without_secret,
     words_without_secrets,
 )
-from mcp_rl.scenario import ServerParams, SseServer, StdioServer, StreamableHttpServer
+from mcp_rl.scenario import OneServer, SseServer, StdioServer, StreamableHttpServer
 
 _KINDS = {"stdio": "stdio", "local": "stdio", "sse": "sse", "http": "http", "streamablehttp": "http"}
 _MILLISECONDS = 1000.0
@@ -85,13 +86,17 @@ def server_of(name: str, fields: Any, *, origin: str) -> ToolServer:
     params = _params(entry, name, whose)
     return ToolServer(
         slug(name),
-        " ".join(entry.description.split()) or f"The entry {name!r} of {origin}.",
+        " ".join(entry.description.split()) or _shown(params),
         {params.transport: params},
         isolation=own.isolation,
         reset_tool=own.resetTool,
         deadlines=deadlines,
         origin=origin,
     )
+
+
+def _shown(params: OneServer) -> str:
+    return shlex.join([params.command, *params.args]) if isinstance(params, StdioServer) else params.url
 
 
 def _checked(fields: Any, whose: str) -> _Entry:
@@ -148,7 +153,7 @@ def _half_character(text: str) -> bool:
     return False
 
 
-def _params(entry: _Entry, name: str, whose: str) -> ServerParams:
+def _params(entry: _Entry, name: str, whose: str) -> OneServer:
     kind = _kind(entry, whose)
     if kind == "stdio":
         return _process(entry, name, whose)

@@ -1,0 +1,144 @@
+"""What `--server` means, in which order, and what is said about what means nothing."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcp_rl.config import ToolsConfig
+from mcp_rl.errors import ConfigError, PluginError, UserError
+from mcp_rl.plugins.client_file import client_files
+from mcp_rl.plugins.manager import Plugins, load_plugins
+from mcp_rl.plugins.resolve import resolve_server, resolve_servers
+from mcp_rl.scenario import McpScenario, ServerGroup, SseServer, StdioServer, StreamableHttpServer, scenario_lines
+
+
+@pytest.fixture(scope="module")
+def plugins() -> Plugins:
+    return load_plugins()
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(path: Path, servers: dict[str, Any]) -> Path:
+    path.write_text(json.dumps({"mcpServers": servers}))
+    return path
+
+
+def test_a_plugin_comes_before_an_entry_and_an_entry_before_everything_else(folder: Path, plugins: Plugins) -> None:
+    entries = {"mcp_calculator": {"command": "x"}, sys.executable: {"command": "y"}, "http://h/mcp": {"command": "z"}}
+    write(folder / "config.json", entries)
+    assert resolve_server("mcp_calculator", plugins=plugins) is plugins.servers["mcp_calculator"]
+    commands = [resolve_server(text, plugins=plugins).params() for text in (sys.executable, "http://h/mcp")]
+    assert commands == [StdioServer(command="y"), StdioServer(command="z")]
+
+
+def test_an_entry_has_the_transport_that_its_file_says(folder: Path, plugins: Plugins) -> None:
+    file = write(folder / "mine.json", {"one": {"url": "http://h/sse"}, "two": {"command": "x"}})
+    tools = ToolsConfig(server_config=file)
+    assert resolve_servers(["one"], "sse", plugins=plugins, tools=tools).params("sse") == SseServer(url="http://h/sse")
+    with pytest.raises(PluginError, match="two has no transport 'sse'; it offers stdio"):
+        resolve_servers(["two"], "sse", plugins=plugins, tools=tools)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "command", "args"),
+    [
+        ("my_server.py", "my_server", "{python}", ("{here}/my_server.py",)),
+        ("./my_server.py", "my_server", "{python}", ("{here}/my_server.py",)),
+        ("{here}/my_server.py", "my_server", "{python}", ("{here}/my_server.py",)),
+        ("a b.mjs", "a-b", "node", ("{here}/a b.mjs",)),
+        ("'a b.mjs'", "a-b", "node", ("{here}/a b.mjs",)),
+        ("old.cjs", "old", "node", ("{here}/old.cjs",)),
+        ("python my_server.py", "my_server", "python", ("my_server.py",)),
+        ("my_server.py --port 1", "my_server", "my_server.py", ("--port", "1")),
+        ("npx server.js", "server", "npx", ("server.js",)),
+    ],
+)
+def test_a_script_is_run_by_what_its_name_ends_in_and_a_command_as_it_is(
+    text: str, name: str, command: str, args: tuple[str, ...], folder: Path, plugins: Plugins
+) -> None:
+    for script in ("my_server.py", "a b.mjs", "old.cjs"):
+        (folder / script).touch()
+    server = resolve_server(text.replace("{here}", str(folder)), plugins=plugins)
+    expected = StdioServer(command=command, args=tuple(word.replace("{here}", str(folder)) for word in args))
+    assert (server.name, server.params()) == (name, expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("./none.py", "There is no server script ./none.py"),
+        ("none.mjs", "There is no server script none.mjs"),
+        ("mcp_calculater", "did you mean 'mcp_calculator'"),
+        ("trackr", "did you mean 'tracker'"),
+        ("everythin", "did you mean 'everything'"),
+        ("zzzzzzzz", "known are: everything, mcp_calculator, mcp_notes, tracker."),
+        ("https://", "names no host"),
+        ("http://h:99999/mcp", "Port out of range"),
+        ("", "The server is empty"),
+        ("npx 'unfinished", "No closing quotation"),
+    ],
+)
+def test_what_means_nothing_is_one_sentence_with_the_nearest_right_name(
+    text: str, words: str, folder: Path, plugins: Plugins
+) -> None:
+    write(folder / "config.json", {"tracker": {"command": "x"}})
+    with pytest.raises(PluginError) as caught:
+        resolve_server(text, plugins=plugins)
+    assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_file_that_could_not_be_read_is_told_of_where_a_name_is_missing(folder: Path, plugins: Plugins) -> None:
+    (folder / "config.json").write_text('{"mcpServers": {"tracker": {')
+    with pytest.raises(PluginError, match=r"no server named 'tracker'.*config\.json is no valid JSON"):
+        resolve_server("tracker", plugins=plugins)
+    assert resolve_server("mcp_calculator", plugins=plugins).name == "mcp_calculator"
+
+
+def test_a_chosen_file_must_be_right_whatever_server_is_asked_for(folder: Path, plugins: Plugins) -> None:
+    with pytest.raises(ConfigError, match=r"none\.json"):
+        resolve_servers(["mcp_calculator"], plugins=plugins, tools=ToolsConfig(server_config=folder / "none.json"))
+
+
+def test_several_servers_are_one_whose_members_keep_their_names(folder: Path, plugins: Plugins) -> None:
+    write(folder / "config.json", {"web": {"url": "http://h/mcp"}})
+    server = resolve_servers(["mcp_calculator", "web", "npx some-server"], plugins=plugins)
+    assert [member.name for member in server.members] == ["mcp_calculator", "web", "some-server"]
+    params = server.params()
+    assert isinstance(params, ServerGroup)
+    assert params.servers["web"] == StreamableHttpServer(url="http://h/mcp")
+
+
+@pytest.mark.parametrize("texts", [["mcp_calculator", "mcp_calculator"], ["./x.py", "python x.py"]])
+def test_two_servers_of_one_name_are_an_error(texts: list[str], folder: Path, plugins: Plugins) -> None:
+    (folder / "x.py").touch()
+    with pytest.raises(PluginError, match="is named twice"):
+        resolve_servers(texts, plugins=plugins)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "npx some-server --api-key Zx81-hidden",
+        "https://h/mcp?token=Zx81-hidden",
+        "npx x --header 'Cookie: Zx81-hidden'",
+    ],
+)
+def test_no_secret_of_a_command_or_url_is_in_what_we_write(text: str, plugins: Plugins) -> None:
+    server = resolve_server(text, plugins=plugins)
+    scenario = McpScenario(task_description="Do it.", server_params=server.params(), server=server.name)
+    assert "Zx81" not in scenario_lines([scenario])
+
+
+def test_a_wrong_setting_for_a_server_is_an_error_before_anything_starts(folder: Path, plugins: Plugins) -> None:
+    with pytest.raises(UserError, match="reset"):
+        resolve_servers(["npx x"], plugins=plugins, tools=ToolsConfig(isolation="reset"))
+    files = client_files()
+    assert resolve_server("npx x", plugins=plugins, files=files).isolation is None
