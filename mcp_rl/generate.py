@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mcp_rl.config import ToolsConfig
 from mcp_rl.durable import write_atomically
 from mcp_rl.errors import ConfigError, ScenarioError
 from mcp_rl.language_model import LanguageModel, check_language_model
@@ -24,7 +25,7 @@ from mcp_rl.scenarios.recipe import Recipe
 from mcp_rl.scenarios.sources import made_scenarios
 from mcp_rl.scenarios.split import SplitBy, overlap, split
 from mcp_rl.scenarios.stage import MOST_CALLS
-from mcp_rl.toolserver.pool import Sessions
+from mcp_rl.toolserver.pool import open_sessions
 from mcp_rl.toolserver.schema import ToolSchemas
 
 
@@ -115,20 +116,26 @@ class Generated:
 
 
 async def generate(
-    server: ToolServer, order: Order, *, transport: str | None = None, plugins: Plugins | None = None
+    server: ToolServer,
+    order: Order,
+    *,
+    transport: str | None = None,
+    plugins: Plugins | None = None,
+    tools: ToolsConfig | None = None,
 ) -> Generated:
     """Start the server, make scenarios, let the author work where there is one, and stop the server again.
 
-    `plugins` offer the order's source; None: all that are installed. Raises ConfigError for an author that cannot work,
-    PluginError for a source that nobody offers, ServerError where the server cannot be used, ScenarioError where
-    nothing can be made of it, LanguageModelError where the author never gave a usable reply.
+    `plugins` offer the order's source; None: all that are installed. `tools` are the user's settings about the server.
+    Raises ConfigError for an author that cannot work, PluginError for a source that nobody offers, ServerError where
+    the server cannot be used, ScenarioError where nothing can be made of it, LanguageModelError where the author never
+    gave a usable reply.
     """
     started = time.monotonic()
     plugins = plugins or load_plugins()
     plugins.scenario_sources.pick(order.source, plugins.problems)
     model = order.author.language_model() if order.author else None
     params = server.params(transport)
-    async with Sessions(server=server) as sessions:
+    async with open_sessions(server, tools or ToolsConfig()) as sessions:
         session = await sessions.get(params)
         _check_tools(order.held_out_tools, server, session.schemas)
         scenarios = await made_scenarios(
@@ -152,11 +159,17 @@ async def generate(
 
 
 async def generate_file(
-    server: ToolServer, out: Path, order: Order, *, transport: str | None = None, plugins: Plugins | None = None
+    server: ToolServer,
+    out: Path,
+    order: Order,
+    *,
+    transport: str | None = None,
+    plugins: Plugins | None = None,
+    tools: ToolsConfig | None = None,
 ) -> Generated:
     """Generate and write as JSON Lines, whole or not at all. Raises ScenarioError where the file cannot be written."""
     _check_place(out)
-    generated = await generate(server, order, transport=transport, plugins=plugins)
+    generated = await generate(server, order, transport=transport, plugins=plugins, tools=tools)
     try:
         write_atomically(out, scenario_lines(generated.scenarios).encode())
     except OSError as error:
@@ -164,10 +177,12 @@ async def generate_file(
     return generated
 
 
-async def check_file(server: ToolServer, file: Path, *, transport: str | None = None) -> list[Finding]:
+async def check_file(
+    server: ToolServer, file: Path, *, transport: str | None = None, tools: ToolsConfig | None = None
+) -> list[Finding]:
     """Execute the reference solutions of a scenarios file again; what no longer holds."""
     scenarios = read_scenario_file(file, server, transport)
-    async with Sessions(server=server) as sessions:
+    async with open_sessions(server, tools or ToolsConfig()) as sessions:
         return await check(sessions, server.params(transport), scenarios)
 
 

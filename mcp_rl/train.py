@@ -28,10 +28,12 @@ from mcp_rl.plugins.server import ToolServer
 from mcp_rl.rewards.ledger import Ledger
 from mcp_rl.rewards.scoring import CALLS, Scoring
 from mcp_rl.run_directory import RunDirectory, RunState, StepProgress, open_run
+from mcp_rl.scenario import ServerGroup, ServerParams
 from mcp_rl.scenarios.fit import short_of_turns
 from mcp_rl.threads import prepare_torch_threads
 from mcp_rl.toolserver.connection import Deadlines
-from mcp_rl.toolserver.pool import Session, Sessions
+from mcp_rl.toolserver.isolation import on_undeclared_isolation
+from mcp_rl.toolserver.pool import Session, Sessions, open_sessions
 from mcp_rl.tracking.progress import Progress
 from mcp_rl.tracking.report import Headline, RunReport, TrainTotals, ValReport
 from mcp_rl.tracking.trackers import Trackers
@@ -115,9 +117,9 @@ async def _prepared(setting: _Setting) -> AsyncIterator["Trainer"]:
     config, run, progress = setting.config, setting.run, setting.progress
     params = setting.server.params(config.transport)
     deadlines = Deadlines(call=config.rollout.tool_deadline)
-    async with Sessions(deadlines=deadlines, log_dir=run.logs, server=setting.server) as sessions:
+    async with open_sessions(setting.server, config.tools, deadlines=deadlines, log_dir=run.logs) as sessions:
         session = await sessions.get(params)
-        _greet(setting, session, params.transport)
+        await _greet(setting, sessions, session, params)
         identity = identify(config, setting.server, session.schemas.hash)
         run.check(identity)
         train, val = await prepare_scenarios(run, config, setting.server, params, sessions, setting.plugins)
@@ -151,6 +153,7 @@ async def _prepared(setting: _Setting) -> AsyncIterator["Trainer"]:
                 backend.chat,
                 sessions,
                 params=params,
+                system_prompt=setting.server.system_prompt,
                 temperature=config.rollout.temperature,
                 limits=limits_of(config.rollout),
                 concurrency=config.rollout.concurrency,
@@ -191,11 +194,17 @@ async def _backend(config: RunConfig, plugins: Plugins) -> AsyncIterator["Backen
         await backend.close()
 
 
-def _greet(setting: _Setting, session: Session, transport: str) -> None:
+async def _greet(setting: _Setting, sessions: Sessions, session: Session, params: ServerParams) -> None:
     say = setting.progress.say
-    say(f"{setting.server.name}: {len(session.connection.tools)} tools over {transport}.")
+    how = "from a recording" if setting.config.tools.replay else f"over {params.transport}"
+    said = f"{setting.server.name}: {len(session.schemas.openai)} tools {how}"
+    if isinstance(params, ServerGroup):
+        said = f"{setting.server.name}: {len(session.schemas.openai)} tools of {len(params.servers)} servers"
+    say(f"{said}.")
     for warning in session.connection.warnings:
         say(warning)
+    if not setting.server.stateful and await sessions.isolation(params) != "shared":
+        say(on_undeclared_isolation(session.offered))
     if setting.state.step:
         say(f"Continuing from step {setting.state.step} in {setting.run.path}.")
     else:

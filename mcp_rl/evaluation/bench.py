@@ -31,6 +31,7 @@ class Bench:
     params: ServerParams
     limits: Limits
     scoring: Scoring
+    system_prompt: str | None = None
 
     def __post_init__(self) -> None:
         self._stack = AsyncExitStack()
@@ -46,17 +47,17 @@ class Bench:
 
     async def player(self, model: ModelSpec) -> SettingPlayer:
         """A player of this model. Raises what loading it raises: ConfigError, CheckpointError."""
-        options = self._options(model)
+        options, told = self._options(model), self.system_prompt
         if model.kind == "chat":
             chat = chat_model(model)
             self._stack.push_async_callback(chat.aclose)
-            return SettingPlayer(lambda session: ChatSetting(chat, session), self.sessions, **options)
+            return SettingPlayer(lambda session: ChatSetting(chat, session, told), self.sessions, **options)
         if model.kind == "scripted":
             script = SCRIPTS[model.name]
-            return SettingPlayer(lambda session: ScriptedSetting(script, session), self.sessions, **options)
+            return SettingPlayer(lambda session: ScriptedSetting(script, session, told), self.sessions, **options)
         policies = await self._base(model.name)
         await policies.use(model.checkpoint, model.step)
-        return Player(policies.engine, policies.chat, self.sessions, **options)
+        return Player(policies.engine, policies.chat, self.sessions, system_prompt=told, **options)
 
     def _options(self, model: ModelSpec) -> PlayerOptions:
         concurrency = self.config.rollout.concurrency

@@ -39,7 +39,7 @@ from mcp_rl.scenario import scenario_lines
 from mcp_rl.scenarios.fit import check_fit, short_of_turns
 from mcp_rl.threads import prepare_torch_threads
 from mcp_rl.toolserver.connection import Deadlines
-from mcp_rl.toolserver.pool import Session, Sessions
+from mcp_rl.toolserver.pool import Session, Sessions, open_sessions
 from mcp_rl.tracking.progress import Progress
 from mcp_rl.trajectory import TrajectoryGroup
 
@@ -122,13 +122,14 @@ async def run_evaluation(job: EvaluationJob, console: Console) -> EvaluationRepo
     )
     limits = limits_of(config.rollout)
     deadlines = Deadlines(call=config.rollout.tool_deadline)
-    async with Sessions(deadlines=deadlines, log_dir=folder / "logs", server=job.server) as sessions:
+    async with open_sessions(job.server, config.tools, deadlines=deadlines, log_dir=folder / "logs") as sessions:
         with _nothing_left_of(folder):
             session = await sessions.get(job.server.params(config.transport))
             chosen = await _chosen(job, sessions, session, scoring)
         write_atomically(folder / "scenarios.jsonl", scenario_lines(chosen.scenarios).encode())
         write_json(folder / "tools.json", session.schemas.openai)
-        bench = Bench(config, sessions, job.server.params(config.transport), limits, scoring)
+        params = job.server.params(config.transport)
+        bench = Bench(config, sessions, params, limits, scoring, job.server.system_prompt)
         with progress:
             progress.say(f"{job.server.name}: {len(chosen.scenarios)} scenarios, {chosen.origin}.")
             if warning := short_of_turns(chosen.scenarios, config.rollout.max_turns):

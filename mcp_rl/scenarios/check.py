@@ -10,7 +10,8 @@ from mcp_rl.errors import ServerFault
 from mcp_rl.scenario import McpScenario, ServerParams
 from mcp_rl.scenarios.answer import kept, read_answer, refused_calls
 from mcp_rl.scenarios.stage import Look
-from mcp_rl.toolserver.connection import Connection, ToolResult
+from mcp_rl.toolserver.connection import ToolResult
+from mcp_rl.toolserver.link import Link
 from mcp_rl.toolserver.pool import Session, Sessions
 
 _IN_FLIGHT = 16
@@ -78,7 +79,7 @@ async def _problem(session: Session, scenario: McpScenario, deadline: float) -> 
     return problem
 
 
-async def _other_state(connection: Connection, scenario: McpScenario, deadline: float) -> str | None:
+async def _other_state(connection: Link, scenario: McpScenario, deadline: float) -> str | None:
     """What reading calls see that the verifier does not expect."""
     verifier = scenario.verifier
     expected = verifier.expected if verifier is not None and isinstance(verifier.expected, list) else []

@@ -20,7 +20,8 @@ from mcp_rl.scenarios.answer import Answer, call_key, holds_secret, is_dated, re
 from mcp_rl.scenarios.chain import Chain, Chains, Link, Outcome, readable
 from mcp_rl.scenarios.pool import Pool
 from mcp_rl.scenarios.sample import Draw, Sampler
-from mcp_rl.toolserver.connection import Connection, Tool
+from mcp_rl.toolserver.connection import Tool
+from mcp_rl.toolserver.link import Link as ServerLink
 
 _IN_FLIGHT = 16
 _WAVE = 16
@@ -80,7 +81,7 @@ class Probe:
     """Calls the tools of one server, alone and in chains, and keeps what they gave."""
 
     def __init__(
-        self, connection: Connection, tools: Sequence[Tool], server: ToolServer, seed: int, dropped: set[str]
+        self, connection: ServerLink, tools: Sequence[Tool], server: ToolServer, seed: int, dropped: set[str]
     ) -> None:
         self._connection, self._random = connection, random.Random(seed)
         self.tools = [tool for tool in tools if tool.name not in dropped]

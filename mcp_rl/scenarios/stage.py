@@ -16,7 +16,8 @@ from mcp_rl.scenarios.answer import call_key, holds_secret, is_dated, read_answe
 from mcp_rl.scenarios.author_forms import Call
 from mcp_rl.scenarios.chain import Outcome
 from mcp_rl.scenarios.explorable import explorable, reads_only
-from mcp_rl.toolserver.connection import Connection, ToolResult
+from mcp_rl.toolserver.connection import ToolResult
+from mcp_rl.toolserver.link import Link
 from mcp_rl.toolserver.pool import Lease, Session, Sessions
 
 _IN_FLIGHT = 16
@@ -134,7 +135,7 @@ class Stage:
                 tasks.start_soon(one, index, *play)
         return results
 
-    async def _one(self, connection: Connection, call: Call, steps: Sequence[Outcome]) -> Outcome:
+    async def _one(self, connection: Link, call: Call, steps: Sequence[Outcome]) -> Outcome:
         name, arguments = self._sendable(call, steps)
         result = await self._call(connection, name, arguments)
         if result.is_error:
@@ -145,7 +146,7 @@ class Stage:
             raise Unplayable("a call found nothing", call.tool)
         return Outcome(name, arguments, result.text, read_answer(result.text, arguments))
 
-    async def _look(self, connection: Connection, call: Call, steps: Sequence[Outcome]) -> Look:
+    async def _look(self, connection: Link, call: Call, steps: Sequence[Outcome]) -> Look:
         name, arguments = self._sendable(call, steps)
         result = await self._call(connection, name, arguments)
         if holds_secret(result.text):
@@ -164,7 +165,7 @@ class Stage:
             raise Unplayable("its arguments do not fit the tool", problem[:200])
         return name, arguments
 
-    async def _call(self, connection: Connection, name: str, arguments: dict[str, Any]) -> ToolResult:
+    async def _call(self, connection: Link, name: str, arguments: dict[str, Any]) -> ToolResult:
         try:
             return await connection.call(name, arguments, deadline=_DEADLINE)
         except ServerFault as fault:

@@ -20,6 +20,17 @@ def implied_isolation(tools: Iterable[Tool]) -> Isolation:
     return "per-rollout" if changing_tools(tools) else "shared"
 
 
+def on_undeclared_isolation(tools: Iterable[Tool]) -> str:
+    """What the user of a server with such tools ought to know."""
+    names = changing_tools(tools)
+    some = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+    return (
+        f"Nobody declared how episodes are kept apart, and {some} {'is' if len(names) == 1 else 'are'} annotated as "
+        "changing something: each episode gets a server process of its own, which is slow and undoes nothing "
+        "outside of it. --isolation declares it; tools.exclude keeps tools from the model."
+    )
+
+
 def _changes(tool: Tool) -> bool:
     hints = tool.annotations
     if hints.get("readOnlyHint") is True:

@@ -58,6 +58,11 @@ class Session:
         """Server names of all tools, those that no model sees included."""
         return frozenset(tool.name for tool in self.connection.tools)
 
+    @property
+    def offered(self) -> list[Tool]:
+        """The tools that a model sees."""
+        return [tool for tool in self.connection.tools if tool.name in self.schemas.to_openai]
+
     def offering(self, name: str) -> "Session":
         """This session with one tool more, `name`, which takes the answer; itself where the server has a tool of that
         name, which then is the one."""
@@ -187,9 +192,7 @@ class Sessions:
             return self._server.isolation
         key = repr(params)
         if key not in self._isolations:
-            session = await self.get(params)
-            offered = [tool for tool in session.connection.tools if tool.name in session.schemas.to_openai]
-            self._isolations[key] = implied_isolation(offered)
+            self._isolations[key] = implied_isolation((await self.get(params)).offered)
         return self._isolations[key]
 
     @asynccontextmanager
@@ -209,13 +212,13 @@ class Sessions:
             yield Lease(await self.get(params))
             return
         if self._cassette is not None and self._cassette.replays:
-            link = self._cassette.player(self._name, stateful=True)
+            link = self._cassette.player(self._name, stateful=True, params=params)
             await self._reset(link, initial_state or {})
             yield Lease(self._session(repr(params), link))
             return
 
         async def prepare(connection: Connection) -> Session:
-            link = self._recorded(connection, stateful=True)
+            link = self._recorded(connection, params, stateful=True)
             await self._reset(link, initial_state or {})
             return self._session(repr(params), link)
 
@@ -270,16 +273,16 @@ class Sessions:
 
     async def _shared_link(self, params: OneServer) -> Link:
         if self._cassette is not None and self._cassette.replays:
-            return self._cassette.player(self._name, stateful=False)
+            return self._cassette.player(self._name, stateful=False, params=params)
         declared = self._server.isolation if self._server else None
         stateful = declared in ("reset", "per-rollout")
         connection = await self._stack.enter_async_context(self._connecting(params, stateful=stateful))
-        return self._recorded(connection, stateful=False)
+        return self._recorded(connection, params, stateful=False)
 
-    def _recorded(self, connection: Connection, *, stateful: bool) -> Link:
-        return (
-            connection if self._cassette is None else self._cassette.record(connection, self._name, stateful=stateful)
-        )
+    def _recorded(self, connection: Connection, params: OneServer, *, stateful: bool) -> Link:
+        if self._cassette is None:
+            return connection
+        return self._cassette.record(connection, self._name, stateful=stateful, params=params)
 
     @asynccontextmanager
     async def _connecting(
@@ -373,12 +376,7 @@ class Sessions:
         return self._members[name]
 
     def _together(self, key: str, members: Mapping[str, Session]) -> Session:
-        tools = [
-            prefixed(name, tool)
-            for name, session in members.items()
-            for tool in session.connection.tools
-            if tool.name in session.schemas.to_openai
-        ]
+        tools = [prefixed(name, tool) for name, session in members.items() for tool in session.offered]
         link = Together({name: session.connection for name, session in members.items()})
         known = self._schemas.get(key)
         if known is None or known[0] != tools:
@@ -416,6 +414,30 @@ def _check_states(state: dict[str, Any], params: ServerGroup) -> None:
 
 def _any_match(names: list[str], patterns: Iterable[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in patterns)
+
+
+def _cassette(tools: ToolsConfig) -> "Cassette":
+    from mcp_rl.toolserver.cassette import Cassette
+
+    if tools.record is not None:
+        return Cassette.recording(tools.record)
+    assert tools.replay is not None
+    return Cassette.replaying(tools.replay)
+
+
+@asynccontextmanager
+async def open_sessions(
+    server: ToolServer, tools: ToolsConfig, *, deadlines: Deadlines | None = None, log_dir: Path | None = None
+) -> AsyncIterator[Sessions]:
+    """Sessions on a server as the user's settings want them, recorded or played back where they say so.
+
+    Raises ConfigError where the recording cannot be written or read.
+    """
+    async with AsyncExitStack() as stack:
+        cassette = stack.enter_context(_cassette(tools)) if tools.record or tools.replay else None
+        yield await stack.enter_async_context(
+            Sessions(deadlines=deadlines, log_dir=log_dir, server=server, tools=tools, cassette=cassette)
+        )
 
 
 _in_use: ContextVar[Sessions | None] = ContextVar("sessions in use", default=None)
