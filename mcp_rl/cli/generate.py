@@ -24,6 +24,7 @@ from mcp_rl.cli.options import (
     Server,
     ServerConfig,
     ServerOverrides,
+    Source,
     TransportOption,
     server_settings,
 )
@@ -51,6 +52,7 @@ def generate(
     replay: Replay = None,
     allow_schema_change: AllowSchemaChange = None,
     out: Annotated[Path, typer.Option(help="The file to write, JSON Lines.")] = Path("scenarios.jsonl"),
+    source: Source = None,
     count: Annotated[int, typer.Option(help="Scenarios to make at most.", min=1)] = 720,
     seed: Annotated[int, typer.Option(help="All randomness follows from it.", min=0)] = 0,
     val: Annotated[float, typer.Option(help="Share to mark for validation, 0 to 1.")] = 0.0,
@@ -112,6 +114,7 @@ def generate(
             "test": test,
             "held_out_tools": tuple(held_out_tool or ()),
             "split_by": split_by.value,
+            **({"source": source} if source else {}),
         },
         writing={name: value for name, value in writing.items() if value is not None},
         check=check,
@@ -149,12 +152,12 @@ def _generate(
     if writing and check is not None:
         raise ConfigError("--check makes nothing, so it takes no author: leave one of the two out.")
     wanted = Order(Recipe(**recipe), **order, author=AuthorOptions(**writing) if writing else None)
-    tool_server = resolve_servers(
-        config.server, config.transport, plugins=load_plugins(config.plugins), tools=config.tools
-    )
+    plugins = load_plugins(config.plugins)
+    tool_server = resolve_servers(config.server, config.transport, plugins=plugins, tools=config.tools)
+    reached: dict[str, Any] = {"transport": config.transport, "tools": config.tools}
     if check is not None:
-        return _check(tool_server, check, config.transport, as_json)
-    generated = anyio.run(functools.partial(generate_file, tool_server, out, wanted, transport=config.transport))
+        return _check(tool_server, check, reached, as_json)
+    generated = anyio.run(functools.partial(generate_file, tool_server, out, wanted, plugins=plugins, **reached))
     for line in lines(generated, out):
         print(line, file=sys.stderr if as_json else sys.stdout)
     if as_json:
@@ -169,12 +172,12 @@ def _range(text: str) -> tuple[int, int]:
     return int(found[1]), int(found[2] or found[1])
 
 
-def _check(server: "ToolServer", file: Path, transport: str | None, as_json: bool) -> int:
+def _check(server: "ToolServer", file: Path, reached: dict[str, Any], as_json: bool) -> int:
     import anyio
 
     from mcp_rl.generate import check_file
 
-    findings = anyio.run(functools.partial(check_file, server, file, transport=transport))
+    findings = anyio.run(functools.partial(check_file, server, file, **reached))
     if as_json:
         print(json.dumps({"file": str(file), "findings": [{"id": f.id, "problem": f.problem} for f in findings]}))
         return 1 if findings else 0

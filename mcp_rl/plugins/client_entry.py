@@ -7,6 +7,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -72,8 +73,11 @@ class _Entry(BaseModel):
     mcp_rl: _Own = _Own()
 
 
-def server_of(name: str, fields: Any, *, origin: str) -> ToolServer:
-    """The server that an entry of the file `origin` describes. Raises ConfigError that names the file and the entry."""
+def server_of(name: str, fields: Any, *, origin: str, values_needed: bool = True) -> ToolServer:
+    """The server that an entry of the file `origin` describes.
+
+    Raises ConfigError that names the file and the entry, also for a variable that is not set, if values are needed.
+    """
     whose = f"{origin}: the entry {name!r}"
     entry = _checked(fields, whose)
     if entry.disabled:
@@ -83,7 +87,7 @@ def server_of(name: str, fields: Any, *, origin: str) -> ToolServer:
         deadlines["call"] = entry.timeout / 1000 if entry.timeout >= _MILLISECONDS else entry.timeout
     if own != _Own() and (own.isolation in ("reset", None)) != (own.resetTool is not None):
         raise ConfigError(f'{whose}: in its "mcp_rl", isolation "reset" and a resetTool belong together.')
-    params = _params(entry, name, whose)
+    params = _Reader(entry, name, whose, values_needed).params()
     return ToolServer(
         slug(name),
         " ".join(entry.description.split()) or _shown(params),
@@ -153,19 +157,69 @@ def _half_character(text: str) -> bool:
     return False
 
 
-def _params(entry: _Entry, name: str, whose: str) -> OneServer:
-    kind = _kind(entry, whose)
-    if kind == "stdio":
-        return _process(entry, name, whose)
-    if not entry.url:
-        raise ConfigError(f"{whose} is of type {entry.type!r} and has no url.")
-    url = referring(entry.url, "{env:%s}", whose=whose)
-    check_url(filled_in(url), said=f"{whose}: its url {entry.url!r}")
-    url = url_without_secrets(url, entry=name)
-    headers = _values(entry.headers, name, whose)
-    if kind == "sse" or (not kind and looks_like_sse(filled_in(url))):
-        return SseServer(url=url, headers=headers)
-    return StreamableHttpServer(url=url, headers=headers)
+@dataclass(frozen=True)
+class _Reader:
+    """Makes the parameters of an entry, with references in place of what must not be written."""
+
+    entry: _Entry
+    name: str
+    whose: str
+    needed: bool
+    """Whether what is referred to must be there, as it must where the server is to be reached."""
+
+    def params(self) -> OneServer:
+        kind = _kind(self.entry, self.whose)
+        return self._process() if kind == "stdio" else self._address(kind)
+
+    def _process(self) -> StdioServer:
+        entry = self.entry
+        if not entry.command:
+            raise ConfigError(f"{self.whose} is of type {entry.type!r} and has no command.")
+        return StdioServer(
+            command=self._word(entry.command),
+            args=words_without_secrets([self._word(word) for word in entry.args], entry=self.name),
+            env=self._from_env_file() | self._values(entry.env),
+            cwd=self._word(entry.cwd) if entry.cwd else None,
+        )
+
+    def _address(self, kind: str) -> OneServer:
+        entry = self.entry
+        if not entry.url:
+            raise ConfigError(f"{self.whose} is of type {entry.type!r} and has no url.")
+        reference = self._word(entry.url)
+        url = filled_in(reference)
+        if "{env:" not in url:
+            check_url(url, said=f"{self.whose}: its url {entry.url!r}")
+        written, headers = url_without_secrets(reference, entry=self.name), self._values(entry.headers)
+        if kind == "sse" or (not kind and looks_like_sse(url)):
+            return SseServer(url=written, headers=headers)
+        return StreamableHttpServer(url=written, headers=headers)
+
+    def _word(self, text: str) -> str:
+        return referring(text, "{env:%s}", whose=self.whose, needed=self.needed)
+
+    def _values(self, values: Mapping[str, str]) -> dict[str, str]:
+        """Environment values or headers."""
+        form = "${%s}"
+        referred = {name: referring(v, form, whose=self.whose, needed=self.needed) for name, v in values.items()}
+        return {name: without_secret(value, form, name=name, entry=self.name) for name, value in referred.items()}
+
+    def _from_env_file(self) -> dict[str, str]:
+        """The variables of the entry's `envFile`; nothing of it is ever written."""
+        if self.entry.envFile is None:
+            return {}
+        from dotenv import dotenv_values
+
+        path = Path(filled_in(self._word(self.entry.envFile)))
+        if not path.is_file():
+            if not self.needed:
+                return {}
+            raise ConfigError(f"{self.whose} needs its envFile {path}, which is not there.")
+        try:
+            found = dotenv_values(path, interpolate=False)
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{self.whose}: its envFile {path} cannot be read: {error}.") from error
+        return {key: "${%s}" % hold(value, f"{self.name}_{key}") for key, value in found.items() if value}  # noqa: UP031
 
 
 def _kind(entry: _Entry, whose: str) -> str:
@@ -180,40 +234,6 @@ def _kind(entry: _Entry, whose: str) -> str:
     if not entry.command and not entry.url:
         raise ConfigError(f"{whose} has neither a command nor a url.")
     return "stdio" if entry.command else ""
-
-
-def _process(entry: _Entry, name: str, whose: str) -> StdioServer:
-    if not entry.command:
-        raise ConfigError(f"{whose} is of type {entry.type!r} and has no command.")
-    args = [referring(word, "{env:%s}", whose=whose) for word in entry.args]
-    return StdioServer(
-        command=referring(entry.command, "{env:%s}", whose=whose),
-        args=words_without_secrets(args, entry=name),
-        env=_from_env_file(entry, name, whose) | _values(entry.env, name, whose),
-        cwd=referring(entry.cwd, "{env:%s}", whose=whose) if entry.cwd else None,
-    )
-
-
-def _values(values: Mapping[str, str], entry: str, whose: str) -> dict[str, str]:
-    """Environment values or headers, with references in place of what must not be written."""
-    referred = {name: referring(value, "${%s}", whose=whose) for name, value in values.items()}
-    return {name: without_secret(value, "${%s}", name=name, entry=entry) for name, value in referred.items()}
-
-
-def _from_env_file(entry: _Entry, name: str, whose: str) -> dict[str, str]:
-    """The variables of the entry's `envFile`; nothing of it is ever written."""
-    if entry.envFile is None:
-        return {}
-    from dotenv import dotenv_values
-
-    path = Path(filled_in(referring(entry.envFile, "{env:%s}", whose=whose)))
-    if not path.is_file():
-        raise ConfigError(f"{whose} needs its envFile {path}, which is not there.")
-    try:
-        found = dotenv_values(path, interpolate=False)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{whose}: its envFile {path} cannot be read: {error}.") from error
-    return {key: "${%s}" % hold(value, f"{name}_{key}") for key, value in found.items() if value}  # noqa: UP031
 
 
 def check_url(url: str, *, said: str) -> None:

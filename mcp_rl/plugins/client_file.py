@@ -34,12 +34,13 @@ class ClientFile:
             return text
         return next((name for name in self.entries if slug(name) == text), None)
 
-    def server(self, name: str) -> ToolServer:
-        """The server of an entry. Raises ConfigError, one sentence that names the file, the entry and the key."""
+    def server(self, name: str, *, values_needed: bool = True) -> ToolServer:
+        """The server of an entry. Raises ConfigError, one sentence that names the file, the entry and the key, also for
+        a variable that is not set, if values are needed."""
         fields = self.entries[name]
         if _is_bundled(self.path):
-            return server_of(name, _bundled(fields), origin=f"bundled {self.path.name}")
-        return server_of(name, fields, origin=str(self.path))
+            return server_of(name, _bundled(fields), origin=f"bundled {self.path.name}", values_needed=values_needed)
+        return server_of(name, fields, origin=str(self.path), values_needed=values_needed)
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,8 @@ class ClientFiles:
     files: Sequence[ClientFile]
     problems: Sequence[str] = field(default=())
     """A sentence for each file that was looked for on our own account and cannot be read."""
+    values_needed: bool = True
+    """Whether what entries refer to must be there; not where no server is reached, as in a replay."""
 
     @property
     def names(self) -> list[str]:
@@ -59,11 +62,11 @@ class ClientFiles:
         """The server of the first entry of that name, None where there is none. Raises ConfigError where it is bad."""
         for file in self.files:
             if (name := file.named(text)) is not None:
-                return file.server(name)
+                return file.server(name, values_needed=self.values_needed)
         return None
 
 
-def client_files(chosen: Path | None = None) -> ClientFiles:
+def client_files(chosen: Path | None = None, *, values_needed: bool = True) -> ClientFiles:
     """The file that was chosen alone, else those that lie in their usual places and hold servers.
 
     Raises ConfigError where the chosen one cannot be read or holds no servers.
@@ -72,7 +75,7 @@ def client_files(chosen: Path | None = None) -> ClientFiles:
         file = read_client_file(chosen.expanduser())
         if file is None:
             raise ConfigError(f'The file {chosen} lists no servers: it has no "mcpServers" (or "servers") object.')
-        return ClientFiles((file,))
+        return ClientFiles((file,), values_needed=values_needed)
     found: list[ClientFile] = []
     problems: list[str] = []
     for path in (*map(Path, PLACES), bundled_root() / PLACES[-1]):
@@ -83,7 +86,7 @@ def client_files(chosen: Path | None = None) -> ClientFiles:
                 found.append(file)
         except ConfigError as error:
             problems.append(str(error))
-    return ClientFiles(tuple(found), tuple(problems))
+    return ClientFiles(tuple(found), tuple(problems), values_needed)
 
 
 def known_entries(chosen: Path | None = None) -> dict[str, ToolServer | str]:

@@ -36,7 +36,7 @@ def resolve_servers(
     Raises PluginError or ConfigError, one sentence, for what cannot be used.
     """
     tools = tools or ToolsConfig()
-    files = client_files(tools.server_config)
+    files = client_files(tools.server_config, values_needed=tools.replay is None)
     servers = [resolve_server(text, transport, plugins=plugins, files=files) for text in texts]
     server = servers[0] if len(servers) == 1 else ToolServer.together(servers)
     return server.configured(tools)

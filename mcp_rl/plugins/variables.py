@@ -25,12 +25,12 @@ _VARIABLE = re.compile(r"(?:env:)?([A-Za-z_]\w*)(?::-(.*))?", re.DOTALL)
 _FILLED_IN = re.compile(r"\$\{(\w+)\}|\{env:(\w+)\}")
 
 
-def referring(text: str, form: str, *, whose: str) -> str:
+def referring(text: str, form: str, *, whose: str, needed: bool = True) -> str:
     """The text with every `${…}` of a client's as a reference of ours: `form` is "${%s}" or "{env:%s}".
 
     `${VAR}`, `${env:VAR}` and `${VAR:-default}` are variables, `${input:some-id}` is the variable SOME_ID, and
-    `${workspaceFolder}` is the working folder. Raises ConfigError that begins with `whose` for what is none of them and
-    for a variable that is not set.
+    `${workspaceFolder}` is the working folder. Raises ConfigError that begins with `whose` for what is none of them,
+    and for a variable that is not set, if values are needed.
     """
 
     def reference(match: re.Match[str]) -> str:
@@ -39,7 +39,7 @@ def referring(text: str, form: str, *, whose: str) -> str:
             return _PLACES[said]()
         if said.startswith("input:"):
             name = re.sub(r"\W", "_", said.removeprefix("input:").strip(), flags=re.ASCII).upper()
-            if name not in os.environ:
+            if needed and name not in os.environ:
                 raise ConfigError(
                     f"{whose} asks its user for {said.removeprefix('input:')!r}: set the environment variable {name}."
                 )
@@ -47,7 +47,7 @@ def referring(text: str, form: str, *, whose: str) -> str:
         if not (variable := _VARIABLE.fullmatch(said)):
             raise ConfigError(f"{whose} refers to {match[0]!r}, which we do not know: put ${{NAME}} in its place.")
         name, default = variable.groups()
-        if name in os.environ:
+        if name in os.environ or (default is None and not needed):
             return form % name
         if default is None:
             raise ConfigError(f"{whose} needs the environment variable {name}, which is not set.")

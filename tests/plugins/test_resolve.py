@@ -142,3 +142,18 @@ def test_a_wrong_setting_for_a_server_is_an_error_before_anything_starts(folder:
         resolve_servers(["npx x"], plugins=plugins, tools=ToolsConfig(isolation="reset"))
     files = client_files()
     assert resolve_server("npx x", plugins=plugins, files=files).isolation is None
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"command": "${NOT_SET}", "args": ["${NOT_SET}"], "env": {"A": "${NOT_SET}"}, "envFile": "none.env"},
+        {"url": "https://${NOT_SET}/mcp", "headers": {"Authorization": "Bearer ${input:not-set}"}},
+    ],
+)
+def test_what_no_replay_needs_may_be_missing(fields: dict[str, Any], folder: Path, plugins: Plugins) -> None:
+    write(folder / "config.json", {"it": fields})
+    with pytest.raises(ConfigError, match="NOT_SET"):
+        resolve_servers(["it"], plugins=plugins)
+    server = resolve_servers(["it"], plugins=plugins, tools=ToolsConfig(replay=folder / "calls.jsonl"))
+    assert "NOT_SET}" in repr(server.params())
