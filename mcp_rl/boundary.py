@@ -82,10 +82,19 @@ def say(sentence: str) -> None:
 
 def without_secrets(text: str) -> str:
     """The text without the value of any environment variable whose name looks like a secret's."""
-    for name, value in os.environ.items():
-        if len(value) >= 8 and _SECRET_NAME.search(name):
-            text = text.replace(value, f"${{{name}}}")
+    for name, value in secrets_of_environment().items():
+        text = text.replace(value, f"${{{name}}}")
     return text
+
+
+def secrets_of_environment() -> dict[str, str]:
+    """The environment variables whose names look like a secret's, short values left out."""
+    return {name: value for name, value in os.environ.items() if len(value) >= 8 and is_secret_name(name)}
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether what goes by this name is to be written nowhere."""
+    return _SECRET_NAME.search(name) is not None
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

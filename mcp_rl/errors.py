@@ -75,6 +75,12 @@ class CassetteMiss(RunStop):
     exit_code = 2
 
 
+class CassetteError(RunStop):
+    """A recording that cannot go on: its file cannot be written, or the server is no longer the one it is of."""
+
+    exit_code = 2
+
+
 class EngineError(McpRlError):
     """The inference engine failed."""
 
