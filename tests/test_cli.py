@@ -40,9 +40,11 @@ def raising(error: BaseException) -> Callable[[], int]:
 # -- words
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["generate", "--help"], ["servers", "--help"]])
-def test_help_explains_and_ends_with_0(arguments: list[str], capsys: Captured) -> None:
-    assert main(arguments) == 0
+@pytest.mark.parametrize(
+    "words", ["", "train", "generate", "evaluate", "report", "servers", "servers inspect", "servers check", "plugins"]
+)
+def test_help_explains_and_ends_with_0(words: str, capsys: Captured) -> None:
+    assert main([*words.split(), "--help"]) == 0
     assert "Usage: mcp-rl" in capsys.readouterr().out
 
 
@@ -72,7 +74,25 @@ def test_the_version_is_printed(capsys: Captured) -> None:
         (["generate"], "--server mcp_calculator"),
         (["generate", "--server", "mcp_calculater"], "did you mean 'mcp_calculator'?"),
         (["generate", "--server", "mcp_calculator", "--count", "0"], "--count"),
+        (["generate", "--server", "mcp_calculator", "train.lora.rank=3"], "train.lora.rank"),
         (["servers", "--plugin", "none.py"], "none.py"),
+        (["servers", "--server-config", "none.json"], "none.json"),
+        (["servers", "chek"], "did you mean check?"),
+        (["servers", "inspect"], "SERVER"),
+        (["servers", "inspect", "x", "--jsn"], "did you mean --json?"),
+        (["servers", "--json", "inspect", "x"], "--json: it comes after the word inspect."),
+        (["servers", "check", "mcp_calculater"], "did you mean 'mcp_calculator'?"),
+        (["plugin"], "did you mean plugins?"),
+        (["train", "--server", "./none.py"], "no server script ./none.py"),
+        (["train", "--server", "x", "--server-config", "none.json"], "none.json"),
+        (["train", "--server", "everythin"], "did you mean 'everything'?"),
+        (["train", "--server", "mcp_notes", "--server", "mcp_notes"], "'mcp_notes' is named twice"),
+        (["train", "--server", "mcp_notes", "--isolation", "none"], "'per-rollout'"),
+        (["train", "--server", "mcp_calculator", "--isolation", "reset"], "reset_tool"),
+        (["train", "--server", "mcp_notes", "--isolation", "shared", "--reset-tool", "r"], "reset_tool"),
+        (["evaluate", "--server", "mcp_notes", "--model", "mcp-rl/tiny", "--record", "a", "--replay", "b"], "replay"),
+        (["generate", "--server", "mcp_notes", "--record", "a", "--replay", "b"], "tools.replay"),
+        (["generate", "--server", "mcp_notes", "--offer", "tools"], "'resources'"),
     ],
 )
 def test_a_wrong_word_is_one_sentence_and_exit_2(
@@ -100,7 +120,8 @@ def test_a_dry_run_prints_overrides_that_give_the_same_run_and_touches_nothing(
     capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    words = ["train", "--server", "mcp_calculator", "--dry-run", "--steps", "7", "train.lora.rank=4"]
+    words = ["train", "--server", "mcp_calculator", "--server", "mcp_notes", "--dry-run", "--steps", "7"]
+    words += ["--offer", "prompts", "--isolation", "per-rollout", "--record", "calls.jsonl", "train.lora.rank=4"]
     assert main(words) == 0
     first = capsys.readouterr().out
     assert "train.lora.rank = 4" in first and "steps = 7" in first

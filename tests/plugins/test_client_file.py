@@ -355,3 +355,13 @@ def test_the_bundled_entries_work_from_every_folder(name: str) -> None:
     script = params.args[0].replace("{bundled}", str(bundled_root()))
     assert Path(script).is_absolute() and Path(script).is_file()
     assert params.command in ("{python}", "node")
+
+
+def test_the_documented_file_works(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (Path(__file__).parents[2] / "docs/server_config.md").read_text(encoding="utf-8")
+    (folder / "mcp.json").write_text(text.partition("```json\n")[2].partition("```")[0])
+    monkeypatch.setenv("TRACKER_TOKEN", SECRET)
+    known = known_entries(folder / "mcp.json")
+    tracker, files = known["tracker"], known["files"]
+    assert isinstance(tracker, ToolServer) and isinstance(files, ToolServer)
+    assert tracker.params().transport == "streamable-http" and files.isolation == "per-rollout"
