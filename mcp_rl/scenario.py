@@ -1,8 +1,9 @@
 """What a model is asked to do, on which server, and how anyone can tell that it was done.
 
 A scenario is self-contained: a JSON Lines file of scenarios can be moved to another machine and run there.
-Commands use the placeholders `{python}` (this interpreter), `{bundled}` (the folder of the bundled servers) and
-`{port}` (a free port, chosen at launch); environment values and headers may refer to `${VARIABLES}`.
+Commands use the placeholders `{python}` (this interpreter), `{bundled}` (the folder of the bundled servers), `{port}`
+(a free port, chosen at launch) and `{env:NAME}` (a variable of our environment); environment values and headers may
+refer to `${VARIABLES}`.
 """
 
 import hashlib
@@ -242,5 +243,9 @@ def scenario_lines(scenarios: Iterable[McpScenario]) -> str:
 
 def _line(scenario: McpScenario) -> str:
     fields = scenario.model_dump(mode="json", exclude_defaults=True)
-    fields["server_params"]["transport"] = scenario.server_params.transport  # a default, and what a reader goes by
+    params, written = scenario.server_params, fields["server_params"]
+    written["transport"] = params.transport  # a default, and what a reader goes by
+    if isinstance(params, ServerGroup):
+        for name, server in params.servers.items():
+            written["servers"][name]["transport"] = server.transport
     return json.dumps(fields, ensure_ascii=False) + "\n"

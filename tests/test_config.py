@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_rl.config import TINY, RunConfig, TrainConfig, config_keys, settings
+from mcp_rl.config import TINY, RunConfig, TrainConfig, _run_name, config_keys, settings
 from mcp_rl.errors import ConfigError
 from mcp_rl.overrides import load_config, parse_override
 
@@ -25,7 +25,7 @@ def test_later_sources_win(tmp_path: Path) -> None:
     config = load_config(
         file=file, overrides=["train.learning_rate=1e-4", "steps=4"], options={"steps": 5, "seed": None}
     )
-    assert (config.server, config.steps, config.train.learning_rate, config.train.kl) == ("other", 5, 1e-4, 0.1)
+    assert (config.server, config.steps, config.train.learning_rate, config.train.kl) == (("other",), 5, 1e-4, 0.1)
     assert config.seed == 0
 
 
@@ -157,3 +157,32 @@ def test_a_judge_turns_off_the_division_that_blows_up_near_ties() -> None:
     assert RunConfig(server="x").train.scale_by_std
     assert not RunConfig(server="x", judge={"model": "openai/any"}).train.scale_by_std
     assert RunConfig(server="x", judge={"model": "openai/any"}, train={"scale_by_std": True}).train.scale_by_std
+
+
+def test_several_servers_are_one_run_and_a_lone_one_needs_no_list() -> None:
+    both = RunConfig(server=("mcp_calculator", "mcp_notes"))
+    assert both.name == "mcp_calculator-mcp_notes-tiny"
+    assert RunConfig(server="mcp_calculator") == RunConfig(server=("mcp_calculator",))
+
+
+def test_no_word_of_a_command_after_its_first_option_reaches_the_runs_name() -> None:
+    for server in ("npx thing --api-key sk-123", "https://user:sk-123@host/mcp?key=sk-123", "npx thing --key=sk-123"):
+        name = RunConfig.model_construct(server=(server,), base_model=TINY, seed=0)
+        assert "sk" not in _run_name(name) and "123" not in _run_name(name).rpartition("-tiny")[0][:-7]
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("tools.deadlines={add = 0}", "add 0 seconds"),
+        ('tools.offer=["everything"]', "tools.offer"),
+        ("tools.max_servers=0", "tools.max_servers"),
+    ],
+)
+def test_settings_about_tools_that_make_no_sense_are_refused(override: str, words: str) -> None:
+    assert words in complaint(override)
+
+
+def test_a_recording_is_made_or_played_back() -> None:
+    assert "tools.replay" in complaint("tools.record=a.jsonl", "tools.replay=b.jsonl")
+    assert "resets nothing" in complaint("tools.isolation=shared", "tools.reset_tool=reset")

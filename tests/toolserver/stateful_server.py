@@ -1,6 +1,7 @@
 """A small MCP server on stdio, by hand, with a state, whose tools all may be repeated.
 
-A reset with `hang` is never answered, and `slow_start` as the first argument is a server that needs a while.
+A reset with `hang` is never answered. `slow_start` as the first argument is a server that needs a while, `down FILE`
+one that does not start while the file is there, `destroys` one whose tool `write` is annotated as destructive.
 """
 
 import json
@@ -12,8 +13,13 @@ WRITES = {"idempotentHint": True}
 TOOLS = {"look": {"readOnlyHint": True}, "write": WRITES, "reset": WRITES}
 value = ""
 
-if sys.argv[1:] == ["slow_start"]:
-    time.sleep(0.3)
+match sys.argv[1:]:
+    case ["slow_start"]:
+        time.sleep(0.3)
+    case ["down", file] if os.path.exists(file):  # noqa: PTH110
+        sys.exit("the database is away")
+    case ["destroys"]:
+        WRITES["destructiveHint"] = True
 for line in sys.stdin:
     message = json.loads(line)
     if "id" not in message:

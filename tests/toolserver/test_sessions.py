@@ -1,0 +1,249 @@
+"""What sessions promise: the isolation of each server, several servers together, chosen tools, and patience."""
+
+import json
+import os
+import signal
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from mcp_rl.config import ToolsConfig
+from mcp_rl.errors import ConfigError, PluginError, ScenarioError, ServerError, ServerFault
+from mcp_rl.plugins.server import ToolServer
+from mcp_rl.scenario import McpScenario, StdioServer, scenario_lines
+from mcp_rl.toolserver import places, pool
+from mcp_rl.toolserver.link import Link
+from mcp_rl.toolserver.pool import Session, Sessions, open_sessions
+
+SCRIPT = str(Path(__file__).with_name("stateful_server.py"))
+
+
+def stdio(*arguments: str) -> StdioServer:
+    return StdioServer(command="{python}", args=("-S", SCRIPT, *arguments))
+
+
+def server(name: str = "state", *arguments: str, **fields: Any) -> ToolServer:
+    return ToolServer(name, "A state.", {"stdio": stdio(*arguments)}, **fields)
+
+
+def opened(server: ToolServer, **tools: Any) -> AbstractAsyncContextManager[Sessions]:
+    return open_sessions(server, ToolsConfig(**tools))
+
+
+async def ask(session: Session, tool: str, **arguments: Any) -> Any:
+    result = await session.connection.call(tool, arguments)
+    assert not result.is_error, result.text
+    return json.loads(result.text)
+
+
+# -- isolation
+
+
+@pytest.mark.parametrize(("arguments", "found"), [((), "shared"), (("destroys",), "per-rollout")])
+async def test_the_listing_decides_where_nobody_declared_an_isolation(arguments: tuple[str, ...], found: str) -> None:
+    state = server("state", *arguments)
+    async with opened(state) as sessions:
+        assert await sessions.isolation(state.params()) == found
+        pids = []
+        for _ in range(2):
+            async with sessions.lease(state.params()) as lease:
+                pids.append((await ask(lease.session, "write", text="x"))["pid"])
+        assert (pids[0] == pids[1]) == (found == "shared")
+
+
+async def test_what_the_user_declares_wins_over_the_listing_and_the_plugin() -> None:
+    declared = server("state", "destroys").configured(ToolsConfig(isolation="shared"))
+    async with Sessions(server=declared) as sessions:
+        assert await sessions.isolation(declared.params()) == "shared"
+    resetting = server("state").configured(ToolsConfig(reset_tool="reset"))
+    assert (resetting.isolation, resetting.reset_tool) == ("reset", "reset")
+    assert resetting.configured(ToolsConfig(isolation="per-rollout")).reset_tool is None
+    assert resetting.configured(ToolsConfig(isolation="reset", max_servers=2)).instances == 2
+    with pytest.raises(PluginError, match=r"tools\.reset_tool"):
+        server().configured(ToolsConfig(isolation="reset"))
+
+
+async def test_tools_that_the_model_does_not_get_do_not_count_for_the_isolation() -> None:
+    state = server("state", "destroys")
+    async with opened(state, exclude=("write", "reset")) as sessions:
+        assert await sessions.isolation(state.params()) == "shared"
+
+
+async def test_a_reset_by_a_function_gets_the_initial_state_and_its_failure_is_a_fault() -> None:
+    async def reset(link: Link, state: dict[str, Any]) -> None:
+        await link.call("write", {"text": state["text"]})
+
+    state = server(reset=reset)
+    assert state.isolation == "reset"
+    async with opened(state) as sessions:
+        async with sessions.lease(state.params(), {"text": "begin"}) as lease:
+            assert (await ask(lease.session, "look"))["value"] == "begin"
+        with pytest.raises(ServerFault, match="could not be reset: KeyError"):
+            async with sessions.lease(state.params()):
+                raise AssertionError("an episode began")
+
+
+# -- the tools that the model gets
+
+
+async def test_included_and_excluded_tools_are_names_or_patterns() -> None:
+    state = server()
+    for tools, names in (
+        ({"include": ("look",)}, {"look"}),
+        ({"exclude": ("w*",)}, {"look", "reset"}),
+        ({"include": ("state__*",), "exclude": ("state__reset",)}, {"look", "write"}),
+    ):
+        async with opened(state, **tools) as sessions:
+            session = await sessions.get(state.params())
+            assert set(session.schemas.to_openai) == {tool.name for tool in session.offered} == names
+            assert session.tool_names == {"look", "write", "reset"}
+
+
+@pytest.mark.parametrize(
+    ("tools", "words"), [({"include": ("lok",)}, "did you mean 'look'"), ({"exclude": ("*",)}, "leave no tool")]
+)
+async def test_a_choice_that_fits_no_tool_or_leaves_none_is_refused(tools: dict[str, Any], words: str) -> None:
+    state = server()
+    async with opened(state, **tools) as sessions:
+        with pytest.raises(ConfigError, match=words):
+            await sessions.get(state.params())
+
+
+# -- several servers
+
+
+async def test_several_servers_are_offered_together_and_each_keeps_its_own_state() -> None:
+    one, two = server("one", reset_tool="reset"), server("two")
+    both = ToolServer.together([one, two])
+    params = both.params()
+    async with opened(both) as sessions:
+        session = await sessions.get(params)
+        assert set(session.schemas.to_server.values()) == {"one__look", "one__write", "two__look", "two__write",
+                                                           "two__reset"}  # fmt: skip
+        assert await sessions.isolation(params) == "reset"
+        async with sessions.lease(params, {"one": {"text": "begin"}}) as lease:
+            assert lease.session.schemas is session.schemas
+            first = await ask(lease.session, "one__look")
+            assert first["value"] == "begin"
+            other = await ask(lease.session, "two__write", text="shared")
+            assert other["pid"] != first["pid"]
+        async with sessions.lease(params) as lease:
+            assert await ask(lease.session, "one__look") == {"value": "", "pid": first["pid"]}
+            assert await ask(lease.session, "two__look") == {"value": "shared", "pid": other["pid"]}
+            lease.spoilt = True
+        async with sessions.lease(params) as lease:
+            assert (await ask(lease.session, "one__look"))["pid"] != first["pid"]
+
+
+async def test_episodes_that_need_several_servers_never_wait_for_each_other_in_a_circle() -> None:
+    a, b = (server(name, reset_tool="reset", instances=1) for name in "ab")
+    groups = [ToolServer.together([a, b]), ToolServer.together([b, a])]
+    played = []
+    async with opened(groups[0]) as sessions:
+
+        async def episode(number: int) -> None:
+            async with sessions.lease(groups[number % 2].params()) as lease:
+                await ask(lease.session, "a__write", text=str(number))
+                await ask(lease.session, "b__write", text=str(number))
+                played.append((await ask(lease.session, "a__look"))["value"] == str(number))
+
+        with anyio.fail_after(30):
+            async with anyio.create_task_group() as tasks:
+                for number in range(12):
+                    tasks.start_soon(episode, number)
+    assert played == [True] * 12
+
+
+async def test_several_servers_that_cannot_be_one_are_refused() -> None:
+    with pytest.raises(PluginError, match="'one' is named twice"):
+        ToolServer.together([server("one"), server("one")])
+    both = ToolServer.together([server("one"), server("two", reset_tool="reset")])
+    async with opened(both) as sessions:
+        with pytest.raises(ScenarioError, match="under each one's name"):
+            async with sessions.lease(both.params(), {"text": "begin"}):
+                raise AssertionError("an episode began")
+
+
+def test_a_scenario_for_several_servers_survives_being_written_and_read() -> None:
+    both = ToolServer.together([server("one"), server("two")])
+    scenario = McpScenario(task_description="x", server_params=both.params(), server=both.name)
+    read = McpScenario.model_validate_json(scenario_lines([scenario]))
+    assert read == scenario and read.server_params == both.params()
+
+
+# -- days
+
+
+async def test_a_server_that_worked_is_tried_again_then_left_alone_and_comes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "_LEFT_ALONE", 1.0)
+    away = tmp_path / "away"
+    state = server("state", "down", str(away), isolation="per-rollout")
+    async with opened(state) as sessions:
+
+        async def episode() -> None:
+            async with sessions.lease(state.params()) as lease:
+                await ask(lease.session, "look")
+
+        await episode()
+        away.touch()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(episode)
+            await anyio.sleep(0.8)
+            away.unlink()
+        away.touch()
+        began = anyio.current_time()
+        with pytest.raises(ServerError, match="the database is away"):
+            await episode()
+        assert anyio.current_time() - began > 2
+        away.unlink()
+        with pytest.raises(ServerError, match="the database is away"):
+            await episode()
+        await anyio.sleep(1.0)
+        await episode()
+
+
+async def test_a_server_that_never_worked_is_not_tried_again(tmp_path: Path) -> None:
+    (tmp_path / "away").touch()
+    state = server("state", "down", str(tmp_path / "away"))
+    async with opened(state) as sessions:
+        with anyio.fail_after(3), pytest.raises(ServerError, match="the database is away"):
+            await sessions.get(state.params())
+
+
+async def test_what_idles_is_closed_and_opened_again_when_it_is_needed() -> None:
+    state = server("state", reset_tool="reset", instances=2)
+    async with opened(state, idle_seconds=0.4) as sessions:
+        async with sessions.lease(state.params()) as first:
+            async with sessions.lease(state.params()) as second:
+                idle = second.session.connection
+            with anyio.fail_after(5):
+                while idle.alive:  # noqa: ASYNC110
+                    await anyio.sleep(0.05)
+            assert first.session.connection.alive  # an episode has it, however long it takes
+            before = await ask(first.session, "look")
+        with anyio.fail_after(5):
+            while first.session.connection.alive:  # noqa: ASYNC110
+                await anyio.sleep(0.05)
+        async with sessions.lease(state.params()) as lease:
+            assert (await ask(lease.session, "look"))["pid"] != before["pid"]
+
+
+async def test_a_rested_connection_is_asked_whether_it_still_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, "_CHECK_AFTER", 0.0)
+    monkeypatch.setattr(places, "_PING_SECONDS", 0.5)
+    state = server("state", reset_tool="reset", instances=1)
+    async with opened(state) as sessions:
+        pids = []
+        for stopped in (False, False, True):
+            async with sessions.lease(state.params()) as lease:
+                pids.append((await ask(lease.session, "look"))["pid"])
+                await anyio.sleep(0.01)
+            if stopped:
+                os.kill(pids[-1], signal.SIGSTOP)
+        async with sessions.lease(state.params()) as lease:
+            assert (await ask(lease.session, "look"))["pid"] != pids[0] == pids[1] == pids[2]
