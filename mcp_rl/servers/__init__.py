@@ -1,4 +1,4 @@
-"""The command `servers`: which tool servers there are, what one offers, whether it is fit to train on, and a new one."""
+"""The command `servers`: what there is, what one offers, whether it is fit to train on, a new one."""
 
 from mcp_rl.servers.listing import print_servers
 from mcp_rl.servers.new import new_server

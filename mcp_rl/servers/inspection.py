@@ -13,8 +13,6 @@ from mcp_rl.servers.isolation import effective_isolation
 from mcp_rl.toolserver.connection import Connection, Deadlines, connect
 from mcp_rl.toolserver.schema import ToolSchemas
 
-_MOST_PAGES = 50
-
 
 @dataclass(frozen=True)
 class OfferedTool:
@@ -89,9 +87,9 @@ async def inspect(server: ToolServer, params: OneServer) -> Inspection:
             prompt_tokens(schemas.openai),
             tools,
             connection.warnings,
-            await _listed(connection, "resources"),
-            await _listed(connection, "resources/templates", "resourceTemplates"),
-            await _listed(connection, "prompts"),
+            await connection.resources(),
+            await _templates(connection),
+            await connection.prompts(),
         )
 
 
@@ -116,18 +114,10 @@ def prompt_tokens(functions: Iterable[dict[str, Any]]) -> int:
     return len(tokenizer.encode(text, add_special_tokens=False).ids)
 
 
-async def _listed(connection: Connection, what: str, key: str = "") -> list[dict[str, Any]]:
-    """All pages of a list; nothing where the server has no such list or fails to give it."""
-    entries: list[dict[str, Any]] = []
-    cursor: Any = None
-    for _ in range(_MOST_PAGES):
-        try:
-            page = await connection.ask(f"{what}/list", {"cursor": cursor} if cursor else {})
-        except ServerFault:
-            break
-        listed = page.get(key or what)
-        entries += [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
-        seen, cursor = cursor, page.get("nextCursor")
-        if not isinstance(cursor, str) or cursor == seen:
-            break
-    return entries
+async def _templates(connection: Connection) -> list[dict[str, Any]]:
+    """The first page of resource templates; none where the server has none or fails to say."""
+    try:
+        listed = (await connection.ask("resources/templates/list")).get("resourceTemplates")
+    except ServerFault:
+        return []
+    return [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []

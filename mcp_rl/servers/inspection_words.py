@@ -82,7 +82,9 @@ def _print_entries(title: str, entries: list[dict[str, Any]], key: str, console:
     for entry in entries:
         about = [entry.get(name) for name in ("title", "mimeType", "description")]
         arguments = entry.get("arguments")
-        taken = [str(one.get("name")) for one in arguments if isinstance(one, dict)] if isinstance(arguments, list) else []
+        taken = (
+            [str(one.get("name")) for one in arguments if isinstance(one, dict)] if isinstance(arguments, list) else []
+        )
         words = [shortened(str(one)) for one in about if one] + ([f"takes {', '.join(taken)}"] if taken else [])
         add_row(shown, f"  {entry.get(key, '')}", "; ".join(words), styles=("cyan",))
     console.print(shown)

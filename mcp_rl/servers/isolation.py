@@ -19,7 +19,9 @@ def effective_isolation(server: ToolServer, tools: Sequence[Tool]) -> tuple[Isol
         return server.isolation, f"declared{how}"
     changing = changing_tools(tools)
     if changing:
-        return implied_isolation(tools), f"undeclared, and {names(changing)} {_are(changing)} annotated as changing things"
+        return implied_isolation(
+            tools
+        ), f"undeclared, and {names(changing)} {_are(changing)} annotated as changing things"
     silent = [tool.name for tool in tools if "readOnlyHint" not in tool.annotations]
     if silent:
         return "shared", f"undeclared, and no tool is annotated as changing things ({names(silent)}: not annotated)"

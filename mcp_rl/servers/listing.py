@@ -8,7 +8,7 @@ from typing import Any
 from mcp_rl.plugins.client_file import known_entries
 from mcp_rl.plugins.manager import Plugins, load_plugins
 from mcp_rl.plugins.server import ToolServer
-from mcp_rl.servers.terminal import add_row, console, table
+from mcp_rl.servers.terminal import add_row, page, table
 
 
 def describe_servers(plugins: Plugins, server_config: Path | None = None) -> tuple[list[dict[str, Any]], list[str]]:
@@ -43,17 +43,14 @@ def print_servers(*, plugins: Sequence[Path] = (), server_config: Path | None = 
     if as_json:
         print(json.dumps({"servers": rows, "problems": problems}))
         return
-    if rows:
-        _print_table(rows)
-    else:
+    if not rows:
         print("No plugin offers a tool server. `--server` also takes a URL, a script or a quoted command.")
-    for problem in problems[len(loaded.problems) :]:
-        console().print(problem, markup=False, style="yellow")
-
-
-def _print_table(rows: list[dict[str, Any]]) -> None:
-    shown = table("name", "transports", "isolation", "origin", "description")
-    for row in rows:
-        isolation = row["isolation"] or "undeclared"
-        add_row(shown, row["name"], ", ".join(row["transports"]), isolation, row["origin"], row["description"])
-    console().print(shown)
+    with page() as console:
+        if rows:
+            shown = table("name", "transports", "isolation", "origin", "description")
+            for row in rows:
+                isolation = row["isolation"] or "undeclared"
+                add_row(shown, row["name"], ", ".join(row["transports"]), isolation, row["origin"], row["description"])
+            console.print(shown)
+        for problem in problems[len(loaded.problems) :]:
+            console.print(problem, markup=False, style="yellow")

@@ -5,8 +5,6 @@ import keyword
 import re
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from mcp_rl.durable import write_atomically
 from mcp_rl.errors import ConfigError, RunDirectoryError
 
@@ -55,6 +53,8 @@ def write_server(name: str, folder: Path) -> list[Path]:
     target = folder / name
     if target.exists():
         raise ConfigError(f"{target} is there already: choose another name, or another folder with --dir.")
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
     pages = Environment(
         loader=PackageLoader("mcp_rl.servers"), undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False
     )

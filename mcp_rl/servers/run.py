@@ -16,16 +16,17 @@ def inspect_server(server: "ToolServer", *, transport: str | None = None, as_jso
 
     from mcp_rl.servers.inspection import inspect
     from mcp_rl.servers.inspection_words import print_inspection
-    from mcp_rl.servers.terminal import console
+    from mcp_rl.servers.terminal import page
 
     found = [anyio.run(inspect, one, params) for one, params in _each(server, transport)]
     if as_json:
         print(json.dumps(asdict(found[0]) if len(found) == 1 else {"servers": [asdict(one) for one in found]}))
         return
-    for number, inspection in enumerate(found):
-        if number:
-            console().print()
-        print_inspection(inspection, console())
+    with page() as console:
+        for number, inspection in enumerate(found):
+            if number:
+                console.print()
+            print_inspection(inspection, console)
 
 
 def check_server(
@@ -45,7 +46,7 @@ def check_server(
 
     from mcp_rl.servers.check import Wanted, check
     from mcp_rl.servers.check_words import print_report
-    from mcp_rl.servers.terminal import console
+    from mcp_rl.servers.terminal import page
 
     wanted = Wanted(calls=calls, seed=seed, call_all=call_all)
     reports = [anyio.run(check, one, params, wanted) for one, params in _each(server, transport)]
@@ -53,10 +54,11 @@ def check_server(
         objects = [report.as_json() for report in reports]
         print(json.dumps(objects[0] if len(objects) == 1 else {"servers": objects}))
     else:
-        for number, report in enumerate(reports):
-            if number:
-                console().print()
-            print_report(report, console())
+        with page() as console:
+            for number, report in enumerate(reports):
+                if number:
+                    console.print()
+                print_report(report, console)
     return 1 if any(report.problems for report in reports) else 0
 
 

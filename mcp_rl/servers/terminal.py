@@ -1,19 +1,30 @@
 """Where the commands about servers print: wrapped and coloured on a terminal, plain and unbroken in a pipe."""
 
+import io
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+_NEVER_WRAPPED = 100_000
 
-def console() -> "Console":
-    """Of stdout. What servers say is printed as `Text`, never as markup."""
+
+@contextmanager
+def page() -> Iterator["Console"]:
+    """A console on stdout. What servers say is printed as `Text`, never as markup."""
     from rich.console import Console
 
-    return Console(soft_wrap=not sys.stdout.isatty(), highlight=False)
+    if sys.stdout.isatty():
+        yield Console(highlight=False)
+        return
+    text = io.StringIO()
+    yield Console(file=text, width=_NEVER_WRAPPED, highlight=False, color_system=None)
+    for line in text.getvalue().splitlines():
+        print(line.rstrip())
 
 
 def table(*columns: str) -> "Table":
@@ -23,7 +34,7 @@ def table(*columns: str) -> "Table":
     result = Table(box=None, pad_edge=False, header_style="dim")
     for column in columns[:-1]:
         result.add_column(column, no_wrap=True, overflow="ellipsis", max_width=40)
-    result.add_column(columns[-1], overflow="fold")
+    result.add_column(columns[-1], overflow="fold", ratio=1)
     return result
 
 

@@ -1,0 +1,60 @@
+"""What `servers check` shows on a terminal."""
+
+from rich.console import Console
+from rich.text import Text
+
+from mcp_rl.servers.findings import Level, Report, ToolTrial
+from mcp_rl.servers.terminal import add_row, table
+from mcp_rl.servers.visible import shortened, visible
+
+_STYLES = {Level.OK: "green", Level.NOTE: "yellow", Level.PROBLEM: "bold red"}
+_ORDER = list(_STYLES)
+
+
+def print_report(report: Report, console: Console) -> None:
+    """Times, tools, then what was found: what is fine first, what training trips over last."""
+    says = " ".join(filter(None, (report.server_info.get("name"), report.server_info.get("version"))))
+    head = Text(visible(report.name), style="bold")
+    head.append(f" over {report.transport}", style="default")
+    head.append(f" (it calls itself {shortened(says)})" if says else "", style="dim")
+    console.print(head)
+    took = ", ".join(f"{step} {_time(seconds)}" for step, seconds in report.seconds.items())
+    console.print(Text(f"{len(report.tools)} tools, schema hash {report.schema_hash}; {took}"))
+    console.print(Text(f"Isolation {report.isolation}: {visible(report.isolation_reason)}."))
+    console.print()
+    shown = table("tool", "worked", "median", "p95", "")
+    for tool in report.tools:
+        times = [_time(seconds) if seconds is not None else "" for seconds in (tool.median_seconds, tool.p95_seconds)]
+        add_row(shown, tool.name, f"{tool.worked} of {tool.calls}" if tool.calls else "", *times, _remark(tool))
+    console.print(shown)
+    console.print()
+    for finding in sorted(report.findings, key=lambda finding: _ORDER.index(finding.level)):
+        line = Text(f"{finding.level.value:<8}", style=_STYLES[finding.level])
+        line.append(f"{finding.check}: ", style="default")
+        line.append(visible(finding.what), style="default")
+        console.print(line)
+        for words in filter(None, (finding.means, finding.do and f"-> {finding.do}")):
+            console.print(Text(f"{'':<10}{visible(words)}", style="dim"))
+    console.print()
+    console.print(Text(verdict(report), style="bold"))
+
+
+def verdict(report: Report) -> str:
+    """The one sentence at the end."""
+    problems = len(report.problems)
+    if not problems:
+        return f"{visible(report.name)} is fit to train on."
+    return (
+        f"Training on {visible(report.name)} would trip over {problems} {'problem' if problems == 1 else 'problems'}."
+    )
+
+
+def _remark(tool: ToolTrial) -> str:
+    if tool.not_called:
+        return f"not called: {tool.not_called}"
+    parts = [f"{tool.refused} refused" if tool.refused else "", f"{tool.faults} unanswered" if tool.faults else ""]
+    return ", ".join(filter(None, parts))
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1000:.1f} ms" if seconds < 1 else f"{seconds:.2f} s"

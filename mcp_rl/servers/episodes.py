@@ -1,0 +1,141 @@
+"""What one episode leaves for the next, and what two at once see of each other: as a run would have them."""
+
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+
+from mcp_rl.config import Isolation
+from mcp_rl.errors import McpRlError
+from mcp_rl.plugins.server import ToolServer
+from mcp_rl.scenario import OneServer
+from mcp_rl.scenarios.answer import undated
+from mcp_rl.servers.caller import CALL_SECONDS, Reply
+from mcp_rl.servers.calls import Trials
+from mcp_rl.servers.findings import Finding, note, ok, problem
+from mcp_rl.servers.inspection import deadlines_of
+from mcp_rl.servers.isolation import names, ours_to_start
+from mcp_rl.servers.visible import shortened
+from mcp_rl.toolserver.link import Link
+from mcp_rl.toolserver.pool import Sessions
+
+_MOST = 12
+"""Tools whose results show the state, and calls that change it."""
+_WORDS = {
+    "shared": "All rollouts share the server, and one sees what another one did.",
+    "reset": "An episode does not begin in the state that its task was made for, so right answers count as wrong.",
+    "per-rollout": "A new process is not enough: the state is kept elsewhere, and one rollout sees another one's.",
+}
+_ADVICE = {
+    "shared": "Declare isolation reset with a tool that resets, or per-rollout (--isolation per-rollout).",
+    "reset": "Let the reset put back everything that the tools can change.",
+    "per-rollout": "Keep the state in memory or in the working folder, or declare a reset_tool or reset function.",
+}
+
+
+async def episodes(server: ToolServer, params: OneServer, isolation: Isolation, trials: Trials) -> list[Finding]:
+    """Play an episode that changes what it may, then another one, and two at once; look at what each sees."""
+    looks = [
+        reply
+        for tool in trials.reading
+        if not tool.input_schema.get("required") and tool.name not in trials.unsteady
+        for reply in trials.worked(tool.name)[:1]
+    ][:_MOST]
+    looks = [replace(look, arguments={}) for look in looks]
+    changes = [reply for tool in trials.changing for reply in trials.worked(tool.name)[:2]][:_MOST]
+    if not changes:
+        return [] if isolation == "shared" else [_unseen("no call changes anything that may be called")]
+    if not looks:
+        return [_unseen("no tool without required arguments looks at the state")]
+    try:
+        async with Sessions(
+            server=replace(server, isolation=isolation), deadlines=replace(deadlines_of(server), call=CALL_SECONDS)
+        ) as sessions:
+            return await _played(sessions, params, isolation, looks, changes)
+    except McpRlError as error:
+        return [
+            problem(
+                "reset" if isolation == "reset" else "isolation",
+                f"The second episode could not be played: {shortened(str(error), 300)}",
+                "Every episode after the first is a fault.",
+                "Mend the reset, or let the server be started again and again.",
+            )
+        ]
+
+
+async def _played(
+    sessions: Sessions, params: OneServer, isolation: Isolation, looks: Sequence[Reply], changes: Sequence[Reply]
+) -> list[Finding]:
+    check = "reset" if isolation == "reset" else "isolation"
+    async with sessions.lease(params) as lease:
+        begin = await _seen(lease.session.connection, looks)
+        await _make(lease.session.connection, changes)
+        after = await _seen(lease.session.connection, looks)
+    made = sorted({reply.tool for reply in changes})
+    if begin == after:
+        return [_unseen(f"the calls of {names(made)} changed nothing that {names([k.tool for k in looks])} shows")]
+    async with sessions.lease(params) as lease:
+        second = await _seen(lease.session.connection, looks)
+    if different := [tool for tool in begin if begin[tool] != second[tool]]:
+        tool = different[0]
+        return [
+            problem(
+                check,
+                f"After an episode that called {names(made)}, the next one does not begin as the first one did: {tool} "
+                f"said {shortened(begin[tool])!r}, and now says {shortened(second[tool])!r}.",
+                _WORDS[isolation],
+                _ADVICE[isolation],
+                different,
+            )
+        ]
+    found = [ok(check, f"An episode leaves nothing to the next one ({names(list(begin))} agree).")]
+    if isolation != "shared" and (ours_to_start(params) or isolation == "per-rollout"):
+        found += await _at_once(sessions, params, isolation, looks, changes, begin)
+    return found
+
+
+async def _at_once(
+    sessions: Sessions,
+    params: OneServer,
+    isolation: Isolation,
+    looks: Sequence[Reply],
+    changes: Sequence[Reply],
+    begin: dict[str, str],
+) -> list[Finding]:
+    async with AsyncExitStack() as stack:
+        one = await stack.enter_async_context(sessions.lease(params))
+        two = await stack.enter_async_context(sessions.lease(params))
+        await _make(one.session.connection, changes)
+        other = await _seen(two.session.connection, looks)
+    if different := [tool for tool in begin if begin[tool] != other[tool]]:
+        tool = different[0]
+        return [
+            problem(
+                "isolation",
+                f"Of two episodes at once, one sees what the other did: {tool} said {shortened(begin[tool])!r}, and "
+                f"now says {shortened(other[tool])!r}.",
+                "Rollouts disturb each other, and right answers count as wrong.",
+                _ADVICE["per-rollout"]
+                if isolation == "per-rollout"
+                else "Set instances=1 in the plugin (or --max-servers 1), or keep the state of each process to itself.",
+                different,
+            )
+        ]
+    return [ok("isolation", "Of two episodes at once, neither sees what the other does.")]
+
+
+async def _seen(link: Link, looks: Sequence[Reply]) -> dict[str, str]:
+    return {look.tool: undated((await link.call(look.tool, look.arguments)).text) for look in looks}
+
+
+async def _make(link: Link, changes: Sequence[Reply]) -> None:
+    for change in changes:
+        await link.call(change.tool, change.arguments)
+
+
+def _unseen(why: str) -> Finding:
+    return note(
+        "isolation",
+        f"Whether episodes are kept apart was not seen: {why}.",
+        "It is taken on trust.",
+        "Give the server a tool without required arguments that lists its state, annotated read-only.",
+    )
