@@ -9,11 +9,11 @@ import re
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from mcp_rl.boundary import is_secret_name
 from mcp_rl.errors import ConfigError
 
 HELD = "MCP_RL_SECRET_"
 """Begins the names of variables that hold what a file says itself; errors have their values blanked out by it."""
-SECRET_NAME = re.compile(r"token|key|secret|passw|auth|cookie|credential", re.IGNORECASE)
 _SECRET_TEXT = re.compile(
     r"://[^/?#\s]*:[^/?#\s]*@"  # a URL with a password
     r"|\b(bearer|basic)\s+\S"
@@ -85,7 +85,7 @@ def hold(value: str, name: str) -> str:
 
 def without_secret(value: str, form: str, *, name: str, entry: str) -> str:
     """The value, or a reference to it where its name or its look says that it is a secret."""
-    if not value or "${" in value or not (SECRET_NAME.search(name) or _SECRET_TEXT.search(value)):
+    if not value or "${" in value or not (is_secret_name(name) or _SECRET_TEXT.search(value)):
         return value
     return form % hold(value, f"{entry}_{name}")
 
@@ -97,7 +97,7 @@ def words_without_secrets(words: list[str], *, entry: str) -> tuple[str, ...]:
         before = words[number - 1] if number else ""
         flag = before if re.fullmatch(r"--?[\w-]+", before) and not word.startswith("-") else ""
         named = re.match(r"([\w-]+)\s*[:=]\s*\S", word)
-        name = next((n for n in (flag, named[1] if named else "") if SECRET_NAME.search(n)), "")
+        name = next((n for n in (flag, named[1] if named else "") if is_secret_name(n)), "")
         if "{env:" in word or not (name or _SECRET_TEXT.search(word)):
             found.append(word)
         else:
@@ -116,7 +116,7 @@ def url_without_secrets(url: str, *, entry: str) -> str:
     path = "/".join(held(part, "path") if _looks_random(part) else part for part in parts.path.split("/"))
     query = re.sub(
         r"([^&=]+)=([^&]*)",
-        lambda pair: f"{pair[1]}={held(pair[2], pair[1]) if SECRET_NAME.search(pair[1]) else pair[2]}",
+        lambda pair: f"{pair[1]}={held(pair[2], pair[1]) if is_secret_name(pair[1]) else pair[2]}",
         parts.query,
     )
     return parts._replace(netloc=f"{held(user, 'user')}{at}{host}", path=path, query=query).geturl()
