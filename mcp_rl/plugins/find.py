@@ -95,4 +95,4 @@ def _own_version() -> str:
     try:
         return version("mcp-rl")
     except PackageNotFoundError:
-        return ""
+        return "checkout"

@@ -2,15 +2,12 @@
 
 import importlib
 import json
-import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from mcp_rl.errors import PluginError
-from mcp_rl.plugins import hookspecs
 from mcp_rl.plugins.bundled import bundled_root
 from mcp_rl.plugins.manager import load_plugins
 from mcp_rl.plugins.resolve import resolve_server
@@ -212,21 +209,3 @@ def test_the_servers_command_lists_what_there_is():
     (server,) = [row for row in listed["servers"] if row["name"] == "mcp_calculator"]
     assert server["transports"] == ["sse", "stdio", "streamable-http"]
     assert listed["problems"] == []
-
-
-DOCUMENTATION = Path(__file__).parents[2] / "docs/servers.md"
-
-
-def test_every_hook_is_documented():
-    text = DOCUMENTATION.read_text()
-    hooks = [name for name in vars(hookspecs) if hasattr(vars(hookspecs)[name], "mcp_rl_spec")]
-    assert len(hooks) >= 5
-    assert [hook for hook in hooks if f"`{hook}(" not in text] == []
-
-
-def test_the_documented_plugin_works(tmp_path):
-    blocks = re.findall(r"```python\n(.*?)```", DOCUMENTATION.read_text(), re.DOTALL)
-    (code,) = [block for block in blocks if "@hookimpl" in block]
-    assert len(code.splitlines()) < 15
-    plugins = load_plugins([plugin_file(tmp_path, "clock", code)])
-    assert plugins.server("clock").params().command == "uvx"
