@@ -82,21 +82,35 @@ def _free_log(folder: Path, name: str) -> Path:
     return path
 
 
-def expand(text: str, *, port: int | None = None) -> str:
-    """Fill in `{python}`, `{bundled}` and `{port}`; other braces stay."""
+def expand(text: str, *, whose: str = "The server", port: int | None = None) -> str:
+    """Fill in `{python}`, `{bundled}`, `{port}`, and `{env:NAME}` from our environment; other braces stay.
+
+    Raises ServerError that names a variable which is not set.
+    """
     values = {"python": sys.executable, "bundled": str(bundled_root()), "port": str(port or "")}
-    return re.sub(r"\{(python|bundled|port)\}", lambda match: values[match[1]], text)
+
+    def value(match: re.Match[str]) -> str:
+        return _variable(match[2], whose) if match[2] else values[match[1]]
+
+    return re.sub(r"\{(?:(python|bundled|port)|env:(\w+))\}", value, text)
 
 
 def expand_variables(values: Mapping[str, str], *, whose: str) -> dict[str, str]:
     """Fill in `${NAME}` from our environment. Raises ServerError that names a variable which is not set."""
+    return {
+        name: re.sub(r"\$\{(\w+)\}", lambda match: _variable(match[1], whose), text) for name, text in values.items()
+    }
 
-    def value(match: re.Match[str]) -> str:
-        if match[1] not in os.environ:
-            raise ServerError(f"{whose} needs the environment variable {match[1]}, which is not set.")
-        return os.environ[match[1]]
 
-    return {name: re.sub(r"\$\{(\w+)\}", value, text) for name, text in values.items()}
+def _variable(name: str, whose: str) -> str:
+    if name not in os.environ:
+        raise ServerError(f"{whose} needs the environment variable {name}, which is not set.")
+    return os.environ[name]
+
+
+def working_folder(launch: Launch, *, whose: str) -> str | None:
+    """Where the process runs; None for here. Raises ServerError that names a variable which is not set."""
+    return None if launch.cwd is None else expand(launch.cwd, whose=whose)
 
 
 def minimal_environment(launch: Launch, *, whose: str) -> dict[str, str]:
@@ -107,13 +121,14 @@ def minimal_environment(launch: Launch, *, whose: str) -> dict[str, str]:
 
 def command_line(launch: Launch, *, whose: str, port: int | None = None, stdin: str = "null") -> list[str]:
     """The command under the watchdog. Raises ServerError where there is no such program."""
-    command, *args = (expand(word, port=port) for word in (launch.command, *launch.args))
-    folder = Path(launch.cwd or ".")
+    command, *args = (expand(word, whose=whose, port=port) for word in (launch.command, *launch.args))
+    cwd = working_folder(launch, whose=whose)
+    folder = Path(cwd or ".")
     if shutil.which(command) is None and not (folder / command).is_file():
         hint = f" Install {_COMES_WITH[command]}." if command in _COMES_WITH else ""
         raise ServerError(f"{whose} cannot start: there is no program {command!r} on the PATH.{hint}")
-    if launch.cwd is not None and not folder.is_dir():
-        raise ServerError(f"{whose} cannot start: there is no folder {launch.cwd}.")
+    if cwd is not None and not folder.is_dir():
+        raise ServerError(f"{whose} cannot start: there is no folder {cwd}.")
     return [sys.executable, "-I", "-S", str(_WATCHDOG), stdin, command, *args]
 
 
@@ -134,11 +149,11 @@ async def launched(
             stdout=log.file,
             stderr=log.file,
             env=minimal_environment(launch, whose=whose),
-            cwd=launch.cwd,
+            cwd=working_folder(launch, whose=whose),
             start_new_session=True,
         )
         try:
-            target = expand(url, port=port)
+            target = expand(url, whose=whose, port=port)
             await _ready(process, target, whose=whose, log=log, deadline=deadline)
         except ServerError:
             await stop(process)

@@ -16,7 +16,15 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
 from mcp_rl.scenario import OneServer, SseServer, StdioServer, StreamableHttpServer
-from mcp_rl.toolserver.launch import ServerLog, command_line, expand_variables, launched, minimal_environment
+from mcp_rl.toolserver.launch import (
+    ServerLog,
+    command_line,
+    expand,
+    expand_variables,
+    launched,
+    minimal_environment,
+    working_folder,
+)
 
 # What goes wrong on a connection is told by our own errors; without a handler of its own, the SDK's tracebacks would
 # land on the user's terminal.
@@ -43,8 +51,11 @@ async def reachable(
     params: OneServer, *, whose: str, log: ServerLog, deadline: float
 ) -> AsyncIterator[tuple[OneServer, Process | None]]:
     """Start the process of a network server where it is ours to start; yields where to connect."""
-    if isinstance(params, StdioServer) or params.launch is None:
+    if isinstance(params, StdioServer):
         yield params, None
+        return
+    if params.launch is None:
+        yield params.model_copy(update={"url": expand(params.url, whose=whose)}), None
         return
     async with launched(params.launch, params.url, whose=whose, log=log, deadline=deadline) as (url, process):
         yield params.model_copy(update={"url": url}), process
@@ -78,7 +89,7 @@ def _stdio(params: StdioServer, whose: str) -> StdioServerParameters:
         command=sys.executable,
         args=command_line(params, whose=whose, stdin="pass")[1:],
         env=minimal_environment(params, whose=whose),
-        cwd=params.cwd,
+        cwd=working_folder(params, whose=whose),
         encoding_error_handler="replace",
     )
 
