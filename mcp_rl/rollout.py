@@ -20,6 +20,7 @@ from mcp_rl.chat.hermes import ChatFormat, ParsedCall, ParsedCompletion, parse_c
 from mcp_rl.errors import ContextOverflow, EngineError, ServerError, ServerFault
 from mcp_rl.inference.engine import Completion, Engine, Episode, Sampling
 from mcp_rl.scenario import McpScenario, ToolCall
+from mcp_rl.toolserver.caller import calling_as
 from mcp_rl.toolserver.results import truncate_middle
 from mcp_rl.trajectory import CallRecord, Segment, StopReason, Trajectory
 
@@ -220,16 +221,17 @@ class Rollout:
         if seed is None or attempt:
             seed = derive_seed(self.scenario.id, self.scenario.seed, seed, engine.version, member, attempt)
         try:
-            async with (
-                sessions_in_use() as sessions,
-                sessions.lease(self.scenario.server_params, self.scenario.initial_state) as lease,
-            ):
-                world = World(engine, self.model.chat, lease.session, self.system_prompt)
-                trajectory = await play(
-                    world, self.scenario, seed=seed, temperature=self.temperature, limits=self.limits
-                )
-                lease.spoilt = not trajectory.stop_reason.trainable
-                return trajectory
+            with calling_as(f"{self.scenario.id}/{seed}"):
+                async with (
+                    sessions_in_use() as sessions,
+                    sessions.lease(self.scenario.server_params, self.scenario.initial_state) as lease,
+                ):
+                    world = World(engine, self.model.chat, lease.session, self.system_prompt)
+                    trajectory = await play(
+                        world, self.scenario, seed=seed, temperature=self.temperature, limits=self.limits
+                    )
+                    lease.spoilt = not trajectory.stop_reason.trainable
+                    return trajectory
         except (ServerError, ServerFault) as error:
             return unreachable(self.scenario, seed, error)
 
