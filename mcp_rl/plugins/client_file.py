@@ -17,8 +17,8 @@ from mcp_rl.plugins.server import ToolServer
 PLACES = ("config.json", "configs/config.json")
 """Where a file is looked for when none is named: in the working folder, and the second one among what is bundled."""
 _KEYS = ("mcpServers", "servers")
-_MOST_WITH_COMMENTS = 1_000_000
-"""Characters of a file that is no plain JSON: reading comments takes a second for each 100,000."""
+_MOST_WITH_COMMENTS = 100_000
+"""Characters of a file that is no plain JSON: reading so many with comments takes two seconds."""
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ In this order: a plugin's server; an entry of a file that MCP clients use; a URL
 command that speaks MCP on stdio. Several servers are offered together.
 """
 
+import os
 import re
 import shlex
 import shutil
@@ -118,6 +119,9 @@ def _from_script(path: Path) -> ToolServer:
 
 
 def _no_such(text: str, plugins: "Plugins", files: ClientFiles) -> PluginError:
+    if Path(text).exists() and (os.sep in text or Path(text).suffix):
+        what = "a folder" if Path(text).is_dir() else f"no script that we can start (one of {', '.join(_SCRIPTS)})"
+        return PluginError(f"{text} is {what}: give the command that starts the server, in quotes.")
     known = [*plugins.servers, *files.names]
     sentence = f"There is no server named {text!r}; {nearest(text, list(dict.fromkeys(known)))}"
     return PluginError(" ".join([sentence, *plugins.problems, *files.problems]))

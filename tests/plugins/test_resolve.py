@@ -76,6 +76,8 @@ def test_a_script_is_run_by_what_its_name_ends_in_and_a_command_as_it_is(
     [
         ("./none.py", "There is no server script ./none.py"),
         ("none.mjs", "There is no server script none.mjs"),
+        ("./folder", "./folder is a folder: give the command"),
+        ("server.ts", "server.ts is no script that we can start (one of .py, .js"),
         ("mcp_calculater", "did you mean 'mcp_calculator'"),
         ("trackr", "did you mean 'tracker'"),
         ("everythin", "did you mean 'everything'"),
@@ -90,6 +92,8 @@ def test_what_means_nothing_is_one_sentence_with_the_nearest_right_name(
     text: str, words: str, folder: Path, plugins: Plugins
 ) -> None:
     write(folder / "config.json", {"tracker": {"command": "x"}})
+    (folder / "folder").mkdir()
+    (folder / "server.ts").touch()
     with pytest.raises(PluginError) as caught:
         resolve_server(text, plugins=plugins)
     assert words in str(caught.value) and "\n" not in str(caught.value)
