@@ -1,10 +1,12 @@
 """Starting a server's process: its command, its environment, its log, and the certainty that it ends with us.
 
-Every server runs under `watchdog.py`, which ends it and all that it started when we close its input or die.
+Every server runs under `watchdog.py`, which ends it and all that it started when we close its input or die, removes its
+temporary directory, and keeps what it writes to stderr within bounds.
 """
 
 import os
 import re
+import secrets
 import shutil
 import signal
 import socket
@@ -14,7 +16,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import PIPE
-from tempfile import mkstemp
+from tempfile import gettempdir, mkstemp
 from typing import TextIO
 from urllib.parse import urlsplit
 
@@ -23,7 +25,7 @@ from anyio.abc import Process
 
 from mcp_rl.errors import ServerError
 from mcp_rl.plugins.bundled import bundled_root
-from mcp_rl.scenario import Launch
+from mcp_rl.scenario import Launch, OneServer, StdioServer
 
 _WATCHDOG = Path(__file__).with_name("watchdog.py")
 _INHERITED = ("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER")
@@ -34,7 +36,12 @@ _COMES_WITH = {"node": "Node.js", "npx": "Node.js", "uvx": "uv", "docker": "Dock
 """Programs that servers are often started with, and what brings them."""
 _ATTEMPTS = 3
 """At a free port, which somebody else may take before the server does."""
+_LOG_BYTES = 8 * 2**20
+"""A log that is longer is put aside when a process begins, in place of the one before it. The watchdog lets no process
+add more than about a megabyte."""
 _open_logs: set[Path] = set()
+_folders: set[str] = set()
+"""Temporary directories that are the servers' own."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +72,9 @@ def server_log(name: str, log_dir: Path | None) -> Iterator[ServerLog]:
     else:
         log_dir.mkdir(parents=True, exist_ok=True)
         path = _free_log(log_dir.resolve(), re.sub(r"[^\w.-]+", "-", name) or "server")
+    with suppress(OSError):
+        if path.stat().st_size > _LOG_BYTES:
+            path.replace(path.with_name(path.name + ".old"))
     _open_logs.add(path)
     try:
         with path.open("a", encoding="utf-8", errors="replace") as file:
@@ -119,9 +129,46 @@ def minimal_environment(launch: Launch, *, whose: str) -> dict[str, str]:
     return inherited | expand_variables(launch.env, whose=whose)
 
 
+@contextmanager
+def own_folder(params: OneServer, *, wanted: bool) -> Iterator[OneServer]:
+    """For one life of a server that we start: a temporary directory of its own, where that is wanted or it has a use
+    for `{tmp}`; else the parameters as they are.
+
+    It is there when the process begins, it is what `{tmp}` and TMPDIR say, and the watchdog removes it.
+    """
+    launch = params if isinstance(params, StdioServer) else params.launch
+    if launch is None or not (wanted or _mentions_folder(launch)):
+        yield params
+        return
+    folder = str(Path(gettempdir()) / f"mcp-rl-{secrets.token_hex(8)}")
+    given = {name: text.replace("{tmp}", folder) for name, text in launch.env.items()}
+    fields = {
+        "args": tuple(word.replace("{tmp}", folder) for word in launch.args),
+        "env": dict.fromkeys(("TMPDIR", "TEMP", "TMP"), folder) | given,
+        "cwd": launch.cwd and launch.cwd.replace("{tmp}", folder),
+    }
+    _folders.add(folder)
+    try:
+        if isinstance(params, StdioServer):
+            yield params.model_copy(update=fields)
+        else:
+            yield params.model_copy(update={"launch": launch.model_copy(update=fields)})
+    finally:
+        _folders.discard(folder)
+        if Path(folder).exists():  # the watchdog was killed, so nobody has cleaned up
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _mentions_folder(launch: Launch) -> bool:
+    return any("{tmp}" in text for text in (*launch.args, *launch.env.values(), launch.cwd or ""))
+
+
 def command_line(launch: Launch, *, whose: str, port: int | None = None, stdin: str = "null") -> list[str]:
     """The command under the watchdog. Raises ServerError where there is no such program."""
     command, *args = (expand(word, whose=whose, port=port) for word in (launch.command, *launch.args))
+    own = next((path for path in launch.env.values() if path in _folders), "")
+    if own:
+        Path(own).mkdir(mode=0o700, exist_ok=True)
     cwd = working_folder(launch, whose=whose)
     folder = Path(cwd or ".")
     if shutil.which(command) is None and not (folder / command).is_file():
@@ -129,7 +176,7 @@ def command_line(launch: Launch, *, whose: str, port: int | None = None, stdin: 
         raise ServerError(f"{whose} cannot start: there is no program {command!r} on the PATH.{hint}")
     if cwd is not None and not folder.is_dir():
         raise ServerError(f"{whose} cannot start: there is no folder {cwd}.")
-    return [sys.executable, "-I", "-S", str(_WATCHDOG), stdin, command, *args]
+    return [sys.executable, "-I", "-S", str(_WATCHDOG), stdin, own, command, *args]
 
 
 @asynccontextmanager

@@ -1,12 +1,16 @@
 """Runs one command and sees to it that nothing of it is left when whoever started it is gone.
 
-`python -I -S watchdog.py pass|null COMMAND ARG…` is started in a session of its own. Its standard input is the
+`python -I -S watchdog.py pass|null FOLDER COMMAND ARG…` is started in a session of its own. Its standard input is the
 lifeline: the other end is held by the starter and by nobody else, so it hangs up when the starter closes it or dies,
 however it dies. "pass" hands the same input on to the command (a server on stdio), "null" gives it an empty one. When
 the lifeline hangs up, on SIGTERM and after the command's exit, everything that descends from the command is ended: on
 stdio it is given a moment to go by itself, then comes SIGTERM, then SIGKILL. On Linux descendants are found wherever
 they went, since orphans fall to this process (PR_SET_CHILD_SUBREAPER), and the command dies with this process
-(PR_SET_PDEATHSIG); elsewhere it is the process group. Standard library only, and little of it: it starts in 20 ms.
+(PR_SET_PDEATHSIG); elsewhere it is the process group. FOLDER, unless it is empty, is removed at the end.
+
+What the command writes to stderr ("null": to stdout too) goes through here into our own stderr, a file: as it comes up
+to a limit, and of all that follows only the last part, so that a server may flood it for days and fills no disk.
+Standard library only, and little of it: it starts in 20 ms.
 """
 
 import contextlib
@@ -20,24 +24,88 @@ _POLITE_SECONDS = 0.4
 """To exit by itself after its input closed, and again after SIGTERM."""
 _CHECK_SECONDS = 2.0
 """How often the starter is looked for, where somebody else happens to hold the lifeline too."""
+_HEAD_BYTES = 2**19
+_TAIL_BYTES = 2**17
+"""What is kept of what a server writes: so much of its beginning, and at least so much of its end."""
 _HAS_PROC = os.path.isdir("/proc/self")  # noqa: PTH112 - importing pathlib takes as long as all of this
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def main() -> int:
-    mode, *command = sys.argv[1:]
+    mode, folder, *command = sys.argv[1:]
     starter = os.getppid()
     wakeup = _wake_on_signals()
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
+        os.dup2(writing, 2)
+        if mode == "null":
+            os.dup2(writing, 1)
         _become(command, mode)
+    os.close(writing)
     if mode == "pass":
         os.dup2(2, 1)  # only the server may hold the output, or its end would never be seen
-    status = _wait(child, wakeup, starter)
-    if status is None and mode == "pass":
-        status = _gone_within(child, _POLITE_SECONDS)
-    return _end_all(child, status)
+    log = _Log(reading)
+    try:
+        status = _wait(child, wakeup, starter, log)
+        if status is None and mode == "pass":
+            status = _gone_within(child, _POLITE_SECONDS, log)
+        status = _end_all(child, status, log)
+        log.copy()
+    finally:
+        if folder:
+            _remove(folder)
+    return status
+
+
+class _Log:
+    """Copies a pipe to our stderr, within bounds."""
+
+    def __init__(self, source: int) -> None:
+        self.source = source
+        self.ended = False
+        os.set_blocking(source, False)
+        self._room = _HEAD_BYTES
+        self._end: int | None = None
+        """Where the beginning that stays ends in the file; None while everything has stayed."""
+        self._tail = bytearray()
+        self._left_out = 0
+
+    def copy(self) -> None:
+        """What there is now, but no more than a pipe holds, so that a flood keeps nobody from anything else."""
+        with contextlib.suppress(BlockingIOError):
+            for _ in range(16):
+                if not (data := os.read(self.source, 65536)):
+                    self.ended = True
+                    return
+                self._keep(data)
+
+    def _keep(self, data: bytes) -> None:
+        with contextlib.suppress(OSError):  # a full disk is no reason to end a server
+            if self._end is None and len(data) <= self._room:
+                self._room -= len(data)
+                os.write(2, data)
+            else:
+                self._keep_last(data)
+
+    def _keep_last(self, data: bytes) -> None:
+        if self._end is None:
+            self._end = os.fstat(2).st_size
+        self._tail += data
+        if len(self._tail) <= 2 * _TAIL_BYTES:
+            os.write(2, data)
+            return
+        self._left_out += len(self._tail) - _TAIL_BYTES
+        del self._tail[:-_TAIL_BYTES]
+        os.ftruncate(2, self._end)
+        os.write(2, b"\n[%d bytes left out]\n" % self._left_out + self._tail)
+
+
+def _remove(folder: str) -> None:
+    import shutil
+
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _wake_on_signals() -> int:
@@ -73,11 +141,12 @@ def _become(command: list[str], mode: str) -> None:
     os._exit(127)
 
 
-def _wait(child: int, wakeup: int, starter: int) -> int | None:
+def _wait(child: int, wakeup: int, starter: int, log: _Log) -> int | None:
     """Until the command ends (its status), or until it has to be ended (None)."""
     poll = select.poll()
     poll.register(0, 0)  # reports nothing but the hang-up
     poll.register(wakeup, select.POLLIN)
+    poll.register(log.source, select.POLLIN)
     while True:
         if (status := _reap(child)) is not None:
             return status
@@ -88,6 +157,10 @@ def _wait(child: int, wakeup: int, starter: int) -> int | None:
             return None
         if wakeup in events:
             os.read(wakeup, 4096)
+        if log.source in events:
+            log.copy()
+            if log.ended:
+                poll.unregister(log.source)
 
 
 def _reap(child: int) -> int | None:
@@ -100,28 +173,29 @@ def _reap(child: int) -> int | None:
     return found
 
 
-def _end_all(child: int, status: int | None) -> int:
+def _end_all(child: int, status: int | None, log: _Log) -> int:
     """End what is left; the exit status for this process."""
     if _descendants(child):
         _signal_all(child, signal.SIGTERM)
-        ended = _gone_within(child, _POLITE_SECONDS)
+        ended = _gone_within(child, _POLITE_SECONDS, log)
         status = ended if ended is not None else status
     for _ in range(100):  # a process that forks faster than this would need a cgroup
         if not _descendants(child):
             break
         _signal_all(child, signal.SIGKILL)
-        ended = _gone_within(child, 0.05)
+        ended = _gone_within(child, 0.05, log)
         status = ended if ended is not None else status
     return os.waitstatus_to_exitcode(status) % 256 if status is not None else 0
 
 
-def _gone_within(child: int, seconds: float) -> int | None:
+def _gone_within(child: int, seconds: float, log: _Log) -> int | None:
     """Wait until nothing is left; the command's status if it ended meanwhile."""
     status = None
     deadline = time.monotonic() + seconds
     while True:
         reaped = _reap(child)
         status = reaped if reaped is not None else status
+        log.copy()
         if not _descendants(child) or time.monotonic() >= deadline:
             return status
         time.sleep(0.01)
