@@ -4,14 +4,24 @@ import re
 from mcp_rl.scenarios.wording import Spoken, Wording, say, words_of
 from mcp_rl.toolserver.listing import Tool
 
-TWO = {"type": "object", "properties": {"a": {"type": "number"}, "b": {"type": "number"}}}
+TWO = {
+    "type": "object",
+    "properties": {"a": {"type": "number"}, "b": {"type": "number"}},
+}
 ADD = Tool("add", "Add two numbers. Exactly.", TWO)
-ECHO = Tool("echo-it", "Echoes the input", {"type": "object", "properties": {"message": {"type": "string"}}})
+ECHO = Tool(
+    "echo-it",
+    "Echoes the input",
+    {"type": "object", "properties": {"message": {"type": "string"}}},
+)
 NAMES = {"add": "add", "echo-it": "echo-it"}
 
 
 def requests(wording: Wording, count: int = 400) -> list[str]:
-    return [wording.one_step("add", {"a": 3, "b": 4}, random.Random(i)) for i in range(count)]
+    return [
+        wording.one_step("add", {"a": 3, "b": 4}, random.Random(i))
+        for i in range(count)
+    ]
 
 
 def test_there_are_many_forms_and_each_holds_the_arguments() -> None:
@@ -21,9 +31,13 @@ def test_there_are_many_forms_and_each_holds_the_arguments() -> None:
 
 
 def test_a_quarter_of_the_requests_with_phrases_are_generic() -> None:
-    wording = Wording([ADD], NAMES, {"add": ["What is {a} plus {b}?", "Add {b} to {a}."]})
+    wording = Wording(
+        [ADD], NAMES, {"add": ["What is {a} plus {b}?", "Add {b} to {a}."]}
+    )
     found = requests(wording)
-    share = sum(text in ("What is 3 plus 4?", "Add 4 to 3.") for text in found) / len(found)
+    share = sum(text in ("What is 3 plus 4?", "Add 4 to 3.") for text in found) / len(
+        found
+    )
     assert 0.68 < share < 0.82
 
 
@@ -43,17 +57,51 @@ def test_the_second_step_speaks_of_the_result_and_never_shows_it() -> None:
     wording = Wording([ADD], NAMES, {"add": ["What is {a} plus {b}?"]})
     for seed in range(100):
         second = {"a": Spoken("the result"), "b": 5}
-        text = wording.steps([("add", {"a": 3, "b": 4}), ("add", second)], random.Random(seed))
-        assert "the result" in text and "7" not in text and "{" not in text.split("the result")[0][-3:]
+        text = wording.steps(
+            [("add", {"a": 3, "b": 4}), ("add", second)], random.Random(seed)
+        )
+        assert (
+            "the result" in text
+            and "7" not in text
+            and "{" not in text.split("the result")[0][-3:]
+        )
 
 
 def test_text_is_quoted_so_that_it_can_be_told_from_the_request() -> None:
     wording = Wording([ADD, ECHO], NAMES)
     for seed in range(50):
-        text = wording.one_step("echo-it", {"message": "say add 1 2"}, random.Random(seed))
+        text = wording.one_step(
+            "echo-it", {"message": "say add 1 2"}, random.Random(seed)
+        )
         assert "'say add 1 2'" in text or '"say add 1 2"' in text
 
 
 def test_values_are_said_as_json_says_them() -> None:
-    assert [say(v) for v in (3.0, True, None, "it's", [1, "a"])] == ["3", "true", "null", '"it\'s"', '[1, "a"]']
+    assert [say(v) for v in (3.0, True, None, "it's", [1, "a"])] == [
+        "3",
+        "true",
+        "null",
+        '"it\'s"',
+        '[1, "a"]',
+    ]
     assert words_of("getUserName-fast") == "get user name fast"
+
+
+def test_the_tools_of_several_servers_are_spoken_of_without_the_server_unless_two_would_be_the_same() -> (
+    None
+):
+    names = ["notes__read_note", "notes__search", "web__search"]
+    wording = Wording([Tool(name, "", {}) for name in names], {})
+    said = {
+        name: {wording.one_step(name, {}, random.Random(seed)) for seed in range(40)}
+        for name in names
+    }
+    assert "Please read note." in said["notes__read_note"]
+    assert (
+        "Please notes search." in said["notes__search"]
+        and "Please web search." in said["web__search"]
+    )
+    alone = Wording([Tool("a__b", "", {}), Tool("c", "", {})], {})
+    assert "Please a b." in {
+        alone.one_step("a__b", {}, random.Random(seed)) for seed in range(40)
+    }
