@@ -11,6 +11,9 @@ from typing import Any
 from mcp_rl.plugins.find import CHOICE
 from mcp_rl.plugins.manager import Loaded, Plugins, load_plugins
 
+_NEVER_WRAPPED = 100_000
+"""Columns, where a program reads."""
+
 
 def describe_plugins(plugins: Plugins) -> dict[str, Any]:
     """As JSON: `plugins` in the order of loading, and `failed`."""
@@ -35,7 +38,7 @@ def _print_table(plugins: Plugins) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    console = Console(soft_wrap=not sys.stdout.isatty())
+    console = Console(width=None if sys.stdout.isatty() else _NEVER_WRAPPED)
     table = Table("plugin", "version", "origin", "offers", box=None, pad_edge=False)
     for loaded in plugins.loaded:
         table.add_row(*map(escape, (loaded.name, loaded.version, loaded.origin, _offers(loaded))))

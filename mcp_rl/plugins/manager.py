@@ -144,6 +144,12 @@ def load_plugins(files: Iterable[str | Path] = (), *, demand: bool = True) -> Pl
             if candidate.name in names:
                 raise PluginError(left_out.failure.sentence) from left_out.__cause__
             log.warning("%s", left_out.failure.sentence)
+    plugins._observers = [
+        _Observer(loaded.name, hook, _alone(manager, manager.get_plugin(loaded.name), hook), loaded.origin)
+        for loaded in plugins.loaded
+        for hook in loaded.hooks
+        if not hook.startswith("register_")
+    ]
     return plugins
 
 
@@ -179,11 +185,6 @@ def _register(manager: pluggy.PluginManager, plugins: Plugins, candidate: Candid
     for registry, name in taken:
         offers.setdefault(registry.what, []).append(name)
     plugins.loaded.append(Loaded(candidate.name, version, candidate.origin, offers, hooks))
-    plugins._observers += [
-        _Observer(candidate.name, hook, _alone(manager, plugin, hook), candidate.origin)
-        for hook in hooks
-        if not hook.startswith("register_")
-    ]
 
 
 @contextlib.contextmanager
@@ -238,7 +239,7 @@ def _check_hook(hook: str, function: Callable[..., Any]) -> None:
 
 
 def _alone(manager: pluggy.PluginManager, plugin: Any, hook: str) -> Callable[..., Any]:
-    """A hook of this plugin alone, so that it can only fail for itself."""
+    """A hook of this plugin alone, so that it can only fail for itself; plugins that are registered later join in."""
     return manager.subset_hook_caller(hook, [other for other in manager.get_plugins() if other is not plugin])
 
 

@@ -2,8 +2,10 @@
 
 import importlib
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -92,12 +94,27 @@ def test_plugins_of_installed_packages_are_found(tmp_path, monkeypatch):
     assert load_plugins().server("echo_server").origin == "package echo"
 
 
+def offered(plugins):
+    kinds = ("servers", "scenario_sources", "verifiers", "rewards", "backends", "trackers")
+    return {kind: set(getattr(plugins, kind)) for kind in kinds}
+
+
 NOT_A_SERVER = GOOD.replace("register(ToolServer", "register('text') or register(ToolServer")
 UNKNOWN_HOOK = GOOD.replace("def register_servers", "def register_server")
 WRONG_ARGUMENT = GOOD.replace("(register):", "(add):")
 TAKEN_NAME = GOOD.replace("{name}", "mcp_calculator")
 RAISES = GOOD + "\nraise RuntimeError('no licence')\n"
 EXITS = "import sys\nsys.exit('not today')\n"
+OFFERS = """
+from mcp_rl.plugins.hookspecs import hookimpl
+
+def exact(trajectory, scenario):
+    return True
+
+@hookimpl
+def register_{0}(register):
+    register({1})
+"""
 MISSING = "import a_module_that_is_not_there\n"
 
 
@@ -112,15 +129,37 @@ MISSING = "import a_module_that_is_not_there\n"
         (EXITS, "SystemExit: not today"),
         (MISSING, "No module named 'a_module_that_is_not_there'"),
         (GOOD.replace('server.py"', 'server.py", isolation="none"'), "isolation is one of"),
+        ("def broken(:\n", "SyntaxError"),
+        ("answer = 42\n", "it implements no hook"),
+        (GOOD.replace("@hookimpl\ndef step", "def step"), "step_finished has no @hookimpl above it"),
+        (GOOD.replace("def step_", "async def step_"), "step_finished is asynchronous; hooks are ordinary functions"),
+        (
+            GOOD.replace("(step, metrics)", "(step, loss)"),
+            "takes loss, which the hook does not have; it has step",
+        ),
+        (GOOD.replace("finished(step, metrics)", "finished(*things)"), "takes *things, which the hook does not have"),
+        (OFFERS.format("verifiers", "'mine', 5"), "takes the verifier's name and a function, not 'mine' and 5"),
+        (OFFERS.format("verifiers", "'number', exact"), "the verifier 'number' is already offered by built in"),
+        (OFFERS.format("rewards", "'ruler', exact"), "the reward 'ruler' is already offered by the judge"),
+        (OFFERS.format("rewards", "'two words', exact"), "a reward's name is letters, digits"),
+        (OFFERS.format("rewards", "'mine', len"), "is called with (trajectory, scenario), and takes (obj, /)"),
+        (
+            OFFERS.format("scenario_sources", "'mine', exact"),
+            "is called with (sessions, *, server, params, recipe)",
+        ),
+        (OFFERS.format("backends", "'local', len"), "the backend 'local' is already offered by built in"),
+        (OFFERS.format("trackers", "'mine', len"), "the tracker 'mine' is called with (folder, config)"),
+        (OFFERS.format("trackers", "'mine'"), "TypeError"),
+        (GOOD.replace('server.py"', 'server.py", verifiers={"number": print}'), "the verifier 'number' is already"),
     ],
 )
 def test_a_bad_plugin_is_reported_with_who_what_and_where_and_takes_no_other_down(
     tmp_path, monkeypatch, text, sentence
 ):
+    before = offered(load_plugins())
     installed(monkeypatch, tmp_path, bad_one=text, good_one=GOOD)
     plugins = load_plugins()
-    assert {"mcp_calculator", "good_one"} <= plugins.servers.keys()
-    assert "bad_one" not in plugins.servers
+    assert offered(plugins) == {**before, "servers": {*before["servers"], "good_one"}}
     (problem,) = plugins.problems
     assert "Plugin 'bad_one'" in problem
     assert sentence in problem
@@ -209,3 +248,107 @@ def test_the_servers_command_lists_what_there_is():
     (server,) = [row for row in listed["servers"] if row["name"] == "mcp_calculator"]
     assert server["transports"] == ["sse", "stdio", "streamable-http"]
     assert listed["problems"] == []
+
+
+def test_what_is_built_in_comes_through_the_hooks_that_users_have():
+    plugins = load_plugins()
+    assert set(plugins.scenario_sources) == {"explore"}
+    assert set(plugins.backends) == {"local"}
+    assert set(plugins.trackers) == {"tensorboard", "wandb"}
+    assert {"number", "state", "none"} <= set(plugins.verifiers)
+    for kind in (plugins.scenario_sources, plugins.backends, plugins.trackers, plugins.verifiers, plugins.rewards):
+        assert {kind.origins[name] for name in kind} == {"built in"}
+    assert [loaded.name for loaded in plugins.loaded][:4] == ["rewards", "scenarios", "backends", "tracking"]
+
+
+def test_a_servers_own_verifiers_are_registered_with_it(tmp_path):
+    text = GOOD.replace('server.py"', 'server.py", verifiers={"mine": lambda trajectory, scenario: True}')
+    plugins = load_plugins([plugin_file(tmp_path, "with_verifier", text)])
+    assert plugins.verifiers["mine"](None, None) is True
+    assert plugins.loaded[-1].offers == {"server": ["with_verifier"], "verifier": ["mine"]}
+
+
+RAISING = """
+from mcp_rl.plugins.hookspecs import hookimpl
+
+calls = []
+
+@hookimpl
+def step_finished(step):
+    calls.append(step)
+    {0}
+"""
+
+
+@pytest.mark.parametrize("failure", ["raise ValueError('no disk')", "import sys; sys.exit('no disk')"])
+def test_an_observer_that_fails_is_named_once_and_the_others_are_told(tmp_path, failure):
+    bad = plugin_file(tmp_path, "bad_observer", RAISING.replace("{0}", failure))
+    good = plugin_file(tmp_path, "good_observer", RAISING.replace("{0}", "pass"))
+    plugins = load_plugins([bad, good])
+    (said,) = plugins.notify("step_finished", step=1, metrics={})
+    assert plugins.notify("step_finished", step=2, metrics={}) == []
+    assert f"Plugin 'bad_observer' ({bad}, line " in said and "step_finished, and the run goes on" in said
+    assert "no disk" in said
+    for name in ("bad_observer", "good_observer"):
+        assert sys.modules[f"mcp_rl_plugin_{name}"].calls == [1, 2]
+
+
+def test_a_file_that_the_user_names_replaces_what_is_bundled_and_two_of_one_name_do_not_both_load(tmp_path):
+    replaced = load_plugins([plugin_file(tmp_path, "mcp_calculator")])
+    assert replaced.server("mcp_calculator").origin == str(tmp_path / "mcp_calculator.py")
+    (tmp_path / "other").mkdir()
+    twice = [plugin_file(tmp_path, "mine"), plugin_file(tmp_path / "other", "mine")]
+    with pytest.raises(PluginError, match=r"a plugin of that name is already loaded \(.*mine\.py\)"):
+        load_plugins(twice)
+
+
+def test_an_installed_plugin_cannot_take_the_place_of_another_by_its_name(tmp_path, monkeypatch):
+    installed(monkeypatch, tmp_path, mcp_calculator=GOOD)
+    plugins = load_plugins()
+    assert plugins.server("mcp_calculator").origin == "bundled"
+    assert "a plugin of that name is already loaded (bundled)" in plugins.problems[0]
+
+
+def test_what_a_plugin_prints_while_it_loads_stays_out_of_the_answer(tmp_path, monkeypatch, capsys):
+    chatty = plugin_file(tmp_path, "chatty", "print('Welcome!')\n" + GOOD)
+    load_plugins([chatty])
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", "Welcome!\n")
+
+
+def test_a_plugin_that_takes_long_is_named_while_it_loads(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("mcp_rl.plugins.manager._PATIENCE", 0.01)
+    load_plugins([plugin_file(tmp_path, "slow", "import time; time.sleep(0.5)\n" + GOOD)])
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said.startswith("Plugin 'slow'") and "is still loading" in said
+
+
+def plugins_command(folder, *words, **variables):
+    command = [sys.executable, "-m", "mcp_rl", "plugins", *map(str, words)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), **variables}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=100)
+
+
+def test_the_plugins_command_lists_what_is_loaded_and_what_was_left_out(tmp_path):
+    mine, bad = plugin_file(tmp_path, "mine", "__version__ = '0.7'\n" + GOOD), plugin_file(tmp_path, "bad", RAISES)
+    done = plugins_command(tmp_path, "--plugin", mine, "--plugin", bad, "--plugin", tmp_path / "absent.py", "--json")
+    assert done.returncode == 1 and done.stderr == ""
+    listed = json.loads(done.stdout)
+    (found,) = [plugin for plugin in listed["plugins"] if plugin["name"] == "mine"]
+    assert found == {
+        "name": "mine",
+        "version": "0.7",
+        "origin": str(mine),
+        "offers": {"server": ["mine"]},
+        "hooks": ["register_servers", "step_finished"],
+    }
+    assert [(failed["name"], failed["what"]) for failed in listed["failed"]] == [
+        ("bad", "RuntimeError: no licence"),
+        ("absent", f"there is no file {tmp_path / 'absent.py'}."),
+    ]
+    assert listed["failed"][0]["where"].startswith(f"{bad}, line ")
+
+    table = plugins_command(tmp_path, "--plugin", mine, MCP_RL_PLUGINS="mcp_notes")
+    assert table.returncode == 0
+    assert "server mine; observes step_finished" in table.stdout and "mcp_calculator" not in table.stdout
+    assert "MCP_RL_PLUGINS=mcp_notes chooses" in table.stdout
