@@ -1,7 +1,7 @@
 """A server's tools, taken from the raw listing so that one bad entry cannot hide the others."""
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,16 +31,29 @@ class Tool:
         return self.annotations.get("readOnlyHint") is True or self.annotations.get("idempotentHint") is True
 
 
+async def pages(ask: Ask, method: str) -> AsyncIterator[tuple[dict[str, Any], str | None]]:
+    """Every page of a listing as it came; beside the last one, a sentence where more may be there."""
+    cursor: str | None = None
+    seen: set[str] = set()
+    for _ in range(_MAX_PAGES):
+        page = await ask(method, {"cursor": cursor} if cursor is not None else {})
+        cursor = page.get("nextCursor")
+        if not isinstance(cursor, str):
+            yield page, None
+            return
+        if cursor in seen:
+            yield page, "The listing repeats a page, so it was read up to there."
+            return
+        seen.add(cursor)
+        yield page, None
+
+
 async def list_tools(ask: Ask) -> tuple[list[Tool], list[str]]:
     """All tools of all pages, and a sentence for each entry that was left out."""
     tools: dict[str, Tool] = {}
     warnings: list[str] = []
-    cursor: str | None = None
-    seen: set[str] = set()
-    for _ in range(_MAX_PAGES):
-        page = await ask("tools/list", {"cursor": cursor} if cursor is not None else {})
-        entries = page.get("tools")
-        for entry in entries if isinstance(entries, list) else []:
+    async for page, remark in pages(ask, "tools/list"):
+        for entry in entries(page, "tools"):
             try:
                 tool = read_tool(entry)
                 if tool.name in tools:
@@ -49,16 +62,17 @@ async def list_tools(ask: Ask) -> tuple[list[Tool], list[str]]:
             except ValueError as error:
                 named = entry.get("name") if isinstance(entry, dict) else None
                 warnings.append(f"Tool {named!r} was left out: {error}.")
-        cursor = page.get("nextCursor")
-        if not isinstance(cursor, str):
-            break
-        if cursor in seen:
-            warnings.append("The listing repeats a page, so it was read up to there.")
-            break
-        seen.add(cursor)
+        if remark is not None:
+            warnings.append(remark)
     for warning in warnings:
         log.warning("%s", warning)
     return list(tools.values()), warnings
+
+
+def entries(page: dict[str, Any], key: str) -> list[Any]:
+    """What a page lists under `key`; empty where that is no list."""
+    listed = page.get(key)
+    return listed if isinstance(listed, list) else []
 
 
 def read_tool(entry: Any) -> Tool:

@@ -1,12 +1,12 @@
 """One MCP session over open streams: the handshake, raw requests, and word of its end."""
 
-import math
-from collections.abc import AsyncIterator, Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from importlib.metadata import PackageNotFoundError, version
+from itertools import count
 from typing import Any
 
-import anyio
 from mcp import ClientSession
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from mcp.types import Implementation
@@ -22,8 +22,12 @@ class Session:
     def __init__(self, client: ClientSession, dispatcher: "_Dispatcher", *, one_way: bool) -> None:
         self.one_way = one_way
         """Whether answers come on another channel than the one requests go out on, as they do over SSE."""
+        self.heard = asyncio.get_running_loop().time()
+        """When the server last answered, on the loop's clock."""
         self._client = client
         self._dispatcher = dispatcher
+        self._tokens = count(1)
+        self._options: Any = {}
 
     @property
     def over(self) -> bool:
@@ -35,15 +39,34 @@ class Session:
         info = self._client.server_info
         return {"name": info.name, "version": info.version} if info else {}
 
+    @property
+    def capabilities(self) -> frozenset[str]:
+        """Names of what the server says that it offers: `tools`, `resources`, `prompts`, …"""
+        declared = self._client.server_capabilities
+        return frozenset(declared.model_dump(exclude_none=True)) if declared else frozenset()
+
     async def initialize(self) -> None:
         await self._client.initialize()
+        self._options = {"headers": {_PROTOCOL_VERSION_HEADER: self._client.protocol_version or ""}}
 
-    async def ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        """The result of a request as it came. Raises MCPError where the server, or the SDK for it, reports an error."""
-        protocol = self._client.protocol_version or ""
-        return await self._dispatcher.send_raw_request(
-            method, params, {"headers": {_PROTOCOL_VERSION_HEADER: protocol}}
-        )
+    async def ask(
+        self, method: str, params: dict[str, Any], on_progress: Callable[[], None] | None = None
+    ) -> dict[str, Any]:
+        """The result of a request as it came. Raises MCPError where the server, or the SDK for it, reports an error.
+
+        `on_progress` is called whenever the server says that it is at work on the request. (The SDK's own way to hear
+        of progress starts a task for each notification.)
+        """
+        token = next(self._tokens)
+        if on_progress is not None:
+            params = params | {"_meta": (params.get("_meta") or {}) | {"progressToken": token}}
+            self._dispatcher.progress[token] = on_progress
+        try:
+            raw = await self._dispatcher.send_raw_request(method, params, self._options)
+        finally:
+            self._dispatcher.progress.pop(token, None)
+        self.heard = asyncio.get_running_loop().time()
+        return raw
 
     def give_up(self) -> None:
         """Let nothing more be sent."""
@@ -51,18 +74,32 @@ class Session:
 
 
 class _Dispatcher(JSONRPCDispatcher):
-    """Says when its streams have ended."""
+    """Says when its streams have ended, and hears the notifications that matter here; no other is read."""
 
-    def __init__(self, streams: Streams, on_end: Callable[[], None]) -> None:
+    def __init__(self, streams: Streams, on_end: Callable[[], None], on_listing: Callable[[], None]) -> None:
         super().__init__(*streams)
         self.over = False
+        self.progress: dict[int, Callable[[], None]] = {}
+        """Who wants to hear of the progress of a request, by its token."""
         self._on_end = on_end
+        self._on_listing = on_listing
 
-    async def run(self, *args: Any, **options: Any) -> None:
+    async def run(self, on_request: Any, on_notify: Any, *_: Any, **options: Any) -> None:
         try:
-            await super().run(*args, **options)
+            await super().run(on_request, on_notify, self._heard, **options)
         finally:
             self.end()
+
+    def _heard(self, method: str, params: Mapping[str, Any] | None) -> bool:
+        """Called for each notification in the order of their coming. True: it is dealt with."""
+        if method == "notifications/progress":
+            token = (params or {}).get("progressToken")
+            on_progress = self.progress.get(token) if type(token) is int else None
+            if on_progress is not None:
+                on_progress()
+        elif method == "notifications/tools/list_changed":
+            self._on_listing()
+        return True
 
     def end(self) -> None:
         self.over = True
@@ -70,32 +107,17 @@ class _Dispatcher(JSONRPCDispatcher):
 
 
 @asynccontextmanager
-async def session_over(streams: Streams, *, one_way: bool, on_end: Callable[[], None]) -> AsyncIterator[Session]:
-    """A session that is not initialized yet. `on_end` is called when it is over, by whatever cause."""
-    dispatcher = _Dispatcher(streams, on_end)
+async def session_over(
+    streams: Streams, *, one_way: bool, on_end: Callable[[], None], on_listing: Callable[[], None]
+) -> AsyncIterator[Session]:
+    """A session that is not initialized yet.
+
+    `on_end` is called when it is over, by whatever cause; `on_listing` when the server says that its tools changed.
+    """
+    dispatcher = _Dispatcher(streams, on_end, on_listing)
     us = Implementation(name="mcp-rl", version=_our_version())
     async with ClientSession(dispatcher=dispatcher, client_info=us) as client:
         yield Session(client, dispatcher, one_way=one_way)
-
-
-class Steps:
-    """The step that a session is in, with its deadline, in one cancel scope around all of it.
-
-    A scope for each step could not be closed while the contexts opened in it stay open.
-    """
-
-    def __init__(self, seconds: dict[str, float]) -> None:
-        self._seconds = seconds
-        self.scope = anyio.CancelScope()
-        self.name = ""
-
-    @property
-    def seconds(self) -> float:
-        return self._seconds.get(self.name, math.inf)
-
-    def begin(self, name: str) -> None:
-        self.name = name
-        self.scope.deadline = anyio.current_time() + self.seconds
 
 
 def _our_version() -> str:

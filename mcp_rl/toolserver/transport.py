@@ -1,6 +1,7 @@
 """The three transports behind one door: a pair of message streams, open for as long as the context is."""
 
 import logging
+import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -8,6 +9,7 @@ from contextvars import ContextVar
 from functools import cache
 from ssl import SSLContext
 from typing import Any, Protocol
+from urllib.request import getproxies
 
 import httpx2
 from anyio.abc import Process
@@ -116,11 +118,27 @@ def _tls() -> SSLContext:
     return httpx2.create_ssl_context()
 
 
+def _kept_alive() -> list[tuple[int, int, int]]:
+    """Socket options, so that nothing on the way forgets a connection that rests for hours, and one whose other end has
+    gone without a word ends within two minutes."""
+    seconds = {"TCP_KEEPIDLE": 30, "TCP_KEEPALIVE": 30, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 5}
+    known = [(getattr(socket, name), value) for name, value in seconds.items() if hasattr(socket, name)]
+    return [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1), *((socket.IPPROTO_TCP, *option) for option in known)]
+
+
 def _client(params: SseServer | StreamableHttpServer, whose: str, deadline: float) -> _Client:
+    ours = params.launch is not None  # and so on this machine, behind no proxy
+    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=100)
+    direct = None
+    if ours or not getproxies():  # a transport of one's own would bypass them
+        direct = httpx2.AsyncHTTPTransport(
+            verify=_tls(), limits=limits, trust_env=not ours, socket_options=_kept_alive()
+        )
     return _Client(
         headers=expand_variables(params.headers, whose=whose),
         timeout=httpx2.Timeout(None, connect=deadline),
-        limits=httpx2.Limits(max_connections=None, max_keepalive_connections=100),
+        limits=limits,
         verify=_tls(),
-        trust_env=params.launch is None,  # a server of our own is on this machine, behind no proxy
+        trust_env=not ours,
+        transport=direct,
     )

@@ -229,7 +229,7 @@ async def test_cancelling_while_the_server_starts_leaves_no_process():
     opening.cancel()
     with pytest.raises(asyncio.CancelledError):
         await opening
-    assert not psutil.Process().children()
+    assert not wait_until_gone(psutil.Process().children())
 
 
 async def test_connections_may_close_in_any_order_and_in_other_tasks():
