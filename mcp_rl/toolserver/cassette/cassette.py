@@ -153,15 +153,15 @@ class Cassette:
         key = ask.key
         arguments = key.arguments if len(key.arguments) <= _SHOWN else f"{key.arguments[:_SHOWN]}…"
         elsewhere, fault = self._library.others(key)
-        why = ""
+        call = f"the call {key.what}({arguments}) of the server {key.server}"
+        problem = f"does not hold {call}"
         if fault is not None:
-            why = f", since it failed when it was recorded ({fault.rstrip('.')})"
+            problem = f"holds no result of {call}, which failed when it was recorded ({fault.rstrip('.')})"
         elif elsewhere:
-            why = " after the calls before it in this episode, though it does after others"
+            problem = f"holds {call} only after other calls than those before it here"
         return (
-            f"The cassette {self.path} does not hold the call {key.what}({arguments}) of the server {key.server}{why}: "
-            "replay the job as it was recorded (same settings, seed and model), or run it with its servers and "
-            f"--record {self.path}, which adds what is missing."
+            f"The cassette {self.path} {problem}: replay the job as it was recorded (same settings, seed and model), "
+            f"or run it with its servers and --record {self.path}, which adds what is missing."
         )
 
     # -- the file
