@@ -11,6 +11,7 @@ from mcp_rl.errors import ServerError, ServerFault
 from mcp_rl.inference.engine import Engine
 from mcp_rl.rollout import Limits, Setting, World, play, unreachable
 from mcp_rl.scenario import McpScenario, ServerParams
+from mcp_rl.toolserver.caller import calling_as
 from mcp_rl.trajectory import Trajectory
 
 if TYPE_CHECKING:
@@ -71,7 +72,8 @@ class SettingPlayer:
     async def play(self, scenario: McpScenario, seed: int, temperature: float | None = None) -> Trajectory:
         """One rollout; `temperature` is the player's own where None. A server that cannot be reached is a fault."""
         async with self._in_flight:
-            trajectory = await self._play(scenario, seed, self.temperature if temperature is None else temperature)
+            with calling_as(f"{scenario.id}/{seed}"):
+                trajectory = await self._play(scenario, seed, self.temperature if temperature is None else temperature)
         if (scoring := self._finish(scenario, trajectory)) is not None:
             await scoring
         return trajectory

@@ -29,6 +29,7 @@ from mcp_rl.toolserver.group import Together, prefixed
 from mcp_rl.toolserver.isolation import implied_isolation
 from mcp_rl.toolserver.link import Link
 from mcp_rl.toolserver.listing import Tool
+from mcp_rl.toolserver.offered import offering
 from mcp_rl.toolserver.places import Places
 from mcp_rl.toolserver.schema import ToolSchemas
 
@@ -218,7 +219,7 @@ class Sessions:
             return
 
         async def prepare(connection: Connection) -> Session:
-            link = self._recorded(connection, params, stateful=True)
+            link = self._recorded(await self._with_offered(connection), params, stateful=True)
             await self._reset(link, initial_state or {})
             return self._session(repr(params), link)
 
@@ -277,12 +278,16 @@ class Sessions:
         declared = self._server.isolation if self._server else None
         stateful = declared in ("reset", "per-rollout")
         connection = await self._stack.enter_async_context(self._connecting(params, stateful=stateful))
-        return self._recorded(connection, params, stateful=False)
+        return self._recorded(await self._with_offered(connection), params, stateful=False)
 
-    def _recorded(self, connection: Connection, params: OneServer, *, stateful: bool) -> Link:
+    async def _with_offered(self, connection: Connection) -> Link:
+        """The connection with what else the model gets as tools."""
+        return await offering(connection, self._server.offer if self._server else self._tools.offer)
+
+    def _recorded(self, link: Link, params: OneServer, *, stateful: bool) -> Link:
         if self._cassette is None:
-            return connection
-        return self._cassette.record(connection, self._name, stateful=stateful, params=params)
+            return link
+        return self._cassette.record(link, self._name, stateful=stateful, params=params)
 
     @asynccontextmanager
     async def _connecting(

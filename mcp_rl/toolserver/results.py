@@ -24,7 +24,7 @@ class ToolResult:
 def read_result(raw: dict[str, Any], seconds: float, *, max_characters: int = MAX_CHARACTERS) -> ToolResult:
     """The result of `tools/call` as it came over the wire (MCP specification 2025-11-25, server/tools)."""
     blocks = raw.get("content")
-    texts = [_block_text(block) for block in blocks if isinstance(block, dict)] if isinstance(blocks, list) else []
+    texts = [block_text(block) for block in blocks if isinstance(block, dict)] if isinstance(blocks, list) else []
     structured = raw.get("structuredContent")
     text = "\n".join(texts)
     if not texts and structured is not None:
@@ -58,7 +58,8 @@ def _ends(text: str, kept: int, mark: str) -> str:
     return text[:head] + mark + (text[-tail:] if tail else "")
 
 
-def _block_text(block: dict[str, Any]) -> str:
+def block_text(block: dict[str, Any]) -> str:
+    """What a model reads of one content block."""
     match block.get("type"):
         case "text":
             return str(block.get("text", ""))
@@ -68,12 +69,13 @@ def _block_text(block: dict[str, Any]) -> str:
             about = " - ".join(str(block[key]) for key in ("name", "description") if block.get(key))
             return f"[link: {block.get('uri', '')}{', ' + about if about else ''}]"
         case "resource":
-            return _resource_text(block.get("resource") or {})
+            return resource_text(block.get("resource") or {})
         case kind:
             return f"[{kind} content]"
 
 
-def _resource_text(resource: dict[str, Any]) -> str:
+def resource_text(resource: dict[str, Any]) -> str:
+    """What a model reads of the contents of a resource."""
     name = f"{resource.get('uri', '')}, {resource.get('mimeType', 'unknown type')}"
     if isinstance(resource.get("text"), str):
         return f"[resource: {name}]\n{resource['text']}"

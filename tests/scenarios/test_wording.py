@@ -87,21 +87,13 @@ def test_values_are_said_as_json_says_them() -> None:
     assert words_of("getUserName-fast") == "get user name fast"
 
 
-def test_the_tools_of_several_servers_are_spoken_of_without_the_server_unless_two_would_be_the_same() -> (
-    None
-):
-    names = ["notes__read_note", "notes__search", "web__search"]
-    wording = Wording([Tool(name, "", {}) for name in names], {})
-    said = {
-        name: {wording.one_step(name, {}, random.Random(seed)) for seed in range(40)}
-        for name in names
-    }
-    assert "Please read note." in said["notes__read_note"]
-    assert (
-        "Please notes search." in said["notes__search"]
-        and "Please web search." in said["web__search"]
-    )
-    alone = Wording([Tool("a__b", "", {}), Tool("c", "", {})], {})
-    assert "Please a b." in {
-        alone.one_step("a__b", {}, random.Random(seed)) for seed in range(40)
-    }
+def test_the_tools_of_several_servers_are_spoken_of_without_the_server_unless_two_would_be_the_same() -> None:
+    def said(tool: str, names: list[str]) -> set[str]:
+        wording = Wording([Tool(name, "", {}) for name in names], {})
+        return {wording.one_step(tool, {}, random.Random(seed)).rstrip(".") for seed in range(40)}
+
+    together = ["notes__read_note", "notes__search", "web__search"]
+    assert "Please read note" in said("notes__read_note", together)
+    assert "Please notes search" in said("notes__search", together)
+    assert "Please web search" in said("web__search", together)
+    assert "Please a b" in said("a__b", ["a__b", "c"])

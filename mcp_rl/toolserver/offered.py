@@ -1,0 +1,152 @@
+"""A server's resources and prompts as tools for the model: two that tell what there is, two that fetch it."""
+
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from time import perf_counter
+from typing import Any, Protocol
+
+from mcp_rl.toolserver.call import Refused
+from mcp_rl.toolserver.link import Link
+from mcp_rl.toolserver.listing import Tool
+from mcp_rl.toolserver.results import MAX_CHARACTERS, ToolResult, block_text, resource_text, truncate_middle
+
+_READS = {"readOnlyHint": True, "idempotentHint": True}
+Answer = Callable[[dict[str, Any], float | None], Awaitable[str]]
+
+
+class Asked(Link, Protocol):
+    """A link that any request can be sent over."""
+
+    async def ask(
+        self, method: str, params: dict[str, Any] | None = None, *, deadline: float | None = None
+    ) -> dict[str, Any]: ...
+
+    async def prompts(self) -> list[dict[str, Any]]: ...
+
+
+async def offering(link: Asked, offer: Sequence[str]) -> Link:
+    """The link with tools for what is offered: "resources", "prompts". What the server has none of is a warning."""
+    if not offer:
+        return link
+    offered = Offered(link)
+    for what in offer:
+        found = await (link.resources() if what == "resources" else link.prompts())
+        templates = await _templates(link) if what == "resources" else []
+        if not found and not templates:
+            offered.warnings.append(f"There are no {what} to offer as tools.")
+        elif what == "resources":
+            offered.add_resources(link)
+        else:
+            offered.add_prompts(link)
+    return offered
+
+
+class Offered:
+    """A link with tools of our own beside the server's."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._ours: list[Tool] = []
+        self._answers: dict[str, Answer] = {}
+        self.warnings = list(link.warnings)
+
+    @property
+    def tools(self) -> list[Tool]:
+        return [*self._link.tools, *self._ours]
+
+    @property
+    def server_info(self) -> dict[str, str]:
+        return self._link.server_info
+
+    @property
+    def alive(self) -> bool:
+        return self._link.alive
+
+    async def resources(self) -> list[dict[str, Any]]:
+        return await self._link.resources()
+
+    async def call(self, tool_name: str, arguments: dict[str, Any], *, deadline: float | None = None) -> ToolResult:
+        answer = self._answers.get(tool_name)
+        if answer is None:
+            return await self._link.call(tool_name, arguments, deadline=deadline)
+        began = perf_counter()
+        try:
+            text, is_error = await answer(arguments, deadline), False
+        except Refused as refused:
+            text, is_error = str(refused), True
+        return ToolResult(truncate_middle(text, MAX_CHARACTERS), None, is_error, perf_counter() - began)
+
+    def add_resources(self, link: Asked) -> None:
+        async def listing(arguments: dict[str, Any], deadline: float | None) -> str:
+            lines = [_line(entry, "uri") for entry in await link.resources()]
+            return "\n".join([*lines, *(_line(entry, "uriTemplate") for entry in await _templates(link))])
+
+        async def read(arguments: dict[str, Any], deadline: float | None) -> str:
+            raw = await link.ask("resources/read", {"uri": str(arguments.get("uri", ""))}, deadline=deadline)
+            contents = raw.get("contents")
+            parts = [part for part in contents if isinstance(part, dict)] if isinstance(contents, list) else []
+            return "\n".join(resource_text(part) for part in parts)
+
+        self._add("list_resources", "The resources of the server: the address of each, and what it is.", {}, listing)
+        uri = {"type": "string", "description": "Its address, as list_resources gives it."}
+        self._add("read_resource", "What a resource of the server holds.", {"uri": uri}, read)
+
+    def add_prompts(self, link: Asked) -> None:
+        async def listing(arguments: dict[str, Any], deadline: float | None) -> str:
+            return "\n".join(_prompt_line(entry) for entry in await link.prompts())
+
+        async def get(arguments: dict[str, Any], deadline: float | None) -> str:
+            given = arguments.get("arguments")
+            texts = {k: v if isinstance(v, str) else json.dumps(v) for k, v in given.items()} if given else {}
+            asked = {"name": str(arguments.get("name", "")), "arguments": texts}
+            raw = await link.ask("prompts/get", asked, deadline=deadline)
+            messages = raw.get("messages")
+            return "\n".join(_message(one) for one in messages) if isinstance(messages, list) else ""
+
+        self._add("list_prompts", "The prompts of the server: the name of each, and what it takes.", {}, listing)
+        name = {"type": "string", "description": "Its name, as list_prompts gives it."}
+        taken = {
+            "type": "object",
+            "description": "What it takes, by name.",
+            "additionalProperties": {"type": "string"},
+        }
+        self._add("get_prompt", "The text of a prompt of the server.", {"name": name, "arguments": taken}, get)
+
+    def _add(self, name: str, description: str, properties: dict[str, Any], answer: Answer) -> None:
+        """One more tool, under another name where the server has a tool of that one."""
+        if name in {tool.name for tool in self.tools}:
+            name = f"server_{name}"
+        required = [key for key in properties if key != "arguments"]
+        schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+        self._ours.append(Tool(name, description, schema, annotations=dict(_READS)))
+        self._answers[name] = answer
+
+
+async def _templates(link: Asked) -> list[dict[str, Any]]:
+    """The first page of the resource templates; none where the server knows of none."""
+    try:
+        raw = await link.ask("resources/templates/list")
+    except Refused:
+        return []
+    listed = raw.get("resourceTemplates")
+    entries = listed if isinstance(listed, list) else []
+    return [entry for entry in entries if isinstance(entry, dict) and isinstance(entry.get("uriTemplate"), str)]
+
+
+def _line(entry: dict[str, Any], key: str) -> str:
+    about = [str(entry[k]) for k in ("mimeType", "name", "description") if k != key and isinstance(entry.get(k), str)]
+    return " - ".join([str(entry[key]), *about])
+
+
+def _prompt_line(entry: dict[str, Any]) -> str:
+    listed = entry.get("arguments")
+    taken = [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+    words = ", ".join(f"{one.get('name')}{'' if one.get('required') else ' (may be left out)'}" for one in taken)
+    return _line(entry, "name") + (f" - takes {words}" if words else "")
+
+
+def _message(one: Any) -> str:
+    if not isinstance(one, dict):
+        return ""
+    content = one.get("content")
+    return f"{one.get('role', 'user')}: {block_text(content) if isinstance(content, dict) else ''}"
