@@ -1,5 +1,5 @@
 """Cassettes: the calls of a job and their results in a file, and the same job played back with no server at all."""
 
-from mcp_rl.toolserver.cassette.cassette import Cassette, cassette_of
+from mcp_rl.toolserver.cassette.cassette import Cassette
 
-__all__ = ["Cassette", "cassette_of"]
+__all__ = ["Cassette"]

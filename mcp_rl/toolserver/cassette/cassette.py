@@ -2,13 +2,11 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from mcp_rl.config import ToolsConfig
 from mcp_rl.errors import CassetteError, CassetteMiss, UserError
 from mcp_rl.scenario import ServerParams
 from mcp_rl.toolserver.cassette.library import BEGINNING, NO_JSON, Ask, Key, Library, Listing, Outcome, canonical
@@ -207,16 +205,3 @@ class Cassette:
             key = Key(server, schema, line.get("after"), line["call"] if "call" in line else line["ask"], arguments)
             outcome = Outcome.from_json(large[line["result"]] | line if "result" in line else line)
             self._library.learn(key, outcome, (line["by"], line["n"]) if "by" in line else "everybody")
-
-
-@contextmanager
-def cassette_of(tools: ToolsConfig) -> Iterator[Cassette | None]:
-    """The cassette that the settings name; None where they name none. Raises UserError for a file of no use."""
-    if tools.replay is not None:
-        with Cassette.replaying(tools.replay) as cassette:
-            yield cassette
-    elif tools.record is not None:
-        with Cassette.recording(tools.record) as cassette:
-            yield cassette
-    else:
-        yield None
