@@ -142,12 +142,30 @@ def test_servers_are_listed(capsys: Captured) -> None:
     assert "mcp_calculator" in [server["name"] for server in listed["servers"]]
 
 
-def test_generate_writes_scenarios_that_a_check_confirms(capsys: Captured, tmp_path: Path) -> None:
-    out = tmp_path / "some.jsonl"
-    assert main(["generate", "--server", "mcp_calculator", "--count", "8", "--out", str(out)]) == 0
-    assert len(out.read_text().splitlines()) == 8
-    assert main(["generate", "--server", "mcp_calculator", "--check", str(out)]) == 0
-    assert "holds" in capsys.readouterr().out
+def test_servers_of_a_file_are_offered_together_recorded_and_replayed(
+    capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SCRIPTS", str(ROOT / "servers"))
+    entries = {
+        "calc": {"command": "{python}", "args": ["${SCRIPTS}/python/mcp_calculator/server.py"]},
+        "notes": {
+            "command": "node",
+            "args": ["${SCRIPTS}/node/mcp_notes/mcp_notes.mjs"],
+            "mcp_rl": {"isolation": "reset", "resetTool": "reset_notes"},
+        },
+    }
+    Path("config.json").write_text(json.dumps({"mcpServers": entries}))
+    words = ["generate", "--server", "calc", "--server", "notes", "tools.exclude=['notes__delete_*']"]
+    made = ["--count", "12", "--out", "some.jsonl", "--record", "calls.json"]
+    assert main([*words, *made]) == 0
+    text = Path("some.jsonl").read_text()
+    tools = {call["tool"] for line in text.splitlines() for call in json.loads(line).get("reference", [])}
+    assert {name.split("__")[0] for name in tools} == {"calc", "notes"}
+    assert "${SCRIPTS}" not in text and str(ROOT) not in text and "{env:SCRIPTS}" in text
+    monkeypatch.delenv("SCRIPTS")
+    assert main([*words, "--check", "some.jsonl", "--replay", "calls.json"]) == 0
+    assert "some.jsonl holds" in capsys.readouterr().out
 
 
 def test_the_module_and_the_command_are_the_same() -> None:
