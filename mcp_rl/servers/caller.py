@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
+import anyio
 import psutil
 
 from mcp_rl.errors import McpRlError, ServerError, ServerFault
@@ -22,6 +23,7 @@ from mcp_rl.toolserver.listing import Tool
 CALL_SECONDS = 10.0
 """For one call where the plugin says nothing: a tool that takes longer is no use in thousands of episodes."""
 _RESTARTS = 6
+_PING_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ class Caller:
         self._stack = AsyncExitStack()
         self._connection: Connection | None = None
         self._restarts = 0
+        self._lock = anyio.Lock()
         self._known: set[psutil.Process] = set()
         self._before: set[psutil.Process] = set()
         self._owners: dict[psutil.Process, str] = {}
@@ -74,7 +77,10 @@ class Caller:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         await self._stack.aclose()
 
@@ -101,7 +107,15 @@ class Caller:
         dice = self._randoms.setdefault(tool.name, random.Random(f"{self._seed}:{tool.name}"))
         try:
             drawn = self.samplers[tool.name].draw(dice)
-        except (TypeError, ValueError, KeyError, RecursionError, ArithmeticError, AttributeError, IndexError):
+        except (
+            TypeError,
+            ValueError,
+            KeyError,
+            RecursionError,
+            ArithmeticError,
+            AttributeError,
+            IndexError,
+        ):
             return None  # a schema that is none, or a plugin's sampler that fails
         return drawn.arguments if drawn else None
 
@@ -113,8 +127,16 @@ class Caller:
             connection = await self._alive()
             result = await connection.call(tool, arguments, deadline=self.seconds_for(tool))
         except (ServerFault, ServerError) as error:
+            await self._leave_when_stuck()
             return Reply(tool, arguments, fault=str(error))
-        reply = Reply(tool, arguments, result.text, result.structured, result.is_error, result.seconds)
+        reply = Reply(
+            tool,
+            arguments,
+            result.text,
+            result.structured,
+            result.is_error,
+            result.seconds,
+        )
         for process in self.processes - self._known:
             self._known.add(process)
             self._owners[process] = tool
@@ -148,16 +170,31 @@ class Caller:
         return time.monotonic() - started
 
     async def _alive(self) -> Connection:
-        if not self.connection.alive:
-            if self._restarts >= _RESTARTS:
-                raise ServerError(f"The server {self.server.name} died {_RESTARTS} times and is left alone.")
-            self._restarts += 1
-            await self._stack.aclose()
-            await self._open()
-        return self.connection
+        async with self._lock:
+            if not self.connection.alive:
+                await self._reopen()
+            return self.connection
+
+    async def _reopen(self) -> None:
+        if self._restarts >= _RESTARTS:
+            raise ServerError(f"The server {self.server.name} was lost {_RESTARTS} times and is left alone.")
+        self._restarts += 1
+        await self._stack.aclose()
+        await self._open()
+
+    async def _leave_when_stuck(self) -> None:
+        """Close the server where it answers nothing any more, so that one call cannot spoil all others."""
+        async with self._lock:
+            if self.connection.alive and not await self.connection.ping(_PING_SECONDS):
+                await self._stack.aclose()
 
     async def _open(self) -> None:
-        opening = connect(self._params, deadlines=deadlines_of(self.server), name=self.server.name, stateful=True)
+        opening = connect(
+            self._params,
+            deadlines=deadlines_of(self.server),
+            name=self.server.name,
+            stateful=True,
+        )
         self._connection = await self._stack.enter_async_context(opening)
         self._known = self.processes
 

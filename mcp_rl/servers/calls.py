@@ -14,7 +14,7 @@ from mcp_rl.scenarios.probe import CLOCK_TICK
 from mcp_rl.servers.caller import Caller, Reply
 from mcp_rl.servers.findings import Finding, ToolTrial, note, ok, problem
 from mcp_rl.servers.isolation import names, ours_to_start
-from mcp_rl.servers.visible import shortened
+from mcp_rl.servers.visible import quoted, shortened
 from mcp_rl.toolserver.listing import Tool
 
 _MORE_TRIES = 3
@@ -52,6 +52,8 @@ class Trials:
         self.changing: list[Tool] = []
         self.unsteady: set[str] = set()
         """Tools whose equal calls have different results."""
+        self.sneaky: set[str] = set()
+        """Tools that are said to look things up, and change something."""
         for tool in caller.connection.tools:
             reason = why_not_called(tool, caller, params, call_all=call_all)
             self.tools[tool.name] = ToolTrial(tool.name, not_called=reason)
@@ -104,6 +106,7 @@ class Trials:
         for reply in changed:
             if culprits := await self._culprits(reply, calls):
                 self.unsteady.discard(reply.tool)
+                self.sneaky.update(culprits)
                 found.append(
                     problem(
                         "annotations",
@@ -126,7 +129,12 @@ class Trials:
                 )
             )
         if not found:
-            found.append(ok("determinism", f"Equal calls of {len(calls)} tools that look things up agree."))
+            found.append(
+                ok(
+                    "determinism",
+                    f"Equal calls of {len(calls)} tools that look things up agree.",
+                )
+            )
         return found
 
     async def _culprits(self, seen: Reply, calls: Sequence[Reply]) -> list[str]:
@@ -151,12 +159,24 @@ class Trials:
             if seconds:
                 trial.median_seconds = statistics.median(seconds)
                 trial.p95_seconds = seconds[min(len(seconds) - 1, round(0.95 * (len(seconds) - 1)))]
-        found = [*self._unanswered(), *self._never_worked(), *self._results(), *self._left_out(), *self._leaks()]
+        found = [
+            *self._unanswered(),
+            *self._never_worked(),
+            *self._results(),
+            *self._left_out(),
+            *self._leaks(),
+        ]
         called = [trial for trial in self.tools.values() if trial.calls]
         if called and not any(finding.check == "calls" and finding.level == "problem" for finding in found):
             calls = sum(trial.calls for trial in called)
             worked = sum(trial.worked for trial in called)
-            found.insert(0, ok("calls", f"{worked} of {calls} calls of {len(called)} tools gave a result."))
+            found.insert(
+                0,
+                ok(
+                    "calls",
+                    f"{worked} of {calls} calls of {len(called)} tools gave a result.",
+                ),
+            )
         return found
 
     def _unanswered(self) -> Iterator[Finding]:
@@ -188,7 +208,7 @@ class Trials:
                 yield note(
                     "calls",
                     f"{tool.name} refused all {len(refused)} sampled calls, lastly {shown(refused[-1].arguments)}: "
-                    f"{shortened(refused[-1].text)!r}.",
+                    f"{quoted(refused[-1].text)}.",
                     "generate may find no task for it either.",
                     "Say in the schema what it takes (enum, pattern, examples), or give its plugin an "
                     "argument_samplers entry.",
@@ -215,7 +235,10 @@ class Trials:
         for name in self.replies:
             schema, worked = by_name[name].output_schema, self.worked(name)
             typed += bool(schema and worked)
-            wrong = next(((reply, why) for reply in worked if (why := _mismatch(schema, reply.structured))), None)
+            wrong = next(
+                ((reply, why) for reply in worked if (why := _mismatch(schema, reply.structured))),
+                None,
+            )
             if wrong:
                 bad = True
                 yield problem(

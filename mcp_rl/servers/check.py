@@ -66,7 +66,8 @@ async def check(server: ToolServer, params: OneServer, wanted: Wanted) -> Report
             report.tools = list(trials.tools.values())
             report.seconds["close"], ends = await ending(caller, params)
         with anyio.move_on_after(_EPISODES_SECONDS) as scope:
-            report.findings += await episodes(server, params, isolation, trials)
+            if not any(finding.check == "reset" for finding in report.problems):
+                report.findings += await episodes(server, params, isolation, trials)
         if scope.cancelled_caught:
             report.findings.append(
                 problem(
@@ -128,5 +129,11 @@ async def _reset(caller: Caller, report: Report) -> list[Finding]:
         ]
     report.seconds["reset"] = time.monotonic() - started
     if report.seconds["reset"] > 1:
-        return [note("reset", f"A reset takes {report.seconds['reset']:.1f} s.", "Every episode begins with one.")]
+        return [
+            note(
+                "reset",
+                f"A reset takes {report.seconds['reset']:.1f} s.",
+                "Every episode begins with one.",
+            )
+        ]
     return []

@@ -12,7 +12,7 @@ from mcp_rl.scenario import OneServer, StdioServer
 from mcp_rl.servers.caller import Caller
 from mcp_rl.servers.findings import Finding, note, ok, problem
 from mcp_rl.servers.isolation import names, ours_to_start
-from mcp_rl.servers.visible import shortened
+from mcp_rl.servers.visible import quoted, shortened
 from mcp_rl.toolserver.watchdog import _POLITE_SECONDS
 
 _LATE = 0.05
@@ -57,7 +57,12 @@ async def ending(caller: Caller, params: OneServer) -> tuple[float, list[Finding
 
 
 def _findings(
-    seconds: float, deadline: float, left: list[str], by_itself: float, orphans: list[str], stdio: bool
+    seconds: float,
+    deadline: float,
+    left: list[str],
+    by_itself: float,
+    orphans: list[str],
+    stdio: bool,
 ) -> Iterator[Finding]:
     if left:
         yield problem(
@@ -88,7 +93,10 @@ def _findings(
             "End what the server starts before it exits.",
         )
     else:
-        yield ok("shutdown", f"It was gone {seconds:.2g} s after it was told to close, with all that it started.")
+        yield ok(
+            "shutdown",
+            f"It was gone {seconds:.2g} s after it was told to close, with all that it started.",
+        )
 
 
 @contextmanager
@@ -106,11 +114,14 @@ def stray_output() -> Iterator[list[str]]:
 
     keeper = Keeper(logging.ERROR)
     logger = logging.getLogger("mcp.client.stdio")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
     logger.addHandler(keeper)
     try:
         yield lines
     finally:
         logger.removeHandler(keeper)
+        logger.setLevel(level)
 
 
 def stray_findings(lines: list[str]) -> list[Finding]:
@@ -120,7 +131,7 @@ def stray_findings(lines: list[str]) -> list[Finding]:
     return [
         note(
             "stdout",
-            f"{len(lines)} lines on its standard output were no JSON-RPC, the first {shortened(lines[0])!r}.",
+            f"{len(lines)} lines on its standard output were no JSON-RPC, the first {quoted(lines[0])}.",
             "We skip them; other clients end the session.",
             "Write logs to standard error.",
         )

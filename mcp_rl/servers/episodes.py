@@ -14,7 +14,7 @@ from mcp_rl.servers.calls import Trials
 from mcp_rl.servers.findings import Finding, note, ok, problem
 from mcp_rl.servers.inspection import deadlines_of
 from mcp_rl.servers.isolation import names, ours_to_start
-from mcp_rl.servers.visible import shortened
+from mcp_rl.servers.visible import quoted, shortened
 from mcp_rl.toolserver.link import Link
 from mcp_rl.toolserver.pool import Sessions
 
@@ -37,7 +37,7 @@ async def episodes(server: ToolServer, params: OneServer, isolation: Isolation, 
     looks = [
         reply
         for tool in trials.reading
-        if not tool.input_schema.get("required") and tool.name not in trials.unsteady
+        if not tool.input_schema.get("required") and tool.name not in trials.unsteady | trials.sneaky
         for reply in trials.worked(tool.name)[:1]
     ][:_MOST]
     looks = [replace(look, arguments={}) for look in looks]
@@ -48,7 +48,8 @@ async def episodes(server: ToolServer, params: OneServer, isolation: Isolation, 
         return [_unseen("no tool without required arguments looks at the state")]
     try:
         async with Sessions(
-            server=replace(server, isolation=isolation), deadlines=replace(deadlines_of(server), call=CALL_SECONDS)
+            server=replace(server, isolation=isolation),
+            deadlines=replace(deadlines_of(server), call=CALL_SECONDS),
         ) as sessions:
             return await _played(sessions, params, isolation, looks, changes)
     except McpRlError as error:
@@ -63,15 +64,19 @@ async def episodes(server: ToolServer, params: OneServer, isolation: Isolation, 
 
 
 async def _played(
-    sessions: Sessions, params: OneServer, isolation: Isolation, looks: Sequence[Reply], changes: Sequence[Reply]
+    sessions: Sessions,
+    params: OneServer,
+    isolation: Isolation,
+    looks: Sequence[Reply],
+    changes: Sequence[Reply],
 ) -> list[Finding]:
     check = "reset" if isolation == "reset" else "isolation"
+    tried = changes
     async with sessions.lease(params) as lease:
         begin = await _seen(lease.session.connection, looks)
-        await _make(lease.session.connection, changes)
-        after = await _seen(lease.session.connection, looks)
-    made = sorted({reply.tool for reply in changes})
-    if begin == after:
+        changes = await _changed(lease.session.connection, changes, looks, begin)
+    made = sorted({reply.tool for reply in changes or tried})
+    if not changes:
         return [_unseen(f"the calls of {names(made)} changed nothing that {names([k.tool for k in looks])} shows")]
     async with sessions.lease(params) as lease:
         second = await _seen(lease.session.connection, looks)
@@ -81,13 +86,18 @@ async def _played(
             problem(
                 check,
                 f"After an episode that called {names(made)}, the next one does not begin as the first one did: {tool} "
-                f"said {shortened(begin[tool])!r}, and now says {shortened(second[tool])!r}.",
+                f"said {quoted(begin[tool])}, and now says {quoted(second[tool])}.",
                 _WORDS[isolation],
                 _ADVICE[isolation],
                 different,
             )
         ]
-    found = [ok(check, f"An episode leaves nothing to the next one ({names(list(begin))} agree).")]
+    found = [
+        ok(
+            check,
+            f"An episode leaves nothing to the next one ({names(list(begin))} agree).",
+        )
+    ]
     if isolation != "shared" and (ours_to_start(params) or isolation == "per-rollout"):
         found += await _at_once(sessions, params, isolation, looks, changes, begin)
     return found
@@ -104,15 +114,16 @@ async def _at_once(
     async with AsyncExitStack() as stack:
         one = await stack.enter_async_context(sessions.lease(params))
         two = await stack.enter_async_context(sessions.lease(params))
-        await _make(one.session.connection, changes)
+        for change in changes:
+            await one.session.connection.call(change.tool, change.arguments)
         other = await _seen(two.session.connection, looks)
     if different := [tool for tool in begin if begin[tool] != other[tool]]:
         tool = different[0]
         return [
             problem(
                 "isolation",
-                f"Of two episodes at once, one sees what the other did: {tool} said {shortened(begin[tool])!r}, and "
-                f"now says {shortened(other[tool])!r}.",
+                f"Of two episodes at once, one sees what the other did: {tool} said {quoted(begin[tool])}, and "
+                f"now says {quoted(other[tool])}.",
                 "Rollouts disturb each other, and right answers count as wrong.",
                 _ADVICE["per-rollout"]
                 if isolation == "per-rollout"
@@ -127,9 +138,15 @@ async def _seen(link: Link, looks: Sequence[Reply]) -> dict[str, str]:
     return {look.tool: undated((await link.call(look.tool, look.arguments)).text) for look in looks}
 
 
-async def _make(link: Link, changes: Sequence[Reply]) -> None:
-    for change in changes:
+async def _changed(
+    link: Link, changes: Sequence[Reply], looks: Sequence[Reply], begin: dict[str, str]
+) -> Sequence[Reply]:
+    """Make the changes until the state is seen to be another one; those made. None where it never is."""
+    for number, change in enumerate(changes):
         await link.call(change.tool, change.arguments)
+        if await _seen(link, looks) != begin:
+            return changes[: number + 1]
+    return ()
 
 
 def _unseen(why: str) -> Finding:

@@ -10,7 +10,7 @@ from mcp_rl.servers.caller import Caller, Reply
 from mcp_rl.servers.calls import Trials, shown
 from mcp_rl.servers.findings import Finding, note, ok, problem
 from mcp_rl.servers.isolation import names
-from mcp_rl.servers.visible import shortened
+from mcp_rl.servers.visible import quoted, shortened
 from mcp_rl.toolserver.listing import Tool
 
 IN_FLIGHT = 8
@@ -26,6 +26,7 @@ async def mistakes(caller: Caller, tools: Sequence[Tool]) -> list[Finding]:
     """Call `tools` with arguments that do not fit: is it told, and does the server live on?"""
     found: list[Finding] = []
     taken: list[str] = []
+    unanswered: list[tuple[str, str, str]] = []
     calls = 0
     wrong = [(tool.name, arguments) for tool in tools[:_MOST_TOOLS] for arguments in _wrong_arguments(tool)]
     for name, arguments in (*wrong, (_NO_SUCH_TOOL, {})):
@@ -35,17 +36,20 @@ async def mistakes(caller: Caller, tools: Sequence[Tool]) -> list[Finding]:
             break
         if reply.fault is not None:
             what = f"{name} {shown(arguments)}" if name != _NO_SUCH_TOOL else "a tool that does not exist"
-            found.append(
-                problem(
-                    "mistakes",
-                    f"A wrong call ({what}) got no answer: {shortened(reply.fault, 300)}",
-                    "Models make such mistakes all the time; each one spoils the episodes on this server.",
-                    "Answer wrong arguments with a tool error (isError) in words.",
-                    [name],
-                )
-            )
+            unanswered.append((name, what, reply.fault))
         elif reply.worked:
             taken.append(name)
+    if unanswered:
+        _, what, fault = unanswered[0]
+        found.append(
+            problem(
+                "mistakes",
+                f"{len(unanswered)} of {calls} wrong calls got no answer, the first: {what}: {shortened(fault, 300)}",
+                "Models make such mistakes all the time; each one spoils the episodes on this server.",
+                "Answer wrong arguments with a tool error (isError) in words.",
+                sorted({name for name, _, _ in unanswered}),
+            )
+        )
     if taken:
         told = sorted(set(taken))
         found.append(
@@ -58,7 +62,12 @@ async def mistakes(caller: Caller, tools: Sequence[Tool]) -> list[Finding]:
             )
         )
     if not found:
-        found.append(ok("mistakes", f"{calls} wrong calls were answered with an error, and the server lives on."))
+        found.append(
+            ok(
+                "mistakes",
+                f"{calls} wrong calls were answered with an error, and the server lives on.",
+            )
+        )
     return found
 
 
@@ -106,7 +115,7 @@ def _echo(tool: str, reply: Reply) -> Finding:
     if reply.worked and not any(text in reply.text for text in as_read) and "東京" not in reply.text:
         return problem(
             "unicode",
-            f"{tool} gives back {shortened(reply.text)!r} for {_ODD_TEXT!r}.",
+            f"{tool} gives back {quoted(reply.text)} for {quoted(_ODD_TEXT)}.",
             "What the model reads is not what there is, so right answers count as wrong.",
             "Read and write UTF-8 everywhere (PYTHONUTF8=1, encoding='utf-8').",
             [tool],
@@ -119,7 +128,7 @@ async def side_by_side(caller: Caller, trials: Trials, isolation: Isolation) -> 
     steady = [
         reply
         for tool in trials.reading
-        if tool.name not in trials.unsteady
+        if tool.name not in trials.unsteady | trials.sneaky
         for reply in trials.worked(tool.name)[:IN_FLIGHT]
     ]
     if not steady:
@@ -136,7 +145,7 @@ async def side_by_side(caller: Caller, trials: Trials, isolation: Isolation) -> 
             problem(
                 "concurrency",
                 f"With {IN_FLIGHT} calls in flight at once, {len(other)} had other results than one after another; "
-                f"{other[0].tool} {shown(other[0].arguments)}: {shortened(seen)!r}.",
+                f"{other[0].tool} {shown(other[0].arguments)}: {quoted(seen)}.",
                 "Rollouts that share the server get each other's results.",
                 "Keep nothing of one call where another one sees it; until then --isolation per-rollout."
                 if isolation == "shared"
@@ -144,7 +153,10 @@ async def side_by_side(caller: Caller, trials: Trials, isolation: Isolation) -> 
                 sorted({reply.tool for reply in other}),
             )
         ]
-    longest, total = max(reply.seconds for reply in alone), sum(reply.seconds for reply in alone)
+    longest, total = (
+        max(reply.seconds for reply in alone),
+        sum(reply.seconds for reply in alone),
+    )
     if longest > _SLOW and took > 0.8 * total:
         return [
             note(
@@ -155,8 +167,16 @@ async def side_by_side(caller: Caller, trials: Trials, isolation: Isolation) -> 
                 "--isolation per-rollout.",
             )
         ]
-    return [ok("concurrency", f"{IN_FLIGHT} calls in flight at once have the same results as one after another.")]
+    return [
+        ok(
+            "concurrency",
+            f"{IN_FLIGHT} calls in flight at once have the same results as one after another.",
+        )
+    ]
 
 
 def _differ(one: Reply, two: Reply) -> bool:
-    return two.fault is not None or (one.is_error, undated(one.text)) != (two.is_error, undated(two.text))
+    return two.fault is not None or (one.is_error, undated(one.text)) != (
+        two.is_error,
+        undated(two.text),
+    )

@@ -19,12 +19,16 @@ def effective_isolation(server: ToolServer, tools: Sequence[Tool]) -> tuple[Isol
         return server.isolation, f"declared{how}"
     changing = changing_tools(tools)
     if changing:
-        return implied_isolation(
-            tools
-        ), f"undeclared, and {names(changing)} {_are(changing)} annotated as changing things"
+        return (
+            implied_isolation(tools),
+            f"undeclared, and {names(changing)} {_are(changing)} annotated as changing things",
+        )
     silent = [tool.name for tool in tools if "readOnlyHint" not in tool.annotations]
     if silent:
-        return "shared", f"undeclared, and no tool is annotated as changing things ({names(silent)}: not annotated)"
+        return (
+            "shared",
+            f"undeclared, and no tool is annotated as changing things ({names(silent)}: not annotated)",
+        )
     return "shared", "undeclared, and all tools are annotated as read-only"
 
 

@@ -27,7 +27,11 @@ _DEAREST = 4000
 
 
 def listing_findings(
-    server: ToolServer, tools: Sequence[Tool], warnings: Sequence[str], schemas: ToolSchemas, tokens: int
+    server: ToolServer,
+    tools: Sequence[Tool],
+    warnings: Sequence[str],
+    schemas: ToolSchemas,
+    tokens: int,
 ) -> list[Finding]:
     """Everything that can be said before a tool is called."""
     return [
@@ -54,7 +58,10 @@ def _schemas(tools: Sequence[Tool], warnings: Sequence[str]) -> Iterator[Finding
         )
     bad = False
     for tool in tools:
-        for what, schema in (("inputSchema", tool.input_schema), ("outputSchema", tool.output_schema)):
+        for what, schema in (
+            ("inputSchema", tool.input_schema),
+            ("outputSchema", tool.output_schema),
+        ):
             if schema is not None and (why := _no_schema(schema)):
                 bad = True
                 yield problem(
@@ -151,7 +158,10 @@ def _annotations(tools: Sequence[Tool]) -> Iterator[Finding]:
             bare,
         )
     elif not wrong:
-        yield ok("annotations", "All tools say whether they change anything, and their names agree.")
+        yield ok(
+            "annotations",
+            "All tools say whether they change anything, and their names agree.",
+        )
 
 
 def _undeclared(server: ToolServer, tools: Sequence[Tool]) -> Iterator[Finding]:

@@ -16,6 +16,11 @@ def shortened(text: str, limit: int = 160) -> str:
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
+def quoted(text: str, limit: int = 160) -> str:
+    """The same between quotation marks."""
+    return f"'{shortened(text, limit)}'"
+
+
 def _escaped(character: str) -> str:
     if unicodedata.category(character) == "Zs":
         return " "
