@@ -120,7 +120,8 @@ async def _prepared(setting: _Setting) -> AsyncIterator["Trainer"]:
     async with open_sessions(setting.server, config.tools, deadlines=deadlines, log_dir=run.logs) as sessions:
         session = await sessions.get(params)
         await _greet(setting, sessions, session, params)
-        identity = identify(config, setting.server, session.schemas.hash)
+        stored = run.identity() if config.tools.allow_schema_change else None
+        identity = identify(config, setting.server, stored.schema_hash if stored else session.schemas.hash)
         run.check(identity)
         train, val = await prepare_scenarios(run, config, setting.server, params, sessions, setting.plugins)
         progress.say(f"Scenarios: {len(train)} to train on, {len(val)} held out (train.jsonl, val.jsonl).")

@@ -21,7 +21,7 @@ import anyio
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
 from mcp_rl.config import Isolation, ToolsConfig
-from mcp_rl.errors import ConfigError, ScenarioError, ServerError, ServerFault
+from mcp_rl.errors import ConfigError, ScenarioError, SchemaChanged, ServerError, ServerFault
 from mcp_rl.plugins.server import BETWEEN, ToolServer, nearest
 from mcp_rl.scenario import OneServer, ServerGroup, ServerParams, StdioServer
 from mcp_rl.toolserver.connection import Connection, Deadlines, connect
@@ -31,6 +31,7 @@ from mcp_rl.toolserver.link import Link
 from mcp_rl.toolserver.listing import Tool
 from mcp_rl.toolserver.offered import offering
 from mcp_rl.toolserver.places import Places
+from mcp_rl.toolserver.relisting import listing_change
 from mcp_rl.toolserver.schema import ToolSchemas
 
 if TYPE_CHECKING:
@@ -171,7 +172,7 @@ class Sessions:
             return self._together(key, members)
         session = self._open.get(key)
         if session is not None and session.connection.alive:
-            return session
+            return session if not self._tools.allow_schema_change else self._session(key, session.connection)
         async with self._locks.setdefault(key, anyio.Lock()):
             session = self._open.get(key)
             if session is None or not session.connection.alive:
@@ -332,9 +333,18 @@ class Sessions:
     # -- what a model gets to see
 
     def _session(self, key: str, link: Link) -> Session:
-        """A session whose schemas are the same object as long as the server lists the same tools."""
+        """A session whose schemas are the same object as long as the server lists the same tools.
+
+        Raises SchemaChanged where it lists others than it did, unless the user's settings allow that.
+        """
         known = self._schemas.get(key)
         if known is None or known[0] != link.tools:
+            change = listing_change(known[0], link.tools) if known else None
+            if change and not self._tools.allow_schema_change:
+                raise SchemaChanged(
+                    f"The server {self._name} {change} since its tools were listed. Start again, or let calls go on "
+                    "with --allow-schema-change."
+                )
             known = self._schemas[key] = (list(link.tools), self._offered(link.tools))
         return Session(link, known[1])
 

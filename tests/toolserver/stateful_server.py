@@ -1,7 +1,8 @@
 """A small MCP server on stdio, by hand, with a state, whose tools all may be repeated.
 
 A reset with `hang` is never answered. `slow_start` as the first argument is a server that needs a while, `down FILE`
-one that does not start while the file is there, `destroys` one whose tool `write` is annotated as destructive.
+one that does not start while the file is there, `destroys` one whose tool `write` is annotated as destructive,
+`grows FILE` one that has a tool more when the file is there.
 """
 
 import json
@@ -18,6 +19,8 @@ match sys.argv[1:]:
         time.sleep(0.3)
     case ["down", file] if os.path.exists(file):  # noqa: PTH110
         sys.exit("the database is away")
+    case ["grows", file] if os.path.exists(file):  # noqa: PTH110
+        TOOLS["erase"] = {}
     case ["destroys"]:
         WRITES["destructiveHint"] = True
 for line in sys.stdin:

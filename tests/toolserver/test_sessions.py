@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from mcp_rl.config import ToolsConfig
-from mcp_rl.errors import ConfigError, PluginError, ScenarioError, ServerError, ServerFault
+from mcp_rl.errors import ConfigError, PluginError, ScenarioError, SchemaChanged, ServerError, ServerFault
 from mcp_rl.plugins.server import ToolServer
 from mcp_rl.scenario import McpScenario, StdioServer, scenario_lines
 from mcp_rl.toolserver import places, pool
@@ -175,6 +175,24 @@ def test_a_scenario_for_several_servers_survives_being_written_and_read() -> Non
 
 
 # -- days
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+async def test_a_server_that_comes_back_with_other_tools_stops_the_run_unless_that_is_allowed(
+    tmp_path: Path, allowed: bool
+) -> None:
+    state = server("state", "grows", str(tmp_path / "grown"), isolation="per-rollout")
+    async with opened(state, allow_schema_change=allowed) as sessions:
+        async with sessions.lease(state.params()) as lease:
+            assert "erase" not in lease.session.schemas.to_server
+        (tmp_path / "grown").touch()
+        if allowed:
+            async with sessions.lease(state.params()) as lease:
+                assert "erase" in lease.session.schemas.to_server
+        else:
+            with pytest.raises(SchemaChanged, match="has added 'erase' since"):
+                async with sessions.lease(state.params()):
+                    raise AssertionError("an episode began")
 
 
 async def test_a_server_that_worked_is_tried_again_then_left_alone_and_comes_back(
