@@ -27,7 +27,7 @@ from mcp_rl.plugins.variables import (
 )
 from mcp_rl.scenario import OneServer, SseServer, StdioServer, StreamableHttpServer
 
-_KINDS = {"stdio": "stdio", "local": "stdio", "sse": "sse", "http": "http", "streamablehttp": "http"}
+_KINDS = {"stdio": "stdio", "local": "stdio", "sse": "sse", "http": "http", "streamablehttp": "streamable-http"}
 _MILLISECONDS = 1000.0
 """Some clients give a timeout in seconds and some in milliseconds; no call waits for so many seconds."""
 
@@ -87,11 +87,11 @@ def server_of(name: str, fields: Any, *, origin: str, values_needed: bool = True
         deadlines["call"] = entry.timeout / 1000 if entry.timeout >= _MILLISECONDS else entry.timeout
     if own != _Own() and (own.isolation in ("reset", None)) != (own.resetTool is not None):
         raise ConfigError(f'{whose}: in its "mcp_rl", isolation "reset" and a resetTool belong together.')
-    params = _Reader(entry, name, whose, values_needed).params()
+    transports = _Reader(entry, name, whose, values_needed).transports()
     return ToolServer(
         slug(name),
-        " ".join(entry.description.split()) or _shown(params),
-        {params.transport: params},
+        " ".join(entry.description.split()) or _shown(transports[0]),
+        {params.transport: params for params in transports},
         isolation=own.isolation,
         reset_tool=own.resetTool,
         deadlines=deadlines,
@@ -167,9 +167,10 @@ class _Reader:
     needed: bool
     """Whether what is referred to must be there, as it must where the server is to be reached."""
 
-    def params(self) -> OneServer:
+    def transports(self) -> list[OneServer]:
+        """All ways to reach the server, the one that the entry says first."""
         kind = _kind(self.entry, self.whose)
-        return self._process() if kind == "stdio" else self._address(kind)
+        return [self._process()] if kind == "stdio" else self._address(kind)
 
     def _process(self) -> StdioServer:
         entry = self.entry
@@ -182,7 +183,7 @@ class _Reader:
             cwd=self._word(entry.cwd) if entry.cwd else None,
         )
 
-    def _address(self, kind: str) -> OneServer:
+    def _address(self, kind: str) -> list[OneServer]:
         entry = self.entry
         if not entry.url:
             raise ConfigError(f"{self.whose} is of type {entry.type!r} and has no url.")
@@ -191,9 +192,10 @@ class _Reader:
         if "{env:" not in url:
             check_url(url, said=f"{self.whose}: its url {entry.url!r}")
         written, headers = url_without_secrets(reference, entry=self.name), self._values(entry.headers)
-        if kind == "sse" or (not kind and looks_like_sse(url)):
-            return SseServer(url=written, headers=headers)
-        return StreamableHttpServer(url=written, headers=headers)
+        sse = SseServer(url=written, headers=headers)
+        streamable = StreamableHttpServer(url=written, headers=headers)
+        first_sse = kind == "sse" or (kind != "streamable-http" and looks_like_sse(url))
+        return [sse, streamable] if first_sse else [streamable, sse]
 
     def _word(self, text: str) -> str:
         return referring(text, "{env:%s}", whose=self.whose, needed=self.needed)
@@ -223,7 +225,7 @@ class _Reader:
 
 
 def _kind(entry: _Entry, whose: str) -> str:
-    """ "stdio", "sse" or "http"; empty for a URL that says nothing about it."""
+    """ "stdio", "sse", "streamable-http"; "http" or empty where the URL decides, as clients try one after the other."""
     if entry.type is not None:
         plain = re.sub(r"[-_\s]", "", entry.type).lower()
         if plain not in _KINDS:

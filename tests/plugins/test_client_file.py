@@ -135,6 +135,24 @@ def test_a_file_of_a_client_loads_unchanged(
     assert found == type(params).model_validate_json(expected)
 
 
+@pytest.mark.parametrize(
+    ("fields", "transports"),
+    [
+        ({"url": "http://h/mcp"}, ["streamable-http", "sse"]),
+        ({"url": "http://h/x/sse"}, ["sse", "streamable-http"]),
+        ({"type": "http", "url": "http://h/sse/"}, ["sse", "streamable-http"]),
+        ({"type": "http", "url": "http://h/mcp"}, ["streamable-http", "sse"]),
+        ({"type": "streamable-http", "url": "http://h/sse"}, ["streamable-http", "sse"]),
+        ({"type": "SSE", "url": "http://h/mcp"}, ["sse", "streamable-http"]),
+        ({"command": "x"}, ["stdio"]),
+    ],
+)
+def test_an_address_can_be_reached_in_two_ways_the_likelier_one_first(
+    fields: dict[str, Any], transports: list[str]
+) -> None:
+    assert list(entry(**fields).transports) == transports
+
+
 def test_a_timeout_is_seconds_or_thousandths_of_one() -> None:
     assert entry(command="x", timeout=60).deadlines == {"call": 60}
     assert entry(command="x", timeout=600_000).deadlines == {"call": 600}

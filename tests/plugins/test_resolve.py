@@ -42,7 +42,9 @@ def test_a_plugin_comes_before_an_entry_and_an_entry_before_everything_else(fold
 def test_an_entry_has_the_transport_that_its_file_says(folder: Path, plugins: Plugins) -> None:
     file = write(folder / "mine.json", {"one": {"url": "http://h/sse"}, "two": {"command": "x"}})
     tools = ToolsConfig(server_config=file)
-    assert resolve_servers(["one"], "sse", plugins=plugins, tools=tools).params("sse") == SseServer(url="http://h/sse")
+    one = resolve_servers(["one"], "streamable-http", plugins=plugins, tools=tools)
+    assert one.params() == SseServer(url="http://h/sse")
+    assert one.params("streamable-http") == StreamableHttpServer(url="http://h/sse")
     with pytest.raises(PluginError, match="two has no transport 'sse'; it offers stdio"):
         resolve_servers(["two"], "sse", plugins=plugins, tools=tools)
 
