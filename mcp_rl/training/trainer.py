@@ -5,8 +5,9 @@ anything but the seed, the weights and what the checkpoint keeps, so a run that 
 """
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any
 
 import anyio
@@ -132,7 +133,13 @@ class Trainer:
             self._account(groups, result.metrics)
             times = {"rollout_seconds": rollout_seconds, "step_seconds": time.monotonic() - began}
             pools = {f"pool_{pool.value}": float(count) for pool, count in self.curriculum.pools().items()}
-            self._metrics = {**_means(groups), **pools, **self.scoring.take_metrics(), **result.metrics, **times}
+            self._metrics = {
+                **_means(groups, self.config.reward.weights),
+                **pools,
+                **self.scoring.take_metrics(),
+                **result.metrics,
+                **times,
+            }
             self.run.save_trajectories("train", result.step, groups)
             self.run.append_history({"step": result.step, "split": "train", **self._metrics})
             self.step = result.step
@@ -222,7 +229,7 @@ class Trainer:
             else {}
         )
         judged = {**self.scoring.take_metrics(), **compared}
-        metrics = {**_means(groups), **_flat_measures(result), **judged}
+        metrics = {**_means(groups, self.config.reward.weights), **_flat_measures(result), **judged}
         self.run.append_history({"step": step, "split": "val", **metrics})
         self.trackers.log("val", step, metrics)
         self.progress.say(f"{title}: {_sentence(result)}")
@@ -236,8 +243,11 @@ def _faults(group: TrajectoryGroup) -> int:
     return len(group.exceptions) + sum(t.stop_reason is StopReason.FAULT for t in group)
 
 
-def _means(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
+def _means(groups: Sequence[TrajectoryGroup], parts: Iterable[str]) -> dict[str, float]:
+    """Means over the rollouts, those of the parts of the reward among them."""
     metrics = group_metrics(groups) | agreement_metrics(groups)
+    scores = {name: [t.metrics[name] for group in groups for t in group if name in t.metrics] for name in parts}
+    metrics |= {f"part_{name}": fmean(values) for name, values in scores.items() if values}
     return metrics | {
         "groups_useful": float(sum(group.has_variance for group in groups)),
         "groups_useful_share": sum(group.has_variance for group in groups) / max(1, len(groups)),

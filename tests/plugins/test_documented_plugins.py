@@ -94,15 +94,13 @@ def test_the_server_from_nothing_is_fit_and_its_verifier_accepts_its_solutions(f
     assert {"lamps_server.py", "lamps.py", "lamps.jsonl", "pyproject.toml"} <= BLOCKS.keys()
     words = ["--server", "lamps", "--plugin", "lamps.py"]
     assert "lamps.jsonl holds" in run(folder, "generate", *words, "--check", "lamps.jsonl")
-    (folder / "all.jsonl").write_text(BLOCKS["lamps.jsonl"].replace('"split": "train"', '"split": "val"'))
     models = ["--model", "scripted:reference", "--model", "scripted:refuse"]
     few = ["--samples", "1", "--no-greedy", "--json", "tools.max_servers=1"]
-    every = run(folder, "evaluate", *words, *models, "--scenarios", "all.jsonl", *few)
-    right, wrong = (model["result"]["sampled"] for model in json.loads(every.splitlines()[-1])["models"])
-    assert (right["rollouts"], right["success"], wrong["success"]) == (3, 1.0, 0.0)
-    own = json.loads(run(folder, "evaluate", *words, *models[:2], *few).splitlines()[-1])
-    assert own["scenarios_from"] == "held out of 3 that its plugin brings"
-    episodes = (folder / own["path"] / "episodes" / "scripted-reference.jsonl").read_text()
+    report = json.loads(run(folder, "evaluate", *words, *models, *few).splitlines()[-1])
+    assert report["scenarios_from"] == "held out of 3 that its plugin brings"
+    right, wrong = (model["result"]["sampled"] for model in report["models"])
+    assert (right["rollouts"], right["success"], wrong["success"]) == (2, 1.0, 0.0)
+    episodes = (folder / report["path"] / "episodes" / "scripted-reference.jsonl").read_text()
     assert "Light the cellar" in episodes and "You look after the lamps of a house." in episodes
 
 

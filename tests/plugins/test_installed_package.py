@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
@@ -75,6 +76,7 @@ def test_it_takes_part_in_a_run_and_what_it_does_wrong_ends_nothing(site: Path, 
     assert [line["rollout"] for line in seen if "rollout" in line] == [scenario for scenario, _ in played]
     history = [json.loads(line) for line in (run / "history.jsonl").read_text().splitlines()]
     (step,) = [line for line in history if line["split"] == "train"]
+    assert step["part_echo_turns"] == pytest.approx(fmean(t["metrics"]["echo_turns"] for _, t in played))
     assert [line for line in seen if "step" in line] == [{"step": 1, "reward": step["reward"]}]
     assert [line for line in seen if "checkpoint" in line] == [{"checkpoint": "0001", "whole": True}]
     assert [path.name for path in (run / "checkpoints").iterdir()] == ["0001"], "this backend keeps one checkpoint"
