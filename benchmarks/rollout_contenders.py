@@ -32,7 +32,7 @@ from mcp_rl.tiny.tokenizer import build_tokenizer
 from mcp_rl.toolserver.pool import Sessions
 from mcp_rl.trajectory import Trajectory
 
-IN_FLIGHT, GROUP, SPAWNED_IN_FLIGHT = 64, 8, 8
+IN_FLIGHT, GROUP, SPAWNED_IN_FLIGHT = 64, 8, 4
 CALCULATOR = bundled_root() / "servers/python/mcp_calculator/server.py"
 SLOW = Path(__file__).with_name("slow_server.py")
 TRANSPORTS = ("stdio", "sse", "streamable-http")
@@ -122,8 +122,11 @@ async def by_hand(params: ServerParams, url: str) -> AsyncIterator[Plays]:
 
 @asynccontextmanager
 async def spawning(params: ServerParams, url: str) -> AsyncIterator[Plays]:
+    """Over stdio, whatever the others use: that is what the pattern is about."""
+    own = StdioServer(command=sys.executable, args=(str(CALCULATOR), "--transport", "stdio"))
+
     async def episode(index: int) -> None:
-        async with sdk_session(params) as session:
+        async with sdk_session(own) as session:
             tools = await openai_tools(session)
             await episode_by_hand(session, tools, index, lambda: AsyncOpenAI(base_url=url, api_key="none"))
 

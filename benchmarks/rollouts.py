@@ -15,7 +15,7 @@ the spawning pattern, whose servers are counted too.
 - `scripted`: our path for training, with the scripted engine in this process: tokens are rendered, sampled, parsed and
   recorded with logprobs and versions, results tokenized.
 - `spawning`: the pattern of a well-known example: every rollout starts the server and lists its tools, every turn makes
-  a new client. 8 in flight; it is bound by the processor, so more of them would only take memory.
+  a new client. 4 in flight; it is bound by the processor, so more of them would only take memory.
 - `calls`: 64 tool calls in flight on one stdio server, ours and the SDK's `ClientSession.call_tool`.
 - `slow_tool`: 64 episodes of three calls that take a second each, with the scripted engine on one shared server.
 """
@@ -105,16 +105,18 @@ async def slow_tool(params: ServerParams) -> dict[str, float]:
     return {"all": round(wall, 3), "longest": round(longest, 3), "ratio": round(wall / longest, 3)}
 
 
-async def alternated(contenders: dict[str, Any], params: ServerParams, url: str, rounds: int, count: int) -> Any:
-    """Each contender's rounds, after one to get warm."""
+async def alternated(
+    contenders: dict[str, Any], params: ServerParams, url: str, rounds: int, counts: dict[str, int]
+) -> dict[str, dict[str, float]]:
+    """Each contender's rounds of so many episodes, after a smaller one to get warm."""
     found: dict[str, list[Round]] = {name: [] for name in contenders}
     async with AsyncExitStack() as stack:
         plays = {name: await stack.enter_async_context(make(params, url)) for name, make in contenders.items()}
-        for number in range(rounds + 1):
+        for play in plays.values():
+            await play(GROUP)
+        for _ in range(rounds):
             for name, play in plays.items():
-                measured = await Round.of(play, count if number else max(count // 4, GROUP))
-                if number:
-                    found[name].append(measured)
+                found[name].append(await Round.of(play, counts[name]))
     return {name: _summary(measured) for name, measured in found.items()}
 
 
@@ -127,29 +129,25 @@ def _summary(rounds: Sequence[Round]) -> dict[str, float]:
 
 async def measure(options: argparse.Namespace, say: Callable[[str], None]) -> dict[str, Any]:
     found: dict[str, Any] = {"episodes": {}, "slow_tool": {}}
+    contenders = {**CONTENDERS, **({"spawning": spawning} if options.spawned else {})}
+    counts = dict.fromkeys(CONTENDERS, options.episodes) | {"spawning": options.spawned}
     with chat_stub.running() as url:
         for transport in options.transports:
             with server(CALCULATOR, transport) as params:
-                rows = await alternated(CONTENDERS, params, url, options.rounds, options.episodes)
-                for name, row in rows.items():
-                    row["over_by_hand"] = round(row["per_second"] / rows["by_hand"]["per_second"], 2)
-                    row["cpu_over_by_hand"] = round(row["cpu_ms"] / rows["by_hand"]["cpu_ms"], 2)
-                    say(f"{transport:16} {name:12} {row}")
+                rows = await alternated(contenders, params, url, options.rounds, counts)
+            for name, row in rows.items():
+                row["over_by_hand"] = round(row["per_second"] / rows["by_hand"]["per_second"], 3)
+                if options.spawned:
+                    row["over_spawning"] = round(row["per_second"] / rows["spawning"]["per_second"])
+                say(f"{transport:16} {name:12} {row}")
             found["episodes"][transport] = rows
             with server(SLOW, transport) as params:
                 found["slow_tool"][transport] = await slow_tool(params)
-                say(f"{transport:16} slow tool    {found['slow_tool'][transport]}")
+            say(f"{transport:16} slow tool    {found['slow_tool'][transport]}")
         with server(CALCULATOR, "stdio") as params:
-            calls = await alternated(CALLS, params, url, options.rounds, 4 * options.episodes)
-            found["calls"] = {**calls, "ours_beyond_sdk_ms": round(calls["ours"]["cpu_ms"] - calls["sdk"]["cpu_ms"], 3)}
-            say(f"{'stdio':16} calls        {found['calls']}")
-            if options.spawned:
-                spawned = await alternated({"spawning": spawning}, params, url, 1, options.spawned)
-                found["spawning"] = spawned["spawning"]
-                say(f"{'stdio':16} spawning     {found['spawning']}")
-                for rows in found["episodes"].values():
-                    for row in rows.values():
-                        row["over_spawning"] = round(row["per_second"] / found["spawning"]["per_second"])
+            calls = await alternated(CALLS, params, url, options.rounds, dict.fromkeys(CALLS, 4 * options.episodes))
+        found["calls"] = {**calls, "ours_beyond_sdk_ms": round(calls["ours"]["cpu_ms"] - calls["sdk"]["cpu_ms"], 3)}
+        say(f"{'stdio':16} calls        {found['calls']}")
     return found
 
 
@@ -178,12 +176,8 @@ def table(found: dict[str, Any]) -> str:
     lines = ["| transport | who | episodes per second | CPU ms | over by hand |", "|---|---|---|---|---|"]
     for transport, rows in found["episodes"].items():
         for name, row in rows.items():
-            cells = [transport, name, f"{row['per_second']:.0f}", f"{row['cpu_ms']:.2f}", f"{row['over_by_hand']:.2f}"]
+            cells = [transport, name, f"{row['per_second']:.4g}", f"{row['cpu_ms']:.3g}", f"{row['over_by_hand']:.3g}"]
             lines.append(f"| {' | '.join(cells)} |")
-    if "spawning" in found:
-        spawned, hand = found["spawning"], found["episodes"].get("stdio", {}).get("by_hand")
-        share = f"{spawned['per_second'] / hand['per_second']:.3f}" if hand else ""
-        lines.append(f"| stdio | spawning | {spawned['per_second']:.1f} | {spawned['cpu_ms']:.0f} | {share} |")
     return "\n".join(lines)
 
 
@@ -191,7 +185,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--episodes", type=int, default=256, help="of each contender in a round")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--spawned", type=int, default=16, help="episodes with a server each; 0 leaves them out")
+    parser.add_argument("--spawned", type=int, default=4, help="episodes with a server each in a round, or 0")
     parser.add_argument("--transports", nargs="+", choices=TRANSPORTS, default=TRANSPORTS)
     parser.add_argument("--out", type=Path, help="file for the JSON, instead of stdout")
     options = parser.parse_args()

@@ -18,7 +18,6 @@ def test_a_target_that_is_missed_is_told() -> None:
         "episodes": {"stdio": {"by_hand": row, "chat_model": row, "scripted": {**row, "over_by_hand": 1.5}}},
         "slow_tool": {"stdio": {"ratio": 1.3}},
         "calls": {"ours_beyond_sdk_ms": -0.1},
-        "spawning": {"per_second": 1.7, "cpu_ms": 1000.0},
     }
     assert [(t["what"], t["reached"]) for t in targets(found)] == [
         ("chat model over by hand, stdio", False),
@@ -26,4 +25,4 @@ def test_a_target_that_is_missed_is_told() -> None:
         ("all episodes over the longest, slow tool, stdio", False),
         ("CPU ms of a call beyond the SDK's", True),
     ]
-    assert "| stdio | spawning | 1.7 | 1000 | 0.017 |" in table(found)
+    assert "| stdio | by_hand | 100 | 5 | 0.79 |" in table(found)
