@@ -19,7 +19,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import anyio
 from mcp import MCPError
@@ -29,7 +28,7 @@ from mcp_rl.errors import SchemaChanged, ServerError
 from mcp_rl.scenario import OneServer, SseServer, StdioServer
 from mcp_rl.toolserver.call import READING, Call, Carried
 from mcp_rl.toolserver.deadlines import Deadlines, Steps
-from mcp_rl.toolserver.launch import ServerLog, exited, said, server_log
+from mcp_rl.toolserver.launch import ServerLog, exited, own_folder, said, server_log
 from mcp_rl.toolserver.listing import Tool, list_tools
 from mcp_rl.toolserver.relisting import listing_change
 from mcp_rl.toolserver.session import Session, session_over
@@ -87,8 +86,8 @@ class Owner:
         self._stopping = False
         self._announced = False
         """Whether the server said that its tools changed, and nobody has looked since."""
-        self._listed = 0.0
-        """When the tools were listed, on the loop's clock."""
+        self._looked = -math.inf
+        """When the tools were last listed because of that, on the loop's clock."""
         self._ended_by: str | None = None
         """Why we gave up the session, where it was us."""
         self._broken: str | None = None
@@ -143,7 +142,7 @@ class Owner:
     async def _process_life(self, log: ServerLog) -> None:
         """From starting the server, where it is ours to start, to its end or ours."""
         try:
-            with _own_folder(self._params, wanted=self._private) as given:
+            with own_folder(self._params, wanted=self._private) as given:
                 async with reachable(given, whose=self._whose, log=log, deadline=self._deadlines.spawn) as (
                     params,
                     process,
@@ -223,7 +222,6 @@ class Owner:
         """List the tools, for the first time or to see whether they are still the same."""
         self._announced = False
         tools, warnings = await list_tools(session.ask)
-        self._listed = asyncio.get_running_loop().time()
         self._repeatable = frozenset(tool.name for tool in tools if tool.repeatable)
         if not self._opening:
             self._compare(tools, warnings)
@@ -262,7 +260,7 @@ class Owner:
         loop = asyncio.get_running_loop()
         async with anyio.create_task_group() as calls:
             while not (self._stopping or session.over):
-                pause = self._listed + _LISTING_PAUSE - loop.time() if self._announced else None
+                pause = self._looked + _LISTING_PAUSE - loop.time() if self._announced else None
                 if pause is not None and pause <= 0:
                     await self._look_again(session)
                     continue
@@ -286,9 +284,11 @@ class Owner:
                 await self._list(session)
         except (MCPError, OSError, TimeoutError) as error:
             if isinstance(error, TimeoutError) and self._in_flight:  # it may do one thing at a time
-                self._announced, self._listed = True, asyncio.get_running_loop().time()
+                self._announced = True
                 return
             self._give_up(session, f"it said that its tools changed, and did not list them: {_words(error)}")
+        finally:
+            self._looked = asyncio.get_running_loop().time()
 
     def _silent(self, session: Session) -> bool:
         """Whether the server may have gone without our hearing of it."""
@@ -377,24 +377,6 @@ class Owner:
         hint = "" if isinstance(params, SseServer) else " If it speaks SSE, choose the transport sse."
         url = params.url if self._params.launch is not None else self._params.url  # which may hide a secret
         return ServerError(f"{self._whose} cannot be used at {url}: {_words(cause)}.{hint}")
-
-
-@contextmanager
-def _own_folder(params: OneServer, *, wanted: bool) -> Iterator[OneServer]:
-    """A temporary directory of its own for a server that we start, where it is wanted; else the parameters as they are.
-
-    It is removed with all that the server left there.
-    """
-    launch = params if isinstance(params, StdioServer) else params.launch
-    if launch is None or not wanted:
-        yield params
-        return
-    with TemporaryDirectory(prefix="mcp-rl-", ignore_cleanup_errors=True) as folder:
-        env = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), folder) | launch.env
-        if isinstance(params, StdioServer):
-            yield params.model_copy(update={"env": env})
-        else:
-            yield params.model_copy(update={"launch": launch.model_copy(update={"env": env})})
 
 
 def _words(error: BaseException | None) -> str:

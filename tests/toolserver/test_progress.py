@@ -1,0 +1,54 @@
+"""How long a call may take: deadlines of its own, and progress that extends them, up to a limit."""
+
+import asyncio
+import time
+
+import pytest
+
+from mcp_rl.errors import ServerFault
+from mcp_rl.toolserver.connection import Deadlines, connect
+from tests.toolserver.changing_http import TRANSPORTS, reached
+
+PATIENT = Deadlines(spawn=120, initialize=120, list=60, call=60, close=5)
+
+
+async def test_progress_extends_a_call_over_every_transport():
+    async def work(transport):
+        with reached(transport) as params:
+            async with connect(params, deadlines=PATIENT) as connection:
+                return (await connection.call("work", {"seconds": 2.5}, deadline=1.5)).text
+
+    assert await asyncio.gather(*map(work, TRANSPORTS)) == ["done"] * 3
+
+
+async def test_progress_extends_no_call_beyond_the_hard_limit_nor_any_other_call():
+    deadlines = Deadlines(spawn=120, initialize=120, list=60, call=1, longest_call=1.5, close=5)
+    with reached("stdio") as params:
+        async with connect(params, deadlines=deadlines) as connection:
+            started = time.monotonic()
+            endless, silent, stopped = await asyncio.gather(
+                connection.call("work", {"seconds": 60}),
+                connection.call("work", {"seconds": 60, "report_for": 0}),
+                connection.call("work", {"seconds": 60, "report_for": 0.3}),
+                return_exceptions=True,
+            )
+            assert time.monotonic() - started < 20
+            assert isinstance(endless, ServerFault)
+            assert "call of work within 1.5 s, although it reported progress" in str(endless)
+            assert endless.delivered is None
+            assert isinstance(silent, ServerFault)
+            assert str(silent).endswith("did not answer a call of work within 1 s.")
+            assert isinstance(stopped, ServerFault)
+            assert "within 1 s of its last sign of progress" in str(stopped)
+            assert (await connection.call("echo", {"text": "still here"}, deadline=60)).text == "still here"
+
+
+async def test_the_deadline_of_a_tool_wins_over_that_of_the_call_and_that_over_the_connections():
+    with reached("stdio") as params:
+        deadlines = Deadlines(spawn=120, initialize=120, list=60, call=0.2, longest_call=0, close=5)
+        async with connect(params, deadlines=deadlines, tool_deadlines={"write": 60}) as connection:
+            slow = {"seconds": 0.6, "report_for": 0}
+            with pytest.raises(ServerFault, match=r"call of work within 0\.2 s"):
+                await connection.call("work", slow)
+            assert (await connection.call("work", slow, deadline=60)).text == "done"
+            assert (await connection.call("write", {}, deadline=0.0)).text == "done"

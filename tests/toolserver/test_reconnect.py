@@ -1,0 +1,109 @@
+"""Sessions that end while nobody looks: the next call finds another one, and nothing is sent twice."""
+
+import asyncio
+from functools import partial
+
+import pytest
+
+from mcp_rl.errors import ServerError, ServerFault
+from mcp_rl.toolserver import owner, transport
+from mcp_rl.toolserver.connection import Deadlines, Refused, connect
+from tests.toolserver.changing_http import reached, serving
+
+PATIENT = Deadlines(spawn=120, initialize=120, list=60, call=60, close=5)
+HTTP = ["sse", "streamable-http"]
+
+
+@pytest.mark.parametrize("kind", HTTP)
+async def test_a_session_that_ended_at_rest_is_opened_again_by_the_next_call(kind):
+    with serving(kind) as (server, params):
+        async with connect(params, deadlines=PATIENT) as connection:
+            for _ in range(3):
+                server.forget_sessions()
+                assert (await connection.call("write", {})).text == "done"
+        assert server.service.calls == ["write"] * 3
+        assert server.sessions == 4
+
+
+async def test_a_stream_at_rest_is_never_timed_out(monkeypatch):
+    monkeypatch.setattr(transport, "sse_client", partial(transport.sse_client, timeout=0.2, sse_read_timeout=0.2))
+    with serving("sse") as (server, params):
+        async with connect(params, deadlines=PATIENT, stateful=True) as connection:
+            await asyncio.sleep(0.8)
+            assert (await connection.call("write", {})).text == "done"
+        assert server.sessions == 1
+
+
+@pytest.mark.parametrize("stateful", [False, True])
+async def test_a_stream_that_was_dropped_without_a_word_is_found_out_before_a_call_is_sent(monkeypatch, stateful):
+    monkeypatch.setattr(owner, "_IDLE", 0.0)
+    monkeypatch.setattr(owner, "_TRY_SECONDS", 0.5)
+    with serving("sse") as (server, params):
+        async with connect(params, deadlines=PATIENT, stateful=stateful) as connection:
+            server.lost.add("s1")
+            if stateful:
+                with pytest.raises(ServerFault, match="the state with it: it answers no more") as fault:
+                    await connection.call("write", {})
+                assert fault.value.delivered is False
+                assert not connection.alive
+            else:
+                assert (await connection.call("write", {})).text == "done"
+        assert server.service.calls == ([] if stateful else ["write"])
+
+
+@pytest.mark.parametrize("kind", HTTP)
+async def test_a_ping_finds_a_server_that_answers_and_opens_a_lost_session_again(kind):
+    with serving(kind) as (server, params):
+        async with connect(params, deadlines=PATIENT) as connection:
+            assert await connection.ping(60)
+            server.service.refuses.add("ping")
+            assert await connection.ping(60)
+            server.forget_sessions()
+            assert await connection.ping(60)
+            assert server.sessions == 2
+            server.service.silent = True
+            assert not await connection.ping(0.2)
+            server.service.silent = False
+            assert await connection.ping(60)
+        assert not await connection.ping(60)
+
+
+@pytest.mark.parametrize("kind", HTTP)
+async def test_a_ping_opens_no_session_again_whose_state_mattered(kind):
+    with serving(kind) as (server, params):
+        async with connect(params, deadlines=PATIENT, stateful=True) as connection:
+            assert await connection.ping(60)
+            server.forget_sessions()
+            assert not await connection.ping(60)
+            assert not connection.alive
+        assert server.sessions == 1
+
+
+@pytest.mark.parametrize("kind", HTTP)
+async def test_a_server_that_refuses_what_is_posted_is_an_error_at_once(kind):
+    with serving(kind) as (server, params):
+        server.post_status = 503
+        with pytest.raises(ServerError, match=r"cannot be used at http://127\.0\.0\.1:\d+/\w+: HTTP status 503"):
+            async with connect(params, deadlines=PATIENT):
+                pass
+
+
+async def test_any_request_can_be_asked_and_an_error_of_the_server_is_told_from_a_fault():
+    with reached("stdio") as params:
+        async with connect(params, deadlines=PATIENT) as connection:
+            read = await connection.ask("resources/read", {"uri": "note://1"})
+            assert read == {"contents": [{"uri": "note://1", "text": "as it is", "of its own": 1}]}
+            assert [entry["uri"] for entry in await connection.resources()] == ["note://0", "note://1", "note://2"]
+            assert connection.capabilities == {"tools", "resources"}
+            assert await connection.prompts() == []
+    with serving("sse") as (server, params):
+        async with connect(params, deadlines=PATIENT) as connection:
+            server.service.refuses |= {"resources/read", "resources/list"}
+            with pytest.raises(Refused, match="no resources/read today") as refused:
+                await connection.ask("resources/read", {"uri": "note://1"})
+            assert (refused.value.code, refused.value.delivered) == (-32000, True)
+            assert await connection.resources() == []
+            server.service.silent = True
+            with pytest.raises(ServerFault, match=r"a call of prompts/get within 0\.2 s") as fault:
+                await connection.ask("prompts/get", {"name": "p"}, deadline=0.2)
+            assert not isinstance(fault.value, Refused)
