@@ -69,7 +69,7 @@ async def _run(config: RunConfig, fresh: bool, console: Console) -> RunReport:
             console.print(f"All {state.step} steps of this run are done.", highlight=False)
             return report
         state.threads = prepare_torch_threads(state.threads)  # before torch is imported
-        threading.Thread(target=_import_early, name="mcp-rl-import", daemon=True).start()
+        threading.Thread(target=_import_early, args=(config.backend,), name="mcp-rl-import", daemon=True).start()
         with (
             Progress(steps=config.steps, done=state.step, console=console) as progress,
             Trackers.opened(run.path, config, plugins, progress.say) as trackers,
@@ -87,10 +87,12 @@ async def _run(config: RunConfig, fresh: bool, console: Console) -> RunReport:
         return report
 
 
-def _import_early() -> None:
+def _import_early(backend: str) -> None:
     """Import what takes seconds while the server starts and is explored. A failure shows where it is needed."""
     with suppress(Exception):
         importlib.import_module("mcp_rl.training.trainer")
+        if backend == "local":
+            importlib.import_module("mcp_rl.backends.local")
 
 
 def _finished(run: RunDirectory, state: RunState, config: RunConfig) -> RunReport | None:

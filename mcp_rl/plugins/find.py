@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
 from types import ModuleType
@@ -35,8 +36,7 @@ class Candidate:
 
 def built_in() -> Iterator[Candidate]:
     for name in BUILT_IN:
-        short = name.removeprefix("mcp_rl.").removesuffix(".builtin")
-        yield Candidate(short, lambda name=name: importlib.import_module(name), "built in", _own_version())  # type: ignore[misc]
+        yield Candidate(name.removesuffix(".builtin"), partial(importlib.import_module, name), "built in", _own_version())
 
 
 def bundled() -> Iterator[Candidate]:

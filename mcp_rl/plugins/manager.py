@@ -36,7 +36,7 @@ HOOKS = tuple(name for name, value in vars(hookspecs).items() if hasattr(value, 
 _RUNS_OWN = {"verifier": "the scenario's verifier", "ruler": "the judge"}
 """Parts of a reward that are no function of a plugin's."""
 _PATIENCE = 10.0
-"""Seconds until a plugin that is still loading is named."""
+"""Seconds until a plugin that does not come back is named."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,8 @@ class _Observer:
 
     def told(self, what: dict[str, Any]) -> str | None:
         try:
-            self.call(**what)
+            with named_while_slow(f"Plugin {self.plugin!r} ({self.origin}) is still in {self.hook}"):
+                self.call(**what)
         except (Exception, SystemExit) as error:
             if not self.failed:
                 self.failed = True
@@ -127,21 +128,24 @@ def load_plugins(files: Iterable[str | Path] = (), *, demand: bool = True) -> Pl
     """
     manager = pluggy.PluginManager(GROUP)
     manager.add_hookspecs(hookspecs)
-    plugins, asked = Plugins(), [from_file(Path(file)) for file in files]
-    if (choice := chosen()) is not None:
-        asked = [*choice, *asked]
-    found = [*built_in()] if choice is not None else [*built_in(), *bundled(), *installed()]
-    names = {candidate.name for candidate in asked}
-    # What the user names replaces what is found, and everything else has a name of its own.
-    for candidate in [*(candidate for candidate in found if candidate.name not in names), *asked]:
+    plugins = Plugins()
+    choice = chosen()
+    demanded = {candidate.name for candidate in choice or ()}
+    files_of_the_users = _distinct(from_file(Path(file)) for file in files)
+    named = {candidate.name for candidate in files_of_the_users}
+    others = [*bundled(), *installed()] if choice is None else choice
+    # A file that the user names replaces what else has its name.
+    rest = _distinct(candidate for candidate in others if candidate.name not in named)
+    demanded |= named
+    for candidate in [*built_in(), *rest, *files_of_the_users]:
         try:
-            with _loading(candidate):
+            with _quiet(), named_while_slow(f"Plugin {candidate.name!r} ({candidate.origin}) is still loading"):
                 _register(manager, plugins, candidate)
         except _LeftOut as left_out:
             plugins.failed.append(left_out.failure)
             if not demand:
                 continue
-            if candidate.name in names:
+            if candidate.name in demanded:
                 raise PluginError(left_out.failure.sentence) from left_out.__cause__
             log.warning("%s", left_out.failure.sentence)
     plugins._observers = [
@@ -151,6 +155,11 @@ def load_plugins(files: Iterable[str | Path] = (), *, demand: bool = True) -> Pl
         if not hook.startswith("register_")
     ]
     return plugins
+
+
+def _distinct(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Each once; two that differ in more than their name stay."""
+    return list({(candidate.name, candidate.origin): candidate for candidate in candidates}.values())
 
 
 class _LeftOut(Exception):
@@ -187,19 +196,19 @@ def _register(manager: pluggy.PluginManager, plugins: Plugins, candidate: Candid
     plugins.loaded.append(Loaded(candidate.name, version, candidate.origin, offers, hooks))
 
 
+def _quiet() -> contextlib.AbstractContextManager[Any]:
+    """What a plugin prints while it loads goes to stderr, since stdout may be JSON."""
+    return contextlib.redirect_stdout(sys.stderr)
+
+
 @contextlib.contextmanager
-def _loading(candidate: Candidate) -> Iterator[None]:
-    """What a plugin prints goes to stderr, since stdout may be JSON; one that takes long is named while it does."""
-
-    def complain() -> None:
-        log.warning("Plugin %r (%s) is still loading after %.0f s.", candidate.name, candidate.origin, _PATIENCE)
-
-    timer = threading.Timer(_PATIENCE, complain)
+def named_while_slow(what: str) -> Iterator[None]:
+    """Code of a plugin runs in here. Nobody can stop it, but where it takes long, `what` is said while it does."""
+    timer = threading.Timer(_PATIENCE, lambda: log.warning("%s after %.0f s.", what, _PATIENCE))
     timer.daemon = True
     timer.start()
     try:
-        with contextlib.redirect_stdout(sys.stderr):
-            yield
+        yield
     finally:
         timer.cancel()
 

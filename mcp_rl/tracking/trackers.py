@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from mcp_rl.config import RunConfig
 from mcp_rl.errors import PluginError, UserError
-from mcp_rl.plugins.manager import Plugins, place
+from mcp_rl.plugins.manager import Plugins, named_while_slow, place
 from mcp_rl.plugins.parts import Tracker
 
 
@@ -65,7 +65,8 @@ class Trackers:
         numbers = finite(metrics)
         for name, (tracker, origin) in list(self._open.items()):
             try:
-                tracker.log(split, step, dict(numbers))
+                with named_while_slow(f"The tracker {name!r} ({origin}) is still busy with step {step}"):
+                    tracker.log(split, step, dict(numbers))
             except (Exception, SystemExit) as error:
                 self._failed(name, origin, error)
 

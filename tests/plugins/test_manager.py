@@ -250,6 +250,9 @@ def test_the_servers_command_lists_what_there_is():
     assert listed["problems"] == []
 
 
+BUILT_IN = ("rewards", "scenarios", "backends", "tracking")
+
+
 def test_what_is_built_in_comes_through_the_hooks_that_users_have():
     plugins = load_plugins()
     assert set(plugins.scenario_sources) == {"explore"}
@@ -258,7 +261,7 @@ def test_what_is_built_in_comes_through_the_hooks_that_users_have():
     assert {"number", "state", "none"} <= set(plugins.verifiers)
     for kind in (plugins.scenario_sources, plugins.backends, plugins.trackers, plugins.verifiers, plugins.rewards):
         assert {kind.origins[name] for name in kind} == {"built in"}
-    assert [loaded.name for loaded in plugins.loaded][:4] == ["rewards", "scenarios", "backends", "tracking"]
+    assert [loaded.name for loaded in plugins.loaded][:4] == [f"mcp_rl.{part}" for part in BUILT_IN]
 
 
 def test_a_servers_own_verifiers_are_registered_with_it(tmp_path):
@@ -293,11 +296,17 @@ def test_an_observer_that_fails_is_named_once_and_the_others_are_told(tmp_path, 
         assert sys.modules[f"mcp_rl_plugin_{name}"].calls == [1, 2]
 
 
-def test_a_file_that_the_user_names_replaces_what_is_bundled_and_two_of_one_name_do_not_both_load(tmp_path):
+def test_a_file_that_the_user_names_replaces_what_is_bundled_and_two_of_one_name_do_not_both_load(
+    tmp_path, monkeypatch
+):
     replaced = load_plugins([plugin_file(tmp_path, "mcp_calculator")])
     assert replaced.server("mcp_calculator").origin == str(tmp_path / "mcp_calculator.py")
     (tmp_path / "other").mkdir()
-    twice = [plugin_file(tmp_path, "mine"), plugin_file(tmp_path / "other", "mine")]
+    assert load_plugins([plugin_file(tmp_path, "rewards")]).verifiers.keys() >= {"number", "state"}
+    monkeypatch.setenv("MCP_RL_PLUGINS", str(plugin_file(tmp_path, "mine")))
+    assert load_plugins([tmp_path / "mine.py"] * 2).loaded[-1].name == "mine"
+    monkeypatch.delenv("MCP_RL_PLUGINS")
+    twice = [tmp_path / "mine.py", plugin_file(tmp_path / "other", "mine")]
     with pytest.raises(PluginError, match=r"a plugin of that name is already loaded \(.*mine\.py\)"):
         load_plugins(twice)
 
@@ -316,11 +325,14 @@ def test_what_a_plugin_prints_while_it_loads_stays_out_of_the_answer(tmp_path, m
     assert (out, err) == ("", "Welcome!\n")
 
 
-def test_a_plugin_that_takes_long_is_named_while_it_loads(tmp_path, monkeypatch, caplog):
+def test_a_plugin_that_takes_long_is_named_while_it_does(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr("mcp_rl.plugins.manager._PATIENCE", 0.01)
     load_plugins([plugin_file(tmp_path, "slow", "import time; time.sleep(0.5)\n" + GOOD)])
-    (said,) = [record.getMessage() for record in caplog.records]
-    assert said.startswith("Plugin 'slow'") and "is still loading" in said
+    plugins = load_plugins([plugin_file(tmp_path, "idle", RAISING.replace("{0}", "import time; time.sleep(0.5)"))])
+    plugins.notify("step_finished", step=1, metrics={})
+    said = [record.getMessage() for record in caplog.records]
+    assert any(sentence.startswith("Plugin 'slow'") and "is still loading" in sentence for sentence in said)
+    assert any(sentence.startswith("Plugin 'idle'") and "is still in step_finished" in sentence for sentence in said)
 
 
 def plugins_command(folder, *words, **variables):
