@@ -36,7 +36,9 @@ class Candidate:
 
 def built_in() -> Iterator[Candidate]:
     for name in BUILT_IN:
-        yield Candidate(name.removesuffix(".builtin"), partial(importlib.import_module, name), "built in", _own_version())
+        yield Candidate(
+            name.removesuffix(".builtin"), partial(importlib.import_module, name), "built in", _own_version()
+        )
 
 
 def bundled() -> Iterator[Candidate]:
