@@ -9,7 +9,7 @@ import asyncio
 import fnmatch
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -124,7 +124,7 @@ class Sessions:
         self._down: dict[str, _Down] = {}
         self._members: dict[str, Sessions] = {}
         self._is_member = False
-        self._stack = AsyncExitStack()
+        self._closing: dict[str, AbstractAsyncContextManager[Connection]] = {}
         self._reaper: asyncio.Task[None] | None = None
         self._before: Token[Sessions | None] | None = None
         self._closed = False
@@ -147,15 +147,14 @@ class Sessions:
         self._open.clear()
         if self._reaper is not None:
             self._reaper.cancel()
-        try:
-            async with anyio.create_task_group() as tasks:
-                for member in self._members.values():
-                    tasks.start_soon(member._close)
-                for places in self._places.values():
-                    tasks.start_soon(places.aclose)
-            self._places.clear()
-        finally:
-            await self._stack.aclose()
+        async with anyio.create_task_group() as tasks:
+            for member in self._members.values():
+                tasks.start_soon(member._close)
+            for places in self._places.values():
+                tasks.start_soon(places.aclose)
+            for key in list(self._closing):
+                tasks.start_soon(self._close_shared, key)
+        self._places.clear()
 
     def _refuse_when_closed(self) -> None:
         if self._closed:
@@ -177,9 +176,10 @@ class Sessions:
             session = self._open.get(key)
             if session is None or not session.connection.alive:
                 self._refuse_when_closed()
+                await self._close_shared(key)
                 link = await self._shared_link(params)
                 if self._closed:
-                    await self._stack.aclose()
+                    await self._close_shared(key)
                 self._refuse_when_closed()
                 session = self._open[key] = self._session(key, link)
             return session
@@ -278,8 +278,14 @@ class Sessions:
             return self._cassette.player(self._name, stateful=False, params=params)
         declared = self._server.isolation if self._server else None
         stateful = declared in ("reset", "per-rollout")
-        connection = await self._stack.enter_async_context(self._connecting(params, stateful=stateful))
+        opening = self._connecting(params, stateful=stateful)
+        connection = await opening.__aenter__()
+        self._closing[repr(params)] = opening
         return self._recorded(await self._with_offered(connection), params, stateful=False)
+
+    async def _close_shared(self, key: str) -> None:
+        if opening := self._closing.pop(key, None):
+            await opening.__aexit__(None, None, None)
 
     async def _with_offered(self, connection: Connection) -> Link:
         """The connection with what else the model gets as tools."""

@@ -14,6 +14,7 @@ from mcp_rl.config import Isolation
 from mcp_rl.errors import ServerError, ServerFault
 from mcp_rl.plugins.server import ToolServer
 from mcp_rl.scenario import StdioServer
+from mcp_rl.toolserver import launch
 from mcp_rl.toolserver.connection import Connection, Deadlines
 from mcp_rl.toolserver.pool import Sessions
 
@@ -172,11 +173,30 @@ async def test_what_is_being_opened_when_all_closes_is_closed_too(isolation: Iso
             await sessions.__aexit__(None, None, None)
 
 
-async def test_all_closes_in_a_cancelled_scope() -> None:
+@pytest.mark.parametrize("isolation", ["reset", "shared"])
+async def test_all_closes_in_a_cancelled_scope(isolation: Isolation) -> None:
     with anyio.fail_after(20), anyio.CancelScope() as scope:
-        async with sessions_of(instances=2) as sessions, sessions.lease(STATE) as one, sessions.lease(STATE) as two:
+        async with (
+            sessions_of(isolation, instances=2) as sessions,
+            sessions.lease(STATE) as one,
+            sessions.lease(STATE) as two,
+        ):
             pids = [(await ask(lease.session.connection, "look"))["pid"] for lease in (one, two)]
             scope.cancel()
             await anyio.lowlevel.checkpoint()
     for pid in pids:
         await ended(pid)
+
+
+async def test_a_shared_connection_that_broke_for_good_leaves_nothing_open_when_it_is_opened_anew() -> None:
+    def open_logs() -> int:
+        return len(launch._open_logs)
+
+    async with sessions_of("shared") as sessions:
+        seen = set()
+        for _ in range(3):
+            connection = (await sessions.get(STATE)).connection
+            pid = (await ask(connection, "look"))["pid"]
+            seen.add((pid, open_logs()))
+            connection._broken = "It broke for good."  # type: ignore[attr-defined]
+        assert len({pid for pid, _ in seen}) == 3 and {count for _, count in seen} == {1}
