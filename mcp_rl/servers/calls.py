@@ -17,7 +17,7 @@ from mcp_rl.servers.isolation import names, ours_to_start
 from mcp_rl.servers.visible import quoted, shortened
 from mcp_rl.toolserver.listing import Tool
 
-_MORE_TRIES = 3
+_MORE_TRIES = 2
 """Times as many calls where none of a tool's has worked yet: what earlier results and errors say may help."""
 _LONG = 8000
 """Characters of a result that fill much of a small model's context."""
@@ -56,7 +56,8 @@ class Trials:
         """Tools that are said to look things up, and change something."""
         for tool in caller.connection.tools:
             reason = why_not_called(tool, caller, params, call_all=call_all)
-            self.tools[tool.name] = ToolTrial(tool.name, not_called=reason)
+            resets = tool.name == caller.server.reset_tool
+            self.tools[tool.name] = ToolTrial(tool.name, not_called=reason, resets=resets)
             if reason is None:
                 (self.reading if reads_only(tool) else self.changing).append(tool)
 
@@ -123,7 +124,7 @@ class Trials:
                     "determinism",
                     f"{names(sorted(self.unsteady))}: two equal calls had different results.",
                     "An answer that was right when the task was written may be wrong later; generate leaves such "
-                    "tools out. Fine for clocks.",
+                    "tools out. That is how clocks are.",
                     "Write scenarios for it with a verifier of their own, or leave it out (tools.exclude).",
                     sorted(self.unsteady),
                 )
@@ -167,9 +168,17 @@ class Trials:
             *self._leaks(),
         ]
         called = [trial for trial in self.tools.values() if trial.calls]
-        if called and not any(finding.check == "calls" and finding.level == "problem" for finding in found):
-            calls = sum(trial.calls for trial in called)
-            worked = sum(trial.worked for trial in called)
+        calls, worked = (sum(getattr(trial, what) for trial in called) for what in ("calls", "worked"))
+        if called and not worked:
+            found.append(
+                problem(
+                    "calls",
+                    f"No call of any tool gave a result ({calls} were tried).",
+                    "generate would find nothing to make tasks of.",
+                    "See the errors above: what does the server need (a network, a program, a key in its environment)?",
+                )
+            )
+        elif called and not any(finding.check == "calls" and finding.level == "problem" for finding in found):
             found.insert(
                 0,
                 ok(
@@ -192,28 +201,36 @@ class Trials:
                 )
 
     def _never_worked(self) -> Iterator[Finding]:
+        """A finding for all tools that were never called, and one for each way in which all calls were refused."""
+        never: list[str] = []
+        refused: dict[str, list[Reply]] = defaultdict(list)
         for tool in (*self.reading, *self.changing):
             replies = self.replies[tool.name]
-            refused = [reply for reply in replies if reply.is_error]
             if not replies:
-                why = "there was no time left" if self._caller.out_of_time else "no arguments fit its schema"
-                yield note(
-                    "calls",
-                    f"{tool.name} was not called: {why}.",
-                    "Nothing is known about it, and generate writes no task for it.",
-                    "Give its plugin an argument_samplers entry, or put examples into its schema.",
-                    [tool.name],
-                )
-            elif refused and len(refused) == len(replies):
-                yield note(
-                    "calls",
-                    f"{tool.name} refused all {len(refused)} sampled calls, lastly {shown(refused[-1].arguments)}: "
-                    f"{quoted(refused[-1].text)}.",
-                    "generate may find no task for it either.",
-                    "Say in the schema what it takes (enum, pattern, examples), or give its plugin an "
-                    "argument_samplers entry.",
-                    [tool.name],
-                )
+                never.append(tool.name)
+            elif all(reply.is_error for reply in replies):
+                refused[replies[-1].text].append(replies[-1])
+        if never:
+            why = "there was no time left" if self._caller.out_of_time else "no arguments fit their schemas"
+            yield note(
+                "calls",
+                f"Not called: {names(never)}, since {why}.",
+                "Nothing is known about them, and generate writes no task for them.",
+                "Give their plugin argument_samplers, or put examples into the schemas.",
+                never,
+            )
+        for text, replies in refused.items():
+            tools = [reply.tool for reply in replies]
+            tried = sum(len(self.replies[tool]) for tool in tools)
+            yield note(
+                "calls",
+                f"{names(tools)} refused all {tried} sampled calls, for example {shown(replies[0].arguments)}: "
+                f"{quoted(text)}.",
+                "generate may find no task for it either.",
+                "Say in the schema what it takes (enum, pattern, examples), or give its plugin an argument_samplers "
+                "entry.",
+                tools,
+            )
 
     def _left_out(self) -> Iterator[Finding]:
         reasons: dict[str, list[str]] = defaultdict(list)

@@ -10,7 +10,7 @@ from mcp_rl.scenario import OneServer
 from mcp_rl.servers.caller import Caller
 from mcp_rl.servers.calls import Trials
 from mcp_rl.servers.endings import ending, stray_findings, stray_output
-from mcp_rl.servers.episodes import episodes
+from mcp_rl.servers.episodes import episodes, remembered
 from mcp_rl.servers.findings import Finding, Report, note, problem
 from mcp_rl.servers.hardship import mistakes, odd_text, side_by_side
 from mcp_rl.servers.inspection import offered_schemas, prompt_tokens
@@ -68,6 +68,7 @@ async def check(server: ToolServer, params: OneServer, wanted: Wanted) -> Report
         with anyio.move_on_after(_EPISODES_SECONDS) as scope:
             if not any(finding.check == "reset" for finding in report.problems):
                 report.findings += await episodes(server, params, isolation, trials)
+            report.findings += await remembered(server, params, isolation, trials)
         if scope.cancelled_caught:
             report.findings.append(
                 problem(

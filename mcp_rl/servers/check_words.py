@@ -5,7 +5,7 @@ from rich.text import Text
 
 from mcp_rl.servers.findings import Level, Report, ToolTrial
 from mcp_rl.servers.terminal import add_row, table
-from mcp_rl.servers.visible import shortened, visible
+from mcp_rl.servers.visible import count, shortened, visible
 
 _STYLES = {Level.OK: "green", Level.NOTE: "yellow", Level.PROBLEM: "bold red"}
 _ORDER = list(_STYLES)
@@ -19,7 +19,7 @@ def print_report(report: Report, console: Console) -> None:
     head.append(f" (it calls itself {shortened(says)})" if says else "", style="dim")
     console.print(head)
     took = ", ".join(f"{step} {_time(seconds)}" for step, seconds in report.seconds.items())
-    console.print(Text(f"{len(report.tools)} tools, schema hash {report.schema_hash}; {took}"))
+    console.print(Text(f"{count(len(report.tools), 'tool')}, schema hash {report.schema_hash}; {took}"))
     console.print(Text(f"Isolation {report.isolation}: {visible(report.isolation_reason)}."))
     console.print()
     shown = table("tool", "worked", "median", "p95", "")
@@ -49,10 +49,10 @@ def verdict(report: Report) -> str:
     """The one sentence at the end."""
     problems = len(report.problems)
     if not problems:
-        return f"{visible(report.name)} is fit to train on."
-    return (
-        f"Training on {visible(report.name)} would trip over {problems} {'problem' if problems == 1 else 'problems'}."
-    )
+        unseen = sum(tool.calls == 0 and not tool.resets for tool in report.tools)
+        seen = f", as far as was seen; {count(unseen, 'tool')} not called" if unseen else ""
+        return f"{visible(report.name)} is fit to train on{seen}."
+    return f"Training on {visible(report.name)} would trip over {count(problems, 'problem')}."
 
 
 def _remark(tool: ToolTrial) -> str:

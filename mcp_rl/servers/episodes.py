@@ -10,12 +10,14 @@ from mcp_rl.plugins.server import ToolServer
 from mcp_rl.scenario import OneServer
 from mcp_rl.scenarios.answer import undated
 from mcp_rl.servers.caller import CALL_SECONDS, Reply
-from mcp_rl.servers.calls import Trials
+from mcp_rl.servers.calls import Trials, shown
 from mcp_rl.servers.findings import Finding, note, ok, problem
 from mcp_rl.servers.inspection import deadlines_of
 from mcp_rl.servers.isolation import names, ours_to_start
 from mcp_rl.servers.visible import quoted, shortened
+from mcp_rl.toolserver.connection import connect
 from mcp_rl.toolserver.link import Link
+from mcp_rl.toolserver.listing import Tool
 from mcp_rl.toolserver.pool import Sessions
 
 _MOST = 12
@@ -37,15 +39,15 @@ async def episodes(server: ToolServer, params: OneServer, isolation: Isolation, 
     looks = [
         reply
         for tool in trials.reading
-        if not tool.input_schema.get("required") and tool.name not in trials.unsteady | trials.sneaky
-        for reply in trials.worked(tool.name)[:1]
+        if tool.name not in trials.unsteady | trials.sneaky
+        for reply in _telling(tool, trials.worked(tool.name))
     ][:_MOST]
-    looks = [replace(look, arguments={}) for look in looks]
     changes = [reply for tool in trials.changing for reply in trials.worked(tool.name)[:2]][:_MOST]
     if not changes:
-        return [] if isolation == "shared" else [_unseen("no call changes anything that may be called")]
+        held_back = any(trial.not_called for trial in trials.tools.values() if not trial.resets)
+        return [] if isolation == "shared" or held_back else [_unseen("no call changes anything that may be called")]
     if not looks:
-        return [_unseen("no tool without required arguments looks at the state")]
+        return [_unseen("no call of a tool that looks things up worked")]
     try:
         async with Sessions(
             server=replace(server, isolation=isolation),
@@ -63,6 +65,35 @@ async def episodes(server: ToolServer, params: OneServer, isolation: Isolation, 
         ]
 
 
+async def remembered(server: ToolServer, params: OneServer, isolation: Isolation, trials: Trials) -> list[Finding]:
+    """Of tools whose equal calls differ: do they differ by what was called before, rather than by the clock?
+
+    A new process answers the first call again. Where it says what the first one said, time is not what changed it.
+    """
+    firsts = [trials.worked(tool)[0] for tool in sorted(trials.unsteady)]
+    if not firsts or not ours_to_start(params):
+        return []
+    try:
+        async with connect(params, deadlines=deadlines_of(server), name=server.name) as connection:
+            again = [await connection.call(first.tool, first.arguments, deadline=CALL_SECONDS) for first in firsts]
+    except McpRlError:
+        return []
+    tools = [first.tool for first, reply in zip(firsts, again, strict=True) if reply.text == first.text]
+    if not tools:
+        return []
+    make = problem if isolation == "shared" else note
+    return [
+        make(
+            "annotations",
+            f"{names(tools)} only looks things up, as far as its annotations and name tell, and yet what it says "
+            "depends on the calls before.",
+            "Episodes that share the server see what others did; with a process each they do not.",
+            "Set readOnlyHint to false, and declare how episodes are kept apart (--isolation per-rollout).",
+            tools,
+        )
+    ]
+
+
 async def _played(
     sessions: Sessions,
     params: OneServer,
@@ -77,16 +108,21 @@ async def _played(
         changes = await _changed(lease.session.connection, changes, looks, begin)
     made = sorted({reply.tool for reply in changes or tried})
     if not changes:
-        return [_unseen(f"the calls of {names(made)} changed nothing that {names([k.tool for k in looks])} shows")]
+        return [
+            _unseen(
+                f"the calls of {names(made)} changed nothing that {names(sorted({look.tool for look in looks}))} shows"
+            )
+        ]
     async with sessions.lease(params) as lease:
         second = await _seen(lease.session.connection, looks)
-    if different := [tool for tool in begin if begin[tool] != second[tool]]:
-        tool = different[0]
+    if different := [look for look in begin if begin[look] != second[look]]:
+        look = different[0]
+        was, now = difference(begin[look], second[look])
         return [
             problem(
                 check,
-                f"After an episode that called {names(made)}, the next one does not begin as the first one did: {tool} "
-                f"said {quoted(begin[tool])}, and now says {quoted(second[tool])}.",
+                f"After an episode that called {names(made)}, the next one does not begin as the first one did: {look} "
+                f"said {was}, and now says {now}.",
                 _WORDS[isolation],
                 _ADVICE[isolation],
                 different,
@@ -117,13 +153,13 @@ async def _at_once(
         for change in changes:
             await one.session.connection.call(change.tool, change.arguments)
         other = await _seen(two.session.connection, looks)
-    if different := [tool for tool in begin if begin[tool] != other[tool]]:
-        tool = different[0]
+    if different := [look for look in begin if begin[look] != other[look]]:
+        look = different[0]
+        was, now = difference(begin[look], other[look])
         return [
             problem(
                 "isolation",
-                f"Of two episodes at once, one sees what the other did: {tool} said {quoted(begin[tool])}, and "
-                f"now says {quoted(other[tool])}.",
+                f"Of two episodes at once, one sees what the other did: {look} said {was}, and now says {now}.",
                 "Rollouts disturb each other, and right answers count as wrong.",
                 _ADVICE["per-rollout"]
                 if isolation == "per-rollout"
@@ -135,7 +171,27 @@ async def _at_once(
 
 
 async def _seen(link: Link, looks: Sequence[Reply]) -> dict[str, str]:
-    return {look.tool: undated((await link.call(look.tool, look.arguments)).text) for look in looks}
+    """What each look says, times of day left out."""
+    return {_key(look): undated((await link.call(look.tool, look.arguments)).text) for look in looks}
+
+
+def _key(look: Reply) -> str:
+    return f"{shortened(look.tool)} {shown(look.arguments)}" if look.arguments else shortened(look.tool)
+
+
+def _telling(tool: Tool, worked: Sequence[Reply]) -> Sequence[Reply]:
+    """Looks at the state: the tool without arguments where it needs none, else with those that have worked."""
+    if not tool.input_schema.get("required"):
+        return [replace(reply, arguments={}) for reply in worked[:1]]
+    return worked[:2]
+
+
+def difference(one: str, other: str) -> tuple[str, str]:
+    """Two texts from a little before the place where they begin to differ."""
+    same = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    start = max(0, same - 20)
+    mark = "…" if start else ""
+    return quoted(mark + one[start:], 80), quoted(mark + other[start:], 80)
 
 
 async def _changed(

@@ -63,6 +63,8 @@ class ToolTrial:
     p95_seconds: float | None = None
     not_called: str | None = None
     """Why it was not called."""
+    resets: bool = False
+    """Whether it is the tool that puts the state back."""
 
 
 @dataclass

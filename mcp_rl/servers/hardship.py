@@ -1,6 +1,7 @@
 """What a model's mistakes, odd characters and many calls at once do to a server."""
 
 import asyncio
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -17,6 +18,8 @@ IN_FLIGHT = 8
 _MOST_TOOLS = 30
 """Tools that are called wrongly."""
 _ODD_TEXT = "Grüße, Ωmega 東京 🦉 'quoted' \"twice\" \\back"
+_UNHARMED = re.compile(r"Grüße|Gr\\u00fc\\u00dfe", re.IGNORECASE)
+"""As it is, or as JSON may have it."""
 _NO_SUCH_TOOL = "mcp_rl_no_such_tool"
 _SLOW = 0.05
 """Seconds of a call from which it matters whether others wait for it."""
@@ -38,7 +41,7 @@ async def mistakes(caller: Caller, tools: Sequence[Tool]) -> list[Finding]:
             what = f"{name} {shown(arguments)}" if name != _NO_SUCH_TOOL else "a tool that does not exist"
             unanswered.append((name, what, reply.fault))
         elif reply.worked:
-            taken.append(name)
+            taken.append(name if name != _NO_SUCH_TOOL else "a tool that does not exist")
     if unanswered:
         _, what, fault = unanswered[0]
         found.append(
@@ -55,7 +58,7 @@ async def mistakes(caller: Caller, tools: Sequence[Tool]) -> list[Finding]:
         found.append(
             note(
                 "mistakes",
-                f"{names(told)}: wrong arguments were taken without an error.",
+                f"{names(told)}: a wrong call got a result and no error.",
                 "We check arguments before they are sent, so the model is told all the same; other clients may not.",
                 "Check arguments against the schema in the server too.",
                 told,
@@ -95,32 +98,30 @@ async def odd_text(caller: Caller, trials: Trials) -> list[Finding]:
                 if not (free and isinstance(value, str) and len(value) > 2 and value in reply.text):
                     continue
                 odd = await caller.call(tool.name, {**reply.arguments, name: _ODD_TEXT})
-                return [_echo(tool.name, odd)]
+                return list(_echo(tool.name, odd))
     return []
 
 
-def _echo(tool: str, reply: Reply) -> Finding:
+def _echo(tool: str, reply: Reply) -> Iterator[Finding]:
+    do = "Read and write UTF-8 everywhere (PYTHONUTF8=1, encoding='utf-8')."
     if reply.fault is not None:
-        return problem(
+        yield problem(
             "unicode",
             f"{tool} gave no answer to text with letters of other scripts: {shortened(reply.fault, 300)}",
             "Requests and names hold such letters; the episode is a fault.",
-            "Read and write UTF-8 everywhere (PYTHONUTF8=1, encoding='utf-8').",
+            do,
             [tool],
         )
-    import json
-
-    plain, in_json = _ODD_TEXT, json.dumps(_ODD_TEXT)[1:-1]
-    as_read = (plain, in_json, json.dumps(_ODD_TEXT, ensure_ascii=False)[1:-1])
-    if reply.worked and not any(text in reply.text for text in as_read) and "東京" not in reply.text:
-        return problem(
+    elif _UNHARMED.search(reply.text):
+        yield ok("unicode", f"Letters of other scripts survive ({tool}).")
+    elif reply.worked and "Gr" in reply.text:
+        yield problem(
             "unicode",
             f"{tool} gives back {quoted(reply.text)} for {quoted(_ODD_TEXT)}.",
             "What the model reads is not what there is, so right answers count as wrong.",
-            "Read and write UTF-8 everywhere (PYTHONUTF8=1, encoding='utf-8').",
+            do,
             [tool],
         )
-    return ok("unicode", f"Letters of other scripts survive ({tool}).")
 
 
 async def side_by_side(caller: Caller, trials: Trials, isolation: Isolation) -> list[Finding]:

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from mcp_rl.servers.inspection import Inspection, OfferedTool
 from mcp_rl.servers.terminal import add_row, table
-from mcp_rl.servers.visible import shortened, visible
+from mcp_rl.servers.visible import count, shortened, visible
 
 _HINTS = {
     "readOnlyHint": ("read-only", "changes things"),
@@ -33,7 +33,7 @@ def print_inspection(found: Inspection, console: Console) -> None:
     head.append(f" over {found.transport}", style="default")
     head.append(f" (it calls itself {shortened(says)})" if says else "", style="dim")
     console.print(head)
-    cost = f"{len(found.tools)} tools, {found.prompt_tokens:,} tokens of mcp-rl/tiny in every prompt"
+    cost = f"{count(len(found.tools), 'tool')}, {found.prompt_tokens:,} tokens of mcp-rl/tiny in every prompt"
     console.print(Text(f"{cost}, schema hash {found.schema_hash}"))
     console.print(Text(f"Isolation {found.isolation}: {found.isolation_reason}."))
     for warning in found.warnings:

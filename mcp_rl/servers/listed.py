@@ -21,7 +21,7 @@ _DESTROYS = re.compile(
     r"(?:_|$)"
 )
 _LOOKS = re.compile(r"(?i)^(?:get|list|read|search|find|show|count|describe|lookup|look_up)(?:_|$)")
-_RESETS = re.compile(r"(?i)(?:^|_)(?:reset|clear_all|delete_all|restart)(?:_|$)")
+_RESETS = re.compile(r"^(?:reset|restart|clear_all|delete_all)(?:_|$)")
 _DEAREST = 4000
 """Tokens of the built-in model that schemas may cost without a word; its context holds 8192."""
 

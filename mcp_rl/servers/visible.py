@@ -21,6 +21,11 @@ def quoted(text: str, limit: int = 160) -> str:
     return f"'{shortened(text, limit)}'"
 
 
+def count(number: int, what: str) -> str:
+    """ "1 tool", "2 tools"."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 def _escaped(character: str) -> str:
     if unicodedata.category(character) == "Zs":
         return " "

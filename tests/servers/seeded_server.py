@@ -24,6 +24,7 @@ COUNTED = {
 FILE = Path("state.json") if "a file beside the script" not in DEFECTS else Path(sys.argv[0] + ".state")
 items: list[str] = []
 last = ""
+numbers = 0
 
 
 def tool(name: str, schema: dict, annotations: dict | None, output: dict | None = None) -> dict:
@@ -48,6 +49,8 @@ def tools() -> list[dict]:
         listed.append(tool("peek", NOTHING, LOOKS))
     if "clock" in DEFECTS:
         listed.append(tool("get_time", NOTHING, LOOKS))
+    if "remembers" in DEFECTS:
+        listed.append(tool("next_number", NOTHING, LOOKS))
     if "silent" in DEFECTS:
         listed.append(tool("find_answer", NOTHING, LOOKS))
     if "destroys" in DEFECTS:
@@ -68,7 +71,7 @@ def tools() -> list[dict]:
 
 
 def call(name: str, arguments: dict) -> dict:
-    global last
+    global last, numbers
     if not isinstance(arguments.get("text", ""), str) or (name in ("echo", "put_item") and "text" not in arguments):
         if "dies on bad input" in DEFECTS:
             os._exit(3)
@@ -107,6 +110,9 @@ def call(name: str, arguments: dict) -> dict:
             said = "Peeked."
         case "get_time":
             said = str(time.time())
+        case "next_number":
+            numbers += 1
+            said = str(numbers)
         case "find_answer":
             time.sleep(1000)
             said = ""

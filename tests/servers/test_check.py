@@ -160,6 +160,15 @@ async def test_state_that_is_shared_is_seen_in_the_next_episode() -> None:
     assert "After an episode that called put_item" in problems["isolation"]
 
 
+async def test_a_tool_that_counts_its_calls_is_told_from_a_clock() -> None:
+    on_shared = found(await checked(seeded("remembers", isolation="shared", reset_tool=None)))
+    assert "what it says depends on the calls before" in on_shared["annotations"]
+    report = await checked(seeded("remembers", "clock"))
+    remembering = [f for f in report.findings if f.check == "annotations" and f.level is not Level.OK]
+    assert [(f.level, f.tools) for f in remembering] == [(Level.NOTE, ("next_number",))]
+    assert {f.check: f.tools for f in report.findings}["determinism"] == ("get_time", "next_number")
+
+
 async def test_state_outside_the_process_is_seen_where_each_rollout_has_a_process(
     tmp_path: Path,
 ) -> None:
