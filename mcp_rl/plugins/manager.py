@@ -168,6 +168,15 @@ class _LeftOut(Exception):
         self.failure = failure
 
 
+class _Misfit(PluginError):
+    """A function that can be no implementation of a hook, and where it is written."""
+
+    def __init__(self, function: Any, what: str) -> None:
+        super().__init__(what)
+        code = getattr(inspect.unwrap(function), "__code__", None)
+        self.where = f"{code.co_filename}, line {code.co_firstlineno}" if code else repr(function)
+
+
 def _register(manager: pluggy.PluginManager, plugins: Plugins, candidate: Candidate) -> None:
     """Load one plugin and take over what it offers, all of it or nothing."""
     taken: list[tuple[Registry[Any], str]] = []
@@ -185,9 +194,8 @@ def _register(manager: pluggy.PluginManager, plugins: Plugins, candidate: Candid
             manager.unregister(plugin)
         for registry, name in taken:
             registry.drop(name)
-        failure = Failed(
-            candidate.name, candidate.version, candidate.origin, place(error, candidate.origin), _words(error)
-        )
+        where = error.where if isinstance(error, _Misfit) else place(error, _file(plugin) or candidate.origin)
+        failure = Failed(candidate.name, candidate.version, candidate.origin, where, _words(error))
         raise _LeftOut(failure) from error
     version = candidate.version or str(getattr(plugin, "__version__", ""))
     offers: dict[str, list[str]] = {}
@@ -229,7 +237,7 @@ def _check_hooks(manager: pluggy.PluginManager, plugin: Any) -> list[str]:
             _check_hook(hook, getattr(plugin, name))
             implemented.add(hook)
         elif name in HOOKS and not hasattr(getattr(plugin, name), f"{GROUP}_spec"):
-            raise PluginError(f"{name} has no @hookimpl above it.")
+            raise _Misfit(getattr(plugin, name), f"{name} has no @hookimpl above it.")
     if not implemented:
         raise PluginError("it implements no hook: put @hookimpl above its functions, or leave it out.")
     return [hook for hook in HOOKS if hook in implemented]
@@ -237,14 +245,15 @@ def _check_hooks(manager: pluggy.PluginManager, plugin: Any) -> list[str]:
 
 def _check_hook(hook: str, function: Callable[..., Any]) -> None:
     if hook not in HOOKS:
-        raise PluginError(f"there is no hook named {hook!r}; {nearest(hook, HOOKS)}")
+        raise _Misfit(function, f"there is no hook named {hook!r}; {nearest(hook, HOOKS)}")
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-        raise PluginError(f"{hook} is asynchronous; hooks are ordinary functions.")
+        raise _Misfit(function, f"{hook} is asynchronous; hooks are ordinary functions.")
     offered = list(inspect.signature(getattr(hookspecs, hook)).parameters)
     for parameter in inspect.signature(function).parameters.values():
         variadic = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
         if variadic or (parameter.name not in offered and parameter.default is parameter.empty):
-            raise PluginError(f"{hook} takes {parameter}, which the hook does not have; it has {', '.join(offered)}.")
+            has = f"which the hook does not have; it has {', '.join(offered)}."
+            raise _Misfit(function, f"{hook} takes {parameter}, {has}")
 
 
 def _alone(manager: pluggy.PluginManager, plugin: Any, hook: str) -> Callable[..., Any]:
@@ -282,6 +291,12 @@ def _registrar(
         taken.append((registry, name))
 
     return register
+
+
+def _file(plugin: Any) -> str | None:
+    """Where a plugin is written, as far as it tells."""
+    file = getattr(plugin, "__file__", None)
+    return file if isinstance(file, str) else None
 
 
 def place(error: BaseException, otherwise: str) -> str:
