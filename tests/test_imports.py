@@ -41,6 +41,7 @@ LAYERS = [
         ("import mcp_rl.cli", HEAVY),
         ("from mcp_rl import McpScenario, RunConfig, TrainConfig", HEAVY - {"pydantic"}),
         ("import mcp_rl.plugins.manager, mcp_rl.overrides", HEAVY - {"pydantic"}),
+        ("from mcp_rl.plugins.manager import load_plugins; load_plugins()", HEAVY - {"pydantic"}),
     ],
 )
 def test_importing_leaves_heavy_packages_alone(statement: str, unwanted: set[str]) -> None:
