@@ -1,0 +1,185 @@
+"""Rollouts on a server that misbehaves, and what became of the server's calls and processes."""
+
+import contextlib
+import functools
+import json
+import re
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import anyio
+import psutil
+
+from mcp_rl.chat.hermes import ChatFormat
+from mcp_rl.config import Isolation
+from mcp_rl.errors import McpRlError
+from mcp_rl.gather import GroupPlan, gather_groups
+from mcp_rl.inference.scripted import ScriptedEngine
+from mcp_rl.player import Player
+from mcp_rl.plugins.server import ToolServer
+from mcp_rl.rollout import Limits
+from mcp_rl.scenario import Launch, McpScenario, OneServer, SseServer, StdioServer, StreamableHttpServer
+from mcp_rl.tiny.tokenizer import build_tokenizer
+from mcp_rl.toolserver.connection import Deadlines
+from mcp_rl.toolserver.pool import Sessions
+from mcp_rl.trajectory import StopReason, TrajectoryGroup
+
+SCRIPT = Path(__file__).with_name("hostile_server.py")
+TRANSPORTS = ("stdio", "sse", "streamable-http")
+PATIENT = Deadlines(spawn=60, initialize=60, list=60, call=60, close=5)
+"""A busy machine takes ten times as long, and must not fail a test."""
+MEMBERS = 4
+
+
+def hostile(transport: str, log: Path, *options: str, mode: str = "fine", trouble: str = "") -> OneServer:
+    """How to reach a hostile server that is ours to start. The log's path is in its command line."""
+    args = ("-I", "-S", str(SCRIPT), "--transport", transport, "--log", str(log), "--mode", mode, *options)
+    args += ("--trouble", trouble)
+    if transport == "stdio":
+        return StdioServer(command="{python}", args=args)
+    launch = Launch(command="{python}", args=(*args, "--port", "{port}"))
+    if transport == "sse":
+        return SseServer(url="http://127.0.0.1:{port}/sse", launch=launch)
+    return StreamableHttpServer(url="http://127.0.0.1:{port}/mcp", launch=launch)
+
+
+@functools.cache
+def chat() -> ChatFormat:
+    return ChatFormat(build_tokenizer())
+
+
+def script(tool: str, text: str, seed: int, turn: int) -> str:
+    """A model that calls the tool with its own seed and answers with what came back."""
+    if turn == 0:
+        return f'<tool_call>\n{{"name": "{tool}", "arguments": {{"n": {seed}}}}}\n</tool_call>'
+    found = re.findall(r"<tool_response>\s*(.*?)\s*</tool_response>", text, re.DOTALL)
+    return str(found[-1])[:100]
+
+
+@dataclass
+class Outcome:
+    """What became of a group of rollouts. `stopped` is the sentence that ended the run, empty where it went on."""
+
+    calls: list[dict[str, Any]]
+    left: list[str]
+    group: TrajectoryGroup | None = None
+    stopped: str = ""
+    kind: type[Exception] | None = None
+    seconds: float = 0.0
+    answers: list[str] = field(default_factory=list)
+
+    @property
+    def faults(self) -> list[str]:
+        return self.group.exceptions if self.group else []
+
+    def check(self, *, repeated: Sequence[str] = ()) -> None:
+        """What holds whatever the server does."""
+        assert not self.left, f"processes are left: {self.left}"
+        counted = Counter((call["tool"], call["n"]) for call in self.calls)
+        assert not [call for call, times in counted.items() if times > 1 and call[0] not in repeated]
+        for sentence in (*self.faults, *([self.stopped] if self.stopped else [])):
+            assert "\n" not in sentence and len(sentence) < 1500 and sentence.rstrip().endswith((".", "!"))
+
+    def refilled(self, faults: str) -> None:
+        """The run went on, some rollout met the fault, and none of it is in the group."""
+        assert self.group is not None, self.stopped
+        assert self.faults and all(re.search(faults, sentence) for sentence in self.faults), self.faults
+        assert [t.stop_reason for t in self.group] == [StopReason.ANSWERED] * MEMBERS
+        assert [t.final_answer for t in self.group] == [str(2 * t.seed) for t in self.group]
+        assert self.group.trajectories[0].seed >= 1000, "the one that met the trouble was played again"
+
+    def unharmed(self) -> None:
+        assert self.group is not None, self.stopped
+        assert [t.stop_reason for t in self.group] == [StopReason.ANSWERED] * MEMBERS and not self.faults
+
+
+def calls_of(log: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+
+
+def left_of(log: Path, seconds: float = 10.0) -> list[str]:
+    """Processes that know this log and are still there after so long."""
+    until = time.monotonic() + seconds
+    while found := _running(str(log)):
+        if time.monotonic() > until:
+            return found
+        time.sleep(0.05)
+    return []
+
+
+def _running(word: str) -> list[str]:
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if word in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(f"{process.pid} {process.cmdline()}")
+    return found
+
+
+async def played(
+    params: OneServer,
+    log: Path,
+    *,
+    tool: str = "write",
+    isolation: Isolation = "shared",
+    deadlines: Deadlines = PATIENT,
+    call: float | None = None,
+    redos: int = 2,
+) -> Outcome:
+    """A group of rollouts; the first one's first try has the seed 0, and nobody else's has."""
+    server = ToolServer(
+        "hostile",
+        "A server.",
+        {params.transport: params},
+        isolation,
+        reset_tool="reset" if isolation == "reset" else None,
+    )
+    outcome = Outcome([], [])
+    began = time.monotonic()
+    try:
+        async with Sessions(server=server, deadlines=deadlines) as sessions:
+            player = Player(
+                ScriptedEngine(functools.partial(script, tool), chat()),
+                chat(),
+                sessions,
+                limits=Limits(tool_deadline=call),
+            )
+            scenario = McpScenario(task_description="Double n.", server_params=params)
+
+            async def attempt(member: int, number: int) -> Any:
+                return await player.play(scenario, member + 1000 * number)
+
+            plan = GroupPlan(scenario, [functools.partial(attempt, member) for member in range(MEMBERS)])
+            [outcome.group] = await gather_groups([plan], redos=redos)
+    except McpRlError as error:
+        outcome.stopped, outcome.kind = str(error), type(error)
+    outcome.seconds = time.monotonic() - began
+    outcome.calls, outcome.left = calls_of(log), await anyio.to_thread.run_sync(left_of, log)
+    return outcome
+
+
+async def over(
+    folder: Path,
+    *,
+    transports: Sequence[str] = TRANSPORTS,
+    mode: str = "fine",
+    trouble: str = "",
+    limit: float = 120,
+    **options: Any,
+) -> dict[str, Outcome]:
+    """The same misbehaviour over several transports, side by side."""
+    found: dict[str, Outcome] = {}
+
+    async def one(transport: str) -> None:
+        log = folder / f"{transport}.calls"
+        found[transport] = await played(hostile(transport, log, mode=mode, trouble=trouble), log, **options)
+
+    with anyio.fail_after(limit):
+        async with anyio.create_task_group() as tasks:
+            for transport in transports:
+                tasks.start_soon(one, transport)
+    return found

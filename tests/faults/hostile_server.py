@@ -1,0 +1,420 @@
+"""An MCP server that misbehaves on purpose, by hand, over stdio, SSE or streamable HTTP; standard library only.
+
+`hostile_server.py --transport T [--port N] --log FILE [--mode MODE] [--trouble NAME] [--chance P --seed S]`
+
+Every call that it receives is a line in the log before anything else happens: `{"tool": …, "n": …, "pid": …}`. A call
+with n = 0 meets `--trouble`; with `--chance`, the seed and n decide which of `TROUBLES` a call meets, if any.
+`--mode` is what the server as a whole does wrong: at its start, in its listing, or when it is told to go; with
+`--bad-start`, so many of the processes die at their start or hang in the handshake.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+TROUBLES = ("exit", "never", "late", "garbage", "half", "error", "status404", "status500", "hang_up")
+LATE_SECONDS = 3.0
+HUGE = 50 * 2**20
+FLOOD = 20 * 2**20
+N = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+READ = {"name": "read", "description": "Twice n.", "inputSchema": N, "annotations": {"readOnlyHint": True}}
+WRITE = {"name": "write", "description": "Twice n, written down.", "inputSchema": N}
+RESET = {"name": "reset", "description": "Begin anew.", "inputSchema": {"type": "object", "properties": {}}}
+STRANGE = "wr\u202eite\u0000\u001b[31m \U0001f600 \u2028\u0085\ufeff"
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--transport", default="stdio")
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--log", type=Path, required=True)
+    parser.add_argument("--mode", default="fine")
+    parser.add_argument("--trouble", default="")
+    parser.add_argument("--chance", type=float, default=0.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--bad-start", type=float, default=0.0)
+    return parser.parse_args()
+
+
+OPTIONS = options()
+
+
+def note(**fields) -> None:
+    """A line of the log; one write, so that several processes may share the file."""
+    handle = os.open(OPTIONS.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.write(handle, json.dumps({**fields, "pid": os.getpid()}).encode() + b"\n")
+    os.close(handle)
+
+
+def first_life() -> bool:
+    """Whether no process of this server ran before, or is running."""
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(f"{OPTIONS.log}.lived", os.O_CREAT | os.O_EXCL))
+        return True
+    return False
+
+
+FIRST_LIFE = first_life()
+
+
+def trouble_of(n: object) -> str:
+    if OPTIONS.chance:
+        drawn = random.Random(f"{OPTIONS.seed}-{n}")
+        return drawn.choice(TROUBLES) if drawn.random() < OPTIONS.chance else ""
+    return OPTIONS.trouble if n == 0 else ""
+
+
+def listing(cursor: str | None) -> dict:
+    tools = [READ] if OPTIONS.mode == "restarts" else [READ, WRITE, RESET]
+    match OPTIONS.mode:
+        case "empty-schema":
+            tools.insert(0, {"name": "bad", "inputSchema": {}})
+        case "thousand":
+            tools += [{**READ, "name": f"read-{number}"} for number in range(1000)]
+        case "pages":
+            page = int(cursor or 0)
+            shown = tools if page == 1 else [{**READ, "name": f"read-{page}"}]
+            return {"tools": shown} | ({"nextCursor": str(page + 1)} if page < 3 else {})
+        case "strange":
+            tools += [{**WRITE, "name": STRANGE, "description": STRANGE}, {**READ, "name": "x" * 100_000}]
+        case "restarts" if not FIRST_LIFE:
+            tools = [{**READ, "inputSchema": {**N, "required": []}}]
+    return {"tools": tools}
+
+
+class Gone(Exception):
+    """Nothing comes back for this request, and what carries it ends."""
+
+
+async def answer(request: dict, way: "Way") -> None:
+    method, params = request["method"], request.get("params") or {}
+    match method:
+        case "initialize":
+            if OPTIONS.mode == "mute":
+                await asyncio.sleep(3600)
+            result = {
+                "protocolVersion": params["protocolVersion"],
+                "capabilities": {"tools": {}},
+                "serverInfo": {"name": STRANGE if OPTIONS.mode == "strange" else "hostile", "version": "0"},
+            }
+        case "tools/list":
+            if OPTIONS.mode == "mute-listing":
+                await asyncio.sleep(3600)
+            result = listing(params.get("cursor"))
+        case "tools/call":
+            await called(request, params.get("name"), params.get("arguments") or {}, way)
+            return
+        case _:
+            result = {}
+    await way.send(reply(request, result))
+
+
+def reply(request: dict, result: dict) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result}).encode()
+
+
+def said(text: str) -> dict:
+    return {"content": [{"type": "text", "text": text}]}
+
+
+async def called(request: dict, tool: str, arguments: dict, way: "Way") -> None:
+    n = arguments.get("n")
+    if tool == "reset":
+        await way.send(reply(request, said("Reset.")))
+        return
+    trouble = trouble_of(n)
+    if trouble == "status404" and OPTIONS.transport != "stdio":  # which says that nothing was done
+        await way.refuse(404)
+        return
+    note(tool=tool, n=n)
+    text = f"{2 * n}" if isinstance(n, int) else "no number"
+    if OPTIONS.mode == "strange":
+        text += STRANGE
+    match trouble:
+        case "exit":
+            print("I was told to go.", file=sys.stderr, flush=True)
+            os._exit(3)
+        case "never" | "stall":
+            await asyncio.sleep(3600)
+        case "freeze":
+            time.sleep(3600)
+        case "late":
+            await asyncio.sleep(LATE_SECONDS)
+        case "garbage":
+            await way.send(b'\x00\xff\xfe}{ "jsonrpc": nonsense \x1b[31m')
+            return
+        case "half":
+            await way.half(reply(request, said(text)))
+            return
+        case "huge":
+            text = "7" * HUGE
+        case "huge_listing":
+            await way.send(b'{"jsonrpc": "2.0", "id": %d, "result": {"x": [' % request["id"] + b"1, " * 2**22 + b"1]}}")
+            return
+        case "stderr":
+            flood(2)
+        case "stdout":
+            flood(1)
+        case "error":
+            result = {"jsonrpc": "2.0", "id": request["id"], "error": {"code": -32603, "message": "no luck"}}
+            await way.send(json.dumps(result).encode())
+            return
+        case "status500":
+            await way.refuse(500)
+            return
+        case "hang_up":
+            raise Gone
+    await way.send(reply(request, said(text)))
+
+
+def flood(descriptor: int) -> None:
+    os.set_blocking(descriptor, True)
+    line = b"this is no message, " * 50 + b"\n"
+    for _ in range(FLOOD // len(line) // (1 if descriptor == 2 else 20)):
+        os.write(descriptor, line)
+
+
+# The ways an answer goes back.
+
+
+class Way:
+    async def send(self, payload: bytes) -> None:
+        raise NotImplementedError
+
+    async def half(self, payload: bytes) -> None:
+        raise NotImplementedError
+
+    async def refuse(self, status: int) -> None:
+        """Where there is no HTTP, the nearest there is: nothing."""
+
+
+class Stdio(Way):
+    def __init__(self, writer: asyncio.StreamWriter) -> None:
+        self.writer = writer
+
+    async def send(self, payload: bytes) -> None:
+        self.writer.write(payload + b"\n")
+        await self.writer.drain()
+
+    async def half(self, payload: bytes) -> None:
+        self.writer.write(payload[: len(payload) // 2])
+        await self.writer.drain()
+
+
+async def serve_stdio() -> None:
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=2**24)
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, sys.stdout)
+    way = Stdio(asyncio.StreamWriter(transport, protocol, None, loop))
+    jobs = set()
+
+    async def one(request: dict) -> None:
+        try:
+            await answer(request, way)
+        except Gone:
+            os.close(1)
+
+    while line := await reader.readline():
+        request = json.loads(line)
+        if "id" in request and "method" in request:
+            jobs.add(job := asyncio.create_task(one(request)))
+            job.add_done_callback(jobs.discard)
+
+
+class HttpAnswer(Way):
+    """The body of the response to the POST."""
+
+    def __init__(self, writer: asyncio.StreamWriter, headers: str) -> None:
+        self.writer, self.headers = writer, headers
+
+    async def send(self, payload: bytes) -> None:
+        head(self.writer, 200, f"content-type: application/json\r\n{self.headers}", len(payload))
+        self.writer.write(payload)
+        await self.writer.drain()
+
+    async def half(self, payload: bytes) -> None:
+        head(self.writer, 200, f"content-type: application/json\r\n{self.headers}", len(payload))
+        self.writer.write(payload[: len(payload) // 2])
+        await self.writer.drain()
+        raise Gone
+
+    async def refuse(self, status: int) -> None:
+        head(self.writer, status, "content-type: text/html\r\n", 6)
+        self.writer.write(b"<html>")
+        await self.writer.drain()
+
+
+class SseAnswer(Way):
+    """An event on the stream, and 202 for the POST."""
+
+    def __init__(self, stream: asyncio.StreamWriter, post: asyncio.StreamWriter) -> None:
+        self.stream, self.post, self.accepted = stream, post, False
+
+    async def accept(self) -> None:
+        if not self.accepted:
+            self.accepted = True
+            head(self.post, 202, "", 0)
+            await self.post.drain()
+
+    async def send(self, payload: bytes) -> None:
+        await self.accept()
+        chunk(self.stream, b"event: message\ndata: " + payload + b"\n\n")
+        await self.stream.drain()
+
+    async def half(self, payload: bytes) -> None:
+        await self.accept()
+        chunk(self.stream, b"event: message\ndata: " + payload[: len(payload) // 2])
+        await self.stream.drain()
+        self.stream.transport.abort()
+
+    async def refuse(self, status: int) -> None:
+        self.accepted = True
+        head(self.post, status, "content-type: text/plain\r\n", 0)
+        await self.post.drain()
+
+
+def head(writer: asyncio.StreamWriter, status: int, headers: str, length: int | None) -> None:
+    body = "transfer-encoding: chunked\r\n" if length is None else f"content-length: {length}\r\n"
+    writer.write(f"HTTP/1.1 {status} X\r\n{headers}{body}\r\n".encode())
+
+
+def chunk(writer: asyncio.StreamWriter, data: bytes) -> None:
+    writer.write(b"%x\r\n%b\r\n" % (len(data), data))
+
+
+class Http:
+    """Both HTTP transports; a session is known by its number."""
+
+    def __init__(self) -> None:
+        self.streams: dict[str, asyncio.StreamWriter] = {}
+        self.sessions: set[str] = set()
+        self.jobs: set[asyncio.Task] = set()
+        self.dropped = False
+
+    async def connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, Gone):
+                while await self.request(reader, writer):
+                    pass
+        finally:
+            writer.transport.abort() if OPTIONS.trouble else writer.close()
+
+    async def request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        lines = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+        method, path, _ = lines[0].split(" ")
+        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines[1:])}
+        body = await reader.readexactly(int(headers.get("content-length", 0)))
+        if method == "GET" and path == "/sse":
+            await self.stream(reader, writer)
+            return False
+        if method != "POST":
+            head(writer, 405, "", 0)
+            return True
+        message = json.loads(body)
+        if path.startswith("/messages"):
+            await self.sse_post(message, path.rpartition("=")[2], writer)
+        else:
+            await self.http_post(message, headers.get("mcp-session-id", ""), writer)
+        return True
+
+    async def stream(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        number = os.urandom(8).hex()
+        self.streams[number] = writer
+        try:
+            head(writer, 200, "content-type: text/event-stream\r\n", None)
+            chunk(writer, f"event: endpoint\ndata: /messages?session={number}\n\n".encode())
+            await writer.drain()
+            await reader.read()
+        finally:
+            self.streams.pop(number, None)
+
+    async def sse_post(self, message: dict, number: str, writer: asyncio.StreamWriter) -> None:
+        stream = self.streams.get(number)
+        if stream is None:
+            head(writer, 404, "", 0)
+            return
+        way = SseAnswer(stream, writer)
+        if "id" not in message or "method" not in message:
+            await way.accept()
+            return
+        if trouble_of((message.get("params") or {}).get("arguments", {}).get("n")) in (
+            "status404",
+            "status500",
+            "stall",
+        ):
+            await answer(message, way)
+            return
+        await way.accept()
+        self.jobs.add(job := asyncio.create_task(self.sse_answer(message, way)))
+        job.add_done_callback(self.jobs.discard)
+        if OPTIONS.mode == "drops" and message["method"] == "tools/list" and not self.dropped:
+            self.dropped = True
+            asyncio.get_running_loop().call_later(0.1, stream.transport.abort)
+
+    async def sse_answer(self, message: dict, way: SseAnswer) -> None:
+        try:
+            await answer(message, way)
+        except Gone:
+            way.stream.transport.abort()
+
+    async def http_post(self, message: dict, session: str, writer: asyncio.StreamWriter) -> None:
+        if message.get("method") == "initialize":
+            session = os.urandom(8).hex()
+            self.sessions.add(session)
+        elif session not in self.sessions:
+            head(writer, 404, "", 0)
+            return
+        if "id" not in message or "method" not in message:
+            head(writer, 202, "", 0)
+            return
+        await answer(message, HttpAnswer(writer, f"mcp-session-id: {session}\r\n"))
+        if OPTIONS.mode == "drops" and message["method"] == "tools/list" and not self.dropped:
+            self.dropped = True
+            self.sessions.clear()
+
+
+async def serve_http() -> None:
+    server = await asyncio.start_server(Http().connection, "127.0.0.1", OPTIONS.port, limit=2**24)
+    async with server:
+        await server.serve_forever()
+
+
+def leak() -> None:
+    """Processes that are in no group of ours any more, and have no parent of ours."""
+    for detached in (False, True):
+        if os.fork() == 0:
+            os.setsid()
+            if detached and os.fork():
+                os._exit(0)
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+            time.sleep(3600)
+
+
+def main() -> None:
+    if random.Random(f"{OPTIONS.seed}-{os.getpid()}").random() < OPTIONS.bad_start:
+        OPTIONS.mode = random.choice(("dies", "mute"))
+    if OPTIONS.mode == "dies":
+        print("first line\nthe database is not there", file=sys.stderr)
+        sys.exit(1)
+    if OPTIONS.mode == "leaks":
+        leak()
+    if OPTIONS.mode in ("stays", "leaks"):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if OPTIONS.mode == "floods":
+        flood(2)
+    asyncio.run(serve_stdio() if OPTIONS.transport == "stdio" else serve_http())
+    while OPTIONS.mode in ("stays", "leaks"):
+        time.sleep(60)
+    os._exit(0)
+
+
+main()
