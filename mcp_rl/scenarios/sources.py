@@ -5,6 +5,7 @@ import inspect
 from pathlib import Path
 from typing import Any
 
+from mcp_rl.boundary import first_error
 from mcp_rl.config import RunConfig
 from mcp_rl.errors import McpRlError, ScenarioError
 from mcp_rl.plugins.manager import Plugins, place
@@ -46,18 +47,20 @@ async def made_scenarios(
     name: str, plugins: Plugins, sessions: Sessions, *, server: ToolServer, params: ServerParams, recipe: Recipe
 ) -> list[McpScenario]:
     """What the source of that name makes. Raises as `run_scenarios` does."""
-    source = plugins.scenario_sources.pick(name, plugins.problems)
+    source, origin = plugins.scenario_sources.pick(name, plugins.problems), plugins.scenario_sources.origins[name]
     who = f"The scenario source {name!r}"
     try:
         made: Any = source(sessions, server=server, params=params, recipe=recipe)
         if inspect.isawaitable(made):
             made = await made
         made = list(made)
-    except McpRlError:
-        raise
-    except Exception as error:
-        where = place(error, plugins.scenario_sources.origins[name])
-        raise ScenarioError(f"{who} ({where}) failed: {type(error).__name__}: {error}.") from error
+    except Exception as raised:
+        error = first_error(raised)
+        if isinstance(error, McpRlError):
+            raise error from raised
+        if origin == "built in":  # a bug of ours, which the boundary knows what to do with
+            raise
+        raise ScenarioError(f"{who} ({place(error, origin)}) failed: {type(error).__name__}: {error}.") from raised
     scenarios = _checked(made, who)
     check_fit(scenarios, server.name, (await sessions.get(params)).schemas)
     return scenarios

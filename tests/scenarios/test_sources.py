@@ -3,10 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from mcp_rl.config import RunConfig
-from mcp_rl.errors import McpRlError, PluginError, ScenarioError
+from mcp_rl.errors import CassetteMiss, McpRlError, PluginError, ScenarioError
 from mcp_rl.plugins.manager import Plugins, load_plugins
 from mcp_rl.plugins.server import ToolServer
 from mcp_rl.scenario import McpScenario, ToolCall, Verifier, scenario_lines
@@ -50,6 +51,14 @@ def raises(sessions: Sessions, *, server: ToolServer, params: Any, recipe: Recip
     raise KeyError("gone")
 
 
+async def stopped(sessions: Sessions, *, server: ToolServer, params: Any, recipe: Recipe) -> Any:
+    async def call() -> None:
+        raise CassetteMiss("add was not recorded")
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(call)
+
+
 WRONG = [
     (raises, "test_sources.py, line"),
     (raises, "failed: KeyError: 'gone'"),
@@ -70,6 +79,8 @@ async def test_a_source_may_be_asynchronous_and_call_the_server_and_what_it_does
             with pytest.raises(ScenarioError) as error:
                 await asked(sessions, offering(source))
             assert words in str(error.value)
+        with pytest.raises(CassetteMiss, match="add was not recorded"):
+            await asked(sessions, offering(stopped))
 
 
 async def test_a_file_wins_then_a_named_source_then_what_the_servers_plugin_brings_then_exploring(
