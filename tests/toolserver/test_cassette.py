@@ -197,6 +197,22 @@ async def test_a_fault_comes_back_to_the_rollout_that_met_it(tmp_path: Path) -> 
         assert (await shared(opened)).alive
 
 
+async def test_a_server_that_died_between_two_episodes_does_so_in_no_replay(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+
+    async def episode(opened: Sessions, name: str, tool: str) -> str:
+        with calling_as(name):
+            async with opened.lease(opened.params, {}) as lease:  # type: ignore[attr-defined]
+                return (await lease.session.connection.call(tool, {})).text
+
+    async with sessions(Cassette.recording(path), reset=True) as opened:
+        assert await episode(opened, "a", "look") == "held: "
+        opened._places[repr(live())]._places[-1].connection._broken = "The server exited."  # type: ignore
+        assert await episode(opened, "b", "look") == "held: "
+    async with sessions(Cassette.replaying(path), reset=True) as opened:
+        assert await episode(opened, "a", "look") == await episode(opened, "b", "look") == "held: "
+
+
 async def test_a_result_is_better_than_a_fault(tmp_path: Path) -> None:
     """A killed run that goes on plays its last step again; what failed then may work now."""
     path = tmp_path / "run.jsonl"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from anyio.lowlevel import checkpoint
 
 from mcp_rl.errors import ServerFault
-from mcp_rl.toolserver.cassette.library import Listing, Outcome, following
+from mcp_rl.toolserver.cassette.library import BEGINNING, Listing, Outcome, following
 from mcp_rl.toolserver.link import Link
 from mcp_rl.toolserver.listing import Tool
 from mcp_rl.toolserver.results import ToolResult
@@ -47,7 +47,9 @@ class Recorder:
             result = await self._link.call(tool_name, arguments, deadline=deadline)
         except ServerFault as fault:
             ended = not self._link.alive
-            self._cassette.keep(ask, Outcome(None, str(fault), fault.delivered, ended))
+            if not (ended and fault.delivered is False and ask.key.after == BEGINNING):
+                self._cassette.keep(ask, Outcome(None, str(fault), fault.delivered, ended))
+            # else the link was dead before its first call, and whoever leases it tries another one
             raise
         self._cassette.keep(ask, Outcome(result))
         return result

@@ -1,0 +1,179 @@
+"""Commands with cassettes: the same job again, with no server at all.
+
+At replay the servers' scripts are gone, and starting a process, opening a port and connecting to one are noticed.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from transformers import AutoTokenizer
+
+from mcp_rl.chat.hermes import ChatFormat
+from mcp_rl.cli import main
+from mcp_rl.config import RunConfig
+from mcp_rl.errors import CassetteMiss
+from mcp_rl.gather import GroupPlan, gather_groups
+from mcp_rl.inference.scripted import ScriptedEngine
+from mcp_rl.player import Player
+from mcp_rl.scenario import McpScenario, StdioServer
+from mcp_rl.tiny import weights_path
+from mcp_rl.toolserver.cassette import Cassette
+from mcp_rl.toolserver.pool import Sessions
+from mcp_rl.train import run_training
+
+PLUGIN = """
+from mcp_rl.plugins.hookspecs import hookimpl
+from mcp_rl.plugins.server import ToolServer
+from mcp_rl.scenario import Launch, StdioServer
+
+@hookimpl
+def register_servers(register):
+    calc = StdioServer(command="{{python}}", args=({script!r},))
+    register(ToolServer("calc", "A calculator.", {{"stdio": calc}}))
+    notes = StdioServer(command="node", args=({script!r} + ".mjs", "--transport", "stdio"))
+    register(ToolServer("notes", "A notebook.", {{"stdio": notes}}, isolation="reset", reset_tool="reset_notes"))
+"""
+CALCULATOR = "import runpy, sys; sys.path.insert(0, {folder!r}); runpy.run_path({script!r}, run_name='__main__')\n"
+ROOT = Path(__file__).resolve().parent.parent
+SMALL: dict[str, Any] = {
+    "scenarios": {"count": 24, "val": 8},
+    "rollout": {"groups_per_step": 3, "group_size": 4},
+    "evaluation": {"samples": 1},
+}
+_watched: list[str] | None = None
+
+
+def _notice(event: str, arguments: tuple[Any, ...]) -> None:
+    if _watched is not None and event in ("subprocess.Popen", "os.fork", "os.posix_spawn", "os.exec", "socket.bind"):
+        _watched.append(f"{event} {arguments}")
+    if _watched is not None and event == "socket.connect":
+        _watched.append(f"{event} {arguments[1]}")
+
+
+sys.addaudithook(_notice)
+
+
+@contextmanager
+def nothing_started() -> Iterator[None]:
+    global _watched
+    _watched = []
+    try:
+        yield
+        assert _watched == []
+    finally:
+        _watched = None
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to work in, and a plugin with two servers whose scripts can be taken away."""
+    monkeypatch.chdir(tmp_path)
+    script = ROOT / "servers" / "python" / "mcp_calculator" / "server.py"
+    (tmp_path / "server").write_text(CALCULATOR.format(folder=str(script.parent), script=str(script)))
+    notes = (ROOT / "servers" / "node" / "mcp_notes" / "mcp_notes.mjs").as_uri()
+    (tmp_path / "server.mjs").write_text(f'process.argv[1] = new URL("{notes}").pathname;\nawait import("{notes}");\n')
+    (tmp_path / "servers.py").write_text(PLUGIN.format(script=str(tmp_path / "server")))
+    return tmp_path
+
+
+def take_servers_away(folder: Path) -> None:
+    (folder / "server").unlink()
+    (folder / "server.mjs").unlink()
+
+
+def run(capfd: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    """Exit code and what was said on stderr."""
+    capfd.readouterr()
+    code = main([words[0], "--plugin", "servers.py", *words[1:]])
+    return code, capfd.readouterr().err
+
+
+def without_seconds(path: Path) -> str:
+    return re.sub(r'"seconds": ?[0-9.e-]+', '"seconds": 0', path.read_text())
+
+
+async def test_a_training_run_played_back_is_the_same_to_the_byte(folder: Path) -> None:
+    async def train(name: str, **tools: Path) -> Path:
+        config = RunConfig(
+            server="calc", plugins=(str(folder / "servers.py"),), name=name, steps=2, tools=tools, **SMALL
+        )
+        await run_training(config, console=Console(quiet=True))
+        return config.run_dir
+
+    live = await train("live", record=folder / "calls.jsonl")
+    take_servers_away(folder)
+    with nothing_started():
+        again = await train("again", replay=folder / "calls.jsonl")
+    files = sorted(path.relative_to(live) for path in live.rglob("trajectories/**/*.jsonl"))
+    assert len(files) == 4
+    for file in (*files, Path("train.jsonl"), Path("val.jsonl")):
+        assert without_seconds(live / file) == without_seconds(again / file)
+    adapters = [(run / "checkpoints/0002/adapter_model.safetensors").read_bytes() for run in (live, again)]
+    assert adapters[0] == adapters[1]
+
+
+def test_scenarios_of_a_server_with_a_state_are_the_same(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = ("generate", "--server", "notes", "--count", "12")
+    assert run(capfd, *words, "--out", "live.jsonl", "--record", "calls.jsonl")[0] == 0
+    take_servers_away(folder)
+    with nothing_started():
+        assert run(capfd, *words, "--out", "again.jsonl", "--replay", "calls.jsonl")[0] == 0
+    assert (folder / "again.jsonl").read_text() == (folder / "live.jsonl").read_text()
+    tools = {line.get("call") for line in map(json.loads, (folder / "calls.jsonl").read_text().split("\n")[1:-1])}
+    assert {"reset_notes", "create_note"} <= tools
+
+
+def test_a_call_that_was_not_recorded_ends_the_command(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(capfd, "generate", "--server", "calc", "--count", "4", "--record", "calls.jsonl")[0] == 0
+    take_servers_away(folder)
+    code, said = run(
+        capfd, "generate", "--server", "calc", "--count", "4", "--seed", "7", "--replay", "calls.jsonl", "--out", "o"
+    )
+    assert code == 2
+    assert re.fullmatch(
+        r"The cassette calls\.jsonl does not hold the call \w+\(\{.*\}\) of the server calc: .*\n", said
+    )
+    assert "--record calls.jsonl" in said
+    assert not (folder / "o").exists()
+
+
+async def test_a_call_that_was_not_recorded_ends_a_batch_of_rollouts(folder: Path) -> None:
+    """Also one of several calls of a turn, which are made at once."""
+    said = "".join(f'<tool_call>\n{{"name": "look", "arguments": {{"at": {at}}}}}\n</tool_call>\n' for at in (1, 2))
+    schema = {"type": "object", "properties": {"at": {"type": "integer"}}}
+    listed = {"name": "look", "input_schema": schema, "annotations": {"readOnlyHint": True}}
+    header = {"server": "server", "schema": "0123456789abcdef", "info": {}, "warnings": [], "tools": [listed]}
+    (folder / "calls.jsonl").write_text(f'{{"cassette": 1}}\n{json.dumps(header)}\n')
+    chat = ChatFormat(AutoTokenizer.from_pretrained(weights_path()))
+    scenario = McpScenario(task_description="Look.", server_params=StdioServer(command="/none"))
+    engine = ScriptedEngine(lambda text, seed, turn: said, chat)
+    async with Sessions(cassette=Cassette.replaying(folder / "calls.jsonl")) as sessions:
+        player = Player(engine, chat, sessions)
+        plan = GroupPlan(scenario, [lambda attempt: player.play(scenario, attempt)])
+        with pytest.raises(CassetteMiss, match=r'look\(\{"at":1\}\)'):
+            await gather_groups([plan], max_exceptions=1.0)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (lambda: "no cassette\n", "calls.jsonl is no cassette"),
+        (lambda: None, "Cannot read the cassette calls.jsonl: no such file or directory."),
+        (lambda: '{"cassette": 1}\n', "holds no calls of the server 'calc'; those that it holds: none at all"),
+    ],
+)
+def test_a_cassette_of_no_use_is_one_sentence(
+    folder: Path, capfd: pytest.CaptureFixture[str], content: Callable[[], str | None], said: str
+) -> None:
+    if (text := content()) is not None:
+        (folder / "calls.jsonl").write_text(text)
+    code, stderr = run(capfd, "generate", "--server", "calc", "--replay", "calls.jsonl", "--count", "4")
+    assert (code, stderr.count("\n")) == (2, 1)
+    assert said in stderr
