@@ -101,9 +101,8 @@ def without_seconds(path: Path) -> str:
 
 async def test_a_training_run_played_back_is_the_same_to_the_byte(folder: Path) -> None:
     async def train(name: str, **tools: Path) -> Path:
-        config = RunConfig(
-            server="calc", plugins=(str(folder / "servers.py"),), name=name, steps=2, tools=tools, **SMALL
-        )
+        fields: dict[str, Any] = {"server": "calc", "plugins": [str(folder / "servers.py")], "tools": tools, **SMALL}
+        config = RunConfig(name=name, steps=2, **fields)
         await run_training(config, console=Console(quiet=True))
         return config.run_dir
 
