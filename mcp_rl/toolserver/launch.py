@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from subprocess import PIPE
 from tempfile import gettempdir, mkstemp
-from typing import TextIO
+from typing import Literal, TextIO
 from urllib.parse import urlsplit
 
 import anyio
@@ -190,15 +190,7 @@ async def launched(
     """
     for attempt in range(1, _ATTEMPTS + 1):
         port = _free_port()
-        process = await anyio.open_process(
-            command_line(launch, whose=whose, port=port),
-            stdin=PIPE,
-            stdout=log.file,
-            stderr=log.file,
-            env=minimal_environment(launch, whose=whose),
-            cwd=working_folder(launch, whose=whose),
-            start_new_session=True,
-        )
+        process = await start(launch, whose=whose, log=log, port=port)
         try:
             target = expand(url, whose=whose, port=port)
             await _ready(process, target, whose=whose, log=log, deadline=deadline)
@@ -217,20 +209,49 @@ async def launched(
         await stop(process)
 
 
+async def start(
+    launch: Launch, *, whose: str, log: ServerLog, port: int | None = None, stdin: Literal["null", "pass"] = "null"
+) -> Process:
+    """Run a server. "pass": its input and output are pipes of ours; "null": it has no input, and its output is logged.
+
+    Raises ServerError where it cannot be started.
+    """
+    return await anyio.open_process(
+        command_line(launch, whose=whose, port=port, stdin=stdin),
+        stdin=PIPE,
+        stdout=PIPE if stdin == "pass" else log.file,
+        stderr=log.file,
+        env=minimal_environment(launch, whose=whose),
+        cwd=working_folder(launch, whose=whose),
+        start_new_session=True,
+    )
+
+
 async def stop(process: Process) -> None:
     """End the server: its lifeline is cut, and the watchdog does the rest."""
     with anyio.CancelScope(shield=True):
         if process.stdin:
-            await process.stdin.aclose()
-        with anyio.move_on_after(_STOP_SECONDS):
-            await process.wait()
-        if process.returncode is None:
-            process.kill()
+            with suppress(OSError, anyio.BrokenResourceError):
+                await process.stdin.aclose()
+        # A server that reads nothing keeps what we sent in the pipe, and so the lifeline open: then it is asked aloud.
+        if not await _ended(process):
+            process.terminate()
+            if not await _ended(process):
+                process.kill()
+                await _ended(process)
         if process.returncode == -signal.SIGKILL:  # the watchdog was killed, so nobody has cleaned up
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
         with anyio.move_on_after(_STOP_SECONDS):
             await process.aclose()
+
+
+async def _ended(process: Process) -> bool:
+    """Whether it ends in time. What it wrote and nobody read does not count, as it does for `process.wait`."""
+    with anyio.move_on_after(_STOP_SECONDS):
+        while process.returncode is None:  # noqa: ASYNC110
+            await anyio.sleep(_READY_POLL)
+    return process.returncode is not None
 
 
 async def _ready(process: Process, url: str, *, whose: str, log: ServerLog, deadline: float) -> None:

@@ -2,7 +2,6 @@
 
 import logging
 import socket
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
@@ -14,19 +13,11 @@ from urllib.request import getproxies
 import httpx2
 from anyio.abc import Process
 from mcp.client.sse import sse_client
-from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
 from mcp_rl.scenario import OneServer, SseServer, StdioServer, StreamableHttpServer
-from mcp_rl.toolserver.launch import (
-    ServerLog,
-    command_line,
-    expand,
-    expand_variables,
-    launched,
-    minimal_environment,
-    working_folder,
-)
+from mcp_rl.toolserver.launch import ServerLog, expand, expand_variables, launched
+from mcp_rl.toolserver.stdio import stdio_streams
 
 # What goes wrong on a connection is told by our own errors; without a handler of its own, the SDK's tracebacks would
 # land on the user's terminal.
@@ -68,7 +59,7 @@ async def open_streams(params: OneServer, *, whose: str, log: ServerLog, deadlin
     """Open the transport. `deadline`, in seconds, is for connecting; all else has the caller's."""
     match params:
         case StdioServer():
-            async with stdio_client(_stdio(params, whose), errlog=log.file) as (reading, writing):
+            async with stdio_streams(params, whose=whose, log=log) as (reading, writing):
                 yield reading, writing
         case SseServer():
             client = _client(params, whose, deadline)
@@ -84,16 +75,6 @@ async def open_streams(params: OneServer, *, whose: str, log: ServerLog, deadlin
                 streamable_http_client(params.url, http_client=client) as (reading, writing),
             ):
                 yield reading, writing
-
-
-def _stdio(params: StdioServer, whose: str) -> StdioServerParameters:
-    return StdioServerParameters(
-        command=sys.executable,
-        args=command_line(params, whose=whose, stdin="pass")[1:],
-        env=minimal_environment(params, whose=whose),
-        cwd=working_folder(params, whose=whose),
-        encoding_error_handler="replace",
-    )
 
 
 class _Client(httpx2.AsyncClient):
