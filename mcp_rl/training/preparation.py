@@ -18,6 +18,7 @@ from mcp_rl.scenarios.foreign import read_scenario_file
 from mcp_rl.scenarios.sources import run_scenarios, scenario_file
 from mcp_rl.scenarios.split import split
 from mcp_rl.tiny import weights_path
+from mcp_rl.toolserver.cassette import check_cassette
 from mcp_rl.toolserver.pool import Sessions
 from mcp_rl.tracking.trackers import check_trackers
 
@@ -40,9 +41,10 @@ def check_inputs(config: RunConfig, server: ToolServer, plugins: Plugins) -> Non
     """What can be wrong with the user's own words and files, before a server is started or a run directory made.
 
     Raises ConfigError for a base model that is not there, a judge that cannot be asked or a tracker that is not
-    installed, PluginError for a name that no plugin offers, ScenarioError for a scenarios
-    file that cannot be used: not readable, duplicates, a verifier that nobody offers, made for another server.
+    installed, PluginError for a name that no plugin offers, UserError for a cassette of no use, ScenarioError for a
+    scenarios file that cannot be used: unreadable, duplicates, a verifier that nobody offers, made for another server.
     """
+    check_cassette(config.tools, server)
     if config.scenarios.source is not None:
         plugins.scenario_sources.pick(config.scenarios.source, plugins.problems)
     if (file := scenario_file(config, server)) is not None:
