@@ -6,7 +6,7 @@ At replay the servers' scripts are gone, and starting a process, opening a port 
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,7 @@ SMALL: dict[str, Any] = {
     "rollout": {"groups_per_step": 3, "group_size": 4},
     "evaluation": {"samples": 1},
 }
+NOTES_ALONE = '{"cassette": 1}\n{"server": "notes", "schema": "x", "info": {}, "warnings": [], "tools": []}\n'
 _watched: list[str] | None = None
 
 
@@ -161,18 +162,36 @@ async def test_a_call_that_was_not_recorded_ends_a_batch_of_rollouts(folder: Pat
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    "words",
     [
-        (lambda: "no cassette\n", "calls.jsonl is no cassette"),
-        (lambda: None, "Cannot read the cassette calls.jsonl: no such file or directory."),
-        (lambda: '{"cassette": 1}\n', "holds no calls of the server 'calc'; those that it holds: none at all"),
+        ("generate", "--server", "calc", "--count", "4", "--out", "made.jsonl"),
+        ("train", "--server", "calc", "--steps", "1"),
+        ("evaluate", "--server", "notes", "--server", "calc", "--model", "scripted:reference"),
     ],
 )
-def test_a_cassette_of_no_use_is_one_sentence(
-    folder: Path, capfd: pytest.CaptureFixture[str], content: Callable[[], str | None], said: str
+@pytest.mark.parametrize(
+    ("content", "option", "said"),
+    [
+        ("no cassette\n", "--replay", "calls.jsonl is no cassette"),
+        ("no cassette\n", "--record", "calls.jsonl is no cassette"),
+        (None, "--replay", "Cannot read the cassette calls.jsonl: no such file or directory."),
+        (None, "--record=none/calls.jsonl", "Cannot record into none/calls.jsonl: "),
+        (NOTES_ALONE, "--replay", "holds no calls of the server 'calc'; those that it holds: notes."),
+    ],
+)
+def test_a_cassette_of_no_use_is_one_sentence_before_anything_starts(
+    folder: Path,
+    capfd: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
+    content: str | None,
+    option: str,
+    said: str,
 ) -> None:
-    if (text := content()) is not None:
-        (folder / "calls.jsonl").write_text(text)
-    code, stderr = run(capfd, "generate", "--server", "calc", "--replay", "calls.jsonl", "--count", "4")
+    if content is not None:
+        (folder / "calls.jsonl").write_text(content)
+    before = set(folder.iterdir())
+    with nothing_started():
+        code, stderr = run(capfd, *words, *([option] if "=" in option else [option, "calls.jsonl"]))
     assert (code, stderr.count("\n")) == (2, 1)
     assert said in stderr
+    assert set(folder.iterdir()) - {folder / "__pycache__"} == before

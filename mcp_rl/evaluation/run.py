@@ -38,6 +38,7 @@ from mcp_rl.rewards.scoring import Scoring, check_rewards
 from mcp_rl.scenario import scenario_lines
 from mcp_rl.scenarios.fit import check_fit, short_of_turns
 from mcp_rl.threads import prepare_torch_threads
+from mcp_rl.toolserver.cassette import check_cassette
 from mcp_rl.toolserver.connection import Deadlines
 from mcp_rl.toolserver.pool import Session, Sessions, open_sessions
 from mcp_rl.tracking.progress import Progress
@@ -96,6 +97,7 @@ def prepare(
                 "to try it there all the same, name its checkpoint's folder."
             )
     check_rewards(config.judge, config.reward, plugins.rewards)
+    check_cassette(config.tools, server)
     if config.scenarios.source is not None:
         plugins.scenario_sources.pick(config.scenarios.source, plugins.problems)
     chosen = choose(config, models, server, plugins, count)

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from mcp_rl.errors import CassetteError, CassetteMiss, UserError
 from mcp_rl.scenario import ServerParams
+from mcp_rl.toolserver.cassette.check import not_recorded
 from mcp_rl.toolserver.cassette.library import BEGINNING, NO_JSON, Ask, Key, Library, Listing, Outcome, canonical
 from mcp_rl.toolserver.cassette.links import Player, Recorder
 from mcp_rl.toolserver.cassette.redaction import Redaction
@@ -71,11 +72,7 @@ class Cassette:
         """
         self._redaction.cover(params)
         if server not in self._library.listings:
-            held = ", ".join(sorted(self._library.listings)) or "none at all"
-            raise UserError(
-                f"The cassette {self.path} holds no calls of the server {server!r}; those that it holds: {held}. "
-                "Replay the job that was recorded, or record this one."
-            )
+            raise UserError(not_recorded(self.path, server, set(self._library.listings)))
         return Player(self, self._library.listings[server], BEGINNING if stateful else None)
 
     def close(self) -> None:

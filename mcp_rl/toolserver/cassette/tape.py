@@ -111,6 +111,18 @@ def read_tape(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             raise UserError(f"{path}, line {number}: it is no line of a cassette; record the job again.")
 
 
+def recorded_servers(path: Path) -> set[str]:
+    """Names of the servers whose calls a file holds, found without reading the calls. Raises UserError as `read_tape`
+    does for a file that cannot be read or is none."""
+    try:
+        with path.open("rb") as file:
+            _check(path, _json(next(file, b"")))
+            listings = [_json(line) for line in file if b'"tools"' in line]
+    except OSError as error:
+        raise UserError(f"Cannot read the cassette {path}: {_reason(error)}.") from error
+    return {str(line["server"]) for line in listings if line is not None and "tools" in line and "server" in line}
+
+
 def _check(path: Path, header: dict[str, Any] | None) -> None:
     version = (header or {}).get("cassette")
     if not isinstance(version, int) or isinstance(version, bool):
