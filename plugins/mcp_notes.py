@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from mcp_rl.plugins.hookspecs import hookimpl
 from mcp_rl.plugins.server import ToolServer
-from mcp_rl.scenario import Launch, StdioServer, StreamableHttpServer
+from mcp_rl.scenario import Launch, SseServer, StdioServer, StreamableHttpServer
 
 SCRIPT = "{bundled}/servers/node/mcp_notes/mcp_notes.mjs"
 
@@ -25,6 +25,7 @@ def register_servers(register: Callable[[ToolServer], None]) -> None:
             "A notebook in memory: create, read, search, change, tag and delete notes. Needs Node.js 20 or newer.",
             {
                 "stdio": StdioServer(command=stdio.command, args=stdio.args),
+                "sse": SseServer(url="http://127.0.0.1:{port}/sse", launch=launch("sse", "--port", "{port}")),
                 "streamable-http": StreamableHttpServer(
                     url="http://127.0.0.1:{port}/mcp", launch=launch("streamable-http", "--port", "{port}")
                 ),

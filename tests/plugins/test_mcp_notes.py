@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import httpx
 import pytest
 
 from mcp_rl.cli import main
 from mcp_rl.plugins.manager import load_plugins
 from mcp_rl.plugins.server import ToolServer
-from mcp_rl.scenario import StreamableHttpServer
+from mcp_rl.scenario import SseServer
 from mcp_rl.toolserver.connection import Connection, connect
-from mcp_rl.toolserver.launch import launched, server_log
 from mcp_rl.toolserver.pool import Sessions
+from tests.plugins.serving import served
 
 FOLDER = Path(__file__).parents[2] / "servers" / "node" / "mcp_notes"
+TRANSPORTS = ["stdio", "sse", "streamable-http"]
 READING = {"list_notes", "read_note", "search_notes", "count_words", "list_tags"}
 CHANGING = {"create_note", "append_to_note", "replace_text", "rename_note", "tag_note", "untag_note", "delete_note"}
 
@@ -65,8 +65,8 @@ async def complaint(connection: Connection, tool: str, **arguments: Any) -> str:
 
 
 @needs_node
-@pytest.mark.parametrize("transport", ["stdio", "streamable-http"])
-async def test_tools_are_listed_with_schemas_and_hints_over_both_transports(notes: ToolServer, transport: str) -> None:
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_tools_are_listed_with_schemas_and_hints_over_every_transport(notes: ToolServer, transport: str) -> None:
     async with notebook(notes, transport) as connection:
         tools = {tool.name: tool for tool in connection.tools}
         assert set(tools) == READING | CHANGING | {"reset_notes"}
@@ -161,7 +161,7 @@ async def test_hostile_sizes_are_refused_and_the_server_lives_on(notes: ToolServ
 
 
 @needs_node
-@pytest.mark.parametrize("transport", ["stdio", "streamable-http"])
+@pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_episodes_side_by_side_do_not_see_each_other(notes: ToolServer, transport: str) -> None:
     params = notes.params(transport)
     seen: list[list[str]] = []
@@ -184,44 +184,19 @@ async def test_episodes_side_by_side_do_not_see_each_other(notes: ToolServer, tr
 
 
 @needs_node
-async def test_over_http_only_this_machine_may_ask(notes: ToolServer) -> None:
-    async with served(notes) as (client, url):
-        await refusals(client, url)
-
-
-@asynccontextmanager
-async def served(server: ToolServer) -> AsyncIterator[tuple[httpx.AsyncClient, str]]:
-    """The server on a port of its own, and a client that asks the way an MCP client does."""
-    params = server.params("streamable-http")
-    assert isinstance(params, StreamableHttpServer) and params.launch is not None
-    headers = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
-    with server_log("mcp_notes", None) as log:
-        async with (
-            launched(params.launch, params.url, whose="The server", log=log, deadline=20) as (url, _),
-            httpx.AsyncClient(headers=headers) as client,
-        ):
-            yield client, url
-
-
-async def refusals(client: httpx.AsyncClient, url: str) -> None:
-    ask = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
-    strange = {
-        "host": ["evil.example", "localhost.evil.example:80", ""],
-        "origin": ["http://evil.example", "http://localhost.evil.example", "null", "no address", ""],
-    }
-    for name, value in ((name, value) for name, values in strange.items() for value in values):
-        answer = await client.post(url, json=ask, headers={name: value})
-        assert answer.status_code == 403 and "Only this machine may ask" in answer.json()["error"]["message"]
-    for origin in ("http://localhost:6274", "http://127.0.0.1"):
-        assert (await client.post(url, json=ask, headers={"origin": origin})).status_code == 200
-    assert (await client.get(url)).status_code == 405
-    for elsewhere in ("/else", "//", "/mcp/../mcp2"):
-        assert (await client.get(url.replace("/mcp", elsewhere))).status_code == 404
+async def test_all_clients_of_one_process_have_one_notebook_over_server_sent_events(notes: ToolServer) -> None:
+    async with (
+        served(notes, "sse") as (_, url),
+        connect(SseServer(url=url), name="one") as one,
+        connect(SseServer(url=url), name="other") as other,
+    ):
+        await said(one, "create_note", title="Tea", text="Green.")
+        assert (await said(other, "read_note", id="tea"))["text"] == "Green."
 
 
 @needs_node
 async def test_over_http_what_is_no_request_is_refused_and_the_server_lives_on(notes: ToolServer) -> None:
-    async with served(notes) as (client, url):
+    async with served(notes, "streamable-http") as (client, url):
         assert (await client.post(url, content=b"{not json")).status_code == 400
         assert (await client.post(url, content=b" " * 5_000_000)).status_code == 413
         deep = "[" * 100_000 + "]" * 100_000

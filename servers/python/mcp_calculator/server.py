@@ -12,6 +12,7 @@ from typing import Any
 
 import arithmetic
 from expression import evaluate
+from loopback import HOSTS, serve
 from mcp.server import MCPServer
 from mcp.types import CallToolResult, TextContent, Tool, ToolAnnotations
 
@@ -98,7 +99,7 @@ def compute(name: str, arguments: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description="A calculator that speaks MCP.")
     parser.add_argument("--transport", choices=["stdio", "sse", "streamable-http"], default="stdio")
-    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--host", choices=HOSTS, default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8001)
     options = parser.parse_args()
     server = Calculator(
@@ -112,9 +113,9 @@ def main() -> None:
         case "stdio":
             server.run("stdio")
         case "sse":
-            server.run("sse", host=options.host, port=options.port)
+            serve(server.sse_app(host=options.host), options.host, options.port)
         case _:
-            server.run("streamable-http", host=options.host, port=options.port, json_response=True)
+            serve(server.streamable_http_app(host=options.host, json_response=True), options.host, options.port)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-/** `node mcp_notes.mjs --transport stdio|streamable-http --host HOST --port PORT`: one notebook for each process. */
+/** `node mcp_notes.mjs --transport stdio|sse|streamable-http --host HOST --port PORT`: one notebook for each process. */
 
 import { parseArgs } from "node:util";
 import { StdioServerTransport } from "@modelcontextprotocol/sdk/server/stdio.js";
@@ -18,8 +18,8 @@ function options() {
     },
   });
   const port = Number(values.port);
-  if (!["stdio", "streamable-http"].includes(values.transport))
-    throw new TypeError(`--transport is stdio or streamable-http, not ${values.transport}.`);
+  if (!["stdio", "sse", "streamable-http"].includes(values.transport))
+    throw new TypeError(`--transport is stdio, sse or streamable-http, not ${values.transport}.`);
   if (!HOSTS.includes(values.host)) throw new TypeError(`--host is one of ${HOSTS.join(", ")}, not ${values.host}.`);
   if (!Number.isInteger(port) || port < 0 || port > 65535)
     throw new TypeError(`--port is a number from 0 to 65535, not ${values.port}.`);
@@ -27,9 +27,9 @@ function options() {
 }
 
 async function main() {
-  const { transport, ...address } = options();
+  const address = options();
   const notebook = new Notebook(SEED);
-  if (transport === "streamable-http") return void (await listen(notebook, address));
+  if (address.transport !== "stdio") return void (await listen(notebook, address));
   const server = notesServer(notebook);
   process.stdin.on("end", () => void server.close());
   await server.connect(new StdioServerTransport());
