@@ -39,6 +39,7 @@ _ATTEMPTS = 3
 _LOG_BYTES = 8 * 2**20
 """A log that is longer is put aside when a process begins, in place of the one before it. The watchdog lets no process
 add more than about a megabyte."""
+_COLOUR = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _open_logs: set[Path] = set()
 _folders: set[str] = set()
 """Temporary directories that are the servers' own."""
@@ -56,10 +57,15 @@ class ServerLog:
         """The last lines that this process wrote, " | " between them; empty where it wrote nothing."""
         with suppress(OSError), self.path.open("rb") as file:
             file.seek(max(self.start, self.path.stat().st_size - 8192))
-            text = file.read().decode(errors="replace")
-            last = [line.strip() for line in text.splitlines() if line.strip()][-lines:]
+            text = _COLOUR.sub("", file.read().decode(errors="replace"))
+            last = [line.strip() for line in map(_printable, text.splitlines()) if line.strip()][-lines:]
             return " | ".join(last)[-characters:]
         return ""
+
+
+def _printable(line: str) -> str:
+    """What a server writes is shown on a terminal, and must not steer it."""
+    return "".join(character if character.isprintable() else " " for character in line)
 
 
 @contextmanager

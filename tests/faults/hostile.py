@@ -82,7 +82,8 @@ class Outcome:
         counted = Counter((call["tool"], call["n"]) for call in self.calls)
         assert not [call for call, times in counted.items() if times > 1 and call[0] not in repeated]
         for sentence in (*self.faults, *([self.stopped] if self.stopped else [])):
-            assert "\n" not in sentence and len(sentence) < 1500 and sentence.rstrip().endswith((".", "!"))
+            assert sentence.isprintable() and len(sentence) < 1500
+            assert sentence.partition(" Its last lines: ")[0].endswith(".") and ".." not in sentence
 
     def refilled(self, faults: str) -> None:
         """The run went on, some rollout met the fault, and none of it is in the group."""

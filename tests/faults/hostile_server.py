@@ -139,12 +139,12 @@ async def called(request: dict, tool: str, arguments: dict, way: "Way") -> None:
         text += STRANGE
     match trouble:
         case "exit":
-            print("I was told to go.", file=sys.stderr, flush=True)
+            print("\x1b[31mI was told\x07 to go.\x1b[0m", file=sys.stderr, flush=True)
             os._exit(3)
         case "never" | "stall":
             await asyncio.sleep(3600)
         case "freeze":
-            time.sleep(3600)
+            time.sleep(3600)  # noqa: ASYNC251
         case "late":
             await asyncio.sleep(LATE_SECONDS)
         case "garbage":

@@ -1,0 +1,121 @@
+"""Rollouts on a server that breaks in a call: it goes on, what was spoilt is played again, and nothing is sent twice.
+
+Each test is one misbehaviour over every transport that it applies to, side by side. What holds for all of them is in
+`Outcome.check`: no process is left, no call reached the server twice, and every fault is one sentence.
+"""
+
+import time
+from pathlib import Path
+
+import pytest
+from hostile import MEMBERS, hostile, over, played
+
+CALL = 1.5
+"""Seconds for a call that gets no answer; the others need a hundredth."""
+
+
+async def test_a_server_that_exits_in_the_middle_of_a_call(tmp_path: Path) -> None:
+    for outcome in (await over(tmp_path, trouble="exit")).values():
+        outcome.check()
+        outcome.refilled("exited in the middle of the run|was lost in a call of write|cannot be used at")
+
+
+async def test_a_call_that_is_safe_twice_is_repeated_once_where_its_server_exits(tmp_path: Path) -> None:
+    for outcome in (await over(tmp_path, trouble="exit", tool="read")).values():
+        outcome.check(repeated=("read",))
+        outcome.refilled("exited in the middle of the run|was lost in a call of read|cannot be used at")
+        assert sum(call["n"] == 0 for call in outcome.calls) <= 2
+
+
+async def test_an_answer_after_the_deadline_reaches_nobody(tmp_path: Path) -> None:
+    for outcome in (await over(tmp_path, trouble="late", call=CALL)).values():
+        outcome.check()
+        outcome.refilled(r"did not answer a call of write within 1\.5 s")
+
+
+async def test_no_answer_at_all(tmp_path: Path) -> None:
+    for outcome in (await over(tmp_path, trouble="never", call=CALL)).values():
+        outcome.check()
+        outcome.refilled(r"did not answer a call of write within 1\.5 s")
+        assert outcome.seconds < 60
+
+
+async def test_an_answer_that_is_garbage(tmp_path: Path) -> None:
+    for outcome in (await over(tmp_path, trouble="garbage", call=CALL)).values():
+        outcome.check()
+        outcome.refilled(r"did not answer a call of write within|sent what is no JSON-RPC")
+
+
+async def test_half_an_answer(tmp_path: Path) -> None:
+    """On stdio it spoils the next one too, since the two make one line."""
+    for outcome in (await over(tmp_path, trouble="half", call=CALL)).values():
+        outcome.check()
+        outcome.refilled(r"did not answer a call of write within|was lost in a call of write")
+
+
+async def test_a_server_that_hangs_up(tmp_path: Path) -> None:
+    for outcome in (await over(tmp_path, trouble="hang_up")).values():
+        outcome.check()
+        outcome.refilled("was lost in a call of write|exited in the middle")
+
+
+@pytest.mark.parametrize("status", [404, 500])
+async def test_a_status_instead_of_an_answer(tmp_path: Path, status: int) -> None:
+    found = await over(tmp_path, transports=["sse", "streamable-http"], trouble=f"status{status}", call=CALL)
+    for outcome in found.values():
+        outcome.check()
+        outcome.refilled(f"was lost in a call of write: (HTTP status {status}|Connection closed)")
+
+
+async def test_an_error_of_the_server_is_no_fault(tmp_path: Path) -> None:
+    for outcome in (await over(tmp_path, trouble="error")).values():
+        outcome.check()
+        outcome.unharmed()
+        assert outcome.group is not None and outcome.group.trajectories[0].final_answer == "no luck"
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+async def test_a_flood_of_what_is_no_message(tmp_path: Path, stream: str) -> None:
+    for outcome in (await over(tmp_path, trouble=stream)).values():
+        outcome.check()
+        outcome.unharmed()
+
+
+async def test_an_answer_of_50_megabytes_costs_its_own_call_at_most_and_not_the_others_time(tmp_path: Path) -> None:
+    before = time.process_time()
+    for transport, outcome in (await over(tmp_path, trouble="huge")).items():
+        outcome.check()
+        assert outcome.group is not None, outcome.stopped
+        assert [t.final_answer for t in outcome.group][1:] == [str(2 * t.seed) for t in outcome.group][1:]
+        if transport == "stdio":
+            assert (
+                outcome.group.trajectories[0].final_answer == "The answer has 50 MB, and more than 16 MB are not read."
+            )
+    assert time.process_time() - before < 20, "it took thirty seconds when a line was read in quadratic time"
+
+
+async def test_a_server_that_ignores_every_request_to_go_and_leaves_processes_behind(tmp_path: Path) -> None:
+    for mode in ("stays", "leaks"):
+        folder = tmp_path / mode
+        folder.mkdir()
+        for outcome in (await over(folder, mode=mode)).values():
+            outcome.check()
+            outcome.unharmed()
+
+
+@pytest.mark.parametrize("isolation", ["reset", "per-rollout"])
+async def test_servers_with_a_state_are_replaced_one_by_one(tmp_path: Path, isolation: str) -> None:
+    """Only the rollout on the connection that broke is played again."""
+    found = await over(tmp_path, trouble="exit", isolation=isolation)
+    for outcome in found.values():
+        outcome.check()
+        outcome.refilled("exited in the middle of the run|lost its session, and the state with it")
+        assert len(outcome.faults) == 1 and len(outcome.calls) == MEMBERS + 1
+
+
+async def test_a_trouble_that_never_ends_stops_the_run_with_one_sentence(tmp_path: Path) -> None:
+    log = tmp_path / "calls"
+    params = hostile("stdio", log, "--chance", "1.1", "--seed", "7")
+    outcome = await played(params, log, call=0.3, redos=0)
+    outcome.check()
+    assert "rollouts failed, more than the 0 allowed. The first failure: The server hostile" in outcome.stopped
