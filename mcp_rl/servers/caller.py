@@ -17,6 +17,7 @@ from mcp_rl.scenario import OneServer
 from mcp_rl.scenarios.pool import Pool
 from mcp_rl.scenarios.sample import Sampler
 from mcp_rl.servers.inspection import deadlines_of
+from mcp_rl.servers.isolation import ours_to_start
 from mcp_rl.toolserver.connection import Connection, connect
 from mcp_rl.toolserver.listing import Tool
 
@@ -56,12 +57,12 @@ class Caller:
         self.server, self._params = server, params
         self.pool = Pool()
         self.samplers: dict[str, Sampler] = {}
-        self.grown: Counter[str] = Counter()
-        """Tool to the processes that came up during its calls and are still there."""
         self._seed, self._until = seed, time.monotonic() + seconds
         self._stack = AsyncExitStack()
         self._connection: Connection | None = None
         self._restarts = 0
+        self._in_flight = 0
+        self._private = server.isolation == "per-rollout"
         self._lock = anyio.Lock()
         self._known: set[psutil.Process] = set()
         self._before: set[psutil.Process] = set()
@@ -77,10 +78,7 @@ class Caller:
         return self
 
     async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._stack.aclose()
 
@@ -107,15 +105,7 @@ class Caller:
         dice = self._randoms.setdefault(tool.name, random.Random(f"{self._seed}:{tool.name}"))
         try:
             drawn = self.samplers[tool.name].draw(dice)
-        except (
-            TypeError,
-            ValueError,
-            KeyError,
-            RecursionError,
-            ArithmeticError,
-            AttributeError,
-            IndexError,
-        ):
+        except (TypeError, ValueError, KeyError, RecursionError, ArithmeticError, AttributeError, IndexError):
             return None  # a schema that is none, or a plugin's sampler that fails
         return drawn.arguments if drawn else None
 
@@ -125,22 +115,29 @@ class Caller:
             return Reply(tool, arguments, fault="there was no time left to call it")
         try:
             connection = await self._alive()
-            result = await connection.call(tool, arguments, deadline=self.seconds_for(tool))
+            self._in_flight += 1
+            alone = self._in_flight == 1
+            try:
+                result = await connection.call(tool, arguments, deadline=self.seconds_for(tool))
+            finally:
+                alone = alone and self._in_flight == 1
+                self._in_flight -= 1
         except (ServerFault, ServerError) as error:
             await self._leave_when_stuck()
             return Reply(tool, arguments, fault=str(error))
-        reply = Reply(
-            tool,
-            arguments,
-            result.text,
-            result.structured,
-            result.is_error,
-            result.seconds,
-        )
+        reply = Reply(tool, arguments, result.text, result.structured, result.is_error, result.seconds)
         for process in self.processes - self._known:
             self._known.add(process)
-            self._owners[process] = tool
+            if alone:
+                self._owners[process] = tool
         return reply
+
+    async def use_private_folder(self) -> None:
+        """Start the server again in a folder of its own, as rollouts get it. Raises ServerError."""
+        if not self._private and ours_to_start(self._params):
+            self._private = True
+            await self._stack.aclose()
+            await self._open()
 
     async def reset(self) -> str | None:
         """Put the server's state back as before an episode; what went wrong."""
@@ -194,6 +191,8 @@ class Caller:
             deadlines=deadlines_of(self.server),
             name=self.server.name,
             stateful=True,
+            allow_schema_change=True,
+            private=self._private,
         )
         self._connection = await self._stack.enter_async_context(opening)
         self._known = self.processes

@@ -54,7 +54,8 @@ class Trials:
         """Tools whose equal calls have different results."""
         self.sneaky: set[str] = set()
         """Tools that are said to look things up, and change something."""
-        for tool in caller.connection.tools:
+        self._listed = list(caller.connection.tools)
+        for tool in self._listed:
             reason = why_not_called(tool, caller, params, call_all=call_all)
             resets = tool.name == caller.server.reset_tool
             self.tools[tool.name] = ToolTrial(tool.name, not_called=reason, resets=resets)
@@ -130,12 +131,7 @@ class Trials:
                 )
             )
         if not found:
-            found.append(
-                ok(
-                    "determinism",
-                    f"Equal calls of {len(calls)} tools that look things up agree.",
-                )
-            )
+            found.append(ok("determinism", f"Equal calls of {len(calls)} tools that look things up agree."))
         return found
 
     async def _culprits(self, seen: Reply, calls: Sequence[Reply]) -> list[str]:
@@ -161,6 +157,7 @@ class Trials:
                 trial.median_seconds = statistics.median(seconds)
                 trial.p95_seconds = seconds[min(len(seconds) - 1, round(0.95 * (len(seconds) - 1)))]
         found = [
+            *self._other_tools(),
             *self._unanswered(),
             *self._never_worked(),
             *self._results(),
@@ -179,14 +176,19 @@ class Trials:
                 )
             )
         elif called and not any(finding.check == "calls" and finding.level == "problem" for finding in found):
-            found.insert(
-                0,
-                ok(
-                    "calls",
-                    f"{worked} of {calls} calls of {len(called)} tools gave a result.",
-                ),
-            )
+            found.insert(0, ok("calls", f"{worked} of {calls} calls of {len(called)} tools gave a result."))
         return found
+
+    def _other_tools(self) -> Iterator[Finding]:
+        before, now = ({tool.name for tool in tools} for tools in (self._listed, self._caller.connection.tools))
+        if self._listed != self._caller.connection.tools:
+            changed = names(sorted(before ^ now)) or "the schemas"
+            yield problem(
+                "schemas",
+                f"It lists other tools after some calls than before ({changed}).",
+                "A run stops where the listing changes, since what was learned may not fit.",
+                "Let the listing stay the same, or train with --allow-schema-change.",
+            )
 
     def _unanswered(self) -> Iterator[Finding]:
         for name, replies in self.replies.items():
@@ -247,15 +249,12 @@ class Trials:
             )
 
     def _results(self) -> Iterator[Finding]:
-        by_name = {tool.name: tool for tool in self._caller.connection.tools}
+        by_name = {tool.name: tool for tool in self._listed}
         typed, bad = 0, False
         for name in self.replies:
             schema, worked = by_name[name].output_schema, self.worked(name)
             typed += bool(schema and worked)
-            wrong = next(
-                ((reply, why) for reply in worked if (why := _mismatch(schema, reply.structured))),
-                None,
-            )
+            wrong = next(((reply, why) for reply in worked if (why := _mismatch(schema, reply.structured))), None)
             if wrong:
                 bad = True
                 yield problem(

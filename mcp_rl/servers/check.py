@@ -9,13 +9,14 @@ from mcp_rl.plugins.server import ToolServer
 from mcp_rl.scenario import OneServer
 from mcp_rl.servers.caller import Caller
 from mcp_rl.servers.calls import Trials
-from mcp_rl.servers.endings import ending, stray_findings, stray_output
+from mcp_rl.servers.endings import ending
 from mcp_rl.servers.episodes import episodes, remembered
 from mcp_rl.servers.findings import Finding, Report, note, problem
 from mcp_rl.servers.hardship import mistakes, odd_text, side_by_side
 from mcp_rl.servers.inspection import offered_schemas, prompt_tokens
 from mcp_rl.servers.isolation import effective_isolation
 from mcp_rl.servers.listed import listing_findings
+from mcp_rl.servers.stray import stray_output
 from mcp_rl.servers.visible import shortened
 from mcp_rl.toolserver.listing import list_tools
 
@@ -37,49 +38,52 @@ class Wanted:
 
 async def check(server: ToolServer, params: OneServer, wanted: Wanted) -> Report:
     """Everything that is found out about a server. Raises ServerError where it cannot be used at all."""
-    with stray_output() as stray:
-        started = time.monotonic()
-        caller = Caller(server, params, seed=wanted.seed, seconds=_CALLS_SECONDS)
-        async with caller:
-            connected = time.monotonic() - started
-            tools = list(caller.connection.tools)
-            isolation, reason = effective_isolation(server, tools)
-            schemas = offered_schemas(server, caller.connection)
-            report = Report(
-                server.name, server.origin, params.transport, caller.connection.server_info, isolation, reason,
-                schemas.hash, {"connect": connected},
-            )  # fmt: skip
-            cost = prompt_tokens(schemas.openai)
-            report.findings += listing_findings(server, tools, caller.connection.warnings, schemas, cost)
-            report.findings += await _listed_again(caller, report)
-            report.findings += await _reset(caller, report)
-            trials = Trials(caller, params, calls=wanted.calls, call_all=wanted.call_all)
-            begun = anyio.current_time()
-            await trials.run(trials.reading)
-            report.findings += await trials.steadiness(begun)
-            report.findings += await side_by_side(caller, trials, isolation)
-            await trials.run(trials.changing)
-            await trials.run([tool for tool in trials.reading if not trials.worked(tool.name)])
-            report.findings += trials.judged()
-            report.findings += await odd_text(caller, trials)
-            report.findings += await mistakes(caller, [*trials.reading, *trials.changing])
-            report.tools = list(trials.tools.values())
-            report.seconds["close"], ends = await ending(caller, params)
-        with anyio.move_on_after(_EPISODES_SECONDS) as scope:
-            if not any(finding.check == "reset" for finding in report.problems):
-                report.findings += await episodes(server, params, isolation, trials)
-            report.findings += await remembered(server, params, isolation, trials)
-        if scope.cancelled_caught:
-            report.findings.append(
-                problem(
-                    "isolation",
-                    f"Three episodes were not played within {_EPISODES_SECONDS:g} s.",
-                    "A run would stand still.",
-                    "Look at how long the server takes to start, to reset and to close.",
-                )
+    started = time.monotonic()
+    caller = Caller(server, params, seed=wanted.seed, seconds=_CALLS_SECONDS)
+    async with caller:
+        connected = time.monotonic() - started
+        tools = list(caller.connection.tools)
+        isolation, reason = effective_isolation(server, tools)
+        if isolation == "per-rollout":
+            await caller.use_private_folder()
+        schemas = offered_schemas(server, caller.connection)
+        report = Report(
+            server.name, server.origin, params.transport, caller.connection.server_info, isolation, reason,
+            schemas.hash, {"connect": connected},
+        )  # fmt: skip
+        cost = prompt_tokens(schemas.openai)
+        report.findings += listing_findings(server, params, tools, caller.connection.warnings, schemas, cost)
+        report.findings += await _listed_again(caller, report)
+        report.findings += await _reset(caller, report)
+        trials = Trials(caller, params, calls=wanted.calls, call_all=wanted.call_all)
+        begun = anyio.current_time()
+        await trials.run(trials.reading)
+        report.findings += await trials.steadiness(begun)
+        report.findings += await side_by_side(caller, trials, isolation)
+        await trials.run(trials.changing)
+        await trials.run([tool for tool in trials.reading if not trials.worked(tool.name)])
+        report.findings += trials.judged()
+        report.findings += await odd_text(caller, trials)
+        report.findings += await mistakes(caller, [*trials.reading, *trials.changing])
+        report.tools = list(trials.tools.values())
+        report.seconds["close"], ends = await ending(caller, params)
+    with anyio.move_on_after(_EPISODES_SECONDS) as scope:
+        if not any(finding.check == "reset" for finding in report.problems):
+            report.findings += await episodes(server, params, isolation, trials)
+        report.findings += await remembered(server, params, isolation, trials)
+    if scope.cancelled_caught:
+        report.findings.append(
+            problem(
+                "isolation",
+                f"Three episodes were not played within {_EPISODES_SECONDS:g} s.",
+                "A run would stand still.",
+                "Look at how long the server takes to start, to reset and to close.",
             )
-        report.findings += ends
-    report.findings += stray_findings(stray)
+        )
+    report.findings += await stray_output(
+        params, [reply for tool in trials.reading for reply in trials.worked(tool.name)[:1]], name=server.name
+    )
+    report.findings += ends
     return report
 
 
@@ -130,11 +134,5 @@ async def _reset(caller: Caller, report: Report) -> list[Finding]:
         ]
     report.seconds["reset"] = time.monotonic() - started
     if report.seconds["reset"] > 1:
-        return [
-            note(
-                "reset",
-                f"A reset takes {report.seconds['reset']:.1f} s.",
-                "Every episode begins with one.",
-            )
-        ]
+        return [note("reset", f"A reset takes {report.seconds['reset']:.1f} s.", "Every episode begins with one.")]
     return []

@@ -25,13 +25,7 @@ def print_report(report: Report, console: Console) -> None:
     shown = table("tool", "worked", "median", "p95", "")
     for tool in report.tools:
         times = [_time(seconds) if seconds is not None else "" for seconds in (tool.median_seconds, tool.p95_seconds)]
-        add_row(
-            shown,
-            tool.name,
-            f"{tool.worked} of {tool.calls}" if tool.calls else "",
-            *times,
-            _remark(tool),
-        )
+        add_row(shown, tool.name, f"{tool.worked} of {tool.calls}" if tool.calls else "", *times, _remark(tool))
     console.print(shown)
     console.print()
     for finding in sorted(report.findings, key=lambda finding: _ORDER.index(finding.level)):
@@ -58,10 +52,7 @@ def verdict(report: Report) -> str:
 def _remark(tool: ToolTrial) -> str:
     if tool.not_called:
         return f"not called: {tool.not_called}"
-    parts = [
-        f"{tool.refused} refused" if tool.refused else "",
-        f"{tool.faults} unanswered" if tool.faults else "",
-    ]
+    parts = [f"{tool.refused} refused" if tool.refused else "", f"{tool.faults} unanswered" if tool.faults else ""]
     return ", ".join(filter(None, parts))
 
 

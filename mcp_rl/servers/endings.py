@@ -1,9 +1,7 @@
 """How a server ends: within its deadline, by itself, and with everything that it started."""
 
-import logging
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 
 import anyio
 import psutil
@@ -12,7 +10,7 @@ from mcp_rl.scenario import OneServer, StdioServer
 from mcp_rl.servers.caller import Caller
 from mcp_rl.servers.findings import Finding, note, ok, problem
 from mcp_rl.servers.isolation import names, ours_to_start
-from mcp_rl.servers.visible import quoted, shortened
+from mcp_rl.servers.visible import shortened
 from mcp_rl.toolserver.watchdog import _POLITE_SECONDS
 
 _LATE = 0.05
@@ -57,12 +55,7 @@ async def ending(caller: Caller, params: OneServer) -> tuple[float, list[Finding
 
 
 def _findings(
-    seconds: float,
-    deadline: float,
-    left: list[str],
-    by_itself: float,
-    orphans: list[str],
-    stdio: bool,
+    seconds: float, deadline: float, left: list[str], by_itself: float, orphans: list[str], stdio: bool
 ) -> Iterator[Finding]:
     if left:
         yield problem(
@@ -93,49 +86,7 @@ def _findings(
             "End what the server starts before it exits.",
         )
     else:
-        yield ok(
-            "shutdown",
-            f"It was gone {seconds:.2g} s after it was told to close, with all that it started.",
-        )
-
-
-@contextmanager
-def stray_output() -> Iterator[list[str]]:
-    """Collects what a server on stdio writes to its standard output that is no message."""
-    lines: list[str] = []
-
-    class Keeper(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            error = record.exc_info[1] if record.exc_info else None
-            given = ""
-            with suppress(AttributeError, IndexError, TypeError):
-                given = str(error.errors()[0]["input"])  # type: ignore[union-attr]
-            lines.append(given)
-
-    keeper = Keeper(logging.ERROR)
-    logger = logging.getLogger("mcp.client.stdio")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    logger.addHandler(keeper)
-    try:
-        yield lines
-    finally:
-        logger.removeHandler(keeper)
-        logger.setLevel(level)
-
-
-def stray_findings(lines: list[str]) -> list[Finding]:
-    """What such lines mean."""
-    if not lines:
-        return []
-    return [
-        note(
-            "stdout",
-            f"{len(lines)} lines on its standard output were no JSON-RPC, the first {quoted(lines[0])}.",
-            "We skip them; other clients end the session.",
-            "Write logs to standard error.",
-        )
-    ]
+        yield ok("shutdown", f"It was gone {seconds:.2g} s after it was told to close, with all that it started.")
 
 
 def _parent(process: psutil.Process) -> int | None:

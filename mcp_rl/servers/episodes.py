@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 
-from mcp_rl.config import Isolation
+from mcp_rl.config import Isolation, ToolsConfig
 from mcp_rl.errors import McpRlError
 from mcp_rl.plugins.server import ToolServer
 from mcp_rl.scenario import OneServer
@@ -30,7 +30,7 @@ _WORDS = {
 _ADVICE = {
     "shared": "Declare isolation reset with a tool that resets, or per-rollout (--isolation per-rollout).",
     "reset": "Let the reset put back everything that the tools can change.",
-    "per-rollout": "Keep the state in memory or in the working folder, or declare a reset_tool or reset function.",
+    "per-rollout": "Give it a relative path (each rollout has a folder of its own), or declare a reset_tool.",
 }
 
 
@@ -52,6 +52,7 @@ async def episodes(server: ToolServer, params: OneServer, isolation: Isolation, 
         async with Sessions(
             server=replace(server, isolation=isolation),
             deadlines=replace(deadlines_of(server), call=CALL_SECONDS),
+            tools=ToolsConfig(allow_schema_change=True),
         ) as sessions:
             return await _played(sessions, params, isolation, looks, changes)
     except McpRlError as error:
@@ -74,7 +75,8 @@ async def remembered(server: ToolServer, params: OneServer, isolation: Isolation
     if not firsts or not ours_to_start(params):
         return []
     try:
-        async with connect(params, deadlines=deadlines_of(server), name=server.name) as connection:
+        private = isolation == "per-rollout"
+        async with connect(params, deadlines=deadlines_of(server), name=server.name, private=private) as connection:
             again = [await connection.call(first.tool, first.arguments, deadline=CALL_SECONDS) for first in firsts]
     except McpRlError:
         return []
@@ -95,11 +97,7 @@ async def remembered(server: ToolServer, params: OneServer, isolation: Isolation
 
 
 async def _played(
-    sessions: Sessions,
-    params: OneServer,
-    isolation: Isolation,
-    looks: Sequence[Reply],
-    changes: Sequence[Reply],
+    sessions: Sessions, params: OneServer, isolation: Isolation, looks: Sequence[Reply], changes: Sequence[Reply]
 ) -> list[Finding]:
     check = "reset" if isolation == "reset" else "isolation"
     tried = changes
@@ -128,12 +126,7 @@ async def _played(
                 different,
             )
         ]
-    found = [
-        ok(
-            check,
-            f"An episode leaves nothing to the next one ({names(list(begin))} agree).",
-        )
-    ]
+    found = [ok(check, f"An episode leaves nothing to the next one ({names(list(begin))} agree).")]
     if isolation != "shared" and (ours_to_start(params) or isolation == "per-rollout"):
         found += await _at_once(sessions, params, isolation, looks, changes, begin)
     return found

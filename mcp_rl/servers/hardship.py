@@ -65,12 +65,7 @@ async def mistakes(caller: Caller, tools: Sequence[Tool]) -> list[Finding]:
             )
         )
     if not found:
-        found.append(
-            ok(
-                "mistakes",
-                f"{calls} wrong calls were answered with an error, and the server lives on.",
-            )
-        )
+        found.append(ok("mistakes", f"{calls} wrong calls were answered with an error, and the server lives on."))
     return found
 
 
@@ -154,10 +149,7 @@ async def side_by_side(caller: Caller, trials: Trials, isolation: Isolation) -> 
                 sorted({reply.tool for reply in other}),
             )
         ]
-    longest, total = (
-        max(reply.seconds for reply in alone),
-        sum(reply.seconds for reply in alone),
-    )
+    longest, total = (max(reply.seconds for reply in alone), sum(reply.seconds for reply in alone))
     if longest > _SLOW and took > 0.8 * total:
         return [
             note(
@@ -168,16 +160,8 @@ async def side_by_side(caller: Caller, trials: Trials, isolation: Isolation) -> 
                 "--isolation per-rollout.",
             )
         ]
-    return [
-        ok(
-            "concurrency",
-            f"{IN_FLIGHT} calls in flight at once have the same results as one after another.",
-        )
-    ]
+    return [ok("concurrency", f"{IN_FLIGHT} calls in flight at once have the same results as one after another.")]
 
 
 def _differ(one: Reply, two: Reply) -> bool:
-    return two.fault is not None or (one.is_error, undated(one.text)) != (
-        two.is_error,
-        undated(two.text),
-    )
+    return two.fault is not None or (one.is_error, undated(one.text)) != (two.is_error, undated(two.text))

@@ -51,10 +51,7 @@ def _print_tool(tool: OfferedTool, console: Console) -> None:
     if tool.called != tool.name:
         head.append(f" (the server calls it {visible(tool.name)})", style="default")
     hints = ", ".join(_hints(tool.annotations)) or "no annotations"
-    head.append(
-        f"  {hints}" if tool.offered else f"  {hints}; resets, so no model gets it",
-        style="dim",
-    )
+    head.append(f"  {hints}" if tool.offered else f"  {hints}; resets, so no model gets it", style="dim")
     console.print(head)
     if tool.description:
         console.print(Text(visible(tool.description.strip(), lines=True)))
@@ -66,21 +63,9 @@ def _print_tool(tool: OfferedTool, console: Console) -> None:
             must = "required" if isinstance(required, list) and name in required else ""
             fields: dict[str, Any] = schema if isinstance(schema, dict) else {}
             about = [str(fields.get("description") or ""), *_rules(fields)]
-            add_row(
-                shown,
-                f"  {name}",
-                _type(schema),
-                must,
-                "; ".join(filter(None, about)),
-                styles=("cyan",),
-            )
+            add_row(shown, f"  {name}", _type(schema), must, "; ".join(filter(None, about)), styles=("cyan",))
         console.print(shown)
-    elif set(tool.parameters) - {
-        "type",
-        "properties",
-        "additionalProperties",
-        "required",
-    }:
+    elif set(tool.parameters) - {"type", "properties", "additionalProperties", "required"}:
         console.print(Text("  " + _json(tool.parameters)))
     else:
         console.print(Text("  no parameters", style="dim"))

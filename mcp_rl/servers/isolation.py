@@ -25,10 +25,7 @@ def effective_isolation(server: ToolServer, tools: Sequence[Tool]) -> tuple[Isol
         )
     silent = [tool.name for tool in tools if "readOnlyHint" not in tool.annotations]
     if silent:
-        return (
-            "shared",
-            f"undeclared, and no tool is annotated as changing things ({names(silent)}: not annotated)",
-        )
+        return ("shared", f"undeclared, and no tool is annotated as changing things ({names(silent)}: not annotated)")
     return "shared", "undeclared, and all tools are annotated as read-only"
 
 

@@ -8,9 +8,10 @@ from typing import Any
 from jsonschema.validators import Draft202012Validator, validator_for
 
 from mcp_rl.plugins.server import ToolServer
+from mcp_rl.scenario import OneServer
 from mcp_rl.scenarios.explorable import reads_only
 from mcp_rl.servers.findings import Finding, note, ok, problem
-from mcp_rl.servers.isolation import effective_isolation, names
+from mcp_rl.servers.isolation import effective_isolation, names, ours_to_start
 from mcp_rl.servers.visible import shortened
 from mcp_rl.toolserver.isolation import changing_tools
 from mcp_rl.toolserver.listing import Tool
@@ -28,6 +29,7 @@ _DEAREST = 4000
 
 def listing_findings(
     server: ToolServer,
+    params: OneServer,
     tools: Sequence[Tool],
     warnings: Sequence[str],
     schemas: ToolSchemas,
@@ -39,7 +41,7 @@ def listing_findings(
         *_names(schemas),
         *_descriptions(tools, tokens),
         *_annotations(tools),
-        *_undeclared(server, tools),
+        *_undeclared(server, params, tools),
     ]
 
 
@@ -58,10 +60,7 @@ def _schemas(tools: Sequence[Tool], warnings: Sequence[str]) -> Iterator[Finding
         )
     bad = False
     for tool in tools:
-        for what, schema in (
-            ("inputSchema", tool.input_schema),
-            ("outputSchema", tool.output_schema),
-        ):
+        for what, schema in (("inputSchema", tool.input_schema), ("outputSchema", tool.output_schema)):
             if schema is not None and (why := _no_schema(schema)):
                 bad = True
                 yield problem(
@@ -158,13 +157,10 @@ def _annotations(tools: Sequence[Tool]) -> Iterator[Finding]:
             bare,
         )
     elif not wrong:
-        yield ok(
-            "annotations",
-            "All tools say whether they change anything, and their names agree.",
-        )
+        yield ok("annotations", "All tools say whether they change anything, and their names agree.")
 
 
-def _undeclared(server: ToolServer, tools: Sequence[Tool]) -> Iterator[Finding]:
+def _undeclared(server: ToolServer, params: OneServer, tools: Sequence[Tool]) -> Iterator[Finding]:
     """Tools that seem to change things on a server that nobody keeps episodes apart on."""
     if server.isolation is not None:
         return
@@ -187,7 +183,10 @@ def _undeclared(server: ToolServer, tools: Sequence[Tool]) -> Iterator[Finding]:
             "isolation",
             f"Nobody declared how episodes are kept apart; {names(changing)} may change things.",
             "Each rollout gets a new process, in a folder of its own; files, databases and services that the server "
-            "uses elsewhere are not kept apart by that.",
-            f"Declare it: {quick}--isolation per-rollout where a new process is enough.",
+            "uses elsewhere are not kept apart by that."
+            if ours_to_start(params)
+            else "Each rollout gets a connection of its own; whether they see each other is up to the server.",
+            f"Declare it: {quick}--isolation per-rollout where {'a new process' if ours_to_start(params) else 'that'} "
+            "is enough.",
             changing,
         )

@@ -36,12 +36,7 @@ def describe_servers(plugins: Plugins, server_config: Path | None = None) -> tup
     return rows, problems
 
 
-def print_servers(
-    *,
-    plugins: Sequence[Path] = (),
-    server_config: Path | None = None,
-    as_json: bool = False,
-) -> None:
+def print_servers(*, plugins: Sequence[Path] = (), server_config: Path | None = None, as_json: bool = False) -> None:
     """List the servers on stdout, as a table or as JSON. Plugins that were left out have been logged."""
     loaded = load_plugins(plugins)
     rows, problems = describe_servers(loaded, server_config)
@@ -55,14 +50,7 @@ def print_servers(
             shown = table("name", "transports", "isolation", "origin", "description")
             for row in rows:
                 isolation = row["isolation"] or "undeclared"
-                add_row(
-                    shown,
-                    row["name"],
-                    ", ".join(row["transports"]),
-                    isolation,
-                    row["origin"],
-                    row["description"],
-                )
+                add_row(shown, row["name"], ", ".join(row["transports"]), isolation, row["origin"], row["description"])
             console.print(shown)
         for problem in problems[len(loaded.problems) :]:
             console.print(problem, markup=False, style="yellow")

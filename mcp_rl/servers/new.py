@@ -8,23 +8,9 @@ from pathlib import Path
 from mcp_rl.durable import write_atomically
 from mcp_rl.errors import ConfigError, RunDirectoryError
 
-_FILES = {
-    "server.py": "server.py.jinja",
-    "{name}_plugin.py": "plugin.py.jinja",
-    "test_{name}.py": "test.py.jinja",
-}
+_FILES = {"server.py": "server.py.jinja", "{name}_plugin.py": "plugin.py.jinja", "test_{name}.py": "test.py.jinja"}
 _LONGEST = 40
-_TAKEN = {
-    "mcp",
-    "mcp_rl",
-    "mcp_calculator",
-    "mcp_notes",
-    "server",
-    "test",
-    "tests",
-    "plugin",
-    "pytest",
-}
+_TAKEN = {"mcp", "mcp_rl", "mcp_calculator", "mcp_notes", "server", "test", "tests", "plugin", "pytest"}
 """Names that would hide a module or a server that is there."""
 
 
@@ -42,25 +28,11 @@ def new_server(name: str, *, folder: Path = Path(), as_json: bool = False) -> No
         f"mcp-rl train --server {name} --plugin {plugin}",
     ]
     if as_json:
-        print(
-            json.dumps(
-                {
-                    "name": name,
-                    "files": [str(file) for file in files],
-                    "commands": commands,
-                }
-            )
-        )
+        print(json.dumps({"name": name, "files": [str(file) for file in files], "commands": commands}))
         return
     print(f"{plugin.parent} holds a server, its plugin and its test ({', '.join(file.name for file in files)}).\n")
     for command, purpose in zip(
-        commands,
-        (
-            "is it fit to train on?",
-            "tasks, out of live calls",
-            "a model that masters it",
-        ),
-        strict=True,
+        commands, ("is it fit to train on?", "tasks, out of live calls", "a model that masters it"), strict=True
     ):
         print(f"    {command}   # {purpose}")
 
@@ -80,10 +52,7 @@ def write_server(name: str, folder: Path) -> list[Path]:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     pages = Environment(
-        loader=PackageLoader("mcp_rl.servers"),
-        undefined=StrictUndefined,
-        keep_trailing_newline=True,
-        autoescape=False,
+        loader=PackageLoader("mcp_rl.servers"), undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False
     )
     written = []
     try:

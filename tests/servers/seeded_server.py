@@ -10,17 +10,9 @@ from pathlib import Path
 DEFECTS = set(sys.argv[1:])
 LOOKS = {"readOnlyHint": True}
 WRITES = {"readOnlyHint": False, "destructiveHint": False}
-TEXT = {
-    "type": "object",
-    "properties": {"text": {"type": "string"}},
-    "required": ["text"],
-}
+TEXT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
 NOTHING = {"type": "object", "properties": {}}
-COUNTED = {
-    "type": "object",
-    "properties": {"count": {"type": "integer"}},
-    "required": ["count"],
-}
+COUNTED = {"type": "object", "properties": {"count": {"type": "integer"}}, "required": ["count"]}
 FILE = Path("state.json") if "a file beside the script" not in DEFECTS else Path(sys.argv[0] + ".state")
 items: list[str] = []
 last = ""
@@ -56,13 +48,7 @@ def tools() -> list[dict]:
     if "destroys" in DEFECTS:
         listed.append(tool("wipe", NOTHING, {"destructiveHint": True, "openWorldHint": True}))
     if "bad schema" in DEFECTS:
-        listed.append(
-            tool(
-                "odd",
-                {"type": "object", "properties": {"a": {"type": "strange"}}},
-                LOOKS,
-            )
-        )
+        listed.append(tool("odd", {"type": "object", "properties": {"a": {"type": "strange"}}}, LOOKS))
         listed.append({"name": "empty", "inputSchema": {}})
     if "hostile" in DEFECTS:
         entry = tool("[bold]look\x1b[2J", TEXT, LOOKS)
@@ -75,10 +61,7 @@ def call(name: str, arguments: dict) -> dict:
     if not isinstance(arguments.get("text", ""), str) or (name in ("echo", "put_item") and "text" not in arguments):
         if "dies on bad input" in DEFECTS:
             os._exit(3)
-        return {
-            "content": [{"type": "text", "text": "text must be a string"}],
-            "isError": True,
-        }
+        return {"content": [{"type": "text", "text": "text must be a string"}], "isError": True}
     text = arguments.get("text", "")
     structured = None
     match name:
@@ -119,10 +102,7 @@ def call(name: str, arguments: dict) -> dict:
         case _ if name.startswith("[bold]"):
             said = f"\x1b[2J{text}"
         case _:
-            return {
-                "content": [{"type": "text", "text": f"there is no tool {name}"}],
-                "isError": True,
-            }
+            return {"content": [{"type": "text", "text": f"there is no tool {name}"}], "isError": True}
     if "mixes up" in DEFECTS:
         said, last = f"{said} (before: {last})" if last and pending() else said, said
     result = {"content": [{"type": "text", "text": said}]}
@@ -159,15 +139,9 @@ def main() -> None:
                 result = call(asked["name"], asked.get("arguments") or {})
             case _:
                 error = {"code": -32601, "message": "no such method"}
-                print(
-                    json.dumps({"jsonrpc": "2.0", "id": message["id"], "error": error}),
-                    flush=True,
-                )
+                print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "error": error}), flush=True)
                 continue
-        print(
-            json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}),
-            flush=True,
-        )
+        print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}), flush=True)
     if "lingers" in DEFECTS:
         time.sleep(1000)
 

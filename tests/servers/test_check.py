@@ -65,22 +65,10 @@ async def test_a_server_without_a_defect_passes_every_check() -> None:
 @pytest.mark.parametrize(
     ("defect", "where", "words"),
     [
-        (
-            "does not reset",
-            "reset",
-            "After an episode that called put_item, the next one does not begin",
-        ),
-        (
-            "wrong annotations",
-            "annotations",
-            "delete_item is annotated as read-only, and its name says",
-        ),
+        ("does not reset", "reset", "After an episode that called put_item, the next one does not begin"),
+        ("wrong annotations", "annotations", "delete_item is annotated as read-only, and its name says"),
         ("sneaky", "annotations", "peek only looks things up"),
-        (
-            "invalid output",
-            "results",
-            "A result of count_items does not match its outputSchema: count",
-        ),
+        ("invalid output", "results", "A result of count_items does not match its outputSchema: count"),
         ("leaks", "processes", "Calls of echo left"),
         (
             "dies on bad input",
@@ -103,17 +91,9 @@ async def test_a_defect_is_found_and_no_other(defect: str, where: str, words: st
     ("defect", "where", "words"),
     [
         ("clock", "determinism", "get_time: two equal calls had different results"),
-        (
-            "noisy",
-            "stdout",
-            "lines on its standard output were no JSON-RPC, the first 'DEBUG: got \\x1b[31msomething'",
-        ),
+        ("noisy", "stdout", "lines on its standard output were no JSON-RPC, the first 'DEBUG: got \\x1b[31msomething'"),
         ("lingers", "shutdown", "It did not exit within"),
-        (
-            "destroys",
-            "calls",
-            "Not called: wipe. It: it may destroy something outside the server.",
-        ),
+        ("destroys", "calls", "Not called: wipe. It: it may destroy something outside the server."),
     ],
 )
 async def test_what_training_bears_is_noted(defect: str, where: str, words: str) -> None:
@@ -135,21 +115,14 @@ async def test_state_that_nobody_declared_is_a_problem_and_nothing_is_called_tha
     problems = [finding for finding in report.problems if finding.check == "isolation"]
     assert "Nobody declared how episodes are kept apart" in problems[0].what
     assert "--reset-tool reset" in problems[0].do
-    assert {tool.name for tool in report.tools if tool.calls} == {
-        "list_items",
-        "count_items",
-        "echo",
-    }
+    assert {tool.name for tool in report.tools if tool.calls} == {"list_items", "count_items", "echo"}
 
 
 async def test_tools_that_are_said_to_change_things_need_a_declaration_or_call_all() -> None:
     undeclared = seeded(isolation=None, reset_tool=None)
     report = await checked(undeclared)
     assert report.isolation == "per-rollout"
-    assert {tool.name for tool in report.tools if tool.not_called} == {
-        "put_item",
-        "reset",
-    }
+    assert {tool.name for tool in report.tools if tool.not_called} == {"put_item", "reset"}
     report = await checked(undeclared, call_all=True)
     assert found(report) == {} and {tool.name for tool in report.tools if tool.calls} >= {"put_item", "reset"}
 
@@ -169,16 +142,9 @@ async def test_a_tool_that_counts_its_calls_is_told_from_a_clock() -> None:
     assert {f.check: f.tools for f in report.findings}["determinism"] == ("get_time", "next_number")
 
 
-async def test_state_outside_the_process_is_seen_where_each_rollout_has_a_process(
-    tmp_path: Path,
-) -> None:
+async def test_state_outside_the_process_is_seen_where_each_rollout_has_a_process(tmp_path: Path) -> None:
     script = shutil.copy(SCRIPT, tmp_path)
-    server = seeded(
-        "a file beside the script",
-        script=Path(script),
-        isolation="per-rollout",
-        reset_tool=None,
-    )
+    server = seeded("a file beside the script", script=Path(script), isolation="per-rollout", reset_tool=None)
     problems = found(await checked(server))
     assert list(problems) == ["isolation"]
     assert "the next one does not begin as the first one did" in problems["isolation"]
@@ -189,11 +155,7 @@ async def test_a_reset_that_cannot_be_called_is_a_problem() -> None:
 
 
 async def test_a_server_that_cannot_be_used_at_all_is_an_error() -> None:
-    server = ToolServer(
-        "none",
-        "None.",
-        {"stdio": StdioServer(command="{python}", args=("-c", "raise SystemExit"))},
-    )
+    server = ToolServer("none", "None.", {"stdio": StdioServer(command="{python}", args=("-c", "raise SystemExit"))})
     params = server.params("stdio")
     assert isinstance(params, StdioServer)
     with pytest.raises(ServerError, match="exited at start"):
@@ -229,31 +191,13 @@ def test_the_command_ends_with_1_where_training_would_trip(capsys: pytest.Captur
     assert not psutil.Process().children()
 
 
-def test_the_bundled_notebook_is_fit_to_train_on(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_bundled_notebook_is_fit_to_train_on(capsys: pytest.CaptureFixture[str]) -> None:
     assert load_plugins().servers["mcp_notes"]
     assert main(["servers", "check", "mcp_notes", "--calls", "2"]) == 0
     assert capsys.readouterr().out.rstrip().endswith("mcp_notes is fit to train on.")
 
 
-def test_the_bundled_calculator_is_fit_to_train_on(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert (
-        main(
-            [
-                "servers",
-                "check",
-                "mcp_calculator",
-                "--transport",
-                "stdio",
-                "--calls",
-                "1",
-                "--json",
-            ]
-        )
-        == 0
-    )
+def test_the_bundled_calculator_is_fit_to_train_on(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["servers", "check", "mcp_calculator", "--transport", "stdio", "--calls", "1", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["fit"] is True and report["isolation"] == "shared"

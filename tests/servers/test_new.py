@@ -1,0 +1,91 @@
+"""`servers new` writes a server, its plugin and its test, which work at once and are clean."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mcp_rl.cli import main
+
+ROOT = Path(__file__).resolve().parents[2]
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("begun")
+    assert main(["servers", "new", "my_shop", "--dir", str(target)]) == 0
+    return target / "my_shop"
+
+
+def test_it_says_what_to_type_next(tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["servers", "new", "shop"]) == 0
+    commands = [line.partition("#")[0].strip() for line in capsys.readouterr().out.splitlines() if "mcp-rl" in line]
+    assert commands == [
+        "mcp-rl servers check shop --plugin shop/shop_plugin.py",
+        "mcp-rl generate --server shop --plugin shop/shop_plugin.py --count 200 --out shop/scenarios.jsonl",
+        "mcp-rl train --server shop --plugin shop/shop_plugin.py",
+    ]
+    assert main(["servers", "new", "other", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["files"] == [
+        "other/server.py", "other/other_plugin.py", "other/test_other.py",
+    ]  # fmt: skip
+
+
+def test_the_server_is_fit_to_train_on(folder: Path, capsys: Captured) -> None:
+    plugin = str(folder / "my_shop_plugin.py")
+    arguments = ["servers", "check", "my_shop", "--plugin", plugin, "--transport", "stdio", "--calls", "2", "--json"]
+    assert main(arguments) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["fit"] and report["isolation"] == "reset"
+    assert [finding for finding in report["findings"] if finding["level"] == "problem"] == []
+    assert {"reset", "isolation"} <= {finding["check"] for finding in report["findings"]}
+
+
+def test_its_test_passes(folder: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder)],
+        cwd=folder, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    assert "2 passed" in done.stdout
+
+
+def test_it_is_formatted_linted_and_typed(folder: Path) -> None:
+    for words in (["ruff", "check", "--config", "pyproject.toml"], ["ruff", "format", "--check"]):
+        done = subprocess.run([sys.executable, "-m", *words, str(folder)], cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout
+    files = [str(folder / name) for name in ("my_shop_plugin.py", "test_my_shop.py")]
+    done = subprocess.run([sys.executable, "-m", "mypy", "--strict", *files], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("My Server", "'My Server' cannot be a server's name"),
+        ("../up", "cannot be a server's name"),
+        ("class", "cannot be a server's name"),
+        ("x" * 41, "40 characters at most"),
+        ("", "cannot be a server's name"),
+        ("mcp", "The name mcp is taken"),
+    ],
+)
+def test_a_bad_name_is_one_sentence(name: str, words: str, tmp_path: Path, capsys: Captured) -> None:
+    assert main(["servers", "new", name, "--dir", str(tmp_path)]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1 and words in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_written_over(tmp_path: Path, capsys: Captured) -> None:
+    (tmp_path / "shop").mkdir()
+    assert main(["servers", "new", "shop", "--dir", str(tmp_path)]) == 2
+    assert "is there already: choose another name" in capsys.readouterr().err
+    assert list((tmp_path / "shop").iterdir()) == []
+    (tmp_path / "file").write_text("")
+    assert main(["servers", "new", "shop", "--dir", str(tmp_path / "file")]) == 2
+    assert "Cannot write" in capsys.readouterr().err
