@@ -21,7 +21,7 @@ from mcp_rl.toolserver.launch import ServerLog, start, stop
 
 log = logging.getLogger(__name__)
 
-LONGEST_LINE = 16 * 2**20
+LONGEST_MESSAGE = 16 * 2**20
 """Bytes of one message. What is longer is read and thrown away, and an error takes its place."""
 _KEPT = 512
 """Bytes of both ends of a line that is too long, to find the request in that it answers."""
@@ -94,7 +94,7 @@ async def _write(
 class Lines:
     """Messages from the chunks that a server writes."""
 
-    def __init__(self, longest: int = LONGEST_LINE) -> None:
+    def __init__(self, longest: int = LONGEST_MESSAGE) -> None:
         self._longest = longest
         self._parts: list[bytes] = []
         self._size = 0

@@ -1,5 +1,6 @@
 """The three transports behind one door: a pair of message streams, open for as long as the context is."""
 
+import json
 import logging
 import socket
 from collections.abc import AsyncIterator
@@ -14,10 +15,11 @@ import httpx2
 from anyio.abc import Process
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
+from mcp.types import INVALID_REQUEST
 
 from mcp_rl.scenario import OneServer, SseServer, StdioServer, StreamableHttpServer
 from mcp_rl.toolserver.launch import ServerLog, expand, expand_variables, launched
-from mcp_rl.toolserver.stdio import stdio_streams
+from mcp_rl.toolserver.stdio import LONGEST_MESSAGE, stdio_streams
 
 # What goes wrong on a connection is told by our own errors; without a handler of its own, the SDK's tracebacks would
 # land on the user's terminal.
@@ -25,6 +27,7 @@ for _name in ("mcp", "client"):
     logging.getLogger(_name).addHandler(logging.NullHandler())
 
 Streams = tuple[Any, Any]
+_OF_THE_BODY = ("content-length", "content-encoding", "transfer-encoding")
 
 
 class Delivery(Protocol):
@@ -72,25 +75,64 @@ async def open_streams(params: OneServer, *, whose: str, log: ServerLog, deadlin
         case StreamableHttpServer():
             async with (
                 _client(params, whose, deadline) as client,
-                streamable_http_client(params.url, http_client=client) as (reading, writing),
+                streamable_http_client(params.url, http_client=client, max_sse_event_size=LONGEST_MESSAGE) as (
+                    reading,
+                    writing,
+                ),
             ):
                 yield reading, writing
 
 
 class _Client(httpx2.AsyncClient):
-    """Tells each call what became of the request that carried it."""
+    """Tells each call what became of the request that carried it.
+
+    An error on the way of one message would end the SDK's transport with all that is under way in it; such a message
+    gets a status for an answer, and what is too long an error in its place.
+    """
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         call = carried.get()
         try:
             response = await super().send(request, **options)
+            if call is not None:
+                call.answered(response.status_code)
+            if request.method == "POST" and response.headers.get("content-type", "").startswith("application/json"):
+                return await _read_whole(request, response)
         except httpx2.TransportError as error:
             if call is not None:
                 call.broke(error, never_sent=isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout))
-            raise
-        if call is not None:
-            call.answered(response.status_code)
+            if request.method != "POST":
+                raise
+            return httpx2.Response(502, request=request)
         return response
+
+
+async def _read_whole(request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
+    """The response with its body; where that is too long, a response with an error."""
+    said = response.headers.get("content-length", "")
+    length = int(said) if said.isdecimal() else None
+    if length is not None and length <= LONGEST_MESSAGE and "content-encoding" not in response.headers:
+        await response.aread()
+        return response
+    body = await _body_within(LONGEST_MESSAGE, response) if length is None or length <= LONGEST_MESSAGE else None
+    await response.aclose()
+    headers = {name: value for name, value in response.headers.items() if name not in _OF_THE_BODY}
+    if body is None:
+        words = f"The answer is longer than {LONGEST_MESSAGE // 2**20} MB, and more is not read."
+        error = {"code": INVALID_REQUEST, "message": words}
+        body = json.dumps({"jsonrpc": "2.0", "id": json.loads(request.content).get("id"), "error": error}).encode()
+    return httpx2.Response(response.status_code, headers=headers, content=body, request=request)
+
+
+async def _body_within(longest: int, response: httpx2.Response) -> bytes | None:
+    """The body, unpacked; None where it is longer."""
+    parts, size = [], 0
+    async for part in response.aiter_bytes(65536):
+        parts.append(part)
+        size += len(part)
+        if size > longest:
+            return None
+    return b"".join(parts)
 
 
 @cache
