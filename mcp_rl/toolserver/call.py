@@ -109,6 +109,8 @@ class Call(Carried):
         self.attempts = 0
         self.took = 0.0
         """Seconds from its sending to its answer."""
+        self.expired = False
+        """Whether it missed its deadline."""
         self._whose = whose
         self._seconds = seconds
         self._longest = max(seconds, longest)
@@ -180,6 +182,7 @@ class Call(Carried):
             within = f"within {self._longest:g} s, although it reported progress"
         else:
             within = f"within {self._seconds:g} s of its last sign of progress"
+        self.expired = True
         self.fail(f"{self._whose} did not answer a call of {self.what} {within}.")
         self.abandon()
 

@@ -13,14 +13,15 @@ wait for it.
 import asyncio
 import logging
 import math
-import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import anyio
+from anyio.abc import Process, TaskGroup
 from mcp import MCPError
 from mcp.types import CONNECTION_CLOSED, PARSE_ERROR
 
@@ -42,6 +43,7 @@ _IDLE = 60.0
 """Seconds of silence after which a connection whose answers come on a stream of their own is tried before a call: it
 may have been dropped on the way without a word, and the call would wait for an answer that cannot come."""
 _TRY_SECONDS = 10.0
+_EXIT_SECONDS = 2.0
 
 
 class Owner:
@@ -84,6 +86,8 @@ class Owner:
         self._opened = asyncio.Event()
         self._opening = True
         self._stopping = False
+        self._doubted = False
+        """Whether a call missed its deadline and the server has said nothing since it was sent."""
         self._announced = False
         """Whether the server said that its tools changed, and nobody has looked since."""
         self._looked = -math.inf
@@ -151,6 +155,8 @@ class Owner:
                         problem: BaseException | None = None
                         if process is None or process.returncode is None:
                             problem = await self._session_life(params, log)
+                        if process is not None and not isinstance(params, StdioServer) and not self._stopping:
+                            await _exit_told(process, params.url)
                         died = isinstance(params, StdioServer) or (
                             process is not None and process.returncode is not None
                         )
@@ -164,7 +170,7 @@ class Owner:
         """One session, opened, used and closed; what ended it. Raises ServerError where the first cannot be opened."""
         steps = Steps(asdict(self._deadlines))
         problem: BaseException | None = None
-        self._ended_by = None
+        self._ended_by, self._doubted = None, False
         try:
             with steps.scope:
                 steps.begin("initialize")
@@ -260,15 +266,18 @@ class Owner:
         loop = asyncio.get_running_loop()
         async with anyio.create_task_group() as calls:
             while not (self._stopping or session.over):
+                self._wake.clear()
                 pause = self._looked + _LISTING_PAUSE - loop.time() if self._announced else None
                 if pause is not None and pause <= 0:
                     await self._look_again(session)
                     continue
-                if self._waiting and self._silent(session) and not await self._still_there(session):
-                    continue
+                if self._doubted or (self._waiting and self._silent(session)):
+                    self._doubted = False
+                    if not await self._still_there(session):
+                        calls.cancel_scope.cancel()
+                        break
                 while self._waiting:
                     self._send(session, self._waiting.popleft(), calls)
-                self._wake.clear()
                 if pause is None:
                     await self._wake.wait()
                 else:
@@ -300,16 +309,17 @@ class Owner:
             with self._asking(session, _TRY_SECONDS):
                 await session.ask("ping", {})
         except (OSError, TimeoutError):
-            self._give_up(session, "it answers no more after a time without calls")
-        except MCPError:
-            pass  # an answer too; where it is the end of the session, the session says so
+            self._give_up(session, "it answers no more")
+        except MCPError as error:  # an answer too, unless the SDK made it
+            if error.code == CONNECTION_CLOSED:
+                session.give_up()
         return not session.over
 
     def _give_up(self, session: Session, why: str) -> None:
         self._ended_by = self._ended_by or why
         session.give_up()
 
-    def _send(self, session: Session, call: Call, calls: anyio.abc.TaskGroup) -> None:
+    def _send(self, session: Session, call: Call, calls: TaskGroup) -> None:
         if call.future.done():
             return
         if call.tool is not None and (changed := self._schema_changed()):
@@ -320,21 +330,25 @@ class Owner:
 
     async def _answer(self, session: Session, call: Call) -> None:
         carried.set(call)
-        started = time.perf_counter()
+        clock = asyncio.get_running_loop().time
+        started = clock()
         try:
             with call.begin(session):
                 raw = await session.ask(call.method, call.params, call.sign_of_life)
-                call.succeed(raw, time.perf_counter() - started)
+                call.succeed(raw, clock() - started)
         except MCPError as error:
             if call.lost(error, session):
                 call.problem = call.problem or error.message
                 session.give_up()
             elif error.code == PARSE_ERROR and error.message.startswith("Failed to parse"):
-                call.fail(f"{self._whose} sent what is no JSON-RPC: {error.message}")
+                call.fail(f"{self._whose} sent what is no JSON-RPC in answer to a call of {call.what}.")
             else:
-                call.refuse(error, time.perf_counter() - started)
+                call.refuse(error, clock() - started)
         finally:
             self._in_flight -= 1
+            if call.expired and session.heard < started:
+                self._doubted = True
+                self._wake.set()
             if not call.future.done():
                 self._interrupted.append(call)
 
@@ -352,7 +366,8 @@ class Owner:
             if self._broken is None and call.attempts < 2 and (call.delivered is False or self._safe_twice(call)):
                 self._waiting.appendleft(call)
             else:
-                call.fail(self._broken or f"{self._whose} was lost in a call of {call.what}: {call.problem or cause}.")
+                why = (call.problem or cause).rstrip(".")
+                call.fail(self._broken or f"{self._whose} was lost in a call of {call.what}: {why}.")
         self._interrupted.clear()
         if self._broken is not None:
             for call in self._waiting:
@@ -377,6 +392,16 @@ class Owner:
         hint = "" if isinstance(params, SseServer) else " If it speaks SSE, choose the transport sse."
         url = params.url if self._params.launch is not None else self._params.url  # which may hide a secret
         return ServerError(f"{self._whose} cannot be used at {url}: {_words(cause)}.{hint}")
+
+
+async def _exit_told(process: Process, url: str) -> None:
+    """Where a server takes no connections any more, wait a little to hear of its end: what it held is closed first."""
+    parts = urlsplit(url)
+    with anyio.move_on_after(_EXIT_SECONDS):
+        try:
+            await (await anyio.connect_tcp(parts.hostname or "127.0.0.1", parts.port or 80)).aclose()
+        except OSError:
+            await process.wait()
 
 
 def _words(error: BaseException | None) -> str:

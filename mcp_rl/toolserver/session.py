@@ -22,8 +22,6 @@ class Session:
     def __init__(self, client: ClientSession, dispatcher: "_Dispatcher", *, one_way: bool) -> None:
         self.one_way = one_way
         """Whether answers come on another channel than the one requests go out on, as they do over SSE."""
-        self.heard = asyncio.get_running_loop().time()
-        """When the server last answered, on the loop's clock."""
         self._client = client
         self._dispatcher = dispatcher
         self._tokens = count(1)
@@ -33,6 +31,11 @@ class Session:
     def over(self) -> bool:
         """Whether a request sent now could surely not be answered."""
         return self._dispatcher.over
+
+    @property
+    def heard(self) -> float:
+        """When the server last answered or said anything, on the loop's clock."""
+        return self._dispatcher.heard
 
     @property
     def server_info(self) -> dict[str, str]:
@@ -65,7 +68,7 @@ class Session:
             raw = await self._dispatcher.send_raw_request(method, params, self._options)
         finally:
             self._dispatcher.progress.pop(token, None)
-        self.heard = asyncio.get_running_loop().time()
+        self._dispatcher.heard = asyncio.get_running_loop().time()
         return raw
 
     def give_up(self) -> None:
@@ -79,6 +82,7 @@ class _Dispatcher(JSONRPCDispatcher):
     def __init__(self, streams: Streams, on_end: Callable[[], None], on_listing: Callable[[], None]) -> None:
         super().__init__(*streams)
         self.over = False
+        self.heard = asyncio.get_running_loop().time()
         self.progress: dict[int, Callable[[], None]] = {}
         """Who wants to hear of the progress of a request, by its token."""
         self._on_end = on_end
@@ -92,6 +96,7 @@ class _Dispatcher(JSONRPCDispatcher):
 
     def _heard(self, method: str, params: Mapping[str, Any] | None) -> bool:
         """Called for each notification in the order of their coming. True: it is dealt with."""
+        self.heard = asyncio.get_running_loop().time()
         if method == "notifications/progress":
             token = (params or {}).get("progressToken")
             on_progress = self.progress.get(token) if type(token) is int else None

@@ -3,6 +3,7 @@
 import json
 import queue
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -26,7 +27,7 @@ class Server(ThreadingHTTPServer):
         self.streams: dict[str, queue.Queue[dict[str, Any] | None]] = {}
         """Of each session that the server knows."""
         self.lost: set[str] = set()
-        """Sessions whose stream is open and carries nothing any more."""
+        """Sessions whose streams are open and carry nothing any more."""
         self.post_status = 0
         """An HTTP status for every message that is posted; 0: the right one."""
 
@@ -65,20 +66,21 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == "/sse":
             self.event("endpoint", f"/messages?{session}")
         while (message := stream.get()) is not None:
-            if session not in self.server.lost:
-                self.event("message", json.dumps(message))
+            self.event("message", json.dumps(message))
 
     def do_POST(self) -> None:
         request = json.loads(self.rfile.read(int(self.headers["content-length"])))
         if self.server.post_status:
-            return self.empty(self.server.post_status)
+            self.empty(self.server.post_status)
+            return
         if self.path == "/mcp":
-            return self.answer_in_place(request)
-        stream = self.server.streams.get(self.path.partition("?")[2])
-        if stream is None:
-            return self.empty(404)
-        self.empty(202)
-        return self.server.service.handle(request, stream.put)
+            self.answer_in_place(request)
+            return
+        session = self.path.partition("?")[2]
+        stream = self.server.streams.get(session)
+        self.empty(202 if stream else 404)
+        if stream and session not in self.server.lost:
+            self.server.service.handle(request, stream.put)
 
     def do_DELETE(self) -> None:
         self.empty(200)
@@ -86,12 +88,13 @@ class Handler(BaseHTTPRequestHandler):
     def answer_in_place(self, request: dict[str, Any]) -> None:
         first = request["method"] == "initialize"
         session = self.server.new_session() if first else self.headers["mcp-session-id"]
-        if session not in self.server.streams:
-            return self.empty(404)
-        if "id" not in request:
-            return self.empty(202)
+        if session not in self.server.streams or "id" not in request:
+            self.empty(202 if session in self.server.streams else 404)
+            return
         self.begin_stream(("mcp-session-id", session))
-        return self.server.service.handle(request, lambda message: self.event("message", json.dumps(message)))
+        while session in self.server.lost and session in self.server.streams:
+            time.sleep(0.02)
+        self.server.service.handle(request, lambda message: self.event("message", json.dumps(message)))
 
     def begin_stream(self, *headers: tuple[str, str]) -> None:
         self.close_connection = True

@@ -61,6 +61,8 @@ def answer(method: str, params: dict) -> dict | None:
         }
     if method == "tools/list":
         return tools(params.get("cursor"))
+    if method == "ping":
+        return {}
     return call(params["name"], params.get("arguments") or {})
 
 

@@ -1,6 +1,7 @@
 """Sessions that end while nobody looks: the next call finds another one, and nothing is sent twice."""
 
 import asyncio
+import time
 from functools import partial
 
 import pytest
@@ -107,3 +108,40 @@ async def test_any_request_can_be_asked_and_an_error_of_the_server_is_told_from_
             with pytest.raises(ServerFault, match=r"a call of prompts/get within 0\.2 s") as fault:
                 await connection.ask("prompts/get", {"name": "p"}, deadline=0.2)
             assert not isinstance(fault.value, Refused)
+
+
+@pytest.mark.parametrize("kind", HTTP)
+async def test_a_server_that_froze_is_given_up_and_what_is_safe_goes_to_a_new_session(monkeypatch, kind):
+    monkeypatch.setattr(owner, "_TRY_SECONDS", 0.5)
+    with serving(kind) as (server, params):
+        async with connect(params, deadlines=PATIENT) as connection:
+            server.lost.add("s1")
+            in_flight = asyncio.create_task(connection.call("write", {}))
+            safe = asyncio.create_task(connection.call("echo", {"text": "again"}))
+            with pytest.raises(ServerFault, match=r"within 0\.3 s"):
+                await connection.call("write", {}, deadline=0.3)
+            with pytest.raises(ServerFault, match="was lost in a call of write: it answers no more"):
+                await in_flight
+            assert (await safe).text == "again"
+            assert (await connection.call("write", {})).text == "done"
+        assert server.service.calls == ["echo", "write"]
+
+
+async def test_a_server_that_is_slow_with_one_call_and_answers_a_ping_keeps_its_session():
+    with serving("sse") as (server, params):
+        async with connect(params, deadlines=PATIENT, stateful=True) as connection:
+            with pytest.raises(ServerFault):
+                await connection.call("work", {"seconds": 1, "report_for": 0}, deadline=0.2)
+            assert (await connection.call("write", {})).text == "done"
+        assert server.sessions == 1
+
+
+async def test_a_connection_that_is_closed_while_the_server_is_tried_closes_at_once():
+    with serving("sse") as (server, params):
+        async with connect(params, deadlines=Deadlines(close=60)) as connection:
+            server.lost.add("s1")
+            with pytest.raises(ServerFault):
+                await connection.call("write", {}, deadline=0.1)
+            await asyncio.sleep(0.1)
+            started = time.monotonic()
+        assert time.monotonic() - started < 9
