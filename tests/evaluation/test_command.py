@@ -10,6 +10,7 @@ from mcp_rl.cli import main
 from mcp_rl.evaluation.result import EvaluationReport
 from mcp_rl.scenario import McpScenario, StdioServer, ToolCall, Verifier, scenario_lines
 from mcp_rl.trajectory import TrajectoryGroup
+from tests.cassettes import recorded_calls
 from tests.evaluation.chat_server import call, serve
 
 CALCULATOR = StdioServer(
@@ -41,6 +42,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def evaluate(*words: str) -> int:
     return main(["evaluate", "--server", "mcp_calculator", "--transport", "stdio", *words])
+
+
+def evaluate_replayed(*words: str) -> int:
+    """The same with the calculator's recorded answers, for models that make the same calls on every machine."""
+    return evaluate(*recorded_calls("calculator"), *words)
 
 
 def adds_up_to_2(body: dict[str, Any], number: int) -> dict[str, Any]:
@@ -144,7 +150,7 @@ def test_a_run_of_another_server_or_other_tools_is_refused(
     identity = {"server": "mcp_calculator", "base_model": "mcp-rl/tiny", "seed": 0, "schema_hash": "x"}
     content = {"base_model": "mcp-rl/tiny", "identity": {**identity, "scenarios_hash": "x", **about}}
     (run / "model.json").write_text(json.dumps(content))
-    assert evaluate("--model", "calc@0", "--scenarios", "some.jsonl") == 2
+    assert evaluate_replayed("--model", "calc@0", "--scenarios", "some.jsonl") == 2
     err = capsys.readouterr().err
     assert said in err and err.count("\n") == 1
     assert not list(here.rglob("*.jsonl.tmp")) and not list(here.rglob("episodes"))
@@ -155,7 +161,7 @@ def test_a_chat_model_that_refuses_its_key_costs_no_episode(here: Path, capsys: 
 
     with serve(lambda body, number: failure(401, "Incorrect API key provided")) as server:
         words = ["--model", "openai/mine", "--base-url", server.url, "--scenarios", "some.jsonl"]
-        assert evaluate(*words) == 2
+        assert evaluate_replayed(*words) == 2
         assert len(server.requests) == 1
     assert "Incorrect API key" in capsys.readouterr().err
     assert not list(here.rglob("episodes"))
@@ -163,7 +169,7 @@ def test_a_chat_model_that_refuses_its_key_costs_no_episode(here: Path, capsys: 
 
 def test_episodes_are_exported_as_openai_messages(here: Path, capsys: Captured) -> None:
     words = ["--model", "scripted:reference", "--model", "scripted:refuse", "--scenarios", "some.jsonl"]
-    assert evaluate(*words, "--samples", "1", "--no-greedy", "--name", "e") == 0
+    assert evaluate_replayed(*words, "--samples", "1", "--no-greedy", "--name", "e") == 0
     folder = ".mcp_rl/default/evaluations/e"
     assert main(["export-trajectories", folder, "--out", "all.jsonl"]) == 0
     assert main(["export-trajectories", folder, "--out", "good.jsonl", "--only-successful"]) == 0
@@ -186,7 +192,7 @@ def test_episodes_are_exported_as_openai_messages(here: Path, capsys: Captured) 
 def test_episodes_are_exported_as_logs_of_inspect(here: Path) -> None:
     log = pytest.importorskip("inspect_ai.log")
     words = ["--model", "scripted:reference", "--scenarios", "some.jsonl", "--samples", "2", "--name", "e"]
-    assert evaluate(*words) == 0
+    assert evaluate_replayed(*words) == 0
     folder = ".mcp_rl/default/evaluations/e"
     assert main(["export-trajectories", folder, "--format", "inspect", "--out", "logs"]) == 0
     read = log.read_eval_log("logs/scripted-reference.eval")

@@ -15,6 +15,7 @@ import anyio.lowlevel
 import pytest
 
 from mcp_rl.errors import CassetteError, CassetteMiss, ServerFault, UserError
+from mcp_rl.plugins.manager import load_plugins
 from mcp_rl.plugins.server import ToolServer
 from mcp_rl.scenario import ServerGroup, StdioServer, StreamableHttpServer
 from mcp_rl.toolserver.caller import calling_as
@@ -23,6 +24,7 @@ from mcp_rl.toolserver.link import Link
 from mcp_rl.toolserver.listing import Tool
 from mcp_rl.toolserver.pool import Sessions
 from mcp_rl.toolserver.results import ToolResult
+from tests.cassettes import FOLDER
 
 SCRIPT = str(Path(__file__).with_name("recorded_server.py"))
 NOWHERE = StdioServer(command="/there/is/no/such/program")
@@ -326,6 +328,17 @@ async def test_a_server_that_lists_other_tools_than_in_the_file_is_not_recorded_
         await (await shared(opened)).call("echo", {"n": 2})
     assert path.read_bytes().startswith(before)
     assert len(lines(path)) == len(before.splitlines()) + 1
+
+
+async def test_the_recorded_calculator_is_the_one_that_is_bundled(tmp_path: Path) -> None:
+    path = tmp_path / "calculator.jsonl"
+    path.write_bytes((FOLDER / "calculator.jsonl").read_bytes())
+    calculator = load_plugins(()).servers["mcp_calculator"]
+    with Cassette.recording(path) as cassette:
+        async with Sessions(server=calculator, cassette=cassette) as opened:
+            link = (await opened.get(calculator.params("stdio"))).connection
+            assert (await link.call("add", {"a": 3, "b": 1})).text == "4"
+    assert path.read_bytes() == (FOLDER / "calculator.jsonl").read_bytes()
 
 
 async def test_what_was_called_under_other_schemas_is_not_found(tmp_path: Path) -> None:
