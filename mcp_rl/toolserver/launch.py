@@ -30,8 +30,9 @@ from mcp_rl.scenario import Launch, OneServer, StdioServer
 _WATCHDOG = Path(__file__).with_name("watchdog.py")
 _INHERITED = ("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER")
 _READY_POLL = 0.02
+_ASK_SECONDS = 1.0
 _STOP_SECONDS = 3.0
-"""For the watchdog to end everything; it needs about one."""
+"""For the watchdog to end everything; it needs about one. After the first it is asked aloud."""
 _COMES_WITH = {"node": "Node.js", "npx": "Node.js", "uvx": "uv", "docker": "Docker"}
 """Programs that servers are often started with, and what brings them."""
 _ATTEMPTS = 3
@@ -239,12 +240,12 @@ async def stop(process: Process) -> None:
         if process.stdin:
             with suppress(OSError, anyio.BrokenResourceError):
                 await process.stdin.aclose()
-        # A server that reads nothing keeps what we sent in the pipe, and so the lifeline open: then it is asked aloud.
-        if not await _ended(process):
+        # Where the server reads nothing, what we sent keeps the pipe and so the lifeline open: then it is asked aloud.
+        if not await _ended(process, _ASK_SECONDS):
             process.terminate()
-            if not await _ended(process):
+            if not await _ended(process, _STOP_SECONDS):
                 process.kill()
-                await _ended(process)
+                await _ended(process, _STOP_SECONDS)
         if process.returncode == -signal.SIGKILL:  # the watchdog was killed, so nobody has cleaned up
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -252,9 +253,9 @@ async def stop(process: Process) -> None:
             await process.aclose()
 
 
-async def _ended(process: Process) -> bool:
+async def _ended(process: Process, seconds: float) -> bool:
     """Whether it ends in time. What it wrote and nobody read does not count, as it does for `process.wait`."""
-    with anyio.move_on_after(_STOP_SECONDS):
+    with anyio.move_on_after(seconds):
         while process.returncode is None:  # noqa: ASYNC110
             await anyio.sleep(_READY_POLL)
     return process.returncode is not None
