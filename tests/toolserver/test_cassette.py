@@ -13,6 +13,8 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from mcp_rl.errors import CassetteError, CassetteMiss, ServerFault, UserError
 from mcp_rl.plugins.manager import load_plugins
@@ -178,6 +180,63 @@ async def test_each_rollout_gets_its_own_results_again_whoever_asks_first(tmp_pa
         link = await shared(opened)
         with calling_as("a stranger"):
             assert [(await link.call("tick", {})).text for _ in range(5)] == ["tick 1"] * 5
+
+
+async def test_an_identifier_drawn_at_random_is_each_rollout_s_own_again(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    drawn = iter(range(100))
+
+    def answer(tool: str, arguments: dict[str, Any]) -> ToolResult:
+        return ToolResult(f"id-{next(drawn)}" if tool == "create" else f"read {arguments['id']}")
+
+    async def episode(link: Link, name: str, seen: dict[str, list[str]]) -> None:
+        with calling_as(name):
+            made = [(await link.call("create", {})).text for _ in range(2)]
+            seen[name] = [*made, *[(await link.call("read", {"id": id})).text for id in reversed(made)]]
+
+    async def job(link: Callable[[], Link], names: list[str]) -> dict[str, list[str]]:
+        seen: dict[str, list[str]] = {}
+        async with anyio.create_task_group() as tasks:
+            for name in names:
+                tasks.start_soon(episode, link(), name, seen)
+        return seen
+
+    with Cassette.recording(path) as cassette:
+        live_link = Scripted(answer)
+        recorded = await job(lambda: cassette.record(live_link, "s", stateful=True), ["a", "b", "c"])
+    assert len({id for seen in recorded.values() for id in seen[:2]}) == 6
+    with Cassette.replaying(path) as cassette:
+        assert await job(lambda: cassette.player("s", stateful=True), ["c", "a", "b"]) == recorded
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.dictionaries(st.text(), JSON, max_size=4), st.text(), JSON, st.booleans()), max_size=6))
+def test_whatever_json_was_said_comes_back(
+    tmp_path_factory: pytest.TempPathFactory, calls: list[tuple[dict[str, Any], str, Any, bool]]
+) -> None:
+    path = tmp_path_factory.mktemp("said") / "run.jsonl"
+    results = iter([ToolResult(text, structured, is_error) for _, text, structured, is_error in calls])
+
+    async def seen(link: Link, *, backwards: bool = False) -> list[str]:
+        found = []
+        for arguments, *_ in calls:
+            given = dict(reversed(arguments.items())) if backwards else arguments
+            result = await link.call("tool", given)
+            found.append(repr((result.text, result.structured, result.is_error)))
+        return found
+
+    with Cassette.recording(path) as cassette:
+        link = cassette.record(Scripted(lambda tool, arguments: next(results)), "s", stateful=False)
+        recorded = anyio.run(seen, link)
+    with Cassette.replaying(path) as cassette:
+        assert anyio.run(lambda: seen(cassette.player("s", stateful=False), backwards=True)) == recorded
 
 
 async def test_a_fault_comes_back_to_the_rollout_that_met_it(tmp_path: Path) -> None:
