@@ -1,5 +1,6 @@
 """Calls of every tool that may be called, with sampled arguments, and what they say about the server."""
 
+import re
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -21,6 +22,9 @@ _MORE_TRIES = 2
 """Times as many calls where none of a tool's has worked yet: what earlier results and errors say may help."""
 _LONG = 8000
 """Characters of a result that fill much of a small model's context."""
+_MOST_LOOKS = 16
+_LOOKS_EACH = 4
+"""Calls of one tool that look at the state."""
 _LEAKS = 2
 """Processes that one tool's calls left behind, from which on it is no helper that was started once."""
 
@@ -52,6 +56,8 @@ class Trials:
         self.changing: list[Tool] = []
         self.unsteady: set[str] = set()
         """Tools whose equal calls have different results."""
+        self.looks: list[Reply] = []
+        """Calls that show the state, and what they said before anything was changed."""
         self.sneaky: set[str] = set()
         """Tools that are said to look things up, and change something."""
         self._listed = list(caller.connection.tools)
@@ -134,6 +140,18 @@ class Trials:
             found.append(ok("determinism", f"Equal calls of {len(calls)} tools that look things up agree."))
         return found
 
+    async def look(self) -> None:
+        """See the state as it is before anything is changed."""
+        for tool in self.reading:
+            if tool.name in self.unsteady | self.sneaky or len(self.looks) >= _MOST_LOOKS:
+                continue
+            worked = {shown(reply.arguments): reply for reply in self.worked(tool.name)}
+            telling = list(worked.values())[:_LOOKS_EACH]
+            if worked and not tool.input_schema.get("required"):
+                telling = [Reply(tool.name, {})]
+            for reply in telling:
+                self.looks.append(await self._caller.call(reply.tool, reply.arguments))
+
     async def _culprits(self, seen: Reply, calls: Sequence[Reply]) -> list[str]:
         culprits, before = [], seen
         for other in calls:
@@ -211,7 +229,7 @@ class Trials:
             if not replies:
                 never.append(tool.name)
             elif all(reply.is_error for reply in replies):
-                refused[replies[-1].text].append(replies[-1])
+                refused[_gist(replies[-1].text)].append(replies[-1])
         if never:
             why = "there was no time left" if self._caller.out_of_time else "no arguments fit their schemas"
             yield note(
@@ -221,13 +239,13 @@ class Trials:
                 "Give their plugin argument_samplers, or put examples into the schemas.",
                 never,
             )
-        for text, replies in refused.items():
+        for replies in refused.values():
             tools = [reply.tool for reply in replies]
             tried = sum(len(self.replies[tool]) for tool in tools)
             yield note(
                 "calls",
                 f"{names(tools)} refused all {tried} sampled calls, for example {shown(replies[0].arguments)}: "
-                f"{quoted(text)}.",
+                f"{quoted(replies[0].text)}.",
                 "generate may find no task for it either.",
                 "Say in the schema what it takes (enum, pattern, examples), or give its plugin an argument_samplers "
                 "entry.",
@@ -294,6 +312,11 @@ class Trials:
                     "Wait for what the tool starts, or end it before the answer.",
                     [tool],
                 )
+
+
+def _gist(text: str) -> str:
+    """What refusals of one kind have in common: the words before any value."""
+    return re.split(r"['\"`/\d]", text, maxsplit=1)[0][:60]
 
 
 def _mismatch(schema: dict[str, Any] | None, structured: Any) -> str | None:

@@ -60,6 +60,7 @@ async def check(server: ToolServer, params: OneServer, wanted: Wanted) -> Report
         await trials.run(trials.reading)
         report.findings += await trials.steadiness(begun)
         report.findings += await side_by_side(caller, trials, isolation)
+        await trials.look()
         await trials.run(trials.changing)
         await trials.run([tool for tool in trials.reading if not trials.worked(tool.name)])
         report.findings += trials.judged()

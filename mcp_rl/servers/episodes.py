@@ -1,5 +1,6 @@
 """What one episode leaves for the next, and what two at once see of each other: as a run would have them."""
 
+import re
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -17,11 +18,12 @@ from mcp_rl.servers.isolation import names, ours_to_start
 from mcp_rl.servers.visible import quoted, shortened
 from mcp_rl.toolserver.connection import connect
 from mcp_rl.toolserver.link import Link
-from mcp_rl.toolserver.listing import Tool
 from mcp_rl.toolserver.pool import Sessions
 
 _MOST = 12
 """Tools whose results show the state, and calls that change it."""
+_OWN_FOLDER = re.compile(r"mcp-rl-[0-9a-f]{16}")
+"""The temporary folder of one process, which the next one has no right to."""
 _WORDS = {
     "shared": "All rollouts share the server, and one sees what another one did.",
     "reset": "An episode does not begin in the state that its task was made for, so right answers count as wrong.",
@@ -30,18 +32,13 @@ _WORDS = {
 _ADVICE = {
     "shared": "Declare isolation reset with a tool that resets, or per-rollout (--isolation per-rollout).",
     "reset": "Let the reset put back everything that the tools can change.",
-    "per-rollout": "Give it a relative path (each rollout has a folder of its own), or declare a reset_tool.",
+    "per-rollout": "Point it at {tmp}, a folder that each rollout has for itself, or declare a reset_tool.",
 }
 
 
 async def episodes(server: ToolServer, params: OneServer, isolation: Isolation, trials: Trials) -> list[Finding]:
     """Play an episode that changes what it may, then another one, and two at once; look at what each sees."""
-    looks = [
-        reply
-        for tool in trials.reading
-        if tool.name not in trials.unsteady | trials.sneaky
-        for reply in _telling(tool, trials.worked(tool.name))
-    ][:_MOST]
+    looks = [look for look in trials.looks if look.fault is None and not _OWN_FOLDER.search(repr(look.arguments))]
     changes = [reply for tool in trials.changing for reply in trials.worked(tool.name)[:2]][:_MOST]
     if not changes:
         held_back = any(trial.not_called for trial in trials.tools.values() if not trial.resets)
@@ -101,35 +98,53 @@ async def _played(
 ) -> list[Finding]:
     check = "reset" if isolation == "reset" else "isolation"
     tried = changes
+    before: dict[str, str] = {}
+    if isolation == "per-rollout":  # what differs from process to process anyhow, such as a path or an id, is no state
+        async with sessions.lease(params) as lease:
+            before = await _seen(lease.session.connection, looks)
     async with sessions.lease(params) as lease:
         begin = await _seen(lease.session.connection, looks)
-        changes = await _changed(lease.session.connection, changes, looks, begin)
+        if before:
+            looks = [look for look in looks if before[_key(look)] == begin[_key(look)]]
+            begin = {key: begin[key] for key in map(_key, looks)}
+            # The calls before these episodes were a rollout too.
+            earlier = {_key(look): _lasting(look.text) for look in looks}
+            if different := [key for key in begin if earlier[key] != begin[key]]:
+                return [_left_behind(check, isolation, changes, different, earlier, begin)]
+        changes = await _changed(lease.session.connection, changes, looks, begin) if looks else ()
     made = sorted({reply.tool for reply in changes or tried})
     if not changes:
-        return [
-            _unseen(
-                f"the calls of {names(made)} changed nothing that {names(sorted({look.tool for look in looks}))} shows"
-            )
-        ]
+        shown_by = names(sorted({look.tool for look in looks})) or "any tool"
+        return [_unseen(f"the calls of {names(made)} changed nothing that {shown_by} shows")]
     async with sessions.lease(params) as lease:
         second = await _seen(lease.session.connection, looks)
     if different := [look for look in begin if begin[look] != second[look]]:
-        look = different[0]
-        was, now = difference(begin[look], second[look])
-        return [
-            problem(
-                check,
-                f"After an episode that called {names(made)}, the next one does not begin as the first one did: {look} "
-                f"said {was}, and now says {now}.",
-                _WORDS[isolation],
-                _ADVICE[isolation],
-                different,
-            )
-        ]
+        return [_left_behind(check, isolation, changes, different, begin, second)]
     found = [ok(check, f"An episode leaves nothing to the next one ({names(list(begin))} agree).")]
     if isolation != "shared" and (ours_to_start(params) or isolation == "per-rollout"):
         found += await _at_once(sessions, params, isolation, looks, changes, begin)
     return found
+
+
+def _left_behind(
+    check: str,
+    isolation: Isolation,
+    changes: Sequence[Reply],
+    different: Sequence[str],
+    first: dict[str, str],
+    next_one: dict[str, str],
+) -> Finding:
+    look = different[0]
+    was, now = difference(first[look], next_one[look])
+    made = names(sorted({reply.tool for reply in changes}))
+    return problem(
+        check,
+        f"After an episode that called {made}, the next one does not begin as the first one did: {look} said "
+        f"{was}, and now says {now}.",
+        _WORDS[isolation],
+        _ADVICE[isolation],
+        different,
+    )
 
 
 async def _at_once(
@@ -164,19 +179,17 @@ async def _at_once(
 
 
 async def _seen(link: Link, looks: Sequence[Reply]) -> dict[str, str]:
-    """What each look says, times of day left out."""
-    return {_key(look): undated((await link.call(look.tool, look.arguments)).text) for look in looks}
+    """What each look says."""
+    return {_key(look): _lasting((await link.call(look.tool, look.arguments)).text) for look in looks}
+
+
+def _lasting(text: str) -> str:
+    """The text without times of day and without the name of the process's temporary folder."""
+    return _OWN_FOLDER.sub("{tmp}", undated(text))
 
 
 def _key(look: Reply) -> str:
     return f"{shortened(look.tool)} {shown(look.arguments)}" if look.arguments else shortened(look.tool)
-
-
-def _telling(tool: Tool, worked: Sequence[Reply]) -> Sequence[Reply]:
-    """Looks at the state: the tool without arguments where it needs none, else with those that have worked."""
-    if not tool.input_schema.get("required"):
-        return [replace(reply, arguments={}) for reply in worked[:1]]
-    return worked[:2]
 
 
 def difference(one: str, other: str) -> tuple[str, str]:

@@ -182,8 +182,8 @@ def _undeclared(server: ToolServer, params: OneServer, tools: Sequence[Tool]) ->
         yield note(
             "isolation",
             f"Nobody declared how episodes are kept apart; {names(changing)} may change things.",
-            "Each rollout gets a new process, in a folder of its own; files, databases and services that the server "
-            "uses elsewhere are not kept apart by that."
+            "Each rollout gets a new process, and a temporary folder of its own ({tmp}); files, databases and "
+            "services that the server uses elsewhere are not kept apart by that."
             if ours_to_start(params)
             else "Each rollout gets a connection of its own; whether they see each other is up to the server.",
             f"Declare it: {quick}--isolation per-rollout where {'a new process' if ours_to_start(params) else 'that'} "
