@@ -1,0 +1,32 @@
+"""The soak of `benchmarks/soak.py`, small: its figures are no matter of tests, its account is."""
+
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from benchmarks.soak import SHARES, Account, soak
+
+
+async def test_two_hundred_episodes_on_servers_that_break_are_all_accounted_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", None)  # it is put back after the test
+    said: list[str] = []
+    found = await soak(200, chance=0.06, seed=1, folder=tmp_path, say=said.append)
+    verdict, total = found["verdict"], found["total"]
+    assert verdict["every_episode_is_accounted_for"] and verdict["no_call_was_sent_twice"], found
+    assert total["asked"] == 200 == total["succeeded"] + total["faulted"]
+    assert total["tried"] == 200 + total["refilled"] and total["refilled"] > 0
+    assert verdict["left"]["processes"] == verdict["left"]["temporary_files"] == 0
+    assert found["after"]["descriptors"] <= found["before"]["descriptors"] + 2
+    assert len(found["kinds"]) == 3 * len(SHARES) and all(kind["asked"] for kind in found["kinds"].values())
+    assert said
+
+
+def test_an_account_that_does_not_add_up_is_no_account() -> None:
+    assert Account(asked=3, tried=4, succeeded=2, faulted=1, refilled=1, calls=4).balanced
+    assert not Account(asked=3, tried=4, succeeded=2, faulted=0, refilled=1, calls=4).balanced, "one is missing"
+    assert not Account(asked=3, tried=5, succeeded=3, refilled=1, calls=4).balanced, "a try nobody asked for"
+    assert not Account(asked=3, tried=3, succeeded=3, calls=3, sent_twice=1).balanced
+    assert not Account(asked=3, tried=3, succeeded=3, calls=4).balanced, "more calls than tries"
