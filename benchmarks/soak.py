@@ -134,12 +134,13 @@ def script(text: str, seed: int, turn: int) -> str:
 class Soak:
     """The servers, the players on them, and the account of each."""
 
-    def __init__(self, folder: Path, *, chance: float, seed: int, instances: int) -> None:
+    def __init__(self, folder: Path, *, chance: float, seed: int, instances: int, call_seconds: float) -> None:
         self.kinds = [Kind(t, i, folder / f"{t}-{i}.calls") for t in TRANSPORTS for i in get_args(Isolation)]
         self.accounts = {kind.name: Account() for kind in self.kinds}
         self.samples: list[Sample] = []
         self.answered: dict[str, list[int]] = {kind.name: [] for kind in self.kinds}
         self._chance, self._seed, self._instances = chance, seed, instances
+        self._limits = Limits(tool_deadline=call_seconds)
         self._began = time.monotonic()
 
     @asynccontextmanager
@@ -163,7 +164,7 @@ class Soak:
                     chat,
                     sessions,
                     params=params,
-                    limits=Limits(tool_deadline=CALL_SECONDS),
+                    limits=self._limits,
                     concurrency=8,
                 )
             yield players
@@ -272,17 +273,25 @@ def _kind_of_fault(sentence: str) -> str:
 
 
 async def soak(
-    episodes: int, *, chance: float, seed: int, folder: Path, say: Callable[[str], None], instances: int = 3
+    episodes: int,
+    *,
+    chance: float,
+    seed: int,
+    folder: Path,
+    say: Callable[[str], None],
+    instances: int = 3,
+    call_seconds: float = CALL_SECONDS,
+    rounds: int = 6,
 ) -> dict[str, Any]:
-    """The whole of it; `folder` gets all files, the temporary ones too."""
+    """The whole of it, in at least so many rounds; `folder` gets all files, the temporary ones too."""
     tempfile.tempdir = str(folder)
-    soaked = Soak(folder, chance=chance, seed=seed, instances=instances)
+    soaked = Soak(folder, chance=chance, seed=seed, instances=instances, call_seconds=call_seconds)
     before = soaked.sample(0)
     soaked.samples.clear()
     async with soaked.players() as players:
         done = 0
         while done < episodes:
-            count = min(ROUND, max(episodes // 6, 1), episodes - done)
+            count = min(ROUND, max(episodes // rounds, 1), episodes - done)
             await soaked.round(players, done, count)
             done += count
             now = soaked.sample(done)
@@ -292,10 +301,10 @@ async def soak(
                 f"{now.descriptors:3} fds  {now.processes:3} processes  {now.tasks:3} tasks  {now.seconds:6.0f} s"
             )
     soaked.read_calls()
-    rounds = list(soaked.samples)
+    samples = list(soaked.samples)
     await anyio.sleep(0.5)
     after = soaked.sample(episodes)
-    soaked.samples = rounds
+    soaked.samples = samples
     verdict = soaked.verdict(before, after)
     accounts = {name: {**asdict(account), "balanced": account.balanced} for name, account in soaked.accounts.items()}
     total = {

@@ -13,7 +13,7 @@ async def test_two_hundred_episodes_on_servers_that_break_are_all_accounted_for(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", None)  # it is put back after the test
     said: list[str] = []
-    found = await soak(200, chance=0.06, seed=1, folder=tmp_path, say=said.append)
+    found = await soak(200, chance=0.06, seed=1, folder=tmp_path, say=said.append, call_seconds=0.8, rounds=2)
     verdict, total = found["verdict"], found["total"]
     assert verdict["every_episode_is_accounted_for"] and verdict["no_call_was_sent_twice"], found
     assert total["asked"] == 200 == total["succeeded"] + total["faulted"]
