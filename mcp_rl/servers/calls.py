@@ -15,7 +15,7 @@ from mcp_rl.scenarios.probe import CLOCK_TICK
 from mcp_rl.servers.caller import Caller, Reply
 from mcp_rl.servers.findings import Finding, ToolTrial, note, ok, problem
 from mcp_rl.servers.isolation import names, ours_to_start
-from mcp_rl.servers.visible import quoted, shortened
+from mcp_rl.servers.visible import count, quoted, shortened
 from mcp_rl.toolserver.listing import Tool
 
 _MORE_TRIES = 2
@@ -137,7 +137,7 @@ class Trials:
                 )
             )
         if not found:
-            found.append(ok("determinism", f"Equal calls of {len(calls)} tools that look things up agree."))
+            found.append(ok("determinism", f"Equal calls agree ({count(len(calls), 'tool')} that look things up)."))
         return found
 
     async def look(self) -> None:
@@ -194,7 +194,7 @@ class Trials:
                 )
             )
         elif called and not any(finding.check == "calls" and finding.level == "problem" for finding in found):
-            found.insert(0, ok("calls", f"{worked} of {calls} calls of {len(called)} tools gave a result."))
+            found.insert(0, ok("calls", f"{worked} of {calls} calls of {count(len(called), 'tool')} gave a result."))
         return found
 
     def _other_tools(self) -> Iterator[Finding]:
@@ -300,14 +300,14 @@ class Trials:
                     [name],
                 )
         if typed and not bad:
-            yield ok("results", f"Results of {typed} tools match their outputSchema.")
+            yield ok("results", f"Results match the outputSchema ({count(typed, 'tool')}).")
 
     def _leaks(self) -> Iterator[Finding]:
-        for tool, count in self._caller.left_by_calls().items():
-            if count >= _LEAKS:
+        for tool, left in self._caller.left_by_calls().items():
+            if left >= _LEAKS:
                 yield problem(
                     "processes",
-                    f"Calls of {tool} left {count} processes running.",
+                    f"Calls of {tool} left {left} processes running.",
                     "A run makes thousands of calls: the machine fills up until it stands still.",
                     "Wait for what the tool starts, or end it before the answer.",
                     [tool],

@@ -1,6 +1,7 @@
 """What `servers check` shows on a terminal."""
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from mcp_rl.servers.findings import Level, Report, ToolTrial
@@ -28,13 +29,15 @@ def print_report(report: Report, console: Console) -> None:
         add_row(shown, tool.name, f"{tool.worked} of {tool.calls}" if tool.calls else "", *times, _remark(tool))
     console.print(shown)
     console.print()
+    found = Table.grid(padding=(0, 1))
+    found.add_column(no_wrap=True)
+    found.add_column(overflow="fold", ratio=1)
     for finding in sorted(report.findings, key=lambda finding: _ORDER.index(finding.level)):
-        line = Text(f"{finding.level.value:<8}", style=_STYLES[finding.level])
-        line.append(f"{finding.check}: ", style="default")
-        line.append(visible(finding.what), style="default")
-        console.print(line)
-        for words in filter(None, (finding.means, finding.do and f"-> {finding.do}")):
-            console.print(Text(f"{'':<10}{visible(words)}", style="dim"))
+        words = Text(visible(f"{finding.check}: {finding.what}"))
+        for more in filter(None, (finding.means, finding.do and f"-> {finding.do}")):
+            words.append(f"\n{visible(more)}", style="dim")
+        found.add_row(Text(finding.level.value, style=_STYLES[finding.level]), words)
+    console.print(found)
     console.print()
     console.print(Text(verdict(report), style="bold"))
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rich.console import Console
+from rich.padding import Padding
 from rich.text import Text
 
 from mcp_rl.servers.inspection import Inspection, OfferedTool
@@ -18,11 +19,10 @@ _HINTS = {
     "openWorldHint": ("reaches the outside world", ""),
 }
 _BOUNDS = {
-    "enum": "one of", "const": "always", "default": "default", "minimum": "from", "maximum": "to",
-    "exclusiveMinimum": "above", "exclusiveMaximum": "below", "minLength": "characters from",
-    "maxLength": "characters to", "pattern": "pattern", "format": "format", "minItems": "items from",
-    "maxItems": "items to",
+    "enum": "one of", "const": "always", "default": "default", "exclusiveMinimum": "above", "exclusiveMaximum": "below",
+    "pattern": "pattern", "format": "format",
 }  # fmt: skip
+_RANGES = (("minimum", "maximum", ""), ("minLength", "maxLength", " characters"), ("minItems", "maxItems", " items"))
 _LONG = 300
 
 
@@ -70,7 +70,7 @@ def _print_tool(tool: OfferedTool, console: Console) -> None:
     else:
         console.print(Text("  no parameters", style="dim"))
     if tool.output_schema is not None:
-        console.print(Text(f"  gives {_json(tool.output_schema)}", style="dim"))
+        console.print(Padding(Text(f"gives {_json(tool.output_schema)}", style="dim"), (0, 0, 0, 2)))
 
 
 def _print_entries(title: str, entries: list[dict[str, Any]], key: str, console: Console) -> None:
@@ -101,6 +101,11 @@ def _rules(schema: dict[str, Any]) -> Iterator[str]:
     for key, words in _BOUNDS.items():
         if key in schema:
             yield f"{words} {_json(schema[key])}"
+    for low, high, unit in _RANGES:
+        if low in schema and high in schema:
+            yield f"{_json(schema[low])} to {_json(schema[high])}{unit}"
+        elif low in schema or high in schema:
+            yield f"{'at least' if low in schema else 'at most'} {_json(schema.get(low, schema.get(high)))}{unit}"
 
 
 def _type(schema: Any) -> str:

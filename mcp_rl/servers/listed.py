@@ -12,7 +12,7 @@ from mcp_rl.scenario import OneServer
 from mcp_rl.scenarios.explorable import reads_only
 from mcp_rl.servers.findings import Finding, note, ok, problem
 from mcp_rl.servers.isolation import effective_isolation, names, ours_to_start
-from mcp_rl.servers.visible import shortened
+from mcp_rl.servers.visible import count, shortened
 from mcp_rl.toolserver.isolation import changing_tools
 from mcp_rl.toolserver.listing import Tool
 from mcp_rl.toolserver.schema import ToolSchemas
@@ -73,7 +73,7 @@ def _schemas(tools: Sequence[Tool], warnings: Sequence[str]) -> Iterator[Finding
                     [tool.name],
                 )
     if not bad:
-        yield ok("schemas", f"All {len(tools)} schemas are valid JSON Schema of objects.")
+        yield ok("schemas", f"{count(len(tools), 'schema')}, all of them valid JSON Schema of objects.")
 
 
 def _no_schema(schema: dict[str, Any]) -> str | None:
