@@ -6,9 +6,8 @@ An episode is two model turns and one call of the calculator: `What is A times B
 a stub with no latency in a process of its own (`chat_stub.py`), so only the cost of rollouts themselves is measured. 64
 episodes are in flight. Contenders of one transport call the same kind of server, one after another in this process, in
 rounds that alternate; figures are medians over the rounds. A ratio is that of the medians or that of the best rounds,
-whichever is less: the loop by hand is up to three times slower in some rounds than in others, by how many connections
-its client happens to hold. CPU time is this process's (`time.process_time`), but for the spawning pattern, whose
-servers are counted too.
+whichever is less: what disturbs a round disturbs it in one direction. CPU time is this process's
+(`time.process_time`), but for the spawning pattern, whose servers are counted too.
 
 - `by_hand`: the loop that a good programmer writes without a framework. One SDK session and one `AsyncOpenAI` client
   for all episodes, which run side by side. It keeps the messages, and checks nothing.
@@ -77,9 +76,10 @@ class Round:
 
     @classmethod
     async def of(cls, play: Plays, count: int) -> "Round":
-        """After some that do not count: connections that idled while others had their turn are closed by now."""
+        """After as many that do not count: connections that idled while others had their turn are closed by now, and
+        the loop's client takes twice the time while it holds one for each episode, as it does at first."""
         if count >= IN_FLIGHT:
-            await play(IN_FLIGHT)
+            await play(count)
         gc.collect()
         cpu, wall = _cpu(), time.perf_counter()
         await play(count)
