@@ -168,7 +168,11 @@ class Call(Carried):
             return session.over or error.message.startswith(("Connection closed", "SSE stream"))
         if self.problem == _NO_SESSION:
             return error.code != METHOD_NOT_FOUND
-        return self.stands_for_status(error)
+        return self.stands_for_status(error) and not self.failed_alone(error)
+
+    def failed_alone(self, error: MCPError) -> bool:
+        """Whether the server failed at this request, and the session may be as good as before."""
+        return self.stands_for_status(error) and str(self.problem).startswith("HTTP status 5")
 
     def _expire(self) -> None:
         loop = asyncio.get_running_loop()

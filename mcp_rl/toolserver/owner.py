@@ -340,6 +340,8 @@ class Owner:
             if call.lost(error, session):
                 call.problem = call.problem or error.message
                 session.give_up()
+            elif call.failed_alone(error):
+                self._settle(call, "it failed")
             elif error.code == PARSE_ERROR and error.message.startswith("Failed to parse"):
                 call.fail(f"{self._whose} sent what is no JSON-RPC in answer to a call of {call.what}.")
             else:
@@ -349,7 +351,7 @@ class Owner:
             if call.expired and session.heard < started:
                 self._doubted = True
                 self._wake.set()
-            if not call.future.done():
+            if not call.future.done() and call not in self._waiting:
                 self._interrupted.append(call)
 
     def _settle_interrupted(self, problem: BaseException | None, died: bool, log: ServerLog) -> None:
@@ -363,16 +365,20 @@ class Owner:
         elif self._stateful:
             self._broken = f"{self._whose} lost its session, and the state with it: {cause}."
         for call in reversed(self._interrupted):
-            if self._broken is None and call.attempts < 2 and (call.delivered is False or self._safe_twice(call)):
-                self._waiting.appendleft(call)
-            else:
-                why = (call.problem or cause).rstrip(".")
-                call.fail(self._broken or f"{self._whose} was lost in a call of {call.what}: {why}.")
+            self._settle(call, cause)
         self._interrupted.clear()
         if self._broken is not None:
             for call in self._waiting:
                 call.fail(self._broken)
             self._waiting.clear()
+
+    def _settle(self, call: Call, cause: str) -> None:
+        if self._broken is None and call.attempts < 2 and (call.delivered is False or self._safe_twice(call)):
+            self._waiting.appendleft(call)
+            self._wake.set()
+        else:
+            why = (call.problem or cause).rstrip(".")
+            call.fail(self._broken or f"{self._whose} was lost in a call of {call.what}: {why}.")
 
     def _safe_twice(self, call: Call) -> bool:
         return call.tool in self._repeatable if call.tool is not None else call.method in READING

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from functools import cache
+from inspect import signature
 from ssl import SSLContext
 from typing import Any, Protocol
 from urllib.request import getproxies
@@ -75,12 +76,16 @@ async def open_streams(params: OneServer, *, whose: str, log: ServerLog, deadlin
         case StreamableHttpServer():
             async with (
                 _client(params, whose, deadline) as client,
-                streamable_http_client(params.url, http_client=client, max_sse_event_size=LONGEST_MESSAGE) as (
-                    reading,
-                    writing,
-                ),
+                streamable_http_client(params.url, http_client=client, **_event_limit()) as (reading, writing),
             ):
                 yield reading, writing
+
+
+@cache
+def _event_limit() -> dict[str, Any]:
+    """The longest event, where the SDK has a limit of its own: a megabyte, and what is longer is no answer."""
+    known = "max_sse_event_size" in signature(streamable_http_client).parameters
+    return {"max_sse_event_size": LONGEST_MESSAGE} if known else {}
 
 
 class _Client(httpx2.AsyncClient):

@@ -118,6 +118,16 @@ async def test_a_server_error_leaves_delivery_unknown():
         assert server.calls == ["write"]
 
 
+async def test_a_server_error_in_one_call_costs_no_other_its_session():
+    with server_with(500, 503) as (server, params):
+        async with connect(params, deadlines=PATIENT, stateful=True) as connection:
+            with pytest.raises(ServerFault, match="HTTP status 503"):
+                await connection.call("write", {})
+            assert (await connection.call("read", {})).text == "done"
+        assert server.calls == ["write", "read", "read"]
+        assert server.sessions == 1
+
+
 async def test_nothing_is_repeated_more_than_once():
     with server_with("hang up", "hang up", "hang up") as (server, params):
         async with connect(params, deadlines=PATIENT) as connection:

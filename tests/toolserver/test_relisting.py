@@ -88,6 +88,7 @@ async def test_a_server_that_comes_back_with_another_schema_stops_the_calls_befo
         async with connect(params, deadlines=PATIENT) as connection:
             await connection.call("echo", {})
             server.forget_sessions()
+            await asyncio.sleep(0.3)
             changed = tool("write", "Another description.")
             server.service.tools = [TOOLS[0], changed, *TOOLS[2:]]
             with pytest.raises(SchemaChanged, match="has changed 'write'"):
