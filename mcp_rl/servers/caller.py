@@ -19,7 +19,9 @@ from mcp_rl.scenarios.sample import Sampler
 from mcp_rl.servers.inspection import deadlines_of
 from mcp_rl.servers.isolation import ours_to_start
 from mcp_rl.toolserver.connection import Connection, connect
+from mcp_rl.toolserver.link import Link
 from mcp_rl.toolserver.listing import Tool
+from mcp_rl.toolserver.offered import offering
 
 CALL_SECONDS = 10.0
 """For one call where the plugin says nothing: a tool that takes longer is no use in thousands of episodes."""
@@ -60,6 +62,7 @@ class Caller:
         self._seed, self._until = seed, time.monotonic() + seconds
         self._stack = AsyncExitStack()
         self._connection: Connection | None = None
+        self._link: Link | None = None
         self._restarts = 0
         self._in_flight = 0
         self._private = server.isolation == "per-rollout"
@@ -72,7 +75,7 @@ class Caller:
     async def __aenter__(self) -> Self:
         self._before = running()
         await self._open()
-        for tool in self.connection.tools:
+        for tool in self.link.tools:
             custom = self.server.argument_samplers.get(tool.name)
             self.samplers[tool.name] = Sampler(tool.name, tool.input_schema, self.pool, custom)
         return self
@@ -86,6 +89,12 @@ class Caller:
     def connection(self) -> Connection:
         assert self._connection is not None
         return self._connection
+
+    @property
+    def link(self) -> Link:
+        """The connection with the tools for what else is offered."""
+        assert self._link is not None
+        return self._link
 
     @property
     def processes(self) -> set[psutil.Process]:
@@ -114,11 +123,11 @@ class Caller:
         if self.out_of_time:
             return Reply(tool, arguments, fault="there was no time left to call it")
         try:
-            connection = await self._alive()
+            link = await self._alive()
             self._in_flight += 1
             alone = self._in_flight == 1
             try:
-                result = await connection.call(tool, arguments, deadline=self.seconds_for(tool))
+                result = await link.call(tool, arguments, deadline=self.seconds_for(tool))
             finally:
                 alone = alone and self._in_flight == 1
                 self._in_flight -= 1
@@ -142,13 +151,13 @@ class Caller:
     async def reset(self) -> str | None:
         """Put the server's state back as before an episode; what went wrong."""
         try:
-            connection = await self._alive()
+            link = await self._alive()
             if self.server.reset_tool is not None:
-                result = await connection.call(self.server.reset_tool, {})
+                result = await link.call(self.server.reset_tool, {})
                 if result.is_error:
                     return f"its tool {self.server.reset_tool} says: {result.text}"
             if self.server.reset is not None:
-                await self.server.reset(connection, {})
+                await self.server.reset(link, {})
         except McpRlError as error:
             return str(error)
         except Exception as error:  # whatever a plugin's function raises
@@ -166,11 +175,11 @@ class Caller:
         await self._stack.aclose()
         return time.monotonic() - started
 
-    async def _alive(self) -> Connection:
+    async def _alive(self) -> Link:
         async with self._lock:
             if not self.connection.alive:
                 await self._reopen()
-            return self.connection
+            return self.link
 
     async def _reopen(self) -> None:
         if self._restarts >= _RESTARTS:
@@ -195,6 +204,7 @@ class Caller:
             private=self._private,
         )
         self._connection = await self._stack.enter_async_context(opening)
+        self._link = await offering(self._connection, self.server.offer)
         self._known = self.processes
 
 

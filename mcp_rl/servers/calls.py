@@ -60,7 +60,7 @@ class Trials:
         """Calls that show the state, and what they said before anything was changed."""
         self.sneaky: set[str] = set()
         """Tools that are said to look things up, and change something."""
-        self._listed = list(caller.connection.tools)
+        self._listed = list(caller.link.tools)
         for tool in self._listed:
             reason = why_not_called(tool, caller, params, call_all=call_all)
             resets = tool.name == caller.server.reset_tool
@@ -198,8 +198,8 @@ class Trials:
         return found
 
     def _other_tools(self) -> Iterator[Finding]:
-        before, now = ({tool.name for tool in tools} for tools in (self._listed, self._caller.connection.tools))
-        if self._listed != self._caller.connection.tools:
+        before, now = ({tool.name for tool in tools} for tools in (self._listed, self._caller.link.tools))
+        if self._listed != self._caller.link.tools:
             changed = names(sorted(before ^ now)) or "the schemas"
             yield problem(
                 "schemas",

@@ -42,17 +42,22 @@ async def check(server: ToolServer, params: OneServer, wanted: Wanted) -> Report
     caller = Caller(server, params, seed=wanted.seed, seconds=_CALLS_SECONDS)
     async with caller:
         connected = time.monotonic() - started
-        tools = list(caller.connection.tools)
+        tools = list(caller.link.tools)
         isolation, reason = effective_isolation(server, tools)
         if isolation == "per-rollout":
             await caller.use_private_folder()
-        schemas = offered_schemas(server, caller.connection)
+        schemas = offered_schemas(server, tools)
         report = Report(
             server.name, server.origin, params.transport, caller.connection.server_info, isolation, reason,
             schemas.hash, {"connect": connected},
         )  # fmt: skip
         cost = prompt_tokens(schemas.openai)
         report.findings += listing_findings(server, params, tools, caller.connection.warnings, schemas, cost)
+        report.findings += [
+            note("schemas", warning, "The model gets that much less.", "Leave it out of offer.")
+            for warning in caller.link.warnings
+            if warning not in caller.connection.warnings
+        ]
         report.findings += await _listed_again(caller, report)
         report.findings += await _reset(caller, report)
         trials = Trials(caller, params, calls=wanted.calls, call_all=wanted.call_all)

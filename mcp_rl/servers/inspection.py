@@ -11,6 +11,8 @@ from mcp_rl.plugins.server import ToolServer
 from mcp_rl.scenario import OneServer
 from mcp_rl.servers.isolation import effective_isolation
 from mcp_rl.toolserver.connection import Connection, Deadlines, connect
+from mcp_rl.toolserver.listing import Tool
+from mcp_rl.toolserver.offered import offering
 from mcp_rl.toolserver.schema import ToolSchemas
 
 
@@ -55,13 +57,14 @@ class Inspection:
 async def inspect(server: ToolServer, params: OneServer) -> Inspection:
     """Connect, ask for everything that the server lists, and close. Raises ServerError where it cannot be used."""
     async with connect(params, deadlines=deadlines_of(server), name=server.name) as connection:
-        isolation, reason = effective_isolation(server, connection.tools)
-        schemas = offered_schemas(server, connection)
+        link = await offering(connection, server.offer)
+        isolation, reason = effective_isolation(server, link.tools)
+        schemas = offered_schemas(server, link.tools)
         functions = {function["function"]["name"]: function["function"] for function in schemas.openai}
-        every = ToolSchemas(connection.tools)
+        every = ToolSchemas(link.tools)
         everything = {function["function"]["name"]: function["function"] for function in every.openai}
         tools = []
-        for tool in connection.tools:
+        for tool in link.tools:
             offered = tool.name in schemas.to_openai
             called = schemas.to_openai[tool.name] if offered else every.to_openai[tool.name]
             function = functions[called] if offered else everything[called]
@@ -86,16 +89,16 @@ async def inspect(server: ToolServer, params: OneServer) -> Inspection:
             schemas.hash,
             prompt_tokens(schemas.openai),
             tools,
-            connection.warnings,
+            link.warnings,
             await connection.resources(),
             await _templates(connection),
             await connection.prompts(),
         )
 
 
-def offered_schemas(server: ToolServer, connection: Connection) -> ToolSchemas:
+def offered_schemas(server: ToolServer, tools: Iterable[Tool]) -> ToolSchemas:
     """What the model gets: everything but the tool that resets."""
-    return ToolSchemas(tool for tool in connection.tools if tool.name != server.reset_tool)
+    return ToolSchemas(tool for tool in tools if tool.name != server.reset_tool)
 
 
 def deadlines_of(server: ToolServer) -> Deadlines:

@@ -45,6 +45,17 @@ def test_what_is_left_out_and_what_is_renamed_is_told(capsys: Captured) -> None:
     assert "Isolation per-rollout: undeclared, and put_item, reset are annotated as changing things." in out
 
 
+def test_what_else_is_offered_is_shown_and_checked_like_any_tool(capsys: Captured) -> None:
+    assert main(["servers", "inspect", "mcp_notes", "--offer", "resources", "--json"]) == 0
+    names = {tool["name"] for tool in json.loads(capsys.readouterr().out)["tools"]}
+    assert main(["servers", "inspect", "mcp_notes", "--json"]) == 0
+    more = names - {tool["name"] for tool in json.loads(capsys.readouterr().out)["tools"]}
+    assert len(more) == 2
+    assert main(["servers", "check", "mcp_notes", "--offer", "resources", "--calls", "1", "--json"]) == 0
+    called = {tool["name"]: tool["worked"] for tool in json.loads(capsys.readouterr().out)["tools"]}
+    assert all(called[name] for name in more)
+
+
 def test_several_servers_are_shown_one_after_another(capsys: Captured) -> None:
     assert main(["servers", "inspect", command(), "mcp_notes", "--json"]) == 0
     assert [one["name"] for one in json.loads(capsys.readouterr().out)["servers"]] == ["seeded_server", "mcp_notes"]
