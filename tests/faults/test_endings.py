@@ -78,13 +78,20 @@ for line in sys.stdin:
 """
 
 
+async def first_words(log: Path) -> list[str]:
+    """What a server wrote, which comes by way of its watchdog."""
+    while not (words := log.read_text().split()):  # noqa: ASYNC110, ASYNC240
+        await asyncio.sleep(0.01)
+    return words
+
+
 async def test_a_private_server_has_a_directory_of_its_own_while_it_lives(tmp_path: Path) -> None:
     args = (*script(tmp_path, ANSWERS), "{tmp}/data")
     params = StdioServer(command="{python}", args=args, cwd="{tmp}", env={"PLACE": "in {tmp}"})
     seen = []
     for name in ("one", "two"):
         async with connect(params, deadlines=PATIENT, log_dir=tmp_path / "logs", name=name, private=True):
-            words = (tmp_path / "logs" / f"{name}.stderr.log").read_text().split()
+            words = await first_words(tmp_path / "logs" / f"{name}.stderr.log")
             folder = Path(words[0])
             assert words == [str(folder), f"{folder}/data", str(folder), "in", str(folder)]
             assert (folder / "left").exists() and folder.stat().st_mode & 0o777 == 0o700  # noqa: ASYNC240
@@ -103,7 +110,7 @@ async def test_a_server_that_is_shared_has_one_where_it_names_it_and_the_common_
         ("plain", StdioServer(command="{python}", args=args)),
     ):
         async with connect(params, deadlines=PATIENT, log_dir=tmp_path / "logs", name=name):
-            words = (tmp_path / "logs" / f"{name}.stderr.log").read_text().split()
+            words = await first_words(tmp_path / "logs" / f"{name}.stderr.log")
             assert (words[-2] == str(tmp_path)) == (name == "plain")
         assert name == "plain" or not Path(words[1]).exists()  # noqa: ASYNC240
 
