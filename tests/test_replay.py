@@ -43,7 +43,7 @@ def register_servers(register):
 CALCULATOR = "import runpy, sys; sys.path.insert(0, {folder!r}); runpy.run_path({script!r}, run_name='__main__')\n"
 ROOT = Path(__file__).resolve().parent.parent
 SMALL: dict[str, Any] = {
-    "scenarios": {"count": 24, "val": 8},
+    "scenarios": {"count": 16, "val": 6},
     "rollout": {"groups_per_step": 3, "group_size": 4},
     "evaluation": {"samples": 1},
 }
@@ -120,7 +120,7 @@ async def test_a_training_run_played_back_is_the_same_to_the_byte(folder: Path) 
 
 
 def test_scenarios_of_a_server_with_a_state_are_the_same(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    words = ("generate", "--server", "notes", "--count", "12")
+    words = ("generate", "--server", "notes", "--count", "8")
     assert run(capfd, *words, "--out", "live.jsonl", "--record", "calls.jsonl")[0] == 0
     take_servers_away(folder)
     with nothing_started():
@@ -168,6 +168,7 @@ async def test_a_call_that_was_not_recorded_ends_a_batch_of_rollouts(folder: Pat
         ("train", "--server", "calc", "--steps", "1"),
         ("evaluate", "--server", "notes", "--server", "calc", "--model", "scripted:reference"),
     ],
+    ids=lambda words: words[0],
 )
 @pytest.mark.parametrize(
     ("content", "option", "said"),
@@ -178,6 +179,7 @@ async def test_a_call_that_was_not_recorded_ends_a_batch_of_rollouts(folder: Pat
         (None, "--record=none/calls.jsonl", "Cannot record into none/calls.jsonl: "),
         (NOTES_ALONE, "--replay", "holds no calls of the server 'calc'; those that it holds: notes."),
     ],
+    ids=["not one", "not one to write", "no file", "no folder", "another server's"],
 )
 def test_a_cassette_of_no_use_is_one_sentence_before_anything_starts(
     folder: Path,
