@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 from typing import Any
 
 import anyio
@@ -109,8 +110,8 @@ class Call(Carried):
         self.attempts = 0
         self.took = 0.0
         """Seconds from its sending to its answer."""
-        self.expired = False
-        """Whether it missed its deadline."""
+        self.on_expiry: Callable[[], None] | None = None
+        """Called when it misses its deadline."""
         self._whose = whose
         self._seconds = seconds
         self._longest = max(seconds, longest)
@@ -186,9 +187,10 @@ class Call(Carried):
             within = f"within {self._longest:g} s, although it reported progress"
         else:
             within = f"within {self._seconds:g} s of its last sign of progress"
-        self.expired = True
         self.fail(f"{self._whose} did not answer a call of {self.what} {within}.")
         self.abandon()
+        if self.on_expiry is not None:
+            self.on_expiry()
 
     def _raise(self, error: Exception) -> None:
         if not self.future.done():

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -88,6 +89,8 @@ class Owner:
         self._stopping = False
         self._doubted = False
         """Whether a call missed its deadline and the server has said nothing since it was sent."""
+        self._frozen = False
+        """Whether the process of a server answers nothing any more."""
         self._announced = False
         """Whether the server said that its tools changed, and nobody has looked since."""
         self._looked = -math.inf
@@ -145,6 +148,7 @@ class Owner:
 
     async def _process_life(self, log: ServerLog) -> None:
         """From starting the server, where it is ours to start, to its end or ours."""
+        self._frozen = False
         try:
             with own_folder(self._params, wanted=self._private) as given:
                 async with reachable(given, whose=self._whose, log=log, deadline=self._deadlines.spawn) as (
@@ -158,7 +162,7 @@ class Owner:
                         if process is not None and not isinstance(params, StdioServer) and not self._stopping:
                             await _exit_told(process, params.url)
                         died = isinstance(params, StdioServer) or (
-                            process is not None and process.returncode is not None
+                            process is not None and (process.returncode is not None or self._frozen)
                         )
                         self._settle_interrupted(problem, died, log)
                         if died:
@@ -193,6 +197,7 @@ class Owner:
         except Exception as error:
             problem = error
         if steps.name in ("initialize", "list") and not self._scope.cancel_called:
+            self._frozen = steps.scope.cancelled_caught
             self._refuse(self._unusable(steps, problem, params, log))
         return problem
 
@@ -307,8 +312,9 @@ class Owner:
     async def _still_there(self, session: Session) -> bool:
         try:
             with self._asking(session, _TRY_SECONDS):
-                await session.ask("ping", {})
-        except (OSError, TimeoutError):
+                await session.ask("ping", {}, take_back=False)
+        except (OSError, TimeoutError) as error:
+            self._frozen = isinstance(error, TimeoutError)
             self._give_up(session, "it answers no more")
         except MCPError as error:  # an answer too, unless the SDK made it
             if error.code == CONNECTION_CLOSED:
@@ -332,6 +338,7 @@ class Owner:
         carried.set(call)
         clock = asyncio.get_running_loop().time
         started = clock()
+        call.on_expiry = partial(self._doubt, session, started)
         try:
             with call.begin(session):
                 raw = await session.ask(call.method, call.params, call.sign_of_life)
@@ -348,11 +355,14 @@ class Owner:
                 call.refuse(error, clock() - started)
         finally:
             self._in_flight -= 1
-            if call.expired and session.heard < started:
-                self._doubted = True
-                self._wake.set()
             if not call.future.done() and call not in self._waiting:
                 self._interrupted.append(call)
+
+    def _doubt(self, session: Session, since: float) -> None:
+        """A call that was sent at that time missed its deadline."""
+        if session.heard < since:
+            self._doubted = True
+            self._wake.set()
 
     def _settle_interrupted(self, problem: BaseException | None, died: bool, log: ServerLog) -> None:
         """After the end of a session: what may be repeated waits for the next one, the rest are faults."""

@@ -53,19 +53,26 @@ class Session:
         self._options = {"headers": {_PROTOCOL_VERSION_HEADER: self._client.protocol_version or ""}}
 
     async def ask(
-        self, method: str, params: dict[str, Any], on_progress: Callable[[], None] | None = None
+        self,
+        method: str,
+        params: dict[str, Any],
+        on_progress: Callable[[], None] | None = None,
+        *,
+        take_back: bool = True,
     ) -> dict[str, Any]:
         """The result of a request as it came. Raises MCPError where the server, or the SDK for it, reports an error.
 
         `on_progress` is called whenever the server says that it is at work on the request. (The SDK's own way to hear
-        of progress starts a task for each notification.)
+        of progress starts a task for each notification.) `take_back`: where the request is cancelled, tell the server,
+        which takes seconds where it reads no more.
         """
         token = next(self._tokens)
         if on_progress is not None:
             params = params | {"_meta": (params.get("_meta") or {}) | {"progressToken": token}}
             self._dispatcher.progress[token] = on_progress
         try:
-            raw = await self._dispatcher.send_raw_request(method, params, self._options)
+            options = self._options if take_back else self._options | {"cancel_on_abandon": False}
+            raw = await self._dispatcher.send_raw_request(method, params, options)
         finally:
             self._dispatcher.progress.pop(token, None)
         self._dispatcher.heard = asyncio.get_running_loop().time()

@@ -21,7 +21,7 @@ async def test_a_session_that_ended_at_rest_is_opened_again_by_the_next_call(kin
         async with connect(params, deadlines=PATIENT) as connection:
             for _ in range(3):
                 server.forget_sessions()
-                await asyncio.sleep(0.3)  # where its end is heard after the call is sent, nobody knows what became of it
+                await asyncio.sleep(0.3)  # nobody knows what became of a call that crosses the end
                 assert (await connection.call("write", {})).text == "done"
         assert server.service.calls == ["write"] * 3
         assert server.sessions == 4
