@@ -75,8 +75,8 @@ class Kind:
     def name(self) -> str:
         return f"{self.transport}-{self.isolation}"
 
-    def params(self, chance: float, seed: int) -> OneServer:
-        drawn = ("--chance", str(chance), "--seed", str(seed), "--bad-start", str(chance / 2))
+    def params(self, chance: float, seed: int, bad_start: float) -> OneServer:
+        drawn = ("--chance", str(chance), "--seed", str(seed), "--bad-start", str(bad_start))
         args = ("-I", "-S", str(HOSTILE), "--transport", self.transport, "--log", str(self.log), *drawn)
         if self.transport == "stdio":
             return StdioServer(command="{python}", args=args)
@@ -134,12 +134,12 @@ def script(text: str, seed: int, turn: int) -> str:
 class Soak:
     """The servers, the players on them, and the account of each."""
 
-    def __init__(self, folder: Path, *, chance: float, seed: int, instances: int, call_seconds: float) -> None:
+    def __init__(self, folder: Path, drawn: tuple[float, int, float], *, instances: int, call_seconds: float) -> None:
         self.kinds = [Kind(t, i, folder / f"{t}-{i}.calls") for t in TRANSPORTS for i in get_args(Isolation)]
         self.accounts = {kind.name: Account() for kind in self.kinds}
         self.samples: list[Sample] = []
         self.answered: dict[str, list[int]] = {kind.name: [] for kind in self.kinds}
-        self._chance, self._seed, self._instances = chance, seed, instances
+        self._drawn, self._instances = drawn, instances
         self._limits = Limits(tool_deadline=call_seconds)
         self._began = time.monotonic()
 
@@ -149,7 +149,7 @@ class Soak:
         async with AsyncExitStack() as stack:
             players = {}
             for kind in self.kinds:
-                params = kind.params(self._chance, self._seed)
+                params = kind.params(*self._drawn)
                 server = ToolServer(
                     kind.name,
                     "Breaks.",
@@ -179,7 +179,7 @@ class Soak:
 
     async def _some(self, kind: Kind, player: Player, first: int, count: int) -> None:
         account = self.accounts[kind.name]
-        params = kind.params(self._chance, self._seed)
+        params = kind.params(*self._drawn)
 
         async def attempt(number: int, tries: int) -> Trajectory:
             account.tried += 1
@@ -277,15 +277,18 @@ async def soak(
     *,
     chance: float,
     seed: int,
+    bad_start: float | None = None,
     folder: Path,
     say: Callable[[str], None],
     instances: int = 3,
     call_seconds: float = CALL_SECONDS,
     rounds: int = 6,
 ) -> dict[str, Any]:
-    """The whole of it, in at least so many rounds; `folder` gets all files, the temporary ones too."""
+    """The whole of it, in at least so many rounds; `folder` gets all files, the temporary ones too. The chance of a
+    `bad_start` is half of `chance` where it is None."""
     tempfile.tempdir = str(folder)
-    soaked = Soak(folder, chance=chance, seed=seed, instances=instances, call_seconds=call_seconds)
+    drawn = (chance, seed, chance / 2 if bad_start is None else bad_start)
+    soaked = Soak(folder, drawn, instances=instances, call_seconds=call_seconds)
     before = soaked.sample(0)
     soaked.samples.clear()
     async with soaked.players() as players:
