@@ -12,6 +12,7 @@ LOOKS = {"readOnlyHint": True}
 WRITES = {"readOnlyHint": False, "destructiveHint": False}
 TEXT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
 NOTHING = {"type": "object", "properties": {}}
+SLOW = {"type": "object", "properties": {"word": {"type": "string", "pattern": "^(a+)+$"}}}
 COUNTED = {"type": "object", "properties": {"count": {"type": "integer"}}, "required": ["count"]}
 FILE = Path("state.json") if "a file beside the script" not in DEFECTS else Path(sys.argv[0] + ".state")
 items: list[str] = []
@@ -43,6 +44,8 @@ def tools() -> list[dict]:
         listed.append(tool("get_time", NOTHING, LOOKS))
     if "remembers" in DEFECTS:
         listed.append(tool("next_number", NOTHING, LOOKS))
+    if "slow pattern" in DEFECTS:
+        listed.append(tool("find_word", NOTHING, LOOKS, SLOW))
     if "silent" in DEFECTS:
         listed.append(tool("find_answer", NOTHING, LOOKS))
     if "destroys" in DEFECTS:
@@ -96,6 +99,8 @@ def call(name: str, arguments: dict) -> dict:
         case "next_number":
             numbers += 1
             said = str(numbers)
+        case "find_word":
+            said, structured = "word", {"word": "a" * 60 + "!"}
         case "find_answer":
             time.sleep(1000)
             said = ""

@@ -69,6 +69,7 @@ async def test_a_server_without_a_defect_passes_every_check() -> None:
         ("wrong annotations", "annotations", "delete_item is annotated as read-only, and its name says"),
         ("sneaky", "annotations", "peek only looks things up"),
         ("invalid output", "results", "A result of count_items does not match its outputSchema: count"),
+        ("slow pattern", "results", "A result of find_word does not match its outputSchema: word: 'aaaa"),
         ("leaks", "processes", "Calls of echo left"),
         (
             "dies on bad input",
