@@ -4,9 +4,11 @@ import asyncio
 import time
 from functools import partial
 
+import psutil
 import pytest
 
 from mcp_rl.errors import ServerError, ServerFault
+from mcp_rl.plugins.manager import load_plugins
 from mcp_rl.toolserver import owner, transport
 from mcp_rl.toolserver.connection import Deadlines, Refused, connect
 from tests.toolserver.changing_http import reached, serving
@@ -146,3 +148,16 @@ async def test_a_connection_that_is_closed_while_the_server_is_tried_closes_at_o
             await asyncio.sleep(0.1)
             started = time.monotonic()
         assert time.monotonic() - started < 9
+
+
+async def test_a_process_of_ours_that_froze_is_replaced_where_no_state_is_lost(monkeypatch):
+    monkeypatch.setattr(owner, "_TRY_SECONDS", 1.0)
+    params = load_plugins().server("mcp_calculator").params("streamable-http")
+    async with connect(params, deadlines=PATIENT) as connection:
+        (watchdog,) = psutil.Process().children()
+        (server,) = watchdog.children()
+        server.suspend()
+        with pytest.raises(ServerFault, match=r"within 0\.3 s"):
+            await connection.call("add", {"a": 1, "b": 2}, deadline=0.3)
+        assert (await connection.call("add", {"a": 1, "b": 2})).text == "3"
+        assert not server.is_running()
