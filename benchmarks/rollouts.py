@@ -185,14 +185,18 @@ def table(found: dict[str, Any]) -> str:
     for transport, rows in found["episodes"].items():
         for name, row in rows.items():
             figures = [row[key] for key in ("per_second", "best_per_second", "cpu_ms", "over_by_hand")]
-            lines.append(f"| {' | '.join([transport, name, *(f'{figure:.3g}' for figure in figures)])} |")
+            lines.append(f"| {' | '.join([transport, name, *map(_shown, figures)])} |")
     return "\n".join(lines)
+
+
+def _shown(figure: float) -> str:
+    return f"{figure:.0f}" if figure >= 100 else f"{figure:.3g}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--episodes", type=int, default=256, help="of each contender in a round")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--spawned", type=int, default=4, help="episodes with a server each in a round, or 0")
     parser.add_argument("--transports", nargs="+", choices=TRANSPORTS, default=TRANSPORTS)
     parser.add_argument("--out", type=Path, help="file for the JSON, instead of stdout")
