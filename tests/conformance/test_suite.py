@@ -1,0 +1,116 @@
+"""The official conformance suite, with our client and our servers. `docs/conformance.md` says what must pass."""
+
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+import pytest_asyncio
+
+from mcp_rl.plugins.manager import load_plugins
+from tests.inspector.npm_packages import installed, node_version
+from tests.plugins.serving import served
+
+VERSION = "0.2.0-alpha.12"
+NODE = "22.23.3"
+"""Taken from npm where the machine's own is older than 22."""
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "conformance.md"
+CLIENT = Path(__file__).parent / "client.py"
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+def outcomes(section: str) -> dict[str, list[str]]:
+    """Scenario to what the page says of it, a word for each column."""
+    text = re.split(r"^## ", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    (part,) = (part for part in text if part.startswith(section))
+    rows = re.findall(r"^\| `([^`]+)` \| (.*) \|$", part, flags=re.MULTILINE)
+    return {scenario: cells.split(" | ") for scenario, cells in rows}
+
+
+CLIENTS, SERVERS = outcomes("Our client"), outcomes("Our servers")
+TO_PASS = [scenario for scenario, said in CLIENTS.items() if said == ["passes"]]
+
+
+class Suite:
+    """Runs the suite, and reads what it found."""
+
+    def __init__(self, modules: Path) -> None:
+        own = shutil.which("node")
+        node = own if own and node_version(own) >= (22,) else modules / "node" / "bin" / "node"
+        if node_version(node) < (22,):
+            pytest.skip("needs Node.js 22, and the one from npm does not run here")
+        self.command = [str(node), str(modules / ".bin" / "conformance")]
+
+    async def run(self, *arguments: str | Path) -> str:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
+        run = await anyio.run_process([*self.command, *map(str, arguments)], env=environment, check=False)
+        return (run.stdout + run.stderr).decode()
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory: pytest.TempPathFactory) -> Suite:
+    own = shutil.which("node")
+    packages = [f"@modelcontextprotocol/conformance@{VERSION}"]
+    if own is None or node_version(own) < (22,):
+        packages.append(f"node@{NODE}")
+    return Suite(installed(tmp_path_factory.mktemp("conformance"), *packages))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def played_by_clients(suite: Suite, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[dict[str, str]]:
+    """Client scenario to what the suite said."""
+    said: dict[str, str] = {}
+    two = anyio.CapacityLimiter(2)
+
+    async def play(scenario: str) -> None:
+        async with two:
+            where = ["--scenario", scenario, "-o", tmp_path_factory.mktemp("client")]
+            said[scenario] = await suite.run("client", "--command", f"{sys.executable} {CLIENT}", *where)
+
+    async with anyio.create_task_group() as tasks:
+        for scenario in TO_PASS:
+            tasks.start_soon(play, scenario)
+    yield said
+
+
+async def test_every_scenario_of_the_suite_is_accounted_for(suite: Suite) -> None:
+    listed = re.findall(r"^  - (\S+) \[", await suite.run("list"), flags=re.MULTILINE)
+    assert sorted(listed) == sorted([*CLIENTS, *SERVERS])
+
+
+@pytest.mark.parametrize("scenario", TO_PASS)
+async def test_our_client_passes(played_by_clients: dict[str, str], scenario: str) -> None:
+    said = played_by_clients[scenario]
+    assert "OVERALL: PASSED" in said and re.search(r"Passed: [1-9]\d*/\d+, 0 failed", said), said[-3000:]
+
+
+@pytest.mark.parametrize(("column", "server"), [(0, "mcp_calculator"), (1, "mcp_notes")])
+async def test_our_servers_pass(suite: Suite, tmp_path: Path, column: int, server: str) -> None:
+    if server == "mcp_notes" and node_version(shutil.which("node") or "node") < (20,):
+        pytest.skip("needs Node.js 20")
+    async with served(load_plugins().server(server), "streamable-http") as (_, url):
+        said = await suite.run("server", "--url", url, "--suite", "all", "-o", tmp_path)
+    for scenario, words in SERVERS.items():
+        if words[column] == "passes":
+            assert passed(checks(tmp_path, scenario)), (scenario, checks(tmp_path, scenario), said[-2000:])
+
+
+def checks(folder: Path, scenario: str) -> list[dict[str, Any]]:
+    """What the suite checked in a server's scenario; nothing where it did not come to that."""
+    files = [
+        file for file in folder.glob("*/checks.json") if re.fullmatch(rf"server-{scenario}-20.*", file.parent.name)
+    ]
+    return [check for file in files for check in json.loads(file.read_text(encoding="utf-8"))]
+
+
+def passed(found: list[dict[str, Any]]) -> bool:
+    statuses = {check["status"] for check in found}
+    return "SUCCESS" in statuses and not statuses & {"FAILURE", "WARNING"}
