@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import anyio
 
 from mcp_rl.chat.hermes import ChatFormat, ParsedCall, ParsedCompletion, parse_completion
-from mcp_rl.errors import ContextOverflow, EngineError, ServerError, ServerFault
+from mcp_rl.errors import ContextOverflow, EngineError, RunStop, ServerError, ServerFault
 from mcp_rl.inference.engine import Completion, Engine, Episode, Sampling
 from mcp_rl.scenario import McpScenario, ToolCall
 from mcp_rl.toolserver.caller import calling_as
@@ -366,12 +366,13 @@ class _Conversation:
         self.trajectory.calls += records
         waiting = [record for record in records if record.sent]
         if len(waiting) > 1 and all(record.reads_only for record in waiting):
-            faults: dict[int, ServerFault] = {}
+            faults: dict[int, ServerFault | RunStop] = {}
             async with anyio.create_task_group() as tasks:
                 for index, record in enumerate(waiting):
                     tasks.start_soon(self._call_or_keep_fault, speaker, record, index, faults)
             if faults:
-                raise faults[min(faults)]
+                stops = [index for index, fault in faults.items() if isinstance(fault, RunStop)]
+                raise faults[min(stops or faults)]
         else:
             for record in waiting:
                 await self._call(speaker, record)
@@ -418,11 +419,11 @@ class _Conversation:
         record.structured, record.is_error = result.structured, result.is_error
 
     async def _call_or_keep_fault(
-        self, speaker: Speaker, record: CallRecord, index: int, faults: dict[int, ServerFault]
+        self, speaker: Speaker, record: CallRecord, index: int, faults: dict[int, ServerFault | RunStop]
     ) -> None:
         try:
             await self._call(speaker, record)
-        except ServerFault as fault:
+        except (ServerFault, RunStop) as fault:
             faults[index] = fault
 
     def _unsent(self, call: ParsedCall) -> CallRecord:
