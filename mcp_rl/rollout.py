@@ -181,8 +181,8 @@ def derive_seed(*parts: object) -> int:
 async def play(
     world: Setting, scenario: McpScenario, *, seed: int, temperature: float = 1.0, limits: Limits | None = None
 ) -> Trajectory:
-    """Play one scenario, then make the calls that its verifier wants to see the results of. Only cancellation leaves
-    this function as an exception."""
+    """Play one scenario, then make the calls that its verifier wants to see the results of. Only cancellation and
+    RunStop leave this function as exceptions."""
     if scenario.verifier is not None and (submit_tool := scenario.verifier.submit_tool):
         world = replace(cast(Any, world), session=world.session.offering(submit_tool))
     conversation = _Conversation(world, scenario, seed, temperature, limits or Limits())
