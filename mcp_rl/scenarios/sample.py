@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jsonschema.exceptions import UnknownType
-from jsonschema.validators import validator_for
 from referencing.exceptions import Unresolvable
 
 from mcp_rl.scenarios import plausible
 from mcp_rl.scenarios.pattern import string_matching
 from mcp_rl.scenarios.pool import Pool
+from mcp_rl.toolserver.validation import validator_of
 
 Schema = Any
 """A JSON Schema: an object, or a boolean."""
@@ -49,7 +49,7 @@ class Sampler:
         self._schema = schema if isinstance(schema, dict) else {}
         self._pool = pool
         self._custom = custom
-        self._validator = validator_for(self._schema)(self._schema)
+        self._validator = validator_of(self._schema)
         self._choices: list[tuple[str, str]] = []
 
     def draw(self, random: random.Random) -> Draw | None:

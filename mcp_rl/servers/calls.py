@@ -7,9 +7,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import anyio
-from jsonschema.exceptions import ValidationError
-from jsonschema.protocols import Validator
-from jsonschema.validators import Draft202012Validator, extend, validator_for
 
 from mcp_rl.scenario import OneServer
 from mcp_rl.scenarios.explorable import reads_only
@@ -19,6 +16,7 @@ from mcp_rl.servers.findings import Finding, ToolTrial, note, ok, problem
 from mcp_rl.servers.isolation import names, ours_to_start
 from mcp_rl.servers.visible import count, quoted, shortened
 from mcp_rl.toolserver.listing import Tool
+from mcp_rl.toolserver.validation import validator_of
 
 _MORE_TRIES = 2
 """Times as many calls where none of a tool's has worked yet: what earlier results and errors say may help."""
@@ -327,7 +325,7 @@ def _mismatch(schema: dict[str, Any] | None, structured: Any) -> str | None:
     if structured is None:
         return "it has no structured content, which a tool with an outputSchema must give."
     try:
-        errors = _output_validator(schema).iter_errors(structured)
+        errors = validator_of(schema).iter_errors(structured)
         error = next(iter(errors), None)
     except Exception:  # no schema: told already
         return None
@@ -335,28 +333,6 @@ def _mismatch(schema: dict[str, Any] | None, structured: Any) -> str | None:
         return None
     where = error.json_path.removeprefix("$").lstrip(".")
     return f"{where + ': ' if where else ''}{shortened(error.message)}."
-
-
-def _output_validator(schema: dict[str, Any]) -> Validator:
-    """One whose patterns take time that is linear in the text, whatever a server makes them up to be."""
-    kind = extend(validator_for(schema, default=Draft202012Validator), {"pattern": _pattern})  # type: ignore[no-untyped-call]
-    validator: Validator = kind(schema)
-    return validator
-
-
-def _pattern(validator: Validator, pattern: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
-    import re2  # type: ignore[import-untyped]
-
-    if not isinstance(instance, str):
-        return
-    options = re2.Options()
-    options.log_errors = False
-    try:
-        found = re2.compile(pattern, options=options).search(instance)
-    except re2.error:  # one that only other engines know, such as a look-ahead
-        return
-    if found is None:
-        yield ValidationError(f"{quoted(instance, 60)} does not match {quoted(pattern, 60)}")
 
 
 def shown(arguments: dict[str, Any]) -> str:

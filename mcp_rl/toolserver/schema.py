@@ -24,6 +24,7 @@ from jsonschema.validators import Draft202012Validator, validator_for
 
 from mcp_rl.toolserver.complaint import complaint
 from mcp_rl.toolserver.listing import Tool
+from mcp_rl.toolserver.validation import validator_of
 
 log = logging.getLogger(__name__)
 
@@ -209,14 +210,12 @@ def _repeats(title: Any, name: str) -> bool:
 def _compiled(tool: Tool) -> Validator | None:
     """None where the schema is none: the server checks its arguments itself."""
     try:
-        kind = validator_for(tool.input_schema, default=Draft202012Validator)
-        kind.check_schema(tool.input_schema)
+        validator_for(tool.input_schema, default=Draft202012Validator).check_schema(tool.input_schema)
+        return validator_of(tool.input_schema)
     except Exception as error:
         # jsonschema's SchemaError, but also whatever a malformed pattern or reference makes it raise
         log.warning("Arguments of %s are not checked, since its schema is no JSON Schema: %s", tool.name, error)
         return None
-    registry: referencing.Registry[Any] = referencing.Registry()
-    return kind(tool.input_schema, registry=registry)
 
 
 def _not_finite(value: Any, path: str = "") -> str | None:

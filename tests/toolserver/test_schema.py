@@ -3,7 +3,9 @@
 import json
 import random
 import re
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -220,3 +222,33 @@ def test_arguments_are_checked_through_references_and_by_the_schemas_own_dialect
 )
 def test_a_schema_that_cannot_be_checked_is_left_to_the_server(schema):
     assert check(schema, {"a": "x"}) is None
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"properties": {"text": {"type": "string", "pattern": "^(a+)+$"}}},
+        {"patternProperties": {"^(t+)+$": {"type": "string"}}, "additionalProperties": False},
+    ],
+)
+def test_no_pattern_of_a_server_takes_long_to_match(properties: dict[str, Any]) -> None:
+    schemas = ToolSchemas([Tool("say", "", {"type": "object", **properties})])
+    began = time.perf_counter()
+    assert schemas.validate("say", {"text": "a" * 60 + "!", "t" * 60 + "!": "x"}) is not None
+    assert time.perf_counter() - began < 5
+
+
+def test_patterns_decide_as_the_specification_says() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"id": {"type": "string", "pattern": "[0-9]{2}$"}, "ahead": {"pattern": "^(?=x)"}},
+        "patternProperties": {"^n_": {"type": "number"}},
+        "additionalProperties": {"type": "boolean"},
+    }
+    schemas = ToolSchemas([Tool("t", "", schema)])
+    assert schemas.validate("t", {"id": "a12", "n_x": 1, "other": True, "ahead": "y"}) is None
+    for wrong in ({"id": "a1"}, {"n_x": "one"}, {"other": "text"}):
+        assert schemas.validate("t", wrong) is not None
+    closed = ToolSchemas([Tool("t", "", {**schema, "additionalProperties": False})])
+    assert closed.validate("t", {"n_x": 1}) is None
+    assert "other" in (closed.validate("t", {"other": 1}) or "")
