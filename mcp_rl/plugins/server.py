@@ -128,6 +128,10 @@ class ToolServer:
         for name in names:
             if names.count(name) > 1:
                 raise PluginError(f"The server {name!r} is named twice; name each of several servers once.")
+            if any(other.startswith(f"{name}{BETWEEN}") for other in names):
+                raise PluginError(
+                    f"Beside the server {name} none may be called {name}{BETWEEN}…: whose tools are whose?"
+                )
         told = [f"{server.name}: {server.system_prompt}" for server in servers if server.system_prompt]
         return cls(
             name="+".join(names),
@@ -146,8 +150,7 @@ class ToolServer:
     def configured(self, tools: ToolsConfig) -> "ToolServer":
         """This server where the user's settings win over what its plugin declares. Raises PluginError."""
         if self.members:
-            members = tuple(member.configured(tools) for member in self.members)
-            return replace(self, members=members)
+            return replace(self, members=tuple(m.configured(t) for m, t in self._for_members(tools)))
         changes: dict[str, Any] = {"offer": tuple(dict.fromkeys((*self.offer, *tools.offer)))}
         if tools.reset_tool is not None:
             changes |= {"isolation": "reset", "reset_tool": tools.reset_tool}
@@ -160,6 +163,22 @@ class ToolServer:
         if tools.max_servers is not None:
             changes["instances"] = tools.max_servers
         return replace(self, **changes)
+
+    def _for_members(self, tools: ToolsConfig) -> Iterator[tuple["ToolServer", ToolsConfig]]:
+        """Each of several servers, with the settings that are for it: a reset tool is one server's."""
+        if tools.reset_tool is None:
+            yield from ((member, tools) for member in self.members)
+            return
+        names = [member.name for member in self.members]
+        whose = next((name for name in names if tools.reset_tool.startswith(f"{name}{BETWEEN}")), None)
+        if whose is None:
+            raise PluginError(
+                f"tools.reset_tool is {tools.reset_tool!r}: of several servers, say whose tool that is, as in "
+                f"{names[0]}{BETWEEN}{tools.reset_tool}."
+            )
+        theirs = tools.model_copy(update={"isolation": None, "reset_tool": None})
+        own = tools.model_copy(update={"reset_tool": tools.reset_tool.removeprefix(f"{whose}{BETWEEN}")})
+        yield from ((member, own if member.name == whose else theirs) for member in self.members)
 
     @property
     def stateful(self) -> bool:

@@ -16,7 +16,8 @@ from mcp_rl.errors import ServerError, ServerFault
 from mcp_rl.toolserver.connection import Connection
 
 T = TypeVar("T")
-Opening = Callable[[], AbstractAsyncContextManager[Connection]]
+Opening = Callable[[float], AbstractAsyncContextManager[Connection]]
+"""Opens a connection; gets when it was asked for, on the monotonic clock."""
 
 _CHECK_AFTER = 30.0
 """Seconds without a call after which a connection is asked whether it still answers."""
@@ -52,11 +53,12 @@ class Places:
         A connection that died since its last episode is opened anew. Raises ServerError where none can be opened,
         and what `prepare` raises.
         """
+        asked = time.monotonic()
         async with self._room:
             place = self._free.pop()
             place.spoilt = False
             try:
-                yield place, await self._prepared(place, prepare)
+                yield place, await self._prepared(place, prepare, asked)
             except BaseException:
                 place.spoilt = True
                 raise
@@ -94,24 +96,24 @@ class Places:
             for place in self._places:
                 tasks.start_soon(_close, place)
 
-    async def _prepared(self, place: Place, prepare: Callable[[Connection], Awaitable[T]]) -> T:
+    async def _prepared(self, place: Place, prepare: Callable[[Connection], Awaitable[T]], asked: float) -> T:
         used = place.connection is not None
-        connection = await self._opened(place)
+        connection = await self._opened(place, asked)
         try:
             return await prepare(connection)
         except ServerFault:
             if not used or connection.alive:
                 raise
-        return await prepare(await self._opened(place))
+        return await prepare(await self._opened(place, asked))
 
-    async def _opened(self, place: Place) -> Connection:
+    async def _opened(self, place: Place, asked: float) -> Connection:
         if place.connection is not None and place.connection.alive:
             rested = time.monotonic() - place.used_until > _CHECK_AFTER
             if not rested or await place.connection.ping(_PING_SECONDS):
                 return place.connection
         await _close(place)
         self._refuse_when_closed()
-        opening = self._opening()
+        opening = self._opening(asked)
         connection = await opening.__aenter__()
         place.closing = opening
         self._refuse_when_closed()

@@ -1,8 +1,8 @@
 """Open connections by server: shared, taken in turns after a reset, or one for each episode.
 
 `get` opens a connection at first use, and again after one broke for good; `lease` gives an episode the state that the
-server's isolation promises it. A server that no longer comes up is tried again with growing pauses, and then left
-alone for a while.
+server's isolation promises it. A server that no longer comes up is tried again with growing pauses. When that was in
+vain, all who waited meanwhile hear of it; who asks later tries anew.
 """
 
 import asyncio
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
 _RESTARTS = 4
 """Tries to start a server that has worked before, half a second, one and two apart."""
-_LEFT_ALONE = 5.0
-"""Seconds after these tries in which nobody tries again."""
+_WAITED = 1.0
+"""Seconds. Whoever has waited for so long while others tried in vain takes that for an answer."""
 
 
 @dataclass(frozen=True)
@@ -81,10 +81,10 @@ class Lease:
 
 @dataclass(frozen=True)
 class _Down:
-    """A server that did not come up again: what was said, and until when nobody tries."""
+    """A server that did not come up again: what was said, and when, on the monotonic clock."""
 
-    error: ServerError
-    until: float
+    said: str
+    at: float
 
 
 class Sessions:
@@ -113,7 +113,11 @@ class Sessions:
         self._deadlines = replace(
             deadlines or Deadlines(), longest_call=self._tools.longest_call, **(server.deadlines if server else {})
         )
-        self._tool_deadlines = {**(server.tool_deadlines if server else {}), **self._tools.deadlines}
+        own = f"{self._name}{BETWEEN}"
+        self._tool_deadlines = {
+            **(server.tool_deadlines if server else {}),
+            **{tool.removeprefix(own): seconds for tool, seconds in self._tools.deadlines.items()},
+        }
         self._cassette = cassette
         self._open: dict[str, Session] = {}
         self._isolations: dict[str, Isolation] = {}
@@ -126,6 +130,7 @@ class Sessions:
         self._is_member = False
         self._closing: dict[str, AbstractAsyncContextManager[Connection]] = {}
         self._reaper: asyncio.Task[None] | None = None
+        self._ending = asyncio.Event()
         self._before: Token[Sessions | None] | None = None
         self._closed = False
 
@@ -145,9 +150,10 @@ class Sessions:
     async def _close(self) -> None:
         self._closed = True
         self._open.clear()
-        if self._reaper is not None:
-            self._reaper.cancel()
+        self._ending.set()
         async with anyio.create_task_group() as tasks:
+            if self._reaper is not None:  # which may be closing a connection, and is to end with that
+                tasks.start_soon(_ended, self._reaper)
             for member in self._members.values():
                 tasks.start_soon(member._close)
             for places in self._places.values():
@@ -155,6 +161,7 @@ class Sessions:
             for key in list(self._closing):
                 tasks.start_soon(self._close_shared, key)
         self._places.clear()
+        self._reaper = None
 
     def _refuse_when_closed(self) -> None:
         if self._closed:
@@ -165,7 +172,7 @@ class Sessions:
 
         Raises ServerError where it cannot be opened, ConfigError where the settings leave no tool of it.
         """
-        key = repr(params)
+        asked, key = time.monotonic(), repr(params)
         if isinstance(params, ServerGroup):
             members = {name: await self._member(name).get(below) for name, below in params.servers.items()}
             return self._together(key, members)
@@ -177,7 +184,7 @@ class Sessions:
             if session is None or not session.connection.alive:
                 self._refuse_when_closed()
                 await self._close_shared(key)
-                link = await self._shared_link(params)
+                link = await self._shared_link(params, asked)
                 if self._closed:
                     await self._close_shared(key)
                 self._refuse_when_closed()
@@ -259,26 +266,28 @@ class Sessions:
             once = isolation == "per-rollout"
             self._places[key] = Places(
                 instances if ours or once else 1,
-                lambda: self._connecting(params, stateful=True, private=once),
+                lambda asked: self._connecting(params, asked, stateful=True, private=once),
                 once=once,
                 whose=self._name,
             )
             if self._reaper is None:
+                self._ending = asyncio.Event()
                 self._reaper = asyncio.create_task(self._close_idle(), name=f"reaper of {self._name}")
         return self._places[key]
 
     async def _close_idle(self) -> None:
-        while True:
-            await asyncio.sleep(min(self._tools.idle_seconds / 2, 30.0))
-            for places in self._places.values():
+        while not self._ending.is_set():
+            for places in list(self._places.values()):
                 await places.close_idle(self._tools.idle_seconds)
+            with anyio.move_on_after(min(self._tools.idle_seconds / 2, 30.0)):
+                await self._ending.wait()
 
-    async def _shared_link(self, params: OneServer) -> Link:
+    async def _shared_link(self, params: OneServer, asked: float) -> Link:
         if self._cassette is not None and self._cassette.replays:
             return self._cassette.player(self._name, stateful=False, params=params)
         declared = self._server.isolation if self._server else None
         stateful = declared in ("reset", "per-rollout")
-        opening = self._connecting(params, stateful=stateful)
+        opening = self._connecting(params, asked, stateful=stateful)
         connection = await opening.__aenter__()
         self._closing[repr(params)] = opening
         return self._recorded(await self._with_offered(connection), params, stateful=False)
@@ -298,13 +307,14 @@ class Sessions:
 
     @asynccontextmanager
     async def _connecting(
-        self, params: OneServer, *, stateful: bool, private: bool = False
+        self, params: OneServer, asked: float, *, stateful: bool, private: bool = False
     ) -> AsyncIterator[Connection]:
-        """A new connection, with patience for a server that has worked before."""
+        """A new connection, with patience for a server that has worked before. `asked` is when it was asked for, on
+        the monotonic clock."""
         key = repr(params)
         down = self._down.get(key)
-        if down is not None and time.monotonic() < down.until:
-            raise down.error
+        if down is not None and down.at - asked > _WAITED:
+            raise ServerError(down.said)
         retrying = AsyncRetrying(
             stop=stop_after_attempt(_RESTARTS if key in self._worked else 1),
             wait=wait_exponential(multiplier=0.5, max=4),
@@ -316,9 +326,10 @@ class Sessions:
                 connection: Connection = await retrying(self._connect, stack, params, stateful, private)
             except ServerError as error:
                 if key in self._worked:
-                    self._down[key] = _Down(error, time.monotonic() + _LEFT_ALONE)
+                    self._down[key] = _Down(str(error), time.monotonic())
                 raise
             self._worked.add(key)
+            self._down.pop(key, None)
             yield connection
 
     async def _connect(self, stack: AsyncExitStack, params: OneServer, stateful: bool, private: bool) -> Connection:
@@ -352,26 +363,33 @@ class Sessions:
                     "with --allow-schema-change."
                 )
             known = self._schemas[key] = (list(link.tools), self._offered(link.tools))
+            self._isolations.pop(key, None)
         return Session(link, known[1])
 
     def _offered(self, tools: list[Tool]) -> ToolSchemas:
         """Raises ConfigError where the settings name no tool, or leave none."""
+        names = [tool.name for tool in tools]
         hidden = self._server.reset_tool if self._server else None
+        if hidden is not None and hidden not in names:
+            raise ConfigError(
+                f"The server {self._name} has no tool {hidden!r} to reset it with; {nearest(hidden, names)}"
+            )
         schemas = ToolSchemas(tool for tool in tools if tool.name != hidden and self._chosen(tool.name))
         if not self._is_member:
-            self._check_choice([tool.name for tool in tools], schemas)
+            self._check_choice([*names, *(f"{self._name}{BETWEEN}{name}" for name in names)], names, schemas)
         return schemas
 
     def _chosen(self, name: str) -> bool:
-        names = [name, f"{self._name}{BETWEEN}{name}", name.rpartition(BETWEEN)[2]]
+        names = [name, f"{self._name}{BETWEEN}{name}"]
         included = not self._tools.include or _any_match(names, self._tools.include)
         return included and not _any_match(names, self._tools.exclude)
 
-    def _check_choice(self, listed: list[str], schemas: ToolSchemas) -> None:
-        names = [*listed, *(name.rpartition(BETWEEN)[2] for name in listed)]
-        for key, patterns in (("include", self._tools.include), ("exclude", self._tools.exclude)):
+    def _check_choice(self, names: list[str], listed: list[str], schemas: ToolSchemas) -> None:
+        """`names` are all that the user may say of a tool, `listed` those to suggest."""
+        said = {"include": self._tools.include, "exclude": self._tools.exclude, "deadlines": self._tools.deadlines}
+        for key, patterns in said.items():
             for pattern in patterns:
-                if not _any_match([*names, *(f"{self._name}{BETWEEN}{name}" for name in listed)], [pattern]):
+                if not (pattern in names if key == "deadlines" else _any_match(names, [pattern])):
                     raise ConfigError(
                         f"tools.{key} names {pattern!r}, and the server {self._name} has no such tool; "
                         f"{nearest(pattern, listed)}"
@@ -402,7 +420,9 @@ class Sessions:
         known = self._schemas.get(key)
         if known is None or known[0] != tools:
             schemas = ToolSchemas(tools)
-            self._check_choice([tool.name for tool in link.tools], schemas)
+            listed = [tool.name for tool in link.tools]
+            plain = [tool.name for session in members.values() for tool in session.connection.tools]
+            self._check_choice([*listed, *plain], listed, schemas)
             known = self._schemas[key] = (tools, schemas)
         return Session(link, known[1])
 
@@ -431,6 +451,11 @@ def _check_states(state: dict[str, Any], params: ServerGroup) -> None:
                 f"The initial_state of several servers holds an object under each one's name "
                 f"({', '.join(params.servers)}); it has {name!r}."
             )
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    with anyio.CancelScope(shield=True):
+        await asyncio.wait({task})
 
 
 def _any_match(names: list[str], patterns: Iterable[str]) -> bool:

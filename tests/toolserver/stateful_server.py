@@ -1,8 +1,9 @@
 """A small MCP server on stdio, by hand, with a state, whose tools all may be repeated.
 
-A reset with `hang` is never answered. `slow_start` as the first argument is a server that needs a while, `down FILE`
+A call with `hang` is never answered. `slow_start` as the first argument is a server that needs a while, `down FILE`
 one that does not start while the file is there, `destroys` one whose tool `write` is annotated as destructive,
-`grows FILE` one that has a tool more when the file is there.
+`grows FILE` one that has a tool more when the file is there, `falters FILE` one that does not start the second to
+fifth time, which the file counts, and `nested` one with a tool whose name holds `__`.
 """
 
 import json
@@ -21,6 +22,13 @@ match sys.argv[1:]:
         sys.exit("the database is away")
     case ["grows", file] if os.path.exists(file):  # noqa: PTH110
         TOOLS["erase"] = {}
+    case ["falters", file]:
+        with open(file, "a+b") as starts:  # noqa: PTH123
+            starts.write(b".")
+            if 2 <= starts.tell() <= 5:
+                sys.exit("not today")
+    case ["nested"]:
+        TOOLS["deep__look"] = {"readOnlyHint": True}
     case ["destroys"]:
         WRITES["destructiveHint"] = True
 for line in sys.stdin:

@@ -14,7 +14,7 @@ from mcp_rl.config import ToolsConfig
 from mcp_rl.errors import ConfigError, PluginError, ScenarioError, SchemaChanged, ServerError, ServerFault
 from mcp_rl.plugins.server import ToolServer
 from mcp_rl.scenario import McpScenario, StdioServer, scenario_lines
-from mcp_rl.toolserver import places, pool
+from mcp_rl.toolserver import places
 from mcp_rl.toolserver.link import Link
 from mcp_rl.toolserver.pool import Session, Sessions, open_sessions
 
@@ -103,16 +103,62 @@ async def test_included_and_excluded_tools_are_names_or_patterns() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tools", "words"), [({"include": ("lok",)}, "did you mean 'look'"), ({"exclude": ("*",)}, "leave no tool")]
+    ("tools", "words"),
+    [
+        ({"include": ("lok",)}, "did you mean 'look'"),
+        ({"exclude": ("*",)}, "leave no tool"),
+        ({"deadlines": {"lok": 1.0}}, "tools.deadlines names 'lok'.*did you mean 'look'"),
+        ({"reset_tool": "rest"}, "has no tool 'rest' to reset it with; did you mean 'reset'"),
+    ],
 )
 async def test_a_choice_that_fits_no_tool_or_leaves_none_is_refused(tools: dict[str, Any], words: str) -> None:
-    state = server()
+    state = server().configured(ToolsConfig(**tools))
     async with opened(state, **tools) as sessions:
         with pytest.raises(ConfigError, match=words):
             await sessions.get(state.params())
 
 
+async def test_a_tool_whose_own_name_holds_two_underscores_is_named_like_any_other() -> None:
+    deep = server("one", "nested")
+    both = ToolServer.together([deep, server("two")])
+    for asked, tools, names in (
+        (deep, {"exclude": ("look",)}, {"write", "reset", "deep__look"}),
+        (both, {"include": ("deep__look",)}, {"one__deep__look"}),
+        (both, {"include": ("one__deep__look", "two__look")}, {"one__deep__look", "two__look"}),
+    ):
+        async with opened(asked, **tools) as sessions:
+            assert set((await sessions.get(asked.params())).schemas.to_openai) == names
+
+
+async def test_a_deadline_of_a_tool_holds_by_the_names_that_the_tool_has() -> None:
+    both = ToolServer.together([server("one"), server("two")])
+    for asked, named, called in (
+        (server(), "look", "look"),
+        (both, "one__look", "one__look"),
+        (both, "look", "two__look"),
+    ):
+        async with opened(asked, deadlines={named: 0.2}) as sessions:
+            session = await sessions.get(asked.params())
+            with anyio.fail_after(5), pytest.raises(ServerFault, match="did not answer a call of look within"):
+                await session.connection.call(called, {"hang": True})
+
+
 # -- several servers
+
+
+async def test_a_reset_tool_is_one_servers_where_there_are_several() -> None:
+    both = ToolServer.together([server("one"), server("two")])
+    with pytest.raises(PluginError, match="say whose tool that is, as in one__reset"):
+        both.configured(ToolsConfig(reset_tool="reset"))
+    settings = ToolsConfig(isolation="reset", reset_tool="two__reset")
+    chosen = both.configured(settings)
+    assert [member.isolation for member in chosen.members] == [None, "reset"]
+    async with (
+        Sessions(server=chosen, tools=settings) as sessions,
+        sessions.lease(chosen.params(), {"two": {"text": "begin"}}) as lease,
+    ):
+        assert (await ask(lease.session, "two__look"))["value"] == "begin"
+        assert "two__reset" not in lease.session.schemas.to_openai
 
 
 async def test_several_servers_are_offered_together_and_each_keeps_its_own_state() -> None:
@@ -158,6 +204,8 @@ async def test_episodes_that_need_several_servers_never_wait_for_each_other_in_a
 
 
 async def test_several_servers_that_cannot_be_one_are_refused() -> None:
+    with pytest.raises(PluginError, match="Beside the server one none may be called one__…"):
+        ToolServer.together([server("one"), server("one__two")])
     with pytest.raises(PluginError, match="'one' is named twice"):
         ToolServer.together([server("one"), server("one")])
     both = ToolServer.together([server("one"), server("two", reset_tool="reset")])
@@ -195,10 +243,7 @@ async def test_a_server_that_comes_back_with_other_tools_stops_the_run_unless_th
                     raise AssertionError("an episode began")
 
 
-async def test_a_server_that_worked_is_tried_again_then_left_alone_and_comes_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pool, "_LEFT_ALONE", 1.0)
+async def test_a_server_that_worked_is_tried_again_and_comes_back(tmp_path: Path) -> None:
     away = tmp_path / "away"
     state = server("state", "down", str(away), isolation="per-rollout")
     async with opened(state) as sessions:
@@ -219,10 +264,51 @@ async def test_a_server_that_worked_is_tried_again_then_left_alone_and_comes_bac
             await episode()
         assert anyio.current_time() - began > 2
         away.unlink()
-        with pytest.raises(ServerError, match="the database is away"):
-            await episode()
-        await anyio.sleep(1.0)
         await episode()
+
+
+async def test_all_who_waited_while_a_server_was_tried_in_vain_hear_of_it_at_once(tmp_path: Path) -> None:
+    away = tmp_path / "away"
+    state = server("state", "down", str(away), isolation="per-rollout", instances=1)
+    async with opened(state) as sessions:
+        await sessions.get(state.params())
+        away.touch()
+        failed = 0
+
+        async def episode() -> None:
+            nonlocal failed
+            with pytest.raises(ServerError, match="the database is away"):
+                async with sessions.lease(state.params()):
+                    raise AssertionError("an episode began")
+            failed += 1
+
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as tasks:
+                for _ in range(20):
+                    tasks.start_soon(episode)
+        assert failed == 20
+
+
+async def test_a_server_that_falters_at_a_start_now_and_then_costs_no_episode_all_its_tries(tmp_path: Path) -> None:
+    state = server("state", "falters", str(tmp_path / "starts"), isolation="per-rollout", instances=1)
+    async with opened(state) as sessions:
+        await sessions.get(state.params())
+        played = 0
+
+        async def episode() -> None:
+            nonlocal played
+            for attempt in range(3):
+                try:
+                    async with sessions.lease(state.params()):
+                        played += 1
+                        return
+                except ServerError:
+                    assert attempt < 2, "the fault was there again at once"
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(3):
+                tasks.start_soon(episode)
+        assert played == 3
 
 
 async def test_a_server_that_never_worked_is_not_tried_again(tmp_path: Path) -> None:
