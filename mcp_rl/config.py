@@ -479,10 +479,12 @@ def _run_name(config: RunConfig) -> str:
 def _folder_name(text: str) -> str:
     """The text itself where it can be a folder, else what can be read of it and a hash that keeps it apart.
 
-    Of a command, its words up to the first option, of a URL its host and path: what follows may hold a secret.
+    Of a command, its words up to the first option and no variables, of a URL its host and path without what looks
+    random: the rest may hold a secret.
     """
     if re.fullmatch(r"[A-Za-z0-9][\w.-]{0,59}", text):
         return text
-    telling = re.sub(r"\s-.*", "", re.sub(r"^https?://([^/?#]*@)?|[?#].*", "", text), flags=re.DOTALL)
+    place = re.sub(r"^https?://([^/?#]*@)?|[?#].*|/(?=[^/]*\d)[\w=-]{32,}", "", text)
+    telling = re.sub(r"\s-.*|(^|\s)[\w-]+=\S*", "", place, flags=re.DOTALL)
     readable = re.sub(r"[^A-Za-z0-9.]+", "-", telling).strip("-.")[:40].strip("-.")
     return f"{readable}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"

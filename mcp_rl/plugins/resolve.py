@@ -18,7 +18,7 @@ from mcp_rl.errors import ConfigError, PluginError
 from mcp_rl.plugins.client_entry import check_url, looks_like_sse, slug
 from mcp_rl.plugins.client_file import ClientFiles, client_files
 from mcp_rl.plugins.server import ToolServer, nearest
-from mcp_rl.plugins.variables import url_without_secrets, words_without_secrets
+from mcp_rl.plugins.variables import holds_secret, looks_random, url_without_secrets, words_without_secrets
 from mcp_rl.scenario import ServerParams, SseServer, StdioServer, StreamableHttpServer
 
 if TYPE_CHECKING:
@@ -26,7 +26,22 @@ if TYPE_CHECKING:
 
 _SCRIPTS = {".py": "{python}", ".js": "node", ".mjs": "node", ".cjs": "node"}
 """What runs a server's script."""
-_RUNNERS = {"npx", "bunx", "uvx", "uv", "pipx", "docker", "podman", "python", "python3", "node", "run", "exec", "-m"}
+_RUNNERS = {
+    "npx",
+    "bunx",
+    "uvx",
+    "uv",
+    "pipx",
+    "docker",
+    "podman",
+    "python",
+    "python3",
+    "node",
+    "run",
+    "exec",
+    "-m",
+    "env",
+}
 
 
 def resolve_servers(
@@ -70,7 +85,9 @@ def _unnamed(text: str, transport: str | None, plugins: "Plugins", files: Client
         raise _no_such(text, plugins, files)
     name = slug(_bare(_telling_word(words)))
     params = StdioServer(command=words[0], args=words_without_secrets(words[1:], entry=name))
-    return ToolServer(name, f"The command {text}", {"stdio": params}, origin="command line")
+    return ToolServer(
+        name, f"The command {shlex.join([words[0], *params.args])}", {"stdio": params}, origin="command line"
+    )
 
 
 def _from_url(url: str, transport: str | None) -> ToolServer:
@@ -79,7 +96,8 @@ def _from_url(url: str, transport: str | None) -> ToolServer:
     except ConfigError as error:
         raise PluginError(str(error)) from error
     parts = urlsplit(url)
-    place = f"{parts.netloc.rpartition('@')[2]}{parts.path}"
+    path = "/".join(part for part in parts.path.split("/") if not looks_random(part))
+    place = f"{parts.netloc.rpartition('@')[2]}{path}"
     url = url_without_secrets(url, entry=slug(place))
     params: ServerParams = (
         SseServer(url=url)
@@ -128,10 +146,12 @@ def _no_such(text: str, plugins: "Plugins", files: ClientFiles) -> PluginError:
 
 
 def _telling_word(words: list[str]) -> str:
-    """The word of a command that names the server: the package or script, not the program that runs it."""
-    for word in words:
+    """The word of a command that names the server: the package or script, not the program that runs it, and nothing
+    that must not be written."""
+    for number, word in enumerate(words):
         name = PurePath(word).name
-        if not word.startswith("-") and re.sub(r"[\d.]+$", "", name) not in _RUNNERS:
+        plain = not re.match(r"-|[\w-]+=|https?://", word) and not holds_secret(words, number)
+        if plain and re.sub(r"[\d.]+$", "", name) not in _RUNNERS:
             return name
     return PurePath(words[0]).name
 

@@ -6,6 +6,7 @@ to a variable: of the user's environment, or one that `hold` makes in ours, whic
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -90,19 +91,34 @@ def without_secret(value: str, form: str, *, name: str, entry: str) -> str:
     return form % hold(value, f"{entry}_{name}")
 
 
-def words_without_secrets(words: list[str], *, entry: str) -> tuple[str, ...]:
-    """Arguments of a command with references in place of secrets: `--api-key X`, `TOKEN=X`, `Authorization: X`."""
+def words_without_secrets(words: Sequence[str], *, entry: str) -> tuple[str, ...]:
+    """Arguments of a command with references in place of secrets: `--api-key X`, `TOKEN=X`, `Authorization: X`, and
+    what lets in at a URL."""
     found = []
     for number, word in enumerate(words):
-        before = words[number - 1] if number else ""
-        flag = before if re.fullmatch(r"--?[\w-]+", before) and not word.startswith("-") else ""
-        named = re.match(r"([\w-]+)\s*[:=]\s*\S", word)
-        name = next((n for n in (flag, named[1] if named else "") if is_secret_name(n)), "")
-        if "{env:" in word or not (name or _SECRET_TEXT.search(word)):
-            found.append(word)
+        what = f"{entry}_args_{number}"
+        if holds_secret(words, number):
+            found.append("{env:%s}" % hold(word, what))  # noqa: UP031  a form, as elsewhere
         else:
-            found.append("{env:%s}" % hold(word, f"{entry}_args_{number}"))  # noqa: UP031  a form, as elsewhere
+            found.append(re.sub(r"https?://\S+", lambda url: _in_words(url[0], what), word))  # noqa: B023
     return tuple(found)
+
+
+def holds_secret(words: Sequence[str], number: int) -> bool:
+    """Whether the word of that number is, or holds, what must not be written."""
+    word, before = words[number], words[number - 1] if number else ""
+    flag = before if re.fullmatch(r"--?[\w-]+", before) and not word.startswith("-") else ""
+    named = re.match(r"([\w-]+)\s*[:=]\s*\S", word)
+    name = next((n for n in (flag, named[1] if named else "") if is_secret_name(n)), "")
+    return "{env:" not in word and bool(name or _SECRET_TEXT.search(word))
+
+
+def _in_words(url: str, entry: str) -> str:
+    try:
+        written = url_without_secrets(url, entry=entry)
+    except ValueError:  # no URL after all
+        return url
+    return written if "{env:" in written else url
 
 
 def url_without_secrets(url: str, *, entry: str) -> str:
@@ -113,7 +129,7 @@ def url_without_secrets(url: str, *, entry: str) -> str:
 
     parts = urlsplit(url)
     user, at, host = parts.netloc.rpartition("@")
-    path = "/".join(held(part, "path") if _looks_random(part) else part for part in parts.path.split("/"))
+    path = "/".join(held(part, "path") if looks_random(part) else part for part in parts.path.split("/"))
     query = re.sub(
         r"([^&=]+)=([^&]*)",
         lambda pair: f"{pair[1]}={held(pair[2], pair[1]) if is_secret_name(pair[1]) else pair[2]}",
@@ -122,5 +138,6 @@ def url_without_secrets(url: str, *, entry: str) -> str:
     return parts._replace(netloc=f"{held(user, 'user')}{at}{host}", path=path, query=query).geturl()
 
 
-def _looks_random(part: str) -> bool:
+def looks_random(part: str) -> bool:
+    """Whether a part of a path is no word but a key."""
     return bool(re.fullmatch(r"[\w=-]{32,}", part) and re.search(r"\d", part) and re.search(r"[A-Za-z]", part))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mcp_rl.config import ToolsConfig
+from mcp_rl.config import RunConfig, ToolsConfig
 from mcp_rl.errors import ConfigError, PluginError, UserError
 from mcp_rl.plugins.client_file import client_files
 from mcp_rl.plugins.manager import Plugins, load_plugins
@@ -163,3 +163,21 @@ def test_what_no_replay_needs_may_be_missing(fields: dict[str, Any], folder: Pat
         resolve_servers(["it"], plugins=plugins)
     server = resolve_servers(["it"], plugins=plugins, tools=ToolsConfig(replay=folder / "calls.jsonl"))
     assert "NOT_SET}" in repr(server.params())
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("docker run -e API_KEY=hunter2hunter2x image", "image"),
+        ("docker run -e PGPASSWORD=hunter2hunter2x -i image", "image"),
+        ("npx --token hunter2hunter2x package", "package"),
+        ("env API_KEY=hunter2hunter2x npx package", "package"),
+        ("npx mcp-remote https://example.test/x?token=hunter2hunter2x", "mcp-remote"),
+        ("https://example.test/hunter2hunter2xhunter2hunter2xhunter/mcp", "example.test-mcp"),
+    ],
+)
+def test_no_secret_of_a_command_is_in_what_is_written_of_it(text: str, name: str) -> None:
+    resolved = resolve_server(text, plugins=Plugins())
+    assert resolved.name == name
+    written = (resolved.name, resolved.description, resolved.params().model_dump_json(), RunConfig(server=text).name)
+    assert not [held for held in written if "hunter2" in held]
