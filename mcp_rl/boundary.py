@@ -1,6 +1,6 @@
 """Where errors leave the program: one sentence on stderr and an exit code, for every command.
 
-0 done, 1 the world broke or we have a bug, 2 something that the user can mend, 130 interrupted, 143 told to stop.
+0 done, 1 the world broke or we have a bug, 2 something that the user can mend, 130 interrupted.
 """
 
 import errno
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from mcp_rl.errors import McpRlError
+from mcp_rl.visible import visible
 
 _SECRET_NAME = re.compile(r"token|key|secret|passw|auth|cookie|credential", re.IGNORECASE)
 _REASONS = {
@@ -76,8 +77,9 @@ def first_error(error: BaseException) -> BaseException:
 
 
 def say(sentence: str) -> None:
-    """Print to stderr, with the values of secret-looking environment variables blanked out."""
-    print(without_secrets(sentence), file=sys.stderr)
+    """Print to stderr, with the values of secret-looking environment variables blanked out and nothing in it that would
+    steer a terminal."""
+    print(visible(without_secrets(sentence), lines=True), file=sys.stderr)
 
 
 def without_secrets(text: str) -> str:

@@ -13,11 +13,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from mcp_rl import boundary
 from mcp_rl.boundary import run_guarded
 from mcp_rl.cli import main
-from mcp_rl.errors import CanaryError, ConfigError, ServerFault
+from mcp_rl.errors import CanaryError, ConfigError, ServerError, ServerFault
+from mcp_rl.tracking.progress import Progress
 
 ROOT = Path(__file__).resolve().parents[1]
 Captured = pytest.CaptureFixture[str]
@@ -267,3 +269,41 @@ def test_a_signal_ends_a_command_with_130_and_one_sentence(number: signal.Signal
     assert command.returncode == 130
     assert "Interrupted" in err and err.count("\n") == 1
     assert list(tmp_path.iterdir()) == [started]
+
+
+def test_a_signal_in_the_middle_of_a_step_leaves_no_traceback() -> None:
+    """SIGTERM finds a task at work, which is not the one that a command is."""
+    script = """
+import os, signal, sys
+import anyio
+from mcp_rl import cli
+
+async def work():
+    os.kill(os.getpid(), signal.SIGTERM)
+    await anyio.sleep(60)
+
+async def command():
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(work)
+        try:
+            await anyio.sleep(60)
+        finally:
+            print("kept")
+
+signal.signal(signal.SIGTERM, cli._terminate)
+sys.exit(cli.run_guarded(lambda: anyio.run(command)))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert (done.returncode, done.stdout) == (130, "kept\n")
+    assert done.stderr == "Interrupted; nothing was left running.\n"
+
+
+def test_what_a_server_says_does_not_steer_the_terminal(capsys: Captured) -> None:
+    def fails() -> int:
+        raise ServerError("The server says \x1b]0;mine\x07\x1b[2J\u202eover.\nAnd more.")
+
+    assert run_guarded(fails) == 2
+    said = capsys.readouterr().err
+    assert said == "The server says \\x1b]0;mine\\x07\\x1b[2J\\u202eover.\nAnd more.\n"
+    Progress(steps=0, console=Console(highlight=False)).say("[bold]\x1b[2Jx[/bold]")
+    assert capsys.readouterr().out == "[bold]\\x1b[2Jx[/bold]\n"

@@ -8,6 +8,7 @@ import difflib
 import re
 import signal
 from collections.abc import Sequence
+from types import FrameType
 from typing import Annotated, Any
 
 import typer
@@ -82,9 +83,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run_guarded(job, log_dir=lambda: getattr(job, "log_dir", None))
 
 
-def _terminate(number: int, frame: object) -> None:
-    """SIGTERM ends a command the way Ctrl-C does: everything is closed, the last whole step is kept."""
-    raise KeyboardInterrupt
+def _terminate(number: int, frame: FrameType | None) -> None:
+    """SIGTERM ends a command the way Ctrl-C does: everything is closed, the last whole step is kept. Where an event
+    loop runs, Ctrl-C is its to handle: it cancels the command's own task, wherever the signal found us."""
+    interrupt = signal.getsignal(signal.SIGINT)
+    if callable(interrupt):
+        interrupt(signal.SIGINT, frame)
+    else:  # Ctrl-C is ignored, as in a script's background
+        raise KeyboardInterrupt
 
 
 def _usage_sentence(error: TyperException) -> str:

@@ -1,13 +1,8 @@
-"""Text of servers on a terminal: nothing in it may hide, turn or colour what stands around it."""
+"""Text of servers in a line or a cell."""
 
-import unicodedata
+from mcp_rl.visible import visible
 
-
-def visible(text: str, *, lines: bool = False) -> str:
-    """The text with control, format and unassigned characters, and with line ends too unless `lines`, as `\\x1b`."""
-    return "".join(
-        c if unicodedata.category(c)[0] not in "CZ" or c == " " or (lines and c == "\n") else _escaped(c) for c in text
-    )
+__all__ = ["count", "quoted", "shortened", "visible"]
 
 
 def shortened(text: str, limit: int = 160) -> str:
@@ -24,9 +19,3 @@ def quoted(text: str, limit: int = 160) -> str:
 def count(number: int, what: str) -> str:
     """ "1 tool", "2 tools"."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
-def _escaped(character: str) -> str:
-    if unicodedata.category(character) == "Zs":
-        return " "
-    return character.encode("unicode_escape").decode("ascii")

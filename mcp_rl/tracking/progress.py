@@ -15,6 +15,7 @@ from rich.progress import Progress as Bars
 
 from mcp_rl.tracking.means import RunningMeans
 from mcp_rl.trajectory import Trajectory, TrajectoryGroup
+from mcp_rl.visible import visible
 
 Score = Callable[[TrajectoryGroup], Awaitable[TrajectoryGroup]]
 
@@ -60,8 +61,8 @@ class Progress:
         self._bars.stop()
 
     def say(self, sentence: str) -> None:
-        """Print a line above the bars."""
-        self.console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+        """Print a line above the bars; nothing that a server says in it steers the terminal."""
+        self.console.print(visible(sentence, lines=True), highlight=False, markup=False, soft_wrap=True)
 
     @contextmanager
     def rollouts(self, title: str, total: int) -> Iterator["RolloutBar"]:
