@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import anyio
 
+from mcp_rl.boundary import without_secrets
 from mcp_rl.errors import ConfigError, McpRlError, RunStop, ServerFault
 from mcp_rl.rollout import Rollout
 from mcp_rl.scenario import McpScenario
@@ -104,7 +105,7 @@ async def _play_members(
                 raise
             except Exception as error:
                 finished[index] = None
-                sentences[index].append(f"{type(error).__name__}: {error}")
+                sentences[index].append(without_secrets(f"{type(error).__name__}: {error}"))
                 continue
             if trajectory.stop_reason is not StopReason.FAULT:
                 break

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import anyio
 
+from mcp_rl.boundary import without_secrets
 from mcp_rl.chat.hermes import ChatFormat, ParsedCall, ParsedCompletion, parse_completion
 from mcp_rl.errors import ContextOverflow, EngineError, RunStop, ServerError, ServerFault
 from mcp_rl.inference.engine import Completion, Engine, Episode, Sampling
@@ -256,7 +257,12 @@ def rollout(
 
 def unreachable(scenario: McpScenario, seed: int, error: Exception) -> Trajectory:
     """The trajectory of a rollout whose server could not be used at all: a fault."""
-    return Trajectory(scenario_id=scenario.id, seed=seed, stop_reason=StopReason.FAULT, fault=str(error))
+    return Trajectory(scenario_id=scenario.id, seed=seed, stop_reason=StopReason.FAULT, fault=_kept(error))
+
+
+def _kept(error: Exception) -> str:
+    """What is kept of a fault, which may quote a server that told its own secrets."""
+    return without_secrets(str(error))
 
 
 class _Conversation:
@@ -280,7 +286,7 @@ class _Conversation:
             if self.scenario.verifier is not None and (reads := self.scenario.verifier.reads):
                 await self._read(reads)
         except (ServerFault, EngineError) as fault:
-            trajectory.stop_reason, trajectory.fault = StopReason.FAULT, str(fault)
+            trajectory.stop_reason, trajectory.fault = StopReason.FAULT, _kept(fault)
 
     async def _converse(self) -> StopReason:
         try:

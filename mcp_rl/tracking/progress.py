@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
+from mcp_rl.boundary import without_secrets
 from mcp_rl.tracking.means import RunningMeans
 from mcp_rl.trajectory import Trajectory, TrajectoryGroup
 from mcp_rl.visible import visible
@@ -61,8 +62,10 @@ class Progress:
         self._bars.stop()
 
     def say(self, sentence: str) -> None:
-        """Print a line above the bars; nothing that a server says in it steers the terminal."""
-        self.console.print(visible(sentence, lines=True), highlight=False, markup=False, soft_wrap=True)
+        """Print a line above the bars. Nothing that a server says in it steers the terminal or tells a secret."""
+        self.console.print(
+            visible(without_secrets(sentence), lines=True), highlight=False, markup=False, soft_wrap=True
+        )
 
     @contextmanager
     def rollouts(self, title: str, total: int) -> Iterator["RolloutBar"]:

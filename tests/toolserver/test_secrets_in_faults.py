@@ -1,0 +1,35 @@
+"""A server that fails may tell its own secrets in its last words; no file of ours holds them."""
+
+import pytest
+
+from mcp_rl.gather import GroupPlan, gather_groups
+from mcp_rl.player import SettingPlayer
+from mcp_rl.rollout import Setting
+from mcp_rl.scenario import McpScenario, StdioServer
+from mcp_rl.toolserver.pool import Session, Sessions
+from mcp_rl.trajectory import StopReason, Trajectory
+
+KEY = "hunter2-hunter2-hunter2"
+TELLS = "import os, sys; sys.exit('refused: ' + os.environ['SERVICE_KEY'])"
+params = StdioServer(command="{python}", args=("-S", "-c", TELLS), env={"SERVICE_KEY": "${SERVICE_KEY}"})
+scenario = McpScenario(task_description="x", server_params=params)
+
+
+def never(session: Session) -> Setting:
+    raise AssertionError("a server that does not start was played on")
+
+
+async def test_what_a_trajectory_and_a_group_keep_of_a_fault_holds_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SERVICE_KEY", KEY)
+
+    async def raises(attempt: int) -> Trajectory:
+        raise ValueError(f"refused: {KEY}")
+
+    async with Sessions() as sessions:
+        player = SettingPlayer(never, sessions)
+        plan = GroupPlan(scenario, [lambda attempt: player.play(scenario, attempt), raises])
+        (group,) = await gather_groups([plan], redos=1, max_exceptions=2)
+    (trajectory,) = group.trajectories
+    assert trajectory.stop_reason is StopReason.FAULT
+    assert "Its last lines: refused: ${SERVICE_KEY}" in (trajectory.fault or "")
+    assert len(group.exceptions) == 3 and KEY not in group.model_dump_json()
