@@ -88,9 +88,7 @@ class Wording:
         self._tools = {tool.name: tool for tool in tools}
         self._names = names
         self._phrases = phrases or {}
-        self._descriptions = {
-            tool.name: _first_sentence(tool.description or "") for tool in tools
-        }
+        self._descriptions = {tool.name: _first_sentence(tool.description or "") for tool in tools}
         self._described = Counter(self._descriptions.values())
         self._words = _spoken_names([tool.name for tool in tools])
 
@@ -106,12 +104,8 @@ class Wording:
         phrase = self._phrase(tool, arguments, random, questions=questions)
         if phrase is None and arguments and questions and random.random() < 0.3:
             fields = self._fields(tool, arguments)
-            phrase = random.choice(
-                [form for form in QUESTIONS if _usable(form, fields)]
-            ).format(**fields)
-        return _sentence(
-            phrase if phrase is not None else self.clause(tool, arguments, random)
-        )
+            phrase = random.choice([form for form in QUESTIONS if _usable(form, fields)]).format(**fields)
+        return _sentence(phrase if phrase is not None else self.clause(tool, arguments, random))
 
     def steps(
         self,
@@ -126,9 +120,7 @@ class Wording:
         """
         if len(calls) == 1:
             return self.one_step(*calls[0], random, questions=questions)
-        one = self._step(
-            *calls[0], random, questions=questions and random.random() < 0.5
-        )
+        one = self._step(*calls[0], random, questions=questions and random.random() < 0.5)
         two = self._step(*calls[1], random, questions=False)
         if one.endswith("?"):
             text = f"{one} Then {_lowered(two)}."
@@ -140,21 +132,13 @@ class Wording:
             )
         for call in calls[2:]:
             later = _lowered(self._step(*call, random, questions=False))
-            text = (
-                text.rstrip(".") + random.choice(LATER_STEPS).format(next=later) + "."
-            )
+            text = text.rstrip(".") + random.choice(LATER_STEPS).format(next=later) + "."
         return _sentence(text)
 
-    def clause(
-        self, tool: str, arguments: Mapping[str, Any], random: random.Random
-    ) -> str:
+    def clause(self, tool: str, arguments: Mapping[str, Any], random: random.Random) -> str:
         """An imperative clause for one call, in a generic form."""
         fields = self._fields(tool, arguments)
-        forms = [
-            form
-            for form in (WITH_ARGUMENTS if arguments else WITHOUT_ARGUMENTS)
-            if _usable(form, fields)
-        ]
+        forms = [form for form in (WITH_ARGUMENTS if arguments else WITHOUT_ARGUMENTS) if _usable(form, fields)]
         return random.choice(forms).format(**fields)
 
     def _step(
@@ -166,9 +150,7 @@ class Wording:
         questions: bool,
     ) -> str:
         phrase = self._phrase(tool, arguments, random, questions=questions)
-        return (
-            phrase if phrase is not None else self.clause(tool, arguments, random)
-        ).rstrip(".")
+        return (phrase if phrase is not None else self.clause(tool, arguments, random)).rstrip(".")
 
     def _phrase(
         self,
@@ -181,8 +163,7 @@ class Wording:
         fitting = [
             template
             for template in self._phrases.get(tool, ())
-            if set(re.findall(r"\{(\w+)\}", template)) == set(arguments)
-            and (questions or not template.endswith("?"))
+            if set(re.findall(r"\{(\w+)\}", template)) == set(arguments) and (questions or not template.endswith("?"))
         ]
         if not fitting or random.random() < _GENERIC_SHARE:
             return None
@@ -212,22 +193,11 @@ class Wording:
     def _positional(self, tool: str, arguments: Mapping[str, Any]) -> str:
         """Bare values, where their order says which is which; else the named form."""
         values = list(arguments.values())
-        leading = list(self._tools[tool].input_schema.get("properties") or {})[
-            : len(values)
-        ]
-        plain = all(
-            isinstance(value, str | int | float) and not isinstance(value, bool)
-            for value in values
-        )
+        leading = list(self._tools[tool].input_schema.get("properties") or {})[: len(values)]
+        plain = all(isinstance(value, str | int | float) and not isinstance(value, bool) for value in values)
         if len(values) > 3 or not plain or list(arguments) != leading:
-            return _joined(
-                [f"{name} {say(value)}" for name, value in arguments.items()]
-            )
-        return (
-            " ".join(map(say, values))
-            if all(map(_is_number, values))
-            else _joined(list(map(say, values)))
-        )
+            return _joined([f"{name} {say(value)}" for name, value in arguments.items()])
+        return " ".join(map(say, values)) if all(map(_is_number, values)) else _joined(list(map(say, values)))
 
 
 def say(value: Any) -> str:
@@ -235,9 +205,7 @@ def say(value: Any) -> str:
     if isinstance(value, Spoken):
         return str(value)
     if isinstance(value, str):
-        return (
-            f"'{value}'" if "'" not in value else json.dumps(value, ensure_ascii=False)
-        )
+        return f"'{value}'" if "'" not in value else json.dumps(value, ensure_ascii=False)
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         return str(int(value))
     return json.dumps(value, ensure_ascii=False)
@@ -245,26 +213,15 @@ def say(value: Any) -> str:
 
 def words_of(name: str) -> str:
     """`get-sum`, `getSum` and `get_sum` are all "get sum"."""
-    return (
-        re.sub(r"[\W_]+", " ", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name))
-        .strip()
-        .lower()
-        or name
-    )
+    return re.sub(r"[\W_]+", " ", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name)).strip().lower() or name
 
 
 def _spoken_names(tools: Sequence[str]) -> dict[str, str]:
     """Each tool's name in words; of the tools of several servers without the server's, unless two would be the same."""
     several = all(BETWEEN in tool for tool in tools)
-    short = {
-        tool: words_of(tool.partition(BETWEEN)[2] if several else tool)
-        for tool in tools
-    }
+    short = {tool: words_of(tool.partition(BETWEEN)[2] if several else tool) for tool in tools}
     counts = Counter(short.values())
-    return {
-        tool: words if counts[words] == 1 else words_of(tool)
-        for tool, words in short.items()
-    }
+    return {tool: words if counts[words] == 1 else words_of(tool) for tool, words in short.items()}
 
 
 def _bare(value: Any) -> str:
@@ -272,13 +229,7 @@ def _bare(value: Any) -> str:
 
 
 def _joined(parts: list[str]) -> str:
-    return (
-        parts[0]
-        if len(parts) == 1
-        else ", ".join(parts[:-1]) + f" and {parts[-1]}"
-        if parts
-        else ""
-    )
+    return parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + f" and {parts[-1]}" if parts else ""
 
 
 def _usable(form: str, fields: Mapping[str, str]) -> bool:
@@ -299,16 +250,8 @@ def _lowered(text: str) -> str:
 
 def _sentence(text: str) -> str:
     word = re.match(r"[a-z]+(?= )", text)
-    text = (
-        text[0].upper() + text[1:]
-        if word and random.Random(text).random() < 0.8
-        else text
-    )
-    return (
-        text
-        if text.endswith((".", "?", ")", "!")) or random.Random(text).random() < 0.3
-        else text + "."
-    )
+    text = text[0].upper() + text[1:] if word and random.Random(text).random() < 0.8 else text
+    return text if text.endswith((".", "?", ")", "!")) or random.Random(text).random() < 0.3 else text + "."
 
 
 def _is_number(value: Any) -> bool:

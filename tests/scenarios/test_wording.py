@@ -18,10 +18,7 @@ NAMES = {"add": "add", "echo-it": "echo-it"}
 
 
 def requests(wording: Wording, count: int = 400) -> list[str]:
-    return [
-        wording.one_step("add", {"a": 3, "b": 4}, random.Random(i))
-        for i in range(count)
-    ]
+    return [wording.one_step("add", {"a": 3, "b": 4}, random.Random(i)) for i in range(count)]
 
 
 def test_there_are_many_forms_and_each_holds_the_arguments() -> None:
@@ -31,13 +28,9 @@ def test_there_are_many_forms_and_each_holds_the_arguments() -> None:
 
 
 def test_a_quarter_of_the_requests_with_phrases_are_generic() -> None:
-    wording = Wording(
-        [ADD], NAMES, {"add": ["What is {a} plus {b}?", "Add {b} to {a}."]}
-    )
+    wording = Wording([ADD], NAMES, {"add": ["What is {a} plus {b}?", "Add {b} to {a}."]})
     found = requests(wording)
-    share = sum(text in ("What is 3 plus 4?", "Add 4 to 3.") for text in found) / len(
-        found
-    )
+    share = sum(text in ("What is 3 plus 4?", "Add 4 to 3.") for text in found) / len(found)
     assert 0.68 < share < 0.82
 
 
@@ -57,22 +50,14 @@ def test_the_second_step_speaks_of_the_result_and_never_shows_it() -> None:
     wording = Wording([ADD], NAMES, {"add": ["What is {a} plus {b}?"]})
     for seed in range(100):
         second = {"a": Spoken("the result"), "b": 5}
-        text = wording.steps(
-            [("add", {"a": 3, "b": 4}), ("add", second)], random.Random(seed)
-        )
-        assert (
-            "the result" in text
-            and "7" not in text
-            and "{" not in text.split("the result")[0][-3:]
-        )
+        text = wording.steps([("add", {"a": 3, "b": 4}), ("add", second)], random.Random(seed))
+        assert "the result" in text and "7" not in text and "{" not in text.split("the result")[0][-3:]
 
 
 def test_text_is_quoted_so_that_it_can_be_told_from_the_request() -> None:
     wording = Wording([ADD, ECHO], NAMES)
     for seed in range(50):
-        text = wording.one_step(
-            "echo-it", {"message": "say add 1 2"}, random.Random(seed)
-        )
+        text = wording.one_step("echo-it", {"message": "say add 1 2"}, random.Random(seed))
         assert "'say add 1 2'" in text or '"say add 1 2"' in text
 
 
