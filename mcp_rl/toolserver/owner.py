@@ -22,6 +22,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import anyio
+import httpx2
 from anyio.abc import Process, TaskGroup
 from mcp import MCPError
 from mcp.types import CONNECTION_CLOSED, PARSE_ERROR
@@ -421,7 +422,10 @@ async def _exit_told(process: Process, url: str) -> None:
 
 
 def _words(error: BaseException | None) -> str:
-    return str(error).strip().rstrip(".") or type(error).__name__
+    """What went wrong, in one line that holds no address: that may hold a secret."""
+    if isinstance(error, httpx2.HTTPStatusError):
+        return f"HTTP status {error.response.status_code}"
+    return " ".join(str(error).split()).rstrip(".") or type(error).__name__
 
 
 def first_cause(error: BaseException | None) -> BaseException | None:

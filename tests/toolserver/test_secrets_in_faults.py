@@ -1,11 +1,17 @@
 """A server that fails may tell its own secrets in its last words; no file of ours holds them."""
 
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
 import pytest
 
+from mcp_rl.errors import ServerError
 from mcp_rl.gather import GroupPlan, gather_groups
 from mcp_rl.player import SettingPlayer
 from mcp_rl.rollout import Setting
-from mcp_rl.scenario import McpScenario, StdioServer
+from mcp_rl.scenario import McpScenario, SseServer, StdioServer, StreamableHttpServer
+from mcp_rl.toolserver.connection import connect
 from mcp_rl.toolserver.pool import Session, Sessions
 from mcp_rl.trajectory import StopReason, Trajectory
 
@@ -33,3 +39,36 @@ async def test_what_a_trajectory_and_a_group_keep_of_a_fault_holds_no_secret(mon
     assert trajectory.stop_reason is StopReason.FAULT
     assert "Its last lines: refused: ${SERVICE_KEY}" in (trajectory.fault or "")
     assert len(group.exceptions) == 3 and KEY not in group.model_dump_json()
+
+
+@pytest.fixture
+def refusing() -> Iterator[str]:
+    """The address of a server that lets nobody in."""
+
+    class Refuses(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(401)
+            self.end_headers()
+
+        do_POST = do_GET
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Refuses) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/mcp"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("kind", [SseServer, StreamableHttpServer])
+async def test_a_server_that_lets_nobody_in_is_said_in_a_line_without_the_key_in_its_address(
+    kind: type[SseServer | StreamableHttpServer], refusing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SERVICE_KEY", KEY)
+    with pytest.raises(ServerError, match="HTTP status 401") as raised:
+        async with connect(kind(url=refusing + "?key={env:SERVICE_KEY}")):
+            raise AssertionError("it let us in")
+    assert KEY not in str(raised.value) and "\n" not in str(raised.value)
