@@ -41,8 +41,11 @@ async def check(
     limiter = anyio.CapacityLimiter(_IN_FLIGHT)
 
     async def one(index: int, scenario: McpScenario) -> None:
-        async with limiter, sessions.lease(params, scenario.initial_state) as lease:
-            problem = await _problem(lease.session, scenario, deadline)
+        try:
+            async with limiter, sessions.lease(params, scenario.initial_state) as lease:
+                problem = await _problem(lease.session, scenario, deadline)
+        except ServerFault as fault:
+            problem = f"Its episode cannot begin: {fault}"
         if problem is not None:
             findings[index] = Finding(scenario.id, problem)
 
