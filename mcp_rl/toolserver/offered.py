@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -17,6 +18,9 @@ Answer = Callable[[dict[str, Any], float | None], Awaitable[str]]
 class Asked(Link, Protocol):
     """A link that any request can be sent over."""
 
+    @property
+    def capabilities(self) -> frozenset[str]: ...
+
     async def ask(
         self, method: str, params: dict[str, Any] | None = None, *, deadline: float | None = None
     ) -> dict[str, Any]: ...
@@ -25,13 +29,18 @@ class Asked(Link, Protocol):
 
 
 async def offering(link: Asked, offer: Sequence[str]) -> Link:
-    """The link with tools for what is offered: "resources", "prompts". What the server has none of is a warning."""
+    """The link with tools for what is offered: "resources", "prompts". What the server has none of is a warning.
+
+    Raises ServerFault where the server does not say what it has."""
     if not offer:
         return link
     offered = Offered(link)
     for what in offer:
         found = await (link.resources() if what == "resources" else link.prompts())
         templates = await _templates(link) if what == "resources" else []
+        if not found and what in link.capabilities:
+            with suppress(Refused):
+                await link.ask(f"{what}/list")  # a fault where nobody knows whether there are any
         if not found and not templates:
             offered.warnings.append(f"There are no {what} to offer as tools.")
         elif what == "resources":

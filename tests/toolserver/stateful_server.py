@@ -3,7 +3,8 @@
 A call with `hang` is never answered. `slow_start` as the first argument is a server that needs a while, `down FILE`
 one that does not start while the file is there, `destroys` one whose tool `write` is annotated as destructive,
 `grows FILE` one that has a tool more when the file is there, `falters FILE` one that does not start the second to
-fifth time, which the file counts, and `nested` one with a tool whose name holds `__`.
+fifth time, which the file counts, `nested` one with a tool whose name holds `__`, `mute FILE` one with a resource, of
+which it says nothing while the file is there.
 """
 
 import json
@@ -41,12 +42,18 @@ for line in sys.stdin:
         case "initialize", _:
             result = {
                 "protocolVersion": asked["protocolVersion"],
-                "capabilities": {"tools": {}},
+                "capabilities": {"tools": {}, "resources": {}},
                 "serverInfo": {"name": "stateful", "version": "1"},
             }
         case "tools/list", _:
             schema = {"type": "object", "properties": {}}
             result = {"tools": [{"name": n, "inputSchema": schema, "annotations": a} for n, a in TOOLS.items()]}
+        case "resources/list", _:
+            if sys.argv[1:2] == ["mute"] and os.path.exists(sys.argv[2]):  # noqa: PTH110
+                continue
+            result = {"resources": [{"uri": "it://one", "name": "one"}] if "mute" in sys.argv else []}
+        case "resources/templates/list", _:
+            result = {"resourceTemplates": []}
         case _, name:
             if "hang" in given:
                 continue

@@ -351,3 +351,18 @@ async def test_a_rested_connection_is_asked_whether_it_still_answers(monkeypatch
                 os.kill(pids[-1], signal.SIGSTOP)
         async with sessions.lease(state.params()) as lease:
             assert (await ask(lease.session, "look"))["pid"] != pids[0] == pids[1] == pids[2]
+
+
+async def test_a_server_that_does_not_say_what_it_offers_is_a_fault_and_no_other_server(tmp_path: Path) -> None:
+    mute = tmp_path / "mute"
+    deadlines = {"list": 1.0, "call": 1.0}
+    state = server("state", "mute", str(mute), isolation="per-rollout", offer=("resources",), deadlines=deadlines)
+    async with opened(state) as sessions:
+        assert "read_resource" in (await sessions.get(state.params())).schemas.to_openai
+        mute.touch()
+        with pytest.raises(ServerFault, match="resources/list"):
+            async with sessions.lease(state.params()):
+                raise AssertionError("an episode began")
+        mute.unlink()
+        async with sessions.lease(state.params()) as lease:
+            assert "read_resource" in lease.session.schemas.to_openai
