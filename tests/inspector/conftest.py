@@ -55,7 +55,7 @@ def inspector(tmp_path_factory: pytest.TempPathFactory) -> Inspector:
     return Inspector(modules / ".bin" / "mcp-inspector", tmp_path_factory.mktemp("home"))
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def addresses(inspector: Inspector) -> AsyncIterator[dict[tuple[str, str], str]]:
     """(server, transport) to the URL at which a running one is reached."""
     plugins = load_plugins()

@@ -10,7 +10,7 @@ import pytest
 
 from tests.inspector.conftest import ROOT, Inspector
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 CONFIG = ROOT / "configs" / "config.json"
 PROGRAMS = {

@@ -21,12 +21,12 @@ from tests.inspector.conftest import ROOT, Inspector
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = [
-    pytest.mark.asyncio(loop_scope="session"),
+    pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.skipif(CHROMIUM is None, reason="needs a Chromium on the path"),
 ]
 
 
-@pytest_asyncio.fixture(loop_scope="session")
+@pytest_asyncio.fixture(loop_scope="module")
 async def page_address(
     inspector: Inspector, addresses: dict[tuple[str, str], str], tmp_path: Path
 ) -> AsyncIterator[str]:
@@ -73,8 +73,12 @@ async def test_the_page_connects_lists_the_tools_and_calls_one(page_address: str
         expect.set_options(timeout=30_000)
         await page.goto(page_address)
         await page.get_by_role("switch", name='Connect or disconnect "everything"').click(force=True)
-        await page.get_by_text("Tools", exact=True).click(force=True)
-        await expect(page.get_by_text("Tools (7)")).to_be_visible()
+        await expect(page.get_by_text("Connected", exact=True)).to_be_visible()
+        tools = page.get_by_text("Tools (7)")
+        with anyio.fail_after(30):
+            while not await tools.is_visible():  # a click while the page still moves is lost
+                await page.get_by_text("Tools", exact=True).click(force=True)
+                await anyio.sleep(0.5)
         for tool in ("add", "subtract", "multiply", "divide", "power", "square_root", "evaluate"):
             await expect(page.get_by_role("button", name=re.compile(rf"^{tool}\b"))).to_be_visible()
         await page.get_by_role("button", name=re.compile(r"^evaluate\b")).click()

@@ -54,13 +54,10 @@ def test_its_test_passes(folder: Path) -> None:
     assert "2 passed" in done.stdout
 
 
-def test_it_is_formatted_linted_and_typed(folder: Path) -> None:
+def test_it_is_formatted_and_linted(folder: Path) -> None:
     for words in (["ruff", "check", "--config", "pyproject.toml"], ["ruff", "format", "--check"]):
         done = subprocess.run([sys.executable, "-m", *words, str(folder)], cwd=ROOT, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout
-    files = [str(folder / name) for name in ("my_shop_plugin.py", "test_my_shop.py")]
-    done = subprocess.run([sys.executable, "-m", "mypy", "--strict", *files], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.parametrize(
