@@ -54,6 +54,11 @@ class StdioServer(Launch):
 
     transport: Literal["stdio"] = "stdio"
 
+    @property
+    def ours_to_start(self) -> bool:
+        """Whether we start the server, so that it ends with us and a new one is as good as new."""
+        return True
+
 
 class _NetworkServer(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -63,6 +68,11 @@ class _NetworkServer(BaseModel):
     headers: dict[str, str] = {}
     launch: Launch | None = None
     """Started before connecting and stopped afterwards; None for a server that somebody else runs."""
+
+    @property
+    def ours_to_start(self) -> bool:
+        """Whether we start the server, so that it ends with us and a new one is as good as new."""
+        return self.launch is not None
 
     @field_serializer("headers")
     def _headers(self, headers: dict[str, str]) -> dict[str, str]:

@@ -74,7 +74,6 @@ class Offer:
         return True
 
 
-_SOURCE = ("sessions", "*", "server", "params", "recipe")
 OFFERS = (
     Offer(
         "register_scenario_sources",

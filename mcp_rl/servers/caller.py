@@ -17,7 +17,6 @@ from mcp_rl.scenario import OneServer
 from mcp_rl.scenarios.pool import Pool
 from mcp_rl.scenarios.sample import Sampler
 from mcp_rl.servers.inspection import deadlines_of
-from mcp_rl.servers.isolation import ours_to_start
 from mcp_rl.toolserver.connection import Connection, connect
 from mcp_rl.toolserver.link import Link
 from mcp_rl.toolserver.listing import Tool
@@ -143,7 +142,7 @@ class Caller:
 
     async def use_private_folder(self) -> None:
         """Start the server again in a folder of its own, as rollouts get it. Raises ServerError."""
-        if not self._private and ours_to_start(self._params):
+        if not self._private and self._params.ours_to_start:
             self._private = True
             await self._stack.aclose()
             await self._open()

@@ -13,7 +13,7 @@ from mcp_rl.scenarios.explorable import reads_only
 from mcp_rl.scenarios.probe import CLOCK_TICK
 from mcp_rl.servers.caller import Caller, Reply
 from mcp_rl.servers.findings import Finding, ToolTrial, note, ok, problem
-from mcp_rl.servers.isolation import names, ours_to_start
+from mcp_rl.servers.isolation import names
 from mcp_rl.servers.visible import count, quoted, shortened
 from mcp_rl.toolserver.listing import Tool
 from mcp_rl.toolserver.validation import validator_of
@@ -42,7 +42,7 @@ def why_not_called(tool: Tool, caller: Caller, params: OneServer, *, call_all: b
         return "it may destroy something outside the server"
     if server.isolation == "shared":
         return "it may destroy something on a shared server" if hints.get("destructiveHint") is True else None
-    return None if ours_to_start(params) else "it may change things on a server that somebody else runs"
+    return None if params.ours_to_start else "it may change things on a server that somebody else runs"
 
 
 class Trials:

@@ -9,7 +9,7 @@ import psutil
 from mcp_rl.scenario import OneServer, StdioServer
 from mcp_rl.servers.caller import Caller
 from mcp_rl.servers.findings import Finding, note, ok, problem
-from mcp_rl.servers.isolation import names, ours_to_start
+from mcp_rl.servers.isolation import names
 from mcp_rl.servers.visible import shortened
 from mcp_rl.toolserver.watchdog import _POLITE_SECONDS
 
@@ -21,7 +21,7 @@ _GONE_WITHIN = 3.0
 
 async def ending(caller: Caller, params: OneServer) -> tuple[float, list[Finding]]:
     """Close the connection and watch the server's processes end; how many seconds closing took."""
-    if not ours_to_start(params):
+    if not params.ours_to_start:
         return await caller.close(), []
     processes = caller.processes
     watchdogs = {process for process in processes if _parent(process) == psutil.Process().pid}

@@ -14,7 +14,7 @@ from mcp_rl.servers.caller import CALL_SECONDS, Reply
 from mcp_rl.servers.calls import Trials, shown
 from mcp_rl.servers.findings import Finding, note, ok, problem
 from mcp_rl.servers.inspection import deadlines_of
-from mcp_rl.servers.isolation import names, ours_to_start
+from mcp_rl.servers.isolation import names
 from mcp_rl.servers.visible import quoted, shortened
 from mcp_rl.toolserver.connection import connect
 from mcp_rl.toolserver.link import Link
@@ -69,7 +69,7 @@ async def remembered(server: ToolServer, params: OneServer, isolation: Isolation
     A new process answers the first call again. Where it says what the first one said, time is not what changed it.
     """
     firsts = [trials.worked(tool)[0] for tool in sorted(trials.unsteady)]
-    if not firsts or not ours_to_start(params):
+    if not firsts or not params.ours_to_start:
         return []
     try:
         private = isolation == "per-rollout"
@@ -121,7 +121,7 @@ async def _played(
     if different := [look for look in begin if begin[look] != second[look]]:
         return [_left_behind(check, isolation, changes, different, begin, second)]
     found = [ok(check, f"An episode leaves nothing to the next one ({names(list(begin))} agree).")]
-    if isolation != "shared" and (ours_to_start(params) or isolation == "per-rollout"):
+    if isolation != "shared" and (params.ours_to_start or isolation == "per-rollout"):
         found += await _at_once(sessions, params, isolation, looks, changes, begin)
     return found
 

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from mcp_rl.config import Isolation
 from mcp_rl.plugins.server import ToolServer
-from mcp_rl.scenario import OneServer, StdioServer
 from mcp_rl.servers.visible import shortened
 from mcp_rl.toolserver.isolation import changing_tools, implied_isolation
 from mcp_rl.toolserver.listing import Tool
@@ -27,11 +26,6 @@ def effective_isolation(server: ToolServer, tools: Sequence[Tool]) -> tuple[Isol
     if silent:
         return ("shared", f"undeclared, and no tool is annotated as changing things ({names(silent)}: not annotated)")
     return "shared", "undeclared, and all tools are annotated as read-only"
-
-
-def ours_to_start(params: OneServer) -> bool:
-    """Whether we start the server, so that it ends with us and a new one is as good as new."""
-    return isinstance(params, StdioServer) or params.launch is not None
 
 
 def names(tools: Sequence[str]) -> str:

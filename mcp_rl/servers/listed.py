@@ -11,7 +11,7 @@ from mcp_rl.plugins.server import ToolServer
 from mcp_rl.scenario import OneServer
 from mcp_rl.scenarios.explorable import reads_only
 from mcp_rl.servers.findings import Finding, note, ok, problem
-from mcp_rl.servers.isolation import effective_isolation, names, ours_to_start
+from mcp_rl.servers.isolation import effective_isolation, names
 from mcp_rl.servers.visible import count, shortened
 from mcp_rl.toolserver.isolation import changing_tools
 from mcp_rl.toolserver.listing import Tool
@@ -184,9 +184,9 @@ def _undeclared(server: ToolServer, params: OneServer, tools: Sequence[Tool]) ->
             f"Nobody declared how episodes are kept apart; {names(changing)} may change things.",
             "Each rollout gets a new process, and a temporary folder of its own ({tmp}); files, databases and "
             "services that the server uses elsewhere are not kept apart by that."
-            if ours_to_start(params)
+            if params.ours_to_start
             else "Each rollout gets a connection of its own; whether they see each other is up to the server.",
-            f"Declare it: {quick}--isolation per-rollout where {'a new process' if ours_to_start(params) else 'that'} "
+            f"Declare it: {quick}--isolation per-rollout where {'a new process' if params.ours_to_start else 'that'} "
             "is enough.",
             changing,
         )

@@ -33,7 +33,7 @@ from mcp_rl.toolserver.call import READING, Call, Carried
 from mcp_rl.toolserver.deadlines import Deadlines, Steps
 from mcp_rl.toolserver.launch import ServerLog, exited, own_folder, said, server_log
 from mcp_rl.toolserver.listing import Tool, list_tools
-from mcp_rl.toolserver.relisting import listing_change
+from mcp_rl.toolserver.relisting import changed_sentence, listing_change, schema_changed
 from mcp_rl.toolserver.session import Session, session_over
 from mcp_rl.toolserver.transport import carried, open_streams, reachable
 
@@ -110,7 +110,7 @@ class Owner:
         """What a call gets where the listing is not what the model was told."""
         if self.listing_changed is None or self._allow_schema_change:
             return None
-        return SchemaChanged(f"{self.listing_changed} Start again, or let calls go on with --allow-schema-change.")
+        return schema_changed(self.listing_changed)
 
     def _stop(self) -> None:
         self._stopping = True
@@ -251,7 +251,7 @@ class Owner:
             if not self._allow_schema_change:
                 self.listing_changed = None
             return
-        sentence = f"{self._whose} {change} since its tools were listed."
+        sentence = changed_sentence(self._whose, change)
         if sentence != self.listing_changed:
             log.warning("%s", sentence)
         self.listing_changed = sentence

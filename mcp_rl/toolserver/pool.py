@@ -21,9 +21,9 @@ import anyio
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
 from mcp_rl.config import Isolation, ToolsConfig
-from mcp_rl.errors import ConfigError, ScenarioError, SchemaChanged, ServerError, ServerFault
+from mcp_rl.errors import ConfigError, ScenarioError, ServerError, ServerFault
 from mcp_rl.plugins.server import BETWEEN, ToolServer, nearest
-from mcp_rl.scenario import OneServer, ServerGroup, ServerParams, StdioServer
+from mcp_rl.scenario import OneServer, ServerGroup, ServerParams
 from mcp_rl.toolserver.connection import Connection, Deadlines, connect
 from mcp_rl.toolserver.group import Together, prefixed
 from mcp_rl.toolserver.isolation import implied_isolation
@@ -31,7 +31,7 @@ from mcp_rl.toolserver.link import Link
 from mcp_rl.toolserver.listing import Tool
 from mcp_rl.toolserver.offered import offering
 from mcp_rl.toolserver.places import Places
-from mcp_rl.toolserver.relisting import listing_change
+from mcp_rl.toolserver.relisting import changed_sentence, listing_change, schema_changed
 from mcp_rl.toolserver.schema import ToolSchemas
 
 if TYPE_CHECKING:
@@ -261,11 +261,10 @@ class Sessions:
         key = repr(params)
         if key not in self._places:
             self._refuse_when_closed()
-            ours = isinstance(params, StdioServer) or params.launch is not None
             instances = self._server.instances if self._server else self._tools.max_servers or 4
             once = isolation == "per-rollout"
             self._places[key] = Places(
-                instances if ours or once else 1,
+                instances if params.ours_to_start or once else 1,
                 lambda asked: self._connecting(params, asked, stateful=True, private=once),
                 once=once,
                 whose=self._name,
@@ -358,10 +357,7 @@ class Sessions:
         if known is None or known[0] != link.tools:
             change = listing_change(known[0], link.tools) if known else None
             if change and not self._tools.allow_schema_change:
-                raise SchemaChanged(
-                    f"The server {self._name} {change} since its tools were listed. Start again, or let calls go on "
-                    "with --allow-schema-change."
-                )
+                raise schema_changed(changed_sentence(f"The server {self._name}", change))
             known = self._schemas[key] = (list(link.tools), self._offered(link.tools))
             self._isolations.pop(key, None)
         return Session(link, known[1])

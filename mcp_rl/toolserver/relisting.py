@@ -6,6 +6,7 @@ and not what only validators read.
 
 from collections.abc import Iterable, Sequence
 
+from mcp_rl.errors import SchemaChanged
 from mcp_rl.toolserver.listing import Tool
 from mcp_rl.toolserver.schema import ToolSchemas
 
@@ -28,6 +29,16 @@ def listing_change(before: Sequence[Tool], after: Sequence[Tool]) -> str | None:
         if names
     ]
     return f"has {' and '.join(parts)}" if parts else None
+
+
+def changed_sentence(whose: str, change: str) -> str:
+    """What `listing_change` found, as a sentence about the server that `whose` begins with."""
+    return f"{whose} {change} since its tools were listed."
+
+
+def schema_changed(sentence: str) -> SchemaChanged:
+    """What a run gets whose model was told of other tools, and what to do about it."""
+    return SchemaChanged(f"{sentence} Start again, or let calls go on with --allow-schema-change.")
 
 
 def _seen_by_a_model(tools: Sequence[Tool]) -> dict[str, object]:
