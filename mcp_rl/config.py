@@ -75,6 +75,8 @@ class RolloutConfig(_Section):
     """Rollouts in flight: most of a step."""
     max_exceptions: float = Field(default=0.1, ge=0, le=1)
     """Share of rollouts that may fault before a step stops."""
+    refills: int = Field(default=0, ge=0)
+    """Groups whose rewards are all alike that a step replaces by further ones, at most; 0: such groups are dropped."""
 
 
 class ToolsConfig(_Section):
@@ -135,24 +137,32 @@ class LoraConfig(_Section):
 
 
 class TrainConfig(_Section):
-    """One GRPO step."""
+    """One step of learning."""
 
     learning_rate: float = Field(default=8e-4, gt=0)
     """Measured on the built-in model; larger models take less."""
+    schedule: Literal["inverse", "constant", "linear", "cosine"] = "inverse"
+    """How the rate falls: as 1 / (1 + step / decay_steps), which needs no last step; not at all; or to the floor."""
     warmup_steps: int = Field(default=0, ge=0)
     """Steps of rising learning rate: none, the adapter starts at zero."""
     decay_steps: int = Field(default=60, ge=0)
-    """Steps after which the learning rate is half, a third after twice as many; 0: it never falls."""
-    loss: Literal["grpo", "cispo"] = "grpo"
+    """`inverse`: steps until the rate is half, 0 for never; `linear`, `cosine`: steps until it is at its floor."""
+    floor: float = Field(default=0.1, ge=0, le=1)
+    """Share of the learning rate at which `linear` and `cosine` end: a tenth, the usual one."""
+    optimizer: Literal["adamw", "adafactor", "sgd"] = "adamw"
+    """AdamW, the field's baseline; Adafactor takes less memory where every weight is trained."""
+    loss: Literal["grpo", "dr_grpo", "cispo", "gspo"] = "grpo"
     """Clipped token-level policy gradient, the field's baseline."""
+    aggregation: Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"] | None = None
+    """How the losses of tokens become one; none: the loss's own way, for `grpo` the mean over tokens (DAPO)."""
     scale_by_std: bool = True
     """Divide by the group's deviation: a rare success counts more. Off where a judge scores: it blows near-ties up."""
     leave_one_out: bool = False
     """Off: in one group it only rescales the advantage."""
-    clip_low: float = Field(default=0.2, gt=0, lt=1)
-    """Lower clip of the ratio, as in PPO."""
-    clip_high: float = Field(default=0.28, gt=0)
-    """Upper clip, higher than the lower one to keep exploring (DAPO)."""
+    clip_low: float | None = Field(default=None, gt=0, lt=1)
+    """Lower clip of the ratio; none: the loss's own, 0.2 as in PPO, 3e-4 for `gspo`."""
+    clip_high: float | None = Field(default=None, gt=0)
+    """Upper clip of the ratio; none: the loss's own, 0.28 to keep exploring (DAPO), 4e-4 for `gspo`."""
     kl: float = Field(default=0.0, ge=0)
     """Weight of the KL to the base: off, verified rewards need no leash."""
     entropy: float = Field(default=0.0, ge=0)
@@ -161,18 +171,38 @@ class TrainConfig(_Section):
     """Gradient clipping, the usual norm."""
     weight_decay: float = Field(default=0.0, ge=0)
     """None: the adapter is small and starts at zero."""
-    importance_cap: float = Field(default=0.0, ge=0)
-    """Cap of the weight that corrects an inexact sampler (truncated importance sampling); 0: ours is exact."""
+    max_staleness: int = Field(default=0, ge=0)
+    """Steps by which a sampled token may be older than the learner; above 0 rollouts go on while the learner works."""
+    importance_cap: float | None = Field(default=None, ge=0)
+    """Cap of the weight that corrects an inexact or older sampler (truncated importance sampling), 0: no correction;
+    none: 2 where `max_staleness` is above 0, else no correction, since our sampler is exact."""
     epochs: int = Field(default=2, ge=1)
     """Passes over one batch: the update costs a tenth of the sampling."""
     minibatches: int = Field(default=1, ge=1)
     """Optimiser updates in one pass: two were noisier, and stopped at 0.89 where one went on to 0.94."""
     microbatch_tokens: int = Field(default=16384, ge=256)
     """Tokens in one forward pass; bounds the memory."""
+    prefix_sharing: bool = True
+    """Compute what episodes share once; off is for measuring what that is worth."""
+    activation_checkpointing: bool = False
+    """Compute activations again in the backward pass: a third more time for much less memory."""
     checkpoint_every: int = Field(default=5, ge=1)
     """Steps between checkpoints: a kill costs under a minute."""
+    keep_checkpoints: int = Field(default=3, ge=1)
+    """Newest checkpoints that stay on disk: one, and two behind it in case it is damaged."""
+    keep_best: bool = True
+    """Keep the checkpoint with the best success on val too, however old it is."""
+    method: Literal["lora", "full"] = "lora"
+    """Train an adapter, or every weight of the model: an adapter is small, fast and enough for one server's tools."""
     lora: LoraConfig = LoraConfig()
     """The adapter that is trained."""
+
+    @property
+    def cap(self) -> float:
+        """`importance_cap` with its default filled in; 0 for no correction."""
+        if self.importance_cap is not None:
+            return self.importance_cap
+        return 2.0 if self.max_staleness else 0.0
 
 
 class JudgeConfig(_Section):
@@ -280,6 +310,8 @@ class RunConfig(_Section):
     """What trains and samples: this process; plugins offer others."""
     trackers: tuple[str, ...] = ()
     """What else shows the metrics: `tensorboard`, `wandb`, a plugin's; none: they are in history.jsonl anyway."""
+    init: Path | None = None
+    """A run or a checkpoint whose adapter this run begins with; none: a fresh one."""
     steps: int = Field(default=120, ge=0)
     """Training steps: four minutes on two cores."""
     scenarios: ScenarioConfig = ScenarioConfig()
@@ -432,6 +464,13 @@ def _contradictions(config: RunConfig) -> Iterator[str]:
         yield (
             f"curriculum.too_hard_at = {pools.too_hard_at:g} is not below curriculum.solved_at = {pools.solved_at:g}: "
             "a scenario would be too hard and solved at once"
+        )
+    if train.schedule in ("linear", "cosine") and train.decay_steps == 0:
+        yield f'train.schedule = "{train.schedule}" ends at train.decay_steps, which is 0: say in how many steps'
+    if train.importance_cap == 0 and train.max_staleness:
+        yield (
+            f"train.importance_cap = 0 leaves tokens of up to train.max_staleness = {train.max_staleness} steps ago "
+            "uncorrected: give a cap, or leave it out"
         )
     if train.minibatches > rollout.groups_per_step * rollout.group_size:
         yield f"train.minibatches = {train.minibatches} is more than the rollouts of a step"

@@ -72,8 +72,13 @@ class Backend(Protocol):
         *,
         metrics: Mapping[str, float] | None = None,
         frontier: Mapping[str, Any] | None = None,
+        files: Mapping[str, bytes] | None = None,
     ) -> Path:
-        """Write the checkpoint of the current step; returns its folder."""
+        """Write the checkpoint of the current step, `files` of the caller's own among it; returns its folder."""
+        ...
+
+    def kept(self, name: str) -> bytes | None:
+        """A file that the caller stored with the checkpoint that was continued; None where there is none."""
         ...
 
     async def close(self) -> None:

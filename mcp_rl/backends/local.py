@@ -87,6 +87,8 @@ class LocalBackend:
         """What the caller stored with the checkpoint that was continued; empty for a new run."""
         self.skipped: list[str] = []
         """One sentence for each damaged checkpoint that was passed over."""
+        self._checkpoint: Checkpoint | None = None
+        """The one that was continued."""
         self._engine: LocalEngine | None = None
         self._learner: Learner | None = None
         self._chat: ChatFormat | None = None
@@ -137,6 +139,7 @@ class LocalBackend:
         if checkpoint is not None:
             self.frontier = restore(self._learner, checkpoint)
             self.skipped = checkpoint.skipped
+            self._checkpoint = checkpoint
             for sentence in checkpoint.skipped:
                 log.warning(sentence)
         self._engine = await engine.__aenter__()
@@ -198,11 +201,12 @@ class LocalBackend:
         *,
         metrics: Mapping[str, float] | None = None,
         frontier: Mapping[str, Any] | None = None,
+        files: Mapping[str, bytes] | None = None,
     ) -> Path:
         """Write the checkpoint of the step that the learner is at; returns its folder. Raises CheckpointError."""
 
         def write() -> Checkpoint:
-            files = learner_files(
+            parts = learner_files(
                 self.learner,
                 base_name=base_location(model.base_model),
                 title=f"{model.project}/{model.name}",
@@ -210,9 +214,16 @@ class LocalBackend:
                 frontier=frontier or {},
             )
             folder = model.path / "checkpoints"
-            return write_checkpoint(folder, self.learner.step, self._tokenizer_files | files, keep=self.keep)
+            return write_checkpoint(
+                folder, self.learner.step, self._tokenizer_files | parts | dict(files or {}), keep=self.keep
+            )
 
         return (await _in_thread(write)).path
+
+    def kept(self, name: str) -> bytes | None:
+        """A file that the caller stored with the checkpoint that was continued; None where there is none."""
+        found = self._checkpoint
+        return found.read(name) if found is not None and (found.path / name).is_file() else None
 
     async def _sample_newest(self) -> None:
         """Give the engine the learner's weights and see that these are what it samples."""

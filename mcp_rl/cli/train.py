@@ -58,6 +58,14 @@ def train(
     steps: Annotated[
         int | None, typer.Option(help="Training steps in all, those of earlier sessions included.")
     ] = None,
+    max_staleness: Annotated[
+        int | None,
+        typer.Option(help="Steps by which a sampled token may be older than the learner; 0, the default: none."),
+    ] = None,
+    init: Annotated[
+        Path | None,
+        typer.Option(help="A run or a checkpoint whose adapter this run begins with."),
+    ] = None,
     seed: Seed = None,
     name: Annotated[str | None, typer.Option(help="The run's folder; else made from server, model and seed.")] = None,
     project: Project = None,
@@ -90,6 +98,8 @@ def train(
         "scenarios.source": source,
         "base_model": base_model,
         "steps": steps,
+        "init": init,
+        "train.max_staleness": max_staleness,
         "seed": seed,
         "name": name,
         "project": project,

@@ -118,7 +118,7 @@ class Learner:
         }
         tally = _Tally()
         if intake.samples:
-            samples = self._corrected(intake.samples) if config.importance_cap else intake.samples
+            samples = self._corrected(intake.samples) if config.cap else intake.samples
             try:
                 for index, minibatch in enumerate(self._minibatches(samples)):
                     self._update_once(minibatch, tally, first=index == 0, check_sampler=check_sampler)
@@ -181,7 +181,7 @@ class Learner:
         config = self.config
         logprobs, entropy = sampled_logprobs(self.model, packed.batch, self.temperature)
         losses, clipped = LOSSES[config.loss](
-            logprobs, packed.old, packed.advantages, config.clip_low, config.clip_high
+            logprobs, packed.old, packed.advantages, config.clip_low or 0.2, config.clip_high or 0.28
         )
         total = (losses * packed.weights).sum()
         if config.entropy:
@@ -213,7 +213,7 @@ class Learner:
         with torch.no_grad():
             for part, packed in self._parts(samples):
                 logprobs, _ = sampled_logprobs(self.model, packed.batch, self.temperature)
-                weights = (logprobs - packed.sampler).exp().clamp(max=self.config.importance_cap)
+                weights = (logprobs - packed.sampler).exp().clamp(max=self.config.cap)
                 ends = np.cumsum([len(samples[i].targets) for i in part])[:-1]
                 for i, own, weight in zip(
                     part, np.split(logprobs.cpu().numpy(), ends), np.split(weights.cpu().numpy(), ends), strict=True

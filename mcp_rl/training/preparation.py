@@ -27,7 +27,8 @@ _WITHOUT_EFFECT = (
     "tools.max_servers", "tools.idle_seconds", "tools.deadlines", "tools.longest_call", "tools.allow_schema_change",
     "tools.server_config", "tools.record", "tools.replay", "trackers",
     "rollout.concurrency", "rollout.deadline", "rollout.tool_deadline", "rollout.max_exceptions",
-    "train.checkpoint_every", "train.microbatch_tokens", "evaluation.every",
+    "train.checkpoint_every", "train.keep_checkpoints", "train.keep_best", "train.microbatch_tokens",
+    "evaluation.every",
     "judge.base_url", "judge.deadline", "judge.retries", "judge.concurrency", "judge.patience", "judge.max_cost",
     "judge.price", "judge.cache", "judge.rubric_file",
 )  # fmt: skip
