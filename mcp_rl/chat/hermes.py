@@ -82,6 +82,7 @@ class ChatFormat:
         if tokenizer.eos_token is None:
             raise ConfigError(f"The tokenizer of {tokenizer.name_or_path!r} has no end-of-turn token (eos_token).")
         special = {str(token) for token in tokenizer.added_tokens_decoder.values() if token.special}
+        self._special = {int(id) for id, token in tokenizer.added_tokens_decoder.items() if token.special}
         controls = {*tokenizer.all_special_tokens, *special, *_TAGS}
         self._controls = re.compile("|".join(re.escape(text) for text in sorted(controls, key=len, reverse=True)))
         self._skeletons: dict[tuple[str, ...], str] = {}
@@ -119,6 +120,29 @@ class ChatFormat:
         """Ids that follow a sampled turn whose last token is a stop token: the rest of the turn's frame, the new
         tool or user messages, the next generation prompt."""
         return self.encode(self._continuation_text([self._safe(m) for m in messages]))
+
+    def said(self, content: str, calls: Sequence[ParsedCall] = ()) -> list[int]:
+        """Ids that a policy samples where it says this, in the template's own writing, the stop token included.
+
+        Raises ValueError where they would not be read back as the same turn: the text holds a control string.
+        """
+        request: Message = {"role": "user", "content": _REQUEST}
+        turn: Message = {"role": "assistant", "content": content}
+        if calls:
+            functions = [{"name": call.name, "arguments": call.arguments} for call in calls]
+            turn["tool_calls"] = [{"id": "call", "type": "function", "function": function} for function in functions]
+        opening, whole = self._render([request], (), prompt=True), self._render([request, turn], (), prompt=False)
+        text, stop, rest = whole.removeprefix(opening).partition(self.tokenizer.eos_token)
+        read = parse_completion(text)
+        if not whole.startswith(opening) or not stop or (calls and not read.calls):
+            raise ConfigError(
+                f"The chat template of {self.tokenizer.name_or_path!r} does not write an assistant's turn as a rollout "
+                "samples it, with Hermes tool calls after the generation prompt, so it cannot be trained on."
+            )
+        ids = [*self.encode(text), *self.stop_token_ids]
+        if rest.strip() or read != ParsedCompletion(content.strip(), list(calls)) or self._special & set(ids[:-1]):
+            raise ValueError("it holds a control string of the chat format")
+        return ids
 
     def close_turn(self) -> list[int]:
         """The stop token, for a turn that was cut off before the model ended it."""
