@@ -21,4 +21,4 @@ def local(config: "RunConfig") -> "LocalBackend":
     """A backend for this run. Imports torch."""
     from mcp_rl.backends.local import LocalBackend
 
-    return LocalBackend(config=config.train, seed=config.seed, temperature=config.rollout.temperature)
+    return LocalBackend(config=config.train, seed=config.seed, temperature=config.rollout.temperature, init=config.init)

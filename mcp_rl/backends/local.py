@@ -5,6 +5,7 @@ of them with the adapter merged in. After every update the engine gets the new w
 be the hash as learned.
 """
 
+import copy
 import functools
 import logging
 import time
@@ -19,6 +20,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
+from mcp_rl.backends.initial import check_initial
 from mcp_rl.backends.result import TrainResult
 from mcp_rl.chat.hermes import ChatFormat
 from mcp_rl.config import TINY, TrainConfig
@@ -27,8 +29,8 @@ from mcp_rl.inference.local import LocalEngine
 from mcp_rl.inference.policy import fingerprint_of
 from mcp_rl.learning import canaries
 from mcp_rl.learning.adapter import add_adapter, merged_weights
-from mcp_rl.learning.checkpoint import Checkpoint, newest_checkpoint, write_checkpoint
-from mcp_rl.learning.state import learner_files, restore, tokenizer_files
+from mcp_rl.learning.checkpoint import Checkpoint, newest_checkpoint
+from mcp_rl.learning.state import load_weights, other_versions, restore, save_learner, tokenizer_files
 from mcp_rl.learning.step import Learner
 from mcp_rl.learning.tree_attention import use_tree_attention
 from mcp_rl.tiny import weights_path
@@ -59,6 +61,40 @@ def load_base(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     return model.to("cuda") if cuda else model, tokenizer
 
 
+def load_learner(
+    base_model: str, config: TrainConfig, *, seed: int = 0, temperature: float = 1.0, init: Path | None = None
+) -> Learner:
+    """A learner alone, with no engine: a fresh adapter (or copy of the weights), or what `init` holds.
+
+    Raises ConfigError where there is no such base, or where `init` does not fit it.
+    """
+    return make_learner(load_base(base_model)[0], base_model, config, seed=seed, temperature=temperature, init=init)
+
+
+def make_learner(
+    base: PreTrainedModel,
+    base_model: str,
+    config: TrainConfig,
+    *,
+    seed: int = 0,
+    temperature: float = 1.0,
+    init: Path | None = None,
+) -> Learner:
+    """`load_learner` for a base that is loaded already. With method "lora" its modules become part of the learner;
+    with "full" it is left alone, as the reference of the KL, and a copy of it is trained."""
+    initial = check_initial(init, config, base_model) if init is not None else None
+    use_tree_attention(base)
+    if config.method == "full":
+        learner = Learner(copy.deepcopy(base), config, seed=seed, temperature=temperature, reference=base)
+    else:
+        lora, name = config.lora, base_location(base_model)
+        adapted = add_adapter(base, rank=lora.rank, alpha=lora.alpha, targets=lora.targets, base_name=name, seed=seed)
+        learner = Learner(adapted, config, seed=seed, temperature=temperature)
+    if initial is not None:
+        load_weights(learner.model, initial.folder)
+    return learner
+
+
 class LocalBackend:
     """Trains one model in this process.
 
@@ -75,18 +111,22 @@ class LocalBackend:
         config: TrainConfig | None = None,
         seed: int = 0,
         temperature: float = 1.0,
-        keep: int = 3,
+        keep: int | None = None,
         max_context: int | None = None,
+        init: Path | None = None,
     ) -> None:
-        """`temperature` is that of the rollouts; `keep` is how many checkpoints stay on disk."""
+        """`temperature` is that of the rollouts; `keep` is how many checkpoints stay on disk, by default as many as
+        `config` says; `init` is the run or the checkpoint with whose weights a new run begins."""
         if not in_process:
             raise ConfigError("LocalBackend trains in this process only: leave in_process as it is.")
         self.config = config or TrainConfig()
-        self.seed, self.temperature, self.keep, self.max_context = seed, temperature, keep, max_context
+        self.seed, self.temperature, self.max_context, self.init = seed, temperature, max_context, init
+        self.keep = self.config.keep_checkpoints if keep is None else keep
         self.frontier: Mapping[str, Any] = {}
         """What the caller stored with the checkpoint that was continued; empty for a new run."""
         self.skipped: list[str] = []
-        """One sentence for each damaged checkpoint that was passed over."""
+        """One sentence for each damaged checkpoint that was passed over, and one for other versions of packages."""
+        self._protected: int | None = None
         self._checkpoint: Checkpoint | None = None
         """The one that was continued."""
         self._engine: LocalEngine | None = None
@@ -135,12 +175,14 @@ class LocalBackend:
         self._chat = ChatFormat(tokenizer)
         self._tokenizer_files = tokenizer_files(tokenizer)
         engine = LocalEngine(base, stop_token_ids=self._chat.stop_token_ids, max_context=self.max_context)
-        self._learner = await _in_thread(self._make_learner, base, model.base_model)
+        init = self.init if checkpoint is None else None
+        make = functools.partial(make_learner, seed=self.seed, temperature=self.temperature, init=init)
+        self._learner = await _in_thread(make, base, model.base_model, self.config)
         if checkpoint is not None:
-            self.frontier = restore(self._learner, checkpoint)
-            self.skipped = checkpoint.skipped
+            self.frontier = await _in_thread(restore, self._learner, checkpoint)
+            self.skipped = [*checkpoint.skipped, *filter(None, [other_versions(checkpoint)])]
             self._checkpoint = checkpoint
-            for sentence in checkpoint.skipped:
+            for sentence in self.skipped:
                 log.warning(sentence)
         self._engine = await engine.__aenter__()
         try:
@@ -150,19 +192,6 @@ class LocalBackend:
         except BaseException:
             await self.close()
             raise
-
-    def _make_learner(self, base: PreTrainedModel, name: str) -> Learner:
-        lora = self.config.lora
-        use_tree_attention(base)
-        adapted = add_adapter(
-            base,
-            rank=lora.rank,
-            alpha=lora.alpha,
-            targets=lora.targets,
-            base_name=base_location(name),
-            seed=self.seed,
-        )
-        return Learner(adapted, self.config, seed=self.seed, temperature=self.temperature)
 
     async def train(
         self,
@@ -205,20 +234,21 @@ class LocalBackend:
     ) -> Path:
         """Write the checkpoint of the step that the learner is at; returns its folder. Raises CheckpointError."""
 
-        def write() -> Checkpoint:
-            parts = learner_files(
-                self.learner,
-                base_name=base_location(model.base_model),
-                title=f"{model.project}/{model.name}",
-                metrics=metrics or {},
-                frontier=frontier or {},
-            )
-            folder = model.path / "checkpoints"
-            return write_checkpoint(
-                folder, self.learner.step, self._tokenizer_files | parts | dict(files or {}), keep=self.keep
-            )
+        write = functools.partial(
+            save_learner,
+            base_name=base_location(model.base_model),
+            title=f"{model.project}/{model.name}",
+            metrics=metrics,
+            frontier=frontier,
+            keep=self.keep,
+            protect=() if self._protected is None else (self._protected,),
+        )
+        contents = self._tokenizer_files | dict(files or {})
+        return (await _in_thread(write, model.path / "checkpoints", self.learner, contents)).path
 
-        return (await _in_thread(write)).path
+    def protect(self, step: int | None) -> None:
+        """Keep the checkpoint of this step, and of no other, beside the newest ones; None: only those."""
+        self._protected = step
 
     def kept(self, name: str) -> bytes | None:
         """A file that the caller stored with the checkpoint that was continued; None where there is none."""

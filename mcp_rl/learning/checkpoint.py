@@ -8,7 +8,7 @@ in `mcp_rl.learning.state`.
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,8 @@ from mcp_rl.durable import sync_file, sync_folder
 from mcp_rl.errors import CheckpointError
 
 MANIFEST = "manifest.json"
+FORMAT = 1
+"""Of what is in a checkpoint; another one is not read."""
 
 
 @dataclass(frozen=True)
@@ -40,25 +42,39 @@ class Checkpoint:
         return content
 
 
-def write_checkpoint(folder: Path, step: int, files: Mapping[str, bytes], *, keep: int | None = None) -> Checkpoint:
+def write_checkpoint(
+    folder: Path,
+    step: int,
+    files: Mapping[str, bytes],
+    *,
+    write: Callable[[Path], object] | None = None,
+    keep: int | None = None,
+    protect: Collection[int] = (),
+) -> Checkpoint:
     """Write `files` (name to content) as the checkpoint of a step, then remove all but the newest `keep`.
 
-    An earlier checkpoint of the same step is replaced. Raises CheckpointError where the folder cannot be written; what
-    was there before is then still there.
+    `write` puts large files into the folder that it is given, so that they need not be in memory as bytes; what it
+    cannot write it raises as OSError or CheckpointError. The steps in
+    `protect` stay, however old they are. An earlier checkpoint of the same step is replaced. Raises CheckpointError
+    where the folder cannot be written; what was there before is then still there.
     """
     path = folder / f"{step:04d}"
     temporary = folder / f".{path.name}.tmp"
-    manifest = {
-        "step": step,
-        "files": {name: {"bytes": len(content), "sha256": _digest(content)} for name, content in files.items()},
-    }
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(folder, orphans=False)
         temporary.mkdir()
+        if write is not None:
+            write(temporary)
         for name, content in files.items():
-            _write(temporary / name, content)
-        _write(temporary / MANIFEST, json.dumps(manifest, indent=2).encode())
+            target = temporary / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(content)
+        written = sorted(file for file in temporary.rglob("*") if file.is_file())
+        entries = {file.relative_to(temporary).as_posix(): _seal(file) for file in written}
+        manifest = temporary / MANIFEST
+        manifest.write_text(json.dumps({"format": FORMAT, "step": step, "files": entries}, indent=2))
+        _seal(manifest)
         sync_folder(temporary)
         if path.exists():
             path.rename(_put_aside(path))
@@ -66,7 +82,10 @@ def write_checkpoint(folder: Path, step: int, files: Mapping[str, bytes], *, kee
         sync_folder(folder)
         _remove_leftovers(folder, orphans=True)
         if keep is not None:
-            _retain(folder, keep)
+            _retain(folder, keep, protect)
+    except CheckpointError:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
     except OSError as error:
         shutil.rmtree(temporary, ignore_errors=True)
         raise CheckpointError(f"Cannot write the checkpoint {path}: {error.strerror or error}.") from error
@@ -74,14 +93,33 @@ def write_checkpoint(folder: Path, step: int, files: Mapping[str, bytes], *, kee
 
 
 def newest_checkpoint(folder: Path) -> Checkpoint | None:
-    """The newest whole checkpoint, or None where there is none."""
+    """The newest whole checkpoint, or None where there is none.
+
+    Raises CheckpointError where all that are there are damaged, or where one is of a later format than this version's.
+    """
     skipped: list[str] = []
+    problem: str | None = None
     for path in _newest_first(folder):
         if problem := find_damage(path):
             skipped.append(f"The checkpoint {path} is damaged ({problem}), so the one before it is used.")
         else:
-            return Checkpoint(path, _step_of(path), skipped)
+            return _known_format(Checkpoint(path, _step_of(path), skipped))
+    if skipped:
+        raise CheckpointError(
+            f"None of the {len(skipped)} checkpoints in {folder} is whole (in the newest, {problem}): put a good copy "
+            "of one there, or start over with --fresh."
+        )
     return None
+
+
+def _known_format(checkpoint: Checkpoint) -> Checkpoint:
+    found = checkpoint.read_json(MANIFEST).get("format", 1)
+    if found != FORMAT:
+        raise CheckpointError(
+            f"The checkpoint {checkpoint.path} is of format {found}, and this version reads format {FORMAT}: continue "
+            "it with the version of mcp_rl that wrote it, or start over with --fresh."
+        )
+    return checkpoint
 
 
 def find_damage(path: Path) -> str | None:
@@ -89,9 +127,9 @@ def find_damage(path: Path) -> str | None:
     try:
         manifest = json.loads((path / MANIFEST).read_bytes())
         for name, known in manifest["files"].items():
-            content = (path / name).read_bytes()
-            if len(content) != known["bytes"] or _digest(content) != known["sha256"]:
-                return f"{name} has changed"
+            with (path / name).open("rb") as file:
+                if hashlib.file_digest(file, "sha256").hexdigest() != known["sha256"]:
+                    return f"{name} has changed"
     except FileNotFoundError as error:
         return f"{Path(error.filename).name} is missing"
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -110,9 +148,11 @@ def _step_of(path: Path) -> int:
     return int(path.name.removeprefix(".").removesuffix(".old"))
 
 
-def _retain(folder: Path, keep: int) -> None:
+def _retain(folder: Path, keep: int, protect: Collection[int]) -> None:
     """Renamed first, so that a kill while removing never leaves half a checkpoint under its number."""
     for path in _newest_first(folder)[max(1, keep) :]:  # nothing is put aside by now
+        if _step_of(path) in protect:
+            continue
         doomed = _put_aside(path)
         path.rename(doomed)
         shutil.rmtree(doomed)
@@ -134,12 +174,9 @@ def _remove_leftovers(folder: Path, *, orphans: bool) -> None:
             shutil.rmtree(path)
 
 
-def _write(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as file:
-        file.write(content)
+def _seal(path: Path) -> dict[str, Any]:
+    """Force a file to the disk; its size and SHA-256."""
+    with path.open("rb+") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
         sync_file(file)
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
+        return {"bytes": file.tell(), "sha256": digest}

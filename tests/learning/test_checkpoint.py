@@ -15,14 +15,13 @@ from transformers import AutoModelForCausalLM
 
 from mcp_rl.errors import CheckpointError
 from mcp_rl.learning.checkpoint import find_damage, newest_checkpoint, write_checkpoint
-from mcp_rl.learning.state import learner_files, restore
+from mcp_rl.learning.state import restore, save_learner
 from mcp_rl.learning.step import Learner
 from tests.learning.models import make_groups, make_learner, qwen2
 
 
 def save(learner: Learner, folder: Path, **frontier: object) -> None:
-    files = learner_files(learner, base_name="base", title="t", metrics={"loss": 0.5}, frontier=frontier)
-    write_checkpoint(folder, learner.step, files)
+    save_learner(folder, learner, {}, base_name="base", title="t", metrics={"loss": 0.5}, frontier=frontier)
 
 
 def names(folder: Path) -> list[str]:
@@ -142,8 +141,7 @@ def test_peft_and_transformers_alone_give_the_same_logits(tmp_path: Path) -> Non
     base = qwen2()
     base.save_pretrained(tmp_path / "base")
     learner = make_learner(qwen2())
-    files = learner_files(learner, base_name=str(tmp_path / "base"), title="t", metrics={}, frontier={})
-    path = write_checkpoint(tmp_path / "checkpoints", 0, files).path
+    path = save_learner(tmp_path / "checkpoints", learner, {}, base_name=str(tmp_path / "base"), title="t").path
     named = json.loads((path / "adapter_config.json").read_text())["base_model_name_or_path"]
     assert named == "base"  # what add_adapter was told
     loaded = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tmp_path / "base"), path)

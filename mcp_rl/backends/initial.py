@@ -1,0 +1,166 @@
+"""What a run begins with instead of a fresh adapter: the weights of another run, or of one checkpoint.
+
+Nothing is loaded here. Whether they fit is known from the configurations and the names and shapes that a safetensors
+file begins with, so that a misfit is said before a server or a model starts.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from mcp_rl.config import TINY, TrainConfig
+from mcp_rl.errors import ConfigError
+from mcp_rl.learning.checkpoint import MANIFEST, find_damage, newest_checkpoint
+from mcp_rl.tiny import weights_path
+
+_ADAPTER, _ADAPTER_CONFIG, _CONFIG = "adapter_model.safetensors", "adapter_config.json", "config.json"
+_PREFIX = "base_model.model."
+"""What PEFT puts before the name of a layer."""
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Initial:
+    """Weights that were found."""
+
+    folder: Path
+    method: Literal["lora", "full"]
+
+    @property
+    def files(self) -> list[Path]:
+        """Everything that decides what is computed with them."""
+        if self.method == "lora":
+            return [self.folder / _ADAPTER_CONFIG, self.folder / _ADAPTER]
+        return [self.folder / _CONFIG, *sorted(self.folder.glob("model*.safetensors"))]
+
+
+def find_initial(path: Path) -> Initial:
+    """In a run's folder its newest whole checkpoint; else the folder itself. Raises ConfigError where nothing is."""
+    folder = path.expanduser()
+    if not folder.is_dir():
+        raise ConfigError(f"There is nothing to begin with in {path}: there is no such folder.")
+    if (folder / "checkpoints").is_dir():
+        newest = newest_checkpoint(folder / "checkpoints")
+        if newest is None:
+            raise ConfigError(f"The run in {path} has no checkpoint yet, so there is nothing to begin with.")
+        folder = newest.path
+    elif (folder / MANIFEST).is_file() and (damage := find_damage(folder)):
+        raise ConfigError(f"The checkpoint {path} is damaged ({damage}); begin with another one.")
+    if (folder / _ADAPTER).is_file() and (folder / _ADAPTER_CONFIG).is_file():
+        return Initial(folder, "lora")
+    if (folder / _CONFIG).is_file() and list(folder.glob("model*.safetensors")):
+        return Initial(folder, "full")
+    raise ConfigError(
+        f"There is nothing to begin with in {path}: give the folder of a run, of a checkpoint, or one with a PEFT "
+        "adapter or a whole model in it."
+    )
+
+
+def initial_hash(path: Path) -> str:
+    """Of the weights, wherever they lie. Raises ConfigError where there are none."""
+    initial = find_initial(path)
+    digest = hashlib.sha256()
+    for file in initial.files:
+        if file.name == _ADAPTER_CONFIG:  # it names the base by its place, too
+            kept = {name: _json(file).get(name) for name in ("r", "lora_alpha", "target_modules")}
+            digest.update(json.dumps(kept | {"target_modules": sorted(kept["target_modules"] or [])}).encode())
+            continue
+        with file.open("rb") as content:
+            digest.update(hashlib.file_digest(content, "sha256").digest())
+    return digest.hexdigest()[:16]
+
+
+def check_initial(path: Path, config: TrainConfig, base_model: str) -> Initial:
+    """The weights in `path`. Raises ConfigError, one sentence, where a run of this configuration cannot begin so."""
+    initial = find_initial(path)
+    if initial.method != config.method:
+        raise ConfigError(
+            f"{path} holds a whole model, which is no adapter: give it as --base-model, or train it whole with "
+            "train.method=full."
+            if initial.method == "full"
+            else f"{path} holds a LoRA adapter, but train.method is full: leave train.method as it is, lora."
+        )
+    if initial.method == "lora":
+        _check_adapter(path, initial, config, _base_shapes(base_model))
+    else:
+        _check_whole(path, initial, _base_shapes(base_model), base_model)
+    return initial
+
+
+def _check_adapter(path: Path, initial: Initial, config: TrainConfig, base: Shapes | None) -> None:
+    about, lora = _json(initial.folder / _ADAPTER_CONFIG), config.lora
+    targets = about.get("target_modules") or []
+    for name, theirs, ours in (
+        ("train.lora.rank", about.get("r"), lora.rank),
+        ("train.lora.alpha", about.get("lora_alpha"), lora.alpha),
+        ("train.lora.targets", sorted(targets) if isinstance(targets, list) else targets, sorted(lora.targets)),
+    ):
+        if theirs != ours:
+            raise ConfigError(
+                f"The adapter in {path} was made with {name} = {json.dumps(theirs)}, and this run has "
+                f"{json.dumps(ours)}: set it to the adapter's."
+            )
+    if base is None:
+        return
+    for name, shape in read_shapes([initial.folder / _ADAPTER]).items():
+        layer, _, factor = name.removeprefix(_PREFIX).partition(".lora_")
+        found = base.get(f"{layer}.weight")
+        side = 0 if factor.startswith("B") else 1
+        if found is None or shape[side] != found[side]:
+            has = "no such layer" if found is None else f"one of {found[0]} x {found[1]}"
+            raise ConfigError(
+                f"The adapter in {path} was made for another base model: it has {layer} of {shape[side]} "
+                f"{'outputs' if side == 0 else 'inputs'}, where this one has {has}."
+            )
+
+
+def _check_whole(path: Path, initial: Initial, base: Shapes | None, base_model: str) -> None:
+    if base is None:
+        return
+    found = read_shapes(initial.files[1:])
+    if differing := [name for name in sorted({*found, *base}) if found.get(name) != base.get(name)]:
+        raise ConfigError(
+            f"The model in {path} is not of the shape of the base model {base_model!r}: they differ in {differing[0]}"
+            f"{f' and {len(differing) - 1} more' if len(differing) > 1 else ''}."
+        )
+
+
+def read_shapes(files: Iterable[Path]) -> Shapes:
+    """Tensor name to shape. Raises ConfigError for a file that is no safetensors file."""
+    from safetensors import SafetensorError, safe_open
+
+    shapes: Shapes = {}
+    for file in files:
+        try:
+            with safe_open(file, framework="np") as content:  # type: ignore[no-untyped-call]
+                shapes |= {name: tuple(content.get_slice(name).get_shape()) for name in content.keys()}  # noqa: SIM118
+        except (SafetensorError, OSError) as error:
+            raise ConfigError(f"Cannot read {file}: {error}.") from error
+    return shapes
+
+
+def _base_shapes(base_model: str) -> Shapes | None:
+    """Of the base model's tensors; None where its weights are not on this machine as safetensors."""
+    folder = weights_path() if base_model == TINY else Path(base_model).expanduser()
+    if not folder.is_dir():
+        from huggingface_hub import try_to_load_from_cache
+
+        found = try_to_load_from_cache(base_model, _CONFIG)
+        if not isinstance(found, str):
+            return None
+        folder = Path(found).parent
+    return read_shapes(folder.glob("model*.safetensors")) or None
+
+
+def _json(file: Path) -> Mapping[str, Any]:
+    try:
+        content = json.loads(file.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"Cannot read {file}: {error}.") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"{file} is not a JSON object.")
+    return content
