@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import anyio
 
+from mcp_rl.activity import Activity, during
 from mcp_rl.boundary import without_secrets
 from mcp_rl.errors import ConfigError, McpRlError, RunStop, ServerFault
 from mcp_rl.rollout import Rollout
@@ -130,7 +131,8 @@ async def _after(group: TrajectoryGroup, after_each: AfterEach | None, tally: _T
     if after_each is None:
         return group
     try:
-        return await after_each(group)
+        with during(Activity.JUDGING):
+            return await after_each(group)
     except RunStop:
         raise
     except McpRlError as error:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import anyio
 
+from mcp_rl.activity import Activity, during
 from mcp_rl.chat.hermes import ChatFormat
 from mcp_rl.config import RolloutConfig
 from mcp_rl.errors import ServerError, ServerFault
@@ -74,8 +75,9 @@ class SettingPlayer:
         async with self._in_flight:
             with calling_as(f"{scenario.id}/{seed}"):
                 trajectory = await self._play(scenario, seed, self.temperature if temperature is None else temperature)
-        if (scoring := self._finish(scenario, trajectory)) is not None:
-            await scoring
+        with during(Activity.JUDGING):
+            if (scoring := self._finish(scenario, trajectory)) is not None:
+                await scoring
         return trajectory
 
     async def _play(self, scenario: McpScenario, seed: int, temperature: float) -> Trajectory:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import anyio
 
+from mcp_rl.activity import Activity, during
 from mcp_rl.boundary import without_secrets
 from mcp_rl.chat.hermes import ChatFormat, ParsedCall, ParsedCompletion, parse_completion
 from mcp_rl.errors import ContextOverflow, EngineError, RunStop, ServerError, ServerFault
@@ -145,9 +146,10 @@ class PolicySpeaker:
         new_ids = self._chat.continuation(new) if self._segment.tokens else self._opening(new)
         left = self._limits.max_tokens - self.sampled
         budget = min(self._limits.max_turn_tokens, left)
-        completion: Completion = await self._episode.generate(
-            new_ids, Sampling(temperature=self._temperature, max_tokens=budget)
-        )
+        with during(Activity.SAMPLING):
+            completion: Completion = await self._episode.generate(
+                new_ids, Sampling(temperature=self._temperature, max_tokens=budget)
+            )
         self._segment.observe(new_ids)
         self._segment.act(completion.token_ids, completion.logprobs, completion.version)
         self.sampled += len(completion.token_ids)
@@ -301,7 +303,8 @@ class _Conversation:
         for call in reads:
             if call.tool not in session.tool_names:
                 raise ServerFault(f"The scenario's verifier reads with the tool {call.tool!r}, which the server lacks.")
-            result = await session.connection.call(call.tool, call.arguments, deadline=self.limits.tool_deadline)
+            with during(Activity.TOOLS):
+                result = await session.connection.call(call.tool, call.arguments, deadline=self.limits.tool_deadline)
             self.trajectory.final_state.append(
                 CallRecord(
                     turn=self.trajectory.turns,
@@ -416,9 +419,10 @@ class _Conversation:
         assert record.tool is not None and record.arguments is not None
         started = time.perf_counter()
         try:
-            result = await self.world.session.connection.call(
-                record.tool, record.arguments, deadline=self.limits.tool_deadline
-            )
+            with during(Activity.TOOLS):
+                result = await self.world.session.connection.call(
+                    record.tool, record.arguments, deadline=self.limits.tool_deadline
+                )
         finally:
             record.seconds = time.perf_counter() - started
         record.result = speaker.cut(result.text, self.limits.max_result_tokens)

@@ -29,7 +29,7 @@ LAYERS = [
     {"inference", "learning", "toolserver", "tracking", "tiny", "run_directory", "overrides", "language_model"},
     {"trajectory", "plugins"},
     {"scenario", "config", "chat", "boundary"},
-    {"errors", "threads", "durable", "visible"},
+    {"errors", "threads", "durable", "visible", "activity"},
 ]
 """From top to bottom. A part imports from parts that lie below its own line, and from no other."""
 

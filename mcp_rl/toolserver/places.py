@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import anyio
 
+from mcp_rl.activity import Activity, during
 from mcp_rl.errors import ServerError, ServerFault
 from mcp_rl.toolserver.connection import Connection
 
@@ -58,14 +59,16 @@ class Places:
             place = self._free.pop()
             place.spoilt = False
             try:
-                yield place, await self._prepared(place, prepare, asked)
+                with during(Activity.TOOLS):
+                    prepared = await self._prepared(place, prepare, asked)
+                yield place, prepared
             except BaseException:
                 place.spoilt = True
                 raise
             finally:
                 try:
                     if place.spoilt or self._once or self._closed:
-                        with anyio.CancelScope(shield=True):
+                        with anyio.CancelScope(shield=True), during(Activity.TOOLS):
                             await _close(place)
                 finally:
                     place.used_until = time.monotonic()

@@ -12,6 +12,7 @@ from typing import Any
 
 import anyio
 
+from mcp_rl.activity import Activity, Clock, during, timed_by
 from mcp_rl.config import RunConfig
 from mcp_rl.evaluate import EvaluationResult, evaluate
 from mcp_rl.gather import GroupPlan, gather_groups
@@ -64,6 +65,7 @@ class Trainer:
         self.done = self.state.progress.model_copy(deep=True)
         self.curriculum = Curriculum(self.train, self.config.seed, self.done.curriculum or None, self.config.curriculum)
         self._metrics: dict[str, float] = {}
+        self._clock = Clock()
         self._started = time.monotonic() - self.done.seconds
 
     @property
@@ -94,14 +96,17 @@ class Trainer:
 
     async def take_steps(self) -> None:
         """All steps that are left. The last whole one is kept whatever ends this."""
-        while self.step < self.config.steps:
-            await self._take_step()
-            if self.step % self.config.train.checkpoint_every == 0 or self.step == self.config.steps:
-                await self.save()
-            every = self.config.evaluation.every
-            if every and self.step % every == 0 and self.step < self.config.steps:
-                await self.save()
-                await self.measure_after()
+        with timed_by(self._clock):
+            self._clock.take()
+            while self.step < self.config.steps:
+                await self._take_step()
+                if self.step % self.config.train.checkpoint_every == 0 or self.step == self.config.steps:
+                    await self.save()
+                every = self.config.evaluation.every
+                if every and self.step % every == 0 and self.step < self.config.steps:
+                    await self.save()
+                    await self.measure_after()
+                    self._clock.take()
 
     async def rescue(self) -> None:
         """When a run is interrupted: keep the last step, unless the weights have gone on without the books."""
@@ -113,9 +118,11 @@ class Trainer:
         """Make the current step whole: its checkpoint, then the state."""
         if self.state.step == self.step and self.step > 0:
             return
-        path = await self.backend.save(self.model, metrics=self._metrics, frontier=self.done.model_dump(mode="json"))
-        self.state.step, self.state.progress = self.step, self.done.model_copy(deep=True)
-        self._save_state()
+        with during(Activity.SAVING):
+            frontier = self.done.model_dump(mode="json")
+            path = await self.backend.save(self.model, metrics=self._metrics, frontier=frontier)
+            self.state.step, self.state.progress = self.step, self.done.model_copy(deep=True)
+            self._save_state()
         self._notify("checkpoint_saved", step=self.step, path=path)
 
     def _save_state(self) -> None:
@@ -129,18 +136,22 @@ class Trainer:
         groups = await self._collect(self.step + 1)
         rollout_seconds = time.monotonic() - began
         with anyio.CancelScope(shield=True):  # an update is taken with its books, or not at all
-            result = await self.backend.train(self.model, groups, self.config.train, save=False)
+            with during(Activity.UPDATING):
+                result = await self.backend.train(self.model, groups, self.config.train, save=False)
+            with during(Activity.SAVING):
+                self.run.save_trajectories("train", result.step, groups)
             self._account(groups, result.metrics)
-            times = {"rollout_seconds": rollout_seconds, "step_seconds": time.monotonic() - began}
+            times = self._clock.take()
             pools = {f"pool_{pool.value}": float(count) for pool, count in self.curriculum.pools().items()}
             self._metrics = {
                 **_means(groups, self.config.reward.weights),
                 **pools,
                 **self.scoring.take_metrics(),
                 **result.metrics,
-                **times,
+                **times.metrics(),
+                "rollout_seconds": rollout_seconds,
+                "step_seconds": times.total,
             }
-            self.run.save_trajectories("train", result.step, groups)
             self.run.append_history({"step": result.step, "split": "train", **self._metrics})
             self.step = result.step
         self.trackers.log("train", self.step, self._metrics)
