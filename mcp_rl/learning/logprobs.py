@@ -3,15 +3,21 @@
 Only positions that predict a sampled token reach the output layer, and their logits exist one chunk at a time.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import torch
 from peft import PeftModel
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
 
+from mcp_rl.errors import EngineError
+from mcp_rl.learning.output_layer import logits_of, vocabulary_size
 from mcp_rl.learning.tree import PrefixTree
 from mcp_rl.learning.tree_attention import TreeMask
 
@@ -78,18 +84,27 @@ class _SampledLogprobs(torch.autograd.Function):
         return grad, None, None
 
 
-def sampled_logprobs(model: PeftModel, batch: TreeBatch, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
-    """Log-probability [S] of each sampled token and entropy [S] where it was drawn, in nats, at the temperature."""
-    base = cast(PreTrainedModel, model.get_base_model())
-    hidden = base.base_model(
-        input_ids=batch.tokens, position_ids=batch.positions, tree_mask=batch.mask, use_cache=False
-    ).last_hidden_state[0]
+def sampled_logprobs(
+    model: PeftModel | PreTrainedModel,
+    batch: TreeBatch,
+    temperature: float = 1.0,
+    *,
+    activation_checkpointing: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Log-probability [S] of each sampled token and entropy [S] where it was drawn, in nats, at the temperature.
+
+    `activation_checkpointing` keeps only what goes from layer to layer; the backward pass computes the rest again.
+    """
+    base = cast(PreTrainedModel, model.get_base_model()) if isinstance(model, PeftModel) else model
+    with _checkpointed_layers(base) if activation_checkpointing and torch.is_grad_enabled() else nullcontext():
+        hidden = base.base_model(
+            input_ids=batch.tokens, position_ids=batch.positions, tree_mask=batch.mask, use_cache=False
+        ).last_hidden_state[0]
     hidden = hidden.index_select(0, batch.rows)
-    head = cast(nn.Module, base.get_output_embeddings())  # type: ignore[no-untyped-call]
-    size = max(1, CHUNK_ELEMENTS // base.config.get_text_config().vocab_size)
+    size = max(1, CHUNK_ELEMENTS // vocabulary_size(base))
 
     def chunk(states: Tensor, row: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        logits = head(states)
+        logits = logits_of(base, states)
         return _SampledLogprobs.apply(logits if temperature == 1.0 else logits / temperature, row, targets)  # type: ignore[no-any-return, no-untyped-call]
 
     if len(hidden) <= size:
@@ -104,3 +119,19 @@ def sampled_logprobs(model: PeftModel, batch: TreeBatch, temperature: float = 1.
         logprobs = logprobs.index_copy(0, inside, part)
         entropies.append(entropy)
     return logprobs, torch.cat(entropies).index_select(0, batch.row)
+
+
+@contextmanager
+def _checkpointed_layers(model: PreTrainedModel) -> Iterator[None]:
+    """Every decoder layer's forward checkpointed, in this block; the model's own switch would need training mode, and
+    with it dropout."""
+    layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+    if not layers:
+        raise EngineError(f"{type(model).__name__} has no layers that can be checkpointed; set it to false.")
+    for layer in layers:
+        layer.forward = partial(checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            del layer.forward

@@ -84,16 +84,20 @@ class PrefixTree:
         return self.path(self.leaf_of[index])
 
 
-def build_tree(sequences: Sequence[Sequence[int]], min_shared: int = 8) -> PrefixTree:
+def build_tree(sequences: Sequence[Sequence[int]], min_shared: int = 8, *, shared: bool = True) -> PrefixTree:
     """Merge sequences by exact prefix. A split is made only where it saves `min_shared` tokens or more per sequence.
 
-    Raises ValueError where there is no sequence.
+    `shared=False` merges nothing: an empty root, and one node for each sequence. Raises ValueError where there is no
+    sequence.
     """
     if not sequences:
         raise ValueError("a prefix tree needs at least one sequence")
     arrays = [np.asarray(sequence, np.int64) for sequence in sequences]
-    order = sorted(range(len(arrays)), key=lambda i: tuple(sequences[i]))
-    common = [0] + [_common_prefix(arrays[a], arrays[b]) for a, b in pairwise(order)]
+    order = list(range(len(arrays)))
+    common = [0] * len(arrays)
+    if shared:
+        order.sort(key=lambda i: tuple(sequences[i]))
+        common[1:] = [_common_prefix(arrays[a], arrays[b]) for a, b in pairwise(order)]
     nodes: list[Node] = []
     runs: list[Ints] = []
     leaf_of = [0] * len(arrays)
@@ -101,8 +105,8 @@ def build_tree(sequences: Sequence[Sequence[int]], min_shared: int = 8) -> Prefi
     start = 0
     while queue:
         low, high, parent, depth = queue.popleft()
-        shared = min(common[low + 1 : high], default=len(arrays[order[low]]))
-        run = arrays[order[low]][depth:shared]
+        reach = min(common[low + 1 : high], default=len(arrays[order[low]]))
+        run = arrays[order[low]][depth:reach]
         index = len(nodes)
         nodes.append(Node(parent, start, start + len(run), depth))
         runs.append(run)
@@ -110,13 +114,13 @@ def build_tree(sequences: Sequence[Sequence[int]], min_shared: int = 8) -> Prefi
         if high - low == 1:
             leaf_of[order[low]] = index
             continue
-        bounds = [low] + [i for i in range(low + 1, high) if common[i] < shared + min_shared] + [high]
+        bounds = [low] + [i for i in range(low + 1, high) if common[i] < reach + min_shared] + [high]
         for first, last in pairwise(bounds):
-            if all(len(arrays[i]) == shared for i in order[first:last]):
+            if all(len(arrays[i]) == reach for i in order[first:last]):
                 for i in order[first:last]:
                     leaf_of[i] = index
             else:
-                queue.append((first, last, index, shared))
+                queue.append((first, last, index, reach))
     positions = [np.arange(node.depth, node.depth + node.length) for node in nodes]
     return PrefixTree(
         tokens=np.concatenate(runs),

@@ -13,8 +13,7 @@ from mcp_rl.learning.tree import build_tree
 from mcp_rl.learning.tree_attention import use_tree_attention
 from mcp_rl.scenario import McpScenario, StdioServer
 from mcp_rl.trajectory import Segment, Trajectory, TrajectoryGroup
-
-VOCABULARY = 97
+from tests.learning.architectures import VOCABULARY, sharpened
 
 
 def qwen2() -> PreTrainedModel:
@@ -28,7 +27,7 @@ def qwen2() -> PreTrainedModel:
         vocab_size=VOCABULARY,
         tie_word_embeddings=True,
     )
-    return _sharpened(Qwen2ForCausalLM(config))
+    return sharpened(Qwen2ForCausalLM(config))
 
 
 def llama() -> PreTrainedModel:
@@ -41,16 +40,7 @@ def llama() -> PreTrainedModel:
         num_key_value_heads=3,
         vocab_size=VOCABULARY,
     )
-    return _sharpened(LlamaForCausalLM(config))
-
-
-@torch.no_grad()
-def _sharpened(model: PreTrainedModel) -> PreTrainedModel:
-    """Freshly initialised models are nearly uniform; this one has opinions."""
-    for parameter in model.parameters():
-        if parameter.dim() > 1:
-            parameter.mul_(4)
-    return model.eval()
+    return sharpened(LlamaForCausalLM(config))
 
 
 def make_learner(

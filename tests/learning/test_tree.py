@@ -73,6 +73,16 @@ def test_each_token_sees_its_own_sequence_up_to_itself_and_nothing_else(
             assert seen[position].nonzero().squeeze(1).tolist() == sorted(path[: depth + 1].tolist())
 
 
+@given(branching())
+@settings(deadline=None, max_examples=40)
+def test_without_sharing_every_sequence_is_a_chain_of_its_own(sequences: list[list[int]]) -> None:
+    tree = build_tree(sequences, shared=False)
+    assert len(tree.tokens) == tree.unshared_tokens == sum(map(len, sequences))
+    assert tree.saved_share == 0.0
+    for i, sequence in enumerate(sequences):
+        assert tree.tokens[tree.sequence(i)].tolist() == sequence
+
+
 def test_no_sequence_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one"):
         build_tree([])
