@@ -29,7 +29,8 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from mcp_rl.config import TrainConfig
 from mcp_rl.learning.adapter import add_adapter
 from mcp_rl.learning.samples import Sample
-from mcp_rl.learning.step import Learner, _Tally
+from mcp_rl.learning.step import Learner
+from mcp_rl.learning.tally import Tally
 from mcp_rl.learning.tree import build_tree
 from mcp_rl.learning.tree_attention import use_tree_attention
 
@@ -89,7 +90,7 @@ def episodes(groups: int, size: int, shared: int, request: int, own: int) -> lis
 
 
 def update(learner: Learner, samples: list[Sample]) -> None:
-    learner._update_once(samples, _Tally(), first=False, check_sampler=False)
+    learner._update_once(samples, Tally(), first=False, check_sampler=False)
 
 
 def padded_update(learner: Learner, samples: list[Sample], rows: int = 16) -> None:

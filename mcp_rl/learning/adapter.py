@@ -5,6 +5,7 @@ forward, and the gradients of A and B are taken through their small factors, nev
 with y = x (W + s·B·A)ᵀ, dA = s·(dy·B)ᵀ·x and dB = s·dyᵀ·(x·Aᵀ) (Hu et al., LoRA, 2021, equation 3).
 """
 
+import copy
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
@@ -102,13 +103,30 @@ def _is_plain(layer: LoraLinear) -> bool:
 
 
 def trainable_parameters(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
-    """The adapter's parameters by name, in the model's fixed order."""
+    """What is trained, by name, in the model's fixed order; tied weights stand there once."""
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 
+def full_copy(base: PreTrainedModel) -> PreTrainedModel:
+    """A model of its own with every weight trainable, in float32, where small updates are not lost in rounding."""
+    model = copy.deepcopy(base)
+    model.to(torch.float32)  # type: ignore[arg-type]
+    model.requires_grad_(True)
+    model.config.dtype = base.dtype  # what is sampled
+    model.eval()  # type: ignore[no-untyped-call]
+    return model
+
+
 @torch.no_grad()
-def merged_weights(model: PeftModel) -> dict[str, Tensor]:
-    """The weights that the adapter changes, W + s·B·A each, under their names in the base model."""
+def merged_weights(model: PeftModel | PreTrainedModel) -> dict[str, Tensor]:
+    """What a sampler of the base needs to sample the policy, by the names in the base model.
+
+    Of an adapter: W + s·B·A of the weights that it changes. Of a plain model: every parameter, tied ones once, in the
+    dtype that its configuration names; where that is their own they are not copied.
+    """
+    if not isinstance(model, PeftModel):
+        dtype = model.config.dtype
+        return {name: p.detach().to(dtype or p.dtype) for name, p in model.named_parameters()}
     names = {id(module): name for name, module in model.get_base_model().named_modules()}
     return {
         f"{names[id(layer)]}.weight": cast(Tensor, layer.get_base_layer().weight) + layer.get_delta_weight(ADAPTER)

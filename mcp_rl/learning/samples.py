@@ -7,12 +7,15 @@ import numpy as np
 import numpy.typing as npt
 
 from mcp_rl.learning.advantage import advantages
-from mcp_rl.trajectory import Segment, TrajectoryGroup
+from mcp_rl.trajectory import Segment, Trajectory, TrajectoryGroup
 
 
-@dataclass(frozen=True)
+@dataclass
 class Sample:
-    """One segment of one trajectory. `at`, `targets`, `logprobs` have one entry for each of its S sampled tokens."""
+    """One segment of one trajectory. `at`, `targets`, `logprobs` have one entry for each of its S sampled tokens.
+
+    `weights` and `old` are set again by a learner that corrects the sampler; nothing else changes.
+    """
 
     tokens: list[int]
     """Up to the last sampled token, which itself only has to be predicted."""
@@ -28,6 +31,8 @@ class Sample:
     """Index of its group in the step."""
     old: npt.NDArray[np.float32] | None = None
     """What the ratio is taken against, where that is not the sampler."""
+    versions: npt.NDArray[np.int64] | None = None
+    """Policy versions that sampled the tokens; none where they are the learner's own."""
 
 
 @dataclass(frozen=True)
@@ -41,25 +46,44 @@ class Intake:
     trained: int
     """Trajectories that gave at least one sample."""
     masked: int
-    """Trajectories kept out: faults, timeouts, no score, nothing sampled, a group without variance."""
+    """Trajectories kept out: faults, timeouts, no score, nothing sampled, too old, a group without variance."""
+    stale: int = 0
+    """Trajectories kept out because a token was too old."""
 
 
-def take_in(groups: Iterable[TrajectoryGroup], *, scale_by_std: bool = False, leave_one_out: bool = False) -> Intake:
-    """Samples of all groups whose rewards differ. Trajectories that may not be trained on are left out of the mean."""
+def take_in(
+    groups: Iterable[TrajectoryGroup],
+    *,
+    scale_by_std: bool = False,
+    leave_one_out: bool = False,
+    oldest: int | None = None,
+) -> Intake:
+    """Samples of all groups whose rewards differ. Trajectories that may not be trained on are left out of the mean; so
+    are those with a token sampled by a policy version before `oldest`."""
     samples: list[Sample] = []
-    count = dropped = total = trained = 0
+    count = dropped = total = trained = stale = 0
     for count, group in enumerate(groups, 1):
         total += len(group.trajectories)
-        if not group.has_variance:
+        usable = [trajectory for trajectory in group.trajectories if trajectory.trainable]
+        if oldest is not None:
+            fresh = [trajectory for trajectory in usable if not _is_older(trajectory, oldest)]
+            stale += len(usable) - len(fresh)
+            usable = fresh
+        rewards = [trajectory.reward for trajectory in usable if trajectory.reward is not None]
+        gains = advantages(rewards, scale_by_std=scale_by_std, leave_one_out=leave_one_out)
+        if not gains.any():
             dropped += 1
             continue
-        usable = [trajectory for trajectory in group.trajectories if trajectory.trainable]
-        gains = advantages(group.rewards, scale_by_std=scale_by_std, leave_one_out=leave_one_out)
         for trajectory, gain in zip(usable, gains, strict=True):
             found = list(_samples(trajectory.segments, float(gain), count - 1))
             trained += bool(found)
             samples += found
-    return Intake(samples, count, dropped, total, trained, total - trained)
+    return Intake(samples, count, dropped, total, trained, total - trained, stale)
+
+
+def _is_older(trajectory: Trajectory, oldest: int) -> bool:
+    """Whether a token was sampled before version `oldest`; tokens that were not sampled have version -1."""
+    return any(0 <= version < oldest for segment in trajectory.segments for version in set(segment.versions))
 
 
 def _samples(segments: Sequence[Segment], advantage: float, group: int) -> Iterator[Sample]:
@@ -75,4 +99,5 @@ def _samples(segments: Sequence[Segment], advantage: float, group: int) -> Itera
                 weights=np.ones(len(where), np.float32),
                 advantage=advantage,
                 group=group,
+                versions=np.asarray(segment.versions, np.int64)[where],
             )

@@ -1,126 +1,98 @@
-"""One training step: scored groups in, a moved adapter and its metrics out.
+"""One training step: scored groups in, a moved policy and its metrics out.
 
 Every prompt token that sequences share is computed once (`tree`), in parts that fit a token budget; each minibatch is
-one optimiser update, normalised by its own sampled tokens. Randomness follows from the seed and the step alone, so a
-resumed run needs no random state to go on bit for bit.
+one optimiser update, normalised by its own sampled tokens or sequences. Randomness follows from the seed and the step
+alone, so a resumed run needs no random state to go on bit for bit.
 """
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
 from peft import PeftModel
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from mcp_rl.config import TrainConfig
+from mcp_rl.errors import ConfigError
+from mcp_rl.learning import canaries
 from mcp_rl.learning.adapter import trainable_parameters
-from mcp_rl.learning.canaries import check_agreement, check_finite, check_moved
-from mcp_rl.learning.logprobs import TreeBatch, sampled_logprobs
-from mcp_rl.learning.loss import LOSSES, kl_to_reference
+from mcp_rl.learning.logprobs import sampled_logprobs
+from mcp_rl.learning.losses import Objective, Totals, kl_to_reference, objective, truncated_weights
+from mcp_rl.learning.optimizer import make_optimizer
+from mcp_rl.learning.packed import Packed
 from mcp_rl.learning.samples import Sample, take_in
-from mcp_rl.learning.tree import build_tree, split_by_tokens
+from mcp_rl.learning.schedule import learning_rate
+from mcp_rl.learning.tally import Tally
+from mcp_rl.learning.tree import split_by_tokens
 from mcp_rl.trajectory import TrajectoryGroup
 
-
-def learning_rate(config: TrainConfig, step: int) -> float:
-    """The rate of the update that leads from `step` to `step + 1`: rises over the warm-up, and falls as 1 / (1 + step /
-    decay_steps), which needs no last step to be known (Robbins and Monro, 1951)."""
-    rise = min(1.0, (step + 1) / (config.warmup_steps + 1))
-    fall = 1.0 / (1.0 + step / config.decay_steps) if config.decay_steps else 1.0
-    return config.learning_rate * min(rise, fall)
-
-
-@dataclass(frozen=True)
-class Packed:
-    """Samples as one tree. Per-token tensors are [S], in the order of the samples."""
-
-    batch: TreeBatch
-    sampler: Tensor
-    old: Tensor
-    advantages: Tensor
-    weights: Tensor
-    flat_tokens: int
-    """Tokens of the tree."""
-    unshared_tokens: int
-
-    @staticmethod
-    def of(samples: Sequence[Sample], device: torch.device) -> "Packed":
-        tree = build_tree([sample.tokens for sample in samples])
-        predictors = np.concatenate([tree.sequence(i)[sample.at] for i, sample in enumerate(samples)])
-        lengths = [len(sample.targets) for sample in samples]
-        columns = [
-            np.concatenate([sample.logprobs for sample in samples]),
-            np.concatenate([sample.logprobs if sample.old is None else sample.old for sample in samples]),
-            np.repeat(np.asarray([sample.advantage for sample in samples], np.float32), lengths),
-            np.concatenate([sample.weights for sample in samples]),
-        ]
-        targets = np.concatenate([sample.targets for sample in samples])
-        batch = TreeBatch.of(tree, torch.from_numpy(predictors), torch.from_numpy(targets)).to(device)
-        sampler, old, gains, weights = (torch.from_numpy(column).to(device) for column in columns)
-        return Packed(batch, sampler, old, gains, weights, len(tree.tokens), tree.unshared_tokens)
-
-
-@dataclass
-class _Tally:
-    """Sums over the sampled tokens of an update, and the sampler's mismatch before its first optimiser step."""
-
-    sums: dict[str, float] = field(default_factory=dict)
-    differences: list[Tensor] = field(default_factory=list)
-
-    def add(self, **values: float) -> None:
-        for name, value in values.items():
-            self.sums[name] = self.sums.get(name, 0.0) + value
-
-    def mean(self, name: str, over: str = "tokens") -> float:
-        return self.sums.get(name, 0.0) / max(1.0, self.sums.get(over, 0.0))
-
-    def agreement(self) -> dict[str, float]:
-        difference = torch.cat(self.differences).double()
-        ratio = difference.exp()
-        return {
-            "logprob_difference_mean": float(difference.abs().mean()),
-            "logprob_difference_max": float(difference.abs().max()),
-            "ratio_mean": float(ratio.mean()),
-            "ess": float(ratio.sum() ** 2 / (len(ratio) * ratio.square().sum())),
-        }
+NOTICEABLE = 0.01
+"""An importance weight further from 1 than this counts as a correction; less is rounding."""
+FAR_OFF = 0.5
+"""Difference of mean ratio and log-probability that stops a step in which every token is from an older version."""
 
 
 class Learner:
-    """An adapter, its optimiser and the step they are at."""
+    """A policy, its optimiser and the step they are at."""
 
-    def __init__(self, model: PeftModel, config: TrainConfig, *, seed: int = 0, temperature: float = 1.0) -> None:
-        """`temperature` is the sampler's: log-probabilities are compared under the distribution that was drawn from."""
+    def __init__(
+        self,
+        model: PeftModel | PreTrainedModel,
+        config: TrainConfig,
+        *,
+        seed: int = 0,
+        temperature: float = 1.0,
+        reference: PreTrainedModel | None = None,
+    ) -> None:
+        """`temperature` is the sampler's: log-probabilities are compared under the distribution that was drawn from.
+
+        `reference` is what the KL is taken to; an adapter's own base needs none. Raises ConfigError where a KL is
+        wanted and there is nothing to take it to.
+        """
+        if config.kl and reference is None and not isinstance(model, PeftModel):
+            raise ConfigError("train.kl needs the base model as a reference, and this learner was given none.")
         self.model, self.config, self.temperature, self.seed = model, config, temperature, seed
+        self.reference = reference
         self.step = 0
         self.parameters = trainable_parameters(model)
-        self.optimizer = torch.optim.AdamW(
-            list(self.parameters.values()), lr=config.learning_rate, weight_decay=config.weight_decay, fused=True
-        )
+        self.optimizer = make_optimizer(config, self.parameters.values())
         self.device = next(iter(self.parameters.values())).device
+        self.batch: list[Sample] = []
+        """What the last update learned from."""
 
     def update(self, groups: Iterable[TrajectoryGroup], *, check_sampler: bool = True) -> dict[str, float]:
         """Learn from the groups whose rewards differ and count one step; returns the metrics of the step.
 
-        Without any such group the adapter stays and the step counts all the same. Raises CanaryError, with the adapter
+        Without any such group the policy stays and the step counts all the same. Raises CanaryError, with the policy
         unchanged, where sampler and learner disagree (unless `check_sampler` is off) or the first loss is not finite.
         """
         began = time.perf_counter()
         config = self.config
-        intake = take_in(groups, scale_by_std=config.scale_by_std, leave_one_out=config.leave_one_out)
+        intake = take_in(
+            groups,
+            scale_by_std=objective(config).scale_by_std,
+            leave_one_out=config.leave_one_out,
+            oldest=self.step - config.max_staleness if config.max_staleness else None,
+        )
         metrics = {
             "groups": float(intake.groups),
             "groups_dropped": float(intake.groups_without_variance),
             "trajectories_trained": float(intake.trained),
             "trajectories_masked": float(intake.masked),
+            "trajectories_stale": float(intake.stale),
             "learning_rate": learning_rate(config, self.step),
         }
-        tally = _Tally()
+        tally = Tally()
+        self.batch = intake.samples
         if intake.samples:
-            samples = self._corrected(intake.samples) if config.cap else intake.samples
+            metrics |= self._staleness(intake.samples)
             try:
-                for index, minibatch in enumerate(self._minibatches(samples)):
+                if config.cap and config.minibatches > 1:
+                    self._correct_all(intake.samples, tally)
+                for index, minibatch in enumerate(self._minibatches(intake.samples)):
                     self._update_once(minibatch, tally, first=index == 0, check_sampler=check_sampler)
             finally:
                 self.optimizer.zero_grad()
@@ -131,6 +103,8 @@ class Learner:
             "entropy": tally.mean("entropy"),
             "kl": tally.mean("kl"),
             "clip_share": tally.mean("clipped"),
+            "corrected_share": tally.mean("corrected", "compared"),
+            "capped_share": tally.mean("capped", "compared"),
             "grad_norm": tally.mean("grad_norm", "updates"),
             "trained_tokens": tally.sums.get("tokens", 0.0),
             "forward_tokens": tally.sums.get("flat", 0.0),
@@ -138,6 +112,45 @@ class Learner:
             "saved_share": 1.0 - tally.mean("flat", "unshared") if tally.sums else 0.0,
             "update_seconds": time.perf_counter() - began,
         }
+
+    def parts(self, samples: Sequence[Sample]) -> Iterator[tuple[list[int], Packed]]:
+        """Samples in parts of at most `microbatch_tokens` tree tokens: which they are, and packed."""
+        for part in split_by_tokens([sample.tokens for sample in samples], self.config.microbatch_tokens):
+            yield part, Packed.of([samples[i] for i in part], self.device)
+
+    def logprobs(self, packed: Packed) -> tuple[Tensor, Tensor]:
+        """Log-probability and entropy [S] of each sampled token under the policy as it is, in nats."""
+        return sampled_logprobs(self.model, packed.batch, self.temperature)
+
+    def descend(self, *, check_moved: bool = True) -> float:
+        """Clip the gradient, take the optimiser's step at this step's rate, and forget the gradient.
+
+        Returns the gradient's norm before clipping. Raises CanaryError where it is not finite, which leaves the policy
+        as it was, or where nothing moved.
+        """
+        norm = float(torch.nn.utils.clip_grad_norm_(self.parameters.values(), self.config.max_grad_norm))
+        canaries.check_finite("gradient's norm", norm)
+        rate = learning_rate(self.config, self.step)
+        for group in self.optimizer.param_groups:
+            group["lr"], group["weight_decay"] = rate, self.config.weight_decay
+        before = self._sums() if check_moved else None
+        self.optimizer.step()
+        self.optimizer.zero_grad()  # nothing of one minibatch reaches the next
+        if before is not None:
+            canaries.check_moved(not torch.equal(before, self._sums()), rate, norm)
+        return norm
+
+    def _sums(self) -> Tensor:
+        """A sum of each parameter, exact enough to change with any of its values."""
+        return torch.stack([parameter.detach().sum(dtype=torch.float64) for parameter in self.parameters.values()])
+
+    def _staleness(self, samples: Sequence[Sample]) -> dict[str, float]:
+        """By how many steps the sampled tokens are older than the learner. Raises CanaryError where one is younger."""
+        ages = [self.step - sample.versions for sample in samples if sample.versions is not None]
+        age = np.concatenate(ages) if ages else np.zeros(1, np.int64)
+        if self.config.max_staleness:
+            canaries.check_version(self.step - min(0, int(age.min())), self.step)
+        return {"staleness_mean": float(age.mean()), "staleness_max": float(age.max())}
 
     def _minibatches(self, samples: list[Sample]) -> Iterator[list[Sample]]:
         """Groups in random order, cut into equal shares of samples; members of a group mostly stay together."""
@@ -148,52 +161,37 @@ class Learner:
             for share in np.array_split(np.arange(len(ordered)), min(self.config.minibatches, len(ordered))):
                 yield [ordered[i] for i in share]
 
-    def _parts(self, samples: Sequence[Sample]) -> Iterator[tuple[list[int], Packed]]:
-        for part in split_by_tokens([sample.tokens for sample in samples], self.config.microbatch_tokens):
-            yield part, Packed.of([samples[i] for i in part], self.device)
-
-    def _update_once(self, samples: list[Sample], tally: _Tally, *, first: bool, check_sampler: bool) -> None:
-        total = sum(len(sample.targets) for sample in samples)
+    def _update_once(self, samples: list[Sample], tally: Tally, *, first: bool, check_sampler: bool) -> None:
+        goal = objective(self.config)
+        totals = Totals.of(len(sample.targets) for sample in samples)
         loss = 0.0
-        for _, packed in self._parts(samples):
-            part = self._loss(packed, tally, keep_differences=first) / total
+        for chosen, packed in self.parts(samples):
+            part = self._loss([samples[i] for i in chosen], packed, goal, totals, tally, compare=first)
             loss += (value := float(part.detach()))
-            check_finite("loss", value)
+            canaries.check_finite("loss", value)
             part.backward()  # type: ignore[no-untyped-call]
         if first and check_sampler:
-            agreement = tally.agreement()
-            check_agreement(agreement["ratio_mean"], agreement["logprob_difference_mean"])
-        norm = torch.nn.utils.clip_grad_norm_(self.parameters.values(), self.config.max_grad_norm)
-        check_finite("gradient's norm", float(norm))
-        rate = learning_rate(self.config, self.step)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        before = [parameter.detach().clone() for parameter in self.parameters.values()] if first else []
-        self.optimizer.step()
-        self.optimizer.zero_grad()  # nothing of one minibatch reaches the next
-        if first:
-            moved = any(not torch.equal(a, b) for a, b in zip(before, self.parameters.values(), strict=True))
-            check_moved(moved, rate, float(norm))
-        tally.add(loss=loss, grad_norm=float(norm), updates=1)
+            _check_agreement(tally)
+        tally.add(loss=loss, grad_norm=self.descend(check_moved=first), updates=1)
 
-    def _loss(self, packed: Packed, tally: _Tally, *, keep_differences: bool) -> Tensor:
-        """The summed loss of a part."""
+    def _loss(
+        self, samples: list[Sample], packed: Packed, goal: Objective, totals: Totals, tally: Tally, *, compare: bool
+    ) -> Tensor:
+        """What a part of a minibatch adds to its loss."""
         config = self.config
-        logprobs, entropy = sampled_logprobs(self.model, packed.batch, self.temperature)
-        losses, clipped = LOSSES[config.loss](
-            logprobs, packed.old, packed.advantages, config.clip_low or 0.2, config.clip_high or 0.28
-        )
-        total = (losses * packed.weights).sum()
+        logprobs, entropy = self.logprobs(packed)
+        if config.cap and any(sample.old is None for sample in samples):
+            packed = self._corrected(samples, packed, logprobs, tally)
+        elif compare and not config.cap:
+            self._compare(samples, packed, logprobs, tally)
+        losses, clipped = goal.function(packed.tokens(logprobs), goal.clip_low, goal.clip_high)
+        losses = losses * packed.weights
         if config.entropy:
-            total = total - config.entropy * entropy.sum()
+            losses = losses - config.entropy * entropy
         if config.kl:
-            with torch.no_grad(), self.model.disable_adapter():
-                reference, _ = sampled_logprobs(self.model, packed.batch, self.temperature)
-            kl = kl_to_reference(logprobs, reference)
-            total = total + config.kl * kl.sum()
+            kl = kl_to_reference(logprobs, self._reference_logprobs(packed))
+            losses = losses + config.kl * kl
             tally.add(kl=float(kl.detach().sum()))
-        if keep_differences:
-            tally.differences.append((logprobs.detach() - packed.sampler).cpu())
         tally.add(
             tokens=len(logprobs),
             entropy=float(entropy.detach().sum()),
@@ -201,22 +199,58 @@ class Learner:
             flat=packed.flat_tokens,
             unshared=packed.unshared_tokens,
         )
-        return total
+        return goal.aggregate(losses, packed.lengths, totals)
 
-    def _corrected(self, samples: list[Sample]) -> list[Sample]:
-        """Samples measured against the learner as it is now, weighted by min(learner / sampler, cap).
+    @torch.no_grad()
+    def _reference_logprobs(self, packed: Packed) -> Tensor:
+        if self.reference is not None:
+            return sampled_logprobs(self.reference, packed.batch, self.temperature)[0]
+        with self.model.disable_adapter():  # type: ignore[operator]
+            return self.logprobs(packed)[0]
 
-        Truncated importance sampling: Yao et al., Your efficient RL framework secretly brings you off-policy RL
-        training, 2025.
-        """
-        corrected = list(samples)
+    def _compare(self, samples: Sequence[Sample], packed: Packed, logprobs: Tensor, tally: Tally) -> None:
+        """Note how sampler and learner differ before anything was learned."""
+        own = [
+            np.ones(len(sample.targets), bool) if sample.versions is None else sample.versions == self.step
+            for sample in samples
+        ]
+        current = torch.from_numpy(np.concatenate(own))
+        tally.compare(logprobs, packed.sampler, current if self.config.max_staleness else torch.ones_like(current))
+
+    def _correct_all(self, samples: list[Sample], tally: Tally) -> None:
+        """Correct the samples of all minibatches while the learner is what it was when the step began."""
         with torch.no_grad():
-            for part, packed in self._parts(samples):
-                logprobs, _ = sampled_logprobs(self.model, packed.batch, self.temperature)
-                weights = (logprobs - packed.sampler).exp().clamp(max=self.config.cap)
-                ends = np.cumsum([len(samples[i].targets) for i in part])[:-1]
-                for i, own, weight in zip(
-                    part, np.split(logprobs.cpu().numpy(), ends), np.split(weights.cpu().numpy(), ends), strict=True
-                ):
-                    corrected[i] = replace(samples[i], old=own, weights=weight)
-        return corrected
+            for chosen, packed in self.parts(samples):
+                self._corrected([samples[i] for i in chosen], packed, self.logprobs(packed)[0], tally)
+
+    def _corrected(self, samples: Sequence[Sample], packed: Packed, logprobs: Tensor, tally: Tally) -> Packed:
+        """The part measured against the learner as it is now, its tokens weighted; the samples remember it."""
+        self._compare(samples, packed, logprobs, tally)
+        old = logprobs.detach()
+        weights = truncated_weights(old, packed.sampler, self.config.cap)
+        ends = np.cumsum([len(sample.targets) for sample in samples])[:-1]
+        for sample, own, weight in zip(
+            samples, np.split(old.cpu().numpy(), ends), np.split(weights.cpu().numpy(), ends), strict=True
+        ):
+            sample.old, sample.weights = own, weight
+        tally.add(
+            compared=len(old),
+            corrected=float(((weights - 1).abs() > NOTICEABLE).sum()),
+            capped=float((weights == self.config.cap).sum()),
+        )
+        return replace(packed, old=old, weights=weights)
+
+
+def _check_agreement(tally: Tally) -> None:
+    """Strictly over the tokens of the learner's own version. Where there are none, older ones must not be far off."""
+    own = tally.current_agreement()
+    if own is not None:
+        canaries.check_agreement(own["ratio_mean"], own["logprob_difference_mean"])
+        return
+    older = tally.agreement()
+    canaries.check_agreement(
+        older["ratio_mean"],
+        older["logprob_difference_mean"],
+        ratio_tolerance=FAR_OFF,
+        difference_tolerance=FAR_OFF,
+    )

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from mcp_rl.learning.advantage import advantages
-from mcp_rl.learning.loss import LOSSES, kl_to_reference
+from mcp_rl.learning.losses import LOSSES, Tokens, kl_to_reference
 from mcp_rl.learning.samples import take_in
 from mcp_rl.trajectory import StopReason
 from tests.learning.models import make_groups, make_learner
@@ -57,7 +57,8 @@ def test_losses_and_gradients_are_those_of_the_papers(name: str, reference: obje
     old = -draw.exponential(1.0, 200)
     new, gains = old + draw.normal(0, 0.5, 200), draw.normal(0, 1, 200)
     logprobs = torch.tensor(new, requires_grad=True)
-    losses, clipped = LOSSES[name](logprobs, torch.tensor(old), torch.tensor(gains), 0.2, 0.28)
+    tokens = Tokens(logprobs, torch.tensor(old), torch.tensor(gains), torch.tensor([200]))
+    losses, clipped = LOSSES[name].function(tokens, 0.2, 0.28)
     losses.sum().backward()
     expected = [reference(*values, 0.2, 0.28) for values in zip(new, old, gains, strict=True)]  # type: ignore[operator]
     np.testing.assert_allclose(losses.detach(), [loss for loss, _ in expected])

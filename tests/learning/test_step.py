@@ -8,7 +8,8 @@ import torch
 from mcp_rl.config import TrainConfig
 from mcp_rl.errors import CanaryError
 from mcp_rl.learning import canaries
-from mcp_rl.learning.step import Learner, learning_rate
+from mcp_rl.learning.schedule import learning_rate
+from mcp_rl.learning.step import Learner
 from mcp_rl.trajectory import TrajectoryGroup
 from tests.learning.models import make_groups, make_learner
 
@@ -44,7 +45,7 @@ def test_an_update_follows_the_plain_gradient(budget: int, temperature: float, m
     monkeypatch.setattr(
         learner.optimizer, "step", lambda: seen.update({n: p.grad.clone() for n, p in learner.parameters.items()})
     )
-    monkeypatch.setattr("mcp_rl.learning.step.check_moved", lambda *_: None)
+    monkeypatch.setattr(canaries, "check_moved", lambda *_: None)
     metrics = learner.update(groups)
     loss, expected = plain_gradient(make_learner(temperature=temperature), groups)
     assert metrics["loss"] == pytest.approx(loss, abs=1e-6)

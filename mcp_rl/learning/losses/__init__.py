@@ -1,0 +1,41 @@
+"""The losses, one algorithm per file; `objective` says which of them a configuration asks for, and with what bounds."""
+
+from dataclasses import dataclass
+
+from mcp_rl.config import TrainConfig
+from mcp_rl.learning.losses.aggregation import AGGREGATIONS, Aggregation, Totals
+from mcp_rl.learning.losses.cispo import CISPO
+from mcp_rl.learning.losses.clip import GRPO
+from mcp_rl.learning.losses.dr_grpo import DR_GRPO
+from mcp_rl.learning.losses.gspo import GSPO
+from mcp_rl.learning.losses.importance import truncated_weights
+from mcp_rl.learning.losses.kl import kl_to_reference
+from mcp_rl.learning.losses.loss import Loss, LossFunction, Tokens
+
+__all__ = ["AGGREGATIONS", "LOSSES", "Objective", "Tokens", "Totals", "kl_to_reference", "objective"]
+__all__ += ["truncated_weights"]
+
+LOSSES: dict[str, Loss] = {"grpo": GRPO, "dr_grpo": DR_GRPO, "cispo": CISPO, "gspo": GSPO}
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What is minimised: a loss with all its choices made."""
+
+    function: LossFunction
+    clip_low: float
+    clip_high: float
+    aggregate: Aggregation
+    scale_by_std: bool
+
+
+def objective(config: TrainConfig) -> Objective:
+    """The configured loss; what the configuration leaves open is as the loss's own paper has it."""
+    loss = LOSSES[config.loss]
+    return Objective(
+        loss.function,
+        loss.clip_low if config.clip_low is None else config.clip_low,
+        loss.clip_high if config.clip_high is None else config.clip_high,
+        AGGREGATIONS[config.aggregation or loss.aggregation],
+        loss.scale_by_std if config.scale_by_std is None else config.scale_by_std,
+    )

@@ -1,0 +1,19 @@
+"""CISPO: the weight is clipped and not the token, so every token goes on learning.
+
+-stop_gradient(clip(r, 1 - low, 1 + high)) A log p: MiniMax-M1, 2025, equations 4 and 5. There the lower bound is
+switched off (1 here); the upper one is ScaleRL's, a weight of 5 (Khatri et al., 2025).
+"""
+
+from torch import Tensor
+
+from mcp_rl.learning.losses.loss import Loss, Tokens
+
+
+def cispo(tokens: Tokens, clip_low: float, clip_high: float) -> tuple[Tensor, Tensor]:
+    """The losses, and which tokens had their weight clipped."""
+    ratio = (tokens.logprobs.detach() - tokens.old).exp()
+    weight = ratio.clamp(1 - clip_low, 1 + clip_high)
+    return -weight * tokens.advantages * tokens.logprobs, weight != ratio
+
+
+CISPO = Loss(cispo, clip_low=1.0, clip_high=4.0, aggregation="token-mean")

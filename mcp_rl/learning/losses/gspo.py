@@ -1,0 +1,24 @@
+"""GSPO: one ratio for a whole sequence, the geometric mean of its tokens' ratios, clipped as one.
+
+-min(s A, clip(s, 1 - low, 1 + high) A) with s = exp(mean of log p - log p_old over the sequence), averaged over
+sequences: Zheng et al., Group sequence policy optimization, 2025, equations 5 and 7; the bounds are those of its
+section 5.1. A mean of logs moves far less than a single token, hence bounds so close to 1.
+"""
+
+import torch
+from torch import Tensor
+
+from mcp_rl.learning.losses.aggregation import sequence_sums
+from mcp_rl.learning.losses.clip import clipped
+from mcp_rl.learning.losses.loss import Loss, Tokens
+
+
+def gspo(tokens: Tokens, clip_low: float, clip_high: float) -> tuple[Tensor, Tensor]:
+    """Every token carries its sequence's loss: the mean over a sequence is that loss, with its gradient."""
+    means = sequence_sums(tokens.logprobs - tokens.old, tokens.lengths) / tokens.lengths
+    spread = torch.repeat_interleave(means, tokens.lengths, output_size=len(tokens.old))
+    whole = Tokens(spread, torch.zeros_like(tokens.old), tokens.advantages, tokens.lengths)
+    return clipped(whole, clip_low, clip_high)
+
+
+GSPO = Loss(gspo, clip_low=3e-4, clip_high=4e-4, aggregation="seq-mean-token-mean")
