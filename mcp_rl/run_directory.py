@@ -114,6 +114,11 @@ class RunDirectory:
     def identity(self) -> RunIdentity | None:
         """What the run was made for; None where it is new."""
         content = self.read_json("model.json")
+        if content is not None and "sft" in content and "identity" not in content:
+            raise RunDirectoryError(
+                f"The run in {self.path} is of supervised fine-tuning, so it cannot be continued on a tool server: "
+                f"choose another name with --name, and add --init {self.path} to begin with what it learned."
+            )
         return None if content is None else self._validated(RunIdentity, content.get("identity"), "model.json")
 
     def begin(self, identity: RunIdentity, about: dict[str, Any]) -> None:
@@ -230,9 +235,7 @@ def open_run(path: Path, *, fresh: bool = False) -> Iterator[RunDirectory]:
     `fresh` moves an earlier run aside and removes it, once the lock is held. Raises RunDirectoryError where another
     process has it (its pid is named), or where the folder cannot be written.
     """
-    with _typed_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    with _lock(path.with_name(f".{path.name}.lock")):
+    with lock_run(path):
         if fresh:
             _remove(path)
         with _typed_errors(path):
@@ -252,23 +255,27 @@ def _remove(path: Path) -> None:
 
 
 @contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    """An exclusive lock that the kernel drops with the process, however it dies."""
-    with _typed_errors(path):
-        file = path.open("a+")
+def lock_run(path: Path) -> Iterator[None]:
+    """Hold a run's exclusive lock, which the kernel drops with the process, however it dies. The run need not exist.
+
+    Raises RunDirectoryError where another process has it.
+    """
+    lock = path.with_name(f".{path.name}.lock")
+    with _typed_errors(lock):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = lock.open("a+")
     with file:
-        with _typed_errors(path):
+        with _typed_errors(lock):
             _take(file, path)
         yield
 
 
-def _take(file: IO[str], path: Path) -> None:
+def _take(file: IO[str], run: Path) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         file.seek(0)
         owner = file.read().strip() or "unknown"
-        run = path.with_name(path.name.removeprefix(".").removesuffix(".lock"))
         raise RunDirectoryError(
             f"Another process (pid {owner}) is using the run in {run}; wait for it, stop it, or choose another name "
             "with --name."

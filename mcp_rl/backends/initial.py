@@ -136,7 +136,7 @@ def read_shapes(files: Iterable[Path]) -> Shapes:
     shapes: Shapes = {}
     for file in files:
         try:
-            with safe_open(file, framework="np") as content:  # type: ignore[no-untyped-call]
+            with safe_open(file, framework="np") as content:
                 shapes |= {name: tuple(content.get_slice(name).get_shape()) for name in content.keys()}  # noqa: SIM118
         except (SafetensorError, OSError) as error:
             raise ConfigError(f"Cannot read {file}: {error}.") from error

@@ -29,6 +29,7 @@ from mcp_rl.learning.step import Learner
 ADAPTER_FILE = "adapter_model.safetensors"
 OPTIMIZER_FILE = "optimizer.safetensors"
 STATE_FILE = "trainer_state.json"
+GRPO = "trained with GRPO on the tools of an MCP server"
 
 
 def tokenizer_files(tokenizer: PreTrainedTokenizerBase) -> dict[str, bytes]:
@@ -49,10 +50,12 @@ def save_learner(
     frontier: Mapping[str, Any] | None = None,
     keep: int | None = None,
     protect: Collection[int] = (),
+    how: str = GRPO,
 ) -> Checkpoint:
     """Write the checkpoint of the learner's step into `folder`, with `files` (the tokenizer's, the caller's) beside it.
 
-    `frontier` is the caller's own JSON state, such as which scenarios come next. Raises CheckpointError.
+    `frontier` is the caller's own JSON state, such as which scenarios come next; `how` is for the model card.
+    Raises CheckpointError.
     """
     state = {
         "step": learner.step,
@@ -65,7 +68,8 @@ def save_learner(
         "frontier": dict(frontier or {}),
         "optimizer": {"kind": type(learner.optimizer).__name__, "values": _optimizer_values(learner)},
     }
-    card = model_card(title, base_name, learner.step, metrics or {}, whole=not isinstance(learner.model, PeftModel))
+    whole = not isinstance(learner.model, PeftModel)
+    card = model_card(title, base_name, learner.step, metrics or {}, whole=whole, how=how)
     own = {STATE_FILE: json.dumps(state, indent=2).encode(), "README.md": card.encode()}
 
     def write(target: Path) -> None:
@@ -205,25 +209,31 @@ def _restore_optimizer(learner: Learner, entries: Mapping[str, Any]) -> None:
         learner.optimizer.state[learner.parameters[name]][key] = value
 
 
-def model_card(title: str, base_name: str, step: int, metrics: Mapping[str, float], *, whole: bool = False) -> str:
+def model_card(
+    title: str, base_name: str, step: int, metrics: Mapping[str, float], *, whole: bool = False, how: str = GRPO
+) -> str:
     """README.md in the Hub's format. `base_model` is left out of the header where it is a local folder."""
     if whole:
-        what, library, tags = "All weights", "transformers", "grpo, mcp, tool-use"
+        what, library, tags = "All weights", "transformers", ""
         imports = "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
         loading = 'model = AutoModelForCausalLM.from_pretrained(".")\n'
     else:
-        what, library, tags = "A LoRA adapter", "peft", "lora, grpo, mcp, tool-use"
+        what, library, tags = "A LoRA adapter", "peft", "lora, "
         imports = "from peft import PeftModel\nfrom transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
         loading = f'base = AutoModelForCausalLM.from_pretrained("{base_name}")\n'
         loading += 'model = PeftModel.from_pretrained(base, ".")\n'
-    header = [f"library_name: {library}", "pipeline_tag: text-generation", f"tags: [{tags}]"]
+    header = [
+        f"library_name: {library}",
+        "pipeline_tag: text-generation",
+        f"tags: [{tags}{'grpo' if how == GRPO else 'sft'}, mcp, tool-use]",
+    ]
     if not Path(base_name).is_absolute():
         header.insert(0, f"base_model: {base_name}")
     rows = "".join(f"| {name} | {value:.6g} |\n" for name, value in sorted(metrics.items()))
     return (
         "---\n" + "\n".join(header) + "\n---\n\n"
         f"# {title}, step {step}\n\n"
-        f"{what} of `{base_name}`, trained with GRPO on the tools of an MCP server.\n\n"
+        f"{what} of `{base_name}`, {how}.\n\n"
         f"```python\n{imports}{loading}"
         'tokenizer = AutoTokenizer.from_pretrained(".")\n'
         "```\n\n"
