@@ -155,14 +155,17 @@ class TrainConfig(_Section):
     """Clipped token-level policy gradient, the field's baseline."""
     aggregation: Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"] | None = None
     """How the losses of tokens become one; none: the loss's own way, for `grpo` the mean over tokens (DAPO)."""
-    scale_by_std: bool = True
-    """Divide by the group's deviation: a rare success counts more. Off where a judge scores: it blows near-ties up."""
+    sequence_norm: int = Field(default=384, ge=1)
+    """Divisor of a sequence's sum in `seq-mean-token-sum-norm` (Dr. GRPO): the most sampled tokens of an episode."""
+    scale_by_std: bool | None = None
+    """Divide by the group's deviation, so that a rare success counts more; none: not for `dr_grpo`, else yes. Off where a
+    judge scores: it blows near-ties up."""
     leave_one_out: bool = False
     """Off: in one group it only rescales the advantage."""
-    clip_low: float | None = Field(default=None, gt=0, lt=1)
-    """Lower clip of the ratio; none: the loss's own, 0.2 as in PPO, 3e-4 for `gspo`."""
+    clip_low: float | None = Field(default=None, gt=0, le=1)
+    """Lower clip of the ratio; none: the loss's own, 0.2 as in PPO, 3e-4 for `gspo`, 1 (no clip) for `cispo`."""
     clip_high: float | None = Field(default=None, gt=0)
-    """Upper clip of the ratio; none: the loss's own, 0.28 to keep exploring (DAPO), 4e-4 for `gspo`."""
+    """Upper clip; none: the loss's own, `grpo` 0.28 to keep exploring (DAPO), `dr_grpo` 0.2, `gspo` 4e-4, `cispo` 4."""
     kl: float = Field(default=0.0, ge=0)
     """Weight of the KL to the base: off, verified rewards need no leash."""
     entropy: float = Field(default=0.0, ge=0)
@@ -196,6 +199,11 @@ class TrainConfig(_Section):
     """Train an adapter, or every weight of the model: an adapter is small, fast and enough for one server's tools."""
     lora: LoraConfig = LoraConfig()
     """The adapter that is trained."""
+
+    @property
+    def scales_by_std(self) -> bool:
+        """`scale_by_std` with its default filled in (Dr. GRPO: Liu et al., 2025, section 3.2, leaves it out)."""
+        return self.loss != "dr_grpo" if self.scale_by_std is None else self.scale_by_std
 
     @property
     def cap(self) -> float:
@@ -374,7 +382,7 @@ LARGE_MODEL_PRESET: dict[str, Any] = {
         "concurrency": 64,
         "deadline": 1200.0,
     },
-    "train": {"learning_rate": 1e-5, "decay_steps": 0, "epochs": 1, "checkpoint_every": 1},
+    "train": {"learning_rate": 1e-5, "decay_steps": 0, "epochs": 1, "checkpoint_every": 1, "sequence_norm": 4096},
 }
 
 

@@ -77,6 +77,11 @@ class Backend(Protocol):
         """Write the checkpoint of the current step, `files` of the caller's own among it; returns its folder."""
         ...
 
+    def protect(self, step: int | None) -> None:
+        """Retention leaves the checkpoint of this step alone, and of no other, beside the newest ones; None: only
+        those."""
+        ...
+
     def kept(self, name: str) -> bytes | None:
         """A file that the caller stored with the checkpoint that was continued; None where there is none."""
         ...
