@@ -9,12 +9,14 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from mcp_rl.config import RunConfig, config_keys, section_of
 from mcp_rl.errors import ConfigError
+
+_Section = TypeVar("_Section", bound=BaseModel)
 
 
 def load_config(
@@ -37,6 +39,27 @@ def load_config(
         return RunConfig.model_validate(values)
     except ValidationError as error:
         raise ConfigError(_sentence(error)) from error
+
+
+def load_section(key: str, section: type[_Section], overrides: Iterable[str], defaults: Mapping[str, Any]) -> _Section:
+    """One section of a run's settings alone, such as `train`, out of its defaults for a purpose and of overrides.
+
+    Raises ConfigError, one sentence that names the value, for an override of another section too.
+    """
+    values: dict[str, Any] = {}
+    for override in overrides:
+        name, value = parse_override(override)
+        if name.split(".")[0] != key:
+            raise ConfigError(f"{name} cannot be set here: overrides of this command begin with {key}. alone.")
+        _set(values, name, value)
+    own = values.get(key, {})
+    if not isinstance(own, dict):
+        raise ConfigError(f"{key} is a section: set one of its keys, such as {_example(section, key)}.")
+    _check_keys(own, section, f"{key}.")
+    try:
+        return section.model_validate({**defaults, **own})
+    except ValidationError as error:
+        raise ConfigError(f"{key}.{_sentence(error)}") from error
 
 
 def read_toml(path: Path) -> dict[str, Any]:

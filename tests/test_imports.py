@@ -19,7 +19,8 @@ HEAVY = {"torch", "transformers", "mcp", "litellm", "openai", "peft", "scipy", "
 TORCH_LIVES_IN = {"inference", "learning", "tiny", "backends"}
 LAYERS = [
     {"cli"},
-    {"train", "generate_words", "servers"},
+    {"sft"},
+    {"train", "generate_words", "servers", "runs"},
     {"generate", "report"},
     {"evaluation"},
     {"training"},

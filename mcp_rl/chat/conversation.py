@@ -1,4 +1,4 @@
-"""Conversations as OpenAI's chat API writes them, read strictly from JSON Lines and put into the tokens of a rollout.
+"""Conversations as OpenAI's chat API writes them, a JSON object each, read strictly and put into the tokens of a rollout.
 
     {"messages": [{"role": "user", …}, {"role": "assistant", "tool_calls": […]}, {"role": "tool", …}, …], "tools": […]}
 
@@ -107,19 +107,14 @@ class Conversation:
     """OpenAI function schemas, as they are written in the file."""
 
 
-def read_conversations(path: Path) -> list[Conversation]:
-    """All lines of a file. Raises ConfigError, which names the file, the line and what is wrong there."""
-    lines = [(number, line) for number, line in enumerate(_text(path).split("\n"), 1) if line.strip()]
-    tools: dict[str, Sequence[dict[str, Any]]] = {}
-    conversations = [conversation(_json(line, where := f"{path}, line {n}"), where, tools) for n, line in lines]
-    if not conversations:
-        raise ConfigError(
-            f"The file {path} holds no conversation; it needs one JSON object with messages on each line."
-        )
-    return conversations
+def read_lines(path: Path) -> Iterator[tuple[str, Any]]:
+    """What the lines of a file hold that are not blank, each with the file and its number. Raises ConfigError."""
+    for number, line in enumerate(_text(path).split("\n"), 1):
+        if line.strip():
+            yield (where := f"{path}, line {number}"), _json(line, where)
 
 
-def conversation(fields: Any, where: str, tools: dict[str, Sequence[dict[str, Any]]] | None = None) -> Conversation:
+def conversation(fields: Any, where: str, tools: dict[str, list[dict[str, Any]]] | None = None) -> Conversation:
     """A conversation from its fields; `tools` shares equal lists of tools between conversations. Raises ConfigError."""
     fields = _without_nulls(fields)
     try:

@@ -18,14 +18,16 @@ from typer.exceptions import TyperException
 from mcp_rl.boundary import run_guarded, say
 from mcp_rl.cli.evaluate import evaluate
 from mcp_rl.cli.generate import generate
+from mcp_rl.cli.history import history
 from mcp_rl.cli.plugins import plugins
 from mcp_rl.cli.report import export_trajectories, report
 from mcp_rl.cli.servers import servers
+from mcp_rl.cli.sft import sft
 from mcp_rl.cli.train import train
 
 __all__ = ["app", "main"]
 
-_ORDER = ("train", "generate", "evaluate", "report", "export-trajectories", "servers", "plugins")
+_ORDER = ("train", "sft", "generate", "evaluate", "report", "history", "export-trajectories", "servers", "plugins")
 
 
 class _InOrder(TyperGroup):
@@ -65,7 +67,7 @@ def _commands(
     pass
 
 
-for _command in (train, generate, evaluate, report, export_trajectories, plugins):
+for _command in (train, sft, generate, evaluate, report, history, export_trajectories, plugins):
     app.command()(_command)
 app.add_typer(servers)
 

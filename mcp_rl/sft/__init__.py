@@ -1,0 +1,1 @@
+"""Supervised fine-tuning: a run that learns from conversations instead of rewards."""

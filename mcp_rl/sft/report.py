@@ -1,0 +1,69 @@
+"""What became of a fine-tuning, and what to do next."""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from mcp_rl.config import TINY
+from mcp_rl.sft.settings import SftConfig
+
+
+class SftReport(BaseModel):
+    """What became of it; kept as report.json."""
+
+    run_dir: str
+    base_model: str
+    step: int
+    epochs: int
+    conversations: int
+    """Trained on, equal ones counted once."""
+    held_out: int
+    trained_tokens: int
+    """Tokens that the loss was on, all epochs together."""
+    held_out_loss_before: float | None
+    """Nats for each token that the assistant says."""
+    held_out_loss_after: float | None
+    best_step: int | None
+    """The step with the lowest held-out loss."""
+    best_loss: float | None
+    seconds: float
+    peak_rss_mb: float
+
+    def sentences(self) -> Iterator[str]:
+        """For a person."""
+        done = f"{self.step} steps on {self.conversations} conversations, {self.trained_tokens} tokens in the loss"
+        yield f"{done}, {self.seconds:.0f} s."
+        if self.held_out_loss_before is None or self.held_out_loss_after is None:
+            yield "Nothing was held out, so nobody knows whether this holds for other requests."
+            return
+        yield (
+            f"Held-out loss {self.held_out_loss_before:.4f} before, {self.held_out_loss_after:.4f} after, "
+            f"on {self.held_out} conversations."
+        )
+        if self.best_step not in (None, self.step):
+            yield f"It was lowest, {self.best_loss:.4f}, at step {self.best_step}."
+
+
+def best_of(losses: Mapping[int, float]) -> int | None:
+    """The trained step with the lowest held-out loss, the earliest of equals; None before any."""
+    return min((step for step in losses if step), key=lambda step: (losses[step], step), default=None)
+
+
+def next_command(config: SftConfig, report: SftReport) -> str:
+    """What to type to train on with rewards, from the best step."""
+    weights = Path(report.run_dir)
+    if report.best_step is not None and report.best_step != report.step and config.train.keep_best:
+        weights = weights / "checkpoints" / f"{report.best_step:04d}"
+    if config.train.method == "full":
+        folder = weights if weights.parent.name == "checkpoints" else weights / "checkpoints" / f"{report.step:04d}"
+        return f"mcp-rl train --server SERVER --base-model {folder}"
+    lora = config.train.lora
+    changed = [
+        f"train.lora.{name}={json.dumps(getattr(lora, name))}"
+        for name in ("rank", "alpha", "targets")
+        if getattr(lora, name) != type(lora).model_fields[name].default
+    ]
+    base = "" if config.base_model == TINY else f" --base-model {config.base_model}"
+    return f"mcp-rl train --server SERVER{base} --init {weights}{''.join(f' {word!r}' for word in changed)}"

@@ -1,0 +1,308 @@
+"""`mcp-rl sft`: supervised fine-tuning on conversations or on a run's own successes, resumable to the bit.
+
+It keeps its run where `train` keeps its runs, with the same checkpoints, so that each continues the other by `--init`.
+Every step follows from the seed, the data, the weights and its number; a step is whole when its checkpoint is on disk.
+"""
+
+import math
+import resource
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from mcp_rl.backends.initial import check_initial, initial_hash
+from mcp_rl.chat.hermes import ChatFormat
+from mcp_rl.config import TrainConfig
+from mcp_rl.errors import ConfigError, RunDirectoryError
+from mcp_rl.learning.checkpoint import newest_checkpoint
+from mcp_rl.learning.demonstrations import (
+    Demonstration,
+    Source,
+    check_fit,
+    content_hash,
+    distinct,
+    hold_out,
+    read_episodes,
+    read_source,
+)
+from mcp_rl.run_directory import RunDirectory, RunIdentity, RunState, StepProgress, open_run
+from mcp_rl.sft.report import SftReport, best_of
+from mcp_rl.sft.settings import DECISIVE, SftConfig
+from mcp_rl.threads import prepare_torch_threads
+from mcp_rl.tracking.progress import Progress
+from mcp_rl.training.preparation import base_revision, check_base_model
+
+if TYPE_CHECKING:
+    from mcp_rl.learning.samples import Sample
+    from mcp_rl.learning.step import Learner
+
+KIND = "sft"
+"""The key of model.json under which such a run says what it was made for."""
+
+
+def run_sft(config: SftConfig, *, fresh: bool = False, console: Console | None = None) -> SftReport:
+    """Fine-tune, or go on where an earlier session stopped; returns the report.
+
+    `fresh` removes an earlier run of that name. Raises ConfigError for what cannot be read or does not fit together,
+    RunDirectoryError where the run was made for something else, KeyboardInterrupt with the last step kept.
+    """
+    began = time.monotonic()
+    sources = _sources(config)
+    check_base_model(config.base_model)
+    if config.init is not None:
+        check_initial(config.init, config.train, config.base_model)
+    with open_run(config.run_dir, fresh=fresh) as run:
+        state = run.state()
+        state.threads = prepare_torch_threads(state.threads)  # before torch is imported
+        tuning = _prepared(config, run, state, sources, console or Console())
+        with tuning.progress:
+            tuning.take_steps(began)
+        report = tuning.report()
+        run.write_json(run.report.name, report.model_dump(mode="json"))
+        return report
+
+
+def _sources(config: SftConfig) -> list[Source]:
+    if config.from_run is not None:
+        return [*read_episodes(config.from_run), *map(read_source, config.files)]
+    return [read_source(path) for path in config.files]
+
+
+def _prepared(
+    config: SftConfig, run: RunDirectory, state: RunState, sources: Sequence[Source], console: Console
+) -> "_Tuning":
+    from mcp_rl.backends.local import base_location, load_base, make_learner
+    from mcp_rl.learning.sft import sample_of
+    from mcp_rl.learning.state import other_versions, restore, tokenizer_files
+
+    base, tokenizer = load_base(config.base_model)
+    chat = ChatFormat(tokenizer)
+    every = [one for source in sources for one in source.demonstrations(chat, config.min_reward)]
+    if not every:
+        raise ConfigError(
+            f"No episode in {config.from_run or config.files[0]} has a reward of {config.min_reward:g} or more; lower "
+            "--min-reward."
+        )
+    found = distinct(every)
+    text = base.config.get_text_config()
+    check_fit(found, vocabulary=text.vocab_size, context=getattr(text, "max_position_embeddings", None) or sys.maxsize)
+    learned, held = hold_out(found, config.held_out, config.seed)
+    steps = config.epochs * math.ceil(len(learned) / config.batch_size)
+    train = config.train
+    if train.schedule in ("linear", "cosine") and train.decay_steps == 0:
+        train = train.model_copy(update={"decay_steps": steps})
+    _begin(config, run, train, found)
+    checkpoint = newest_checkpoint(run.checkpoints)
+    init = config.init if checkpoint is None else None
+    learner = make_learner(base, config.base_model, train, seed=config.seed, init=init)
+    notes = []
+    if checkpoint is not None:
+        state.progress = StepProgress.model_validate(restore(learner, checkpoint))
+        notes = [*checkpoint.skipped, *filter(None, [other_versions(checkpoint)])]
+    state.step = learner.step
+    run.discard_after(learner.step)
+    progress = Progress(steps=steps, done=learner.step, console=console)
+    shared = f", {len(every) - len(found)} that are there twice left out" if len(every) > len(found) else ""
+    progress.say(f"{len(learned)} conversations to learn from, {len(held)} held out{shared}.")
+    where = f"Continuing from step {learner.step}" if learner.step else "The run is kept"
+    for sentence in [*notes, f"{where} in {run.path}."]:
+        progress.say(sentence)
+    return _Tuning(
+        config,
+        run,
+        state,
+        learner,
+        [sample_of(one.tokens, one.learned, number) for number, one in enumerate(learned)],
+        [sample_of(one.tokens, one.learned, number) for number, one in enumerate(held)],
+        progress,
+        steps,
+        tokenizer_files(tokenizer),
+        base_location(config.base_model),
+    )
+
+
+def _begin(config: SftConfig, run: RunDirectory, train: TrainConfig, found: Sequence[Demonstration]) -> None:
+    """Write model.json for a new run, or see that an earlier one was made for the same."""
+    values = train.model_dump(mode="json")
+    settings: dict[str, Any] = {
+        "data": content_hash(found),
+        "held_out": config.held_out,
+        "batch_size": config.batch_size,
+        "epochs": config.epochs,
+        "init": initial_hash(config.init) if config.init is not None else None,
+        **{f"train.{name}": values[name] for name in DECISIVE},
+    }
+    identity = RunIdentity(
+        server="",
+        base_model=config.base_model,
+        base_revision=base_revision(config.base_model),
+        seed=config.seed,
+        schema_hash="",
+        scenarios_hash="",
+        settings=settings,
+    )
+    about = run.read_json("model.json")
+    if about is None:
+        named = {"name": config.name, "project": config.project, "base_model": config.base_model}
+        revision = {"base_revision": identity.base_revision}
+        run.write_json("model.json", {**named, **revision, KIND: identity.model_dump(mode="json")})
+        return
+    if KIND not in about:
+        raise RunDirectoryError(
+            f"The run in {run.path} is one of `mcp-rl train`: choose another name with --name, and add --init "
+            f"{run.path} to begin with what it learned."
+        )
+    if differences := RunIdentity.model_validate(about[KIND]).differences(identity):
+        raise RunDirectoryError(
+            f"The run in {run.path} cannot be continued, because it was made with another {'; '.join(differences)}. "
+            "Start over with --fresh, or choose another name with --name."
+        )
+
+
+@dataclass
+class _Tuning:
+    """One session, everything in place."""
+
+    config: SftConfig
+    run: RunDirectory
+    state: RunState
+    learner: "Learner"
+    samples: Sequence["Sample"]
+    held: Sequence["Sample"]
+    progress: Progress
+    steps: int
+    tokenizer_files: dict[str, bytes]
+    base_name: str
+    metrics: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def per_epoch(self) -> int:
+        """Steps in one pass."""
+        return self.steps // self.config.epochs
+
+    def take_steps(self, began: float) -> None:
+        """All that are left. The last whole one is kept whatever ends this."""
+        from mcp_rl.learning.sft import supervise
+
+        began -= self.state.progress.seconds
+        if not (self.run.checkpoints / "0000").exists() and self.learner.step == 0:
+            self._measure()
+            self._save(began)
+        every = self.config.train.checkpoint_every
+        with _interrupts_wait() as asked:
+            while (step := self.learner.step) < self.steps and not asked:
+                started = time.perf_counter()
+                self.metrics = supervise(self.learner, [self.samples[i] for i in self._batch(step)])
+                self.metrics["step_seconds"] = time.perf_counter() - started
+                self.state.progress.trained_tokens += int(self.metrics["trained_tokens"])
+                step = self.learner.step
+                self.run.append_history({"step": step, "split": "train", **self.metrics})
+                shown = {"loss": self.metrics["loss"], "gradient": self.metrics["grad_norm"]}
+                self.progress.step_done(step, shown, seconds=self.metrics["step_seconds"])
+                ends_epoch = step % self.per_epoch == 0
+                if ends_epoch:
+                    self._measure()
+                if ends_epoch or asked or step % every == 0:
+                    self._save(began)
+        if asked and self.learner.step < self.steps:
+            raise KeyboardInterrupt(
+                f"Interrupted; step {self.learner.step} of {self.steps} is kept in {self.run.path}, and the same "
+                "command continues from there."
+            )
+
+    def report(self) -> SftReport:
+        """Of what is on disk, so that it is the same after a resume."""
+        losses = self._held_out_losses()
+        best = best_of(losses)
+        done = self.state.progress
+        return SftReport(
+            run_dir=str(self.run.path),
+            base_model=self.config.base_model,
+            step=self.learner.step,
+            epochs=self.config.epochs,
+            conversations=len(self.samples),
+            held_out=len(self.held),
+            trained_tokens=done.trained_tokens,
+            held_out_loss_before=losses.get(0),
+            held_out_loss_after=losses.get(self.learner.step),
+            best_step=best,
+            best_loss=None if best is None else losses[best],
+            seconds=round(done.seconds, 1),
+            peak_rss_mb=round(_peak_rss_mb(), 1),
+        )
+
+    def _batch(self, step: int) -> Iterator[int]:
+        """The places of the samples of a step: every epoch has an order of its own, and each sample once."""
+        import numpy as np
+
+        epoch, index = divmod(step, self.per_epoch)
+        order = np.random.default_rng([self.config.seed, epoch]).permutation(len(self.samples))
+        size = self.config.batch_size
+        return (int(i) for i in order[index * size : (index + 1) * size])
+
+    def _measure(self) -> None:
+        from mcp_rl.learning.sft import held_out_loss
+
+        if self.held:
+            step, loss = self.learner.step, held_out_loss(self.learner, self.held)
+            self.run.append_history({"step": step, "split": "val", "loss": loss, "conversations": len(self.held)})
+            self.progress.say(f"held out, step {step}: loss {loss:.4f}, perplexity {math.exp(min(loss, 50)):.3f}")
+
+    def _held_out_losses(self) -> dict[int, float]:
+        return {line["step"]: line["loss"] for line in self.run.history() if line["split"] == "val"}
+
+    def _save(self, began: float) -> None:
+        """Make the step whole: its checkpoint, then the state."""
+        from mcp_rl.learning.state import save_learner
+
+        best = best_of(self._held_out_losses())
+        self.state.progress.seconds = time.monotonic() - began
+        save_learner(
+            self.run.checkpoints,
+            self.learner,
+            self.tokenizer_files,
+            base_name=self.base_name,
+            title=f"{self.config.project}/{self.config.name}",
+            metrics={name: value for name, value in self.metrics.items() if not name.endswith("_seconds")},
+            frontier=self.state.progress.model_dump(mode="json"),
+            keep=self.config.train.keep_checkpoints,
+            how="fine-tuned on conversations",
+            protect=(best,) if best is not None and self.config.train.keep_best else (),
+        )
+        self.state.step = self.learner.step
+        self.run.save_state(self.state)
+
+
+def _peak_rss_mb() -> float:
+    """Of this process; the kernel counts in KiB, macOS in bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
+
+
+@contextmanager
+def _interrupts_wait() -> Iterator[list[int]]:
+    """Ctrl-C or SIGTERM is noted here, so that a step is taken whole or not at all; the second one ends it at once."""
+    asked: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if asked:
+            raise KeyboardInterrupt("Interrupted at once; the step before is kept.")
+        asked.append(number)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGINT, before)

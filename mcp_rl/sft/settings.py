@@ -1,0 +1,134 @@
+"""What is fine-tuned on what, and which settings of a run have a meaning there."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from mcp_rl.backends.initial import find_initial
+from mcp_rl.config import TINY, TrainConfig
+from mcp_rl.errors import ConfigError
+from mcp_rl.overrides import load_section
+from mcp_rl.run_directory import RunDirectory
+from mcp_rl.runs.find import find_run
+
+DECISIVE = (
+    "learning_rate", "schedule", "warmup_steps", "decay_steps", "floor", "optimizer", "max_grad_norm", "weight_decay",
+    "method", "lora", "prefix_sharing", "activation_checkpointing",
+)  # fmt: skip
+"""Settings of `train` that decide what is learned here."""
+_WITHOUT_EFFECT = ("microbatch_tokens", "checkpoint_every", "keep_checkpoints", "keep_best")
+_ELSEWHERE = {"epochs": "--epochs", "minibatches": "--batch-size"}
+
+
+class SftConfig(BaseModel):
+    """What is learned from what. Defaults suit a few hundred conversations."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+
+    files: tuple[Path, ...] = ()
+    """JSON Lines of conversations, or of a run's episodes."""
+    from_run: Path | None = None
+    """Folder of the run whose training episodes are learned from."""
+    min_reward: float = 1.0
+    """Reward from which an episode is learned from: those that succeeded."""
+    base_model: str = TINY
+    """As in a run."""
+    project: str = Field(default="default", pattern=r"^[\w][\w.-]*$")
+    """As in a run."""
+    name: str = Field(pattern=r"^[\w][\w.-]*$")
+    """The run's folder."""
+    output_dir: Path = Path(".mcp_rl")
+    """As in a run."""
+    seed: int = Field(default=0, ge=0)
+    """All randomness follows from it."""
+    init: Path | None = None
+    """A run or a checkpoint whose adapter this run begins with; none: a fresh one."""
+    epochs: int = Field(default=3, ge=1)
+    """Passes over the data: more begin to be learned by heart."""
+    batch_size: int = Field(default=16, ge=1)
+    """Conversations in a step."""
+    held_out: float = Field(default=0.1, ge=0, lt=1)
+    """Share of the prompts that are not trained on, to see whether what is learned holds for others."""
+    train: TrainConfig
+    """Rate, schedule, optimiser, adapter and checkpoints; the rest of the section has no meaning here."""
+
+    @property
+    def run_dir(self) -> Path:
+        """`<output_dir>/<project>/models/<name>`."""
+        return self.output_dir / self.project / "models" / self.name
+
+
+def sft_config(
+    files: Sequence[Path],
+    overrides: Sequence[str],
+    *,
+    from_run: str | None = None,
+    base_model: str | None = None,
+    name: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> SftConfig:
+    """The fine-tuning that a command's words describe; `options` that are None were not given.
+
+    The base model is, where it is not given, that of what the run begins with or learns from. Raises ConfigError, one
+    sentence that names the value.
+    """
+    given: dict[str, Any] = {key: value for key, value in (options or {}).items() if value is not None}
+    places = Path(given.get("output_dir", ".mcp_rl")), str(given.get("project", "default"))
+    source = None if from_run is None else find_run(from_run, *places)
+    if source is None and not files:
+        raise ConfigError(
+            "Fine-tuning needs something to learn from: a JSON Lines file of conversations, or --from-run NAME."
+        )
+    for given_file in files:
+        if given_file.is_dir():
+            raise ConfigError(f"{given_file} is a folder; name a JSON Lines file, or a run with --from-run.")
+    init: Path | None = given.get("init")
+    known = [base_of(find_initial(init).folder)] if init else []
+    known += [base_of(source)] if source else []
+    base = base_model or next(filter(None, known), TINY)
+    try:
+        return SftConfig(
+            files=tuple(files),
+            from_run=source,
+            base_model=base,
+            name=default_name(files, source) if name is None else name,
+            train=sft_settings(base, overrides),
+            **given,
+        )
+    except ValidationError as error:
+        first = error.errors()[0]
+        option = f"--{str(first['loc'][0]).replace('_', '-')}"
+        message = first["msg"].removeprefix("Value error, ").rstrip(".")
+        raise ConfigError(f"{option} {first['input']} does not work: {message[0].lower()}{message[1:]}.") from error
+
+
+def sft_settings(base_model: str, overrides: Sequence[str] = ()) -> TrainConfig:
+    """The `train` section of a fine-tuning. Raises ConfigError for an override that has no meaning here."""
+    for override in overrides:
+        key = override.partition("=")[0].removeprefix("train.").split(".")[0]
+        if key in _ELSEWHERE:
+            raise ConfigError(f"train.{key} has no meaning in fine-tuning: give {_ELSEWHERE[key]} instead.")
+        if key in TrainConfig.model_fields and key not in (*DECISIVE, *_WITHOUT_EFFECT):
+            raise ConfigError(f"train.{key} has no meaning in fine-tuning, which has no rewards and samples nothing.")
+    defaults: dict[str, Any] = {"schedule": "linear", "floor": 0.0, "checkpoint_every": 20, "decay_steps": 0}
+    if base_model != TINY:
+        full = any(override.replace(" ", "") in ("train.method=full", 'train.method="full"') for override in overrides)
+        defaults["learning_rate"] = 1e-5 if full else 1e-4
+    return load_section("train", TrainConfig, overrides, defaults)
+
+
+def default_name(files: Sequence[Path], from_run: Path | None) -> str:
+    """The same command finds the same run again: `sft-` and the file's or the run's name."""
+    stem = from_run.name if from_run is not None else files[0].stem if files else ""
+    readable = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in stem)[:60].strip("-.")
+    return f"sft-{readable or hashlib.sha256(stem.encode()).hexdigest()[:6]}"
+
+
+def base_of(run: Path) -> str | None:
+    """The base model of a run, or of the run that a checkpoint belongs to; None where that is not known."""
+    folder = run if (run / "model.json").is_file() else run.parent.parent
+    about = RunDirectory(folder).read_json("model.json") or {}
+    return str(about["base_model"]) if about.get("base_model") else None
