@@ -2,12 +2,14 @@
 # make test    set up, then run the tests; ARGS="tests/test_cli.py" runs only those
 # make setup   create .venv and install what is needed; does nothing where that is done
 #
+# WORKERS=3                    how many tests run at once
 # PYTHON=python3.12            the Python to make .venv with (3.11 or newer)
 # TORCH_INDEX=https://download.pytorch.org/whl/cpu
 #                              where to take torch from; on Linux without a GPU this one avoids gigabytes of CUDA packages
 
 VENV := .venv
 ARGS ?=
+WORKERS ?= 3
 TORCH_INDEX ?=
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3.14; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)
@@ -20,7 +22,7 @@ train: setup
 	@$(BIN)/python -m mcp_rl.train --server mcp_calculator $(ARGS)
 
 test: setup
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 lint: setup
 	$(BIN)/ruff check .
