@@ -31,8 +31,9 @@ class Packed:
     unshared_tokens: int
 
     @staticmethod
-    def of(samples: Sequence[Sample], device: torch.device) -> "Packed":
-        tree = build_tree([sample.tokens for sample in samples])
+    def of(samples: Sequence[Sample], device: torch.device, *, shared: bool = True) -> "Packed":
+        """`shared=False` computes every sample for itself."""
+        tree = build_tree([sample.tokens for sample in samples], shared=shared)
         predictors = np.concatenate([tree.sequence(i)[sample.at] for i, sample in enumerate(samples)])
         lengths = np.asarray([len(sample.targets) for sample in samples])
         columns = [

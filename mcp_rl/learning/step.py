@@ -73,7 +73,7 @@ class Learner:
         config = self.config
         intake = take_in(
             groups,
-            scale_by_std=objective(config).scale_by_std,
+            scale_by_std=config.scales_by_std,
             leave_one_out=config.leave_one_out,
             oldest=self.step - config.max_staleness if config.max_staleness else None,
         )
@@ -116,11 +116,15 @@ class Learner:
     def parts(self, samples: Sequence[Sample]) -> Iterator[tuple[list[int], Packed]]:
         """Samples in parts of at most `microbatch_tokens` tree tokens: which they are, and packed."""
         for part in split_by_tokens([sample.tokens for sample in samples], self.config.microbatch_tokens):
-            yield part, Packed.of([samples[i] for i in part], self.device)
+            yield part, Packed.of([samples[i] for i in part], self.device, shared=self.config.prefix_sharing)
 
     def logprobs(self, packed: Packed) -> tuple[Tensor, Tensor]:
         """Log-probability and entropy [S] of each sampled token under the policy as it is, in nats."""
-        return sampled_logprobs(self.model, packed.batch, self.temperature)
+        return self._logprobs_under(self.model, packed)
+
+    def _logprobs_under(self, model: PeftModel | PreTrainedModel, packed: Packed) -> tuple[Tensor, Tensor]:
+        checkpointing = self.config.activation_checkpointing
+        return sampled_logprobs(model, packed.batch, self.temperature, activation_checkpointing=checkpointing)
 
     def descend(self, *, check_moved: bool = True) -> float:
         """Clip the gradient, take the optimiser's step at this step's rate, and forget the gradient.
@@ -163,7 +167,7 @@ class Learner:
 
     def _update_once(self, samples: list[Sample], tally: Tally, *, first: bool, check_sampler: bool) -> None:
         goal = objective(self.config)
-        totals = Totals.of(len(sample.targets) for sample in samples)
+        totals = Totals.of((len(sample.targets) for sample in samples), self.config.sequence_norm)
         loss = 0.0
         for chosen, packed in self.parts(samples):
             part = self._loss([samples[i] for i in chosen], packed, goal, totals, tally, compare=first)
@@ -204,7 +208,7 @@ class Learner:
     @torch.no_grad()
     def _reference_logprobs(self, packed: Packed) -> Tensor:
         if self.reference is not None:
-            return sampled_logprobs(self.reference, packed.batch, self.temperature)[0]
+            return self._logprobs_under(self.reference, packed)[0]
         with self.model.disable_adapter():  # type: ignore[operator]
             return self.logprobs(packed)[0]
 

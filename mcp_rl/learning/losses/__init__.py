@@ -12,8 +12,16 @@ from mcp_rl.learning.losses.importance import truncated_weights
 from mcp_rl.learning.losses.kl import kl_to_reference
 from mcp_rl.learning.losses.loss import Loss, LossFunction, Tokens
 
-__all__ = ["AGGREGATIONS", "LOSSES", "Objective", "Tokens", "Totals", "kl_to_reference", "objective"]
-__all__ += ["truncated_weights"]
+__all__ = [
+    "AGGREGATIONS",
+    "LOSSES",
+    "Objective",
+    "Tokens",
+    "Totals",
+    "kl_to_reference",
+    "objective",
+    "truncated_weights",
+]
 
 LOSSES: dict[str, Loss] = {"grpo": GRPO, "dr_grpo": DR_GRPO, "cispo": CISPO, "gspo": GSPO}
 
@@ -26,7 +34,6 @@ class Objective:
     clip_low: float
     clip_high: float
     aggregate: Aggregation
-    scale_by_std: bool
 
 
 def objective(config: TrainConfig) -> Objective:
@@ -37,5 +44,4 @@ def objective(config: TrainConfig) -> Objective:
         loss.clip_low if config.clip_low is None else config.clip_low,
         loss.clip_high if config.clip_high is None else config.clip_high,
         AGGREGATIONS[config.aggregation or loss.aggregation],
-        loss.scale_by_std if config.scale_by_std is None else config.scale_by_std,
     )

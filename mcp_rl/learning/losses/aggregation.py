@@ -10,22 +10,22 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-SEQUENCE_NORM = 384
-"""What a sequence's sum is divided by in `seq-mean-token-sum-norm`: the limit of sampled tokens of an episode."""
-
 
 @dataclass(frozen=True)
 class Totals:
-    """What a minibatch holds."""
+    """What a minibatch is normalised by."""
 
     tokens: int
-    """Sampled tokens."""
+    """Sampled tokens in it."""
     sequences: int
+    sequence_norm: int
+    """Dr. GRPO's constant: what a sequence's sum is divided by."""
 
     @staticmethod
-    def of(lengths: Iterable[int]) -> "Totals":
+    def of(lengths: Iterable[int], sequence_norm: int) -> "Totals":
+        """Of sequences with so many sampled tokens each."""
         counted = list(lengths)
-        return Totals(sum(counted), len(counted))
+        return Totals(sum(counted), len(counted), sequence_norm)
 
 
 Aggregation = Callable[[Tensor, Tensor, Totals], Tensor]
@@ -44,7 +44,7 @@ def sequence_mean(losses: Tensor, lengths: Tensor, totals: Totals) -> Tensor:
 
 def constant_norm(losses: Tensor, lengths: Tensor, totals: Totals) -> Tensor:
     """The mean over sequences of their sums, over a constant (Liu et al., Dr. GRPO, 2025, section 3.2)."""
-    return losses.sum() / (totals.sequences * SEQUENCE_NORM)
+    return losses.sum() / (totals.sequences * totals.sequence_norm)
 
 
 def sequence_sums(values: Tensor, lengths: Tensor) -> Tensor:

@@ -33,5 +33,3 @@ class Loss:
     clip_high: float
     aggregation: str
     """A name in `aggregation.AGGREGATIONS`."""
-    scale_by_std: bool = True
-    """Whether its advantages are divided by the group's standard deviation."""
