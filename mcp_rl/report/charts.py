@@ -1,11 +1,8 @@
-"""The charts of the page. Each says nothing where there is nothing to show, by being None."""
+"""The charts of what was measured. Each says nothing where there is nothing to show, by being None."""
 
-import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from mcp_rl.evaluation.result import JudgeAgreement, ModelReport
 from mcp_rl.report.drawing import BAD, GOOD, GRID, INK, MUTED, NARROW, SERIES, Chart, Sheet, label, legend, share_axis
@@ -16,18 +13,6 @@ Found = tuple[float, float, float]
 Row = tuple[str, Sequence[Found | None]]
 """A name, and what was found for each model."""
 _MOST_ROWS = 24
-_SMOOTHED = 40
-"""Steps from which on a curve is drawn smoothed too."""
-_SIGNALS = {
-    "reward": "mean reward",
-    "groups_useful": "groups whose rewards differ",
-    "entropy": "entropy of a sampled token, nats",
-    "grad_norm": "norm of the gradient",
-    "sampled_tokens_mean": "tokens said in an episode",
-    "turns": "turns of an episode",
-    "judge_pairwise_agreement": "judge: pairs in order",
-    "judge_rank_correlation": "judge: rank correlation",
-}
 
 
 def headline(sheet: Sheet, models: Sequence[ModelReport]) -> Chart | None:
@@ -57,80 +42,6 @@ def breakdown(sheet: Sheet, what: str, name: str, models: Sequence[ModelReport])
         for kind in shown
     ]
     return _intervals(sheet, f"Success {what}, with 95 % intervals", rows, models)
-
-
-def learning_curve(sheet: Sheet, history: Sequence[Mapping[str, Any]]) -> Chart | None:
-    """Success, or reward where nothing says what success is, over the steps."""
-    train = [line for line in history if line["split"] == "train"]
-    val = [line for line in history if line["split"] == "val"]
-    key = "success" if any(line.get("success") is not None for line in train) else "reward"
-    trained = _points(train, key)
-    if not trained[0]:
-        return None
-
-    def draw(figure: Figure, width: int) -> None:
-        axes = figure.subplots()
-        steps, values = trained
-        many = len(steps) > _SMOOTHED
-        axes.plot(steps, values, color=MUTED, lw=1, alpha=0.55)
-        for x, y in zip(steps, values, strict=True) if not many else ():
-            sheet.tell(axes.plot([x], [y], "o", color=MUTED, ms=3.5)[0], f"step {x}: {y:.3f}")
-        handles = [axes.plot(steps, _smooth(values) if many else values, color=MUTED, lw=2 if many else 1)[0]]
-        names = [f"training episodes{', smoothed' if many else ''}"]
-        for kind, color in (("sampled", SERIES[2]), ("greedy", SERIES[1])):
-            xs, ys = _points(val, f"{kind}_{key}")
-            if not xs:
-                continue
-            ends = [_ends(line, kind, key) for line in val if line.get(f"{kind}_{key}") is not None]
-            below = [max(0.0, y - low) for y, (low, _) in zip(ys, ends, strict=True)]
-            above = [max(0.0, high - y) for y, (_, high) in zip(ys, ends, strict=True)]
-            axes.errorbar(xs, ys, [below, above], color=color, lw=2, elinewidth=1.5)
-            for x, y, (low, high) in zip(xs, ys, ends, strict=True):
-                words = f"{kind}, step {x}: {_said((y, low, high))}"
-                sheet.tell(axes.plot([x], [y], "o", color=color, ms=7)[0], words)
-            handles.append(axes.plot([], [], color=color, lw=2, marker="o", ms=7)[0])
-            names.append(f"held out, {kind}")
-        if key == "success":
-            share_axis(axes, horizontal=False)
-        axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
-        axes.set_xlabel("training step")
-        axes.set_ylabel(key)
-        columns = 3 if width > NARROW else 1
-        figure.legend(handles, names, loc="outside upper left", ncols=columns, borderpad=0, columnspacing=1.4)
-
-    said = f"{key.capitalize()} over {trained[0][-1]} training steps. Training ended at {trained[1][-1]:.3f}."
-    return sheet.draw(said, lambda width: 320, draw)
-
-
-def signals(sheet: Sheet, history: Sequence[Mapping[str, Any]]) -> Chart | None:
-    """What training itself reports, a small chart each."""
-    train = [line for line in history if line["split"] == "train"]
-    shown = {key: name for key, name in _SIGNALS.items() if _points(train, key)[0]}
-    if len(train) < 2 or not shown:
-        return None
-
-    def draw(figure: Figure, width: int) -> None:
-        columns = 3 if width > NARROW else 1
-        grid = list(figure.subplots(-(-len(shown) // columns), columns, squeeze=False).flat)
-        for axes, (key, name) in zip(grid, shown.items(), strict=False):
-            steps, values = _points(train, key)
-            axes.plot(steps, values, color=SERIES[1], lw=1, alpha=0.5 if len(steps) > _SMOOTHED else 1)
-            if len(steps) > _SMOOTHED:
-                axes.plot(steps, _smooth(values), color=SERIES[1], lw=2)
-            axes.set_title(name, fontsize=11)
-            axes.set_ylim(bottom=min(0.0, *values), top=max(values) * 1.1 or 1)
-            axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
-            axes.yaxis.set_major_locator(MaxNLocator(4))
-            axes.xaxis.grid(visible=False)
-        for axes in grid[len(shown) :]:
-            axes.remove()
-
-    per_row = {True: 3, False: 1}
-    return sheet.draw(
-        f"Over the training steps: {', '.join(shown.values())}.",
-        lambda width: 150.0 * -(-len(shown) // per_row[width > NARROW]),
-        draw,
-    )
 
 
 def endings(sheet: Sheet, models: Sequence[ModelReport]) -> Chart | None:
@@ -238,7 +149,7 @@ def _intervals(sheet: Sheet, alt: str, rows: Sequence[Row], models: Sequence[Mod
                 color = SERIES[number % len(SERIES)]
                 axes.plot(each[1:], [y, y], color=color, lw=2, alpha=0.6)
                 dot = axes.plot([each[0]], [y], "o", color=color, ms=8 if len(models) < 4 else 6)[0]
-                sheet.tell(dot, f"{models[number].model}, {name}: {_said(each)}")
+                sheet.tell(dot, f"{models[number].model}, {name}: {said(each)}")
         axes.set_yticks(range(len(rows)), [label(name, width) for name, _ in rows], color=INK)
         axes.set_ylim(len(rows) - 0.4, -0.6)
         share_axis(axes)
@@ -253,7 +164,8 @@ def _intervals(sheet: Sheet, alt: str, rows: Sequence[Row], models: Sequence[Mod
     return sheet.draw(f"{alt}. {words}.", lambda width: 44 + 18 * lines + (high + 6) * len(rows), draw)
 
 
-def _said(found: Found) -> str:
+def said(found: Found) -> str:
+    """A value with its interval, as text."""
     value, low, high = found
     return f"{value:.3f} [{low:.3f}, {high:.3f}]"
 
@@ -280,21 +192,3 @@ def _listed(each: Mapping[str, int]) -> str:
 
 def _reason(number: int) -> str:
     return SERIES[(number + 1) % len(SERIES)]
-
-
-def _points(lines: Sequence[Mapping[str, Any]], key: str) -> tuple[list[int], list[float]]:
-    """Steps and values, of the lines that have a finite one."""
-    found = [(int(line["step"]), float(line[key])) for line in lines if line.get(key) is not None]
-    found = [(step, value) for step, value in found if math.isfinite(value)]
-    return [step for step, _ in found], [value for _, value in found]
-
-
-def _ends(line: Mapping[str, Any], kind: str, key: str) -> tuple[float, float]:
-    ends = line.get(f"{kind}_ci95") if key == "success" else None
-    value = float(line[f"{kind}_{key}"])
-    return (float(ends[0]), float(ends[1])) if ends else (value, value)
-
-
-def _smooth(values: Sequence[float]) -> list[float]:
-    """Means over nine steps, fewer at the ends."""
-    return [sum(part) / len(part) for i in range(len(values)) if (part := values[max(0, i - 4) : i + 5])]

@@ -1,7 +1,8 @@
-"""Matplotlib's figures as inline SVG that takes its colours and its font from the page.
+"""Matplotlib's figures as inline SVG that takes its colours and its font from the page, or as one PNG.
 
-A chart is drawn with stand-in colours; in the SVG they become the page's CSS variables, so that one drawing serves
-light and dark. Every `style` attribute becomes a class: the page's Content-Security-Policy allows no inline style.
+A chart is drawn with named colours. In the SVG they become the page's CSS variables, by way of stand-ins, so that one
+drawing serves light and dark; in the PNG they are the page's light ones. Every `style` attribute of the SVG becomes a
+class: the page's Content-Security-Policy allows no inline style.
 """
 
 import io
@@ -10,26 +11,36 @@ import re
 import unicodedata
 import warnings
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.resources import files
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from matplotlib import rc_context
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.colors import get_named_colors_mapping
 from matplotlib.figure import Figure
+from matplotlib.image import imsave
 
-INK, MUTED, GRID, GOOD, BAD = "#000001", "#000002", "#000003", "#000004", "#000005"
-SERIES = ("#000011", "#000012", "#000013", "#000014", "#000015", "#000016")
+# matplotlib takes a name of six or eight characters for a hexadecimal number
+INK, MUTED, GRID, GOOD, BAD = "chart-ink", "chart-muted", "chart-grid", "chart-good", "chart-bad"
+SERIES = tuple(f"chart-series-{number}" for number in range(6))
 """One for each model; the first is the one that the others are held against."""
-_VARIABLES = {
-    **{INK: "--ink", MUTED: "--muted", GRID: "--grid", GOOD: "--good", BAD: "--bad"},
-    **{color: f"--series-{number}" for number, color in enumerate(SERIES)},
-}
+_VARIABLES = {name: name.replace("chart", "-", 1) for name in (INK, MUTED, GRID, GOOD, BAD, *SERIES)}
+"""Colour to its variable in page.css."""
+_STAND_INS = {name: f"#0000{number:02x}" for number, name in enumerate(_VARIABLES, 1)}
 WIDE, NARROW = 720, 360
 """Widths in CSS pixels; the page shows the one that fits."""
 FONT = 12
+_SHARPNESS = 2
+"""Pixels of a picture for each CSS pixel."""
+_MARGIN = 24 * _SHARPNESS
 _TOLD = "told-"
 _LABEL = {WIDE: 30, NARROW: 18}
 _RC: dict[Any, Any] = {
@@ -96,9 +107,7 @@ class Sheet:
     def _svg(self, alt: str, width: int, height: float, draw: Callable[[Figure, int], None]) -> str:
         self._charts += 1
         salt = f"c{self._charts}"
-        with rc_context({**_RC, "svg.hashsalt": salt}), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a glyph that the metrics lack is the browser's to find
-            logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
+        with _style(salt):
             figure = Figure(figsize=(width / 72, height / 72), layout="constrained", dpi=72)
             draw(figure, width)
             buffer = io.StringIO()
@@ -139,8 +148,88 @@ class Sheet:
         style = re.sub(r"font: ([\d.]+)px [^;]*", r"font-size:\1px", style)
         style = re.sub(r"\s*([:;])\s*", r"\1", style).strip(";")
         for color, variable in _VARIABLES.items():
-            style = style.replace(color, f"var({variable})")
+            style = style.replace(_STAND_INS[color], f"var({variable})")
         return self._classes.setdefault(style, f"s{len(self._classes)}")
+
+
+@dataclass
+class PictureSheet(Sheet):
+    """Draws the same charts as one picture, below each other under their headings."""
+
+    _strips: list[npt.NDArray[np.uint8]] = field(default_factory=list)
+
+    def draw(self, alt: str, height: Callable[[int], float], draw: Callable[[Figure, int], None]) -> Chart:
+        self._strips.append(self._pixels(WIDE, height(WIDE), draw))
+        return Chart("", "", alt)
+
+    def heading(self, text: str, size: float = FONT + 2) -> None:
+        """A line of text below what was drawn so far."""
+
+        def draw(figure: Figure, width: int) -> None:
+            figure.text(0.0, 0.3, plain(text), fontsize=size, fontweight="bold" if size > FONT else "normal")
+
+        self._strips.append(self._pixels(WIDE, size * 2.2, draw))
+
+    def add(self, sheet: "PictureSheet") -> None:
+        """What another sheet holds, below what was drawn so far."""
+        self._strips += sheet._strips
+
+    @property
+    def png(self) -> bytes:
+        buffer = io.BytesIO()
+        inside = np.concatenate(self._strips)
+        paper = np.broadcast_to(inside[0, 0], (2 * _MARGIN + len(inside), 2 * _MARGIN + inside.shape[1], 4)).copy()
+        paper[_MARGIN:-_MARGIN, _MARGIN:-_MARGIN] = inside
+        imsave(buffer, paper, format="png")
+        return buffer.getvalue()
+
+    def _pixels(self, width: int, height: float, draw: Callable[[Figure, int], None]) -> npt.NDArray[np.uint8]:
+        light = _light()
+        with _colors(light), _style():
+            figure = Figure(figsize=(width / 72, round(height) / 72), layout="constrained", dpi=72 * _SHARPNESS)
+            figure.set_facecolor(light["page"])
+            canvas: Any = FigureCanvasAgg(figure)
+            draw(figure, width)
+            canvas.draw()
+            return np.array(canvas.buffer_rgba())
+
+
+@contextmanager
+def _style(salt: str = "") -> Iterator[None]:
+    with rc_context({**_RC, "svg.hashsalt": salt}), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a glyph that the metrics lack is the browser's to find
+        logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
+        yield
+
+
+@contextmanager
+def _colors(named: Mapping[str, str]) -> Iterator[None]:
+    """The named colours as these, for a while."""
+    _name_colors(named)
+    try:
+        yield
+    finally:
+        _name_colors(_STAND_INS)
+
+
+def _name_colors(named: Mapping[str, str]) -> None:
+    known = get_named_colors_mapping()
+    for name in _VARIABLES:  # one by one, since `update` would leave what matplotlib has looked up already
+        known[name] = named[name]
+
+
+_name_colors(_STAND_INS)
+
+
+def _light() -> dict[str, str]:
+    """The page's light colours by our names, and `page` for its paper."""
+    found = re.findall(r"--([\w-]+): (#\w{6});", page_style().partition("}")[0])
+    return {"page": dict(found)["page"], **{f"chart-{name}": color for name, color in found}}
+
+
+def page_style() -> str:
+    """The page's style sheet, without what charts need."""
+    return files("mcp_rl.report").joinpath("page.css").read_text(encoding="utf-8")
 
 
 def plain(text: str) -> str:

@@ -23,8 +23,8 @@ from mcp_rl.durable import write_atomically
 from mcp_rl.errors import RunDirectoryError
 from mcp_rl.evaluation.result import Comparison, ModelReport
 from mcp_rl.evaluation.tables import Grid, grids
-from mcp_rl.report import charts
-from mcp_rl.report.drawing import Chart, Sheet, plain
+from mcp_rl.report import charts, curves
+from mcp_rl.report.drawing import Chart, Sheet, page_style, plain
 from mcp_rl.report.episodes import select
 from mcp_rl.report.evaluation import evaluation_findings
 from mcp_rl.report.findings import Findings
@@ -88,17 +88,10 @@ def render(findings: Findings, *, megabytes: float = MEGABYTES) -> str:
     sheet = Sheet()
     blocks = _blocks(findings, sheet)
     selection = select(findings, int(megabytes * 1e6))
-    script, style = _asset("page.js"), _asset("page.css") + sheet.css
-    environment = Environment(
-        loader=PackageLoader("mcp_rl.report", "."), autoescape=True, undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True, finalize=_shown,
-    )  # fmt: skip
-    environment.filters["split_interval"] = _split_interval
-    return environment.get_template("page.html.jinja").render(
-        policy=(
-            f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data:; "
-            "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'"
-        ),
+    script, style = _asset("page.js"), page_style() + sheet.css
+    return fill_template(
+        "page.html.jinja",
+        policy=policy(style, script),
         script=Markup(script),
         style=Markup(style),
         data=Markup(_safe_json(selection.json)),
@@ -112,6 +105,25 @@ def render(findings: Findings, *, megabytes: float = MEGABYTES) -> str:
     )
 
 
+def fill_template(name: str, **values: Any) -> str:
+    """The HTML of a template in this folder; every text enters it escaped."""
+    environment = Environment(
+        loader=PackageLoader("mcp_rl.report", "."), autoescape=True, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True, finalize=_shown,
+    )  # fmt: skip
+    environment.filters["split_interval"] = _split_interval
+    return environment.get_template(name).render(**values)
+
+
+def policy(style: str, script: str | None = None) -> str:
+    """A Content-Security-Policy that lets nothing run or load but this style sheet and this script."""
+    runs = _hash(script) if script is not None else "'none'"
+    return (
+        f"default-src 'none'; script-src {runs}; style-src {_hash(style)}; img-src data:; "
+        "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'"
+    )
+
+
 def _shown(value: Any) -> Any:
     """A name that turns text around would turn the numbers beside it too."""
     return plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value
@@ -119,7 +131,7 @@ def _shown(value: Any) -> Any:
 
 def _blocks(findings: Findings, sheet: Sheet) -> list[Block]:
     measured = findings.measured
-    models = measured.models
+    models, runs = measured.models, {findings.folder.name: findings.history}
     tables = {grid.title: grid for grid in grids(measured)} if models else {}
     differences = [grid for title, grid in tables.items() if title.startswith("paired differences")]
     found = [
@@ -131,7 +143,7 @@ def _blocks(findings: Findings, sheet: Sheet) -> list[Block]:
             "scenarios: had others of the same kind been drawn. Where two intervals overlap, the paired difference "
             "decides.",
         ),
-        Block("Learning curve", _some(charts.learning_curve(sheet, findings.history)), []),
+        Block("Learning curve", _some(curves.learning_curve(sheet, runs)), []),
     ]
     for title, names in _BREAKDOWNS.items():
         name = next((name for name in names if any(getattr(model.result, name, None) for model in models)), None)
@@ -162,7 +174,7 @@ def _blocks(findings: Findings, sheet: Sheet) -> list[Block]:
             "the policy of its time. Where the verifier alone gives the reward, groups of the outer two teach nothing.",
         )
     )
-    found.append(Block("Training signals", _some(charts.signals(sheet, findings.history)), []))
+    found.append(Block("Training signals", _some(curves.signals(sheet, runs)), []))
     return [block for block in found if block.charts or block.tables]
 
 

@@ -6,13 +6,14 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from mcp_rl.config import TrainConfig
 from mcp_rl.errors import ConfigError
 from mcp_rl.evaluate import EvaluationResult
 from mcp_rl.evaluation.agreement import judge_agreement
 from mcp_rl.evaluation.comparison import compare
 from mcp_rl.evaluation.result import EvaluationReport, JudgedPair, ModelReport
 from mcp_rl.report.findings import Findings, Source
-from mcp_rl.report.reading import groups_in
+from mcp_rl.report.reading import groups_in, history_in
 from mcp_rl.report.tokens import Spelling, find_spelling
 from mcp_rl.run_directory import RunDirectory, RunIdentity, RunState
 from mcp_rl.trajectory import TrajectoryGroup
@@ -29,7 +30,7 @@ _LIMITS = ("max_turns", "max_turn_tokens", "max_tokens", "max_tool_calls", "max_
 def training_findings(folder: Path) -> Findings:
     """Raises ConfigError where nothing has been played yet, RunDirectoryError for files of another version."""
     run = RunDirectory(folder)
-    identity, state, history = run.identity(), run.state(), run.history()
+    identity, state, history = run.identity(), run.state(), history_in(folder)
     if identity is None:
         raise ConfigError(f"The run in {folder} has not begun: its model.json says nothing of what it was made for.")
     if state.before is None and not history:
@@ -46,7 +47,7 @@ def training_findings(folder: Path) -> Findings:
         measured=measured,
         sources=sources,
         unread=_unread(history, sources),
-        history=_in_order(history),
+        history=history,
         pass_rates=_pass_rates(state.progress.curriculum),
         facts=list(_facts(identity, state, written)),
         unfinished=None if finished else _unfinished(state, history),
@@ -126,6 +127,10 @@ def _judged(written: Mapping[str, Any], models: Sequence[ModelReport]) -> list[J
     ]
 
 
+_ADVANTAGE = ("loss", "scale_by_std", "leave_one_out")
+"""Settings that say how a group's rewards became advantages."""
+
+
 def _sources(
     folder: Path,
     identity: RunIdentity,
@@ -136,7 +141,10 @@ def _sources(
     """The newest evaluation and the base's first, so that they can be compared; then others and training steps."""
     rollouts = {(line["split"], line["step"]): int(line.get("rollouts", 0)) for line in history}
     greedy = bool(identity.settings.get("evaluation.greedy", True))
-    how = {name: bool(identity.settings.get(f"train.{name}")) for name in ("scale_by_std", "leave_one_out")}
+    learning = TrainConfig.model_validate(
+        {name: identity.settings[f"train.{name}"] for name in _ADVANTAGE if f"train.{name}" in identity.settings}
+    )
+    how = {"scale_by_std": learning.scales_by_std, "leave_one_out": learning.leave_one_out}
     newest = [step for step in (state.after_step, 0) if step is not None]
     val = sorted(_steps(folder / "trajectories" / "val"), key=lambda step: (step not in newest, -step))
     order = [*val[:2], *_spread(sorted(val[2:], reverse=True), _EVALUATIONS_READ - 2)]
@@ -187,12 +195,6 @@ def _unread(history: Iterable[dict[str, Any]], sources: Iterable[Source]) -> int
     read = {(source.split, source.step) for source in sources}
     lines = {(line["split"], line["step"]): int(line.get("rollouts", 0)) for line in history}
     return sum(count for key, count in lines.items() if key not in read)
-
-
-def _in_order(history: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One line for each step and split, the newest; a step that was taken again has more than one."""
-    newest = {(line["step"], line["split"]): line for line in history}
-    return [newest[key] for key in sorted(newest)]
 
 
 def _pass_rates(curriculum: Mapping[str, Any]) -> dict[str, float]:

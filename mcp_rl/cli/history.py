@@ -1,0 +1,98 @@
+"""`mcp-rl history`."""
+
+import functools
+import json as jsonlib
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mcp_rl.cli.options import Job
+
+
+class Split(StrEnum):
+    """Lines of training steps, or of evaluations."""
+
+    TRAIN = "train"
+    VAL = "val"
+
+
+def history(
+    names: Annotated[
+        list[str], typer.Argument(metavar="NAME_OR_PATH...", help="Runs: their names or folders; several to compare.")
+    ],
+    project: Annotated[str, typer.Option(help="The folder of runs that belong together.")] = "default",
+    output_dir: Annotated[Path, typer.Option(help="Where projects are kept; .mcp_rl here.")] = Path(".mcp_rl"),
+    split: Annotated[Split | None, typer.Option(help="Only training steps, or only evaluations.")] = None,
+    metrics: Annotated[
+        str | None, typer.Option(metavar="NAME,...", help="Metrics to show; else those that matter.")
+    ] = None,
+    last: Annotated[int | None, typer.Option(help="Only the last so many lines.", min=1)] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the history into this .png or .html file.")] = None,
+    csv: Annotated[bool, typer.Option("--csv", help="Print the lines as CSV.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the lines and the summary as one JSON object.")] = False,
+) -> Job:
+    """Show what a run's steps and evaluations came to, also while it goes on; plot it, or several runs together."""
+    if csv and json:
+        raise typer.BadParameter("--csv and --json are two forms of the same: leave one of them out.")
+    chosen = tuple(dict.fromkeys(name.strip() for name in (metrics or "").split(",") if name.strip()))
+    form = "csv" if csv else "json" if json else "table"
+    return functools.partial(
+        _history, names, project, output_dir, split and split.value, chosen, last, plot=plot, form=form
+    )
+
+
+def _history(
+    names: Sequence[str],
+    project: str,
+    output_dir: Path,
+    split: str | None,
+    metrics: Sequence[str],
+    last: int | None,
+    *,
+    plot: Path | None,
+    form: str,
+) -> None:
+    from rich.console import Console
+
+    from mcp_rl.runs.find import find_run
+    from mcp_rl.runs.history import History, check_metrics, summary
+    from mcp_rl.runs.history_words import grid, print_history, sentences, to_csv
+
+    if plot is not None:
+        from mcp_rl.report.plots import check_plot_file
+
+        check_plot_file(plot)
+    folders = [find_run(name, output_dir, project) for name in names]
+    histories = [History.read(folder, name) for folder, name in zip(folders, _short(names, folders), strict=True)]
+    check_metrics(metrics, histories)
+    shown = {history.name: history.shown(split, last) for history in histories}
+    if form == "json":
+        runs = [
+            {"name": h.name, "path": str(h.folder), "lines": shown[h.name], "summary": summary(h)} for h in histories
+        ]
+        print(jsonlib.dumps({"runs": runs}, ensure_ascii=False))
+    elif form == "csv":
+        print(to_csv(shown, metrics, histories), end="")
+    else:
+        console = Console()
+        for history in histories:
+            print_history(history, shown[history.name], metrics, console)
+    if plot is not None:
+        from mcp_rl.report.plots import write_plot
+
+        write_plot(
+            {h.name: h.lines for h in histories},
+            plot,
+            sentences=[sentence for h in histories for sentence in sentences(h)],
+            tables=[grid(h, shown[h.name], metrics) for h in histories],
+        )
+        Console(stderr=form != "table").print(f"The plot is {plot}.", highlight=False, markup=False, soft_wrap=True)
+
+
+def _short(names: Sequence[str], folders: Sequence[Path]) -> list[str]:
+    """What tables call the runs: the folders' names where these tell them apart."""
+    short = [folder.resolve().name for folder in folders]
+    return short if len(set(short)) == len(short) else list(names)

@@ -1,0 +1,1 @@
+"""The commands about runs on disk: `history`, `fork`, `replay`."""

@@ -1,0 +1,152 @@
+"""What a run's history.jsonl says: its lines, and what became of the run in a few numbers.
+
+Only reads, and takes no lock: the run may be going on.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from mcp_rl.errors import ConfigError
+from mcp_rl.overrides import nearest
+from mcp_rl.report.curves import times
+from mcp_rl.report.reading import history_in
+
+Line = Mapping[str, Any]
+_ENDS = 5
+"""Steps at either end whose means say what moved."""
+MOVED = ("success", "reward", "loss", "entropy", "turns")
+_SUMS = {
+    "rollouts": "rollouts",
+    "faults": "faults",
+    "groups_dropped": "groups_dropped",
+    "groups_refilled": "groups_refilled",
+    "trajectories_masked": "trajectories_masked",
+    "trajectories_stale": "trajectories_stale",
+}
+
+
+@dataclass(frozen=True)
+class History:
+    """The history of one run."""
+
+    folder: Path
+    name: str
+    lines: Sequence[Line]
+    """One for each step and split, the newest, by step."""
+    kept: int | None
+    """Step of the newest whole checkpoint; None where the run does not say."""
+
+    @staticmethod
+    def read(folder: Path, name: str | None = None) -> "History":
+        """Raises RunDirectoryError where the files of the run cannot be read."""
+        return History(folder, name or folder.resolve().name, history_in(folder), _kept(folder))
+
+    @cached_property
+    def train(self) -> list[Line]:
+        return [line for line in self.lines if line["split"] == "train"]
+
+    @cached_property
+    def val(self) -> list[Line]:
+        return [line for line in self.lines if line["split"] == "val"]
+
+    def shown(self, split: str | None, last: int | None) -> list[Line]:
+        """The lines of a split, or of both; of the last so many of them."""
+        chosen = [line for line in self.lines if split in (None, line["split"])]
+        return chosen if last is None else chosen[-last:]
+
+
+def check_metrics(names: Iterable[str], histories: Iterable[History]) -> None:
+    """Raises ConfigError, with the nearest right name, for a metric that no line has."""
+    known = metric_names(histories)
+    for name in names:
+        if name not in known:
+            close = nearest(name, known)
+            hint = f"did you mean {close}?" if close else f"there are {', '.join(known)}."
+            raise ConfigError(f"No line of the history has a metric {name!r}; {hint}")
+
+
+def metric_names(histories: Iterable[History]) -> list[str]:
+    """Every metric that a line has, in the order in which they come."""
+    lines = [line for history in histories for line in history.lines]
+    return [key for key in dict.fromkeys(key for line in lines for key in line) if key not in ("step", "split")]
+
+
+def summary(history: History) -> dict[str, Any]:
+    """The run in a few numbers; what its lines do not tell is left out."""
+    train, val = history.train, history.val
+    _, shares = times(train)
+    found: dict[str, Any] = {
+        "steps": train[-1]["step"] if train else 0,
+        "kept": history.kept,
+        "seconds": _sum(train, "step_seconds"),
+        "moved": {key: ends for key in MOVED if (ends := _ends(train, key))},
+        "held_out": [point for line in val if (point := held_out(line))],
+        "time_shares": {kind: _weighted(train, values) for kind, values in shares.items()},
+        "saved_share": _saved(train),
+        **{name: total for name, key in _SUMS.items() if (total := _sum(train, key)) is not None},
+        "logprob_difference_max": _most(train, "logprob_difference_max"),
+        "ratio_mean": _mean(train, "ratio_mean"),
+    }
+    best = max(found["held_out"], key=lambda point: point["success"], default=None)
+    if best:
+        found["best"] = {"step": best["step"], "success": best["success"]}
+    elif rewards := [(line["reward"], line["step"]) for line in train if line.get("reward") is not None]:
+        reward, step = max(rewards, key=lambda pair: (pair[0], -pair[1]))
+        found["best"] = {"step": step, "reward": reward}
+    return {name: value for name, value in found.items() if value not in (None, {}, [])}
+
+
+def held_out(line: Line) -> dict[str, Any] | None:
+    """Step, kind, success and its interval of an evaluation's line: the greedy policy where it was measured."""
+    for kind in ("greedy", "sampled"):
+        if (success := line.get(f"{kind}_success")) is not None:
+            point = {"step": line["step"], "kind": kind, "success": success, "ci95": line.get(f"{kind}_ci95")}
+            return point | {"reward": line.get(f"{kind}_reward")}
+    return None
+
+
+def _kept(folder: Path) -> int | None:
+    """Read apart from the run's own reader: a history is shown whatever wrote the state."""
+    try:
+        step = json.loads((folder / "state.json").read_bytes())["step"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return step if isinstance(step, int) else None
+
+
+def _ends(lines: Sequence[Line], key: str) -> list[float] | None:
+    values = [float(line[key]) for line in lines if line.get(key) is not None]
+    few = min(_ENDS, max(1, len(values) // 2))
+    return [fmean(values[:few]), fmean(values[-few:])] if len(values) > 1 else None
+
+
+def _weighted(lines: Sequence[Line], shares: Sequence[float]) -> float:
+    """The mean share, long steps counting for more."""
+    seconds = [float(line["step_seconds"]) for line in lines if line.get("step_seconds")]
+    return sum(s * share for s, share in zip(seconds, shares, strict=True)) / (sum(seconds) or 1.0)
+
+
+def _saved(lines: Sequence[Line]) -> float | None:
+    unshared, forward = _sum(lines, "unshared_tokens"), _sum(lines, "forward_tokens")
+    return 1 - forward / unshared if unshared and forward is not None else None
+
+
+def _values(lines: Sequence[Line], key: str) -> list[float]:
+    return [float(line[key]) for line in lines if line.get(key) is not None]
+
+
+def _sum(lines: Sequence[Line], key: str) -> float | None:
+    return sum(values) if (values := _values(lines, key)) else None
+
+
+def _most(lines: Sequence[Line], key: str) -> float | None:
+    return max(_values(lines, key), default=None)
+
+
+def _mean(lines: Sequence[Line], key: str) -> float | None:
+    return fmean(values) if (values := _values(lines, key)) else None
