@@ -63,8 +63,12 @@ async def gather_groups(
     max_exceptions: int | float = 0,
     after_each: AfterEach | None = None,
     on_rollout: Callable[[Trajectory], None] | None = None,
+    follow: Callable[[TrajectoryGroup], GroupPlan | None] | None = None,
 ) -> list[TrajectoryGroup]:
     """Play every member of every group; one group for each plan, in the order of the plans.
+
+    `follow` hears of every group as it is done and may give a further plan, which is begun at once; its group comes
+    behind the others, in the order in which they were given.
 
     `redos` is how often one member is played again after a fault or an exception. A member that still failed leaves
     its faulted trajectory, or a sentence in `exceptions` where there is none. `max_exceptions` is how many members may
@@ -75,13 +79,23 @@ async def gather_groups(
     groups: list[TrajectoryGroup | None] = [None] * len(plans)
 
     async def play_group(index: int, plan: GroupPlan) -> None:
+        further: GroupPlan | None = plan
+        while further is not None:
+            group = groups[index] = await play_plan(further)
+            further = None if follow is None or group is None else follow(group)
+            if further is not None:
+                tally.rollouts += len(further.members)
+                index = len(groups)
+                groups.append(None)
+
+    async def play_plan(plan: GroupPlan) -> TrajectoryGroup | None:
         group = TrajectoryGroup(scenario=plan.scenario)
         tries = redos if plan.repeatable else 0
         await _play_members(plan.members, group, tries, tally, on_rollout)
         if plan.grow is not None and (more := plan.grow(group)):
             tally.rollouts += len(more)
             await _play_members(more, group, tries, tally, on_rollout)
-        groups[index] = await _after(group, after_each, tally)
+        return await _after(group, after_each, tally)
 
     await _all(functools.partial(play_group, index, plan) for index, plan in enumerate(plans))
     return [group for group in groups if group is not None]

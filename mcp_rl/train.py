@@ -7,13 +7,13 @@ step that was taken is kept.
 
 import functools
 import importlib
-import resource
 import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
@@ -142,7 +142,7 @@ async def _prepared(setting: _Setting) -> AsyncIterator["Trainer"]:
         if run.identity() is None:
             run.save_scenarios("val", val)
             run.save_scenarios("train", train)
-            run.begin(identity, {"name": config.name, "project": config.project, "base_model": config.base_model})
+            run.begin(identity, _about(config))
 
         from mcp_rl.model import TrainableModel
         from mcp_rl.training.trainer import Trainer
@@ -150,6 +150,8 @@ async def _prepared(setting: _Setting) -> AsyncIterator["Trainer"]:
         model = TrainableModel[None](config.name, config.project, config.base_model, base_path=config.output_dir)
         async with _backend(config, setting.plugins) as backend:
             await model.register(backend)
+            for sentence in getattr(backend, "skipped", ()):
+                progress.say(sentence)
             _follow(setting.state, run, backend.engine.version, backend.frontier)
             player = Player(
                 backend.engine,
@@ -176,6 +178,25 @@ async def _prepared(setting: _Setting) -> AsyncIterator["Trainer"]:
                 progress,
                 setting.trackers,
             )
+
+
+def _about(config: RunConfig) -> dict[str, Any]:
+    """What model.json says of a run for people and tools: its names, and what of the command is no part of what it was
+    made for."""
+    command: dict[str, Any] = {
+        "transport": config.transport,
+        "steps": config.steps,
+        "plugins": [str(plugin) for plugin in config.plugins] or None,
+        "scenarios.file": config.scenarios.file,
+        "tools.server_config": config.tools.server_config,
+        "tools.replay": config.tools.replay,
+        "evaluation.every": config.evaluation.every,
+        "train.checkpoint_every": config.train.checkpoint_every,
+        "init": config.init and config.init.resolve(),
+    }
+    given = {key: str(value) if isinstance(value, Path) else value for key, value in command.items() if value}
+    about = {"name": config.name, "project": config.project, "base_model": config.base_model, "command": given}
+    return about | ({"init": given["init"]} if config.init else {})
 
 
 @asynccontextmanager
@@ -225,6 +246,7 @@ def _follow(state: RunState, run: RunDirectory, step: int, kept: Mapping[str, An
 
 def _report(config: RunConfig, run: RunDirectory, server: ToolServer, state: RunState, *, seconds: float) -> RunReport:
     from mcp_rl.evaluate import EvaluationResult
+    from mcp_rl.training.metrics import peak_rss_mb
 
     before, after = EvaluationResult.model_validate(state.before), EvaluationResult.model_validate(state.after)
     return RunReport(
@@ -233,7 +255,7 @@ def _report(config: RunConfig, run: RunDirectory, server: ToolServer, state: Run
         base_model=config.base_model,
         step=state.step,
         seconds=round(seconds, 1),
-        peak_rss_mb=round(_peak_rss_mb(), 1),
+        peak_rss_mb=round(peak_rss_mb(), 1),
         val=ValReport(
             scenarios=after.scenarios,
             before=Headline.model_validate(before.summary()),
@@ -261,12 +283,6 @@ def _judge_report(run: RunDirectory, step: int) -> dict[str, Any]:
         **{key: compared[key] for key in sides if compared},
         "agreement": {when: agreed.model_dump(mode="json") for when, agreed in found.items() if agreed},
     }
-
-
-def _peak_rss_mb() -> float:
-    """Of this process; the kernel counts in KiB, macOS in bytes."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
 
 
 async def _in_child_task(job: Callable[[], Awaitable[T]]) -> T:

@@ -76,12 +76,16 @@ class Progress:
         finally:
             self._bars.remove_task(bar.task)
 
-    def step_done(self, step: int, metrics: Mapping[str, float], *, seconds: float | None = None) -> None:
-        """Print the line of a step (counted from 1) and move the bar over the steps."""
+    def step_done(
+        self, step: int, metrics: Mapping[str, float], *, seconds: float | None = None, spent_on: str = ""
+    ) -> None:
+        """Print the line of a step (counted from 1) and move the bar over the steps. `spent_on` says where its
+        seconds went."""
         if self._bar is None:
             self._bar = self._bars.add_task("all steps", total=self._steps, completed=self._done, means="")
         self._bars.update(self._bar, completed=step)
         time = "" if seconds is None else f"  {seconds:.1f} s"
+        time += f" ({spent_on})" if spent_on else ""
         self.say(f"step {step:>{len(str(self._steps))}}/{self._steps}  {metrics_sentence(metrics)}{time}")
 
 

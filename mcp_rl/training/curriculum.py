@@ -10,7 +10,7 @@ shuffle: steps of nothing but hard scenarios were seen to undo what the easier o
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
@@ -104,12 +104,13 @@ class Curriculum:
         every = [self.pool(name) for name in self._scenarios]
         return {pool: every.count(pool) for pool in Pool}
 
-    def take(self, count: int) -> list[McpScenario]:
-        """The next `count` scenarios, distinct; fewer only where there are not that many at all."""
+    def take(self, count: int, besides: Collection[str] = ()) -> list[McpScenario]:
+        """The next `count` scenarios, distinct and none of `besides` (ids), which a later epoch may bring again; fewer
+        only where there are not that many at all."""
         taken: list[str] = []
-        count = min(count, len(self._scenarios))
+        count = min(count, len(self._scenarios) - len(besides))
         while len(taken) < count:
-            fresh = [name for name in self._waiting if name not in taken][: count - len(taken)]
+            fresh = [name for name in self._waiting if name not in taken and name not in besides][: count - len(taken)]
             if not fresh:
                 self._begin_epoch(everything=bool(self._waiting))
                 continue

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from mcp_rl.backends.initial import check_initial, initial_hash
 from mcp_rl.config import TINY, RunConfig
 from mcp_rl.errors import ConfigError, ScenarioError
 from mcp_rl.plugins.manager import Plugins
@@ -55,6 +56,8 @@ def check_inputs(config: RunConfig, server: ToolServer, plugins: Plugins) -> Non
     plugins.backends.pick(config.backend, plugins.problems)
     check_trackers(config.trackers, plugins)
     check_base_model(config.base_model)
+    if config.init is not None:
+        check_initial(config.init, config.train, config.base_model)
     check_rewards(config.judge, config.reward, plugins.rewards)
 
 
@@ -94,6 +97,9 @@ def _check_hub_model(name: str) -> None:
 def identify(config: RunConfig, server: ToolServer, schema_hash: str) -> RunIdentity:
     """What makes this run this run. Raises ScenarioError where the user's scenarios cannot be read."""
     settings = {key: value for key, value in _flat(config.model_dump(mode="json")) if not _without_effect(key)}
+    del settings["init"]
+    if config.init is not None:
+        settings["init"] = initial_hash(config.init)
     if config.judge.rubric_file is not None:
         settings["judge.rubric"] = hashlib.sha256((config.judge.rubric_text() or "").encode()).hexdigest()[:16]
     named = "+".join(config.server)

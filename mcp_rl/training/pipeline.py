@@ -1,0 +1,125 @@
+"""The batches that are being played, or wait for the learner, in their order.
+
+With `train.max_staleness` = k the batch of step b begins once the learner has taken b - 1 - k steps, so nothing that it
+learns from is more than k steps old; with k = 0 it begins when everything before it is learned. Every batch is played
+by a task of `open`, which ends with them. What is in flight can be written down and taken up again: finished groups as
+they are, the others played anew, so that no scenario is skipped and none is used twice.
+"""
+
+import json
+from collections import deque
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+from anyio.abc import TaskGroup
+
+from mcp_rl.errors import CheckpointError
+from mcp_rl.scenario import McpScenario
+from mcp_rl.training.collect import Batch, Collector
+from mcp_rl.trajectory import TrajectoryGroup
+
+PENDING = "pending.jsonl"
+"""In a checkpoint: the batches in flight, one on a line. There is none where nothing was in flight."""
+
+
+class Pipeline:
+    """`async with pipeline.open(): pipeline.begin(step); batch = await pipeline.next()`."""
+
+    def __init__(self, collector: Collector, *, staleness: int, last: int) -> None:
+        """`last` is the step whose batch is the last one to be played."""
+        self._collector, self._staleness, self._last = collector, staleness, last
+        self._batches: deque[Batch] = deque()
+        self._tasks: TaskGroup | None = None
+        self._begun = 0
+        """Of `_batches`, how many have a task."""
+        self._errors: list[Exception] = []
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        """Room for the tasks. The first error, of a batch or of the body, cancels everything else and is raised as
+        itself; what the body shields is finished first."""
+        async with anyio.create_task_group() as tasks:
+            self._tasks, self._begun, self._errors = tasks, 0, []
+            try:
+                yield
+            except Exception as error:
+                self._stop(error)
+        if self._errors:
+            raise self._errors[0]
+
+    def begin(self, step: int) -> None:
+        """Start every batch that may be in flight when the learner has taken `step` steps."""
+        newest = min(step + 1 + self._staleness, self._last)
+        for number in range(self._batches[-1].number + 1 if self._batches else step + 1, newest + 1):
+            self._batches.append(self._collector.take(number))
+        assert self._tasks is not None
+        for batch in list(self._batches)[self._begun :]:
+            if batch.number <= newest:
+                self._tasks.start_soon(self._play, batch)
+                self._begun += 1
+
+    async def next(self) -> Batch:
+        """The batch of the next step, all of it played. It counts as in flight until it is `learned`."""
+        await self._batches[0].done.wait()
+        return self._batches[0]
+
+    def learned(self) -> None:
+        """The learner has taken the step of the first batch."""
+        self._batches.popleft()
+        self._begun -= 1
+
+    async def _play(self, batch: Batch) -> None:
+        try:
+            await self._collector.play(batch)
+        except Exception as error:
+            self._stop(error)
+        else:
+            batch.done.set()
+
+    def _stop(self, error: Exception) -> None:
+        assert self._tasks is not None
+        self._errors.append(error)
+        self._tasks.cancel_scope.cancel()
+
+    def pending(self) -> dict[str, bytes]:
+        """The file of what is in flight, by its name; none where nothing is."""
+        return {PENDING: "".join(map(_line, self._batches)).encode()} if self._batches else {}
+
+    def restore(self, content: bytes | None, scenarios: Mapping[str, McpScenario]) -> None:
+        """Take up what was in flight. Raises CheckpointError where `content` is of another run."""
+        self._batches.extend(_batches(content or b"", scenarios))
+
+
+def _line(batch: Batch) -> str:
+    entry = {
+        "batch": batch.number,
+        "began_with": batch.began_with,
+        "scenarios": [scenario.id for scenario in batch.scenarios],
+        "groups": [
+            batch.finished[scenario.id].model_dump(mode="json")
+            for scenario in batch.scenarios
+            if scenario.id in batch.finished
+        ],
+    }
+    return json.dumps(entry, ensure_ascii=False) + "\n"
+
+
+def _batches(content: bytes, scenarios: Mapping[str, McpScenario]) -> Iterator[Batch]:
+    try:
+        for line in content.splitlines():
+            entry: dict[str, Any] = json.loads(line)
+            groups = [TrajectoryGroup.model_validate(group) for group in entry["groups"]]
+            for group in groups:
+                group.scenario = scenarios[group.scenario.id]  # what is written of it holds no secrets
+            yield Batch(
+                entry["batch"],
+                [scenarios[name] for name in entry["scenarios"]],
+                entry["began_with"],
+                {group.scenario.id: group for group in groups},
+            )
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"The checkpoint's {PENDING} was not written by this run ({error}); start over with --fresh."
+        ) from error

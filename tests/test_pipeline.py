@@ -1,0 +1,178 @@
+"""Batches in flight: none begins too early, none is lost or played twice, and all of them end together."""
+
+import random
+from collections.abc import Callable
+from typing import Any, cast
+
+import anyio
+import pytest
+from rich.console import Console
+
+from mcp_rl.config import CurriculumConfig, JudgeConfig, RunConfig
+from mcp_rl.errors import CanaryError, CheckpointError, ServerFault
+from mcp_rl.rewards.scoring import Scoring
+from mcp_rl.scenario import McpScenario, StdioServer
+from mcp_rl.tracking.progress import Progress
+from mcp_rl.training.collect import Batch, Collector
+from mcp_rl.training.curriculum import Curriculum
+from mcp_rl.training.pipeline import PENDING, Pipeline
+from mcp_rl.trajectory import Trajectory
+
+SERVER = StdioServer(command="true", env={"API_KEY": "never written"})
+SCENARIOS = [McpScenario(task_description=f"Task {i}", server_params=SERVER, id=f"s{i}") for i in range(24)]
+GROUPS, SIZE = 4, 3
+
+
+class Played:
+    """Stands in for the policy: takes a moment of its own for each rollout, and succeeds in one of two."""
+
+    def __init__(self, fails: Callable[[int], bool] = lambda count: False) -> None:
+        self.fails = fails
+        self.seeds: list[int] = []
+        self.now = 0
+
+    async def play(self, scenario: McpScenario, seed: int) -> Trajectory:
+        self.seeds.append(seed)
+        count = len(self.seeds)
+        self.now += 1
+        try:
+            await anyio.sleep(random.Random(seed).random() / 100)
+        finally:
+            self.now -= 1
+        if self.fails(count):
+            raise ServerFault("The server died.")
+        return Trajectory(scenario_id=scenario.id, seed=seed, success=seed % 2 == 0, reward=float(seed % 2 == 0))
+
+
+class Session:
+    """One session of a run: everything but the learner."""
+
+    def __init__(self, player: Played, *, staleness: int, last: int, state: dict[str, Any] | None = None) -> None:
+        rollout = {"groups_per_step": GROUPS, "group_size": SIZE, "probes": 0, "max_exceptions": 0.0, "refills": 2}
+        config = RunConfig(server="x", rollout=rollout)
+        self.curriculum = Curriculum(SCENARIOS, 0, state, CurriculumConfig(solved_share=1.0))
+        progress = Progress(steps=1, console=Console(quiet=True))
+        self.collector = Collector(config, self.curriculum, cast(Any, player), Scoring(JudgeConfig(), {}), progress)
+        self.pipeline = Pipeline(self.collector, staleness=staleness, last=last)
+        self.learned: list[Batch] = []
+
+    async def learn(self, first: int, last: int) -> None:
+        """The learner's steps, which take a moment; the session ends in the middle of what follows."""
+        for step in range(first, last):
+            self.pipeline.begin(step)
+            batch = await self.pipeline.next()
+            assert batch.number == step + 1
+            await anyio.sleep(0.01)
+            self.curriculum.learned(batch.groups(), batch.number)
+            self.pipeline.learned()
+            self.learned.append(batch)
+
+
+@pytest.mark.parametrize("staleness", [0, 1, 2])
+async def test_a_batch_begins_when_the_learner_is_close_enough_and_not_before(
+    staleness: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = Session(Played(), staleness=staleness, last=6)
+    taken: dict[int, int] = {}
+    take = session.collector.take
+
+    def noted(number: int) -> Batch:
+        taken[number] = len(session.learned)
+        return take(number)
+
+    monkeypatch.setattr(session.collector, "take", noted)
+    async with session.pipeline.open():
+        await session.learn(0, 6)
+    assert taken == {number: max(0, number - 1 - staleness) for number in range(1, 7)}
+    assert session.pipeline.pending() == {}
+
+
+@pytest.mark.parametrize("staleness", [1, 2])
+@pytest.mark.parametrize("moment", [0.0, 0.004, 0.012])
+async def test_what_was_in_flight_goes_on_and_no_scenario_is_skipped_or_used_twice(
+    staleness: int, moment: float
+) -> None:
+    before = Played()
+    session = Session(before, staleness=staleness, last=9)
+    with anyio.CancelScope() as interrupted:
+        async with session.pipeline.open():
+            await session.learn(0, 3)
+            session.pipeline.begin(3)
+            await anyio.sleep(moment)
+            interrupted.cancel()
+            await anyio.sleep_forever()
+    assert before.now == 0
+    content = session.pipeline.pending()[PENDING]
+    assert b"never written" not in content
+
+    after = Played()
+    resumed = Session(after, staleness=staleness, last=9, state=session.curriculum.state)
+    resumed.pipeline.restore(content, {scenario.id: scenario for scenario in SCENARIOS})
+    finished = [t.seed for batch in resumed.pipeline._batches for group in batch.finished.values() for t in group]
+    async with resumed.pipeline.open():
+        await resumed.learn(3, 9)
+    assert not set(finished) & set(after.seeds), "a group that was finished was played again"
+    batches = [*session.learned, *resumed.learned]
+    assert [batch.number for batch in batches] == list(range(1, 10))
+    taken = [scenario.id for batch in batches for scenario in batch.scenarios]
+    times = [taken.count(scenario.id) for scenario in SCENARIOS]
+    assert sum(times) == len(taken) and max(times) - min(times) <= 1
+    for batch in batches:
+        assert all(group.scenario is scenario for group, scenario in zip(batch.groups(), batch.scenarios, strict=True))
+        assert all(len(group) == SIZE for group in batch.groups())
+
+
+async def test_an_error_in_any_batch_ends_everything_as_itself_and_after_what_is_shielded() -> None:
+    broken: list[str] = []
+    player = Played(fails=lambda count: bool(broken))
+    session = Session(player, staleness=1, last=5)
+    updated = False
+    with pytest.raises(ServerFault, match="rollouts failed"):
+        async with session.pipeline.open():
+            session.pipeline.begin(0)
+            await session.pipeline.next()
+            session.pipeline.learned()
+            session.pipeline.begin(1)
+            broken.append("the server")
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(0.05)
+                updated = True
+            await anyio.sleep_forever()
+    assert updated and player.now == 0
+
+
+async def test_an_error_of_the_learner_ends_everything_as_itself() -> None:
+    player = Played()
+    session = Session(player, staleness=2, last=5)
+    with pytest.raises(CanaryError, match="other parameters"):
+        async with session.pipeline.open():
+            session.pipeline.begin(0)
+            await anyio.sleep(0.002)
+            raise CanaryError("The optimiser holds other parameters.")
+    assert player.seeds and player.now == 0
+
+
+async def test_batches_behind_the_last_step_wait_for_a_later_session() -> None:
+    session = Session(Played(), staleness=2, last=9)
+    with anyio.CancelScope() as interrupted:
+        async with session.pipeline.open():
+            await session.learn(0, 3)
+            session.pipeline.begin(3)
+            interrupted.cancel()
+            await anyio.sleep_forever()
+    content = session.pipeline.pending()[PENDING]
+    player = Played()
+    shorter = Session(player, staleness=2, last=4, state=session.curriculum.state)
+    shorter.pipeline.restore(content, {scenario.id: scenario for scenario in SCENARIOS})
+    async with shorter.pipeline.open():
+        await shorter.learn(3, 4)
+    assert content.splitlines()[1:] == shorter.pipeline.pending()[PENDING].splitlines()
+
+
+@pytest.mark.parametrize(
+    "content", [b"{", b'{"batch": 1}', b'{"batch":1,"began_with":1,"scenarios":["?"],"groups":[]}']
+)
+def test_what_another_run_left_is_refused(content: bytes) -> None:
+    session = Session(Played(), staleness=1, last=5)
+    with pytest.raises(CheckpointError, match="was not written by this run"):
+        session.pipeline.restore(content, {scenario.id: scenario for scenario in SCENARIOS})
