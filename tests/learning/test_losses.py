@@ -1,71 +1,159 @@
-"""Advantages and losses against a few independent lines each."""
+"""Every loss, value and gradient, against its paper's equation in a few plain lines; and how losses are added up."""
 
 import math
-import statistics
+from collections.abc import Callable, Sequence
+from itertools import chain
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from mcp_rl.learning.advantage import advantages
-from mcp_rl.learning.losses import LOSSES, Tokens, kl_to_reference
-from mcp_rl.learning.samples import take_in
-from mcp_rl.trajectory import StopReason
-from tests.learning.models import make_groups, make_learner
+from mcp_rl.config import TrainConfig
+from mcp_rl.learning.losses import AGGREGATIONS, Tokens, Totals, kl_to_reference, objective, truncated_weights
 
-
-def test_advantage_is_reward_minus_group_mean() -> None:
-    assert advantages([1.0, 0.0, 0.5, 0.5]).tolist() == [0.5, -0.5, 0.0, 0.0]
+Sequences = Sequence[tuple[np.ndarray, np.ndarray, float]]
+"""New logprobs, old ones, advantage."""
 
 
-def test_advantage_can_be_scaled_by_the_standard_deviation() -> None:
-    rewards = [1.0, 0.0, 0.2, 0.9]
-    mean, deviation = statistics.fmean(rewards), statistics.pstdev(rewards)
-    expected = [(r - mean) / deviation for r in rewards]
-    np.testing.assert_allclose(advantages(rewards, scale_by_std=True), expected, rtol=1e-4)
+def clip(value: float, low: float, high: float) -> float:
+    return min(max(value, low), high)
 
 
-def test_leave_one_out_compares_with_the_others() -> None:
-    rewards = [1.0, 0.0, 0.2, 0.9]
-    expected = [r - (sum(rewards) - r) / 3 for r in rewards]
-    np.testing.assert_allclose(advantages(rewards, leave_one_out=True), expected)
+def grpo(sequences: Sequences, frozen: Sequences) -> float:
+    """DAPO, equation 8."""
+    total = 0.0
+    for new, old, gain in sequences:
+        for a, b in zip(new, old, strict=True):
+            ratio = math.exp(a - b)
+            total += min(ratio * gain, clip(ratio, 0.8, 1.28) * gain)
+    return -total / sum(len(new) for new, _, _ in sequences)
 
 
-@pytest.mark.parametrize("rewards", [[], [1.0], [0.3, 0.3, 0.3], [0.1 + 0.2, 0.3]])
-def test_a_group_without_variance_has_no_advantage(rewards: list[float]) -> None:
-    assert not advantages(rewards, scale_by_std=True).any()
+def dr_grpo(sequences: Sequences, frozen: Sequences) -> float:
+    """Dr. GRPO, figure 1, with a generation budget of 100 tokens."""
+    total = 0.0
+    for new, old, gain in sequences:
+        for a, b in zip(new, old, strict=True):
+            ratio = math.exp(a - b)
+            total += min(ratio * gain, clip(ratio, 0.8, 1.2) * gain) / 100
+    return -total / len(sequences)
 
 
-def reference_grpo(new: float, old: float, advantage: float, low: float, high: float) -> tuple[float, float]:
-    """Loss and its derivative after the new logprob."""
-    ratio = math.exp(new - old)
-    if advantage > 0:
-        loss, active = -min(ratio, 1 + high) * advantage, ratio < 1 + high
-    else:
-        loss, active = -max(ratio, 1 - low) * advantage, ratio > 1 - low
-    return loss, -ratio * advantage if active else 0.0
+def cispo(sequences: Sequences, frozen: Sequences) -> float:
+    """MiniMax-M1, equation 4; `frozen` is what the gradient stops at."""
+    total = 0.0
+    for (new, old, gain), (still, _, _) in zip(sequences, frozen, strict=True):
+        for a, b, c in zip(new, old, still, strict=True):
+            total += min(math.exp(c - b), 5.0) * gain * a
+    return -total / sum(len(new) for new, _, _ in sequences)
 
 
-def reference_cispo(new: float, old: float, advantage: float, low: float, high: float) -> tuple[float, float]:
-    weight = min(max(math.exp(new - old), 1 - low), 1 + high)
-    return -weight * advantage * new, -weight * advantage
+def gspo(sequences: Sequences, frozen: Sequences) -> float:
+    """GSPO, equation 5."""
+    total = 0.0
+    for new, old, gain in sequences:
+        ratio = (math.exp(new.sum()) / math.exp(old.sum())) ** (1 / len(new))
+        total += min(ratio * gain, clip(ratio, 1 - 3e-4, 1 + 4e-4) * gain)
+    return -total / len(sequences)
 
 
-@pytest.mark.parametrize(("name", "reference"), [("grpo", reference_grpo), ("cispo", reference_cispo)])
-def test_losses_and_gradients_are_those_of_the_papers(name: str, reference: object) -> None:
+def draw_sequences(spread: float) -> Sequences:
     draw = np.random.default_rng(0)
-    old = -draw.exponential(1.0, 200)
-    new, gains = old + draw.normal(0, 0.5, 200), draw.normal(0, 1, 200)
-    logprobs = torch.tensor(new, requires_grad=True)
-    tokens = Tokens(logprobs, torch.tensor(old), torch.tensor(gains), torch.tensor([200]))
-    losses, clipped = LOSSES[name].function(tokens, 0.2, 0.28)
-    losses.sum().backward()
-    expected = [reference(*values, 0.2, 0.28) for values in zip(new, old, gains, strict=True)]  # type: ignore[operator]
-    np.testing.assert_allclose(losses.detach(), [loss for loss, _ in expected])
-    np.testing.assert_allclose(logprobs.grad, [gradient for _, gradient in expected], atol=1e-12)
-    assert 0 < clipped.sum() < 200
-    if name == "grpo":
-        assert torch.equal(clipped, logprobs.grad == 0)
+    sequences = []
+    for length in (1, 7, 3, 12, 5, 9):
+        old = -draw.exponential(1.0, length)
+        sequences.append((old + draw.normal(0, spread, length), old, float(draw.normal())))
+    return sequences
+
+
+def pack(sequences: Sequences) -> Tokens:
+    lengths = torch.tensor([len(new) for new, _, _ in sequences])
+    new, old = (torch.tensor(np.concatenate([row[i] for row in sequences])) for i in (0, 1))
+    gains = torch.tensor([gain for _, _, gain in sequences], dtype=torch.float64).repeat_interleave(lengths)
+    return Tokens(new.requires_grad_(), old, gains, lengths)
+
+
+def slopes(loss: Callable[[Sequences, Sequences], float], sequences: Sequences) -> np.ndarray:
+    """Central differences after every new logprob."""
+    result = []
+    for number, (new, old, gain) in enumerate(sequences):
+        for i in range(len(new)):
+            sides = []
+            for step in (1e-6, -1e-6):
+                moved = list(sequences)
+                moved[number] = (new + step * (np.arange(len(new)) == i), old, gain)
+                sides.append(loss(moved, sequences))
+            result.append((sides[0] - sides[1]) / 2e-6)
+    return np.asarray(result)
+
+
+@pytest.mark.parametrize(
+    ("name", "reference", "spread"),
+    [("grpo", grpo, 0.3), ("dr_grpo", dr_grpo, 0.3), ("cispo", cispo, 1.5), ("gspo", gspo, 1e-3)],
+)
+def test_values_and_gradients_are_those_of_the_papers(
+    name: str, reference: Callable[[Sequences, Sequences], float], spread: float
+) -> None:
+    sequences = draw_sequences(spread)
+    tokens = pack(sequences)
+    goal = objective(TrainConfig.model_validate({"loss": name, "sequence_norm": 100}))
+    losses, clipped = goal.function(tokens, goal.clip_low, goal.clip_high)
+    loss = goal.aggregate(losses, tokens.lengths, Totals.of(tokens.lengths.tolist(), 100))
+    loss.backward()
+    assert loss.item() == pytest.approx(reference(sequences, sequences), rel=1e-9)
+    np.testing.assert_allclose(tokens.logprobs.grad, slopes(reference, sequences), atol=1e-8)
+    assert 0 < clipped.sum() < len(clipped)
+    if name != "cispo":
+        assert torch.equal(clipped, tokens.logprobs.grad == 0)
+
+
+def test_bounds_and_aggregation_that_are_given_win_over_the_losss_own() -> None:
+    given = objective(TrainConfig(loss="gspo", clip_low=0.1, clip_high=0.3, aggregation="token-mean"))
+    assert (given.clip_low, given.clip_high) == (0.1, 0.3)
+    assert given.aggregate is AGGREGATIONS["token-mean"]
+    own = objective(TrainConfig(loss="gspo"))
+    assert (own.clip_low, own.clip_high) == (3e-4, 4e-4)
+    assert own.aggregate is AGGREGATIONS["seq-mean-token-mean"]
+
+
+PLAIN = {
+    "token-mean": lambda rows: sum(map(sum, rows)) / sum(map(len, rows)),
+    "seq-mean-token-mean": lambda rows: sum(sum(row) / len(row) for row in rows) / len(rows),
+    "seq-mean-token-sum-norm": lambda rows: sum(map(sum, rows)) / len(rows) / 50,
+}
+
+
+@given(
+    rows=st.lists(st.lists(st.floats(-5, 5), min_size=1, max_size=9), min_size=1, max_size=8),
+    cut=st.integers(0, 8),
+    name=st.sampled_from(sorted(AGGREGATIONS)),
+)
+def test_parts_of_a_minibatch_add_up_to_the_whole(rows: list[list[float]], cut: int, name: str) -> None:
+    totals = Totals.of(map(len, rows), 50)
+    parts = [
+        AGGREGATIONS[name](torch.tensor([*chain(*part)], dtype=torch.float64), torch.tensor([*map(len, part)]), totals)
+        for part in (rows[:cut], rows[cut:])
+        if part
+    ]
+    assert float(sum(parts)) == pytest.approx(PLAIN[name](rows), abs=1e-9)
+
+
+def test_importance_weights_are_the_ratio_up_to_the_cap_and_carry_no_gradient() -> None:
+    logprobs = torch.tensor([-1.0, -1.0, -1.0], requires_grad=True)
+    weights = truncated_weights(logprobs, torch.tensor([-1.5, -0.5, -3.0]), 2.0)
+    np.testing.assert_allclose(weights, [math.exp(0.5), math.exp(-0.5), 2.0], rtol=1e-6)
+    assert not weights.requires_grad
+
+
+def test_truncated_importance_sampling_is_unbiased_where_nothing_is_cut() -> None:
+    draw = torch.Generator().manual_seed(0)
+    policy, sampler = (torch.randn(8, generator=draw).mul(0.3).log_softmax(0) for _ in range(2))
+    value = torch.randn(8, generator=draw)
+    drawn = torch.multinomial(sampler.exp(), 200_000, replacement=True, generator=draw)
+    weights = truncated_weights(policy[drawn], sampler[drawn], 100.0)
+    assert float((weights * value[drawn]).mean()) == pytest.approx(float((policy.exp() * value).sum()), abs=0.01)
 
 
 def test_kl_estimate_is_unbiased_and_never_negative() -> None:
@@ -75,32 +163,3 @@ def test_kl_estimate_is_unbiased_and_never_negative() -> None:
     estimate = kl_to_reference(policy[drawn], reference[drawn])
     assert estimate.min() >= 0
     assert float(estimate.mean()) == pytest.approx(float((policy.exp() * (policy - reference)).sum()), rel=0.05)
-
-
-def test_the_mask_is_what_was_sampled_and_not_what_was_seen() -> None:
-    groups = make_groups(make_learner(), groups=1, size=2)
-    segment = groups[0].trajectories[0].segments[0]
-    sample = take_in(groups).samples[0]
-    assert [segment.tokens[i + 1] for i in sample.at] == sample.targets.tolist()
-    assert all(segment.sampled[i + 1] for i in sample.at)
-    assert len(sample.at) == sum(segment.sampled)
-    assert len(sample.tokens) < len(segment.tokens) - 3  # what follows the last sampled token is not forwarded
-
-
-def test_faults_and_timeouts_neither_train_nor_move_the_mean() -> None:
-    groups = make_groups(make_learner(), groups=1, size=4)
-    for trajectory, reward in zip(groups[0], [1.0, 0.0, 0.0, None], strict=True):
-        trajectory.reward = reward
-    groups[0].trajectories[2].stop_reason = StopReason.TIMEOUT
-    intake = take_in(groups)
-    assert [sample.advantage for sample in intake.samples] == [0.5, -0.5]
-    assert (intake.trained, intake.masked, intake.trajectories) == (2, 2, 4)
-
-
-def test_groups_without_variance_are_dropped_and_counted() -> None:
-    groups = make_groups(make_learner(), groups=3, size=2)
-    for trajectory in groups[1]:
-        trajectory.reward = 1.0
-    intake = take_in(groups)
-    assert (intake.groups, intake.groups_without_variance, intake.masked) == (3, 1, 2)
-    assert {sample.group for sample in intake.samples} == {0, 2}

@@ -5,53 +5,52 @@ import copy
 import pytest
 import torch
 
-from mcp_rl.config import TrainConfig
 from mcp_rl.errors import CanaryError
 from mcp_rl.learning import canaries
-from mcp_rl.learning.schedule import learning_rate
 from mcp_rl.learning.step import Learner
 from mcp_rl.trajectory import TrajectoryGroup
+from tests.learning.gradients import assert_same_gradient, gradient_of_update, plain_gradient
 from tests.learning.models import make_groups, make_learner
 
 
-def plain_gradient(learner: Learner, groups: list[TrajectoryGroup]) -> tuple[float, dict[str, torch.Tensor]]:
-    """Token-level GRPO by the book: one sequence at a time, stock attention, PEFT's layers, ratio 1."""
-    model = learner.model
-    for module in model.modules():
-        module.__dict__.pop("forward", None)
-    model.get_base_model().set_attn_implementation("sdpa")
-    losses, count = [], 0
-    for group in groups:
-        mean = sum(group.rewards) / len(group)
-        for trajectory in group:
-            segment = trajectory.segments[0]
-            logits = model(torch.tensor([segment.tokens])).logits[0] / learner.temperature
-            for i, sampled in enumerate(segment.sampled):
-                if sampled:
-                    logprob = logits[i - 1].log_softmax(-1)[segment.tokens[i]]
-                    losses.append(-(logprob - segment.logprobs[i]).exp() * (trajectory.reward - mean))
-                    count += 1
-    loss = torch.stack(losses).sum() / count
-    gradients = torch.autograd.grad(loss, list(learner.parameters.values()))
-    return float(loss.detach()), dict(zip(learner.parameters, gradients, strict=True))
-
-
-@pytest.mark.parametrize("budget", [16384, 256])
-@pytest.mark.parametrize("temperature", [1.0, 0.8])
-def test_an_update_follows_the_plain_gradient(budget: int, temperature: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    learner = make_learner(temperature=temperature, microbatch_tokens=budget, max_grad_norm=1e9)
+@pytest.mark.parametrize(
+    ("temperature", "settings"),
+    [
+        (1.0, {}),
+        (0.8, {"microbatch_tokens": 256}),
+        (1.0, {"microbatch_tokens": 256, "aggregation": "seq-mean-token-mean"}),
+        (1.0, {"microbatch_tokens": 256, "aggregation": "seq-mean-token-sum-norm", "sequence_norm": 30}),
+        (1.0, {"prefix_sharing": False}),
+        (1.0, {"activation_checkpointing": True}),
+    ],
+    ids=["whole", "in parts", "sequence mean", "constant norm", "unshared", "checkpointed"],
+)
+def test_an_update_follows_the_plain_gradient(
+    temperature: float, settings: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner = make_learner(temperature=temperature, max_grad_norm=1e9, **settings)
     groups = make_groups(learner, groups=4)
-    seen = {}
-    monkeypatch.setattr(
-        learner.optimizer, "step", lambda: seen.update({n: p.grad.clone() for n, p in learner.parameters.items()})
-    )
-    monkeypatch.setattr(canaries, "check_moved", lambda *_: None)
-    metrics = learner.update(groups)
-    loss, expected = plain_gradient(make_learner(temperature=temperature), groups)
+    metrics, seen = gradient_of_update(learner, groups, monkeypatch)
+    aggregation = str(settings.get("aggregation", "token-mean"))
+    loss, expected = plain_gradient(make_learner(temperature=temperature), groups, aggregation)
     assert metrics["loss"] == pytest.approx(loss, abs=1e-6)
-    largest = max(float(g.abs().max()) for g in expected.values())
-    for name, gradient in expected.items():
-        torch.testing.assert_close(seen[name] / largest, gradient / largest, atol=1e-5, rtol=1e-5)
+    assert_same_gradient(seen, expected)
+
+
+@pytest.mark.parametrize("settings", [{"loss": "gspo"}, {"loss": "dr_grpo", "kl": 0.1, "entropy": 0.1}])
+def test_the_budget_of_a_part_does_not_change_the_gradient(
+    settings: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gradients = []
+    for budget in (256, 16384):
+        learner = make_learner(microbatch_tokens=budget, max_grad_norm=1e9, **settings)
+        groups = make_groups(learner, groups=4)
+        for trajectory in groups[0]:  # not ratio 1, so that there is something to clip
+            trajectory.segments[0].logprobs = [x + 0.002 for x in trajectory.segments[0].logprobs]
+        metrics, seen = gradient_of_update(learner, groups, monkeypatch)
+        gradients.append(seen)
+    assert metrics["clip_share"] > 0 or settings["loss"] != "gspo"
+    assert_same_gradient(*gradients)
 
 
 def test_learning_makes_rewarded_answers_likelier() -> None:
@@ -131,12 +130,6 @@ def test_truncated_importance_weights_undo_an_inexact_sampler() -> None:
     exact = make_learner()
     expected = exact.update(make_groups(exact))
     assert metrics["loss"] == pytest.approx(expected["loss"] * 0.995, abs=1e-4)
-
-
-def test_the_rate_rises_and_falls() -> None:
-    config = TrainConfig(learning_rate=1.0, warmup_steps=1, decay_steps=4)
-    assert [learning_rate(config, step) for step in (0, 1, 4, 8)] == pytest.approx([0.5, 0.8, 0.5, 1 / 3])
-    assert learning_rate(TrainConfig(learning_rate=0.1, decay_steps=0), 1000) == 0.1
 
 
 # -- canaries: each breaks exactly what it watches

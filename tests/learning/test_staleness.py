@@ -1,0 +1,98 @@
+"""Tokens of older policy versions: weighted, dropped, counted; and the check that tells them from a broken sampler."""
+
+import numpy as np
+import pytest
+import torch
+
+from mcp_rl.errors import CanaryError
+from mcp_rl.learning.step import Learner
+from mcp_rl.trajectory import TrajectoryGroup
+from tests.learning.gradients import assert_same_gradient, gradient_of_update, plain_gradient
+from tests.learning.models import make_groups, make_learner
+
+
+def moved(learner: Learner, scale: float = 0.02) -> Learner:
+    """The same learner one step on, its policy another."""
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for parameter in learner.parameters.values():
+            parameter += scale * torch.randn_like(parameter)
+    learner.step += 1
+    return learner
+
+
+def old_groups(**settings: object) -> list[TrajectoryGroup]:
+    """What version 0 sampled."""
+    return make_groups(make_learner(**settings), groups=4)  # type: ignore[arg-type]
+
+
+def test_older_tokens_are_weighted_by_how_likely_they_have_become(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {"max_staleness": 1, "max_grad_norm": 1e9, "importance_cap": 1.1, "microbatch_tokens": 256}
+    learner, groups = moved(make_learner(**settings)), old_groups()
+    metrics, seen = gradient_of_update(learner, groups, monkeypatch)
+    loss, expected = plain_gradient(moved(make_learner()), groups, cap=1.1)
+    assert metrics["loss"] == pytest.approx(loss, abs=1e-6)
+    assert_same_gradient(seen, expected)
+    assert metrics["staleness_mean"] == metrics["staleness_max"] == 1
+    assert 0 < metrics["capped_share"] < metrics["corrected_share"] <= 1
+    assert metrics["clip_share"] == 0  # the ratio is to the learner itself
+    assert metrics["ratio_max"] > 1.1  # reported as it was
+    assert metrics["trajectories_stale"] == 0
+
+
+def test_one_or_more_minibatches_correct_alike() -> None:
+    batches = []
+    for minibatches in (1, 2):
+        learner = moved(make_learner(max_staleness=1, minibatches=minibatches, learning_rate=0.1))
+        learner.update(old_groups())
+        batches.append(learner.batch)
+    for one, other in zip(*batches, strict=True):
+        assert one.old is not None and other.old is not None
+        np.testing.assert_allclose(one.old, other.old, atol=1e-5)
+        np.testing.assert_allclose(one.weights, other.weights, atol=1e-5)
+
+
+def test_what_is_older_than_allowed_is_dropped_and_counted() -> None:
+    learner = make_learner(max_staleness=2)
+    learner.step = 5
+    groups = make_groups(learner, groups=2)
+    fresh = make_groups(learner, groups=1, seed=1)
+    for number, trajectory in enumerate(groups[0]):
+        segment = trajectory.segments[0]
+        segment.versions = [5 - number if version >= 0 else -1 for version in segment.versions]
+    metrics = learner.update([*groups, *fresh])
+    assert metrics["trajectories_stale"] == 1  # version 2 at step 5
+    assert metrics["trajectories_trained"] == 11
+    assert metrics["staleness_max"] == 2
+    assert 0 < metrics["staleness_mean"] < 1
+
+
+def test_nothing_is_corrected_or_dropped_where_every_token_is_current() -> None:
+    metrics = (learner := make_learner()).update(make_groups(learner))
+    names = ("staleness_mean", "staleness_max", "corrected_share", "capped_share", "trajectories_stale")
+    assert [metrics[name] for name in names] == [0, 0, 0, 0, 0]
+
+
+def test_a_token_of_a_version_to_come_stops_the_run() -> None:
+    learner = make_learner(max_staleness=1)
+    groups = make_groups(learner, version=3)
+    with pytest.raises(CanaryError, match="version 3, but the learner is at step 0"):
+        learner.update(groups)
+
+
+def test_a_wrong_sampler_of_current_tokens_stops_the_run_among_older_ones() -> None:
+    learner = moved(make_learner(max_staleness=1))
+    groups = old_groups()
+    assert learner.update(groups)["logprob_difference_mean"] > 0.01  # older ones may differ
+    learner = moved(make_learner(max_staleness=1))
+    wrong = make_groups(learner, groups=1, seed=2)
+    for trajectory in wrong[0]:
+        trajectory.segments[0].logprobs = [x - 0.05 * (x < 0) for x in trajectory.segments[0].logprobs]
+    with pytest.raises(CanaryError, match="disagree"):
+        learner.update([*groups, *wrong])
+
+
+def test_older_tokens_alone_stop_the_run_where_they_are_far_off() -> None:
+    learner = moved(make_learner(max_staleness=1), scale=0.5)
+    with pytest.raises(CanaryError, match="disagree"):
+        learner.update(old_groups())
