@@ -17,6 +17,7 @@ from typer.exceptions import TyperException
 
 from mcp_rl.boundary import run_guarded, say
 from mcp_rl.cli.evaluate import evaluate
+from mcp_rl.cli.fork import fork
 from mcp_rl.cli.generate import generate
 from mcp_rl.cli.history import history
 from mcp_rl.cli.plugins import plugins
@@ -27,7 +28,7 @@ from mcp_rl.cli.train import train
 
 __all__ = ["app", "main"]
 
-_ORDER = ("train", "sft", "generate", "evaluate", "report", "history", "export-trajectories", "servers", "plugins")
+_ORDER = ("train", "sft", "generate", "evaluate", "report", "history", "fork", "export-trajectories", "servers", "plugins")
 
 
 class _InOrder(TyperGroup):
@@ -67,7 +68,7 @@ def _commands(
     pass
 
 
-for _command in (train, sft, generate, evaluate, report, history, export_trajectories, plugins):
+for _command in (train, sft, generate, evaluate, report, history, fork, export_trajectories, plugins):
     app.command()(_command)
 app.add_typer(servers)
 
