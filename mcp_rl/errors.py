@@ -111,5 +111,5 @@ class JudgeBarred(JudgeStop):
     exit_code = 2
 
 
-class CanaryError(McpRlError):
+class CanaryError(RunStop):
     """A check of the training loop failed; the run stops before it learns from wrong data."""

@@ -5,10 +5,13 @@ The model sees one flat sequence [1, tokens]; which episode a token belongs to, 
 own row; the two partial softmaxes are merged exactly through their maxima and sums (log-sum-exp merging, as in
 FlashDecoding, Dao et al. 2023, and cascade inference, Ye et al. 2024).
 
-Shapes are chosen so that on the CPU a token's result does not depend on what else is in the batch: the number of rows
-of every product is at least `TILE` and rounded up to it, or fixed by the model.
+Shapes are chosen so that on the CPU a token's result depends neither on what else is in the batch, nor on whether the
+token was sampled or given: the number of rows of a linear layer is a multiple of `TILE`, that of a product in attention
+at least `ROWS`, and sums over positions are taken in blocks of `BLOCK` one after the other (MKL divides longer ones by
+their length, which is that of the batch's longest row).
 """
 
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -23,7 +26,11 @@ from mcp_rl.inference.cache import KvStore, Trunk
 
 NAME = "mcp_rl_packed"
 TILE = 16
-"""Products are padded to a multiple of so many rows."""
+"""Linear layers see a multiple of so many rows."""
+ROWS = 4
+"""Fewest rows of a product in attention: below, MKL sums in another order."""
+BLOCK = 128
+"""Positions summed in one product."""
 
 
 @dataclass
@@ -36,18 +43,61 @@ class Plan:
     """N without the padding at the end."""
     write: Tensor
     """[N * kv_heads]: index of each token and head in the flat store."""
-    mask: Tensor
-    """0 where a token may look at its own row, -inf elsewhere: [R, 1, L] in decoding, else [R, 1, T, L]."""
+    own: Tensor
+    """[N]: place of each token in its own row."""
     length: int
     """L."""
+    reach: int
+    """No token has a position so high."""
     trunks: list[tuple[Trunk, Tensor | None]] = field(default_factory=list)
     """Each trunk with the tokens that look at it, padded to TILE with N; None for all tokens."""
     rows: Tensor | None = None
     """[R]: rows of the store; None in decoding, where row i is that of token i."""
+    first: Tensor | None = None
+    """[R]: place of each row's first token in its row; None in decoding."""
     gather: Tensor | None = None
     """[R * T]: the packed token at each place of the padded queries."""
     scatter: Tensor | None = None
     """[N]: the place in the padded queries of each packed token."""
+    _masks: dict[int | None, Tensor] = field(default_factory=dict)
+    _trunk_masks: dict[tuple[int, int], Tensor] = field(default_factory=dict)
+
+    def mask(self, window: int | None) -> Tensor:
+        """0 where a token may look at its own row, -inf elsewhere: [R, 1, L] in decoding, else [R, 1, T, L].
+
+        `window`: how many positions a token sees, itself included; None for all.
+        """
+        window = self._narrow(window)
+        if window not in self._masks:
+            seen = self.own[:, None]
+            if self.first is not None and self.gather is not None:
+                places = len(self.gather) // len(self.first)
+                seen = self.first[:, None] + torch.arange(places, device=self.own.device)
+            key = torch.arange(self.length, device=self.own.device)
+            hidden = key > seen[..., None]
+            if window is not None:
+                hidden |= key <= seen[..., None] - window
+            mask = torch.zeros(hidden.shape, device=self.own.device).masked_fill_(hidden, -torch.inf)
+            self._masks[window] = mask if self.first is None else mask[:, None]
+        return self._masks[window]
+
+    def trunk_mask(self, which: int, count: int, window: int | None) -> Tensor | None:
+        """The same for the trunk of that number and the `count` queries that look at it: [count, 1, trunk's length]."""
+        if (window := self._narrow(window)) is None:
+            return None
+        if (which, window) not in self._trunk_masks:
+            trunk, tokens = self.trunks[which]
+            own = torch.cat([self.own, self.own.new_zeros(max(1, count - len(self.own)))])
+            own = own[:count] if tokens is None else own.index_select(0, tokens)
+            key = torch.arange(trunk.length, device=own.device)
+            hidden = key <= own[:, None] + (trunk.length - window)
+            mask = torch.zeros(hidden.shape, device=own.device).masked_fill_(hidden, -torch.inf)
+            self._trunk_masks[which, window] = mask[:, None]
+        return self._trunk_masks[which, window]
+
+    def _narrow(self, window: int | None) -> int | None:
+        """A window that hides nothing is none."""
+        return window if window is not None and window < self.reach else None
 
 
 _PLAN: ContextVar[Plan] = ContextVar("plan")
@@ -63,6 +113,21 @@ def follow(plan: Plan) -> Iterator[None]:
         _PLAN.reset(token)
 
 
+@dataclass(frozen=True)
+class _Kind:
+    """What a layer does to its scores."""
+
+    softcap: float | None
+    window: int | None
+    sinks: Tensor | None
+    """[heads]"""
+
+    def capped(self, scores: Tensor) -> Tensor:
+        """Scores in float32; with a soft cap c, c * tanh(scores / c) (Gemma 2, Google DeepMind 2024, section 2)."""
+        scores = scores.float()
+        return scores if self.softcap is None else (scores / self.softcap).tanh_().mul_(self.softcap)
+
+
 def packed_attention(
     module: nn.Module,
     query: Tensor,
@@ -72,15 +137,20 @@ def packed_attention(
     scaling: float | None = None,
     softcap: float | None = None,
     s_aux: Tensor | None = None,
+    sliding_window: int | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
     """Store the new keys and values and attend. query [1, heads, N, d], key and value [1, kv_heads, N, d] after the
-    positions were applied; returns [1, N, heads, d]. Sliding windows are left to `Policy.window`, which keeps episodes
-    within them. Raises NotImplementedError for kinds of attention it lacks."""
-    if softcap is not None or s_aux is not None:
-        raise NotImplementedError("soft caps and attention sinks are not supported")
+    positions were applied; returns [1, N, heads, d].
+
+    softcap bounds the scores; sliding_window counts the positions that a token sees, itself included; s_aux [heads]
+    are attention sinks, scores of a position without a value (gpt-oss). Raises NotImplementedError for a layer that
+    hides positions without saying so.
+    """
     plan = _PLAN.get()
     layer: int = module.layer_idx  # type: ignore[assignment]
+    _check_window(module, layer, sliding_window, plan)
+    kind = _Kind(softcap, sliding_window, s_aux)
     heads, padded, dim = query.shape[1:]
     kv_heads = key.shape[1]
     for which, new in enumerate((key, value)):
@@ -88,13 +158,23 @@ def packed_attention(
         plan.store.flat(layer, which).index_copy_(0, plan.write, flat)
     grouped = query[0].transpose(0, 1).reshape(padded, kv_heads, heads // kv_heads, dim)
     grouped = grouped * (dim**-0.5 if scaling is None else scaling)
-    own = _decode_part(plan, layer, grouped) if plan.rows is None else _prefill_part(plan, layer, grouped)
-    out = query.new_zeros(1, padded, heads, dim) if padded > plan.tokens else query.new_empty(1, padded, heads, dim)
+    parts = [
+        _decode_part(plan, layer, grouped, kind) if plan.rows is None else _prefill_part(plan, layer, grouped, kind)
+    ]
     if plan.trunks:
-        out[0, : plan.tokens] = _merge(own, _trunk_part(plan, layer, grouped))
-    else:
-        out[0, : plan.tokens] = own[0] * (1 / own[2])  # bit by bit what merging with an empty trunk gives
+        parts.append(_trunk_part(plan, layer, grouped, kind))
+    out = query.new_zeros(1, padded, heads, dim) if padded > plan.tokens else query.new_empty(1, padded, heads, dim)
+    out[0, : plan.tokens] = _merge(parts, s_aux)
     return out, None
+
+
+def _check_window(module: nn.Module, layer: int, window: int | None, plan: Plan) -> None:
+    """A layer of a kind that hides positions has to tell how many it leaves, where that matters."""
+    config = getattr(module, "config", None)
+    kinds = getattr(config, "layer_types", None)
+    size = getattr(config, "sliding_window", None)
+    if window is None and kinds and kinds[layer] == "sliding_attention" and size and plan.reach > size:
+        raise NotImplementedError(f"{type(module).__name__} does not hand its sliding window to the attention function")
 
 
 Partial = tuple[Tensor, Tensor, Tensor]
@@ -102,23 +182,42 @@ Partial = tuple[Tensor, Tensor, Tensor]
 
 
 def _softmax_parts(scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    scores = scores.float()
-    top = scores.amax(-1, keepdim=True)
+    """exp(scores - maximum), the maximum and the sum. Where everything is hidden, the sum is 0 and the maximum low."""
+    top = scores.amax(-1, keepdim=True).clamp_(min=-1e30)
     weights = (scores - top).exp_()
     return weights, top, weights.sum(-1, keepdim=True)
 
 
-def _decode_part(plan: Plan, layer: int, query: Tensor) -> Partial:
+def _weighted(weights: Tensor, values: Tensor) -> Tensor:
+    """weights [B, M, L] times values [B, L, d], summed in blocks of fixed size."""
+    weights = weights.to(values.dtype)
+    length = values.shape[1]
+    if length <= BLOCK or values.device.type != "cpu":
+        return torch.bmm(weights, values)
+    out = torch.bmm(weights[..., :BLOCK], values[:, :BLOCK])
+    for start in range(BLOCK, length, BLOCK):
+        out += torch.bmm(weights[..., start : start + BLOCK], values[:, start : start + BLOCK])
+    return out
+
+
+def _decode_part(plan: Plan, layer: int, query: Tensor, kind: _Kind) -> Partial:
     rows, (_, kv_heads, share, dim) = plan.tokens, query.shape
     keys = plan.store.leading(layer, 0, rows, plan.length)
     values = plan.store.leading(layer, 1, rows, plan.length)
-    scores = torch.bmm(query[:rows].view(rows * kv_heads, share, dim), keys.transpose(1, 2))
-    weights, top, total = _softmax_parts(scores.view(rows, kv_heads * share, -1).add_(plan.mask))
-    out = torch.bmm(weights.view(rows * kv_heads, share, -1).to(values.dtype), values)
-    return out.view(rows, kv_heads * share, dim), top, total
+    query, each = query[:rows], max(share, ROWS)
+    if each > share:
+        query = torch.cat([query, query.new_zeros(rows, kv_heads, each - share, dim)], 2)
+    scores = kind.capped(torch.bmm(query.reshape(rows * kv_heads, each, dim), keys.transpose(1, 2)))
+    weights, top, total = _softmax_parts(scores.view(rows, kv_heads * each, -1).add_(plan.mask(kind.window)))
+    out = _weighted(weights.view(rows * kv_heads, each, -1), values)
+
+    def by_token(tensor: Tensor) -> Tensor:
+        return tensor.view(rows, kv_heads, each, -1)[:, :, :share].reshape(rows, kv_heads * share, -1)
+
+    return by_token(out), by_token(top), by_token(total)
 
 
-def _prefill_part(plan: Plan, layer: int, query: Tensor) -> Partial:
+def _prefill_part(plan: Plan, layer: int, query: Tensor, kind: _Kind) -> Partial:
     assert plan.rows is not None and plan.gather is not None and plan.scatter is not None
     _, kv_heads, share, dim = query.shape
     count = len(plan.rows)
@@ -127,9 +226,9 @@ def _prefill_part(plan: Plan, layer: int, query: Tensor) -> Partial:
     places = len(plan.gather) // count
     padded = query.index_select(0, plan.gather).view(count, places, kv_heads, share, dim)
     padded = padded.permute(0, 2, 3, 1, 4).reshape(count * kv_heads, share * places, dim)
-    scores = torch.bmm(padded, keys.transpose(1, 2)).view(count, kv_heads * share, places, -1).add_(plan.mask)
-    weights, top, total = _softmax_parts(scores)
-    out = torch.bmm(weights.view(count * kv_heads, share * places, -1).to(values.dtype), values)
+    scores = kind.capped(torch.bmm(padded, keys.transpose(1, 2))).view(count, kv_heads * share, places, -1)
+    weights, top, total = _softmax_parts(scores.add_(plan.mask(kind.window)))
+    out = _weighted(weights.view(count * kv_heads, share * places, -1), values)
 
     def packed(tensor: Tensor) -> Tensor:
         by_place = tensor.view(count, kv_heads * share, places, -1).transpose(1, 2).flatten(0, 1)
@@ -138,30 +237,34 @@ def _prefill_part(plan: Plan, layer: int, query: Tensor) -> Partial:
     return packed(out), packed(top), packed(total)
 
 
-def _trunk_part(plan: Plan, layer: int, query: Tensor) -> Partial:
+def _trunk_part(plan: Plan, layer: int, query: Tensor, kind: _Kind) -> Partial:
     _, kv_heads, share, dim = query.shape
     heads = kv_heads * share
     first, everyone = plan.trunks[0]
     if everyone is None:
-        out, top, total = _one_trunk(first, layer, query)
+        out, top, total = _one_trunk(first, layer, query, kind, plan.trunk_mask(0, len(query), kind.window))
         return out[: plan.tokens], top[: plan.tokens], total[: plan.tokens]
     out = query.new_zeros(plan.tokens + 1, heads, dim)  # the last one takes the padding
     top = torch.full((plan.tokens + 1, heads, 1), -torch.inf, device=query.device)
     total = torch.zeros_like(top)
     query = torch.cat([query[: plan.tokens], query.new_zeros(1, kv_heads, share, dim)])
-    for trunk, tokens in plan.trunks:
+    for which, (trunk, tokens) in enumerate(plan.trunks):
         assert tokens is not None
-        part = _one_trunk(trunk, layer, query.index_select(0, tokens))
+        mask = plan.trunk_mask(which, len(tokens), kind.window)
+        part = _one_trunk(trunk, layer, query.index_select(0, tokens), kind, mask)
         for whole, piece in zip((out, top, total), part, strict=True):
             whole.index_copy_(0, tokens, piece)
     return out[:-1], top[:-1], total[:-1]
 
 
-def _one_trunk(trunk: Trunk, layer: int, query: Tensor) -> Partial:
+def _one_trunk(trunk: Trunk, layer: int, query: Tensor, kind: _Kind, mask: Tensor | None) -> Partial:
     count, kv_heads, share, dim = query.shape
     by_head = query.transpose(0, 1).reshape(kv_heads, count * share, dim)
-    weights, top, total = _softmax_parts(torch.bmm(by_head, trunk.part(layer, 0).transpose(1, 2)))
-    out = torch.bmm(weights.to(query.dtype), trunk.part(layer, 1))
+    scores = kind.capped(torch.bmm(by_head, trunk.part(layer, 0).transpose(1, 2)))
+    if mask is not None:
+        scores.view(kv_heads, count, share, -1).add_(mask)
+    weights, top, total = _softmax_parts(scores)
+    out = _weighted(weights, trunk.part(layer, 1))
 
     def by_token(tensor: Tensor) -> Tensor:
         return tensor.view(kv_heads, count, share, -1).transpose(0, 1).reshape(count, kv_heads * share, -1)
@@ -169,12 +272,21 @@ def _one_trunk(trunk: Trunk, layer: int, query: Tensor) -> Partial:
     return by_token(out), by_token(top), by_token(total)
 
 
-def _merge(one: Partial, other: Partial) -> Tensor:
-    """The softmax over both parts. The first part is never empty, so its maximum is finite."""
-    top = torch.maximum(one[1], other[1])
-    scale_one, scale_other = (one[1] - top).exp_(), (other[1] - top).exp_()
-    total = scale_one * one[2] + scale_other * other[2]
-    return (scale_one / total) * one[0] + (scale_other / total) * other[0]
+def _merge(parts: list[Partial], sinks: Tensor | None) -> Tensor:
+    """The softmax over all parts, and over the sinks, which have no value. The first part, a token's own row, is
+    never empty, so its maximum is finite."""
+    own = parts[0]
+    if len(parts) == 1 and sinks is None:
+        return own[0] * (1 / own[2])  # bit by bit what merging with an empty trunk gives
+    tops = [part[1] for part in parts]
+    if sinks is not None:
+        tops.append(sinks.float()[:, None].expand_as(own[1]))
+    top = functools.reduce(torch.maximum, tops)
+    scales = [(each - top).exp_() for each in tops]
+    sums = [scale * part[2] for scale, part in zip(scales, parts, strict=False)]
+    total = functools.reduce(torch.add, sums if sinks is None else [*sums, scales[-1]])
+    outs = [(scale / total) * part[0] for scale, part in zip(scales, parts, strict=False)]
+    return functools.reduce(torch.add, outs)
 
 
 AttentionInterface.register(NAME, packed_attention)

@@ -1,23 +1,30 @@
 """The rows of all open episodes and the forward passes over them. Lives in the worker thread alone.
 
 Invariant: the rows that are being sampled sit in the first slots of the store, so that a decoding step reads plain
-views; rows whose episode waits for a tool keep their keys and values in the slots behind. A row's first `computed`
-ids have keys and values under the version that is sampled; the rest is forwarded when its next turn starts.
+views; rows whose episode waits for a tool keep their keys and values in the slots behind, and so do rows whose episode
+is over, until their slot is needed. A row's first `computed` ids have keys and values under the version that is
+sampled; the rest is forwarded when its next turn starts. A beginning that anybody holds is copied, not computed; since
+that must not be seen in the result, how ids are attended over (the trunk) depends on them alone.
 """
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from mcp_rl.inference.attention import TILE, Plan
-from mcp_rl.inference.cache import KvStore, PromptIndex, Trunk, round_up
-from mcp_rl.inference.engine import Sampling
+from mcp_rl.inference.cache import GROWTH, KvStore, Trunk, round_up
 from mcp_rl.inference.policy import Policy
 from mcp_rl.inference.prefill import Piece, group_trunks, prefill, trunk_length
-from mcp_rl.inference.sampler import Draws, draw
+from mcp_rl.inference.prefixes import Entry, PrefixTree, SlotEntries, check_stamp
+from mcp_rl.inference.row import Row
+from mcp_rl.inference.sampler import draw
+from mcp_rl.inference.sharing import plan_sharing
+
+TRUNKS = 8
+"""Trunks that are kept."""
 
 
 @dataclass
@@ -27,53 +34,15 @@ class Stats:
     prefill_tokens: int = 0
     """Given tokens that were forwarded, trunks included."""
     cached_tokens: int = 0
-    """Given tokens that were not, because an equal beginning was in the cache."""
+    """Given tokens that were not, because somebody else held an equal beginning."""
     decoded_tokens: int = 0
     """Sampled tokens."""
     waves: int = 0
     """Times that waiting turns were taken into the batch."""
     steps: int = 0
     """Decoding steps."""
-
-
-@dataclass(eq=False)
-class Turn:
-    """What a row is asked to sample now, and what it has sampled so far."""
-
-    sampling: Sampling
-    limit: int
-    ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    finish: str = ""
-
-
-@dataclass(eq=False)
-class Row:
-    """The engine's side of one episode."""
-
-    order: int
-    draws: Draws
-    ids: list[int] = field(default_factory=list)
-    computed: int = 0
-    version: int = -1
-    trunk: Trunk | None = None
-    slot: int = -1
-    turn: Turn | None = None
-
-    @property
-    def start(self) -> int:
-        """Absolute position of the first token in the row's own slot."""
-        return self.trunk.length if self.trunk else 0
-
-    def append(self, token: int, logprob: float, stops: frozenset[int]) -> bool:
-        """Take a sampled token; True where it ends the turn."""
-        turn = self.turn
-        assert turn is not None
-        self.ids.append(token)
-        turn.ids.append(token)
-        turn.logprobs.append(logprob)
-        turn.finish = "stop" if token in stops else "length" if len(turn.ids) >= turn.limit else ""
-        return bool(turn.finish)
+    busy_seconds: float = 0.0
+    """Time in which something was sampled, forwarded or swapped."""
 
 
 class Batch:
@@ -84,12 +53,16 @@ class Batch:
         self.stats = Stats()
         self.active = 0
         self.max_rows = max_rows
+        self.share_sampled = True
+        """Whether rows may copy keys that were computed as their ids were sampled, which takes a machine on which that
+        gives the same bits as forwarding given ids."""
         self._stops = stops
         self._store = KvStore(policy.shape)
         self._slots: list[Row | None] = []
         self._free: deque[int] = deque()
-        self._trunks: dict[tuple[int, ...], Trunk] = {}
-        self._prompts = PromptIndex()
+        self._trunks: dict[tuple[int, ...], tuple[Trunk, Entry]] = {}
+        self._tree = PrefixTree()
+        self._held = SlotEntries(self._tree)
         self._groups: list[tuple[Trunk, Tensor | None]] | None = None
 
     @property
@@ -101,13 +74,17 @@ class Batch:
         """Forget every key and value, and stop sampling."""
         self.active = 0
         self._trunks.clear()
-        self._prompts.clear()
+        self._tree.clear()
+        self._held.clear()
         for row in self._slots:
             if row is not None:
                 row.version = -1
+        if not any(self._slots):
+            self._slots.clear()
+            self._free.clear()
 
     def release(self, row: Row) -> None:
-        """Give the row's slot back; what it computed for its prompt stays until the slot is needed."""
+        """Give the row's slot back; what it computed stays until the slot is needed."""
         self.drop(row)
         if row.slot >= 0:
             self._slots[row.slot] = None
@@ -123,30 +100,25 @@ class Batch:
         """Take rows with a new turn into the batch and sample the first token of each; returns those that ended."""
         self.stats.waves += 1
         fresh = [row for row in rows if self._renew(row)]
-        leaders: dict[tuple[int, ...], Row] = {}
+        found = {row: self._find(row) for row in fresh}
         for row in rows:
             if row.slot < 0:
                 self._seat(row)
         self._store.reserve(len(self._slots), max(len(row.ids) - row.start for row in rows))
-        for row in fresh:
-            self._adopt(row, leaders)
+        self._fetch({row: source for row, source in found.items() if source[1]})
         self._activate(rows)
-        originals = {row: leader for row in fresh if (leader := leaders[tuple(row.ids)]) is not row}
-        firsts = [row for row in rows if row not in originals]
-        logits = self._prefill(firsts)
-        if originals:
-            self._copy(originals)
-            place = {row: i for i, row in enumerate(firsts)}
-            logits = logits[[place[originals.get(row, row)] for row in rows]]
+        logits = self._forward(rows, fresh)
+        for row in rows:
+            self._hold(row)
         return self._sample(rows, logits)
 
     def step(self) -> list[Row]:
         """Sample one more token for every active row; returns those that ended."""
         rows = self.sampled_rows()
+        self._check(rows)
         ids, positions, own = zip(*((r.ids[-1], len(r.ids) - 1, len(r.ids) - 1 - r.start) for r in rows), strict=True)
-        longest = max(own) + 1
-        self._store.reserve(len(self._slots), longest)
-        plan = self._decode_plan(list(own), longest)
+        self._store.reserve(len(self._slots), max(own) + 1)
+        plan = self._decode_plan(list(positions), list(own))
         padding = [0] * (round_up(len(rows), TILE) - len(rows))
         device = self.policy.shape.device
         logits = self.policy.logits(
@@ -164,75 +136,103 @@ class Batch:
         """The rows that are being sampled, in slot order."""
         return [row for row in self._slots[: self.active] if row is not None]
 
-    def _decode_plan(self, own: list[int], longest: int) -> Plan:
+    def _decode_plan(self, positions: list[int], own: list[int]) -> Plan:
         shape, store, count = self.policy.shape, self._store, len(own)
-        length = min(round_up(longest, 32), store.capacity)
+        length = min(round_up(max(own) + 1, 32), store.capacity)
         last = torch.tensor(own, device=shape.device)
         lines = torch.arange(count * shape.kv_heads, device=shape.device) * store.capacity
-        mask = torch.zeros(count, 1, length, device=shape.device)
-        mask.masked_fill_(torch.arange(length, device=shape.device) > last[:, None, None], -torch.inf)
         if self._groups is None:
             self._groups = group_trunks([(row.trunk, 1) for row in self.sampled_rows()], shape.device)
         write = lines + last.repeat_interleave(shape.kv_heads)
-        return Plan(store, count, write, mask, length, self._groups)
+        return Plan(store, count, write, last, length, max(positions) + 1, self._groups)
 
     def _sample(self, rows: Sequence[Row], logits: Tensor) -> list[Row]:
         temperatures = [row.turn.sampling.temperature for row in rows if row.turn is not None]
-        ids, logprobs = draw(logits, temperatures, [row.draws.next() for row in rows])
+        ids, logprobs = draw(logits, temperatures, [row.uniform() for row in rows])
         self.stats.decoded_tokens += len(rows)
         pairs = zip(rows, ids, logprobs, strict=True)
-        ended = [row for row, token, logprob in pairs if row.append(token, logprob, self._stops)]
+        ended = [row for row, token, logprob in pairs if row.append(token, logprob)]
         if ended:
             self._retire(ended)
         return ended
+
+    def keys_and_values(self, row: Row) -> Tensor:
+        """What is stored of the row's own ids: [layers, 2, kv_heads, positions, head_dim]."""
+        return self._store.data[:, :, row.slot, :, : row.computed - row.start].clone()
+
+    def _check(self, rows: Sequence[Row]) -> None:
+        """Nothing is read that another policy version computed."""
+        for row in rows:
+            check_stamp(row.version, self.policy.version)
+            if row.trunk is not None:
+                check_stamp(row.trunk.version, self.policy.version)
 
     def _renew(self, row: Row) -> bool:
         """Give the row its trunk and forget what another version computed; True where nothing of its own is left."""
         if row.version != self.policy.version:
             row.version, row.computed, row.trunk = self.policy.version, 0, None
+            self._held.forget(row.slot)
         if row.computed:
             return False
         row.trunk = self._trunk(row.ids)
         row.computed = row.start
+        row.given = len(row.ids)
         return True
 
     def _trunk(self, ids: list[int]) -> Trunk | None:
         length = trunk_length(ids, self._stops)
         if not length:
             return None
-        key = tuple(ids[:length])
-        if key in self._trunks:
+        key, version = tuple(ids[:length]), self.policy.version
+        known = self._trunks.pop(key, None)
+        if known is not None:
             self.stats.cached_tokens += length
         else:
-            store = KvStore(self.policy.shape, 1, length)
-            prefill(self.policy, store, [Piece(0, 0, 0, list(key), None)])
-            self.stats.prefill_tokens += length
-            self._trunks[key] = Trunk(key, store)
-            if len(self._trunks) > 8:
-                del self._trunks[next(iter(self._trunks))]
-        return self._trunks[key]
+            source, have = self._tree.find((), key[:-1], version)
+            store = KvStore(self.policy.shape, 1, round_up(length, GROWTH))
+            if source is not None:
+                store.take(0, source.store, source.slot, have)
+            prefill(self.policy, store, [Piece(0, have, have, list(key[have:]), None)])
+            self.stats.cached_tokens += have
+            self.stats.prefill_tokens += length - have
+            known = Trunk(key, store, version), Entry(store, 0, version, (), list(key))
+            self._tree.add(known[1])
+        self._trunks[key] = known  # the newest is the last
+        if len(self._trunks) > TRUNKS:
+            self._tree.remove(self._trunks.pop(next(iter(self._trunks)))[1])
+        return known[0]
+
+    def _find(self, row: Row) -> tuple[Entry | None, int]:
+        """Who holds most of the row's own ids, the last one left out, since it has to be forwarded."""
+        return self._tree.find(row.root, row.ids[row.start : -1], self.policy.version)
 
     def _seat(self, row: Row) -> None:
-        if self._free:
+        """Give the row a slot: an unused one where there is memory for it, else the one that was free for longest."""
+        if self._free and len(self._slots) >= min(self.max_rows, self._store.rows):
             row.slot = self._free.popleft()
+            self._held.forget(row.slot)
         else:
             row.slot = len(self._slots)
             self._slots.append(None)
         self._slots[row.slot] = row
 
-    def _adopt(self, row: Row, leaders: dict[tuple[int, ...], Row]) -> None:
-        """Find who has, or will now compute, the same ids; the first of the wave leads the others."""
-        key = tuple(row.ids)
-        source = self._prompts.find(key)
-        self._prompts.forget(row.slot)
-        if key in leaders:
-            return
-        leaders[key] = row
-        if source is not None and len(row.ids) - 1 > row.start:
-            self._store.move([source], [row.slot], len(row.ids) - row.start)
-            self.stats.cached_tokens += len(row.ids) - 1 - row.computed
-            row.computed = len(row.ids) - 1
-        self._prompts.put(key, row.slot)
+    def _fetch(self, sources: dict[Row, tuple[Entry | None, int]]) -> None:
+        """Copy what was found. Sources may lie in slots that now belong to rows of this very wave."""
+        here = [
+            (row, entry, n) for row, (entry, n) in sources.items() if entry is not None and entry.store is self._store
+        ]
+        length = max((n for _, _, n in here), default=0)
+        self._store.move([entry.slot for _, entry, _ in here], [row.slot for row, _, _ in here], length)
+        for row, (entry, length) in sources.items():
+            if entry is not None and entry.store is not self._store:
+                self._store.take(row.slot, entry.store, entry.slot, length)
+            row.computed = row.start + length
+            self.stats.cached_tokens += length
+
+    def _hold(self, row: Row) -> None:
+        """Let others find what the row has computed."""
+        end = row.computed if self.share_sampled else min(row.computed, row.given)
+        self._held.put(Entry(self._store, row.slot, row.version, row.root, row.ids[row.start : end]))
 
     def _activate(self, rows: Sequence[Row]) -> None:
         """Bring the rows into the slots right after the active ones."""
@@ -245,6 +245,8 @@ class Batch:
 
     def _retire(self, rows: Sequence[Row]) -> None:
         """Move rows out of the active slots; the last active ones take their places."""
+        for row in rows:
+            self._hold(row)
         end = self.active - len(rows)
         leaving = {row.slot for row in rows}
         staying = [slot for slot in range(end, self.active) if slot not in leaving]
@@ -264,23 +266,33 @@ class Batch:
             for slot in (a, b):
                 if (row := self._slots[slot]) is not None:
                     row.slot = slot
-        self._prompts.exchange(there)
+        self._held.exchange(there)
         self._free = deque(there.get(slot, slot) for slot in self._free)
 
     def _stored(self, slot: int) -> int:
-        """Positions of a slot that somebody may still need: its row's, else those of a prompt that is kept there."""
-        if (row := self._slots[slot]) is not None:
-            return len(row.ids) - row.start
-        prompt = self._prompts.held_by(slot)
-        return len(prompt) - trunk_length(prompt, self._stops) if prompt else 0
+        """Positions of a slot that somebody may still need: its row's, or those that others may copy."""
+        row = self._slots[slot]
+        return len(row.ids) - row.start if row is not None else self._held.length(slot)
 
-    def _copy(self, originals: dict[Row, Row]) -> None:
-        """Give rows what their leader has computed for the same ids."""
-        length = max(len(row.ids) - row.start for row in originals)
-        self._store.move([row.slot for row in originals.values()], [row.slot for row in originals], length)
-        for row in originals:
-            self.stats.cached_tokens += len(row.ids) - row.computed
-            row.computed = len(row.ids)
+    def _forward(self, rows: Sequence[Row], fresh: Sequence[Row]) -> Tensor:
+        """Compute what is new in each row, what new rows share only once; logits after the last id of each row."""
+        self._check(rows)
+        plan = plan_sharing(fresh, self._store)
+        lines: dict[Row, Tensor] = {}
+        for stage in range(max(plan.stage.values(), default=0) + 1):
+            now = [row for row in rows if plan.stage.get(row, 0) == stage and row not in plan.twins]
+            self._copy({row: plan.leaders[row] for row in now if row in plan.leaders})
+            lines |= zip(now, self._prefill(now), strict=True)
+        self._copy({row: (leader, len(row.ids) - row.start) for row, leader in plan.twins.items()})
+        return torch.stack([lines[plan.twins.get(row, row)] for row in rows])
+
+    def _copy(self, leaders: dict[Row, tuple[Row, int]]) -> None:
+        """Give rows the first own positions of their leader."""
+        length = max((length for _, length in leaders.values()), default=0)
+        self._store.move([leader.slot for leader, _ in leaders.values()], [row.slot for row in leaders], length)
+        for row, (_, length) in leaders.items():
+            self.stats.cached_tokens += row.start + length - row.computed
+            row.computed = row.start + length
 
     def _prefill(self, rows: Sequence[Row]) -> Tensor:
         pieces = []

@@ -1,8 +1,8 @@
 """Where keys and values live between turns.
 
 `KvStore` holds one row for each episode, `Trunk` the part of a prompt that many episodes share, computed once and never
-copied. Invariant: a position is read only after it was written under the policy version that is sampled now; whoever
-changes the version forgets both.
+copied. Which row holds keys and values of which ids is in the prefix tree (`prefixes`). Invariant: a position is read
+only after it was written under the policy version that is sampled now; whoever changes the version forgets all of it.
 """
 
 from dataclasses import dataclass
@@ -77,6 +77,10 @@ class KvStore:
         """Keys (0) or values (1) of any rows: a copy [len(rows) * kv_heads, length, head_dim]."""
         return self.data[layer, which, :, :, :length].index_select(0, rows).flatten(0, 1)
 
+    def take(self, row: int, other: "KvStore", other_row: int, length: int) -> None:
+        """Copy the first positions of a row of another store."""
+        self.data[:, :, row, :, :length] = other.data[:, :, other_row, :, :length]
+
     def move(self, sources: list[int], targets: list[int], length: int) -> None:
         """Copy the first `length` positions of whole rows; rows may be on both sides (a permutation)."""
         if sources:
@@ -88,10 +92,12 @@ class KvStore:
 
 @dataclass(frozen=True, eq=False)
 class Trunk:
-    """A prompt's shared beginning: its ids and a store of one row that holds its keys and values."""
+    """A prompt's shared beginning: its ids, a store of one row that holds its keys and values, and the policy version
+    that computed them."""
 
     ids: tuple[int, ...]
     store: KvStore
+    version: int
 
     @property
     def length(self) -> int:
@@ -100,39 +106,3 @@ class Trunk:
     def part(self, layer: int, which: int) -> Tensor:
         """Keys (0) or values (1) [kv_heads, length, head_dim]."""
         return self.store.data[layer, which, 0, :, : self.length]
-
-
-class PromptIndex:
-    """Which slot holds the keys and values of which whole prompt: at most one prompt for a slot, one slot for a
-    prompt."""
-
-    def __init__(self) -> None:
-        self._slots: dict[tuple[int, ...], int] = {}
-        self._prompts: dict[int, tuple[int, ...]] = {}
-
-    def find(self, prompt: tuple[int, ...]) -> int | None:
-        return self._slots.get(prompt)
-
-    def held_by(self, slot: int) -> tuple[int, ...] | None:
-        """The prompt that a slot holds."""
-        return self._prompts.get(slot)
-
-    def put(self, prompt: tuple[int, ...], slot: int) -> None:
-        self.forget(slot)
-        if (old := self._slots.get(prompt)) is not None:
-            del self._prompts[old]
-        self._slots[prompt], self._prompts[slot] = slot, prompt
-
-    def forget(self, slot: int) -> None:
-        """The slot is about to be overwritten."""
-        if (prompt := self._prompts.pop(slot, None)) is not None:
-            del self._slots[prompt]
-
-    def exchange(self, there: dict[int, int]) -> None:
-        """Slots changed places: what was in `slot` is now in `there[slot]`."""
-        self._slots = {prompt: there.get(slot, slot) for prompt, slot in self._slots.items()}
-        self._prompts = {slot: prompt for prompt, slot in self._slots.items()}
-
-    def clear(self) -> None:
-        self._slots.clear()
-        self._prompts.clear()

@@ -18,6 +18,18 @@ class Sampling:
     """0 is greedy; logprobs are then those at temperature 1."""
     max_tokens: int = 256
     """Sampled tokens in one turn."""
+    stop: tuple[str, ...] = ()
+    """Texts that end the turn, wherever tokens begin and end; the token that completes one is the last sampled."""
+    stop_token_ids: tuple[int, ...] = ()
+    """Ids that end the turn, besides the engine's own."""
+    seed: int | None = None
+    """Draw this turn's tokens from a stream of its own, from its start; None goes on with the episode's."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.stop, str) or not all(self.stop):
+            raise ValueError(f"stop is a tuple of texts that are not empty, not {self.stop!r}.")
+        if self.max_tokens < 1 or not 0 <= self.temperature < float("inf"):
+            raise ValueError(f"A turn samples at least one token, at a temperature of 0 or more: {self}.")
 
 
 @dataclass(frozen=True)
@@ -31,14 +43,14 @@ class Completion:
     version: int
     """Policy version that sampled all of them."""
     finish: str
-    """"stop" (a stop token was sampled) or "length" (max_tokens was reached)."""
+    """"stop" (a stop token or a stop text was sampled) or "length" (max_tokens or the context's end was reached)."""
 
 
 class Episode(Protocol):
     """One sequence that grows: given tokens, sampled tokens, given tokens, …"""
 
     async def generate(self, new_ids: Sequence[int], sampling: Sampling) -> Completion:
-        """Append `new_ids`, then sample until a stop token or the limit.
+        """Append `new_ids`, then sample until a stop token, a stop text or the limit.
 
         Raises ContextOverflow where the sequence would outgrow the context, EngineError where sampling failed.
         """

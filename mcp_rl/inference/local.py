@@ -4,10 +4,9 @@
         async with engine.episode(seed=7) as episode:
             completion = await episode.generate(prompt_ids, Sampling())
 
-All torch work happens in one thread, so tools and judges are served meanwhile. The beginning that prompts share is
-computed once; equal prompts are computed once; what an episode has computed stays until its context closes. An
-episode keeps its row while its tool runs, so at most `max_rows` episodes are sampled side by side; further ones wait
-until a row is free.
+All torch work happens in one thread, so tools and judges are served meanwhile. A beginning that any episode has in
+common with another, of now or before, is computed once. An episode keeps its row while its tool runs, so at most
+`max_rows` episodes are sampled side by side; further ones wait until a row is free.
 """
 
 import asyncio
@@ -21,13 +20,15 @@ import anyio
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from mcp_rl.errors import ContextOverflow, EngineError
-from mcp_rl.inference.batch import Batch, Row, Stats, Turn
+from mcp_rl.errors import ContextOverflow, EngineError, McpRlError
+from mcp_rl.inference.batch import Batch, Stats
 from mcp_rl.inference.engine import Completion, Sampling
 from mcp_rl.inference.policy import Policy
-from mcp_rl.inference.probe import is_batch_invariant
+from mcp_rl.inference.probe import decodes_as_it_prefills, is_batch_invariant
+from mcp_rl.inference.row import Row, Turn
 from mcp_rl.inference.sampler import Draws
 from mcp_rl.inference.scheduler import Scheduler
+from mcp_rl.inference.stops import Decode, StopRule
 
 T = TypeVar("T")
 
@@ -39,10 +40,11 @@ class LocalEngine:
     EngineError for a model that cannot be batched this way: no transformers attention interface, or layers other than
     attention.
 
-    stop_token_ids: ids that end a turn. max_context: most tokens in an episode, at most the model's own window.
-    max_rows: episodes sampled side by side; memory is theirs times the longest of them. gang: take turns up together
-    only, so that the batch does not depend on how fast tools are; None does so where results on this CPU would depend
-    on the batch. admission_wait: seconds that a gang waits for episodes whose tool is slow.
+    stop_token_ids: ids that end a turn. decode: the text of ids, for turns that stop at texts. max_context: most
+    tokens in an episode, at most the model's own positions. max_rows: episodes sampled side by side; memory is theirs
+    times the longest of them. gang: take turns up together only, so that the batch does not depend on how fast tools
+    are; None does so where results on this CPU would depend on the batch. admission_wait: seconds that a gang waits for
+    episodes whose tool is slow.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class LocalEngine:
         model: PreTrainedModel,
         *,
         stop_token_ids: Collection[int],
+        decode: Decode | None = None,
         max_context: int | None = None,
         max_rows: int = 256,
         gang: bool | None = None,
@@ -57,7 +60,9 @@ class LocalEngine:
     ) -> None:
         self._policy = Policy(model)
         self.max_context = min(max_context or self._policy.window, self._policy.window)
-        self._batch = Batch(self._policy, frozenset(stop_token_ids), max_rows)
+        self._stops = frozenset(stop_token_ids)
+        self._decode = decode
+        self._batch = Batch(self._policy, self._stops, max_rows)
         self.gang = gang
         """Whether turns are taken up together only; None until the engine is opened and has found out."""
         self._admission_wait = admission_wait
@@ -84,8 +89,8 @@ class LocalEngine:
         if self._opened:
             raise EngineError("An engine can be opened only once; make a new one.")
         self._opened = True
-        if self.gang is None:
-            self.gang = not await anyio.to_thread.run_sync(self._may_mix)
+        mixed = await anyio.to_thread.run_sync(self._probe)
+        self.gang = not mixed if self.gang is None else self.gang
         self._scheduler = Scheduler(self._batch, gang=self.gang, admission_wait=self._admission_wait)
         return self
 
@@ -97,10 +102,13 @@ class LocalEngine:
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(scheduler.join)
 
-    def _may_mix(self) -> bool:
+    def _probe(self) -> bool:
         """Whether turns may join a running batch: results do not depend on it, or are not repeatable here anyway."""
+        if self._policy.shape.device.type != "cpu":
+            return True
         try:
-            return is_batch_invariant(self._policy) or self._policy.shape.device.type != "cpu"
+            self._batch.share_sampled = decodes_as_it_prefills(self._policy)
+            return self.gang is not None or is_batch_invariant(self._policy)
         except Exception as error:
             raise EngineError(f"The engine cannot sample this model: {type(error).__name__}: {error}.") from error
 
@@ -143,16 +151,17 @@ class LocalEpisode:
         self._broken = ""
 
     async def generate(self, new_ids: Sequence[int], sampling: Sampling) -> Completion:
-        """Append `new_ids`, then sample until a stop token, `sampling.max_tokens` or the end of the context.
+        """Append `new_ids`, then sample until a stop token, a stop text, `sampling.max_tokens` or the context's end.
 
         Raises ContextOverflow, and changes nothing, where the new ids and one more token do not fit; EngineError where
-        sampling failed or the engine was closed, after which the episode cannot go on.
+        sampling failed or the engine was closed, after which the episode cannot go on; CanaryError where what is cached
+        is not of the policy that is sampled.
         """
         scheduler = self._engine._running
         if self._broken:
             raise EngineError(f"This episode cannot go on: its last turn {self._broken}.")
-        if sampling.max_tokens < 1 or not (new_ids or self._length):
-            raise ValueError("A turn needs something to continue and at least one token to sample.")
+        if not (new_ids or self._length):
+            raise ValueError("A turn needs something to continue.")
         room = self._engine.max_context - self._length - len(new_ids)
         if room < 1:
             raise ContextOverflow(
@@ -160,7 +169,12 @@ class LocalEpisode:
                 f"{self._engine.max_context} tokens."
             )
         answer = _Answer[Completion]()
-        turn = Turn(sampling, min(sampling.max_tokens, room))
+        turn = Turn(
+            sampling,
+            min(sampling.max_tokens, room),
+            StopRule(sampling, self._engine._stops, self._engine._decode),
+            None if sampling.seed is None else Draws(sampling.seed),
+        )
         self._broken = "is not over"
         scheduler.submit(self._row, list(new_ids), turn, answer.set)
         try:
@@ -169,7 +183,7 @@ class LocalEpisode:
             self._broken = "was cancelled"
             scheduler.cancel(self._row)
             raise
-        except EngineError:
+        except McpRlError:
             self._broken = "failed"
             raise
         self._broken = ""
@@ -184,16 +198,16 @@ class _Answer(Generic[T]):
         self._loop = asyncio.get_running_loop()
         self.future: asyncio.Future[T] = self._loop.create_future()
 
-    def set(self, result: T | EngineError) -> None:
+    def set(self, result: T | McpRlError) -> None:
         try:
             self._loop.call_soon_threadsafe(self._resolve, result)
         except RuntimeError:  # the loop is gone, and with it whoever waited
             return
 
-    def _resolve(self, result: T | EngineError) -> None:
+    def _resolve(self, result: T | McpRlError) -> None:
         if self.future.done():
             return
-        if isinstance(result, EngineError):
+        if isinstance(result, McpRlError):
             self.future.set_exception(result)
         else:
             self.future.set_result(result)

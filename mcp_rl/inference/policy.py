@@ -35,9 +35,8 @@ class Policy:
             dtype=weight.dtype,
             device=weight.device,
         )
-        limits = (getattr(config, name, None) for name in ("max_position_embeddings", "sliding_window"))
-        self.window = min((limit for limit in limits if limit), default=4096)
-        """Most tokens of an episode: within the model's positions, and within a sliding window if it has one."""
+        self.window: int = getattr(config, "max_position_embeddings", None) or 4096
+        """Most tokens of an episode: the model's positions."""
         self._base = dict(self.model.named_parameters(remove_duplicate=False))
         self._replaced: dict[str, nn.Parameter] = {}
         unique = {id(parameter): name for name, parameter in self.model.named_parameters()}

@@ -90,18 +90,18 @@ def _plan(
     write = (lines + (own[row] + place)[:, None]).flatten()
     scatter = row * places + place
     gather = torch.zeros(rows * places, dtype=torch.long).index_copy_(0, scatter, torch.arange(total))
-    seen = own[:, None] + torch.arange(places)
-    mask = torch.zeros(rows, 1, places, length)
-    mask.masked_fill_(torch.arange(length) > seen[:, None, :, None], -torch.inf)
     groups = group_trunks([(piece.trunk, len(piece.ids)) for piece in pieces], device)
+    reach = max(piece.position + len(piece.ids) for piece in pieces)
     return Plan(
         store,
         total,
         write.to(device),
-        mask.to(device),
+        (own[row] + place).to(device),
         length,
+        reach,
         groups,
         rows=slots.to(device),
+        first=own.to(device),
         gather=gather.to(device),
         scatter=scatter.to(device),
     )

@@ -7,28 +7,60 @@ in a few passes.
 
 import torch
 
-from mcp_rl.inference.batch import Batch, Row, Turn
+from mcp_rl.inference.batch import Batch
 from mcp_rl.inference.engine import Sampling
 from mcp_rl.inference.policy import Policy
+from mcp_rl.inference.row import Row, Turn
 from mcp_rl.inference.sampler import Draws
+from mcp_rl.inference.stops import StopRule
 
 TURN = 3
+LONG = 300
+"""Ids of a row beside which short ones are sampled."""
 
 
 def is_batch_invariant(policy: Policy) -> bool:
-    """Compare the logprobs of one short episode alone and among others, bit by bit."""
-    alone = _turn(policy, [0])
-    return all(_turn(policy, others)[0] == alone[0] for others in ([0, 1], list(range(19))))
+    """Compare the logprobs of one short episode alone and among others, one of them long, bit by bit."""
+    alone = _turns(policy, [0])
+    return all(_turns(policy, others)[0] == alone[0] for others in ([0, 1], list(range(19))))
 
 
 @torch.inference_mode()
-def _turn(policy: Policy, seeds: list[int]) -> list[list[float]]:
+def decodes_as_it_prefills(policy: Policy) -> bool:
+    """Compare keys and values, and so all that follows, of ids as they were sampled and of the same ids when given."""
+    batch = Batch(policy, frozenset(), 1)
+    row = _row(0, 5, TURN + 2)
+    _run(batch, [row])
+    sampled = batch.keys_and_values(row)
+    batch.clear()
+    again = Row(1, Draws(1), ids=row.ids[: row.computed])
+    batch.release(row)
+    again.turn = _turn(1)
+    _run(batch, [again])
+    return torch.equal(sampled, batch.keys_and_values(again))
+
+
+@torch.inference_mode()
+def _turns(policy: Policy, seeds: list[int]) -> list[list[float]]:
     batch = Batch(policy, frozenset(), len(seeds))
-    rows = [Row(seed, Draws(seed), ids=[seed, *range(3 + seed % 2)]) for seed in seeds]
-    turns = [Turn(Sampling(max_tokens=TURN), TURN) for _ in rows]
-    for row, turn in zip(rows, turns, strict=True):
-        row.turn = turn
+    long = min(LONG, policy.window - TURN)
+    rows = [_row(seed, long if seed == 1 else 3 + seed % 2, TURN) for seed in seeds]
+    _run(batch, rows)
+    return [row.turn.logprobs for row in rows if row.turn is not None]
+
+
+def _row(seed: int, length: int, tokens: int) -> Row:
+    row = Row(seed, Draws(seed), ids=[seed, *(i % 7 for i in range(length))])
+    row.turn = _turn(tokens)
+    return row
+
+
+def _turn(tokens: int) -> Turn:
+    sampling = Sampling(max_tokens=tokens)
+    return Turn(sampling, tokens, StopRule(sampling, (), None))
+
+
+def _run(batch: Batch, rows: list[Row]) -> None:
     batch.start(rows)
     while batch.active:
         batch.step()
-    return [turn.logprobs for turn in turns]

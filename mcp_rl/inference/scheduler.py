@@ -18,9 +18,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mcp_rl.errors import EngineError
-from mcp_rl.inference.batch import Batch, Row, Turn
+from mcp_rl.errors import CanaryError, EngineError, McpRlError
+from mcp_rl.inference.batch import Batch
 from mcp_rl.inference.engine import Completion
+from mcp_rl.inference.row import Row, Turn
 
 SETTLE = 0.005
 """An idle engine starts when no turn has come for so many seconds: the first of many are followed at once."""
@@ -29,8 +30,8 @@ PATIENCE = 0.05
 JOIN_SHARE = 0.25
 """Turns join a running batch when they are at least this share of it."""
 
-Answer = Callable[[Completion | EngineError], None]
-Loaded = Callable[[EngineError | None], None]
+Answer = Callable[[Completion | McpRlError], None]
+Loaded = Callable[[McpRlError | None], None]
 
 
 @dataclass(eq=False)
@@ -130,6 +131,7 @@ class Scheduler:
                 self._inbox.get_nowait()()
 
     def _advance(self) -> None:
+        began = time.perf_counter()
         try:
             if self._loads and not self._batch.active:
                 self._swap(*self._loads.pop(0))
@@ -137,9 +139,12 @@ class Scheduler:
                 self._finish(self._start(requests))
             elif self._batch.active:
                 self._finish(self._batch.step())
+            else:
+                return
         except Exception as error:
             self._batch.clear()
-            self._fail(_typed("Sampling", error))
+            self._fail(error if isinstance(error, CanaryError) else _typed("Sampling", error))
+        self._batch.stats.busy_seconds += time.perf_counter() - began
 
     def _swap(self, weights: Mapping[str, Tensor], version: int, done: Loaded) -> None:
         try:
@@ -194,7 +199,7 @@ class Scheduler:
             turn = request.turn
             request.answer(Completion(turn.ids, turn.logprobs, row.version, turn.finish))
 
-    def _fail(self, error: EngineError) -> None:
+    def _fail(self, error: McpRlError) -> None:
         for request in [*self._waiting, *self._sampled.values()]:
             request.answer(error)
         self._waiting.clear()

@@ -12,6 +12,7 @@ from anyio.lowlevel import checkpoint
 from mcp_rl.chat.hermes import ChatFormat
 from mcp_rl.errors import ContextOverflow
 from mcp_rl.inference.engine import Completion, Sampling
+from mcp_rl.inference.stops import StopRule
 
 Reply = Callable[[str, int, int], str]
 """`reply(text so far, seed of the episode, turn from 0) -> text of the turn`, without the stop token."""
@@ -49,7 +50,8 @@ class ScriptedEpisode:
         self._ids: list[int] = []
 
     async def generate(self, new_ids: Sequence[int], sampling: Sampling) -> Completion:
-        """Append `new_ids` and the scripted turn, cut where it passes `sampling.max_tokens` or the context.
+        """Append `new_ids` and the scripted turn, cut where it passes `sampling.max_tokens` or the context, or at the
+        first stop token or stop text in it. `sampling.seed` is handed to the function in place of the episode's.
 
         Raises ContextOverflow where not one token fits. What the function raises passes through.
         """
@@ -60,7 +62,11 @@ class ScriptedEpisode:
                 f"{len(self._ids)} + {len(new_ids)} tokens and one more do not fit {self._engine.max_context}."
             )
         self._ids += new_ids
-        whole = self._engine._turn(self._ids, self._seed, self._turn)
+        seed = self._seed if sampling.seed is None else sampling.seed
+        whole = self._engine._turn(self._ids, seed, self._turn)
+        stops = StopRule(sampling, self._engine._chat.stop_token_ids, self._engine._chat.decode)
+        if sampling.stop or sampling.stop_token_ids:
+            whole = whole[: next((n for n in range(1, len(whole)) if stops.ends(whole[:n])), len(whole))]
         sampled = whole[: min(room, sampling.max_tokens)]
         self._ids += sampled
         self._turn += 1

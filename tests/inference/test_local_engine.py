@@ -5,7 +5,6 @@ import anyio
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from transformers import Gemma2Config, Gemma2ForCausalLM, MistralConfig, MistralForCausalLM
 
 from mcp_rl.errors import ContextOverflow, EngineError
 from mcp_rl.inference.engine import Completion, Sampling
@@ -372,23 +371,3 @@ async def test_the_event_loop_stays_live_while_the_engine_samples() -> None:
         await play(engine, 1, [prompt()], Sampling(max_tokens=60))
         group.cancel_scope.cancel()
     assert beats > 10
-
-
-async def test_a_model_with_a_sliding_window_is_sampled_within_its_window() -> None:
-    sizes = {"vocab_size": VOCABULARY, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2}
-    config = MistralConfig(**sizes, num_attention_heads=2, num_key_value_heads=1, sliding_window=40)
-    model = MistralForCausalLM(config).eval()
-    async with LocalEngine(model, stop_token_ids=[]) as engine:
-        assert engine.max_context == 40
-        played = await play(engine, 1, [prompt()], Sampling())
-    assert len(played.ids) == 40
-    sampled = list(played.logprobs.values())
-    assert sampled == pytest.approx(plain_logprobs(model, played.ids)[-len(sampled) :].tolist(), abs=1e-5)
-
-
-async def test_a_model_whose_attention_is_of_another_kind_is_refused() -> None:
-    sizes = {"vocab_size": VOCABULARY, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2}
-    config = Gemma2Config(**sizes, num_attention_heads=2, num_key_value_heads=1, head_dim=8)
-    with pytest.raises(EngineError, match="soft caps"):
-        async with LocalEngine(Gemma2ForCausalLM(config), stop_token_ids=[]):
-            pass

@@ -1,0 +1,36 @@
+"""When a turn ends by what was sampled: a stop token, or a token that completes a stop text.
+
+A stop text may begin and end inside tokens. After each sampled token the turn's last tokens are decoded, so many that
+a text that ends in the newest one is whole among them; a token is taken for at least one byte.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+
+from mcp_rl.errors import EngineError
+from mcp_rl.inference.engine import Sampling
+
+Decode = Callable[[Sequence[int]], str]
+"""The text of ids."""
+
+SLACK = 8
+"""Tokens decoded beyond the longest stop text: for tokens without text, and for a character cut at the front."""
+
+
+class StopRule:
+    """The ends of one turn. Raises EngineError for stop texts where there is no `decode`."""
+
+    def __init__(self, sampling: Sampling, stop_token_ids: Collection[int], decode: Decode | None) -> None:
+        if sampling.stop and decode is None:
+            raise EngineError(f"This engine cannot stop at {sampling.stop[0]!r}: it was made without `decode`.")
+        self._ids = frozenset(sampling.stop_token_ids).union(stop_token_ids)
+        self._texts, self._decode = sampling.stop, decode
+        self._window = max((len(text.encode()) for text in sampling.stop), default=0) + SLACK
+
+    def ends(self, sampled: Sequence[int]) -> bool:
+        """Whether the newest of the turn's sampled ids ends it."""
+        if sampled[-1] in self._ids:
+            return True
+        if not self._texts or self._decode is None:
+            return False
+        tail = self._decode(sampled[-self._window :])
+        return any(text in tail for text in self._texts)
