@@ -1,6 +1,7 @@
 """What became of a fine-tuning, and what to do next."""
 
 import json
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -33,17 +34,24 @@ class SftReport(BaseModel):
 
     def sentences(self) -> Iterator[str]:
         """For a person."""
-        done = f"{self.step} steps on {self.conversations} conversations, {self.trained_tokens} tokens in the loss"
-        yield f"{done}, {self.seconds:.0f} s."
+        yield (
+            f"{self.step} steps on {counted(self.conversations, 'conversation')}, {self.trained_tokens} tokens in the "
+            f"loss, {self.seconds:.0f} s."
+        )
         if self.held_out_loss_before is None or self.held_out_loss_after is None:
             yield "Nothing was held out, so nobody knows whether this holds for other requests."
             return
         yield (
             f"Held-out loss {self.held_out_loss_before:.4f} before, {self.held_out_loss_after:.4f} after, "
-            f"on {self.held_out} conversations."
+            f"on {counted(self.held_out, 'conversation')}."
         )
         if self.best_step not in (None, self.step):
             yield f"It was lowest, {self.best_loss:.4f}, at step {self.best_step}."
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 conversation`, `2 conversations`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def best_of(losses: Mapping[int, float]) -> int | None:
@@ -66,4 +74,4 @@ def next_command(config: SftConfig, report: SftReport) -> str:
         if getattr(lora, name) != type(lora).model_fields[name].default
     ]
     base = "" if config.base_model == TINY else f" --base-model {config.base_model}"
-    return f"mcp-rl train --server SERVER{base} --init {weights}{''.join(f' {word!r}' for word in changed)}"
+    return f"mcp-rl train --server SERVER{base} --init {weights}{''.join(f' {shlex.quote(word)}' for word in changed)}"

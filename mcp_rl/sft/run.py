@@ -34,7 +34,7 @@ from mcp_rl.learning.demonstrations import (
     read_source,
 )
 from mcp_rl.run_directory import RunDirectory, RunIdentity, RunState, StepProgress, open_run
-from mcp_rl.sft.report import SftReport, best_of
+from mcp_rl.sft.report import SftReport, best_of, counted
 from mcp_rl.sft.settings import DECISIVE, SftConfig
 from mcp_rl.threads import prepare_torch_threads
 from mcp_rl.tracking.progress import Progress
@@ -111,7 +111,7 @@ def _prepared(
     run.discard_after(learner.step)
     progress = Progress(steps=steps, done=learner.step, console=console)
     shared = f", {len(every) - len(found)} that are there twice left out" if len(every) > len(found) else ""
-    progress.say(f"{len(learned)} conversations to learn from, {len(held)} held out{shared}.")
+    progress.say(f"{counted(len(learned), 'conversation')} to learn from, {len(held)} held out{shared}.")
     where = f"Continuing from step {learner.step}" if learner.step else "The run is kept"
     for sentence in [*notes, f"{where} in {run.path}."]:
         progress.say(sentence)
