@@ -64,14 +64,12 @@ def next_command(config: SftConfig, report: SftReport) -> str:
     weights = Path(report.run_dir)
     if report.best_step is not None and report.best_step != report.step and config.train.keep_best:
         weights = weights / "checkpoints" / f"{report.best_step:04d}"
-    if config.train.method == "full":
-        folder = weights if weights.parent.name == "checkpoints" else weights / "checkpoints" / f"{report.step:04d}"
-        return f"mcp-rl train --server SERVER --base-model {folder}"
     lora = config.train.lora
     changed = [
         f"train.lora.{name}={json.dumps(getattr(lora, name))}"
         for name in ("rank", "alpha", "targets")
         if getattr(lora, name) != type(lora).model_fields[name].default
     ]
+    changed += ["train.method=full"] if config.train.method == "full" else []
     base = "" if config.base_model == TINY else f" --base-model {config.base_model}"
     return f"mcp-rl train --server SERVER{base} --init {weights}{''.join(f' {shlex.quote(word)}' for word in changed)}"
