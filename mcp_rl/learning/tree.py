@@ -5,10 +5,10 @@ siblings lie next to each other: the tree is one flat sequence, and attention ne
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import count, pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -92,62 +92,105 @@ def build_tree(sequences: Sequence[Sequence[int]], min_shared: int = 8, *, share
     """
     if not sequences:
         raise ValueError("a prefix tree needs at least one sequence")
-    arrays = [np.asarray(sequence, np.int64) for sequence in sequences]
-    order = list(range(len(arrays)))
-    common = [0] * len(arrays)
-    if shared:
-        order.sort(key=lambda i: tuple(sequences[i]))
-        common[1:] = [_common_prefix(arrays[a], arrays[b]) for a, b in pairwise(order)]
+    line = _Line.of(sequences, shared=shared)
     nodes: list[Node] = []
     runs: list[Ints] = []
-    leaf_of = [0] * len(arrays)
-    queue = deque([(0, len(order), -1, 0)])
+    leaf_of = [0] * len(sequences)
     start = 0
-    while queue:
-        low, high, parent, depth = queue.popleft()
-        reach = min(common[low + 1 : high], default=len(arrays[order[low]]))
-        run = arrays[order[low]][depth:reach]
-        index = len(nodes)
-        nodes.append(Node(parent, start, start + len(run), depth))
+    for branch in line.branches(0, len(sequences), min_shared):
+        run = line.arrays[branch.first][branch.depth : branch.reach]
+        for place in branch.ending:
+            leaf_of[line.order[place]] = len(nodes)
+        nodes.append(Node(branch.parent, start, start + len(run), branch.depth))
         runs.append(run)
         start += len(run)
-        if high - low == 1:
-            leaf_of[order[low]] = index
-            continue
-        bounds = [low] + [i for i in range(low + 1, high) if common[i] < reach + min_shared] + [high]
-        for first, last in pairwise(bounds):
-            if all(len(arrays[i]) == reach for i in order[first:last]):
-                for i in order[first:last]:
-                    leaf_of[i] = index
-            else:
-                queue.append((first, last, index, reach))
     positions = [np.arange(node.depth, node.depth + node.length) for node in nodes]
     return PrefixTree(
         tokens=np.concatenate(runs),
         positions=np.concatenate(positions),
         nodes=nodes,
         leaf_of=leaf_of,
-        unshared_tokens=sum(map(len, arrays)),
+        unshared_tokens=sum(map(len, line.arrays)),
     )
+
+
+def split_by_tokens(
+    sequences: Sequence[Sequence[int]], budget: int | None, min_shared: int = 8, *, shared: bool = True
+) -> list[list[int]]:
+    """Indices of sequences in parts whose trees hold at most `budget` tokens each; a longer sequence stands alone.
+
+    Neighbours in lexicographic order stay together, since they share most.
+    """
+    line = _Line.of(sequences, shared=shared)
+    parts: list[list[int]] = []
+    stack = [(0, len(sequences))]
+    while stack:
+        low, high = stack.pop()
+        if budget is None or high - low <= 1 or line.count(low, high, min_shared) <= budget:
+            parts.append(line.order[low:high])
+        else:
+            middle = low + (high - low) // 2
+            stack += [(middle, high), (low, middle)]
+    return parts
+
+
+@dataclass(frozen=True)
+class _Branch:
+    """A node to be: tokens `depth` to `reach` of the sequence at place `first`."""
+
+    first: int
+    parent: int
+    depth: int
+    reach: int
+    ending: range | list[int]
+    """Places of the sequences that end here."""
+
+
+@dataclass(frozen=True)
+class _Line:
+    """Sequences side by side, those with most in common next to each other."""
+
+    arrays: list[Ints]
+    order: list[int]
+    """For each place the index of its sequence."""
+    common: list[int]
+    """For each place the length of what its sequence has in common with the one before."""
+
+    @staticmethod
+    def of(sequences: Sequence[Sequence[int]], *, shared: bool) -> "_Line":
+        order = list(range(len(sequences)))
+        if shared:
+            order.sort(key=lambda i: tuple(sequences[i]))
+        arrays = [np.asarray(sequences[i], np.int64) for i in order]
+        common = [_common_prefix(a, b) if shared else 0 for a, b in pairwise(arrays)]
+        return _Line(arrays, order, [0, *common])
+
+    def branches(self, low: int, high: int, min_shared: int) -> Iterator[_Branch]:
+        """The nodes of the tree of some neighbours, level by level."""
+        queue = deque([(low, high, -1, 0)])
+        for index in count():
+            if not queue:
+                return
+            low, high, parent, depth = queue.popleft()
+            reach = min(self.common[low + 1 : high], default=len(self.arrays[low]))
+            if high - low == 1:
+                yield _Branch(low, parent, depth, reach, range(low, high))
+                continue
+            bounds = [low] + [i for i in range(low + 1, high) if self.common[i] < reach + min_shared] + [high]
+            ending: list[int] = []
+            for first, last in pairwise(bounds):
+                if all(len(self.arrays[i]) == reach for i in range(first, last)):
+                    ending += range(first, last)
+                else:
+                    queue.append((first, last, index, reach))
+            yield _Branch(low, parent, depth, reach, ending)
+
+    def count(self, low: int, high: int, min_shared: int) -> int:
+        """Tokens in the tree of some neighbours."""
+        return sum(branch.reach - branch.depth for branch in self.branches(low, high, min_shared))
 
 
 def _common_prefix(first: Ints, second: Ints) -> int:
     length = min(len(first), len(second))
     different = np.flatnonzero(first[:length] != second[:length])
     return int(different[0]) if len(different) else length
-
-
-def split_by_tokens(sequences: Sequence[Sequence[int]], budget: int | None) -> list[list[int]]:
-    """Indices of sequences in parts whose trees hold at most `budget` tokens each; a longer sequence stands alone.
-
-    Neighbours in lexicographic order stay together, since they share most.
-    """
-    parts: list[list[int]] = []
-    stack = [sorted(range(len(sequences)), key=lambda i: tuple(sequences[i]))]
-    while stack:
-        part = stack.pop()
-        if budget is None or len(part) <= 1 or len(build_tree([sequences[i] for i in part]).tokens) <= budget:
-            parts.append(part)
-        else:
-            stack += [part[len(part) // 2 :], part[: len(part) // 2]]
-    return parts

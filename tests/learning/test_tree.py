@@ -51,13 +51,24 @@ def test_with_no_threshold_no_prefix_is_there_twice(sequences: list[list[int]]) 
     assert len(build_tree(sequences, 1).tokens) == len(distinct)
 
 
-@given(branching(), st.integers(5, 60))
+@given(branching(), st.integers(5, 60), st.booleans())
 @settings(deadline=None, max_examples=60)
-def test_parts_cover_all_sequences_once_and_keep_the_budget(sequences: list[list[int]], budget: int) -> None:
-    parts = split_by_tokens(sequences, budget)
+def test_parts_cover_all_sequences_once_and_keep_the_budget(
+    sequences: list[list[int]], budget: int, shared: bool
+) -> None:
+    parts = split_by_tokens(sequences, budget, shared=shared)
     assert sorted(i for part in parts for i in part) == list(range(len(sequences)))
     for part in parts:
-        assert len(part) == 1 or len(build_tree([sequences[i] for i in part]).tokens) <= budget
+        tree = build_tree([sequences[i] for i in part], shared=shared)
+        assert len(part) == 1 or len(tree.tokens) <= budget
+
+
+@given(branching(), st.integers(5, 60))
+@settings(deadline=None, max_examples=40)
+def test_a_part_is_cut_only_where_it_would_not_fit(sequences: list[list[int]], budget: int) -> None:
+    fits = len(build_tree(sequences).tokens) <= budget
+    assert (len(split_by_tokens(sequences, budget)) == 1) == (fits or len(sequences) == 1)
+    assert len(split_by_tokens(sequences, None)) == 1
 
 
 @given(branching(), st.integers(1, 9))
