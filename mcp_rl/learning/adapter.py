@@ -112,7 +112,6 @@ def full_copy(base: PreTrainedModel) -> PreTrainedModel:
     model = copy.deepcopy(base)
     model.to(torch.float32)  # type: ignore[arg-type]
     model.requires_grad_(True)
-    model.config.dtype = base.dtype  # what is sampled
     model.eval()  # type: ignore[no-untyped-call]
     return model
 
@@ -121,12 +120,11 @@ def full_copy(base: PreTrainedModel) -> PreTrainedModel:
 def merged_weights(model: PeftModel | PreTrainedModel) -> dict[str, Tensor]:
     """What a sampler of the base needs to sample the policy, by the names in the base model.
 
-    Of an adapter: W + s·B·A of the weights that it changes. Of a plain model: every parameter, tied ones once, in the
-    dtype that its configuration names; where that is their own they are not copied.
+    Of an adapter: W + s·B·A of the weights that it changes. Of a plain model: every parameter, tied ones once, and not
+    copied.
     """
     if not isinstance(model, PeftModel):
-        dtype = model.config.dtype
-        return {name: p.detach().to(dtype or p.dtype) for name, p in model.named_parameters()}
+        return {name: parameter.detach() for name, parameter in model.named_parameters()}
     names = {id(module): name for name, module in model.get_base_model().named_modules()}
     return {
         f"{names[id(layer)]}.weight": cast(Tensor, layer.get_base_layer().weight) + layer.get_delta_weight(ADAPTER)

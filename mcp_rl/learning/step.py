@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from mcp_rl.config import TrainConfig
 from mcp_rl.errors import ConfigError
 from mcp_rl.learning import canaries
-from mcp_rl.learning.adapter import trainable_parameters
+from mcp_rl.learning.adapter import merged_weights, trainable_parameters
 from mcp_rl.learning.logprobs import sampled_logprobs
 from mcp_rl.learning.losses import Objective, Totals, kl_to_reference, objective, truncated_weights
 from mcp_rl.learning.optimizer import make_optimizer
@@ -125,6 +125,14 @@ class Learner:
     def _logprobs_under(self, model: PeftModel | PreTrainedModel, packed: Packed) -> tuple[Tensor, Tensor]:
         checkpointing = self.config.activation_checkpointing
         return sampled_logprobs(model, packed.batch, self.temperature, activation_checkpointing=checkpointing)
+
+    def sampled_weights(self) -> dict[str, Tensor]:
+        """What a sampler of the base needs to sample the policy, by the names and in the precision of the base."""
+        weights = merged_weights(self.model)
+        if self.reference is None:
+            return weights
+        kinds = {name: parameter.dtype for name, parameter in self.reference.named_parameters()}
+        return {name: weight.to(kinds[name]) for name, weight in weights.items()}
 
     def descend(self, *, check_moved: bool = True) -> float:
         """Clip the gradient, take the optimiser's step at this step's rate, and forget the gradient.

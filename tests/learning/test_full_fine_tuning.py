@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 from mcp_rl.config import TrainConfig
 from mcp_rl.errors import ConfigError
 from mcp_rl.inference.policy import Policy, fingerprint_of
-from mcp_rl.learning.adapter import full_copy, merged_weights
+from mcp_rl.learning.adapter import full_copy
 from mcp_rl.learning.step import Learner
 from mcp_rl.learning.tree_attention import use_tree_attention
 from tests.learning.gradients import assert_same_gradient, gradient_of_update, plain_gradient
@@ -41,7 +41,7 @@ def test_a_sampler_of_the_base_takes_every_weight_and_the_base_stays(make_base: 
     learner = make_full_learner(base)
     policy = Policy(base)
     learner.update(make_groups(learner))
-    weights = merged_weights(learner.model)
+    weights = learner.sampled_weights()
     policy.load(weights, 1)
     assert policy.fingerprint == fingerprint_of(weights)
     sampled = dict(policy.model.named_parameters(remove_duplicate=False))
@@ -53,11 +53,12 @@ def test_a_sampler_of_the_base_takes_every_weight_and_the_base_stays(make_base: 
 
 def test_a_base_in_lower_precision_is_trained_in_float32_and_sampled_as_it_was() -> None:
     base = qwen2().to(torch.bfloat16)
-    base.config.dtype = torch.bfloat16
-    copy = full_copy(base)
-    assert {p.dtype for p in copy.parameters()} == {torch.float32}
-    assert {weight.dtype for weight in merged_weights(copy).values()} == {torch.bfloat16}
-    assert base.dtype == torch.bfloat16
+    learner = make_full_learner(base)
+    assert {p.dtype for p in learner.parameters.values()} == {torch.float32}
+    policy = Policy(base)
+    policy.load(weights := learner.sampled_weights(), 1)
+    assert policy.fingerprint == fingerprint_of(weights)
+    assert {p.dtype for p in policy.model.parameters()} == {torch.bfloat16} == {base.dtype}
 
 
 def test_kl_is_to_the_base_that_was_copied() -> None:
