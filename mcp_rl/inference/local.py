@@ -23,6 +23,7 @@ from transformers import PreTrainedModel
 from mcp_rl.errors import ContextOverflow, EngineError, McpRlError
 from mcp_rl.inference.batch import Batch, Stats
 from mcp_rl.inference.engine import Completion, Sampling
+from mcp_rl.inference.low_rank import LowRank
 from mcp_rl.inference.policy import Policy
 from mcp_rl.inference.probe import decodes_as_it_prefills, is_batch_invariant
 from mcp_rl.inference.row import Row, Turn
@@ -63,12 +64,13 @@ class LocalEngine:
         self._stops = frozenset(stop_token_ids)
         self._decode = decode
         self._batch = Batch(self._policy, self._stops, max_rows)
-        self.gang = gang
+        self._wanted_gang = self.gang = gang
         """Whether turns are taken up together only; None until the engine is opened and has found out."""
         self._admission_wait = admission_wait
         self._orders = itertools.count()
         self._scheduler: Scheduler | None = None
         self._opened = False
+        self._low_rank_seen = False
 
     @property
     def version(self) -> int:
@@ -90,8 +92,10 @@ class LocalEngine:
             raise EngineError("An engine can be opened only once; make a new one.")
         self._opened = True
         mixed = await anyio.to_thread.run_sync(self._probe)
-        self.gang = not mixed if self.gang is None else self.gang
-        self._scheduler = Scheduler(self._batch, gang=self.gang, admission_wait=self._admission_wait)
+        self.gang = not mixed if self._wanted_gang is None else self._wanted_gang
+        self._scheduler = Scheduler(
+            self._batch, gang=self.gang, admission_wait=self._admission_wait, after_load=self._after_load
+        )
         return self
 
     async def __aexit__(
@@ -112,14 +116,27 @@ class LocalEngine:
         except Exception as error:
             raise EngineError(f"The engine cannot sample this model: {type(error).__name__}: {error}.") from error
 
+    def _after_load(self) -> bool:
+        """The thin products of a low-rank policy are of other shapes than those that were measured, so they are
+        measured too, once. In the worker thread."""
+        if self._policy.low_rank and not self._low_rank_seen:
+            self._low_rank_seen = True
+            shared = self._batch.share_sampled
+            mixed = self._probe()
+            self._batch.share_sampled &= shared
+            if self._wanted_gang is None:
+                self.gang = self.gang or not mixed
+        return bool(self.gang)
+
     @property
     def _running(self) -> Scheduler:
         if self._scheduler is None:
             raise EngineError("The engine is closed; it samples only inside `async with engine`.")
         return self._scheduler
 
-    async def load_policy(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """Sample another policy version: the base with `weights` in place of its own, by parameter name.
+    async def load_policy(self, weights: Mapping[str, Tensor | LowRank], version: int) -> None:
+        """Sample another policy version: the base with `weights` in place of its own, or added to them where they are
+        of low rank, by parameter name.
 
         Turns that are being sampled end under the version they began with; turns that wait start under the new one,
         with everything recomputed. The weights are copied and must stay as they are until this returns. Raises

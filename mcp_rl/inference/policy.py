@@ -1,8 +1,9 @@
 """The weights that are sampled: the base model's own tensors, except for those that a policy version replaces.
 
 The engine's model is a second set of modules around the same memory, so the learner's adapter, attention function and
-gradients never meet the sampler. A policy version is the whole difference to the base, by parameter name (for LoRA the
-merged weights W + s·B·A); what it does not name is the base's.
+gradients never meet the sampler. A policy version is the whole difference to the base, by parameter name: another
+weight (for LoRA the merged W + s·B·A), or something of low rank to add (`LowRank`: A and B themselves). What it does
+not name is the base's.
 """
 
 import copy
@@ -17,6 +18,7 @@ from transformers import PreTrainedModel
 from mcp_rl.errors import EngineError
 from mcp_rl.inference import attention
 from mcp_rl.inference.cache import KvShape
+from mcp_rl.inference.low_rank import AdaptedLinear, LowRank, adapted
 
 
 class Policy:
@@ -39,41 +41,66 @@ class Policy:
         """Most tokens of an episode: the model's positions."""
         self._base = dict(self.model.named_parameters(remove_duplicate=False))
         self._replaced: dict[str, nn.Parameter] = {}
+        self._adapted: dict[str, AdaptedLinear] = {}
         unique = {id(parameter): name for name, parameter in self.model.named_parameters()}
         self._tied_to = {name: unique[id(parameter)] for name, parameter in self._base.items()}
 
-    def load(self, weights: Mapping[str, Tensor], version: int) -> None:
+    def load(self, weights: Mapping[str, Tensor | LowRank], version: int) -> None:
         """Sample `weights` (copied) from now on. Raises EngineError, and changes nothing, where one does not fit.
 
-        Of tied weights the first name stands for all that are not named themselves.
+        Of tied weights the first name stands for all that are not named themselves; what is of low rank is added to the
+        named layer alone.
         """
-        for name, tensor in weights.items():
-            self._check(name, tensor, version)
+        for name, weight in weights.items():
+            self._check(name, weight, version)
+        tensors = {name: weight for name, weight in weights.items() if isinstance(weight, Tensor)}
         self._replaced = {
-            name: self._replaced[name] if name in self._replaced else _empty(self._base[name]) for name in weights
+            name: self._replaced[name] if name in self._replaced else _empty(self._base[name]) for name in tensors
         }
-        for name, tensor in weights.items():
+        for name, tensor in tensors.items():
             self._replaced[name].copy_(tensor)
         for name, base in self._base.items():
             path, _, leaf = name.rpartition(".")
             parameter = self._replaced.get(name, self._replaced.get(self._tied_to[name], base))
             self.model.get_submodule(path)._parameters[leaf] = parameter
+        for old in self._adapted.values():
+            old.delta = None
+        self._adapted = {}
+        for name, weight in weights.items():
+            if isinstance(weight, LowRank) and (layer := adapted(self.model, name.removesuffix(".weight"))):
+                layer.delta = weight.copy()
+                self._adapted[name] = layer
         self.version = version
 
-    def _check(self, name: str, tensor: Tensor, version: int) -> None:
+    @property
+    def low_rank(self) -> bool:
+        """Whether anything of low rank is added."""
+        return bool(self._adapted)
+
+    def _check(self, name: str, weight: Tensor | LowRank, version: int) -> None:
         if name not in self._base:
             raise EngineError(f"Policy version {version} has a weight {name!r} that the model lacks.")
-        if tensor.shape != self._base[name].shape:
-            wanted = tuple(self._base[name].shape)
-            raise EngineError(f"Policy version {version}: {name} has shape {tuple(tensor.shape)}, not {wanted}.")
-        if not torch.isfinite(tensor).all():
-            raise EngineError(f"Policy version {version}: {name} holds values that are not finite.")
+        base = self._base[name]
+        if isinstance(weight, LowRank):
+            if not name.endswith(".weight") or adapted(self.model, name.removesuffix(".weight")) is None:
+                raise EngineError(f"Policy version {version}: {name} is not that of a plain linear layer.")
+            if not weight.fits(base):
+                shapes = f"{tuple(weight.b.shape)} x {tuple(weight.a.shape)}"
+                raise EngineError(f"Policy version {version}: {name} has shape {shapes}, not {tuple(base.shape)}.")
+        elif weight.shape != base.shape:
+            wanted = tuple(base.shape)
+            raise EngineError(f"Policy version {version}: {name} has shape {tuple(weight.shape)}, not {wanted}.")
+        for tensor in _tensors(weight):
+            if not torch.isfinite(tensor).all():
+                raise EngineError(f"Policy version {version}: {name} holds values that are not finite.")
 
     @property
     def fingerprint(self) -> str:
-        """A hash of the replaced weights as they are being sampled; equals `fingerprint_of` what was loaded."""
+        """A hash of what differs from the base as it is being sampled; equals `fingerprint_of` what was loaded."""
         sampled = dict(self.model.named_parameters(remove_duplicate=False))
-        return fingerprint_of({name: sampled[name] for name in self._replaced})
+        weights: dict[str, Tensor | LowRank] = {name: sampled[name] for name in self._replaced}
+        weights |= {name: layer.delta for name, layer in self._adapted.items() if layer.delta is not None}
+        return fingerprint_of(weights)
 
     def logits(self, ids: Tensor, positions: Tensor, plan: attention.Plan, keep: Tensor | None) -> Tensor:
         """Forward packed ids [N] at absolute positions [N]; logits [N or len(keep), vocabulary] at the places
@@ -88,13 +115,21 @@ class Policy:
         return cast(Tensor, out.logits[0])
 
 
-def fingerprint_of(weights: Mapping[str, Tensor]) -> str:
+def fingerprint_of(weights: Mapping[str, Tensor | LowRank]) -> str:
     """A short hash of names and values."""
     digest = hashlib.sha256()
     for name in sorted(weights):
+        weight = weights[name]
         digest.update(name.encode())
-        digest.update(weights[name].detach().cpu().contiguous().view(torch.uint8).numpy().data)
+        if isinstance(weight, LowRank):
+            digest.update(repr(weight.scale).encode())
+        for tensor in _tensors(weight):
+            digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().data)
     return digest.hexdigest()[:16]
+
+
+def _tensors(weight: Tensor | LowRank) -> tuple[Tensor, ...]:
+    return (weight.a, weight.b) if isinstance(weight, LowRank) else (weight,)
 
 
 def _empty(parameter: nn.Parameter) -> nn.Parameter:

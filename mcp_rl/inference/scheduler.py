@@ -21,6 +21,7 @@ from torch import Tensor
 from mcp_rl.errors import CanaryError, EngineError, McpRlError
 from mcp_rl.inference.batch import Batch
 from mcp_rl.inference.engine import Completion
+from mcp_rl.inference.low_rank import LowRank
 from mcp_rl.inference.row import Row, Turn
 
 SETTLE = 0.005
@@ -48,15 +49,19 @@ class Request:
 class Scheduler:
     """Its public methods may be called from any thread; everything else runs in the worker thread."""
 
-    def __init__(self, batch: Batch, *, gang: bool, admission_wait: float) -> None:
+    def __init__(
+        self, batch: Batch, *, gang: bool, admission_wait: float, after_load: Callable[[], bool] | None = None
+    ) -> None:
+        """after_load: says, once another policy was loaded, whether turns are taken up together only from now on."""
         self._batch = batch
         self._gang = gang
+        self._after_load = after_load
         self._admission_wait = admission_wait
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._open = 0
         self._waiting: list[Request] = []
         self._sampled: dict[Row, Request] = {}
-        self._loads: list[tuple[Mapping[str, Tensor], int, Loaded]] = []
+        self._loads: list[tuple[Mapping[str, Tensor | LowRank], int, Loaded]] = []
         self._closing = False
         self._dead: EngineError | None = None
         self._thread = threading.Thread(target=self._run, name="mcp-rl-engine", daemon=True)
@@ -78,7 +83,7 @@ class Scheduler:
         """Stop the row's turn; it is not answered."""
         self._inbox.put(lambda: self._cancelled(row))
 
-    def load(self, weights: Mapping[str, Tensor], version: int, done: Loaded) -> None:
+    def load(self, weights: Mapping[str, Tensor | LowRank], version: int, done: Loaded) -> None:
         """Swap the policy as soon as no turn is being sampled; turns that wait are sampled by the new one."""
 
         self._inbox.put(lambda: done(self._dead) if self._dead else self._loads.append((weights, version, done)))
@@ -146,13 +151,15 @@ class Scheduler:
             self._fail(error if isinstance(error, CanaryError) else _typed("Sampling", error))
         self._batch.stats.busy_seconds += time.perf_counter() - began
 
-    def _swap(self, weights: Mapping[str, Tensor], version: int, done: Loaded) -> None:
+    def _swap(self, weights: Mapping[str, Tensor | LowRank], version: int, done: Loaded) -> None:
         try:
             self._batch.policy.load(weights, version)
+            self._batch.clear()
+            if self._after_load is not None:
+                self._gang = self._after_load()
         except Exception as error:
             done(error if isinstance(error, EngineError) else _typed("Loading the policy", error))
         else:
-            self._batch.clear()
             done(None)
 
     def _admissible(self) -> list[Request]:

@@ -4,11 +4,13 @@ from dataclasses import dataclass, field
 import anyio
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, PeftModel, get_peft_model
+from transformers import PreTrainedModel
 
 from mcp_rl.errors import ContextOverflow, EngineError
 from mcp_rl.inference.engine import Completion, Sampling
 from mcp_rl.inference.local import LocalEngine
+from mcp_rl.inference.low_rank import LowRank, low_rank_weights
 from mcp_rl.inference.policy import fingerprint_of
 from mcp_rl.learning.adapter import merged_weights
 from tests.inference.models import STOP, VOCABULARY, plain_logprobs, prompt, tiny_model
@@ -228,6 +230,97 @@ async def test_merged_lora_weights_are_sampled_and_the_adapter_is_left_out(engin
         assert base.turns[0].logprobs == pytest.approx(plain_logprobs(adapted, base.ids)[-5:].tolist(), abs=1e-5)
     assert trained.turns[0].logprobs == pytest.approx(plain_logprobs(adapted, trained.ids)[-5:].tolist(), abs=1e-5)
     assert trained.turns[0].logprobs != base.turns[0].logprobs
+
+
+def adapt(model: PreTrainedModel, *, std: float = 0.1) -> PeftModel:
+    lora = LoraConfig(r=4, lora_alpha=12, target_modules=["q_proj", "v_proj", "down_proj"], task_type="CAUSAL_LM")
+    adapted = get_peft_model(model, lora).eval()
+    for name, parameter in adapted.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=std)
+    return adapted
+
+
+async def test_an_adapter_is_sampled_as_it_is_and_gives_what_merging_gives() -> None:
+    model, opening = tiny_model(), prompt()
+    engine = LocalEngine(model, stop_token_ids=[STOP])
+    adapted = adapt(model)
+    low_rank, merged = low_rank_weights(adapted), merged_weights(adapted)
+    assert set(low_rank) == set(merged)
+    async with engine:
+        base = await play(engine, 1, [opening], Sampling(max_tokens=6))
+        await engine.load_policy(low_rank, 1)
+        assert engine.fingerprint == fingerprint_of(low_rank) != fingerprint_of(merged)
+        trained = await play(engine, 1, [opening], Sampling(max_tokens=6))
+        assert trained.turns[0].version == 1
+        await engine.load_policy(merged, 2)
+        assert engine.fingerprint == fingerprint_of(merged)
+        again = await play(engine, 1, [opening], Sampling(max_tokens=6))
+        assert again.turns[0].logprobs == pytest.approx(trained.turns[0].logprobs, abs=1e-5)
+        await engine.load_policy({}, 3)
+        assert (await play(engine, 1, [opening], Sampling(max_tokens=6))).turns[0].logprobs == base.turns[0].logprobs
+    assert trained.turns[0].logprobs == pytest.approx(plain_logprobs(adapted, trained.ids)[-6:].tolist(), abs=1e-5)
+    assert trained.turns[0].logprobs != base.turns[0].logprobs
+
+
+async def test_an_adapter_that_is_sampled_as_it_is_copies_a_and_b_alone() -> None:
+    model = tiny_model()
+    engine = LocalEngine(model, stop_token_ids=[STOP])
+    low_rank = low_rank_weights(adapt(model))
+    async with engine:
+        await engine.load_policy(low_rank, 1)
+        for name, weight in low_rank.items():
+            layer = engine._policy.model.get_submodule(name.removesuffix(".weight"))
+            assert layer.weight.data_ptr() == model.get_submodule(name.removesuffix(".weight")).weight.data_ptr()
+            assert layer.delta.a.data_ptr() != weight.a.data_ptr()
+            weight.a.zero_()  # the learner goes on; what is sampled stays
+        assert engine.fingerprint != fingerprint_of(low_rank)
+        bad = {name: LowRank(weight.a[:, 1:], weight.b, 1.0) for name, weight in low_rank.items()}
+        with pytest.raises(EngineError, match="has shape"):
+            await engine.load_policy(bad, 2)
+        with pytest.raises(EngineError, match="plain linear layer"):
+            await engine.load_policy({"model.embed_tokens.weight": next(iter(low_rank.values()))}, 2)
+        assert engine.version == 1
+
+
+async def test_an_update_that_bfloat16_would_round_away_is_sampled() -> None:
+    """The learner keeps float32 factors next to bfloat16 weights. Merged, the update below changes nearly nothing."""
+    model = tiny_model().to(torch.bfloat16)
+    engine = LocalEngine(model, stop_token_ids=[STOP])
+    adapted = adapt(model, std=2e-4)
+    for name, parameter in adapted.named_parameters():
+        if "lora_" in name:
+            parameter.data = parameter.data.float()
+    low_rank, merged = low_rank_weights(adapted), merged_weights(adapted)
+    bases = {name: model.get_parameter(name.replace(".weight", ".base_layer.weight")) for name in merged}
+    changed = [float((merged[name].to(torch.bfloat16) != bases[name]).float().mean()) for name in merged]
+    assert max(changed) < 0.3
+    async with engine:
+        await engine.load_policy(low_rank, 1)
+        for name, weight in low_rank.items():
+            layer = engine._policy.model.get_submodule(name.removesuffix(".weight"))
+            x = torch.randn(64, weight.a.shape[1], dtype=torch.bfloat16)
+            exact = x.float() @ (layer.weight.float() + weight.scale * weight.b @ weight.a).T
+            if layer.bias is not None:
+                exact = exact + layer.bias.float()
+            plain = torch.nn.functional.linear(x, layer.weight, layer.bias)
+            assert (layer(x) - exact).abs().mean() <= (plain - exact).abs().mean()
+            peft = adapted.get_base_model().get_submodule(name.removesuffix(".weight"))
+            assert torch.equal(layer(x), peft(x))
+
+
+@pytest.mark.parametrize("kind", ["qwen2"])
+async def test_with_an_adapter_as_it_is_an_episode_is_the_same_bit_by_bit_alone_and_among_others(kind: str) -> None:
+    model, episodes, sampling = tiny_model(kind), mixed_episodes(20), Sampling(max_tokens=8)
+    low_rank = low_rank_weights(adapt(model))
+    async with LocalEngine(model, stop_token_ids=[STOP]) as engine:
+        await engine.load_policy(low_rank, 1)
+        if engine.gang:
+            pytest.skip("results depend on the batch on this machine, and the engine has found that out")
+        together = await play_all(engine, episodes, sampling)
+        await engine.load_policy(low_rank, 1)
+        for seed in [0, 6, 17]:
+            assert (await play(engine, seed, episodes[seed], sampling)) == together[seed]
 
 
 async def test_bfloat16_is_sampled_too() -> None:

@@ -1,0 +1,28 @@
+"""In which form the engine gets what was learned: merged weights, or the adapter as it is."""
+
+from collections.abc import Mapping
+
+import torch
+from peft import PeftModel
+from peft.tuners.lora import Linear as LoraLinear
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from mcp_rl.inference.low_rank import LowRank, low_rank_weights
+from mcp_rl.learning.adapter import merged_weights
+
+MERGED_PARAMETERS = 64_000_000
+"""Adapted float32 layers of up to so many weights (256 MB) are merged: small models are sampled faster so."""
+
+
+def sampled_weights(model: PeftModel | PreTrainedModel) -> Mapping[str, Tensor | LowRank]:
+    """What the engine must load to sample the model, by the names of the base's weights."""
+    if isinstance(model, PeftModel) and not _merges_well(model):
+        return low_rank_weights(model)
+    return merged_weights(model)  # type: ignore[arg-type, unused-ignore]
+
+
+def _merges_well(model: PeftModel) -> bool:
+    layers = [layer.get_base_layer() for layer in model.modules() if isinstance(layer, LoraLinear)]
+    bases: list[Tensor] = [layer.get_parameter("weight") for layer in layers]
+    return all(w.dtype == torch.float32 for w in bases) and sum(w.numel() for w in bases) <= MERGED_PARAMETERS

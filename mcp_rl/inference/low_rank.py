@@ -1,0 +1,76 @@
+"""An adapter that is sampled as it is: x Wᵀ + s (x Aᵀ) Bᵀ (Hu et al., LoRA, 2021, equation 3), without W + s·B·A.
+
+Switching it copies A and B, a few MB, where merging copies most of the model; and in bfloat16 merging would round small
+updates away. It costs two thin products for each layer and token, so small float32 models are sampled faster merged.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, cast
+
+from peft import PeftModel
+from peft.tuners.lora import Linear as LoraLinear
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from mcp_rl.errors import EngineError
+
+
+@dataclass(frozen=True, eq=False)
+class LowRank:
+    """What a policy version adds to one linear layer."""
+
+    a: Tensor
+    """[r, in]"""
+    b: Tensor
+    """[out, r]"""
+    scale: float
+
+    def fits(self, weight: Tensor) -> bool:
+        """Whether it can be added to a layer's weight [out, in]."""
+        shapes = self.b.shape[:1] + self.a.shape[1:], self.a.shape[:1]
+        return self.a.dim() == self.b.dim() == 2 and shapes == (weight.shape, self.b.shape[1:])
+
+    def copy(self) -> "LowRank":
+        return LowRank(self.a.detach().clone(), self.b.detach().clone(), self.scale)
+
+
+class AdaptedLinear(nn.Linear):
+    """A linear layer that something of low rank may be added to. Computed in the order and precision of PEFT's own
+    layer, so that sampler and learner round alike."""
+
+    delta: LowRank | None = None
+
+    def forward(self, input: Tensor) -> Tensor:
+        out = F.linear(input, self.weight, self.bias)
+        if (delta := self.delta) is None:
+            return out
+        low = F.linear(F.linear(input.to(delta.a.dtype), delta.a), delta.b)
+        return (out + low * delta.scale).to(out.dtype)
+
+
+def adapted(model: nn.Module, path: str) -> AdaptedLinear | None:
+    """The layer of that path, made able to take a low-rank addition; None where it is no plain linear layer."""
+    layer = model.get_submodule(path)
+    if type(layer) is nn.Linear:
+        layer.__class__ = AdaptedLinear
+    return layer if isinstance(layer, AdaptedLinear) else None
+
+
+def low_rank_weights(model: PeftModel) -> dict[str, LowRank]:
+    """What the model's active adapter adds, by the names of the weights in the base model. Nothing is copied.
+
+    Raises EngineError for an adapter that is not two matrices for each of some linear layers.
+    """
+    found = {}
+    modules: Iterable[tuple[str, Any]] = cast(Any, model).get_base_model().named_modules()
+    for path, layer in modules:
+        if not isinstance(layer, LoraLinear):
+            continue
+        (name,) = layer.active_adapters
+        base = layer.get_base_layer()
+        if type(base) is not nn.Linear or name in layer.lora_variant or layer.lora_bias[name]:
+            raise EngineError(f"The adapter of {path} is not of a kind that can be sampled as it is; merge it.")
+        a, b = layer.lora_A[name].weight, layer.lora_B[name].weight
+        found[f"{path}.weight"] = LowRank(a.detach(), b.detach(), float(layer.scaling[name]))
+    return found
