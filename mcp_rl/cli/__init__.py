@@ -21,6 +21,7 @@ from mcp_rl.cli.fork import fork
 from mcp_rl.cli.generate import generate
 from mcp_rl.cli.history import history
 from mcp_rl.cli.plugins import plugins
+from mcp_rl.cli.replay import replay
 from mcp_rl.cli.report import export_trajectories, report
 from mcp_rl.cli.servers import servers
 from mcp_rl.cli.sft import sft
@@ -28,7 +29,10 @@ from mcp_rl.cli.train import train
 
 __all__ = ["app", "main"]
 
-_ORDER = ("train", "sft", "generate", "evaluate", "report", "history", "fork", "export-trajectories", "servers", "plugins")
+_ORDER = (
+    *("train", "sft", "generate", "evaluate", "report"),
+    *("history", "fork", "replay", "export-trajectories", "servers", "plugins"),
+)
 
 
 class _InOrder(TyperGroup):
@@ -68,7 +72,7 @@ def _commands(
     pass
 
 
-for _command in (train, sft, generate, evaluate, report, history, fork, export_trajectories, plugins):
+for _command in (train, sft, generate, evaluate, report, history, fork, replay, export_trajectories, plugins):
     app.command()(_command)
 app.add_typer(servers)
 
