@@ -147,7 +147,7 @@ class RunDirectory:
 
     def append_history(self, line: dict[str, Any]) -> None:
         """Add a line; it has a "step", and goes again where that step turns out not to be whole."""
-        with _typed_errors(self.path), (self.path / "history.jsonl").open("ab") as file:
+        with typed_errors(self.path), (self.path / "history.jsonl").open("ab") as file:
             file.write((json.dumps(line, ensure_ascii=False) + "\n").encode())
             sync_file(file)
 
@@ -183,7 +183,7 @@ class RunDirectory:
 
     def discard_after(self, step: int) -> None:
         """Remove what a killed process left of steps that are not whole. Checkpoints look after themselves."""
-        with _typed_errors(self.path):
+        with typed_errors(self.path):
             for path in (self.path / "trajectories").glob("*/*.jsonl"):
                 if path.stem.isdigit() and int(path.stem) > step:
                     path.unlink()
@@ -202,14 +202,14 @@ class RunDirectory:
     # -- reading and writing
 
     def _write(self, path: Path, text: str) -> None:
-        with _typed_errors(path):
+        with typed_errors(path):
             write_atomically(path, text.encode())
 
     def read_json(self, name: str) -> dict[str, Any] | None:
         path = self.path / name
         if not path.exists():
             return None
-        with _typed_errors(path):
+        with typed_errors(path):
             try:
                 content = json.loads(path.read_bytes())
             except ValueError as error:
@@ -238,7 +238,7 @@ def open_run(path: Path, *, fresh: bool = False) -> Iterator[RunDirectory]:
     with lock_run(path):
         if fresh:
             _remove(path)
-        with _typed_errors(path):
+        with typed_errors(path):
             for folder in (path, path / "checkpoints", path / "logs", path / "trajectories"):
                 folder.mkdir(exist_ok=True)
         yield RunDirectory(path)
@@ -247,7 +247,7 @@ def open_run(path: Path, *, fresh: bool = False) -> Iterator[RunDirectory]:
 def _remove(path: Path) -> None:
     """Remove a run in two moves, so that a kill in between never leaves half a run under its name."""
     doomed = path.with_name(f".{path.name}.removed")
-    with _typed_errors(path):
+    with typed_errors(path):
         for _ in range(2):  # what an earlier kill left, then this run
             shutil.rmtree(doomed, ignore_errors=True)
             if path.exists():
@@ -261,11 +261,11 @@ def lock_run(path: Path) -> Iterator[None]:
     Raises RunDirectoryError where another process has it.
     """
     lock = path.with_name(f".{path.name}.lock")
-    with _typed_errors(lock):
+    with typed_errors(lock):
         path.parent.mkdir(parents=True, exist_ok=True)
         file = lock.open("a+")
     with file:
-        with _typed_errors(lock):
+        with typed_errors(lock):
             _take(file, path)
         yield
 
@@ -286,7 +286,7 @@ def _take(file: IO[str], run: Path) -> None:
 
 
 @contextmanager
-def _typed_errors(path: Path) -> Iterator[None]:
+def typed_errors(path: Path) -> Iterator[None]:
     """What the file system refuses, as one sentence."""
     try:
         yield

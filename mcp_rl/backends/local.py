@@ -5,11 +5,10 @@ of them with the adapter merged in. After every update the engine gets the new w
 be the hash as learned.
 """
 
-import copy
 import functools
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -24,15 +23,19 @@ from mcp_rl.backends.initial import check_initial
 from mcp_rl.backends.result import TrainResult
 from mcp_rl.chat.hermes import ChatFormat
 from mcp_rl.config import TINY, TrainConfig
+from mcp_rl.durable import write_atomically
 from mcp_rl.errors import CanaryError, ConfigError
 from mcp_rl.inference.local import LocalEngine
 from mcp_rl.inference.policy import fingerprint_of
 from mcp_rl.learning import canaries
-from mcp_rl.learning.adapter import add_adapter, merged_weights
+from mcp_rl.learning.adapter import add_adapter, full_copy, merged_weights
 from mcp_rl.learning.checkpoint import Checkpoint, newest_checkpoint
+from mcp_rl.learning.samples import Sample
 from mcp_rl.learning.state import load_weights, other_versions, restore, save_learner, tokenizer_files
 from mcp_rl.learning.step import Learner
+from mcp_rl.learning.tensors import batch_file
 from mcp_rl.learning.tree_attention import use_tree_attention
+from mcp_rl.run_directory import typed_errors
 from mcp_rl.tiny import weights_path
 from mcp_rl.trajectory import TrajectoryGroup
 
@@ -85,7 +88,7 @@ def make_learner(
     initial = check_initial(init, config, base_model) if init is not None else None
     use_tree_attention(base)
     if config.method == "full":
-        learner = Learner(copy.deepcopy(base), config, seed=seed, temperature=temperature, reference=base)
+        learner = Learner(full_copy(base), config, seed=seed, temperature=temperature, reference=base)
     else:
         lora, name = config.lora, base_location(base_model)
         adapted = add_adapter(base, rank=lora.rank, alpha=lora.alpha, targets=lora.targets, base_name=name, seed=seed)
@@ -174,7 +177,8 @@ class LocalBackend:
         base, tokenizer = await _in_thread(load_base, model.base_model)
         self._chat = ChatFormat(tokenizer)
         self._tokenizer_files = tokenizer_files(tokenizer)
-        engine = LocalEngine(base, stop_token_ids=self._chat.stop_token_ids, max_context=self.max_context)
+        chat = self._chat
+        engine = LocalEngine(base, stop_token_ids=chat.stop_token_ids, decode=chat.decode, max_context=self.max_context)
         init = self.init if checkpoint is None else None
         make = functools.partial(make_learner, seed=self.seed, temperature=self.temperature, init=init)
         self._learner = await _in_thread(make, base, model.base_model, self.config)
@@ -212,7 +216,8 @@ class LocalBackend:
         if config is not None:
             learner.config = config
         canaries.check_version(engine.version, learner.step)
-        canaries.check_sampled_versions(_versions(groups), learner.step)
+        if learner.config.max_staleness == 0:  # else the learner drops and corrects what is older
+            canaries.check_sampled_versions(_versions(groups), learner.step)
         metrics = await _in_thread(learner.update, groups)
         swapped = time.perf_counter()
         await self._sample_newest()
@@ -244,6 +249,7 @@ class LocalBackend:
             protect=() if self._protected is None else (self._protected,),
         )
         contents = self._tokenizer_files | dict(files or {})
+        await _in_thread(_write_batch, model.path / "tensors" / "batch.safetensors", self.learner.batch)
         return (await _in_thread(write, model.path / "checkpoints", self.learner, contents)).path
 
     def protect(self, step: int | None) -> None:
@@ -266,6 +272,13 @@ class LocalBackend:
                 f"The engine says that it samples policy version {step}, but its weights are not the learner's, so the "
                 "run stops before it samples from the wrong policy."
             )
+
+
+def _write_batch(path: Path, batch: Sequence[Sample]) -> None:
+    """The last batch as tensors, for whoever wants to look at it."""
+    if batch:
+        with typed_errors(path):
+            write_atomically(path, batch_file(batch))
 
 
 def _versions(groups: Iterable[TrajectoryGroup]) -> Iterable[int]:

@@ -31,7 +31,8 @@ class LocalPolicies:
     async def __aenter__(self) -> Self:
         self._base, tokenizer = await anyio.to_thread.run_sync(load_base, self.base_model)
         self.chat = ChatFormat(tokenizer)
-        self.engine = await LocalEngine(self._base, stop_token_ids=self.chat.stop_token_ids).__aenter__()
+        engine = LocalEngine(self._base, stop_token_ids=self.chat.stop_token_ids, decode=self.chat.decode)
+        self.engine = await engine.__aenter__()
         return self
 
     async def __aexit__(

@@ -105,7 +105,9 @@ def write_weights(model: PeftModel | PreTrainedModel, folder: Path) -> None:
         save_file({k: v.contiguous() for k, v in adapter.items()}, folder / ADAPTER_FILE, {"format": "pt"})
         (folder / "adapter_config.json").write_bytes(_adapter_config(model))
     else:
+        dtype = model.config.dtype
         model.save_pretrained(folder)
+        model.config.dtype = dtype  # saving writes down there what it saved
 
 
 def load_weights(model: PeftModel | PreTrainedModel, folder: Path) -> None:

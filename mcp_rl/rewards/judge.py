@@ -200,21 +200,31 @@ def _typed(error: LanguageModelError) -> JudgeError:
     return JudgeDown(str(error)) if isinstance(cause, passing) else JudgeError(str(error))
 
 
-def read_cached(path: Path, ids: Sequence[str]) -> dict[str, Score] | None:
-    """Scores that were stored earlier; None where there are none, or they cannot be used."""
+def read_cached(path: Path, ids: Sequence[str], asker: str | None = None) -> Verdict | None:
+    """A verdict that was stored earlier; None where there is none, or it cannot be used.
+
+    Where the same `asker` stored it, its step is played again after a kill: the verdict is then told as the new one
+    that it was, with the requests that it took, so that the record of a run does not depend on when it was stopped.
+    """
     try:
-        reply = read_reply(path.read_text(encoding="utf-8"), _form(ids))
-    except (OSError, ValueError, Unusable):
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        reply = read_reply(json.dumps({"scores": stored["scores"]}), _form(ids))
+        if _problem(ids, reply):
+            return None
+        if asker is None or stored.get("asker") != asker:
+            return Verdict(_scores(reply), cached=True)
+        return Verdict(_scores(reply), [Call(**call) for call in stored["calls"]])
+    except (OSError, ValueError, KeyError, TypeError, Unusable):
         return None
-    return None if _problem(ids, reply) else _scores(reply)
 
 
-def write_cached(path: Path, scores: dict[str, Score]) -> None:
-    """Store scores whole or not at all."""
-    entries = [{"id": id, "explanation": score.explanation, "score": score.value} for id, score in scores.items()]
+def write_cached(path: Path, verdict: Verdict, asker: str) -> None:
+    """Store a verdict, whole or not at all, with who asked for it and what it took."""
+    entries = [{"id": id, "explanation": s.explanation, "score": s.value} for id, s in verdict.scores.items()]
+    content = {"scores": entries, "asker": asker, "calls": [asdict(call) for call in verdict.calls]}
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    temporary.write_text(json.dumps({"scores": entries}, ensure_ascii=False), encoding="utf-8")
+    temporary.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
     temporary.replace(path)
 
 

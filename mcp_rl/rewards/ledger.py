@@ -44,6 +44,10 @@ class Ledger:
                 file.write("\n" * self._cut_off + json.dumps(asdict(call), ensure_ascii=False) + "\n")
             self._cut_off = False
 
+    def recall(self, call: Call) -> None:
+        """A request that an earlier session paid for belongs to the step that is played again."""
+        _count(self._since, call)
+
     def judged(self, about: Mapping[str, Any]) -> None:
         """A group got its verdict, `metadata["judge"]`."""
         self._verdicts.append(about)

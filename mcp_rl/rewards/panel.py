@@ -16,7 +16,7 @@ from typing import Any
 
 import anyio
 
-from mcp_rl.language_model import Message
+from mcp_rl.language_model import Call, Message
 from mcp_rl.rewards.judge import Judge, Score, Verdict, read_cached, usage, write_cached
 from mcp_rl.rewards.transcript import Exhibit, distinct, exhibits
 from mcp_rl.trajectory import Trajectory, TrajectoryGroup
@@ -35,6 +35,8 @@ class Panel:
     repeat: float = 0.0
     """Share of groups that every judge scores twice."""
     cache_dir: Path | None = None
+    recall: Callable[[Call], None] | None = None
+    """Hears of each request of a verdict that these very rollouts got before a kill; None: such a one is cached."""
 
     async def score(self, group: TrajectoryGroup) -> TrajectoryGroup:
         """Set reward, metrics["ruler"] and explanation; return the same group, unchanged unless every verdict has come.
@@ -62,16 +64,19 @@ class Panel:
     async def _ask(self, group: TrajectoryGroup, question: "_Asked") -> None:
         messages = self.prompt(group, question.shown)
         ids = [exhibit.id for exhibit in question.shown]
-        path = None
+        path, asker = None, _identity(group)
         if self.cache_dir is not None:
             key = json.dumps([question.judge.model, question.judge.base_url, messages], sort_keys=True)
             path = self.cache_dir / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
-            if (stored := read_cached(path, ids)) is not None:
-                question.verdict = Verdict(stored, cached=True)
+            if (stored := read_cached(path, ids, asker if self.recall else None)) is not None:
+                question.verdict = stored
+                if self.recall is not None:
+                    for call in stored.calls:
+                        self.recall(call)
                 return
         question.verdict = await question.judge.scores(messages, ids)
         if path is not None:
-            write_cached(path, question.verdict.scores)
+            write_cached(path, question.verdict, asker)
 
     def _about(self, asked: Sequence["_Asked"], rounds: int) -> dict[str, Any]:
         count = len(self.judges)
@@ -89,6 +94,12 @@ class Panel:
             pairs = zip(tables[:count], tables[count:], strict=True)
             about["noise"] = fmean(abs(a - b) for one, other in pairs for a, b in zip(one, other, strict=True))
         return about
+
+
+def _identity(group: TrajectoryGroup) -> str:
+    """Of these very rollouts: their seeds, and the versions of the policy that played them."""
+    played = [(t.seed, max((max(s.versions, default=-1) for s in t.segments), default=-1)) for t in group]
+    return hashlib.sha256(repr(played).encode()).hexdigest()[:32]
 
 
 def agreement(one: Sequence[float], other: Sequence[float]) -> float:

@@ -209,7 +209,7 @@ def _panel(judge: JudgeConfig, ledger: Ledger, seed: int, folder: Path | None) -
     ]
     prompt = ruler_prompt(judge.rubric_text(), judge.token_budget)
     cache = folder / VERDICTS if folder and judge.cache else None
-    return Panel(judges, prompt, seed, judge.repeat, cache)
+    return Panel(judges, prompt, seed, judge.repeat, cache, ledger.recall)
 
 
 def _first(group: TrajectoryGroup) -> Trajectory | None:

@@ -288,12 +288,21 @@ async def test_every_request_is_on_disk_and_a_limit_holds_over_all_sessions(tmp_
     assert all(line["cost_usd"] == pytest.approx(0.0012) and line["seconds"] > 0 for line in lines)
 
 
-async def test_a_group_that_is_played_again_costs_nothing(tmp_path: Path) -> None:
+async def test_a_group_that_is_played_again_costs_nothing_and_is_told_as_it_was(tmp_path: Path) -> None:
+    told = []
     with serve(by_answer) as server:
         for _ in range(2):
             scoring = Scoring(judged_by(server, repeat=1.0), KINDS, folder=tmp_path)
             asked = await scoring.group(group("good", "bad"))
             assert asked.rewards == [1.0, 0.0]
+            told.append((scoring.take_metrics(), asked.metadata["judge"]))
+        assert len(server.requests) == 2
+        assert told[0] == told[1] and told[0][0]["judge_calls"] == 2 and told[0][1]["cached"] is False
+        assert scoring.spent is not None and scoring.spent.calls == 2
+        alike = group("good", "bad")
+        for number, trajectory in enumerate(alike, 1):
+            trajectory.seed = number  # other rollouts that say the same
+        await scoring.group(alike)
         assert len(server.requests) == 2
         assert scoring.take_metrics()["judge_cached"] == 1.0
 

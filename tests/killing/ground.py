@@ -1,0 +1,97 @@
+"""What a run of the kill tests is made of, and what must be the same whether it was stopped or not."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mcp_rl.scenario import McpScenario, StdioServer, ToolCall, Verifier, scenario_lines
+
+STEPS = 8
+SETTINGS = (
+    *("rollout.groups_per_step=2", "rollout.group_size=4", "rollout.max_turns=3", "train.checkpoint_every=2"),
+    *("train.learning_rate=1e-3", "evaluation.samples=1", "evaluation.every=4"),
+)
+CLOCKS = ("_seconds", "_time_share")
+"""How the names of fields end that a clock measured."""
+OTHER_CLOCKS = ("seconds", "seconds_p95", "peak_rss_mb", "cached_tokens")
+"""`cached_tokens` is what the engine need not compute again; that depends on which turns it takes up together."""
+
+
+def write_scenarios(path: Path) -> None:
+    """Two held out and seven to train on, that the built-in model solves now and then."""
+    path.write_text(scenario_lines(_scenarios()))
+
+
+def _scenarios() -> Iterator[McpScenario]:
+    kinds = (("add {} and {}", "add", int.__add__), ("multiply {} by {}", "multiply", int.__mul__))
+    for number in range(9):
+        words, tool, compute = kinds[number % 2]
+        a, b = 3 + 5 * number % 17, 2 + number
+        yield McpScenario(
+            task_description=words.format(a, b),
+            server_params=StdioServer(command="server"),
+            verifier=Verifier(kind="number", expected=compute(a, b)),
+            reference=(ToolCall(tool=tool, arguments={"a": a, "b": b}),),
+            split="val" if number < 2 else "train",
+        )
+
+
+def record(run: Path) -> dict[str, Any]:
+    """All that is kept of a run, without what a clock measured: file to content.
+
+    Left out are the card and the manifest of a checkpoint, which hold metrics once more and their hash, what was said
+    to judges and paid for, and the page; and the run's own name.
+    """
+    found: dict[str, Any] = {}
+    for path in sorted(run.rglob("*")):
+        name = path.relative_to(run).as_posix()
+        if path.is_dir() or name.startswith(("judge/", "logs/")) or path.name in ("README.md", "manifest.json"):
+            continue
+        match path.suffix:
+            case ".jsonl":
+                found[name] = [json.dumps(_timeless(json.loads(line))) for line in path.read_text().splitlines()]
+            case ".json" if name not in ("model.json", "report.json"):
+                found[name] = json.dumps(_timeless(json.loads(path.read_bytes())))
+            case ".html" | ".json" | ".png":
+                """The page and the report say where the run is."""
+            case _:
+                found[name] = path.read_bytes()
+    report = _timeless(json.loads((run / "report.json").read_bytes()))
+    del report["run_dir"], report["server"]
+    report["details"].get("judge", {}).pop("spent", None)
+    return {**found, "report.json": json.dumps(report)}
+
+
+def _timeless(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _timeless(v) for k, v in value.items() if not k.endswith(CLOCKS) and k not in OTHER_CLOCKS}
+    return [_timeless(entry) for entry in value] if isinstance(value, list) else value
+
+
+def differences(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
+    """Names of the files that are not the same, with the first place where they are not."""
+    return [
+        f"{name}: {_first(one.get(name), other.get(name))}"
+        for name in sorted({*one, *other})
+        if one.get(name) != other.get(name)
+    ]
+
+
+def _first(one: Any, other: Any) -> str:
+    if one is None or other is None or isinstance(one, bytes):
+        return f"{type(one).__name__} and {type(other).__name__}"
+    if isinstance(one, list):
+        pairs = [pair for pair in zip(one, other, strict=False) if pair[0] != pair[1]]
+        return _first(*pairs[0]) if pairs else f"{len(one)} and {len(other)} lines"
+    at = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), 0)
+    return f"…{one[max(0, at - 60) : at + 40]}… and …{other[max(0, at - 60) : at + 40]}…"
+
+
+def played(run: Path) -> list[str]:
+    """Ids of the training scenarios in the order in which the steps used them."""
+    return [
+        json.loads(line)["scenario"]["id"]
+        for path in sorted((run / "trajectories" / "train").glob("*.jsonl"))
+        for line in path.read_text().splitlines()
+    ]
