@@ -115,8 +115,9 @@ class Learner:
 
     def parts(self, samples: Sequence[Sample]) -> Iterator[tuple[list[int], Packed]]:
         """Samples in parts of at most `microbatch_tokens` tree tokens: which they are, and packed."""
-        for part in split_by_tokens([sample.tokens for sample in samples], self.config.microbatch_tokens):
-            yield part, Packed.of([samples[i] for i in part], self.device, shared=self.config.prefix_sharing)
+        shared, budget = self.config.prefix_sharing, self.config.microbatch_tokens
+        for part in split_by_tokens([sample.tokens for sample in samples], budget, shared=shared):
+            yield part, Packed.of([samples[i] for i in part], self.device, shared=shared)
 
     def logprobs(self, packed: Packed) -> tuple[Tensor, Tensor]:
         """Log-probability and entropy [S] of each sampled token under the policy as it is, in nats."""
