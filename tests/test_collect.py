@@ -8,7 +8,7 @@ import anyio
 import pytest
 from rich.console import Console
 
-from mcp_rl.config import JudgeConfig, RunConfig
+from mcp_rl.config import JudgeConfig, RolloutConfig, RunConfig
 from mcp_rl.rewards.scoring import Scoring
 from mcp_rl.scenario import McpScenario, StdioServer
 from mcp_rl.tracking.progress import Progress
@@ -39,7 +39,8 @@ class Played:
 
 def collector(player: Played, judge: JudgeConfig | None = None, scenarios: int = 6, **rollout: int) -> Collector:
     judge = judge or JudgeConfig()
-    config = RunConfig(server="x", rollout={"groups_per_step": 6, **rollout}, judge=judge)
+    limits = RolloutConfig.model_validate({"groups_per_step": 6, **rollout})
+    config = RunConfig(server=("x",), rollout=limits, judge=judge)
     progress = Progress(steps=1, console=Console(quiet=True))
     curriculum = Curriculum(SCENARIOS[:scenarios], config.seed)
     return Collector(config, curriculum, cast(Any, player), Scoring(judge, {}), progress)
@@ -106,7 +107,7 @@ async def test_refilled_batches_do_not_depend_on_which_rollout_ends_first() -> N
 
 async def test_an_epoch_that_refills_brings_every_scenario_once() -> None:
     made = collector(Played(), scenarios=30, refills=3, group_size=2, probes=2)
-    taken = []
+    taken: list[str] = []
     while len(taken) < 30:
         batch = await collect(made)
         taken += [group.scenario.id for group in batch.groups()]

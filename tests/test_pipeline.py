@@ -8,7 +8,7 @@ import anyio
 import pytest
 from rich.console import Console
 
-from mcp_rl.config import CurriculumConfig, JudgeConfig, RunConfig
+from mcp_rl.config import CurriculumConfig, JudgeConfig, RolloutConfig, RunConfig
 from mcp_rl.errors import CanaryError, CheckpointError, ServerFault
 from mcp_rl.rewards.scoring import Scoring
 from mcp_rl.scenario import McpScenario, StdioServer
@@ -48,8 +48,8 @@ class Session:
     """One session of a run: everything but the learner."""
 
     def __init__(self, player: Played, *, staleness: int, last: int, state: dict[str, Any] | None = None) -> None:
-        rollout = {"groups_per_step": GROUPS, "group_size": SIZE, "probes": 0, "max_exceptions": 0.0, "refills": 2}
-        config = RunConfig(server="x", rollout=rollout)
+        rollout = RolloutConfig(groups_per_step=GROUPS, group_size=SIZE, probes=0, max_exceptions=0.0, refills=2)
+        config = RunConfig(server=("x",), rollout=rollout)
         self.curriculum = Curriculum(SCENARIOS, 0, state, CurriculumConfig(solved_share=1.0))
         progress = Progress(steps=1, console=Console(quiet=True))
         self.collector = Collector(config, self.curriculum, cast(Any, player), Scoring(JudgeConfig(), {}), progress)
