@@ -14,7 +14,8 @@ from mcp_rl.trajectory import Segment, Trajectory, TrajectoryGroup
 class Sample:
     """One segment of one trajectory. `at`, `targets`, `logprobs` have one entry for each of its S sampled tokens.
 
-    `weights` and `old` are set again by a learner that corrects the sampler; nothing else changes.
+    `weights` and `old` are set again by a learner that corrects the sampler, `reference` by one that needs the KL;
+    nothing else changes.
     """
 
     tokens: list[int]
@@ -31,6 +32,8 @@ class Sample:
     """Index of its group in the step."""
     old: npt.NDArray[np.float32] | None = None
     """What the ratio is taken against, where that is not the sampler."""
+    reference: npt.NDArray[np.float32] | None = None
+    """The base's."""
     versions: npt.NDArray[np.int64] | None = None
     """Policy versions that sampled the tokens; none where they are the learner's own."""
 

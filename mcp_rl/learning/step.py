@@ -7,9 +7,11 @@ alone, so a resumed run needs no random state to go on bit for bit.
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from peft import PeftModel
 from torch import Tensor
@@ -57,6 +59,7 @@ class Learner:
         self.model, self.config, self.temperature, self.seed = model, config, temperature, seed
         self.reference = reference
         self.step = 0
+        self._made_with = config
         self.parameters = trainable_parameters(model)
         self.optimizer = make_optimizer(config, self.parameters.values())
         self.device = next(iter(self.parameters.values())).device
@@ -67,10 +70,12 @@ class Learner:
         """Learn from the groups whose rewards differ and count one step; returns the metrics of the step.
 
         Without any such group the policy stays and the step counts all the same. Raises CanaryError, with the policy
-        unchanged, where sampler and learner disagree (unless `check_sampler` is off) or the first loss is not finite.
+        unchanged, where sampler and learner disagree (unless `check_sampler` is off) or the first loss is not finite;
+        ConfigError where the configuration has changed in what the learner was made with.
         """
         began = time.perf_counter()
         config = self.config
+        self._check_unchanged()
         intake = take_in(
             groups,
             scale_by_std=config.scales_by_std,
@@ -157,6 +162,11 @@ class Learner:
         """A sum of each parameter, exact enough to change with any of its values."""
         return torch.stack([parameter.detach().sum(dtype=torch.float64) for parameter in self.parameters.values()])
 
+    def _check_unchanged(self) -> None:
+        for name in ("method", "lora", "optimizer"):
+            if getattr(self.config, name) != getattr(self._made_with, name):
+                raise ConfigError(f"train.{name} cannot change while a model is being trained: start a new run for it.")
+
     def _staleness(self, samples: Sequence[Sample]) -> dict[str, float]:
         """By how many steps the sampled tokens are older than the learner. Raises CanaryError where one is younger."""
         ages = [self.step - sample.versions for sample in samples if sample.versions is not None]
@@ -202,7 +212,7 @@ class Learner:
         if config.entropy:
             losses = losses - config.entropy * entropy
         if config.kl:
-            kl = kl_to_reference(logprobs, self._reference_logprobs(packed))
+            kl = kl_to_reference(logprobs, self._reference_logprobs(samples, packed))
             losses = losses + config.kl * kl
             tally.add(kl=float(kl.detach().sum()))
         tally.add(
@@ -214,12 +224,26 @@ class Learner:
         )
         return goal.aggregate(losses, packed.lengths, totals)
 
-    @torch.no_grad()
-    def _reference_logprobs(self, packed: Packed) -> Tensor:
+    def _reference_logprobs(self, samples: Sequence[Sample], packed: Packed) -> Tensor:
+        """The base's log-probabilities [S]; they are computed in the first epoch and remembered."""
+        known = [sample.reference for sample in samples if sample.reference is not None]
+        if len(known) == len(samples):
+            return torch.from_numpy(np.concatenate(known)).to(self.device)
+        with torch.no_grad(), self._as_reference() as model:
+            logprobs, _ = self._logprobs_under(model, packed)
+        for sample, own in zip(samples, _per_sample(samples, logprobs), strict=True):
+            sample.reference = own
+        return logprobs
+
+    @contextmanager
+    def _as_reference(self) -> Iterator[PeftModel | PreTrainedModel]:
+        """The model that the KL is taken to, for this block."""
         if self.reference is not None:
-            return self._logprobs_under(self.reference, packed)[0]
-        with self.model.disable_adapter():  # type: ignore[operator]
-            return self.logprobs(packed)[0]
+            yield self.reference
+        else:
+            assert isinstance(self.model, PeftModel)
+            with self.model.disable_adapter():
+                yield self.model
 
     def _compare(self, samples: Sequence[Sample], packed: Packed, logprobs: Tensor, tally: Tally) -> None:
         """Note how sampler and learner differ before anything was learned."""
@@ -241,10 +265,8 @@ class Learner:
         self._compare(samples, packed, logprobs, tally)
         old = logprobs.detach()
         weights = truncated_weights(old, packed.sampler, self.config.cap)
-        ends = np.cumsum([len(sample.targets) for sample in samples])[:-1]
-        for sample, own, weight in zip(
-            samples, np.split(old.cpu().numpy(), ends), np.split(weights.cpu().numpy(), ends), strict=True
-        ):
+        columns = zip(samples, _per_sample(samples, old), _per_sample(samples, weights), strict=True)
+        for sample, own, weight in columns:
             sample.old, sample.weights = own, weight
         tally.add(
             compared=len(old),
@@ -252,6 +274,11 @@ class Learner:
             capped=float((weights == self.config.cap).sum()),
         )
         return replace(packed, old=old, weights=weights)
+
+
+def _per_sample(samples: Sequence[Sample], values: Tensor) -> list[npt.NDArray[np.float32]]:
+    """Values [S] cut into those of each sample."""
+    return np.split(values.cpu().numpy(), np.cumsum([len(sample.targets) for sample in samples])[:-1])
 
 
 def _check_agreement(tally: Tally) -> None:

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from mcp_rl.errors import CanaryError
+from mcp_rl.errors import CanaryError, ConfigError
 from mcp_rl.learning import canaries
 from mcp_rl.learning.step import Learner
 from mcp_rl.trajectory import TrajectoryGroup
@@ -95,6 +95,23 @@ def test_kl_pulls_towards_the_base() -> None:
         last = learner.update(groups, check_sampler=False)["kl"]
     assert first > 0.01
     assert last < first
+
+
+def test_the_base_is_asked_once_for_all_epochs() -> None:
+    learner = make_learner(kl=0.1, epochs=3, microbatch_tokens=256)
+    groups = make_groups(learner, groups=4)
+    learned: list[bool] = []
+    decoder = learner.model.get_base_model().base_model
+    decoder.register_forward_hook(lambda *_: learned.append(torch.is_grad_enabled()))
+    learner.update(groups)
+    assert learned.count(False) == learned.count(True) / 3 > 1
+
+
+def test_what_a_learner_was_made_with_cannot_change() -> None:
+    learner = make_learner()
+    learner.config = learner.config.model_copy(update={"optimizer": "sgd"})
+    with pytest.raises(ConfigError, match=r"train\.optimizer cannot change"):
+        learner.update(make_groups(learner))
 
 
 def test_entropy_bonus_raises_the_entropy() -> None:
