@@ -100,20 +100,24 @@ class Trainer:
 
     async def take_steps(self) -> None:
         """All steps that are left. The last whole one is kept whatever ends this."""
-        every, save_every = self.config.evaluation.every, self.config.train.checkpoint_every
         with timed_by(self._clock):
             self._forget_times()
             async with self.pipeline.open():
                 while self.step < self.config.steps:
+                    await self._measure_between()
                     self.pipeline.begin(self.step)
                     await self._take_step(await self.pipeline.next())
-                    last = self.step == self.config.steps
-                    if last or self.step % save_every == 0:
+                    if self.step == self.config.steps or self.step % self.config.train.checkpoint_every == 0:
                         await self.save()
-                    if every and not last and self.step % every == 0:
-                        await self.save()
-                        await self.measure_after()  # nothing is learned meanwhile, so it is of one policy
-                        self._forget_times()
+
+    async def _measure_between(self) -> None:
+        """Evaluate where that is due, also where a kill came before it; nothing is learned meanwhile, so it is of one
+        policy, whatever is in flight."""
+        every = self.config.evaluation.every
+        if every and self.step and self.step % every == 0 and self.state.after_step != self.step:
+            await self.save()
+            await self.measure_after()
+            self._forget_times()
 
     async def rescue(self) -> None:
         """When a run is interrupted: keep the last step, unless the weights have gone on without the books."""
