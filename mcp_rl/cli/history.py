@@ -86,7 +86,7 @@ def _history(
         write_plot(
             {h.name: h.lines for h in histories},
             plot,
-            sentences=[sentence for h in histories for sentence in sentences(h)],
+            sentences=[" ".join(sentences(h)) for h in histories],
             tables=[grid(h, shown[h.name], metrics) for h in histories],
         )
         Console(stderr=form != "table").print(f"The plot is {plot}.", highlight=False, markup=False, soft_wrap=True)

@@ -20,6 +20,8 @@ Lines = Sequence[Mapping[str, Any]]
 """Of one run's history.jsonl, in order."""
 Runs = Mapping[str, Lines]
 """Name to lines."""
+_KINDS = {"sampled": ("s", SERIES[2]), "greedy": ("o", SERIES[1])}
+"""Of held-out episodes; how they are marked, and coloured where there is one run."""
 _SMOOTHED = 40
 """Steps from which on a curve is drawn smoothed too."""
 _SIGNALS = {
@@ -32,8 +34,8 @@ _SIGNALS = {
     "judge_pairwise_agreement": "judge: pairs in order",
     "judge_rank_correlation": "judge: rank correlation",
 }
-_SUPERVISED = {"loss": "loss, nats of a token", "learning_rate": "learning rate"}
-"""What else there is where nothing was rewarded: with centred advantages a loss says nothing."""
+_SUPERVISED = {"learning_rate": "learning rate"}
+"""What else there is where nothing was rewarded."""
 _AGREEMENT = {
     "logprob_difference_mean": "logprob difference, mean",
     "logprob_difference_max": "logprob difference, largest",
@@ -47,6 +49,7 @@ _AGREEMENT = {
 _SHARING = {"saved_share": "share of tokens computed once for many", "forward_tokens": "tokens computed in a step"}
 _NEAR_ONE = ("ratio_mean", "ess")
 """Drawn around 1, and not from 0."""
+_ONLY_WHERE_USED = ("staleness_mean", "corrected_share")
 KINDS_OF_WORK = (*map(str, Activity), "overhead")
 """What a step's time is told apart into: `<kind>_seconds` and `<kind>_time_share` in history.jsonl."""
 _ONCE_MEASURED = {"sampling": "rollout_seconds", "updating": "update_seconds", "saving": "save_seconds"}
@@ -55,9 +58,11 @@ _POOLS = {"unseen": "never played", "too_hard": "too hard", "right": "sometimes 
 
 
 def learning_curve(sheet: Sheet, runs: Runs) -> Chart | None:
-    """Success, or reward where nothing says what success is, over the steps; held out with intervals."""
+    """Success, else reward, else the loss, over the steps; held out with intervals."""
     train = {name: _split(lines, "train") for name, lines in runs.items()}
-    key = "success" if any(line.get("success") is not None for lines in train.values() for line in lines) else "reward"
+    told = {key for lines in train.values() for line in lines for key in line if line[key] is not None}
+    key = next((key for key in ("success", "reward") if key in told), "loss")
+    kinds, what = (_KINDS, "training episodes") if key != "loss" else ({"": ("o", SERIES[1])}, "training")
     trained = {name: points(lines, key) for name, lines in train.items()}
     if not any(steps for steps, _ in trained.values()):
         return None
@@ -75,15 +80,15 @@ def learning_curve(sheet: Sheet, runs: Runs) -> Chart | None:
                 sheet.tell(axes.plot([x], [y], "o", color=color, ms=3.5)[0], f"{name}, step {x}: {y:.3f}")
             smooth = axes.plot(steps, smoothed(values) if many else values, color=color, lw=2 if many else 1)[0]
             handles.append(smooth)
-            names.append(f"training episodes{', smoothed' if many else ''}" if alone else label(name, width))
-            for kind, own, mark in (("sampled", SERIES[2], "s"), ("greedy", SERIES[1], "o")):
-                _evaluations(sheet, axes, runs[name], kind, key, own if alone else color, mark, name)
-                if alone and points(_split(runs[name], "val"), f"{kind}_{key}")[0]:
+            names.append(f"{what}{', smoothed' if many else ''}" if alone else label(name, width))
+            for kind, (mark, own) in kinds.items():
+                found = _evaluations(sheet, axes, runs[name], kind, key, own if alone else color, mark, name)
+                if alone and found:
                     handles.append(axes.plot([], [], color=own, lw=2, marker=mark, ms=7)[0])
-                    names.append(f"held out, {kind}")
+                    names.append(f"held out, {kind}" if kind else "held out")
         if not alone:
-            handles += [axes.plot([], [], mark, color=MUTED, ms=7)[0] for mark in "os"]
-            names += ["held out, greedy", "held out, sampled"]
+            handles += [axes.plot([], [], mark, color=MUTED, ms=7)[0] for mark, _ in kinds.values()]
+            names += [f"held out, {kind}" if kind else "held out" for kind in kinds]
         if key == "success":
             share_axis(axes, horizontal=False)
         axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
@@ -187,26 +192,30 @@ def smoothed(values: Sequence[float]) -> list[float]:
     return [_mean(values[max(0, i - 4) : i + 5]) for i in range(len(values))]
 
 
-def _evaluations(sheet: Sheet, axes: Axes, lines: Lines, kind: str, key: str, color: str, mark: str, name: str) -> None:
-    """The held-out points of one kind with their intervals."""
-    val = [line for line in _split(lines, "val") if _is_number(line.get(f"{kind}_{key}"))]
+def _evaluations(sheet: Sheet, axes: Axes, lines: Lines, kind: str, key: str, color: str, mark: str, name: str) -> bool:
+    """The held-out points of one kind with their intervals; whether there are any."""
+    metric = f"{kind}_{key}" if kind else key
+    val = [line for line in _split(lines, "val") if _is_number(line.get(metric))]
     if not val:
-        return
-    xs, ys = points(val, f"{kind}_{key}")
-    ends = [_ends(line, kind, key) for line in val]
+        return False
+    xs, ys = points(val, metric)
+    ends = [_ends(line, metric, line.get(f"{kind}_ci95") if key == "success" else None) for line in val]
     below = [max(0.0, y - low) for y, (low, _) in zip(ys, ends, strict=True)]
     above = [max(0.0, high - y) for y, (_, high) in zip(ys, ends, strict=True)]
     axes.errorbar(xs, ys, [below, above], color=color, lw=2, elinewidth=1.5)
     for x, y, (low, high) in zip(xs, ys, ends, strict=True):
-        words = f"{name}, {kind}, step {x}: {said((y, low, high))}"
+        words = f"{name}, {kind or 'held out'}, step {x}: {said((y, low, high))}"
         sheet.tell(axes.plot([x], [y], mark, color=color, ms=7)[0], words)
+    return True
 
 
 def _small_charts(sheet: Sheet, alt: str, runs: Runs, metrics: Mapping[str, str]) -> Chart | None:
     train = {name: _split(lines, "train") for name, lines in runs.items()}
-    shown = {
-        key: words for key, words in metrics.items() if any(len(points(lines, key)[0]) > 1 for lines in train.values())
-    }
+    found = {key: [points(lines, key)[1] for lines in train.values()] for key in metrics}
+    shown = {key: words for key, words in metrics.items() if any(len(values) > 1 for values in found[key])}
+    for key in _ONLY_WHERE_USED:
+        if not any(map(any, found.get(key, []))):
+            shown.pop(key, None)
     if not shown:
         return None
     named = 0 if len(runs) == 1 else 12 + 18 * -(-len(runs) // 4)
@@ -301,7 +310,6 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def _ends(line: Mapping[str, Any], kind: str, key: str) -> tuple[float, float]:
-    ends = line.get(f"{kind}_ci95") if key == "success" else None
-    value = float(line[f"{kind}_{key}"])
+def _ends(line: Mapping[str, Any], metric: str, ends: Sequence[float] | None) -> tuple[float, float]:
+    value = float(line[metric])
     return (float(ends[0]), float(ends[1])) if ends else (value, value)

@@ -30,6 +30,10 @@ _LIMITS = ("max_turns", "max_turn_tokens", "max_tokens", "max_tool_calls", "max_
 def training_findings(folder: Path) -> Findings:
     """Raises ConfigError where nothing has been played yet, RunDirectoryError for files of another version."""
     run = RunDirectory(folder)
+    if "sft" in (run.read_json("model.json") or {}):
+        raise ConfigError(
+            f"The run in {folder} is of supervised fine-tuning and has no episodes to show: `mcp-rl history` shows it."
+        )
     identity, state, history = run.identity(), run.state(), history_in(folder)
     if identity is None:
         raise ConfigError(f"The run in {folder} has not begun: its model.json says nothing of what it was made for.")

@@ -40,11 +40,20 @@ class History:
     """One for each step and split, the newest, by step."""
     kept: int | None
     """Step of the newest whole checkpoint; None where the run does not say."""
+    origin: str | None = None
+    """One sentence where the run came from another."""
 
     @staticmethod
     def read(folder: Path, name: str | None = None) -> "History":
-        """Raises RunDirectoryError where the files of the run cannot be read."""
-        return History(folder, name or folder.resolve().name, history_in(folder), _kept(folder))
+        """Raises RunDirectoryError where the history cannot be read."""
+        kept = _json(folder / "state.json").get("step")
+        return History(
+            folder,
+            name or folder.resolve().name,
+            history_in(folder),
+            kept if isinstance(kept, int) else None,
+            _origin(_json(folder / "model.json")),
+        )
 
     @cached_property
     def train(self) -> list[Line]:
@@ -84,8 +93,9 @@ def summary(history: History) -> dict[str, Any]:
         "steps": train[-1]["step"] if train else 0,
         "kept": history.kept,
         "seconds": _sum(train, "step_seconds"),
-        "moved": {key: ends for key in MOVED if (ends := _ends(train, key))},
+        "moved": _moved(train),
         "held_out": [point for line in val if (point := held_out(line))],
+        "held_out_loss": [[line["step"], line["loss"]] for line in val if line.get("loss") is not None],
         "time_shares": {kind: _weighted(train, values) for kind, values in shares.items()},
         "saved_share": _saved(train),
         **{name: total for name, key in _SUMS.items() if (total := _sum(train, key)) is not None},
@@ -95,6 +105,9 @@ def summary(history: History) -> dict[str, Any]:
     best = max(found["held_out"], key=lambda point: point["success"], default=None)
     if best:
         found["best"] = {"step": best["step"], "success": best["success"]}
+    elif losses := found["held_out_loss"]:
+        step, loss = min(losses, key=lambda pair: pair[1])
+        found["best"] = {"step": step, "loss": loss}
     elif rewards := [(line["reward"], line["step"]) for line in train if line.get("reward") is not None]:
         reward, step = max(rewards, key=lambda pair: (pair[0], -pair[1]))
         found["best"] = {"step": step, "reward": reward}
@@ -110,13 +123,32 @@ def held_out(line: Line) -> dict[str, Any] | None:
     return None
 
 
-def _kept(folder: Path) -> int | None:
-    """Read apart from the run's own reader: a history is shown whatever wrote the state."""
+def _json(path: Path) -> dict[str, Any]:
+    """A JSON object; empty where there is none. A history is shown whatever wrote the files beside it."""
     try:
-        step = json.loads((folder / "state.json").read_bytes())["step"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return step if isinstance(step, int) else None
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _origin(about: Mapping[str, Any]) -> str | None:
+    settings = (about.get("identity") or {}).get("settings") or {}
+    if of := settings.get("replay.of"):
+        return f"A replay of {of}: its episodes, rewards and successes are that run's."
+    if forks := about.get("forked_from"):
+        return f"A fork of {forks[-1]['run']} from step {forks[-1]['step']}; what was before is that run's."
+    return None
+
+
+def _moved(train: Sequence[Line]) -> dict[str, list[float]]:
+    """Means over the first and the last steps."""
+    moved = {key: ends for key in MOVED if (ends := _ends(train, key))}
+    if "reward" in moved:
+        moved.pop("loss", None)  # with centred advantages, its size says nothing
+    if moved.get("reward") == moved.get("success"):
+        moved.pop("reward", None)
+    return moved
 
 
 def _ends(lines: Sequence[Line], key: str) -> list[float] | None:

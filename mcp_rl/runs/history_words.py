@@ -57,8 +57,8 @@ def grid(history: History, lines: Sequence[Line], metrics: Sequence[str]) -> Gri
 
 def _narrowed(whole: Grid, width: int) -> Grid:
     """The columns that fit, from the left."""
-    widths = [max(map(len, column)) + 2 for column in zip(whole.header, *whole.rows, strict=True)]
-    fit = max(3, sum(total <= width - 2 for total in accumulate(widths)))
+    widths = [max(map(len, column)) + 3 for column in zip(whole.header, *whole.rows, strict=True)]
+    fit = max(3, sum(total < width for total in accumulate(widths)))
     return Grid(whole.title, whole.header[:fit], [row[:fit] for row in whole.rows])
 
 
@@ -78,11 +78,17 @@ def sentences(history: History) -> Iterator[str]:
     """The summary in words."""
     found = summary(history)
     yield _how_far(history, found)
+    if history.origin:
+        yield history.origin
     if moved := found.get("moved"):
         few = "first and last steps" if found["steps"] > 2 else "two steps"
         yield f"Moved, by the means of the {few}: {', '.join(f'{k} {a:.3g} → {b:.3g}' for k, (a, b) in moved.items())}."
     if points := found.get("held_out"):
         yield _held_out(points)
+    elif losses := found.get("held_out_loss"):
+        best = found["best"]
+        ends = f"{losses[0][1]:.4f} → {losses[-1][1]:.4f}"
+        yield f"Held out, loss: {ends}; best {best['loss']:.4f} at step {best['step']}."
     elif best := found.get("best"):
         yield f"Best step by reward: {best['step']}, {best['reward']:.3f}."
     if shares := found.get("time_shares"):
@@ -91,7 +97,7 @@ def sentences(history: History) -> Iterator[str]:
         yield f"Time of a step ({seconds:.2f} s): {', '.join(f'{kind} {share:.0%}' for kind, share in parts if share)}."
     if "saved_share" in found:
         yield f"Tokens that shared prefixes spared the update: {found['saved_share']:.0%}."
-    if counted := [f"{found[key]:,.0f} {words}" for key, words in _COUNTED.items() if key in found]:
+    if counted := [f"{found[key]:,.0f} {words}" for key, words in _COUNTED.items() if found.get(key)]:
         yield f"In all: {', '.join(counted)}."
     if "logprob_difference_max" in found:
         yield (
@@ -140,6 +146,8 @@ def _default_columns(lines: Sequence[Line]) -> dict[str, str]:
     present = {key for line in lines for key in line}
     if present & {"success", "reward"}:
         present.discard("loss")  # with centred advantages, its size says nothing
+    if not any(line.get("staleness_mean") for line in lines):
+        present.discard("staleness_mean")
     if all(line.get("success", line.get("reward")) == line.get("reward") for line in lines):
         present.discard("reward" if "success" in present else "")
     return {key: name for key, name in _COLUMNS.items() if key in present}
