@@ -1,5 +1,6 @@
 # make train   set up, then train the built-in model on the calculator; ARGS="--steps 20" adds arguments
 # make test    set up, then run the tests; ARGS="tests/test_cli.py" runs only those
+# make gpu-check   set up, then measure learner and engine on this machine's GPU; a dry run where there is none
 # make setup   create .venv and install what is needed; does nothing where that is done
 #
 # WORKERS=3                    how many tests run at once
@@ -16,7 +17,7 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3
 READY := $(VENV)/.ready
 BIN := $(VENV)/bin
 
-.PHONY: train test lint setup wheel clean
+.PHONY: train test lint gpu-check setup wheel clean
 
 train: setup
 	@$(BIN)/python -m mcp_rl.train --server mcp_calculator $(ARGS)
@@ -28,6 +29,9 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+gpu-check: setup
+	$(BIN)/python -m benchmarks.gpu_check $(ARGS)
 
 setup: $(READY)
 
