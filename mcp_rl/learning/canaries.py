@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from mcp_rl.errors import CanaryError
+from mcp_rl.trajectory import Trajectory
 
 RATIO_TOLERANCE = 0.02
 DIFFERENCE_TOLERANCE = 0.01
@@ -59,6 +60,18 @@ def check_prompts(asked: Iterable[str], accounted: Iterable[str]) -> None:
         )
     if extra := back - given:
         raise CanaryError(f"{extra.total()} prompts came back that were not given out, first {next(iter(extra))!r}.")
+
+
+def check_once(trajectories: Iterable[Trajectory]) -> None:
+    """No trajectory is learned from twice in a batch."""
+    seen: set[int] = set()
+    for trajectory in trajectories:
+        if id(trajectory) in seen:
+            raise CanaryError(
+                f"A trajectory of the prompt {trajectory.scenario_id!r} is in the batch twice, so the run stops before "
+                "it counts double."
+            )
+        seen.add(id(trajectory))
 
 
 def check_finite(what: str, value: float) -> None:
