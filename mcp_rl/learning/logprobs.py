@@ -3,8 +3,8 @@
 Only positions that predict a sampled token reach the output layer, and their logits exist one chunk at a time.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -16,10 +16,11 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from mcp_rl.errors import EngineError
+from mcp_rl.errors import ConfigError
+from mcp_rl.learning.attention import attending
 from mcp_rl.learning.output_layer import logits_of, vocabulary_size
 from mcp_rl.learning.tree import PrefixTree
-from mcp_rl.learning.tree_attention import TreeMask
+from mcp_rl.learning.tree_mask import TreeMask
 
 CHUNK_ELEMENTS = 1 << 24
 """Logits in one chunk: 64 MiB of float32."""
@@ -96,10 +97,8 @@ def sampled_logprobs(
     `activation_checkpointing` keeps only what goes from layer to layer; the backward pass computes the rest again.
     """
     base = cast(PreTrainedModel, model.get_base_model()) if isinstance(model, PeftModel) else model
-    with _checkpointed_layers(base) if activation_checkpointing and torch.is_grad_enabled() else nullcontext():
-        hidden = base.base_model(
-            input_ids=batch.tokens, position_ids=batch.positions, tree_mask=batch.mask, use_cache=False
-        ).last_hidden_state[0]
+    with _checkpointed_layers(base, batch.mask) if activation_checkpointing else attending(batch.mask):
+        hidden = base.base_model(input_ids=batch.tokens, position_ids=batch.positions, use_cache=False)[0][0]
     hidden = hidden.index_select(0, batch.rows)
     size = max(1, CHUNK_ELEMENTS // vocabulary_size(base))
 
@@ -122,16 +121,26 @@ def sampled_logprobs(
 
 
 @contextmanager
-def _checkpointed_layers(model: PreTrainedModel) -> Iterator[None]:
-    """Every decoder layer's forward checkpointed, in this block; the model's own switch would need training mode, and
-    with it dropout."""
+def _checkpointed_layers(model: PreTrainedModel, mask: TreeMask) -> Iterator[None]:
+    """In this block every decoder layer is checkpointed. The model's own switch would need training mode, and with it
+    dropout."""
     layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
     if not layers:
-        raise EngineError(f"{type(model).__name__} has no layers that can be checkpointed; set it to false.")
+        raise ConfigError(
+            f"{type(model).__name__} has no layers to checkpoint: train.activation_checkpointing=false."
+        )
     for layer in layers:
-        layer.forward = partial(checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False)
+        layer.forward = partial(checkpoint, _attending(mask, layer.forward), use_reentrant=False)
     try:
         yield
     finally:
         for layer in layers:
             del layer.forward
+
+
+def _attending(mask: TreeMask, forward: Callable[..., Any]) -> Callable[..., Any]:
+    def over_tree(*args: Any, **kwargs: Any) -> Any:
+        with attending(mask):  # the backward pass calls this again, later and maybe in another thread
+            return forward(*args, **kwargs)
+
+    return over_tree

@@ -1,232 +1,112 @@
-"""Attention over a prefix tree, for every model that uses the attention interface of transformers.
+"""Makes a model attend over prefix trees, once it has shown that it says the same as over each sequence alone."""
 
-A token sees its own node up to itself and its ancestors whole. Both parts are computed by torch's fused kernel, which
-also returns the log-sum-exp of the scores, and merged by it, as in blockwise attention (Dao et al., FlashAttention,
-2022, section 3.1; Liu et al., Ring Attention, 2023). Given the merged output and log-sum-exp, the kernel's backward
-yields each part's exact share of the gradient, so no matrix of scores is ever stored.
-"""
-
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
-from transformers import AttentionInterface, PreTrainedModel
+from torch import Tensor
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
-from mcp_rl.errors import EngineError
-from mcp_rl.learning.tree import Ints, PrefixTree
+from mcp_rl.errors import ConfigError
+from mcp_rl.learning.attention import NAME, attending, tree_attention
+from mcp_rl.learning.output_layer import logits_of
+from mcp_rl.learning.tree import build_tree
+from mcp_rl.learning.tree_mask import TreeMask
 
-NAME = "mcp_rl_tree"
-_forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
-_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
-
-
-@dataclass(frozen=True)
-class OwnBlocks:
-    """Nodes of similar length that attend to themselves, causally, as one padded batch of n rows of `width` tokens."""
-
-    rows: int
-    width: int
-    gather: Tensor
-    """[rows * width] flat positions; a row's padding repeats its last token."""
-    tokens: Tensor
-    """[t] flat positions of the real tokens."""
-    filled: Tensor | None
-    """[t] where they lie in the padded batch; None where nothing is padded."""
-    padding: Tensor | None
-    """[rows * width] True on padding."""
+_PROBE = "mcp_rl_tree_probe"
+_ATTENTION = {"full_attention", "sliding_attention"}
+_TOLERANCE = {torch.float64: 1e-3, torch.float32: 1e-3}
+_asked: ContextVar[list[int] | None] = ContextVar("_asked", default=None)
 
 
 @dataclass(frozen=True)
-class PathBlock:
-    """The children of one node attend to all that leads to them: queries `start` to `stop` against a path."""
+class _Listening(TreeMask):
+    """A mask that writes down the windows that layers tell their attention."""
 
-    start: int
-    stop: int
-    keys: Tensor
-    """[k] flat positions of the path."""
+    told: list[int | None] = field(default_factory=list)
 
-
-@dataclass(frozen=True)
-class TreeMask:
-    """What the attention of one tree needs to know."""
-
-    own: list[OwnBlocks]
-    paths: list[PathBlock]
-    longest: int
-    """Tokens of the longest sequence."""
-    tree: PrefixTree
-    dense: Tensor | None = None
-    """[T, T] where the device has no fused kernel for trees."""
-
-    @staticmethod
-    def of(tree: PrefixTree) -> "TreeMask":
-        paths = []
-        for index, children in enumerate(tree.children):
-            if not children:
-                continue
-            start, stop = tree.nodes[children[0]].start, tree.nodes[children[-1]].stop
-            path = tree.path(index)
-            if stop > start and len(path):
-                paths.append(PathBlock(start, stop, torch.from_numpy(path)))
-        longest = int(tree.positions.max()) + 1 if len(tree.positions) else 0
-        return TreeMask(_own_blocks(tree), paths, longest, tree)
-
-    def to(self, device: torch.device) -> "TreeMask":
-        if device.type == "cpu":
-            return self
-        return replace(self, dense=dense_mask(self.tree).to(device))
+    def window(self, size: int | None) -> int | None:
+        self.told.append(size)
+        return super().window(size)
 
 
-def _own_blocks(tree: PrefixTree, slack: float = 1.3) -> list[OwnBlocks]:
-    """Nodes sorted by length; a block ends where padding would exceed the slack."""
-    nodes = sorted((n for n in tree.nodes if n.length), key=lambda node: node.length)
-    bounds = [0]
-    for i, node in enumerate(nodes):
-        if node.length > slack * nodes[bounds[-1]].length + 4:
-            bounds.append(i)
-    bounds.append(len(nodes))
-    return [_own_block([(n.start, n.stop) for n in nodes[low:high]]) for low, high in pairwise(bounds) if high > low]
+def _note_window(*args: Any, local_size: int | None = None, **kwargs: Any) -> None:
+    """In place of a mask, which a tree does not need: the window or chunk that the model would make it with."""
+    asked = _asked.get()
+    if asked is not None and local_size:
+        asked.append(local_size)
 
 
-def _own_block(spans: list[tuple[int, int]]) -> OwnBlocks:
-    starts, stops = (torch.tensor(side).unsqueeze(1) for side in zip(*spans, strict=True))
-    width = int((stops - starts).max())
-    positions = starts + torch.arange(width)
-    padding = (positions >= stops).flatten()
-    gather = torch.minimum(positions, stops - 1).flatten()
-    padded = bool(padding.any())
-    filled = (~padding).nonzero().squeeze(1) if padded else None
-    return OwnBlocks(
-        len(spans), width, gather, gather if filled is None else gather[filled], filled, padding if padded else None
-    )
-
-
-class _TreeAttention(torch.autograd.Function):
-    """q [K, T, G, D] with K key-value heads of G query heads each; k, v [K, T, D]; returns [K, T, G, D]."""
-
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, mask: TreeMask, scale: float) -> Tensor:
-        out = torch.empty(q.shape, dtype=v.dtype, device=q.device)
-        lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
-        for block in mask.own:
-            o, s = _forward(*_own_inputs(block, q, k, v), 0.0, True, scale=scale)
-            _put(out, block, o.transpose(1, 2))
-            _put(lse, block, s.transpose(1, 2))
-        for path in mask.paths:
-            keys, values = k.index_select(1, path.keys), v.index_select(1, path.keys)
-            span = slice(path.start, path.stop)
-            o, s = _forward(q[:, span].transpose(1, 2), *_per_head(q, keys, values), scale=scale)
-            o, s = o.transpose(1, 2), s.transpose(1, 2)
-            weight = torch.sigmoid(s - lse[:, span]).to(out.dtype)
-            out[:, span].lerp_(o, weight.unsqueeze(-1))
-            lse[:, span] = torch.logaddexp(lse[:, span], s)
-        ctx.save_for_backward(q, k, v, out, lse)
-        ctx.mask, ctx.scale = mask, scale
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, out, lse = ctx.saved_tensors
-        grad = grads[0].contiguous()
-        dq, dk, dv = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
-        for block in ctx.mask.own:
-            rows = (block.rows * len(k), block.width)
-            g, o, s = (t.index_select(1, block.gather) for t in (grad, out, lse))
-            if block.padding is not None:
-                g.masked_fill_(block.padding[:, None, None], 0.0)
-                s.masked_fill_(block.padding[:, None], 1e9)  # padding then has probability 0, and no gradient
-            g, o, s = (t.view(*rows, *t.shape[2:]).transpose(1, 2) for t in (g, o, s))
-            q_, k_, v_ = _own_inputs(block, q, k, v)
-            a, b, c = _backward(g, q_, k_, v_, o, s, 0.0, True, scale=ctx.scale)
-            _add(dq, block, a.transpose(1, 2))
-            _add(dk, block, b.sum(1))
-            _add(dv, block, c.sum(1))
-        for path in ctx.mask.paths:
-            keys, values = k.index_select(1, path.keys), v.index_select(1, path.keys)
-            g, q_, o, s = (t[:, path.start : path.stop].transpose(1, 2) for t in (grad, q, out, lse))
-            a, b, c = _backward(g, q_, *_per_head(q, keys, values), o, s, 0.0, False, scale=ctx.scale)
-            dq[:, path.start : path.stop] += a.transpose(1, 2)
-            dk.index_add_(1, path.keys, b.sum(1))
-            dv.index_add_(1, path.keys, c.sum(1))
-        return dq, dk, dv, None, None
-
-
-def _own_inputs(block: OwnBlocks, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    rows = (block.rows * len(k), block.width)
-    queries = q.index_select(1, block.gather).view(*rows, *q.shape[2:]).transpose(1, 2)
-    keys, values = (t.index_select(1, block.gather).view(*rows, t.shape[-1]) for t in (k, v))
-    return queries, *_per_head(q, keys, values)
-
-
-def _per_head(q: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """[B, L, D] seen by each of the G query heads that share it, without a copy."""
-    heads = q.shape[2]
-    return keys.unsqueeze(1).expand(-1, heads, -1, -1), values.unsqueeze(1).expand(-1, heads, -1, -1)
-
-
-def _unpadded(block: OwnBlocks, batch: Tensor, heads: int) -> Tensor:
-    flat = batch.reshape(heads, block.rows * block.width, *batch.shape[2:])
-    return flat if block.filled is None else flat.index_select(1, block.filled)
-
-
-def _put(target: Tensor, block: OwnBlocks, batch: Tensor) -> None:
-    target.index_copy_(1, block.tokens, _unpadded(block, batch, len(target)).to(target.dtype))
-
-
-def _add(target: Tensor, block: OwnBlocks, batch: Tensor) -> None:
-    target.index_add_(1, block.tokens, _unpadded(block, batch, len(target)))
-
-
-def tree_attention(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float | None = None,
-    dropout: float = 0.0,
-    sliding_window: int | None = None,
-    tree_mask: TreeMask | None = None,
-    **unsupported: Any,
-) -> tuple[Tensor, None]:
-    """The function registered with transformers. query [1, H, T, D]; key, value [1, K, T, D]; returns [1, T, H, D].
-
-    Raises EngineError for what it cannot compute exactly: a window shorter than the sequences, soft-capped scores,
-    attention sinks, dropout.
-    """
-    if tree_mask is None:
-        raise EngineError(f"{type(module).__name__} does not pass its keyword arguments on to the attention function.")
-    if sliding_window is not None and sliding_window < tree_mask.longest:
-        raise EngineError(f"Sequences of {tree_mask.longest} tokens do not fit the window of {sliding_window}.")
-    if dropout or unsupported.get("softcap") is not None or unsupported.get("s_aux") is not None:
-        raise EngineError(f"{type(module).__name__} uses dropout, soft-capped scores or attention sinks.")
-    if tree_mask.dense is not None:
-        out = F.scaled_dot_product_attention(query, key, value, tree_mask.dense, scale=scaling, enable_gqa=True)
-        return out.transpose(1, 2), None
-    heads, length, size = query.shape[1:]
-    kv_heads = key.shape[1]
-    q = query[0].reshape(kv_heads, heads // kv_heads, length, size).transpose(1, 2).contiguous()
-    scale = size**-0.5 if scaling is None else scaling
-    out = _TreeAttention.apply(q, key[0].contiguous(), value[0].contiguous(), tree_mask, scale)  # type: ignore[no-untyped-call]
-    return out.transpose(0, 1).reshape(1, length, heads, value.shape[-1]), None
-
-
-AttentionInterface.register(NAME, tree_attention)
+AttentionInterface.register(_PROBE, tree_attention)
+AttentionMaskInterface.register(_PROBE, _note_window)
 
 
 def use_tree_attention(model: PreTrainedModel) -> None:
-    """Make a model attend over trees; from then on its forward needs `tree_mask`."""
-    model.set_attn_implementation(NAME)
+    """Make a model attend over trees; from then on its forward works only inside `attending`.
+
+    Raises ConfigError, in one sentence, for a model that would not compute exactly what it computes without a tree:
+    recurrent layers, an attention of its own, windows that it keeps to itself.
+    """
+    name, config = type(model).__name__, model.config.get_text_config()
+    if config._attn_implementation == NAME:
+        return
+    other = sorted(set(getattr(config, "layer_types", None) or ()) - _ATTENTION)
+    if other:
+        raise ConfigError(
+            f"{name} cannot be trained here: in its layers of type {', '.join(other)} a token depends on others "
+            "in ways that a shared prefix does not keep."
+        )
+    stock = config._attn_implementation
+    sequences = _sequences(config.vocab_size)
+    alone = _alone(model, sequences)
+    model.set_attn_implementation(_PROBE)
+    if config._attn_implementation != _PROBE:
+        raise ConfigError(f"{name} cannot be trained here: it has an attention of its own, which takes no prefix tree.")
+    reason = _reason_against(model, sequences, alone)
+    model.set_attn_implementation(stock if reason else NAME)
+    if reason:
+        raise ConfigError(f"{name} cannot be trained here: {reason}.")
 
 
-def dense_mask(tree: PrefixTree) -> Tensor:
-    """[T, T] True where a query (row) sees a key (column): for devices without the kernel."""
-    seen = torch.zeros(len(tree.tokens), len(tree.tokens), dtype=torch.bool)
-    for index, node in enumerate(tree.nodes):
-        path: Ints = tree.path(index)
-        for position in range(node.start, node.stop):
-            seen[position, path[: node.depth + position - node.start + 1]] = True
-    return seen
+def _reason_against(model: PreTrainedModel, sequences: list[list[int]], alone: Tensor) -> str:
+    """Why the model cannot be used, or nothing."""
+    token = _asked.set([])
+    try:
+        together, told = _together(model, sequences)
+        ignored = set(_asked.get() or ()) - set(told)
+    except Exception as error:
+        return f"with shared prefixes it fails ({type(error).__name__}: {str(error).splitlines()[0][:200]})"
+    finally:
+        _asked.reset(token)
+    if ignored:
+        return f"its layers do not tell their attention that it ends after {min(ignored)} tokens"
+    difference = float((together - alone).abs().mean() / alone.std())
+    if not difference <= _TOLERANCE.get(model.dtype, 0.06):
+        return f"with shared prefixes it computes other logits than without, by {difference:.2g} of their deviation"
+    return ""
+
+
+def _sequences(vocabulary: int) -> list[list[int]]:
+    """Three that branch twice."""
+    tokens = [(7919 * i + 11) % vocabulary for i in range(24)]
+    return [tokens[:12], tokens[:6] + tokens[12:18], tokens[:9] + tokens[18:24]]
+
+
+@torch.no_grad()
+def _alone(model: PreTrainedModel, sequences: list[list[int]]) -> Tensor:
+    logits = [model(torch.tensor([s], device=model.device), use_cache=False).logits[0] for s in sequences]
+    return torch.cat(logits).float()
+
+
+@torch.no_grad()
+def _together(model: PreTrainedModel, sequences: list[list[int]]) -> tuple[Tensor, list[int | None]]:
+    """Logits of all sequences, and the windows of the layers."""
+    tree, device = build_tree(sequences, 1), model.device
+    plain = TreeMask.of(tree).to(device)
+    mask = _Listening(tree, plain.enter, plain.leave, plain.positions)
+    tokens, positions = (torch.from_numpy(part)[None].to(device) for part in (tree.tokens, tree.positions))
+    with attending(mask):
+        hidden = model.base_model(input_ids=tokens, position_ids=positions, use_cache=False)[0][0]
+    paths = torch.cat([torch.from_numpy(tree.sequence(i)) for i in range(len(sequences))]).to(device)
+    return logits_of(model, hidden[paths]).float(), mask.told

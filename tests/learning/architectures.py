@@ -17,7 +17,7 @@ _SIZES = {
     "head_dim": 16,
     "vocab_size": VOCABULARY,
     "max_position_embeddings": 256,
-    "pad_token_id": 0,
+    "pad_token_id": None,
 }
 _EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
 _MIXED = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 12}

@@ -34,7 +34,7 @@ def gradients(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
-@pytest.mark.parametrize("name", ["Qwen2", "GPT2", "OPT"])
+@pytest.mark.parametrize("name", ["Qwen2", "Gemma2", "GPT2", "OPT", "GptOss"])
 def test_checkpointed_activations_give_the_same_gradients(name: str) -> None:
     model = architecture(name)()
     use_tree_attention(model)

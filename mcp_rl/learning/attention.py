@@ -1,0 +1,66 @@
+"""Attention over a prefix tree, for every model that uses the attention interface of transformers.
+
+Three ways compute the same: FlexAttention on CUDA, torch's fused kernel on a CPU, plain matrix products for whatever
+these two cannot do.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import AttentionInterface
+
+from mcp_rl.errors import EngineError
+from mcp_rl.learning.flex_attention import can_flex, flex_attention
+from mcp_rl.learning.fused_attention import can_fuse, fused_attention
+from mcp_rl.learning.masked_attention import Scores, masked_attention
+from mcp_rl.learning.tree_mask import TreeMask
+
+NAME = "mcp_rl_tree"
+_current: ContextVar[TreeMask | None] = ContextVar("_current", default=None)
+
+
+@contextmanager
+def attending(mask: TreeMask) -> Iterator[None]:
+    """In this block, attention is over a tree. It is no argument of the forward because many models hand none on."""
+    token = _current.set(mask)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def tree_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **unsupported: Any,
+) -> tuple[Tensor, None]:
+    """The function registered with transformers. query [1, H, T, D]; key, value [1, K, T, D]; returns [1, T, H, D].
+
+    Raises EngineError for dropout, for scores with a bias of position, and outside of a tree.
+    """
+    mask = _current.get()
+    if mask is None:
+        raise EngineError(f"{type(module).__name__} attends over prefix trees only, and was given none.")
+    if dropout or unsupported.get("position_bias") is not None:
+        raise EngineError(f"{type(module).__name__} uses dropout, or scores with a bias of position.")
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    scores = Scores(scale, softcap, mask.window(sliding_window))
+    if can_flex(query, key, value, scores, s_aux):
+        return flex_attention(query, key, value, mask, scores, s_aux), None
+    if scores == Scores(scale) and s_aux is None and can_fuse(query, value):
+        return fused_attention(query, key, value, mask, scale), None
+    return masked_attention(query, key, value, mask, scores, s_aux), None
+
+
+AttentionInterface.register(NAME, tree_attention)

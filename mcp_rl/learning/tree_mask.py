@@ -1,0 +1,87 @@
+"""Who sees whom in a prefix tree, in memory that grows with its tokens.
+
+Nodes are numbered in the order of a walk that finishes each branch before the next; a node's branch is then an interval
+of numbers. A token sees another if that one's branch holds its own node, and it does not come later.
+"""
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar, cast
+
+import torch
+from torch import Tensor
+
+from mcp_rl.learning.tree import PrefixTree
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class TreeMask:
+    """What the attention of one tree needs to know. Tensors [T], of int32, on the model's device."""
+
+    tree: PrefixTree
+    enter: Tensor
+    """Number of each token's node."""
+    leave: Tensor
+    """First number after the branch of each token's node."""
+    positions: Tensor
+    """Position of each token in its own sequences."""
+
+    @staticmethod
+    def of(tree: PrefixTree) -> "TreeMask":
+        sizes = [1] * len(tree.nodes)
+        for index in range(len(tree.nodes) - 1, 0, -1):
+            sizes[tree.nodes[index].parent] += sizes[index]
+        enter = [0] * len(tree.nodes)
+        for index, children in enumerate(tree.children):
+            number = enter[index] + 1
+            for child in children:
+                enter[child] = number
+                number += sizes[child]
+        lengths = torch.tensor([node.length for node in tree.nodes])
+        first, size = (torch.tensor(side, dtype=torch.int32) for side in (enter, sizes))
+        return TreeMask(
+            tree,
+            first.repeat_interleave(lengths),
+            (first + size).repeat_interleave(lengths),
+            torch.from_numpy(tree.positions).int(),
+        )
+
+    def to(self, device: torch.device) -> "TreeMask":
+        if device == self.enter.device:
+            return self
+        return TreeMask(self.tree, *(part.to(device) for part in (self.enter, self.leave, self.positions)))
+
+    @cached_property
+    def longest(self) -> int:
+        """Tokens of the longest sequence."""
+        return int(self.positions.max()) + 1 if len(self.positions) else 0
+
+    @cached_property
+    def _plans(self) -> dict[Hashable, Any]:
+        return {}
+
+    def plan(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What a kind of attention prepares for a tree, made once."""
+        if key not in self._plans:
+            self._plans[key] = make()
+        return cast(T, self._plans[key])
+
+    def window(self, size: int | None) -> int | None:
+        """A sliding window, or None where it is as long as the longest sequence."""
+        return size if size is not None and size < self.longest else None
+
+    def visible(self, queries: Tensor | slice, keys: Tensor | slice, window: int | None = None) -> Tensor:
+        """[q, k] True where the query sees the key; both are flat positions. A token sees itself and `window` - 1
+        tokens before it."""
+        positions, number = self.positions[queries, None], self.enter[queries, None]
+        seen = (self.enter[keys] <= number) & (number < self.leave[keys]) & (self.positions[keys] <= positions)
+        return seen if window is None else seen & (self.positions[keys] > positions - window)
+
+
+def dense_mask(tree: PrefixTree) -> Tensor:
+    """[T, T] True where a query (row) sees a key (column)."""
+    everything = slice(len(tree.tokens))
+    return TreeMask.of(tree).visible(everything, everything)

@@ -1,0 +1,88 @@
+"""Which models may learn over trees, and how the others are told."""
+
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from mcp_rl.errors import ConfigError, EngineError
+from mcp_rl.learning.attention import NAME
+from mcp_rl.learning.output_layer import logits_of
+from mcp_rl.learning.tree_attention import use_tree_attention
+from tests.learning.architectures import ARCHITECTURES, architecture
+
+SIZES = {"hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 97}
+REFUSED = {
+    "Mamba": (SIZES, "linear_attention"),
+    "Bloom": ({"hidden_size": 64, "n_layer": 2, "n_head": 4, "vocab_size": 97}, "attention of its own"),
+    "Lfm2": ({**SIZES, "intermediate_size": 96, "layer_types": ["conv", "full_attention"]}, "conv"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_layers_that_are_not_attention_are_refused_in_one_sentence(name: str) -> None:
+    settings, words = REFUSED[name]
+    model = getattr(transformers, f"{name}ForCausalLM")(getattr(transformers, f"{name}Config")(**settings)).eval()
+    with pytest.raises(ConfigError, match=f"^{name}ForCausalLM cannot be trained here: .*{words}.*") as caught:
+        use_tree_attention(model)
+    assert "\n" not in str(caught.value)
+
+
+class _Mixing(nn.Module):
+    """Each token gets something of the one before it in the flat sequence."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.inner(hidden) + 0.05 * hidden.roll(1, 1)
+
+
+def test_a_model_that_mixes_neighbours_unseen_is_found_out_and_left_as_it_was() -> None:
+    model = architecture("Llama")()
+    layer: Any = model.base_model.layers[0]
+    layer.mlp = _Mixing(layer.mlp)
+    with pytest.raises(ConfigError, match="computes other logits than without"):
+        use_tree_attention(model)
+    assert model.config._attn_implementation == "sdpa"
+    assert model(torch.tensor([[1, 2, 3]])).logits.isfinite().all()
+
+
+class _Without:
+    """A configuration that does not tell its window."""
+
+    def __init__(self, config: Any) -> None:
+        self._config, self.sliding_window = config, None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._config, name)
+
+
+def test_a_window_that_layers_keep_to_themselves_is_found_out() -> None:
+    model = architecture("Mistral", sliding_window=1000)()  # longer than what the check tries
+    for layer in model.base_model.layers:
+        layer.self_attn.config = _Without(model.config)
+    with pytest.raises(ConfigError, match="ends after 1000 tokens"):
+        use_tree_attention(model)
+
+
+def test_a_model_is_taken_once_and_then_works_over_trees_only() -> None:
+    model = architecture("Qwen2")()
+    use_tree_attention(model)
+    use_tree_attention(model)
+    assert model.config._attn_implementation == NAME
+    with pytest.raises(EngineError, match="was given none"):
+        model(torch.tensor([[1, 2, 3]]))
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_logits_of_hidden_states_are_the_models_own(name: str) -> None:
+    model: PreTrainedModel = architecture(name)()
+    ids = torch.tensor([[5, 6, 7, 8]])
+    with torch.no_grad():
+        hidden = model.base_model(ids, use_cache=False)[0]
+        torch.testing.assert_close(logits_of(model, hidden[0]), model(ids).logits[0])

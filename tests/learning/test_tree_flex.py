@@ -1,0 +1,106 @@
+"""FlexAttention over a tree, as far as a machine without CUDA can run it: the same blocks, mask and scores."""
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import AuxOutput, create_mask
+from torch.nn.attention.flex_attention import flex_attention as kernel
+
+from mcp_rl.learning.flex_attention import BLOCK, block_mask, can_flex, flex_attention
+from mcp_rl.learning.masked_attention import Scores, masked_attention
+from mcp_rl.learning.tree import PrefixTree, build_tree
+from mcp_rl.learning.tree_mask import TreeMask
+
+SCORES = [Scores(0.3), Scores(0.3, softcap=2.0), Scores(0.3, window=40), Scores(0.3, softcap=2.0, window=7)]
+
+
+def big_tree(seed: int = 0) -> PrefixTree:
+    """Several blocks of tokens: three turns, prompts longer and shorter than a block."""
+    draw = torch.Generator().manual_seed(seed)
+
+    def tokens(count: int) -> list[int]:
+        return torch.randint(50, (count,), generator=draw).tolist()
+
+    prompt = tokens(190)
+    turns = [prompt + tokens(30) for _ in range(3)]
+    return build_tree([turn + tokens(20 + 30 * i) for turn in turns for i in range(3)] + [tokens(70)])
+
+
+def inputs(length: int, heads: int = 4, kv_heads: int = 2, size: int = 16) -> list[Tensor]:
+    torch.manual_seed(1)
+    shapes = [(1, heads, length, size), (1, kv_heads, length, size), (1, kv_heads, length, size), (heads,)]
+    return [torch.randn(shape).requires_grad_() for shape in shapes]
+
+
+def test_blocks_and_mask_are_those_of_the_tree() -> None:
+    tree = big_tree()
+    mask, length = TreeMask.of(tree), len(tree.tokens)
+    for window in (None, 40, 3):
+        blocks = block_mask(mask, window)
+        padded = blocks.shape[-1]
+        assert padded % BLOCK == 0 and padded - length < BLOCK
+        seen = create_mask(blocks.mask_mod, None, None, padded, padded, device="cpu")[0, 0]
+        assert torch.equal(seen[:length, :length], mask.visible(slice(None), slice(None), window))
+        assert not seen[:length, length:].any() and not seen[length:, :length].any()
+        assert seen.any(1).all()
+        count = seen.view(padded // BLOCK, BLOCK, -1, BLOCK).sum((1, 3))
+        assert torch.equal(blocks.to_dense()[0, 0].bool(), count > 0)
+        assert int(blocks.full_kv_num_blocks.sum()) == int((count == BLOCK * BLOCK).sum())
+    assert block_mask(mask).full_kv_num_blocks.sum() > 0
+
+
+@pytest.mark.parametrize("scores", SCORES, ids=str)
+@pytest.mark.parametrize("sinks", [False, True])
+def test_the_kernel_of_torch_computes_the_same_as_matrix_products(scores: Scores, sinks: bool) -> None:
+    mask = TreeMask.of(big_tree())
+    q, k, v, s = inputs(len(mask.enter))
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it is not compiled
+        got = flex_attention(q, k, v, mask, scores, s if sinks else None, kernel=kernel)
+        expected = masked_attention(q, k, v, mask, scores, s if sinks else None)
+    torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
+
+
+def written_out(
+    q: Tensor, k: Tensor, v: Tensor, *, score_mod: Any, block_mask: Any, scale: float, enable_gqa: bool, return_aux: Any
+) -> tuple[Tensor, AuxOutput]:
+    """What the kernel computes, with a backward pass, which torch lacks on CPUs."""
+    groups = q.shape[1] // k.shape[1] if enable_gqa else 1
+    k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
+    s = q @ k.mT * scale
+    if score_mod is not None:
+        s = score_mod(s, *(torch.zeros(()),) * 4)
+    s = s.masked_fill(~create_mask(block_mask.mask_mod, None, None, q.shape[2], k.shape[2], device="cpu"), -torch.inf)
+    return s.softmax(-1) @ v, AuxOutput(lse=s.logsumexp(-1))
+
+
+@pytest.mark.parametrize("scores", SCORES, ids=str)
+def test_gradients_through_the_kernel_are_those_of_matrix_products(scores: Scores) -> None:
+    mask = TreeMask.of(big_tree())
+    parts = inputs(len(mask.enter))
+    q, k, v, sinks = parts
+    results = []
+    for out in (
+        flex_attention(q, k, v, mask, scores, sinks, kernel=written_out),
+        masked_attention(q, k, v, mask, scores, sinks),
+    ):
+        weights = torch.linspace(-1, 1, out.numel()).view_as(out)
+        results.append([out, *torch.autograd.grad((out * weights).sum(), parts)])
+    for got, expected in zip(*results, strict=True):
+        torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("scores", SCORES, ids=str)
+def test_matrix_products_have_the_right_derivative(scores: Scores) -> None:
+    tree = build_tree([[1, 2, 3, 4], [1, 2, 3, 5, 6], [1, 7]], 1)
+    mask = TreeMask.of(tree)
+    parts = [part.detach().double().requires_grad_() for part in inputs(len(tree.tokens), 2, 1, 3)]
+    torch.autograd.gradcheck(lambda q, k, v, sinks: masked_attention(q, k, v, mask, scores, sinks), parts)
+
+
+def test_a_machine_without_cuda_does_not_use_it() -> None:
+    q, k, v, _ = inputs(8)
+    assert not can_flex(q, k, v, Scores(0.3), None)
