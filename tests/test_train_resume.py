@@ -1,10 +1,9 @@
-"""A run that was killed goes on as if it never was: on the CPU, to the last bit of the adapter.
+"""A run that was killed goes on as if it never was: on the CPU, to the last byte of what it leaves behind.
 
-The model has random weights and the reward is a function of its tokens, so that every group has variance; the server,
-the engine, the learner, the checkpoints and the signals are the real ones.
+Everything is real: the built-in model, the tool server, the judge's protocol, the engine, the learner, the files and
+the signals. `tests/killing` has the two processes that make fifty lives of a run affordable.
 """
 
-import hashlib
 import json
 import os
 import random
@@ -12,112 +11,186 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 import pytest
-import torch
-from transformers import AutoTokenizer, Qwen2ForCausalLM
 
-from mcp_rl.scenario import McpScenario, StdioServer, ToolCall, Verifier, scenario_lines
-from mcp_rl.tiny import weights_path
-from mcp_rl.tiny.architecture import tiny_config
+from tests.killing.ground import SETTINGS, STEPS, differences, played, record, write_scenarios
 
 ROOT = Path(__file__).parent.parent
-STEPS = 40
-PLUGIN = """
-from mcp_rl.plugins.hookspecs import hookimpl
-from mcp_rl.rewards.verdict import Verdict
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+KILLS = 50
+KINDS = {"time": 12, "checkpoint": 12, "files": 8, "tool": 9, "judge": 9}
+"""How many of the kills come at a random time, between the files of a save, between any files, and within calls."""
+JUDGED = ("--judge-model", "openai/judge", "reward.weights={verifier=0.5,ruler=0.5}")
 
-def checksum(trajectory, scenario):
-    tokens = [t for s in trajectory.segments for t, sampled in zip(s.tokens, s.sampled) if sampled]
-    return Verdict(sum(tokens) % 5 / 4, "checksum")
 
-@hookimpl
-def register_verifiers(register):
-    register("checksum", checksum)
-"""
+def random_death(kind: str, moments: random.Random) -> dict[str, Any]:
+    """The counts reach over one to three steps, from wherever a life begins."""
+    match kind:
+        case "time":
+            return {"kind": "time", "seconds": moments.uniform(0.02, 1.5)}
+        case "checkpoint":
+            return {"kind": "file", "part": "/checkpoints/", "count": moments.randint(1, 80)}
+        case "files":
+            return {"kind": "file", "part": "", "count": moments.randint(1, 100)}
+        case "tool":
+            return {"kind": "tool", "count": moments.randint(1, 20)}
+        case _:
+            return {"kind": "judge", "count": moments.randint(1, 5)}
+
+
+class Ground:
+    """A folder with scenarios, the processes that runs need, and the runs in it."""
+
+    def __init__(self, folder: Path, world: "subprocess.Popen[str]", lives: "subprocess.Popen[str]") -> None:
+        self.folder, self._lives = folder, lives
+        assert world.stdout is not None and lives.stdout is not None
+        self.url = world.stdout.readline().strip()
+        assert lives.stdout.readline() == "ready\n"
+        write_scenarios(folder / "scenarios.jsonl")
+
+    def arguments(self, name: str, *more: str) -> list[str]:
+        return [
+            *("train", "--scenarios", str(self.folder / "scenarios.jsonl"), "--steps", str(STEPS)),
+            *("--output-dir", str(self.folder / "out"), "--name", name, "--json", *SETTINGS, *more),
+        ]
+
+    def live(self, name: str, death: dict[str, Any] | None, *more: str) -> int:
+        """One life of a run, with the world's server and judge; its exit code, or -9."""
+        world = ("--server", f"{self.url}/sse", "--isolation", "shared", "--judge-base-url", f"{self.url}/v1")
+        arguments = self.arguments(name, *world, *JUDGED, *more)
+        asked = {"arguments": arguments, "output": str(self.folder / f"{name}.log"), "death": death}
+        assert self._lives.stdin is not None and self._lives.stdout is not None
+        self._lives.stdin.write(json.dumps(asked) + "\n")
+        self._lives.stdin.flush()
+        return int(json.loads(self._lives.stdout.readline())["status"])
+
+    def said(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text()
+
+    def run(self, name: str) -> Path:
+        return self.folder / "out" / "default" / "models" / name
+
+
+@contextmanager
+def helper(module: str, folder: Path) -> "Iterator[subprocess.Popen[str]]":
+    process = subprocess.Popen(
+        [sys.executable, "-m", module, str(folder)],
+        cwd=ROOT,
+        env=ENVIRONMENT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 @pytest.fixture(scope="module")
-def ground(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a base model, a plugin and scenarios."""
+def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
     folder = tmp_path_factory.mktemp("ground")
-    tokenizer: Any = AutoTokenizer.from_pretrained(weights_path())
-    config: Any = tiny_config(tokenizer)
-    config.hidden_size, config.intermediate_size, config.num_hidden_layers = 32, 64, 1
-    config.num_attention_heads, config.num_key_value_heads, config.head_dim = 2, 1, 16
-    config.layer_types = config.layer_types[:1]
-    torch.manual_seed(0)
-    Qwen2ForCausalLM(config).save_pretrained(folder / "base")
-    tokenizer.save_pretrained(folder / "base")
-    (folder / "checksum.py").write_text(PLUGIN)
-    scenarios = [
-        McpScenario(
-            task_description=f"add {i} and 1",
-            server_params=StdioServer(command="server"),
-            verifier=Verifier(kind="checksum"),
-            reference=(ToolCall(tool="add", arguments={"a": i, "b": 1}),),
-            split="val" if i < 2 else "train",
-        )
-        for i in range(9)
-    ]
-    (folder / "scenarios.jsonl").write_text(scenario_lines(scenarios))
-    return folder
+    with helper("tests.killing.world", folder) as world, helper("tests.killing.lives", folder) as lives:
+        yield Ground(folder, world, lives)
 
 
-def command(ground: Path, name: str, *more: str) -> list[str]:
-    return [
-        *(sys.executable, "-m", "mcp_rl.train", "--server", "mcp_calculator", "--transport", "stdio"),
-        *("--base-model", str(ground / "base"), "--plugin", str(ground / "checksum.py")),
-        *("--scenarios", str(ground / "scenarios.jsonl"), "--steps", str(STEPS)),
-        *("--output-dir", str(ground / "out"), "--name", name, "--json", *more),
-        *("rollout.groups_per_step=3", "rollout.group_size=4", "rollout.max_turn_tokens=12", "rollout.max_tokens=24"),
-        *("train.checkpoint_every=2", "train.learning_rate=1e-2", "evaluation.samples=1"),
-    ]
+@pytest.fixture(scope="module")
+def whole(ground: Ground) -> Path:
+    """A run that nobody stopped."""
+    assert ground.live("whole", None) == 0, ground.said("whole")
+    return ground.run("whole")
 
 
-STARTED: "list[subprocess.Popen[str]]" = []
+def assert_every_scenario_was_used_once_before_any_came_again(run: Path) -> None:
+    used = played(run)
+    train = len((run / "train.jsonl").read_text().splitlines())
+    assert train == 7 and len(used) == 2 * STEPS
+    for epoch in range(len(used) // train):
+        assert len(set(used[epoch * train : (epoch + 1) * train])) == train
 
 
-@pytest.fixture(autouse=True, scope="module")
-def nothing_is_left() -> Iterator[None]:
-    """A test that fails halfway leaves no run behind."""
-    yield
-    for process in STARTED:
-        process.kill()
-        process.wait()
+def test_killed_at_fifty_random_moments_every_run_ends_as_one_that_was_never_stopped(
+    ground: Ground, whole: Path
+) -> None:
+    seed = random.randrange(2**32)
+    moments = random.Random(seed)
+    kinds = [kind for kind, count in KINDS.items() for _ in range(count)]
+    moments.shuffle(kinds)
+    killed: Counter[str] = Counter()
+    runs, died = 0, 0
+    expected = record(whole)
+
+    def compare(name: str) -> None:
+        assert differences(expected, record(ground.run(name))) == [], f"{name}, moments of seed {seed}"
+        assert_every_scenario_was_used_once_before_any_came_again(ground.run(name))
+        assert "Traceback" not in ground.said(name) and "damaged" not in ground.said(name)
+
+    while kinds:
+        name = f"killed-{runs}"
+        status = ground.live(name, random_death(kinds[-1], moments))
+        if status == -signal.SIGKILL:
+            killed[kinds.pop()] += 1
+            died += 1
+        else:
+            assert status == 0, f"{ground.said(name)[-2000:]}\nmoments of seed {seed}"
+            compare(name)
+            runs, died = runs + 1, 0
+    if died:
+        assert ground.live(f"killed-{runs}", None) == 0, ground.said(f"killed-{runs}")
+        compare(f"killed-{runs}")
+    assert dict(killed) == KINDS and killed.total() == KILLS
+    print(f"{KILLS} kills in {runs + bool(died)} runs of {STEPS} steps, seed {seed}: {dict(killed)}")
 
 
-def start(ground: Path, name: str, *more: str) -> "subprocess.Popen[str]":
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+def test_a_killed_run_with_rollouts_in_flight_skips_no_prompt_and_plays_none_twice(ground: Ground) -> None:
+    seed = random.randrange(2**32)
+    moments = random.Random(seed)
+    for kind in ("time", "checkpoint", "files", "tool", "judge", "checkpoint", "time"):
+        status = ground.live("stale", random_death(kind, moments), "--max-staleness", "1")
+        assert status in (0, -signal.SIGKILL), f"{ground.said('stale')[-2000:]}\nmoments of seed {seed}"
+        if status == 0:
+            break
+    else:
+        assert ground.live("stale", None, "--max-staleness", "1") == 0, ground.said("stale")
+    assert_every_scenario_was_used_once_before_any_came_again(ground.run("stale"))
+    history = [json.loads(line) for line in (ground.run("stale") / "history.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in history if line["split"] == "train"] == list(range(1, STEPS + 1))
+
+
+# -- whole processes, with a server of their own each
+
+
+@contextmanager
+def started(ground: Ground, name: str) -> "Iterator[subprocess.Popen[str]]":
+    """The command as it is typed, its tool server behind stdio, no judge."""
+    arguments = ground.arguments(name, "--server", "mcp_calculator", "--transport", "stdio")
     process = subprocess.Popen(
-        command(ground, name, *more),
-        cwd=ground,
-        env=environment,
+        [sys.executable, "-m", "mcp_rl", *arguments],
+        cwd=ground.folder,
+        env=ENVIRONMENT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
-    STARTED.append(process)
-    return process
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
-def finish(process: "subprocess.Popen[str]") -> tuple[str, str]:
+def finish(process: "subprocess.Popen[str]") -> tuple[dict[str, Any], str]:
     out, err = process.communicate(timeout=400)
     assert process.returncode == 0, err
-    return out, err
-
-
-def run_path(ground: Path, name: str) -> Path:
-    return ground / "out" / "default" / "models" / name
-
-
-def fingerprint(run: Path) -> dict[str, str]:
-    files = [*sorted((run / "checkpoints" / f"{STEPS:04d}").glob("*.safetensors")), run / "val.jsonl"]
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    return json.loads(out.splitlines()[-1]), err
 
 
 def wait_for(condition: Path, process: "subprocess.Popen[str]") -> None:
@@ -137,73 +210,60 @@ def gone(processes: list[psutil.Process], seconds: float = 10) -> bool:
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(ground: Path) -> Path:
-    out, _ = finish(start(ground, "whole"))
-    report = json.loads(out.splitlines()[-1])
+def uninterrupted(ground: Ground) -> Path:
+    with started(ground, "unstopped") as process:
+        report, _ = finish(process)
     assert report["step"] == STEPS and report["train"]["trained_tokens"] > 0
-    return run_path(ground, "whole")
+    return ground.run("unstopped")
 
 
-def test_a_run_killed_and_interrupted_at_random_moments_ends_bit_identical(ground: Path, uninterrupted: Path) -> None:
-    moments = random.Random()
-    run = run_path(ground, "killed")
-    process = start(ground, "killed")
-    wait_for(run / "trajectories/train/0001.jsonl", process)
-    servers = descendants(process)
-    time.sleep(moments.uniform(0, 0.5))
-    process.kill()
-    process.communicate()
+def test_a_command_killed_and_interrupted_leaves_no_server_and_ends_the_same(
+    ground: Ground, uninterrupted: Path
+) -> None:
+    run = ground.run("stopped")
+    with started(ground, "stopped") as process:
+        wait_for(run / "trajectories/train/0001.jsonl", process)
+        servers = descendants(process)
+        time.sleep(random.uniform(0, 0.3))
+        process.kill()
+        process.communicate()
     assert servers and gone(servers), "a tool server outlived a killed run"
-
     reached = max(int(path.stem) for path in (run / "trajectories/train").glob("*.jsonl"))
-    process = start(ground, "killed")
-    wait_for(run / f"trajectories/train/{reached + 1:04d}.jsonl", process)
-    servers = descendants(process)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=400)
-    assert process.returncode == 130, err
-    assert "Traceback" not in err and "continues" in err
-    assert servers and gone(servers), "a tool server outlived an interrupted run"
-    kept = json.loads((run / "state.json").read_text())["step"]
-    assert kept >= 3 and (run / "checkpoints" / f"{kept:04d}").is_dir()
-
-    out, _ = finish(start(ground, "killed"))
-    assert fingerprint(run) == fingerprint(uninterrupted)
-    report = json.loads(out.splitlines()[-1])
-    whole = json.loads((uninterrupted / "report.json").read_text())
-    assert report["val"] == whole["val"]
-    assert report["train"] == whole["train"]
-    history = [json.loads(line) for line in (run / "history.jsonl").read_text().splitlines()]
-    assert [h["step"] for h in history if h["split"] == "train"] == list(range(1, STEPS + 1))
-    assert [h["step"] for h in history if h["split"] == "val"] == [0, STEPS]
+    assert reached < STEPS
+    with started(ground, "stopped") as process:
+        wait_for(run / f"trajectories/train/{reached + 1:04d}.jsonl", process)
+        servers = descendants(process)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=400)
+    if process.returncode != 0:  # it was not at its end yet
+        assert process.returncode == 130, err
+        assert "Traceback" not in err and "continues" in err
+        assert servers and gone(servers), "a tool server outlived an interrupted run"
+        kept = json.loads((run / "state.json").read_text())["step"]
+        assert kept >= reached and (run / "checkpoints" / f"{kept:04d}").is_dir()
+    with started(ground, "stopped") as process:
+        finish(process)
+    expected, found = record(uninterrupted), record(run)
+    for odd in ("0001", "0003", "0005", "0007"):  # Ctrl-C keeps the step that it comes in
+        found = {name: content for name, content in found.items() if not name.startswith(f"checkpoints/{odd}")}
+    assert differences(expected, found) == []
 
 
-def test_a_finished_run_says_so_and_how_to_go_on(ground: Path, uninterrupted: Path) -> None:
-    before = fingerprint(uninterrupted)
-    out, err = finish(start(ground, "whole"))
+def test_a_finished_run_says_so_and_how_to_go_on(ground: Ground, uninterrupted: Path) -> None:
+    before = record(uninterrupted)
+    with started(ground, "unstopped") as process:
+        report, err = finish(process)
     assert f"All {STEPS} steps of this run are done" in err and "--steps" in err and "--fresh" in err
-    assert json.loads(out.splitlines()[-1])["step"] == STEPS
-    assert fingerprint(uninterrupted) == before
+    assert report["step"] == STEPS
+    assert record(uninterrupted) == before
 
 
-def test_every_training_scenario_is_used_once_before_any_comes_again(uninterrupted: Path) -> None:
-    used = [
-        json.loads(line)["scenario"]["id"]
-        for path in sorted((uninterrupted / "trajectories" / "train").glob("*.jsonl"))
-        for line in path.read_text().splitlines()
-    ]
-    train = len((uninterrupted / "train.jsonl").read_text().splitlines())
-    assert train == 7 and len(used) >= 2 * train
-    for epoch in range(len(used) // train):
-        assert len(set(used[epoch * train : (epoch + 1) * train])) == train
-
-
-def test_a_run_whose_reader_has_gone_ends(ground: Path) -> None:
+def test_a_run_whose_reader_has_gone_ends(ground: Ground) -> None:
     """A progress bar that could not be written kept its lock, and the process hung at its exit."""
-    process = start(ground, "unread")
-    assert process.stdout is not None and process.stderr is not None
-    while not process.stderr.readline().startswith("Scenarios:"):
-        """The next thing is to load the base model."""
-    process.stderr.close()
-    process.stdout.close()
-    assert process.wait(timeout=400) == 1
+    with started(ground, "unread") as process:
+        assert process.stdout is not None and process.stderr is not None
+        while not process.stderr.readline().startswith("Scenarios:"):
+            """The next thing is to load the base model."""
+        process.stderr.close()
+        process.stdout.close()
+        assert process.wait(timeout=400) == 1

@@ -15,21 +15,24 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 import torch
+from peft import PeftModel
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
 from mcp_rl.backends.initial import check_initial
 from mcp_rl.backends.result import TrainResult
+from mcp_rl.backends.weights import sampled_weights
 from mcp_rl.chat.hermes import ChatFormat
 from mcp_rl.config import TINY, TrainConfig
 from mcp_rl.durable import write_atomically
 from mcp_rl.errors import CanaryError, ConfigError
 from mcp_rl.inference.local import LocalEngine
+from mcp_rl.inference.low_rank import LowRank
 from mcp_rl.inference.policy import fingerprint_of
 from mcp_rl.learning import canaries
-from mcp_rl.learning.adapter import add_adapter, full_copy, merged_weights
-from mcp_rl.learning.checkpoint import Checkpoint, newest_checkpoint
+from mcp_rl.learning.adapter import add_adapter, full_copy
+from mcp_rl.learning.checkpoint import Checkpoint, newest_checkpoint, tidy
 from mcp_rl.learning.samples import Sample
 from mcp_rl.learning.state import load_weights, other_versions, restore, save_learner, tokenizer_files
 from mcp_rl.learning.step import Learner
@@ -130,6 +133,8 @@ class LocalBackend:
         self.skipped: list[str] = []
         """One sentence for each damaged checkpoint that was passed over, and one for other versions of packages."""
         self._protected: int | None = None
+        self._folder: Path | None = None
+        """Of the checkpoints."""
         self._checkpoint: Checkpoint | None = None
         """The one that was continued."""
         self._engine: LocalEngine | None = None
@@ -173,7 +178,8 @@ class LocalBackend:
         """Load the base, continue from the newest whole checkpoint or write the initial one, start the engine."""
         if self._engine is not None:
             raise ConfigError(f"This backend already trains a model; {model.name!r} needs a backend of its own.")
-        checkpoint = newest_checkpoint(model.path / "checkpoints")
+        self._folder = model.path / "checkpoints"
+        checkpoint = newest_checkpoint(self._folder)
         base, tokenizer = await _in_thread(load_base, model.base_model)
         self._chat = ChatFormat(tokenizer)
         self._tokenizer_files = tokenizer_files(tokenizer)
@@ -246,7 +252,7 @@ class LocalBackend:
             metrics=metrics,
             frontier=frontier,
             keep=self.keep,
-            protect=() if self._protected is None else (self._protected,),
+            protect=self._kept_steps,
         )
         contents = self._tokenizer_files | dict(files or {})
         await _in_thread(_write_batch, model.path / "tensors" / "batch.safetensors", self.learner.batch)
@@ -255,6 +261,12 @@ class LocalBackend:
     def protect(self, step: int | None) -> None:
         """Keep the checkpoint of this step, and of no other, beside the newest ones; None: only those."""
         self._protected = step
+        if self._folder is not None:
+            tidy(self._folder, self.keep, self._kept_steps)
+
+    @property
+    def _kept_steps(self) -> tuple[int, ...]:
+        return () if self._protected is None else (self._protected,)
 
     def kept(self, name: str) -> bytes | None:
         """A file that the caller stored with the checkpoint that was continued; None where there is none."""
@@ -263,8 +275,11 @@ class LocalBackend:
 
     async def _sample_newest(self) -> None:
         """Give the engine the learner's weights and see that these are what it samples."""
-        step = self.learner.step
-        weights: dict[str, Tensor] = await _in_thread(merged_weights, self.learner.model)
+        learner, step = self.learner, self.learner.step
+        if isinstance(learner.model, PeftModel):
+            weights: Mapping[str, Tensor | LowRank] = await _in_thread(sampled_weights, learner.model)
+        else:
+            weights = await _in_thread(learner.sampled_weights)
         await self.engine.load_policy(weights, step)
         canaries.check_version(self.engine.version, step)
         if self.engine.fingerprint != fingerprint_of(weights):

@@ -1,5 +1,6 @@
 """One base model and the policies that were trained on it, sampled one after another; nothing is trained here."""
 
+import copy
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,11 +13,13 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from mcp_rl.backends.local import load_base
+from mcp_rl.backends.weights import sampled_weights
 from mcp_rl.chat.hermes import ChatFormat
 from mcp_rl.errors import CheckpointError, EngineError
 from mcp_rl.inference.local import LocalEngine
+from mcp_rl.inference.low_rank import LowRank
 from mcp_rl.inference.policy import fingerprint_of
-from mcp_rl.learning.adapter import merged_weights
+from mcp_rl.learning.state import load_weights
 
 
 class LocalPolicies:
@@ -41,20 +44,27 @@ class LocalPolicies:
         await self.engine.__aexit__(kind, error, trace)
 
     async def use(self, adapter: Path | None, version: int) -> None:
-        """Sample the base with this adapter merged in from now on; None: the base itself.
+        """Sample the base with this adapter, or a whole model of its shape, from now on; None: the base itself.
 
-        Raises CheckpointError where the folder holds no adapter that fits the base, EngineError where what is sampled
-        is not what was loaded.
+        Raises CheckpointError where the folder holds nothing that fits the base, EngineError where what is sampled is
+        not what was loaded.
         """
-        weights: Mapping[str, Tensor] = {}
+        weights: Mapping[str, Tensor | LowRank] = {}
         if adapter is not None:
-            weights = await anyio.to_thread.run_sync(self._merged, adapter)
+            whole = not (adapter / "adapter_config.json").is_file() and (adapter / "config.json").is_file()
+            weights = await anyio.to_thread.run_sync(self._whole if whole else self._adapted, adapter)
         await self.engine.load_policy(weights, version)
         if self.engine.version != version or self.engine.fingerprint != fingerprint_of(weights):
             raise EngineError(f"The engine does not sample the policy that was loaded from {adapter or 'the base'}.")
 
-    def _merged(self, adapter: Path) -> dict[str, Tensor]:
-        """W + s·B·A of every layer that the adapter changes. The base is as it was afterwards."""
+    def _whole(self, folder: Path) -> dict[str, Tensor]:
+        """Every weight of a model."""
+        model = copy.deepcopy(self._base)
+        load_weights(model, folder)
+        return {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+    def _adapted(self, adapter: Path) -> Mapping[str, Tensor | LowRank]:
+        """What every layer becomes that the adapter changes. The base is as it was afterwards."""
         base: Any = self._base
         try:
             with warnings.catch_warnings(record=True) as said:
@@ -66,7 +76,7 @@ class LocalPolicies:
         if missing:
             raise CheckpointError(self._misfit(adapter, missing[0]))
         try:
-            return merged_weights(model)
+            return sampled_weights(model)
         finally:
             self._base = model.unload()
 

@@ -148,6 +148,21 @@ def _step_of(path: Path) -> int:
     return int(path.name.removeprefix(".").removesuffix(".old"))
 
 
+def tidy(folder: Path, keep: int, protect: Collection[int] = ()) -> None:
+    """Remove what a kill left over, and all checkpoints but the newest `keep` and those in `protect`.
+
+    Raises CheckpointError where the folder cannot be written.
+    """
+    try:
+        for path in _orphans(folder):
+            if find_damage(path) is None:  # its successor never came
+                path.rename(folder / f"{_step_of(path):04d}")
+        _remove_leftovers(folder, orphans=True)
+        _retain(folder, keep, protect)
+    except OSError as error:
+        raise CheckpointError(f"Cannot remove old checkpoints in {folder}: {error.strerror or error}.") from error
+
+
 def _retain(folder: Path, keep: int, protect: Collection[int]) -> None:
     """Renamed first, so that a kill while removing never leaves half a checkpoint under its number."""
     for path in _newest_first(folder)[max(1, keep) :]:  # nothing is put aside by now

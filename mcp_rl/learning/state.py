@@ -179,9 +179,11 @@ def _adapter_config(model: PeftModel) -> bytes:
     try:
         with tempfile.TemporaryDirectory() as folder:
             config.save_pretrained(folder)
-            return (Path(folder) / "adapter_config.json").read_bytes()
+            content: dict[str, Any] = json.loads((Path(folder) / "adapter_config.json").read_bytes())
     finally:
         config.inference_mode = training
+    content["target_modules"] = sorted(content["target_modules"])  # PEFT's is a set, in another order in each process
+    return json.dumps(content, indent=2, sort_keys=True).encode()
 
 
 def _optimizer_state(learner: Learner) -> Iterator[tuple[str, Any]]:
