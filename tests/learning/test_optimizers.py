@@ -85,3 +85,13 @@ def test_each_optimiser_lowers_the_loss(name: str, rate: float) -> None:
     groups = make_groups(learner)
     losses = [learner.update(groups, check_sampler=False)["loss"] for _ in range(5)]
     assert losses[-1] < losses[0] - 0.005
+
+
+@pytest.mark.parametrize(("name", "rate"), [("adamw", 1e-3), ("adafactor", 0.1), ("sgd", 0.1)])
+def test_weight_decay_shrinks_the_weights(name: str, rate: float) -> None:
+    sizes = []
+    for decay in (0.0, 0.5):
+        learner = make_learner(optimizer=name, learning_rate=rate, weight_decay=decay)
+        learner.update(make_groups(learner))
+        sizes.append(sum(float(p.detach().square().sum()) for p in learner.parameters.values()))
+    assert sizes[1] < sizes[0]

@@ -92,6 +92,11 @@ def test_a_wrong_sampler_of_current_tokens_stops_the_run_among_older_ones() -> N
         learner.update([*groups, *wrong])
 
 
+def test_without_staleness_older_tokens_are_held_as_strictly_as_current_ones() -> None:
+    with pytest.raises(CanaryError, match="disagree"):
+        moved(make_learner()).update(old_groups())
+
+
 def test_older_tokens_alone_stop_the_run_where_they_are_far_off() -> None:
     learner = moved(make_learner(max_staleness=1), scale=0.5)
     with pytest.raises(CanaryError, match="disagree"):
