@@ -1,5 +1,6 @@
 """The folder of a run that a name or a path means."""
 
+import re
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -43,3 +44,10 @@ def _hint(name: str, output_dir: Path, project: str) -> str:
     known = [found.name for found in every if found.parent.parent.name == project]
     close = get_close_matches(name, known, n=1, cutoff=0.4)
     return f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}." if known else "there is none yet."
+
+
+def beside(folder: Path, name: str) -> Path:
+    """Where a run of this name lies beside another. Raises ConfigError where a run cannot be called so."""
+    if not re.fullmatch(r"\w[\w.-]*", name):
+        raise ConfigError(f"The name {name!r} cannot be a run's: use letters, digits, points, dashes and underscores.")
+    return folder.parent / name

@@ -18,6 +18,7 @@ from mcp_rl.errors import CheckpointError, RunDirectoryError
 from mcp_rl.evaluate import summarize
 from mcp_rl.learning.checkpoint import find_damage
 from mcp_rl.run_directory import RunDirectory, RunState, StepProgress, lock_run
+from mcp_rl.runs.find import beside
 from mcp_rl.runs.settings import (
     Origin,
     changed_settings,
@@ -54,7 +55,7 @@ def fork(folder: Path, step: int, name: str | None = None, overrides: Mapping[st
     CheckpointError where there is no such checkpoint, RunDirectoryError where there is a run of that name already or a
     file of the run cannot be read or written.
     """
-    overrides, target = dict(overrides or {}), folder.parent / (name or f"{folder.resolve().name}-from-{step}")
+    overrides, target = dict(overrides or {}), beside(folder, name or f"{folder.resolve().name}-from-{step}")
     check_forkable(overrides)
     origin = Origin.of(folder)
     if "replay.of" in origin.identity.settings:

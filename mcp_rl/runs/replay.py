@@ -20,6 +20,7 @@ from mcp_rl.errors import CheckpointError, ConfigError, RunDirectoryError
 from mcp_rl.learning.checkpoint import find_damage, newest_checkpoint
 from mcp_rl.report.reading import groups_in, history_in
 from mcp_rl.run_directory import RunDirectory, RunState, StepProgress, open_run
+from mcp_rl.runs.find import beside
 from mcp_rl.runs.fork import FORKED_FROM, checkpoint_steps
 from mcp_rl.runs.settings import Origin, changed_settings, with_settings
 from mcp_rl.threads import prepare_torch_threads
@@ -110,7 +111,7 @@ def replay(
     steps = _steps(origin, now if "steps" in overrides else None)
     off_policy = any(key not in _SAME_POLICY for key in changed) or init.other
     phases = list(_phases(origin, overrides, off_policy))
-    target = folder.parent / (name or f"{folder.resolve().name}-replay")
+    target = beside(folder, name or f"{folder.resolve().name}-replay")
     with open_run(target, fresh=fresh) as run, Progress(steps=steps, console=console) as progress:
         state = run.state()
         _identify(run, origin, {k: v for k, v in changed.items() if k != "steps"}, init, target)

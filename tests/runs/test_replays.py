@@ -1,0 +1,117 @@
+"""`mcp-rl replay`: what a run learned, learned again from its episodes."""
+
+import json
+import os
+import shlex
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_run import STEPS, go_on, train, weights
+
+from mcp_rl.cli import main
+from mcp_rl.evaluation.models import find_model
+
+Captured = pytest.CaptureFixture[str]
+
+
+def replay(run: Path, *words: str) -> int:
+    return main(["replay", run.name, "--output-dir", str(run.parents[2]), *words])
+
+
+def told(capsys: Captured) -> Any:
+    return json.loads(capsys.readouterr().out)
+
+
+def test_the_same_settings_give_the_same_bits_in_any_number_of_sessions(run: Path, capsys: Captured) -> None:
+    assert replay(run, "--to", "again", "--json", "steps=3") == 0
+    assert told(capsys)["identical"] == [2]
+    assert replay(run, "--to", "again") == 0
+    said = capsys.readouterr().out
+    assert "Continuing from step 3" in said and "identical to the run's, bit for bit, at steps 2, 4, 6" in said
+    assert replay(run, "--to", "again", "--json") == 0
+    report = told(capsys)
+    assert (report["steps"], report["differing"], report["first_other_step"]) == (STEPS, [], None)
+    for step in (2, 4, 6):
+        assert weights(run.parent / "again", step) == weights(run, step)
+
+
+def test_a_replay_is_a_run_to_look_at_and_nothing_to_go_on_with(run: Path, capsys: Captured) -> None:
+    assert replay(run, "--to", "seen", "steps=2") == 0
+    seen = run.parent / "seen"
+    assert main(["history", str(seen)]) == 0
+    assert f"A replay of {run}" in capsys.readouterr().out
+    assert find_model("seen@2", run.parent).checkpoint == seen / "checkpoints" / "0002"
+    assert replay(seen) == 2
+    assert f"is a replay itself; replay {run}" in capsys.readouterr().err
+    assert main(["fork", str(seen), "--from-step", "2"]) == 2
+    assert "is a replay, which has no next step" in capsys.readouterr().err
+
+
+def test_other_settings_give_other_weights_and_the_episodes_are_corrected(run: Path, capsys: Captured) -> None:
+    assert replay(run, "--to", "cispo", "train.loss=cispo", "train.learning_rate=3") == 0
+    said = capsys.readouterr().out
+    assert "of another policy" in said and "importance weights of at most 2 correct for that" in said
+    assert "The weights are not the run's at steps 2, 4, 6." in said
+    history = [json.loads(line) for line in (run.parent / "cispo" / "history.jsonl").read_text().splitlines()]
+    assert history[-1]["logprob_difference_mean"] > 0.01 and history[-1]["corrected_share"] > 0
+    assert replay(run, "--to", "cispo") == 2
+    assert "train.loss (was 'cispo', is 'grpo')" in capsys.readouterr().err
+
+
+def test_what_only_rounds_otherwise_is_still_the_run_s_own_policy(run: Path, capsys: Captured) -> None:
+    assert replay(run, "--to", "unshared", "--json", "train.prefix_sharing=false", "steps=2") == 0
+    assert "of another policy" not in capsys.readouterr().err
+
+
+def test_a_fork_is_replayed_with_the_settings_of_its_time(run: Path, capsys: Captured) -> None:
+    words = ["fork", str(run), "--from-step", "2", "--name", "faster", "train.learning_rate=0.03", "train.epochs=1"]
+    assert main(words) == 0
+    go_on([*shlex.split(capsys.readouterr().out.splitlines()[-1])[1:], "--steps", "4"])
+    capsys.readouterr()
+    assert replay(run.parent / "faster", "--json") == 0
+    report = told(capsys)
+    assert (report["identical"], report["differing"], report["first_other_step"]) == ([2, 4], [], None)
+    assert weights(run.parent / "faster", 4) != weights(run, 4)
+
+
+def test_a_run_with_a_beginning_refills_and_older_tokens_is_replayed_to_the_bit(
+    run: Path, ground: Path, capsys: Captured
+) -> None:
+    assert replay(run, "--to", "beginning", "steps=2") == 0
+    more = ("--init", str(run.parent / "beginning"), "--max-staleness", "1", "rollout.refills=2", "--steps", "4")
+    began = train(ground, "overlapped", *more)
+    assert weights(began, 0) == weights(run, 2)
+    capsys.readouterr()
+    groups = [json.loads(line) for line in (began / "trajectories" / "train" / "0004.jsonl").read_text().splitlines()]
+    versions = {v for g in groups for t in g["trajectories"] for s in t["segments"] for v in s["versions"] if v >= 0}
+    assert min(versions) < 3
+    assert replay(began, "--json") == 0
+    report = told(capsys)
+    assert (report["identical"], report["differing"], report["first_other_step"]) == ([2, 4], [], None)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words", "sentence"),
+    [
+        (lambda run: (run / "trajectories/train/0003.jsonl").unlink(), [], "The episodes of step 3 are missing"),
+        (lambda run: (run / "trajectories/train/0001.jsonl").write_text('{"scen'), [], "0001.jsonl cannot be read"),
+        (lambda run: shutil.rmtree(run / "trajectories"), [], "The episodes of step 1 are missing"),
+        (lambda run: (run / "model.json").write_text('{"sft": {}}'), [], "of supervised fine-tuning, which has no"),
+        (lambda run: (run / "state.json").unlink(), [], "has no whole training step yet"),
+        (lambda run: (run / "model.json").write_text("{"), [], "is not JSON"),
+        (os.fspath, ["rollout.max_turns=3"], "A replay cannot change rollout.max_turns: the episodes are as they"),
+        (os.fspath, ["train.los=grpo"], "did you mean 'train.loss'?"),
+        (os.fspath, ["--to", "first"], "replay.of"),
+        (os.fspath, ["init=nowhere"], "there is no such folder"),
+    ],
+)
+def test_what_cannot_be_replayed_is_one_sentence(
+    copied: Path, spoil: Callable[[Path], object], words: list[str], sentence: str, capsys: Captured
+) -> None:
+    spoil(copied)
+    assert replay(copied, *words) == 2
+    said = capsys.readouterr().err
+    assert sentence in said and said.count("\n") == 1
