@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from mcp_rl.errors import ConfigError
@@ -23,6 +23,8 @@ _TAGS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "
 _CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
 _OPENINGS = 256
 """Openings that are remembered: a group's rollouts all begin with the same one."""
+_TEXTS = 1024
+"""Texts whose ids are remembered: rollouts of a group often get the same result of a tool."""
 _REQUEST, _ANSWER, _NEW = "\u2402request\u2403", "\u2402answer\u2403", "\u2402new{}\u2403"
 _SLOT = re.compile(_NEW.format(r"(\d+)"))
 
@@ -85,6 +87,7 @@ class ChatFormat:
         self._special = {int(id) for id, token in tokenizer.added_tokens_decoder.items() if token.special}
         controls = {*tokenizer.all_special_tokens, *special, *_TAGS}
         self._controls = re.compile("|".join(re.escape(text) for text in sorted(controls, key=len, reverse=True)))
+        self._encoded = lru_cache(_TEXTS)(self._encode)
         self._skeletons: dict[tuple[str, ...], str] = {}
         self._openings: dict[tuple[int, str], tuple[Sequence[dict[str, Any]], list[int]]] = {}
         self._continuation_text([{"role": "tool", "content": "probe"}])
@@ -96,7 +99,10 @@ class ChatFormat:
 
     def encode(self, text: str) -> list[int]:
         """Ids of text in which control strings count as such."""
-        return list(self.tokenizer.encode(text, add_special_tokens=False))
+        return list(self._encoded(text))
+
+    def _encode(self, text: str) -> tuple[int, ...]:
+        return tuple(self.tokenizer.encode(text, add_special_tokens=False))
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of sampled ids, a stop token at the end left out."""
