@@ -135,8 +135,10 @@ def next_lines(report: RunReport) -> Iterator[str]:
     )
     yield f"The run is in {report.run_dir}: report.json, history.jsonl and every episode under trajectories/."
     checkpoint = Path(report.run_dir) / "checkpoints" / f"{report.step:04d}"
-    if checkpoint.is_dir():
+    if (checkpoint / "adapter_config.json").is_file():
         yield f"The trained adapter is in {checkpoint}; transformers and peft load it from there."
+    elif checkpoint.is_dir():
+        yield f"The trained model is in {checkpoint}; transformers loads it from there."
     yield (
         f"To train further, type the same command with more steps: --steps {2 * report.step or 60}. To start over: "
         "--fresh."

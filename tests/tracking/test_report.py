@@ -93,5 +93,7 @@ def test_the_checkpoint_is_named_where_there_is_one(tmp_path: Path) -> None:
     checkpoint = tmp_path / "checkpoints" / "0060"
     assert str(checkpoint) not in printed(report(tmp_path))
     checkpoint.mkdir(parents=True)
+    assert f"The trained model is in {checkpoint}" in printed(report(tmp_path))
+    (checkpoint / "adapter_config.json").write_text("{}")
     text = printed(report(tmp_path))
-    assert str(checkpoint) in text and "--steps 120" in text and "--fresh" in text
+    assert f"The trained adapter is in {checkpoint}" in text and "--steps 120" in text and "--fresh" in text
