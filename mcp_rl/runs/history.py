@@ -102,9 +102,9 @@ def summary(history: History) -> dict[str, Any]:
         "logprob_difference_max": _most(train, "logprob_difference_max"),
         "ratio_mean": _mean(train, "ratio_mean"),
     }
-    best = max(found["held_out"], key=lambda point: point["success"], default=None)
+    best = max(found["held_out"], key=lambda point: point["value"], default=None)
     if best:
-        found["best"] = {"step": best["step"], "success": best["success"]}
+        found["best"] = {"step": best["step"], best["measure"]: best["value"]}
     elif losses := found["held_out_loss"]:
         step, loss = min(losses, key=lambda pair: pair[1])
         found["best"] = {"step": step, "loss": loss}
@@ -115,11 +115,14 @@ def summary(history: History) -> dict[str, Any]:
 
 
 def held_out(line: Line) -> dict[str, Any] | None:
-    """Step, kind, success and its interval of an evaluation's line: the greedy policy where it was measured."""
-    for kind in ("greedy", "sampled"):
-        if (success := line.get(f"{kind}_success")) is not None:
-            point = {"step": line["step"], "kind": kind, "success": success, "ci95": line.get(f"{kind}_ci95")}
-            return point | {"reward": line.get(f"{kind}_reward")}
+    """`step`, `kind`, `measure`, `value`, `ci95` and `reward` of an evaluation's line: the success, or the reward where
+    nobody says what success is, of the greedy policy where it was measured. None where there is neither."""
+    for measure in ("success", "reward"):
+        for kind in ("greedy", "sampled"):
+            if (value := line.get(f"{kind}_{measure}")) is not None:
+                ends = line.get(f"{kind}_ci95") if measure == "success" else None
+                point = {"step": line["step"], "kind": kind, "measure": measure, "value": value, "ci95": ends}
+                return point | {"reward": line.get(f"{kind}_reward")}
     return None
 
 

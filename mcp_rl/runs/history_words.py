@@ -130,16 +130,16 @@ def _how_far(history: History, found: Mapping[str, Any]) -> str:
 
 def _held_out(points: Sequence[Mapping[str, Any]]) -> str:
     first, last = points[0], points[-1]
-    best = max(points, key=lambda point: point["success"])
+    best = max(points, key=lambda point: point["value"])
+    said = f"Held out, {last['kind']} {last['measure']}"
     if first is last:
-        return f"Held out, {first['kind']} success: {_interval(first)} at step {first['step']}."
-    said = f"Held out, {first['kind']} success: {_interval(first)} → {_interval(last)}"
-    return f"{said}; best {best['success']:.3f} at step {best['step']}."
+        return f"{said}: {_interval(first)} at step {first['step']}."
+    return f"{said}: {_interval(first)} → {_interval(last)}; best {best['value']:.3f} at step {best['step']}."
 
 
 def _interval(point: Mapping[str, Any]) -> str:
     ends = point.get("ci95")
-    return f"{point['success']:.3f}" + (f" [{ends[0]:.2f}, {ends[1]:.2f}]" if ends else "")
+    return f"{point['value']:.3f}" + (f" [{ends[0]:.2f}, {ends[1]:.2f}]" if ends else "")
 
 
 def _default_columns(lines: Sequence[Line]) -> dict[str, str]:
@@ -156,7 +156,7 @@ def _default_columns(lines: Sequence[Line]) -> dict[str, str]:
 def _cell(line: Line, key: str, exact: bool) -> str:
     """Of an evaluation, success and reward are those of its headline, unless the metric was asked for by name."""
     if not exact and line["split"] == "val" and key in ("success", "reward") and (point := held_out(line)):
-        return _interval(point) if key == "success" else _number(point["reward"])
+        return _interval(point) if key == point["measure"] else _number(point["reward"] if key == "reward" else None)
     return _number(line.get(key))
 
 

@@ -161,6 +161,8 @@ def train_command(origin: Origin, config: RunConfig, *, steps: int | None = None
     if _is_hash(identity.settings.get("judge.rubric")):
         words += ["--judge-rubric", "RUBRIC"]
         missing.append("RUBRIC is the file with the judge's rubric that the run was made with.")
+    if config.judge.model is not None and config.judge.base_url is None:
+        missing.append("Where the judge has an address of its own, add --judge-base-url.")
     return shlex.join([*words, *_override_words(config)]), missing
 
 
@@ -187,7 +189,9 @@ def _values(flat: Mapping[str, Any]) -> dict[str, Any]:
     every = {key for key, _ in config_keys()}
     values: dict[str, Any] = {}
     for key, value in flat.items():
-        if key in every and key not in _NO_SETTING:
+        if key in _NO_SETTING:
+            continue
+        if key in every:
             values[key] = value
         elif table := next((name for name in every if key.startswith(f"{name}.")), None):
             values.setdefault(table, {})[key.removeprefix(f"{table}.")] = value

@@ -80,6 +80,20 @@ def test_what_is_changed_is_in_the_fork_and_in_its_command(run: Path, capsys: Ca
     assert mine is not None and identify(config, server, mine.schema_hash) == mine
 
 
+def test_what_was_kept_nowhere_has_a_place_in_the_command_and_a_sentence(copied: Path, capsys: Captured) -> None:
+    about = json.loads((copied / "model.json").read_text())
+    del about["command"]
+    hidden = {"server.address": "0123456789abcdef", "judge.model": "openai/judge", "judge.rubric": "0123456789abcdef"}
+    about["identity"]["settings"] |= hidden
+    (copied / "model.json").write_text(json.dumps(about))
+    assert fork(copied, "--from-step", "2") == 0
+    *said, command = capsys.readouterr().out.splitlines()
+    for word in ("--server SERVER", "--scenarios FILE", "--judge-rubric RUBRIC", "judge.model=openai/judge"):
+        assert word in command
+    for word in ("SERVER is", "FILE is", "RUBRIC is", "--judge-base-url"):
+        assert sum(word in line for line in said) == 1
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

@@ -51,6 +51,14 @@ def test_json_and_csv_say_what_the_file_says(run: Path, capsys: Captured) -> Non
     assert float(rows[1]["grad_norm"]) == [line for line in lines if line["split"] == "train"][-1]["grad_norm"]
 
 
+def test_where_only_a_judge_scores_the_reward_is_what_is_held_out(copied: Path, capsys: Captured) -> None:
+    lines = [json.loads(line) for line in (copied / "history.jsonl").read_text().splitlines()]
+    judged = [{key: value for key, value in line.items() if "success" not in key} for line in lines]
+    (copied / "history.jsonl").write_text("".join(json.dumps(line) + "\n" for line in judged))
+    assert history(copied) == 0
+    assert re.search(r"Held out, greedy reward: [\d.]+ → [\d.]+; best [\d.]+ at step", capsys.readouterr().out)
+
+
 def test_an_unknown_metric_is_answered_with_the_nearest(run: Path, capsys: Captured) -> None:
     assert history(run, "--metrics", "reward,grad_norn") == 2
     assert capsys.readouterr().err == "No line of the history has a metric 'grad_norn'; did you mean grad_norm?\n"
