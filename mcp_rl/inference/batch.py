@@ -33,8 +33,12 @@ class Stats:
 
     prefill_tokens: int = 0
     """Given tokens that were forwarded, trunks included."""
+    copied_tokens: int = 0
+    """Given tokens that were not, because somebody else held an equal beginning: that depends on who came when, and on
+    how long rows stay."""
     cached_tokens: int = 0
-    """Given tokens that were not, because somebody else held an equal beginning."""
+    """Given tokens of new episodes that were given before to the same policy version, from the first token on: the sum
+    over episodes depends on what they are alone, not on their order."""
     decoded_tokens: int = 0
     """Sampled tokens."""
     waves: int = 0
@@ -63,7 +67,11 @@ class Batch:
         self._trunks: dict[tuple[int, ...], tuple[Trunk, Entry]] = {}
         self._tree = PrefixTree()
         self._held = SlotEntries(self._tree)
+        self._asked = PrefixTree()
+        """What the policy version was given by whom, kept or not: for counting alone."""
         self._groups: list[tuple[Trunk, Tensor | None]] | None = None
+        self._version = policy.version
+        """That of all that is being sampled."""
 
     @property
     def room(self) -> int:
@@ -75,6 +83,7 @@ class Batch:
         self.active = 0
         self._trunks.clear()
         self._tree.clear()
+        self._asked.clear()
         self._held.clear()
         for row in self._slots:
             if row is not None:
@@ -100,6 +109,9 @@ class Batch:
         """Take rows with a new turn into the batch and sample the first token of each; returns those that ended."""
         self.stats.waves += 1
         fresh = [row for row in rows if self._renew(row)]
+        for row in fresh:
+            self.stats.cached_tokens += self._asked.find((), row.ids, row.version)[1]
+            self._asked.add(Entry(self._store, -1, row.version, (), list(row.ids)))
         found = {row: self._find(row) for row in fresh}
         for row in rows:
             if row.slot < 0:
@@ -115,18 +127,15 @@ class Batch:
     def step(self) -> list[Row]:
         """Sample one more token for every active row; returns those that ended."""
         rows = self.sampled_rows()
-        self._check(rows)
-        ids, positions, own = zip(*((r.ids[-1], len(r.ids) - 1, len(r.ids) - 1 - r.start) for r in rows), strict=True)
+        check_stamp(self._version, self.policy.version)
+        lengths, starts = [len(row.ids) for row in rows], [row.start for row in rows]
+        own = [length - start - 1 for length, start in zip(lengths, starts, strict=True)]
         self._store.reserve(len(self._slots), max(own) + 1)
-        plan = self._decode_plan(list(positions), list(own))
         padding = [0] * (round_up(len(rows), TILE) - len(rows))
-        device = self.policy.shape.device
-        logits = self.policy.logits(
-            torch.tensor([*ids, *padding], device=device),
-            torch.tensor([*positions, *padding], device=device),
-            plan,
-            None,
-        )
+        columns = [row.ids[-1] for row in rows], [length - 1 for length in lengths], own
+        ids, positions, last = torch.tensor([[*c, *padding] for c in columns]).to(self.policy.shape.device)
+        plan = self._decode_plan(last[: len(rows)], max(own) + 1, max(lengths))
+        logits = self.policy.logits(ids, positions, plan, None)
         for row in rows:
             row.computed += 1
         self.stats.steps += 1
@@ -136,22 +145,21 @@ class Batch:
         """The rows that are being sampled, in slot order."""
         return [row for row in self._slots[: self.active] if row is not None]
 
-    def _decode_plan(self, positions: list[int], own: list[int]) -> Plan:
-        shape, store, count = self.policy.shape, self._store, len(own)
-        length = min(round_up(max(own) + 1, 32), store.capacity)
-        last = torch.tensor(own, device=shape.device)
+    def _decode_plan(self, last: Tensor, longest: int, reach: int) -> Plan:
+        """last: [rows], the place of each row's newest token among its own."""
+        shape, store, count = self.policy.shape, self._store, len(last)
+        length = min(round_up(longest, 32), store.capacity)
         lines = torch.arange(count * shape.kv_heads, device=shape.device) * store.capacity
         if self._groups is None:
             self._groups = group_trunks([(row.trunk, 1) for row in self.sampled_rows()], shape.device)
         write = lines + last.repeat_interleave(shape.kv_heads)
-        return Plan(store, count, write, last, length, max(positions) + 1, self._groups)
+        return Plan(store, count, write, last, length, reach, self._groups)
 
     def _sample(self, rows: Sequence[Row], logits: Tensor) -> list[Row]:
         temperatures = [row.turn.sampling.temperature for row in rows if row.turn is not None]
         ids, logprobs = draw(logits, temperatures, [row.uniform() for row in rows])
         self.stats.decoded_tokens += len(rows)
-        pairs = zip(rows, ids, logprobs, strict=True)
-        ended = [row for row, token, logprob in pairs if row.append(token, logprob)]
+        ended = [row for row, token, logprob in zip(rows, ids, logprobs, strict=True) if row.append(token, logprob)]
         if ended:
             self._retire(ended)
         return ended
@@ -161,7 +169,10 @@ class Batch:
         return self._store.data[:, :, row.slot, :, : row.computed - row.start].clone()
 
     def _check(self, rows: Sequence[Row]) -> None:
-        """Nothing is read that another policy version computed."""
+        """Nothing is read that another policy version computed: not by these rows, nor by those that they join."""
+        if self.active > len(rows):
+            check_stamp(self._version, self.policy.version)
+        self._version = self.policy.version
         for row in rows:
             check_stamp(row.version, self.policy.version)
             if row.trunk is not None:
@@ -186,14 +197,14 @@ class Batch:
         key, version = tuple(ids[:length]), self.policy.version
         known = self._trunks.pop(key, None)
         if known is not None:
-            self.stats.cached_tokens += length
+            self.stats.copied_tokens += length
         else:
             source, have = self._tree.find((), key[:-1], version)
             store = KvStore(self.policy.shape, 1, round_up(length, GROWTH))
             if source is not None:
                 store.take(0, source.store, source.slot, have)
             prefill(self.policy, store, [Piece(0, have, have, list(key[have:]), None)])
-            self.stats.cached_tokens += have
+            self.stats.copied_tokens += have
             self.stats.prefill_tokens += length - have
             known = Trunk(key, store, version), Entry(store, 0, version, (), list(key))
             self._tree.add(known[1])
@@ -227,7 +238,7 @@ class Batch:
             if entry is not None and entry.store is not self._store:
                 self._store.take(row.slot, entry.store, entry.slot, length)
             row.computed = row.start + length
-            self.stats.cached_tokens += length
+            self.stats.copied_tokens += length
 
     def _hold(self, row: Row) -> None:
         """Let others find what the row has computed."""
@@ -291,7 +302,7 @@ class Batch:
         length = max((length for _, length in leaders.values()), default=0)
         self._store.move([leader.slot for leader, _ in leaders.values()], [row.slot for row in leaders], length)
         for row, (_, length) in leaders.items():
-            self.stats.cached_tokens += row.start + length - row.computed
+            self.stats.copied_tokens += row.start + length - row.computed
             row.computed = row.start + length
 
     def _prefill(self, rows: Sequence[Row]) -> Tensor:

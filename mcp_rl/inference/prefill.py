@@ -13,7 +13,10 @@ from mcp_rl.inference.policy import Policy
 CHUNK = 512
 """Most tokens of one piece in one pass, which bounds the score matrix."""
 PASS = 2048
-"""Tokens in one pass, at most, unless a single row has more."""
+"""Tokens in one pass, at most."""
+SCORES = 1 << 22
+"""Tokens of a pass times positions that they look at, at most, unless a single piece has more; for each head there are
+so many scores."""
 SHORTEST_TRUNK = 16
 
 
@@ -44,12 +47,12 @@ def prefill(policy: Policy, store: KvStore, pieces: Sequence[Piece]) -> Tensor:
     left = dict(enumerate(pieces))
     while left:
         chosen: list[int] = []
-        budget = PASS
+        tokens, reach = 0, 0
         for index, piece in left.items():
             size = min(len(piece.ids), CHUNK)
-            if chosen and size > budget:
+            tokens, reach = tokens + size, max(reach, piece.position + size)
+            if chosen and (tokens > PASS or tokens * reach > SCORES):
                 break
-            budget -= size
             chosen.append(index)
         heads = [replace(left[i], ids=left[i].ids[:CHUNK]) for i in chosen]
         out = _forward(policy, store, heads)

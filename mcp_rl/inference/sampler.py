@@ -31,14 +31,20 @@ def draw(logits: Tensor, temperatures: Sequence[float], uniforms: Sequence[float
     softmax(logits / temperature), at temperature 1 for greedy rows.
     """
     device = logits.device
-    divisors = torch.tensor([temperature or 1.0 for temperature in temperatures], device=device)
-    logprobs = (logits.float() / divisors[:, None]).log_softmax(-1)
+    given = torch.tensor([[t or 1.0 for t in temperatures], uniforms], dtype=torch.float64).to(device)
+    logprobs = logits.float()
+    if any(temperature not in (0, 1) for temperature in temperatures):
+        logprobs = logprobs / given[0, :, None].float()
+    logprobs = logprobs.log_softmax(-1)
     cumulative = logprobs.exp().cumsum(-1, dtype=torch.float64)
     total = cumulative[:, -1]
     # Kept below the total, so that a token of probability 0 at the end is never drawn.
-    target = torch.tensor(uniforms, dtype=torch.float64, device=device) * total
+    target = given[1] * total
     target = torch.minimum(target, torch.nextafter(total, torch.zeros_like(total)))
     ids = torch.searchsorted(cumulative, target[:, None], right=True)[:, 0]
     if 0 in temperatures:
-        ids = torch.where(torch.tensor(temperatures, device=device) == 0, logprobs.argmax(-1), ids)
-    return ids.tolist(), logprobs.gather(1, ids[:, None])[:, 0].tolist()
+        greedy = torch.tensor([temperature == 0 for temperature in temperatures]).to(device)
+        ids = torch.where(greedy, logprobs.argmax(-1), ids)
+    # One transfer from the device; float64 holds every id exactly.
+    drawn, taken = torch.stack([ids.double(), logprobs.gather(1, ids[:, None])[:, 0].double()]).tolist()
+    return [int(token) for token in drawn], taken

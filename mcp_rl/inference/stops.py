@@ -28,9 +28,9 @@ class StopRule:
 
     def ends(self, sampled: Sequence[int]) -> bool:
         """Whether the newest of the turn's sampled ids ends it."""
-        if sampled[-1] in self._ids:
-            return True
-        if not self._texts or self._decode is None:
-            return False
+        return sampled[-1] in self._ids or (bool(self._texts) and self._completes(sampled))
+
+    def _completes(self, sampled: Sequence[int]) -> bool:
+        assert self._decode is not None
         tail = self._decode(sampled[-self._window :])
         return any(text in tail for text in self._texts)

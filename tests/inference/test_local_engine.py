@@ -159,6 +159,7 @@ async def test_a_shared_beginning_is_forwarded_once() -> None:
         await play_all(engine, {seed: given[:1] for seed, given in episodes.items()}, Sampling(max_tokens=1))
         assert engine.stats.prefill_tokens == trunk + 6 + 9
         assert engine.stats.cached_tokens == 10 * trunk + 5 * 6 + 5 * 9 - engine.stats.prefill_tokens
+        assert engine.stats.copied_tokens == engine.stats.cached_tokens
         before = engine.stats.prefill_tokens
         await play(engine, 77, [first], Sampling(max_tokens=1))
         assert engine.stats.prefill_tokens == before + 1

@@ -52,3 +52,21 @@ async def test_a_scripted_turn_is_cut_at_its_limit_and_at_the_context(chat: Chat
         assert (len(edge.token_ids), edge.finish) == (2, "length")
         with pytest.raises(ContextOverflow):
             await episode.generate([], Sampling())
+
+
+async def test_a_scripted_turn_ends_at_a_stop_text_and_takes_the_seed_of_the_turn(chat: ChatFormat) -> None:
+    seeds: list[int] = []
+
+    def say(text: str, seed: int, turn: int) -> str:
+        seeds.append(seed)
+        return "one two three"
+
+    opening = chat.initial([{"role": "user", "content": "hi"}], [])
+    async with ScriptedEngine(say, chat).episode(seed=7) as episode:
+        cut = await episode.generate(opening, Sampling(stop=("e   t",), seed=3))
+        whole = await episode.generate([], Sampling())
+        by_id = await episode.generate([], Sampling(stop_token_ids=(cut.token_ids[2],)))
+    assert (cut.token_ids, cut.finish) == (chat.encode("one t"), "stop")  # this tokenizer decodes with spaces between
+    assert (whole.token_ids[:-1], whole.finish) == (chat.encode("one two three"), "stop")
+    assert by_id.token_ids == chat.encode("one")
+    assert seeds == [3, 7, 7]
