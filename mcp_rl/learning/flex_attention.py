@@ -118,6 +118,7 @@ def flex_attention(
     return out * torch.sigmoid(lse - sinks.to(lse.dtype)).unsqueeze(-1).to(out.dtype)
 
 
+@cache
 def _soft_capped(cap: float) -> Callable[..., Tensor]:
     def score_mod(score: Tensor, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return cap * torch.tanh(score / cap)
@@ -126,18 +127,18 @@ def _soft_capped(cap: float) -> Callable[..., Tensor]:
 
 
 def _padding(length: int) -> int:
-    return -length % BLOCK
+    """Up to whole blocks and at most an eighth more: few different lengths, since each may be compiled for."""
+    step = max(BLOCK, 1 << max(0, length.bit_length() - 4))
+    return -length % step
 
 
 def block_mask(mask: TreeMask, window: int | None = None) -> BlockMask:
-    """Which blocks of [T, T], T padded to whole blocks, are seen in part and which whole. A padding token sees itself
-    and padding before it, so that no row is empty."""
+    """Which blocks of [T, T], T padded, are seen in part and which whole. A padding token sees itself: no row is empty."""
     length = len(mask.enter)
     extra = _padding(length)
-    last = len(mask.tree.nodes)
-    enter = F.pad(mask.enter, (0, extra), value=last)
-    leave = F.pad(mask.leave, (0, extra), value=last + 1)
-    position = torch.cat([mask.positions, torch.arange(extra, dtype=torch.int32, device=enter.device)])
+    alone = torch.arange(extra, dtype=torch.int32, device=mask.enter.device) + len(mask.tree.nodes)
+    enter, leave = torch.cat([mask.enter, alone]), torch.cat([mask.leave, alone + 1])
+    position = F.pad(mask.positions, (0, extra))
     earliest = torch.full_like(position, _NEVER) if window is None else position - (window - 1)
 
     def mask_mod(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ Only positions that predict a sampled token reach the output layer, and their lo
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
@@ -23,7 +23,7 @@ from mcp_rl.learning.tree import PrefixTree
 from mcp_rl.learning.tree_mask import TreeMask
 
 CHUNK_ELEMENTS = 1 << 24
-"""Logits in one chunk: 64 MiB of float32."""
+"""Logits in one chunk: 64 MiB of float32; on CUDA eight times that."""
 
 
 @dataclass(frozen=True)
@@ -36,39 +36,43 @@ class TreeBatch:
     """[1, T]"""
     mask: TreeMask
     rows: Tensor
-    """[P] flat positions, each once, whose next token was sampled somewhere."""
+    """[P] flat positions, each once and in order, whose next token was sampled somewhere."""
     row: Tensor
     """[S] index into `rows` of the position that predicts the token."""
     targets: Tensor
     """[S] the sampled ids."""
+    by_row: Tensor
+    """[S] the sampled tokens in the order of `row`."""
+    ends: list[int]
+    """For each of `rows`, how many of `by_row` it and those before it predict."""
 
     @staticmethod
     def of(tree: PrefixTree, predictors: Tensor, targets: Tensor) -> "TreeBatch":
         """`predictors` [S]: flat positions of the tokens just before the sampled ones."""
-        rows, row = torch.unique(predictors, return_inverse=True)
+        rows, row, counts = torch.unique(predictors, return_inverse=True, return_counts=True)
         tokens, positions = torch.from_numpy(tree.tokens)[None], torch.from_numpy(tree.positions)[None]
-        return TreeBatch(tokens, positions, TreeMask.of(tree), rows, row, targets)
+        by_row, ends = row.argsort(stable=True), counts.cumsum(0).tolist()
+        return TreeBatch(tokens, positions, TreeMask.of(tree), rows, row, targets, by_row, ends)
 
     def to(self, device: torch.device) -> "TreeBatch":
         if device.type == "cpu":
             return self
-        tokens, positions, rows, row, targets = (
-            part.to(device) for part in (self.tokens, self.positions, self.rows, self.row, self.targets)
-        )
-        return TreeBatch(tokens, positions, self.mask.to(device), rows, row, targets)
+        parts = ("tokens", "positions", "mask", "rows", "row", "targets", "by_row")
+        return replace(self, **{part: getattr(self, part).to(device) for part in parts})
 
 
 class _SampledLogprobs(torch.autograd.Function):
-    """logits [P, V], row [S], targets [S] -> logprobs [S], entropy [P]; one softmax for all of it."""
+    """logits [P, V], row [S], targets [S] -> logprobs [S], entropy [P] at the temperature, by one softmax."""
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, row: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        logits = logits.float()
+    def forward(ctx: Any, logits: Tensor, row: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+        logits = logits.float() if temperature == 1.0 else logits.float() / temperature
         lse = logits.logsumexp(-1)
         logprobs = logits[row, targets] - lse[row]
         probabilities = logits.softmax(-1)
         entropy = lse - torch.linalg.vecdot(probabilities, logits)
         ctx.save_for_backward(probabilities, row, targets, entropy)
+        ctx.temperature = temperature
         return logprobs, entropy
 
     @staticmethod
@@ -81,8 +85,8 @@ class _SampledLogprobs(torch.autograd.Function):
         grad.view(-1).index_add_(0, row * grad.shape[1] + targets, of_logprobs)
         if of_entropy.any():
             surprise = probabilities.clamp_min(1e-30).log_().add_(entropy.unsqueeze(1))
-            grad -= probabilities * surprise * of_entropy.unsqueeze(1)
-        return grad, None, None
+            grad -= surprise.mul_(probabilities).mul_(of_entropy.unsqueeze(1))
+        return grad if ctx.temperature == 1.0 else grad.div_(ctx.temperature), None, None, None
 
 
 def sampled_logprobs(
@@ -100,24 +104,22 @@ def sampled_logprobs(
     with _checkpointed_layers(base, batch.mask) if activation_checkpointing else attending(batch.mask):
         hidden = base.base_model(input_ids=batch.tokens, position_ids=batch.positions, use_cache=False)[0][0]
     hidden = hidden.index_select(0, batch.rows)
-    size = max(1, CHUNK_ELEMENTS // vocabulary_size(base))
 
     def chunk(states: Tensor, row: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        logits = logits_of(base, states)
-        return _SampledLogprobs.apply(logits if temperature == 1.0 else logits / temperature, row, targets)  # type: ignore[no-any-return, no-untyped-call]
+        return _SampledLogprobs.apply(logits_of(base, states), row, targets, temperature)  # type: ignore[no-any-return, no-untyped-call]
 
+    size = max(1, CHUNK_ELEMENTS * (8 if hidden.is_cuda else 1) // vocabulary_size(base))
     if len(hidden) <= size:
         logprobs, entropy = chunk(hidden, batch.row, batch.targets)
         return logprobs, entropy.index_select(0, batch.row)
-    logprobs = hidden.new_zeros(len(batch.row), dtype=torch.float32)
-    entropies = []
+    parts, done = [], 0
     for start in range(0, len(hidden), size):
-        inside = ((batch.row >= start) & (batch.row < start + size)).nonzero().squeeze(1)
         states = hidden[start : start + size]
-        part, entropy = checkpoint(chunk, states, batch.row[inside] - start, batch.targets[inside], use_reentrant=False)
-        logprobs = logprobs.index_copy(0, inside, part)
-        entropies.append(entropy)
-    return logprobs, torch.cat(entropies).index_select(0, batch.row)
+        end = batch.ends[start + len(states) - 1]
+        inside, done = batch.by_row[done:end], end
+        parts.append(checkpoint(chunk, states, batch.row[inside] - start, batch.targets[inside], use_reentrant=False))
+    logprobs, entropy = (torch.cat(side) for side in zip(*parts, strict=True))
+    return torch.empty_like(logprobs).index_copy(0, batch.by_row, logprobs), entropy.index_select(0, batch.row)
 
 
 @contextmanager
@@ -126,9 +128,7 @@ def _checkpointed_layers(model: PreTrainedModel, mask: TreeMask) -> Iterator[Non
     dropout."""
     layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
     if not layers:
-        raise ConfigError(
-            f"{type(model).__name__} has no layers to checkpoint: train.activation_checkpointing=false."
-        )
+        raise ConfigError(f"{type(model).__name__} has no layers to checkpoint: train.activation_checkpointing=false.")
     for layer in layers:
         layer.forward = partial(checkpoint, _attending(mask, layer.forward), use_reentrant=False)
     try:

@@ -43,7 +43,7 @@ def _blocks(mask: TreeMask, window: int | None) -> list[_Block]:
     limit = 128 if device.type == "cpu" else 1024  # on a CPU the scores of a block should stay in the cache
     blocks = []
     for start, stop, path in _spans(mask, limit):
-        near = 0 if window is None else max(0, int(mask.positions[start:stop].min()) - window + 1)
+        near = 0 if window is None else max(0, int(mask.tree.positions[start:stop].min()) - window + 1)
         path = path[near:].to(device)  # positions along a path are 0, 1, 2, …
         own = torch.arange(start, stop, device=device)
         keys = own if window is None else torch.cat([path, own])

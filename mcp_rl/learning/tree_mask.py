@@ -57,7 +57,7 @@ class TreeMask:
     @cached_property
     def longest(self) -> int:
         """Tokens of the longest sequence."""
-        return int(self.positions.max()) + 1 if len(self.positions) else 0
+        return max((node.depth + node.length for node in self.tree.nodes), default=0)
 
     @cached_property
     def _plans(self) -> dict[Hashable, Any]:

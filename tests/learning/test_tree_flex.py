@@ -41,7 +41,7 @@ def test_blocks_and_mask_are_those_of_the_tree() -> None:
     for window in (None, 40, 3):
         blocks = block_mask(mask, window)
         padded = blocks.shape[-1]
-        assert padded % BLOCK == 0 and padded - length < BLOCK
+        assert padded % BLOCK == 0 and padded < 1.13 * length + BLOCK
         seen = create_mask(blocks.mask_mod, None, None, padded, padded, device="cpu")[0, 0]
         assert torch.equal(seen[:length, :length], mask.visible(slice(None), slice(None), window))
         assert not seen[:length, length:].any() and not seen[length:, :length].any()
