@@ -1,190 +1,301 @@
-"""Time of one update, with shared prefixes and without, on a random Qwen2 the size of the built-in model.
+"""What learning costs, and what it costs with what one would take instead, in one run on one machine.
 
-    OMP_NUM_THREADS=1 python -m benchmarks.learning > benchmarks/results/learning.json
+    OMP_NUM_THREADS=1 python -m benchmarks.learning --trl-python VENV/bin/python --out benchmarks/results/learning.json
 
-Each contender runs the same code on the same 128 episodes: prefix tree against one node per sequence (a padded batch
-through stock attention is the third), merged LoRA products against PEFT's own layers. JSON on stdout.
+Parts, each in processes of its own, every contender on one thread:
+
+- `update`: an update over the prefix tree against the same code without sharing, and against padded rows (CPU seconds).
+- `memory`: the update's peak over batch sizes, as a curve in JSON and in a picture beside the JSON.
+- `profile`: where an update's time goes.
+- `step`: whole steps of 64 episodes, 8 groups of 8, on the calculator: a run of ours with its tool server in another
+  process, checkpoints and checks; TRL's `GRPOTrainer` and a loop by hand with the calculator's functions in their own
+  process. All of them start from the built-in model, update once with each batch, and play the same scenarios.
+- `success`: seconds until the greedy policy solves a share of the held-out scenarios, evaluations not counted.
+- `sampling`: the engine's, copied from the JSON of `benchmarks.sampling`.
+
+TRL is in the `bench` extra; `--trl-python` is the Python of an environment that has it (`pip install -e '.[bench]'`),
+and without one its contender is skipped with a sentence. `python -m benchmarks.learning --tables FILE` prints a JSON as
+Markdown.
 """
 
 import argparse
+import importlib.util
 import json
 import os
 import platform
-import random
-import resource
-import statistics
+import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
-from datetime import date
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
 from typing import Any
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-
-import numpy as np
-import torch
-from torch.profiler import ProfilerActivity, profile
-from transformers import Qwen2Config, Qwen2ForCausalLM
-
-from mcp_rl.config import TrainConfig
-from mcp_rl.learning.adapter import add_adapter
-from mcp_rl.learning.samples import Sample
-from mcp_rl.learning.step import Learner
-from mcp_rl.learning.tally import Tally
-from mcp_rl.learning.tree import build_tree
-from mcp_rl.learning.tree_attention import use_tree_attention
-
-VOCABULARY = 1000
+ROOT = Path(__file__).parent.parent
+PARTS = ("update", "memory", "profile", "step", "success", "sampling")
+TARGETS = (0.7, 0.8)
+"""Shares of the held-out scenarios. The first decides when a contender may stop."""
+PATIENCE = 3.5
+"""A contender is stopped when it has taken this many times as long as ours."""
+STEP = {"rollout": {"probes": 0}, "train": {"epochs": 1}}
+"""What a run of ours is set to so that it plays 64 episodes and updates once, as the others do."""
+SUCCESS: dict[str, Any] = {"train": {"epochs": 1}}
+Json = dict[str, Any]
 
 
-def make_learner(*, merged: bool = True) -> Learner:
-    torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=VOCABULARY,
-        hidden_size=128,
-        intermediate_size=384,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=8192,
-        tie_word_embeddings=True,
+@dataclass(frozen=True)
+class Bench:
+    """How contenders are started."""
+
+    folder: Path
+    """Where runs are kept while this lasts."""
+    trl: str | None
+    """A Python that has TRL."""
+    steps: int
+    small: bool
+
+    def run(self, module: str, *arguments: object, python: str = sys.executable) -> Any:
+        """What a module prints as JSON, on one thread. Raises CalledProcessError, its errors on our stderr."""
+        environment = {
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "OMP_WAIT_POLICY": "PASSIVE",
+            "HF_HUB_OFFLINE": "1",
+            "PYTHONPATH": str(ROOT),
+        }
+        command = [python, "-m", f"benchmarks.{module}", *map(str, arguments)]
+        print(time.strftime("%H:%M:%S"), *command[2:], file=sys.stderr, flush=True)
+        done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+        return json.loads(done.stdout.splitlines()[-1])
+
+    def update(self, what: str, *arguments: object) -> Any:
+        return self.run("learning_update", what, *arguments, *(["--small"] if self.small else []))
+
+    def others(self) -> dict[str, Callable[..., Any]]:
+        """The contenders that are not ours, as functions of their arguments."""
+        found: dict[str, Callable[..., Any]] = {"naive": lambda *given: self.run("naive_contender", *given)}
+        if trl := self.trl:
+            found["trl"] = lambda *given: self.run("trl_contender", *given, python=trl)
+        return found
+
+
+def step_part(bench: Bench) -> Json:
+    """Medians over the steps after the first, in which everyone still warms up."""
+    ours = bench.run(
+        "our_contender",
+        "--folder",
+        bench.folder / "step",
+        "--steps",
+        bench.steps,
+        "--val",
+        10,
+        "--set",
+        json.dumps(STEP),
     )
-    train = TrainConfig(microbatch_tokens=1 << 16)
-    base = Qwen2ForCausalLM(config).eval()
-    use_tree_attention(base)
-    lora = train.lora
-    adapted = add_adapter(base, rank=lora.rank, alpha=lora.alpha, targets=lora.targets, base_name="random", seed=0)
-    if not merged:
-        for module in adapted.modules():
-            module.__dict__.pop("forward", None)
-    return Learner(adapted, train)
-
-
-def episodes(groups: int, size: int, shared: int, request: int, own: int) -> list[Sample]:
-    """`own` varies by a quarter; every own token counts as sampled."""
-    draw = random.Random(0)
-
-    def tokens(count: int) -> list[int]:
-        return [draw.randrange(VOCABULARY) for _ in range(count)]
-
-    system, samples = tokens(shared), []
-    for group in range(groups):
-        asked = tokens(request)
-        for _ in range(size):
-            answer = tokens(own + draw.randrange(-own // 4, own // 4 + 1))
-            whole = system + asked + answer
-            at = np.arange(shared + request - 1, len(whole) - 1)
-            count = len(answer)
-            samples.append(
-                Sample(
-                    tokens=whole[:-1],
-                    at=at,
-                    targets=np.asarray(answer, np.int64),
-                    logprobs=np.full(count, -np.log(VOCABULARY), np.float32),
-                    weights=np.ones(count, np.float32),
-                    advantage=draw.gauss(0, 1),
-                    group=group,
-                )
-            )
-    return samples
-
-
-def update(learner: Learner, samples: list[Sample]) -> None:
-    learner._update_once(samples, Tally(), first=False, check_sampler=False)
-
-
-def padded_update(learner: Learner, samples: list[Sample], rows: int = 16) -> None:
-    """What most trainers do: padded rows, stock attention, logits of the answer's positions only."""
-    total = sum(len(sample.targets) for sample in samples)
-    ordered = sorted(samples, key=lambda sample: len(sample.tokens))
-    for start in range(0, len(ordered), rows):
-        part = ordered[start : start + rows]
-        width = max(len(sample.tokens) for sample in part)
-        ids = torch.tensor([sample.tokens + [0] * (width - len(sample.tokens)) for sample in part])
-        first = min(int(sample.at[0]) for sample in part)
-        logits = learner.model(input_ids=ids, logits_to_keep=width - first, use_cache=False).logits
-        loss = torch.zeros(())
-        for row, sample in enumerate(part):
-            logprobs = logits[row, torch.from_numpy(sample.at) - first].log_softmax(-1)
-            chosen = logprobs.gather(1, torch.from_numpy(sample.targets)[:, None])[:, 0]
-            loss = loss - ((chosen - torch.from_numpy(sample.logprobs)).exp() * sample.advantage).sum()
-        (loss / total).backward()
-    torch.nn.utils.clip_grad_norm_(learner.parameters.values(), 1.0)
-    learner.optimizer.step()
-    learner.optimizer.zero_grad()
-
-
-def seconds(work: Callable[[], None], repeats: int) -> float:
-    """Median CPU seconds of this process, which on one thread are what a quiet machine would take on the clock."""
-    work()
-    times = []
-    for _ in range(repeats):
-        began = time.process_time()
-        work()
-        times.append(time.process_time() - began)
-    return statistics.median(times)
-
-
-def top_operations(work: Callable[[], None], count: int = 6) -> dict[str, float]:
-    """Share of CPU time of the most expensive operations."""
-    with profile(activities=[ProfilerActivity.CPU]) as recorded:
-        work()
-    averages = recorded.key_averages()
-    total = sum(event.self_cpu_time_total for event in averages)
-    ranked = sorted(averages, key=lambda event: -event.self_cpu_time_total)[:count]
-    return {event.key: round(event.self_cpu_time_total / total, 3) for event in ranked}
-
-
-def measure(samples: list[Sample], repeats: int) -> dict[str, Any]:
-    plain = make_learner()
-    plain.model.get_base_model().set_attn_implementation("sdpa")  # type: ignore[operator]
-    slow = make_learner(merged=False)
-    slow.model.get_base_model().set_attn_implementation("sdpa")  # type: ignore[operator]
-    ours, peft_layers = make_learner(), make_learner(merged=False)
-    flat = len(build_tree([sample.tokens for sample in samples]).tokens)
-    unshared = sum(len(sample.tokens) for sample in samples)
-    result: dict[str, Any] = {
-        "episodes": len(samples),
-        "unshared_tokens": unshared,
-        "tree_tokens": flat,
-        "factor_allowed_by_tokens": unshared / flat,
-        "cpu_seconds": {
-            "tree": seconds(lambda: update(ours, samples), repeats),
-            "tree_with_peft_layers": seconds(lambda: update(peft_layers, samples), repeats),
-            "padded": seconds(lambda: padded_update(plain, samples), max(1, repeats // 2)),
-            "padded_with_peft_layers": seconds(lambda: padded_update(slow, samples), max(1, repeats // 2)),
-        },
-        "profile_of_tree": top_operations(lambda: update(ours, samples)),
-    }
-    times = result["cpu_seconds"]
-    result["unshared_tokens_per_cpu_second"] = {name: unshared / value for name, value in times.items()}
-    result["times_faster_than_padded"] = times["padded"] / times["tree"]
-    result["times_faster_than_padded_with_peft_layers"] = times["padded_with_peft_layers"] / times["tree"]
-    result["share_of_the_allowed_factor"] = result["times_faster_than_padded"] / result["factor_allowed_by_tokens"]
+    runs = {"ours": ours}
+    for name, contender in bench.others().items():
+        runs[name] = contender("--tasks", ours["folder"], "--steps", bench.steps)
+    result = {name: _medians(run["steps"][1:]) for name, run in runs.items()}
+    for name in runs.keys() - {"ours"}:
+        for kind in ("seconds", "cpu_seconds"):
+            result[f"{name}_over_ours_{kind}"] = round(result[name][kind] / result["ours"][kind], 2)
     return result
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--shapes", type=int, default=3, help="how many of the shapes to measure, cheapest first")
-    options = parser.parse_args()
-    shapes = {
-        "8x8, 150 shared + 30 + 60": (8, 8, 150, 30, 60),
-        "8x16, 300 shared + 30 + 60": (8, 16, 300, 30, 60),
-        "8x8, 1500 shared + 30 + 60": (8, 8, 1500, 30, 60),
+def _medians(steps: Sequence[Json]) -> Json:
+    """Of each figure, and the share of the whole that nobody worked in."""
+    found = {name: round(median(step[name] for step in steps), 4) for name in steps[0]}
+    if "overhead" in found:
+        total = sum(step["seconds"] for step in steps)
+        found["overhead_time_share"] = round(sum(step["overhead"] for step in steps) / total, 4)
+    return found
+
+
+def success_part(bench: Bench, learning_rate: float, seeds: Sequence[int]) -> Json:
+    """Curves of success over seconds for each seed, and when each contender first reached each target."""
+    result: Json = {"targets": TARGETS, "seeds": {}}
+    for seed in seeds:
+        ours = bench.run(
+            "our_contender", "--folder", bench.folder / "success", "--steps", 16, "--evaluate-every", 2, "--seed", seed,
+            "--set", json.dumps(SUCCESS),
+        )  # fmt: skip
+        runs = {"ours": ours}
+        reached = _reached(ours["curve"])
+        slowest = max((s for s in reached.values() if s), default=ours["seconds"])
+        for name, contender in bench.others().items():
+            rate = ["--learning-rate", learning_rate] if name == "trl" else []
+            runs[name] = contender(
+                "--tasks", ours["folder"], "--steps", 100, "--evaluate-every", 2, "--target", TARGETS[-1],
+                "--seconds", max(PATIENCE * slowest, 1.0), "--seed", seed, *rate,
+            )  # fmt: skip
+        found: Json = {name: {"curve": run["curve"], "reached": _reached(run["curve"])} for name, run in runs.items()}
+        for name in runs.keys() - {"ours"}:
+            found[f"{name}_over_ours"] = {
+                target: _ratio(found[name]["reached"][target], reached[target], runs[name]["seconds"])
+                for target in reached
+            }
+        result["seeds"][str(seed)] = found
+    return result
+
+
+def _reached(curve: Sequence[Json]) -> dict[str, float | None]:
+    """Seconds of training until the first evaluation that saw each target; None where none did."""
+    return {
+        str(target): next((round(point["seconds"], 2) for point in curve if point["success"] >= target), None)
+        for target in TARGETS
     }
-    report: dict[str, Any] = {
-        "date": date.today().isoformat(),
-        "machine": f"{platform.machine()}, {os.cpu_count()} CPUs",
-        "torch": torch.__version__,
-        "threads": torch.get_num_threads(),
+
+
+def _ratio(theirs: float | None, ours: float | None, stopped: float) -> str | None:
+    """How many times as long they took; a lower bound where they were stopped before."""
+    if ours is None or not ours:
+        return None
+    return f"{theirs / ours:.2f}" if theirs is not None else f"over {stopped / ours:.2f}"
+
+
+def sampling_part(path: Path) -> Json:
+    if not path.is_file():
+        return {"skipped": f"{path} is not there: python -m benchmarks.sampling > {path}"}
+    return {"from": path.name, **json.loads(path.read_text())}
+
+
+def targets(report: Json) -> list[Json]:
+    """What was wanted, and whether it was reached."""
+    found: list[Json] = []
+
+    def add(what: str, measured: float, wanted: float) -> None:
+        found.append({"what": what, "measured": measured, "wanted": wanted, "reached": measured >= wanted})
+
+    for shape, row in report.get("update", {}).items():
+        add(f"share of the allowed factor, {shape}", row["share_of_the_allowed_factor"], 0.6)
+    step = report.get("step", {})
+    if "trl_over_ours_seconds" in step:
+        add("TRL's step over ours", step["trl_over_ours_seconds"], 3.0)
+    if "ours" in step:
+        share = step["ours"]["overhead_time_share"]
+        found.append({"what": "overhead of a step", "measured": share, "wanted": "under 0.05", "reached": share < 0.05})
+    for seed, row in report.get("success", {}).get("seeds", {}).items():
+        for target, ratio in row.get("trl_over_ours", {}).items():
+            if ratio is not None:
+                add(f"TRL's seconds over ours to {target}, seed {seed}", float(ratio.removeprefix("over ")), 3.0)
+    return found
+
+
+def tables(report: Json) -> str:
+    """The report as Markdown."""
+    parts = [f"{report['date']}, {report['machine']}"]
+    if update := report.get("update"):
+        rows = [
+            f"| {shape} | {row['tree_tokens']} | {row['factor_allowed_by_tokens']} "
+            f"| {row['trained_tokens_per_second']['tree']} | {row['trained_tokens_per_second']['unshared']} "
+            f"| {row['trained_tokens_per_second']['padded']} | {row['times_faster_than_unshared']} "
+            f"| {row['share_of_the_allowed_factor']:.0%} |"
+            for shape, row in update.items()
+        ]
+        head = "| episodes | tree tokens | factor allowed | tree, tokens/s | unshared | padded | times faster | share |"
+        parts.append("\n".join([head, "|---|---:|---:|---:|---:|---:|---:|---:|", *rows]))
+    if memory := report.get("memory"):
+        rows = [
+            f"| {row['episodes']} | {row['tree_tokens']} | {row['tree_mb']:.0f} | {row['unshared_tokens']} "
+            f"| {row['unshared_mb']:.0f} |"
+            for row in memory["curve"]
+        ]
+        head = "| episodes | tree tokens | MB | unshared tokens | MB |"
+        parts.append("\n".join([head, "|---:|---:|---:|---:|---:|", *rows]))
+    if step := report.get("step"):
+        rows = [
+            f"| {name} | {row['seconds']:.2f} | {row.get('cpu_seconds', 0):.2f} | {row['sampling']:.2f} "
+            f"| {row.get('update', row.get('updating')):.2f} |"
+            for name, row in step.items()
+            if isinstance(row, dict)
+        ]
+        head = "| 64 episodes | seconds | CPU seconds | sampling | update |"
+        parts.append("\n".join([head, "|---|---:|---:|---:|---:|", *rows]))
+    for seed, found in report.get("success", {}).get("seeds", {}).items():
+        rows = [
+            f"| {name} | " + " | ".join("-" if s is None else f"{s:.1f}" for s in row["reached"].values()) + " |"
+            for name, row in found.items()
+            if "reached" in row
+        ]
+        head = f"| seed {seed} | " + " | ".join(f"seconds to {target:.0%}" for target in TARGETS) + " |"
+        parts.append("\n".join([head, "|---|" + "---:|" * len(TARGETS), *rows]))
+    rows = [
+        f"| {t['what']} | {t['measured']:.3g} | {t['wanted']} | {'yes' if t['reached'] else 'NO'} |"
+        for t in targets(report)
+    ]
+    parts.append("\n".join(["| what | measured | wanted | reached |", "|---|---:|---:|---|", *rows]))
+    return "\n\n".join(parts)
+
+
+def has_trl(python: str) -> bool:
+    if python == sys.executable:
+        return importlib.util.find_spec("trl") is not None
+    return subprocess.run([python, "-c", "import trl"], capture_output=True).returncode == 0
+
+
+def measure(options: argparse.Namespace, bench: Bench, picture: Path) -> Json:
+    report: Json = {
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": f"{platform.machine()}, {os.cpu_count()} CPUs, Python {platform.python_version()}",
+        "versions": {name: version(name) for name in ("torch", "transformers", "peft", "mcp")},
+        "threads": 1,
     }
-    for name, shape in list(shapes.items())[: options.shapes]:
-        report[name] = measure(episodes(*shape), options.repeats)
-        print(name, json.dumps(report[name]["cpu_seconds"]), file=sys.stderr)
-    report["peak_rss_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(json.dumps(report, indent=2))
+    if bench.trl:
+        asked = [bench.trl, "-c", "import importlib.metadata as m; print(m.version('trl'))"]
+        report["versions"]["trl"] = subprocess.run(asked, capture_output=True, text=True).stdout.strip()
+    else:
+        report["skipped"] = "TRL is not installed: pip install -e '.[bench]', and name its Python with --trl-python"
+    work: dict[str, Callable[[], Any]] = {
+        "update": lambda: bench.update("speed"),
+        "memory": lambda: {"curve": bench.update("memory", "--picture", picture), "picture": picture.name},
+        "profile": lambda: bench.update("profile"),
+        "step": lambda: step_part(bench),
+        "success": lambda: success_part(bench, options.trl_learning_rate, options.seeds),
+        "sampling": lambda: sampling_part(options.sampling),
+    }
+    for part in options.parts:
+        began = time.perf_counter()
+        report[part] = work[part]()
+        print(f"{part}: {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
+        if options.out:
+            options.out.write_text(json.dumps(_with_earlier(report, options), indent=2) + "\n")
+    return _with_earlier(report, options)
+
+
+def _with_earlier(report: Json, options: argparse.Namespace) -> Json:
+    """Together with the parts that the file holds and this run leaves out, if that was wanted."""
+    if not (options.keep and options.out and options.out.is_file()):
+        return report | {"targets": targets(report)}
+    whole = {**json.loads(options.out.read_text()), **report}
+    return whole | {"targets": targets(whole)}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--part", dest="parts", action="append", choices=PARTS, help="one of the parts; all by default")
+    parser.add_argument("--trl-python", default=sys.executable, help="a Python that has TRL")
+    parser.add_argument("--trl-learning-rate", type=float, default=8e-4, help="the best of those that were tried")
+    parser.add_argument("--steps", type=int, default=8, help="of each contender in the part `step`")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--sampling", type=Path, default=ROOT / "benchmarks/results/sampling.json")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--keep", action="store_true", help="keep what --out already holds of the other parts")
+    parser.add_argument("--small", action="store_true", help="only to see that the update's parts work")
+    parser.add_argument("--tables", type=Path, metavar="FILE", help="only print this JSON as Markdown")
+    options = parser.parse_args(arguments)
+    if options.tables:
+        print(tables(json.loads(options.tables.read_text())))
+        return
+    options.parts = options.parts or list(PARTS)
+    with tempfile.TemporaryDirectory() as folder:
+        python = options.trl_python if has_trl(options.trl_python) else None
+        bench = Bench(Path(folder), python, options.steps, options.small)
+        picture = (options.out.parent if options.out else Path(folder)) / "learning_memory.png"
+        report = measure(options, bench, picture)
+    print(tables(report))
 
 
 if __name__ == "__main__":
