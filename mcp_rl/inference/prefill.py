@@ -1,6 +1,6 @@
 """Forwarding given tokens: pieces of any length from many rows, packed without padding into a few passes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -17,6 +17,8 @@ PASS = 2048
 SCORES = 1 << 22
 """Tokens of a pass times positions that they look at, at most, unless a single piece has more; for each head there are
 so many scores."""
+PADDED = 1024
+"""Queries of a pass, padding included, that are never too many."""
 SHORTEST_TRUNK = 16
 
 
@@ -46,14 +48,7 @@ def prefill(policy: Policy, store: KvStore, pieces: Sequence[Piece]) -> Tensor:
     logits: list[Tensor | None] = [None] * len(pieces)
     left = dict(enumerate(pieces))
     while left:
-        chosen: list[int] = []
-        tokens, reach = 0, 0
-        for index, piece in left.items():
-            size = min(len(piece.ids), CHUNK)
-            tokens, reach = tokens + size, max(reach, piece.position + size)
-            if chosen and (tokens > PASS or tokens * reach > SCORES):
-                break
-            chosen.append(index)
+        chosen = _next_pass(left)
         heads = [replace(left[i], ids=left[i].ids[:CHUNK]) for i in chosen]
         out = _forward(policy, store, heads)
         for place, index in enumerate(chosen):
@@ -62,6 +57,22 @@ def prefill(policy: Policy, store: KvStore, pieces: Sequence[Piece]) -> Tensor:
             if rest := piece.ids[CHUNK:]:
                 left[index] = Piece(piece.slot, piece.own + CHUNK, piece.position + CHUNK, rest, piece.trunk)
     return torch.stack([line for line in logits if line is not None])
+
+
+def _next_pass(left: Mapping[int, Piece]) -> list[int]:
+    """The longest pieces, while they fit; short ones are not padded to the length of much longer ones."""
+    sizes = {index: min(len(piece.ids), CHUNK) for index, piece in left.items()}
+    chosen: list[int] = []
+    tokens = reach = longest = 0
+    for index in sorted(left, key=lambda index: -sizes[index]):
+        size = sizes[index]
+        tokens, reach = tokens + size, max(reach, left[index].position + size)
+        longest = longest or round_up(size, TILE)
+        padded = longest * (len(chosen) + 1)
+        if chosen and (tokens > PASS or tokens * reach > SCORES or padded > max(PADDED, 2 * tokens)):
+            break
+        chosen.append(index)
+    return chosen
 
 
 def _forward(policy: Policy, store: KvStore, pieces: Sequence[Piece]) -> Tensor:
