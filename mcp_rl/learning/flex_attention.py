@@ -133,7 +133,7 @@ def _padding(length: int) -> int:
 
 
 def block_mask(mask: TreeMask, window: int | None = None) -> BlockMask:
-    """Which blocks of [T, T], T padded, are seen in part and which whole. A padding token sees itself: no row is empty."""
+    """Which blocks of [T, T], T padded, are seen in part and which whole. Padding sees itself: no row is empty."""
     length = len(mask.enter)
     extra = _padding(length)
     alone = torch.arange(extra, dtype=torch.int32, device=mask.enter.device) + len(mask.tree.nodes)

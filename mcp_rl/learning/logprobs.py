@@ -20,6 +20,7 @@ from mcp_rl.errors import ConfigError
 from mcp_rl.learning.attention import attending
 from mcp_rl.learning.output_layer import logits_of, vocabulary_size
 from mcp_rl.learning.tree import PrefixTree
+from mcp_rl.learning.tree_attention import check_length
 from mcp_rl.learning.tree_mask import TreeMask
 
 CHUNK_ELEMENTS = 1 << 24
@@ -101,6 +102,7 @@ def sampled_logprobs(
     `activation_checkpointing` keeps only what goes from layer to layer; the backward pass computes the rest again.
     """
     base = cast(PreTrainedModel, model.get_base_model()) if isinstance(model, PeftModel) else model
+    check_length(base, batch.mask.longest)
     with _checkpointed_layers(base, batch.mask) if activation_checkpointing else attending(batch.mask):
         hidden = base.base_model(input_ids=batch.tokens, position_ids=batch.positions, use_cache=False)[0][0]
     hidden = hidden.index_select(0, batch.rows)

@@ -110,3 +110,20 @@ def _together(model: PreTrainedModel, sequences: list[list[int]]) -> tuple[Tenso
         hidden = model.base_model(input_ids=tokens, position_ids=positions, use_cache=False)[0][0]
     paths = torch.cat([torch.from_numpy(tree.sequence(i)) for i in range(len(sequences))]).to(device)
     return logits_of(model, hidden[paths]).float(), mask.told
+
+
+def check_length(model: PreTrainedModel, longest: int) -> None:
+    """Raise ConfigError where sequences of this length turn positions by other frequencies than shorter ones do (rotary
+    embeddings of type `longrope` and `dynamic`), so that the two have no keys in common."""
+    config = model.config.get_text_config()
+    rotary = getattr(config, "rope_parameters", None) or {}
+    for kind in [rotary] if "rope_type" in rotary else rotary.values():
+        limit = {
+            "longrope": kind.get("original_max_position_embeddings"),
+            "dynamic": config.max_position_embeddings,
+        }.get(str(kind.get("rope_type")))
+        if limit is not None and longest > limit:
+            raise ConfigError(
+                f"Episodes of {longest} tokens cannot be trained on together: beyond {limit} tokens "
+                f"{type(model).__name__} turns positions by other frequencies; keep episodes shorter."
+            )

@@ -10,7 +10,9 @@ from transformers import PreTrainedModel
 
 from mcp_rl.errors import ConfigError, EngineError
 from mcp_rl.learning.attention import NAME
+from mcp_rl.learning.logprobs import TreeBatch, sampled_logprobs
 from mcp_rl.learning.output_layer import logits_of
+from mcp_rl.learning.tree import build_tree
 from mcp_rl.learning.tree_attention import use_tree_attention
 from tests.learning.architectures import ARCHITECTURES, architecture
 
@@ -77,6 +79,29 @@ def test_a_model_is_taken_once_and_then_works_over_trees_only() -> None:
     assert model.config._attn_implementation == NAME
     with pytest.raises(EngineError, match="was given none"):
         model(torch.tensor([[1, 2, 3]]))
+
+
+ROTARY = {
+    "longrope": {"short_factor": [1.0] * 8, "long_factor": [2.0] * 8, "original_max_position_embeddings": 32},
+    "dynamic": {"factor": 2.0},
+}
+
+
+@pytest.mark.parametrize("kind", ROTARY)
+def test_frequencies_that_depend_on_the_length_are_refused_where_lengths_would_mix(kind: str) -> None:
+    rotary = {"rope_type": kind, "rope_theta": 10000.0, **ROTARY[kind]}
+    if kind == "longrope":
+        model = architecture("Phi3", rope_parameters=rotary, original_max_position_embeddings=32)()
+    else:
+        model = architecture("Llama", rope_parameters=rotary, max_position_embeddings=32)()
+    use_tree_attention(model)
+    batches = []
+    for length in (32, 33):
+        tree = build_tree([list(range(length))])
+        batches.append(TreeBatch.of(tree, torch.arange(3), torch.arange(3)))
+    sampled_logprobs(model, batches[0])
+    with pytest.raises(ConfigError, match=r"Episodes of 33 tokens .* beyond 32 tokens"):
+        sampled_logprobs(model, batches[1])
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
