@@ -1,4 +1,4 @@
-"""Conversations as OpenAI's chat API writes them, a JSON object each, read strictly and put into the tokens of a rollout.
+"""Conversations as OpenAI's chat API writes them, a JSON object each, read strictly and put into a rollout's tokens.
 
     {"messages": [{"role": "user", …}, {"role": "assistant", "tool_calls": […]}, {"role": "tool", …}, …], "tools": […]}
 
