@@ -8,10 +8,8 @@ alone, so a resumed run needs no random state to go on bit for bit.
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from peft import PeftModel
 from torch import Tensor
@@ -22,7 +20,8 @@ from mcp_rl.errors import ConfigError
 from mcp_rl.learning import canaries
 from mcp_rl.learning.adapter import merged_weights, trainable_parameters
 from mcp_rl.learning.logprobs import sampled_logprobs
-from mcp_rl.learning.losses import Objective, Totals, kl_to_reference, objective, truncated_weights
+from mcp_rl.learning.losses import Objective, Totals, kl_to_reference, objective
+from mcp_rl.learning.off_policy import check_agreement, compare, correct, per_sample, staleness
 from mcp_rl.learning.optimizer import make_optimizer
 from mcp_rl.learning.packed import Packed
 from mcp_rl.learning.samples import Sample, take_in
@@ -30,11 +29,6 @@ from mcp_rl.learning.schedule import learning_rate
 from mcp_rl.learning.tally import Tally
 from mcp_rl.learning.tree import split_by_tokens
 from mcp_rl.trajectory import TrajectoryGroup
-
-NOTICEABLE = 0.01
-"""An importance weight further from 1 than this counts as a correction; less is rounding."""
-FAR_OFF = 0.5
-"""Difference of mean ratio and log-probability that stops a step in which every token is from an older version."""
 
 
 class Learner:
@@ -93,7 +87,7 @@ class Learner:
         tally = Tally()
         self.batch = intake.samples
         if intake.samples:
-            metrics |= self._staleness(intake.samples)
+            metrics |= staleness(intake.samples, self.step)
             try:
                 if config.cap and config.minibatches > 1:
                     self._correct_all(intake.samples, tally)
@@ -101,22 +95,8 @@ class Learner:
                     self._update_once(minibatch, tally, first=index == 0, check_sampler=check_sampler)
             finally:
                 self.optimizer.zero_grad()
-            metrics |= tally.agreement()
         self.step += 1
-        return metrics | {
-            "loss": tally.mean("loss", "updates"),
-            "entropy": tally.mean("entropy"),
-            "kl": tally.mean("kl"),
-            "clip_share": tally.mean("clipped"),
-            "corrected_share": tally.mean("corrected", "compared"),
-            "capped_share": tally.mean("capped", "compared"),
-            "grad_norm": tally.mean("grad_norm", "updates"),
-            "trained_tokens": tally.sums.get("tokens", 0.0),
-            "forward_tokens": tally.sums.get("flat", 0.0),
-            "unshared_tokens": tally.sums.get("unshared", 0.0),
-            "saved_share": 1.0 - tally.mean("flat", "unshared") if tally.sums else 0.0,
-            "update_seconds": time.perf_counter() - began,
-        }
+        return metrics | tally.metrics() | {"update_seconds": time.perf_counter() - began}
 
     def parts(self, samples: Sequence[Sample]) -> Iterator[tuple[list[int], Packed]]:
         """Samples in parts of at most `microbatch_tokens` tree tokens: which they are, and packed."""
@@ -167,14 +147,6 @@ class Learner:
             if getattr(self.config, name) != getattr(self._made_with, name):
                 raise ConfigError(f"train.{name} cannot change while a model is being trained: start a new run for it.")
 
-    def _staleness(self, samples: Sequence[Sample]) -> dict[str, float]:
-        """By how many steps the sampled tokens are older than the learner. Raises CanaryError where one is younger."""
-        ages = [self.step - sample.versions for sample in samples if sample.versions is not None]
-        age = np.concatenate(ages) if ages else np.zeros(1, np.int64)
-        if self.config.max_staleness:
-            canaries.check_version(self.step - min(0, int(age.min())), self.step)
-        return {"staleness_mean": float(age.mean()), "staleness_max": float(age.max())}
-
     def _minibatches(self, samples: list[Sample]) -> Iterator[list[Sample]]:
         """Groups in random order, cut into equal shares of samples; members of a group mostly stay together."""
         random = np.random.default_rng([self.seed, self.step])
@@ -189,24 +161,22 @@ class Learner:
         totals = Totals.of((len(sample.targets) for sample in samples), self.config.sequence_norm)
         loss = 0.0
         for chosen, packed in self.parts(samples):
-            part = self._loss([samples[i] for i in chosen], packed, goal, totals, tally, compare=first)
+            part = self._loss([samples[i] for i in chosen], packed, goal, totals, tally, first=first)
             loss += (value := float(part.detach()))
             canaries.check_finite("loss", value)
             part.backward()  # type: ignore[no-untyped-call]
         if first and check_sampler:
-            _check_agreement(tally)
+            check_agreement(tally)
         tally.add(loss=loss, grad_norm=self.descend(check_moved=first), updates=1)
 
     def _loss(
-        self, samples: list[Sample], packed: Packed, goal: Objective, totals: Totals, tally: Tally, *, compare: bool
+        self, samples: list[Sample], packed: Packed, goal: Objective, totals: Totals, tally: Tally, *, first: bool
     ) -> Tensor:
         """What a part of a minibatch adds to its loss."""
         config = self.config
         logprobs, entropy = self.logprobs(packed)
-        if config.cap and any(sample.old is None for sample in samples):
-            packed = self._corrected(samples, packed, logprobs, tally)
-        elif compare and not config.cap:
-            self._compare(samples, packed, logprobs, tally)
+        if first and samples[0].old is None:
+            packed = self._meet(samples, packed, logprobs, tally)
         losses, clipped = goal.function(packed.tokens(logprobs), goal.clip_low, goal.clip_high)
         losses = losses * packed.weights
         if config.entropy:
@@ -231,7 +201,7 @@ class Learner:
             return torch.from_numpy(np.concatenate(known)).to(self.device)
         with torch.no_grad(), self._as_reference() as model:
             logprobs, _ = self._logprobs_under(model, packed)
-        for sample, own in zip(samples, _per_sample(samples, logprobs), strict=True):
+        for sample, own in zip(samples, per_sample(samples, logprobs), strict=True):
             sample.reference = own
         return logprobs
 
@@ -245,52 +215,14 @@ class Learner:
             with self.model.disable_adapter():
                 yield self.model
 
-    def _compare(self, samples: Sequence[Sample], packed: Packed, logprobs: Tensor, tally: Tally) -> None:
-        """Note how sampler and learner differ before anything was learned."""
-        own = [
-            np.ones(len(sample.targets), bool) if sample.versions is None else sample.versions == self.step
-            for sample in samples
-        ]
-        current = torch.from_numpy(np.concatenate(own))
-        tally.compare(logprobs, packed.sampler, current if self.config.max_staleness else torch.ones_like(current))
-
     def _correct_all(self, samples: list[Sample], tally: Tally) -> None:
         """Correct the samples of all minibatches while the learner is what it was when the step began."""
         with torch.no_grad():
             for chosen, packed in self.parts(samples):
-                self._corrected([samples[i] for i in chosen], packed, self.logprobs(packed)[0], tally)
+                self._meet([samples[i] for i in chosen], packed, self.logprobs(packed)[0], tally)
 
-    def _corrected(self, samples: Sequence[Sample], packed: Packed, logprobs: Tensor, tally: Tally) -> Packed:
-        """The part measured against the learner as it is now, its tokens weighted; the samples remember it."""
-        self._compare(samples, packed, logprobs, tally)
-        old = logprobs.detach()
-        weights = truncated_weights(old, packed.sampler, self.config.cap)
-        columns = zip(samples, _per_sample(samples, old), _per_sample(samples, weights), strict=True)
-        for sample, own, weight in columns:
-            sample.old, sample.weights = own, weight
-        tally.add(
-            compared=len(old),
-            corrected=float(((weights - 1).abs() > NOTICEABLE).sum()),
-            capped=float((weights == self.config.cap).sum()),
-        )
-        return replace(packed, old=old, weights=weights)
-
-
-def _per_sample(samples: Sequence[Sample], values: Tensor) -> list[npt.NDArray[np.float32]]:
-    """Values [S] cut into those of each sample."""
-    return np.split(values.cpu().numpy(), np.cumsum([len(sample.targets) for sample in samples])[:-1])
-
-
-def _check_agreement(tally: Tally) -> None:
-    """Strictly over the tokens of the learner's own version. Where there are none, older ones must not be far off."""
-    own = tally.current_agreement()
-    if own is not None:
-        canaries.check_agreement(own["ratio_mean"], own["logprob_difference_mean"])
-        return
-    older = tally.agreement()
-    canaries.check_agreement(
-        older["ratio_mean"],
-        older["logprob_difference_mean"],
-        ratio_tolerance=FAR_OFF,
-        difference_tolerance=FAR_OFF,
-    )
+    def _meet(self, samples: list[Sample], packed: Packed, logprobs: Tensor, tally: Tally) -> Packed:
+        """Compare a part with its sampler before anything was learned, and correct it where that is wanted."""
+        config = self.config
+        compare(samples, packed, logprobs, tally, self.step if config.max_staleness else None)
+        return correct(samples, packed, logprobs, config.cap, tally) if config.cap else packed

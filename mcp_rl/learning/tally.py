@@ -23,6 +23,22 @@ class Tally:
     def mean(self, name: str, over: str = "tokens") -> float:
         return self.sums.get(name, 0.0) / max(1.0, self.sums.get(over, 0.0))
 
+    def metrics(self) -> dict[str, float]:
+        """Named in docs/learning.md; those of sampler and learner only where something was compared."""
+        return (self.agreement() if self.differences else {}) | {
+            "loss": self.mean("loss", "updates"),
+            "entropy": self.mean("entropy"),
+            "kl": self.mean("kl"),
+            "clip_share": self.mean("clipped"),
+            "corrected_share": self.mean("corrected", "weighted"),
+            "capped_share": self.mean("capped", "weighted"),
+            "grad_norm": self.mean("grad_norm", "updates"),
+            "trained_tokens": self.sums.get("tokens", 0.0),
+            "forward_tokens": self.sums.get("flat", 0.0),
+            "unshared_tokens": self.sums.get("unshared", 0.0),
+            "saved_share": 1.0 - self.mean("flat", "unshared") if self.sums else 0.0,
+        }
+
     def compare(self, logprobs: Tensor, sampler: Tensor, current: Tensor) -> None:
         """Note what sampler and learner gave the same tokens."""
         self.differences.append((logprobs.detach() - sampler).cpu())
