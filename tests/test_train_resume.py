@@ -24,25 +24,25 @@ from tests.killing.ground import SETTINGS, STEPS, differences, played, record, w
 
 ROOT = Path(__file__).parent.parent
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+STDIO = ("--server", "mcp_calculator", "--transport", "stdio")
 KILLS = 50
 KINDS = {"time": 12, "checkpoint": 12, "files": 8, "tool": 9, "judge": 9}
 """How many of the kills come at a random time, between the files of a save, between any files, and within calls."""
-JUDGED = ("--judge-model", "openai/judge", "reward.weights={verifier=0.5,ruler=0.5}")
 
 
 def random_death(kind: str, moments: random.Random) -> dict[str, Any]:
-    """The counts reach over one to three steps, from wherever a life begins."""
+    """The counts reach over one or two steps, from wherever a life begins."""
     match kind:
         case "time":
-            return {"kind": "time", "seconds": moments.uniform(0.02, 1.5)}
+            return {"kind": "time", "seconds": moments.uniform(0.02, 0.8)}
         case "checkpoint":
-            return {"kind": "file", "part": "/checkpoints/", "count": moments.randint(1, 80)}
+            return {"kind": "file", "part": "/checkpoints/", "count": moments.randint(1, 45)}
         case "files":
-            return {"kind": "file", "part": "", "count": moments.randint(1, 100)}
+            return {"kind": "file", "part": "", "count": moments.randint(1, 50)}
         case "tool":
-            return {"kind": "tool", "count": moments.randint(1, 20)}
+            return {"kind": "tool", "count": moments.randint(1, 9)}
         case _:
-            return {"kind": "judge", "count": moments.randint(1, 5)}
+            return {"kind": "judge", "count": moments.randint(1, 3)}
 
 
 class Ground:
@@ -61,10 +61,16 @@ class Ground:
             *("--output-dir", str(self.folder / "out"), "--name", name, "--json", *SETTINGS, *more),
         ]
 
+    @property
+    def judged(self) -> tuple[str, ...]:
+        """Options of a run with the world's judge."""
+        url = ("--judge-base-url", f"{self.url}/v1")
+        return ("--judge-model", "openai/judge", *url, "reward.weights={verifier=0.5,ruler=0.5}")
+
     def live(self, name: str, death: dict[str, Any] | None, *more: str) -> int:
-        """One life of a run, with the world's server and judge; its exit code, or -9."""
-        world = ("--server", f"{self.url}/sse", "--isolation", "shared", "--judge-base-url", f"{self.url}/v1")
-        arguments = self.arguments(name, *world, *JUDGED, *more)
+        """One life of a run on the world's server, unless `more` names another; its exit code, or -9."""
+        server = () if "--server" in more else ("--server", f"{self.url}/sse", "--isolation", "shared")
+        arguments = self.arguments(name, *server, *more)
         asked = {"arguments": arguments, "output": str(self.folder / f"{name}.log"), "death": death}
         assert self._lives.stdin is not None and self._lives.stdout is not None
         self._lives.stdin.write(json.dumps(asked) + "\n")
@@ -105,7 +111,7 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
 @pytest.fixture(scope="module")
 def whole(ground: Ground) -> Path:
     """A run that nobody stopped."""
-    assert ground.live("whole", None) == 0, ground.said("whole")
+    assert ground.live("whole", None, *ground.judged) == 0, ground.said("whole")
     return ground.run("whole")
 
 
@@ -135,7 +141,7 @@ def test_killed_at_fifty_random_moments_every_run_ends_as_one_that_was_never_sto
 
     while kinds:
         name = f"killed-{runs}"
-        status = ground.live(name, random_death(kinds[-1], moments))
+        status = ground.live(name, random_death(kinds[-1], moments), *ground.judged)
         if status == -signal.SIGKILL:
             killed[kinds.pop()] += 1
             died += 1
@@ -144,7 +150,7 @@ def test_killed_at_fifty_random_moments_every_run_ends_as_one_that_was_never_sto
             compare(name)
             runs, died = runs + 1, 0
     if died:
-        assert ground.live(f"killed-{runs}", None) == 0, ground.said(f"killed-{runs}")
+        assert ground.live(f"killed-{runs}", None, *ground.judged) == 0, ground.said(f"killed-{runs}")
         compare(f"killed-{runs}")
     assert dict(killed) == KINDS and killed.total() == KILLS
     print(f"{KILLS} kills in {runs + bool(died)} runs of {STEPS} steps, seed {seed}: {dict(killed)}")
@@ -153,16 +159,25 @@ def test_killed_at_fifty_random_moments_every_run_ends_as_one_that_was_never_sto
 def test_a_killed_run_with_rollouts_in_flight_skips_no_prompt_and_plays_none_twice(ground: Ground) -> None:
     seed = random.randrange(2**32)
     moments = random.Random(seed)
+    options = (*ground.judged, "--max-staleness", "1")
     for kind in ("time", "checkpoint", "files", "tool", "judge", "checkpoint", "time"):
-        status = ground.live("stale", random_death(kind, moments), "--max-staleness", "1")
+        status = ground.live("stale", random_death(kind, moments), *options)
         assert status in (0, -signal.SIGKILL), f"{ground.said('stale')[-2000:]}\nmoments of seed {seed}"
         if status == 0:
             break
     else:
-        assert ground.live("stale", None, "--max-staleness", "1") == 0, ground.said("stale")
+        assert ground.live("stale", None, *options) == 0, ground.said("stale")
     assert_every_scenario_was_used_once_before_any_came_again(ground.run("stale"))
     history = [json.loads(line) for line in (ground.run("stale") / "history.jsonl").read_text().splitlines()]
     assert [line["step"] for line in history if line["split"] == "train"] == list(range(1, STEPS + 1))
+
+
+def test_a_finished_run_says_so_and_how_to_go_on(ground: Ground, whole: Path) -> None:
+    before = record(whole)
+    assert ground.live("whole", None, *ground.judged) == 0
+    said = ground.said("whole")
+    assert f"All {STEPS} steps of this run are done" in said and "--steps" in said and "--fresh" in said
+    assert record(whole) == before
 
 
 # -- whole processes, with a server of their own each
@@ -171,9 +186,8 @@ def test_a_killed_run_with_rollouts_in_flight_skips_no_prompt_and_plays_none_twi
 @contextmanager
 def started(ground: Ground, name: str) -> "Iterator[subprocess.Popen[str]]":
     """The command as it is typed, its tool server behind stdio, no judge."""
-    arguments = ground.arguments(name, "--server", "mcp_calculator", "--transport", "stdio")
     process = subprocess.Popen(
-        [sys.executable, "-m", "mcp_rl", *arguments],
+        [sys.executable, "-m", "mcp_rl", *ground.arguments(name, *STDIO)],
         cwd=ground.folder,
         env=ENVIRONMENT,
         stdout=subprocess.PIPE,
@@ -185,12 +199,6 @@ def started(ground: Ground, name: str) -> "Iterator[subprocess.Popen[str]]":
             yield process
         finally:
             process.kill()
-
-
-def finish(process: "subprocess.Popen[str]") -> tuple[dict[str, Any], str]:
-    out, err = process.communicate(timeout=400)
-    assert process.returncode == 0, err
-    return json.loads(out.splitlines()[-1]), err
 
 
 def wait_for(condition: Path, process: "subprocess.Popen[str]") -> None:
@@ -211,9 +219,8 @@ def gone(processes: list[psutil.Process], seconds: float = 10) -> bool:
 
 @pytest.fixture(scope="module")
 def uninterrupted(ground: Ground) -> Path:
-    with started(ground, "unstopped") as process:
-        report, _ = finish(process)
-    assert report["step"] == STEPS and report["train"]["trained_tokens"] > 0
+    """A run without a judge that nobody stopped."""
+    assert ground.live("unstopped", None) == 0, ground.said("unstopped")
     return ground.run("unstopped")
 
 
@@ -241,21 +248,11 @@ def test_a_command_killed_and_interrupted_leaves_no_server_and_ends_the_same(
         assert servers and gone(servers), "a tool server outlived an interrupted run"
         kept = json.loads((run / "state.json").read_text())["step"]
         assert kept >= reached and (run / "checkpoints" / f"{kept:04d}").is_dir()
-    with started(ground, "stopped") as process:
-        finish(process)
+    assert ground.live("stopped", None, *STDIO) == 0, ground.said("stopped")
     expected, found = record(uninterrupted), record(run)
     for odd in ("0001", "0003", "0005", "0007"):  # Ctrl-C keeps the step that it comes in
         found = {name: content for name, content in found.items() if not name.startswith(f"checkpoints/{odd}")}
     assert differences(expected, found) == []
-
-
-def test_a_finished_run_says_so_and_how_to_go_on(ground: Ground, uninterrupted: Path) -> None:
-    before = record(uninterrupted)
-    with started(ground, "unstopped") as process:
-        report, err = finish(process)
-    assert f"All {STEPS} steps of this run are done" in err and "--steps" in err and "--fresh" in err
-    assert report["step"] == STEPS
-    assert record(uninterrupted) == before
 
 
 def test_a_run_whose_reader_has_gone_ends(ground: Ground) -> None:

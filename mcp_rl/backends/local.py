@@ -222,6 +222,7 @@ class LocalBackend:
         if config is not None:
             learner.config = config
         canaries.check_version(engine.version, learner.step)
+        canaries.check_once(trajectory for group in groups for trajectory in group)
         if learner.config.max_staleness == 0:  # else the learner drops and corrects what is older
             canaries.check_sampled_versions(_versions(groups), learner.step)
         metrics = await _in_thread(learner.update, groups)

