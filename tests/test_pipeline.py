@@ -1,5 +1,6 @@
 """Batches in flight: none begins too early, none is lost or played twice, and all of them end together."""
 
+import json
 import random
 from collections.abc import Callable
 from typing import Any, cast
@@ -16,7 +17,7 @@ from mcp_rl.tracking.progress import Progress
 from mcp_rl.training.collect import Batch, Collector
 from mcp_rl.training.curriculum import Curriculum
 from mcp_rl.training.pipeline import PENDING, Pipeline
-from mcp_rl.trajectory import Trajectory
+from mcp_rl.trajectory import Segment, Trajectory
 
 SERVER = StdioServer(command="true", env={"API_KEY": "never written"})
 SCENARIOS = [McpScenario(task_description=f"Task {i}", server_params=SERVER, id=f"s{i}") for i in range(24)]
@@ -167,6 +168,30 @@ async def test_batches_behind_the_last_step_wait_for_a_later_session() -> None:
     async with shorter.pipeline.open():
         await shorter.learn(3, 4)
     assert content.splitlines()[1:] == shorter.pipeline.pending()[PENDING].splitlines()
+
+
+async def test_what_is_too_old_for_a_stricter_setting_is_played_again_and_no_scenario_is_skipped() -> None:
+    def line(number: int, version: int, names: list[str]) -> str:
+        segment = Segment(tokens=[1, 2], sampled=[False, True], logprobs=[0.0, -1.0], versions=[-1, version])
+        groups = [
+            {"scenario": scenario.model_dump(mode="json"), "trajectories": [trajectory.model_dump(mode="json")]}
+            for scenario in SCENARIOS
+            if scenario.id in names
+            for trajectory in [Trajectory(scenario_id=scenario.id, segments=[segment], reward=1.0, success=True)]
+        ]
+        entry = {"batch": number, "began_with": len(names), "scenarios": names, "groups": groups}
+        return json.dumps(entry) + "\n"
+
+    content = (line(4, 3, ["s1", "s2"]) + line(5, 3, ["s3", "s4"])).encode()
+    player = Played()
+    session = Session(player, staleness=0, last=5)
+    session.pipeline.restore(content, {scenario.id: scenario for scenario in SCENARIOS})
+    assert [session.pipeline.overlaps(step) for step in (3, 4, 5)] == [True, True, False]
+    async with session.pipeline.open():
+        await session.learn(3, 5)
+    fourth, fifth = session.learned
+    assert [group.scenario.id for group in fourth.groups()][:2] == ["s1", "s2"] and len(fourth.groups()[0]) == 1
+    assert [group.scenario.id for group in fifth.groups()][:2] == ["s3", "s4"] and len(fifth.groups()[0]) == SIZE
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ class Batch:
         on, since the limit was reached or no scenario was left."""
         return {
             "groups_refilled": float(self.refilled),
-            "refills_short": float(self.alike - self.refilled) if refills else 0.0,
+            "refills_short": float(max(0, self.alike - self.refilled)) if refills else 0.0,
         }
 
 

@@ -7,6 +7,7 @@ they are, the others played anew, so that no scenario is skipped and none is use
 """
 
 import json
+import math
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
@@ -31,6 +32,8 @@ class Pipeline:
         """`last` is the step whose batch is the last one to be played."""
         self._collector, self._staleness, self._last = collector, staleness, last
         self._batches: deque[Batch] = deque()
+        self._restored = 0
+        """Number of the last batch that an earlier session had in flight."""
         self._tasks: TaskGroup | None = None
         self._begun = 0
         """Of `_batches`, how many have a task."""
@@ -87,9 +90,25 @@ class Pipeline:
         """The file of what is in flight, by its name; none where nothing is."""
         return {PENDING: "".join(map(_line, self._batches)).encode()} if self._batches else {}
 
+    def overlaps(self, step: int) -> bool:
+        """Whether what is in flight once the learner has taken `step` steps began before that, so that it has to be
+        kept with them."""
+        return self._staleness > 0 or step < self._restored
+
     def restore(self, content: bytes | None, scenarios: Mapping[str, McpScenario]) -> None:
-        """Take up what was in flight. Raises CheckpointError where `content` is of another run."""
-        self._batches.extend(_batches(content or b"", scenarios))
+        """Take up what was in flight; groups that are older than they may be, after a change of the setting, are played
+        again. Raises CheckpointError where `content` is of another run."""
+        for batch in _batches(content or b"", scenarios):
+            oldest = batch.number - 1 - self._staleness
+            batch.finished = {name: group for name, group in batch.finished.items() if _age(group) >= oldest}
+            self._batches.append(batch)
+            self._restored = batch.number
+
+
+def _age(group: TrajectoryGroup) -> float:
+    """The oldest policy version that sampled any of it."""
+    segments = (segment for trajectory in group for segment in trajectory.segments)
+    return min((version for segment in segments for version in segment.versions if version >= 0), default=math.inf)
 
 
 def _line(batch: Batch) -> str:

@@ -131,7 +131,7 @@ class Trainer:
             return
         files: dict[str, bytes] = {}
         with during(Activity.SAVING):
-            if self.config.train.max_staleness:  # else what is in flight is played again just as it was
+            if self.pipeline.overlaps(self.step):  # else what is in flight is played again just as it was
                 self.done.curriculum, files = self.curriculum.state, self.pipeline.pending()
             path = await self.backend.save(
                 self.model, metrics=self._metrics, frontier=self.done.model_dump(mode="json"), files=files
