@@ -6,9 +6,9 @@ The model has the built-in model's shape and random weights, so that hardly a tu
 temperature 1 from LoRA weights: the engine from merged ones and from the adapter as it is, `generate` with the adapter
 in its forward pass, as a trainer would call it, and once more from merged ones; vLLM is a server on loopback (see
 `vllm_server.py` for how to install it) that gets all requests at once, as token ids, and answers with ids and
-logprobs. The engine also returns logprobs, `generate` does not. Everyone's prefix cache may be warm: the first round
-is not counted. Rounds alternate; the figures are medians over wall time, and their ratio is what counts on a shared
-machine.
+logprobs. The engine also returns logprobs, `generate` does not. The engine's prefix cache is emptied before each
+round, as an update of the weights does; vLLM's stays warm. Rounds alternate and the first is not counted; the figures
+are medians over wall time, and their ratio is what counts on a shared machine.
 """
 
 import argparse
@@ -155,8 +155,6 @@ async def main() -> None:
     speeds: dict[str, list[float]] = {}
     adapter_engine = LocalEngine(merged, stop_token_ids=[stop])
     async with engine, adapter_engine, vllm(options, config, adapted, given) as servers:
-        await engine.load_policy(weights, 1)
-        await adapter_engine.load_policy(low_rank, 1)
         contenders: dict[str, Callable[[], Awaitable[int]]] = {
             "engine": partial(with_engine, engine, given, options.tokens, 1, []),
             "engine_low_rank": partial(with_engine, adapter_engine, given, options.tokens, 1, []),
@@ -167,6 +165,8 @@ async def main() -> None:
         }
         for _ in range(options.rounds + 1):
             for name, run in contenders.items():
+                await engine.load_policy(weights, 1)
+                await adapter_engine.load_policy(low_rank, 1)
                 began = time.perf_counter()
                 sampled = await run()
                 speeds.setdefault(name, []).append(sampled / (time.perf_counter() - began))

@@ -109,9 +109,6 @@ class Batch:
         """Take rows with a new turn into the batch and sample the first token of each; returns those that ended."""
         self.stats.waves += 1
         fresh = [row for row in rows if self._renew(row)]
-        for row in fresh:
-            self.stats.cached_tokens += self._asked.find((), row.ids, row.version)[1]
-            self._asked.add(Entry(self._store, -1, row.version, (), list(row.ids)))
         found = {row: self._find(row) for row in fresh}
         for row in rows:
             if row.slot < 0:
@@ -122,6 +119,9 @@ class Batch:
         logits = self._forward(rows, fresh)
         for row in rows:
             self._hold(row)
+        for row in fresh:
+            self.stats.cached_tokens += self._asked.find((), row.ids, 0)[1]
+            self._asked.add(Entry(self._store, -1, 0, (), list(row.ids)))
         return self._sample(rows, logits)
 
     def step(self) -> list[Row]:

@@ -15,6 +15,8 @@ from mcp_rl.inference.sampler import Draws
 from mcp_rl.inference.stops import StopRule
 
 TURN = 2
+STOP = 7
+TRUNK = [*(i % 5 for i in range(20)), STOP]
 LONG = 260
 """Ids of a row beside which short ones are sampled."""
 
@@ -41,15 +43,15 @@ def decodes_as_it_prefills(policy: Policy) -> bool:
 
 @torch.inference_mode()
 def _turns(policy: Policy, seeds: list[int]) -> list[list[float]]:
-    batch = Batch(policy, frozenset(), len(seeds))
-    long = min(LONG, policy.window - TURN)
-    rows = [_row(seed, long if seed == 1 else 3 + seed % 2, TURN) for seed in seeds]
+    batch = Batch(policy, frozenset([STOP]), len(seeds))
+    long = min(LONG, policy.window - TURN - len(TRUNK) - 1)
+    rows = [_row(seed, long if seed == 1 else 3 + seed % 2, TURN, [] if seed % 5 == 4 else TRUNK) for seed in seeds]
     _run(batch, rows)
     return [row.turn.logprobs for row in rows if row.turn is not None]
 
 
-def _row(seed: int, length: int, tokens: int) -> Row:
-    row = Row(seed, Draws(seed), ids=[seed, *(i % 7 for i in range(length))])
+def _row(seed: int, length: int, tokens: int, trunk: list[int] | None = None) -> Row:
+    row = Row(seed, Draws(seed), ids=[*(trunk or []), seed % 7, *(i % 7 for i in range(length))])
     row.turn = _turn(tokens)
     return row
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import pytest
 import torch
 from transformers import (
     LlamaConfig,
@@ -13,6 +14,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
 STOP = 96
 VOCABULARY = 97
 
@@ -45,8 +47,9 @@ def tiny_model(kind: str = "qwen2", *, seed: int = 0, window: int = 256) -> PreT
 @torch.no_grad()
 def plain_logprobs(model: PreTrainedModel, ids: Sequence[int], temperature: float = 1.0) -> torch.Tensor:
     """Log-probability of each id after the first under the ids before it: [len(ids) - 1]."""
-    logits = model(torch.tensor([list(ids)])).logits[0, :-1] / temperature
-    return logits.log_softmax(-1).gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
+    given = torch.tensor([list(ids)], device=model.device)
+    logits = model(given).logits[0, :-1].float() / temperature
+    return logits.log_softmax(-1).gather(1, given[0, 1:, None])[:, 0].cpu()
 
 
 def prompt(*, trunk: int = 0, request: int = 1, length: int = 7) -> list[int]:

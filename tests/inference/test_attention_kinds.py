@@ -21,7 +21,7 @@ from transformers import (
 from mcp_rl.errors import EngineError
 from mcp_rl.inference.engine import Sampling
 from mcp_rl.inference.local import LocalEngine
-from tests.inference.models import STOP, VOCABULARY, plain_logprobs, prompt
+from tests.inference.models import DEVICES, STOP, VOCABULARY, plain_logprobs, prompt
 from tests.inference.test_local_engine import mixed_episodes, play, play_all
 
 WINDOW = 24
@@ -78,8 +78,10 @@ def model(request: pytest.FixtureRequest) -> PreTrainedModel:
     return model
 
 
-async def test_logprobs_are_those_of_the_models_own_forward_pass(model: PreTrainedModel) -> None:
+@pytest.mark.parametrize("device", DEVICES)
+async def test_logprobs_are_those_of_the_models_own_forward_pass(model: PreTrainedModel, device: str) -> None:
     """Prompts with and without a trunk, trunks longer and shorter than the window, turns far beyond it."""
+    model = model.to(device)
     episodes = mixed_episodes(14)
     episodes[100] = [[*range(60), STOP, *range(9)], [4] * 30, [7, 8]]
     episodes[101] = [[*range(90)], [5] * 20]

@@ -13,7 +13,7 @@ from mcp_rl.inference.local import LocalEngine
 from mcp_rl.inference.low_rank import LowRank, low_rank_weights
 from mcp_rl.inference.policy import fingerprint_of
 from mcp_rl.learning.adapter import merged_weights
-from tests.inference.models import STOP, VOCABULARY, plain_logprobs, prompt, tiny_model
+from tests.inference.models import DEVICES, STOP, VOCABULARY, plain_logprobs, prompt, tiny_model
 
 
 @dataclass
@@ -70,8 +70,11 @@ def mixed_episodes(count: int) -> dict[int, list[list[int]]]:
 
 @pytest.mark.parametrize("kind", ["qwen2", "qwen3", "llama"])
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-async def test_logprobs_are_those_of_a_plain_forward_pass_over_the_whole_episode(kind: str, temperature: float) -> None:
-    model = tiny_model(kind)
+@pytest.mark.parametrize("device", DEVICES)
+async def test_logprobs_are_those_of_a_plain_forward_pass_over_the_whole_episode(
+    kind: str, temperature: float, device: str
+) -> None:
+    model = tiny_model(kind).to(device)
     async with LocalEngine(model, stop_token_ids=[STOP]) as engine:
         played = await play_all(engine, mixed_episodes(40), Sampling(temperature=temperature, max_tokens=12))
     assert {c.finish for p in played.values() for c in p.turns} == {"stop", "length"}
@@ -242,8 +245,9 @@ def adapt(model: PreTrainedModel, *, std: float = 0.1) -> PeftModel:
     return adapted
 
 
-async def test_an_adapter_is_sampled_as_it_is_and_gives_what_merging_gives() -> None:
-    model, opening = tiny_model(), prompt()
+@pytest.mark.parametrize("device", DEVICES)
+async def test_an_adapter_is_sampled_as_it_is_and_gives_what_merging_gives(device: str) -> None:
+    model, opening = tiny_model().to(device), prompt()
     engine = LocalEngine(model, stop_token_ids=[STOP])
     adapted = adapt(model)
     low_rank, merged = low_rank_weights(adapted), merged_weights(adapted)
@@ -324,8 +328,9 @@ async def test_with_an_adapter_as_it_is_an_episode_is_the_same_bit_by_bit_alone_
             assert (await play(engine, seed, episodes[seed], sampling)) == together[seed]
 
 
-async def test_bfloat16_is_sampled_too() -> None:
-    model = tiny_model().to(torch.bfloat16)
+@pytest.mark.parametrize("device", DEVICES)
+async def test_bfloat16_is_sampled_too(device: str) -> None:
+    model = tiny_model().to(device, torch.bfloat16)
     async with LocalEngine(model, stop_token_ids=[STOP]) as engine:
         played = await play_all(engine, mixed_episodes(10), Sampling(max_tokens=4))
     off = []
