@@ -14,7 +14,7 @@ from typing import Any
 
 from mcp_rl.config import RunConfig
 from mcp_rl.durable import sync_file, sync_folder
-from mcp_rl.errors import CheckpointError, RunDirectoryError
+from mcp_rl.errors import CheckpointError, ConfigError, RunDirectoryError
 from mcp_rl.evaluate import summarize
 from mcp_rl.learning.checkpoint import find_damage
 from mcp_rl.run_directory import RunDirectory, RunState, StepProgress, lock_run
@@ -29,6 +29,7 @@ from mcp_rl.runs.settings import (
 )
 from mcp_rl.training.curriculum import Curriculum
 from mcp_rl.training.difficulty import DIFFICULTY, measured_difficulty
+from mcp_rl.training.pipeline import PENDING
 
 FORKED_FROM = "forked_from"
 """The key of model.json that says where a fork comes from: a list, the newest last, each with the `run`, the `step`
@@ -71,6 +72,11 @@ def fork(folder: Path, step: int, name: str | None = None, overrides: Mapping[st
     now = origin.config({**placed, **overrides})
     changed = changed_settings(was, now)
     checkpoint = _checkpoint(origin.run, step)
+    if now.train.max_staleness < was.train.max_staleness and (checkpoint / PENDING).is_file():
+        raise ConfigError(
+            f"A fork from step {step} cannot lower train.max_staleness: its checkpoint holds batches that were begun "
+            f"up to {was.train.max_staleness} steps ahead."
+        )
     with lock_run(target):
         if target.exists():
             raise RunDirectoryError(f"There is a run in {target} already; choose another name with --name.")

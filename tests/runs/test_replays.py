@@ -86,6 +86,8 @@ def test_a_run_with_a_beginning_refills_and_older_tokens_is_replayed_to_the_bit(
     assert weights(began, 0) == weights(run, 2)
     capsys.readouterr()
     groups = [json.loads(line) for line in (began / "trajectories" / "train" / "0004.jsonl").read_text().splitlines()]
+    assert main(["fork", str(began), "--from-step", "2", "train.max_staleness=0"]) == 2
+    assert "cannot lower train.max_staleness" in capsys.readouterr().err
     versions = {v for g in groups for t in g["trajectories"] for s in t["segments"] for v in s["versions"] if v >= 0}
     assert min(versions) < 3
     assert replay(began, "--json") == 0
