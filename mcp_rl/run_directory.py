@@ -135,6 +135,11 @@ class RunDirectory:
                 f"The run in {self.path} cannot be continued, because it was made with another "
                 f"{'; '.join(differences)}. Start over with --fresh, or choose another name with --name."
             )
+        if (step := self.state().step) and not any(self.checkpoints.glob("*[0-9]*")):
+            raise RunDirectoryError(
+                f"The run in {self.path} is at step {step}, but its checkpoints are gone: put a copy of one into "
+                f"{self.checkpoints}, or start over with --fresh."
+            )
 
     def state(self) -> RunState:
         content = self.read_json("state.json")
@@ -152,10 +157,10 @@ class RunDirectory:
             sync_file(file)
 
     def history(self) -> list[dict[str, Any]]:
-        """All lines; one that was cut off by a kill is left out."""
+        """All lines; one that was cut off by a kill is left out. Raises RunDirectoryError for one that is no JSON."""
         path = self.path / "history.jsonl"
         lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
-        return [json.loads(line) for line in lines if line.endswith(b"\n")]
+        return [_history_line(path, number, line) for number, line in enumerate(lines, 1) if line.endswith(b"\n")]
 
     def save_trajectories(self, split: str, step: int, groups: Iterable[TrajectoryGroup]) -> Path:
         """One group per line under trajectories/<split>/<step>.jsonl."""
@@ -226,6 +231,18 @@ class RunDirectory:
                 f"{self.path / name} was not written by this version ({error.errors()[0]['msg']}); start over with "
                 "--fresh, or choose another name with --name."
             ) from error
+
+
+def _history_line(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        content = json.loads(line)
+    except ValueError:
+        content = None
+    if not isinstance(content, dict) or "step" not in content:
+        raise RunDirectoryError(
+            f"{path}, line {number}, is damaged: mend or remove that line to go on, or start over with --fresh."
+        )
+    return content
 
 
 @contextmanager
