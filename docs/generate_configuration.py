@@ -38,11 +38,15 @@ def _section(title: str, model: type[BaseModel], prefix: str, large: dict[str, A
         yield f"{(model.__doc__ or '').strip()}\n"
     yield "| setting | default | large | why |\n|---|---|---|---|"
     for name, field in plain.items():
-        yield f"| `{prefix}{name}` | {_value(field.default)} | {_value(large.get(name))} | {field.description} |"
+        yield f"| `{prefix}{name}` | {_value(field.default)} | {_value(large.get(name))} | {_line(field.description)} |"
     yield ""
     for name, field in model.model_fields.items():
         if section := section_of(field.annotation):
             yield from _section(f"`[{prefix}{name}]`", section, f"{prefix}{name}.", large.get(name, {}))
+
+
+def _line(text: str | None) -> str:
+    return " ".join((text or "").split())
 
 
 def _value(value: Any) -> str:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_rl.config import TINY, RunConfig, TrainConfig, _run_name, config_keys, settings
+from mcp_rl.config import TINY, RunConfig, TrainConfig, config_keys, run_name, settings
 from mcp_rl.errors import ConfigError
 from mcp_rl.overrides import load_config, parse_override
 
@@ -104,6 +104,11 @@ def test_contradicting_sources_of_scenarios_are_refused() -> None:
     assert "leave nothing to solve" in complaint("scenarios.unsolvable=0.6", "scenarios.without_tools=0.5")
 
 
+def test_settings_of_learning_that_cannot_hold_together_are_refused() -> None:
+    assert "train.decay_steps" in complaint("train.schedule=cosine", "train.decay_steps=0")
+    assert "uncorrected" in complaint("train.max_staleness=2", "train.importance_cap=0")
+
+
 @pytest.mark.parametrize("setting", ["server", "judge.base_url"])
 def test_a_password_in_an_address_is_refused_and_not_repeated(setting: str) -> None:
     options = {**CALCULATOR, "judge.model": "m", setting: "https://me:hunter22@example.org/mcp"}
@@ -154,9 +159,20 @@ def test_every_field_says_why_it_has_its_default() -> None:
 
 
 def test_a_judge_turns_off_the_division_that_blows_up_near_ties() -> None:
-    assert RunConfig(server="x").train.scale_by_std
-    assert not RunConfig(server="x", judge={"model": "openai/any"}).train.scale_by_std
-    assert RunConfig(server="x", judge={"model": "openai/any"}, train={"scale_by_std": True}).train.scale_by_std
+    assert RunConfig(server="x").train.scales_by_std
+    assert not RunConfig(server="x", judge={"model": "openai/any"}).train.scales_by_std
+    assert RunConfig(server="x", judge={"model": "openai/any"}, train={"scale_by_std": True}).train.scales_by_std
+
+
+def test_dr_grpo_leaves_the_division_out_unless_it_is_asked_for() -> None:
+    assert not TrainConfig(loss="dr_grpo").scales_by_std
+    assert TrainConfig(loss="dr_grpo", scale_by_std=True).scales_by_std
+
+
+def test_older_tokens_are_corrected_unless_a_cap_says_otherwise() -> None:
+    assert TrainConfig().cap == 0
+    assert TrainConfig(max_staleness=1).cap == 2
+    assert TrainConfig(importance_cap=4).cap == 4
 
 
 def test_several_servers_are_one_run_and_a_lone_one_needs_no_list() -> None:
@@ -168,7 +184,7 @@ def test_several_servers_are_one_run_and_a_lone_one_needs_no_list() -> None:
 def test_no_word_of_a_command_after_its_first_option_reaches_the_runs_name() -> None:
     for server in ("npx thing --api-key sk-123", "https://user:sk-123@host/mcp?key=sk-123", "npx thing --key=sk-123"):
         name = RunConfig.model_construct(server=(server,), base_model=TINY, seed=0)
-        assert "sk" not in _run_name(name) and "123" not in _run_name(name).rpartition("-tiny")[0][:-7]
+        assert "sk" not in run_name(name) and "123" not in run_name(name).rpartition("-tiny")[0][:-7]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,43 @@
+"""Everything that can be set about a run: one pydantic tree, one line of reason for each default.
+
+The defaults suit the built-in model; `preset_for` holds what differs for other base models, and what is given wins over
+both. No field holds a secret: API keys are read from the environment by whoever needs them.
+"""
+
+from mcp_rl.config.learning import LoraConfig, TrainConfig
+from mcp_rl.config.listing import config_keys, section_of, settings
+from mcp_rl.config.playing import (
+    MOST_STEPS,
+    CurriculumConfig,
+    Isolation,
+    RolloutConfig,
+    ScenarioConfig,
+    ToolsConfig,
+    Transport,
+)
+from mcp_rl.config.run import JUDGE_PRESET, LARGE_MODEL_PRESET, TINY, RunConfig, preset_for, run_name
+from mcp_rl.config.scoring import EvaluationConfig, JudgeConfig, RewardConfig
+
+__all__ = [
+    "JUDGE_PRESET",
+    "LARGE_MODEL_PRESET",
+    "MOST_STEPS",
+    "TINY",
+    "CurriculumConfig",
+    "EvaluationConfig",
+    "Isolation",
+    "JudgeConfig",
+    "LoraConfig",
+    "RewardConfig",
+    "RolloutConfig",
+    "RunConfig",
+    "ScenarioConfig",
+    "ToolsConfig",
+    "TrainConfig",
+    "Transport",
+    "config_keys",
+    "preset_for",
+    "run_name",
+    "section_of",
+    "settings",
+]
