@@ -1,16 +1,17 @@
 """Attention over a prefix tree, for every model that uses the attention interface of transformers.
 
 Three ways compute the same: FlexAttention on CUDA, torch's fused kernel on a CPU, plain matrix products for whatever
-these two cannot do.
+these two cannot do. A model with an attention of its own is given a mask.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface
+from transformers import AttentionInterface, PreTrainedModel
 
 from mcp_rl.errors import EngineError
 from mcp_rl.learning.flex_attention import can_flex, flex_attention
@@ -19,6 +20,8 @@ from mcp_rl.learning.masked_attention import Scores, masked_attention
 from mcp_rl.learning.tree_mask import TreeMask
 
 NAME = "mcp_rl_tree"
+PROBE = "mcp_rl_tree_probe"
+"""The same, while a model is looked at."""
 _current: ContextVar[TreeMask | None] = ContextVar("_current", default=None)
 
 
@@ -30,6 +33,26 @@ def attending(mask: TreeMask) -> Iterator[None]:
         yield
     finally:
         _current.reset(token)
+
+
+def hidden_states(model: PreTrainedModel, tokens: Tensor, positions: Tensor, mask: TreeMask) -> Tensor:
+    """Last hidden states [T, d] of a tree's tokens [1, T], each after its own sequence.
+
+    A model with an attention of its own gets a mask that adds -inf, [1, 1, T, T]: the only one that it would take.
+    """
+    own = {}
+    if model.config.get_text_config()._attn_implementation not in (NAME, PROBE):
+        own["attention_mask"] = mask.plan(("dense", model.dtype), lambda: _dense(mask, model.dtype))
+    with attending(mask):
+        output = model.base_model(input_ids=tokens, position_ids=positions, use_cache=False, **own)
+    return cast(Tensor, output[0])[0]
+
+
+def _dense(mask: TreeMask, dtype: torch.dtype) -> Tensor:
+    seen = mask.visible(slice(None), slice(None))
+    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, torch.finfo(dtype).min)[
+        None, None
+    ]
 
 
 def tree_attention(
@@ -64,3 +87,4 @@ def tree_attention(
 
 
 AttentionInterface.register(NAME, tree_attention)
+AttentionInterface.register(PROBE, tree_attention)

@@ -4,7 +4,7 @@ Only positions that predict a sampled token reach the output layer, and their lo
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from mcp_rl.errors import ConfigError
-from mcp_rl.learning.attention import attending
+from mcp_rl.learning.attention import attending, hidden_states
 from mcp_rl.learning.output_layer import logits_of, vocabulary_size
 from mcp_rl.learning.tree import PrefixTree
 from mcp_rl.learning.tree_attention import check_length
@@ -103,9 +103,8 @@ def sampled_logprobs(
     """
     base = cast(PreTrainedModel, model.get_base_model()) if isinstance(model, PeftModel) else model
     check_length(base, batch.mask.longest)
-    with _checkpointed_layers(base, batch.mask) if activation_checkpointing else attending(batch.mask):
-        hidden = base.base_model(input_ids=batch.tokens, position_ids=batch.positions, use_cache=False)[0][0]
-    hidden = hidden.index_select(0, batch.rows)
+    with _checkpointed_layers(base, batch.mask) if activation_checkpointing else nullcontext():
+        hidden = hidden_states(base, batch.tokens, batch.positions, batch.mask).index_select(0, batch.rows)
 
     def chunk(states: Tensor, row: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         return _SampledLogprobs.apply(logits_of(base, states), row, targets, temperature)  # type: ignore[no-any-return, no-untyped-call]
@@ -132,7 +131,8 @@ def _checkpointed_layers(model: PreTrainedModel, mask: TreeMask) -> Iterator[Non
     if not layers:
         raise ConfigError(f"{type(model).__name__} has no layers to checkpoint: train.activation_checkpointing=false.")
     for layer in layers:
-        layer.forward = partial(checkpoint, _attending(mask, layer.forward), use_reentrant=False)
+        over_tree = _attending(mask, layer.forward)
+        layer.forward = partial(checkpoint, over_tree, use_reentrant=False, preserve_rng_state=False)
     try:
         yield
     finally:

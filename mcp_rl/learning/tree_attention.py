@@ -6,16 +6,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers import AttentionMaskInterface, PreTrainedModel
 
 from mcp_rl.errors import ConfigError
-from mcp_rl.learning.attention import NAME, attending, tree_attention
+from mcp_rl.learning.attention import NAME, PROBE, hidden_states
 from mcp_rl.learning.output_layer import logits_of
 from mcp_rl.learning.tree import build_tree
 from mcp_rl.learning.tree_mask import TreeMask
 
-_PROBE = "mcp_rl_tree_probe"
-_ATTENTION = {"full_attention", "sliding_attention"}
+_ATTENTION = {"full_attention", "sliding_attention", "global"}
 _TOLERANCE = {torch.float64: 1e-3, torch.float32: 1e-3}
 _asked: ContextVar[list[int] | None] = ContextVar("_asked", default=None)
 
@@ -38,21 +37,21 @@ def _note_window(*args: Any, local_size: int | None = None, **kwargs: Any) -> No
         asked.append(local_size)
 
 
-AttentionInterface.register(_PROBE, tree_attention)
-AttentionMaskInterface.register(_PROBE, _note_window)
+AttentionMaskInterface.register(PROBE, _note_window)
 
 
 def use_tree_attention(model: PreTrainedModel) -> None:
-    """Make a model attend over trees; from then on its forward works only inside `attending`.
+    """Make a model attend over trees; from then on its forward works only inside `attending`. A model with an attention
+    of its own stays as it is, and is only looked at.
 
     Raises ConfigError, in one sentence, for a model that would not compute exactly what it computes without a tree:
-    recurrent layers, an attention of its own, windows that it keeps to itself.
+    recurrent layers, windows or positions that it keeps to itself.
     """
     name, config = type(model).__name__, model.config.get_text_config()
     if config._attn_implementation == NAME:
         return
-    other = sorted(set(getattr(config, "layer_types", None) or ()) - _ATTENTION)
-    if other:
+    layers = {*(getattr(config, "layer_types", None) or ()), *(getattr(config, "attention_layers", None) or ())}
+    if other := sorted(layers - _ATTENTION):
         raise ConfigError(
             f"{name} cannot be trained here: in its layers of type {', '.join(other)} a token depends on others "
             "in ways that a shared prefix does not keep."
@@ -60,11 +59,12 @@ def use_tree_attention(model: PreTrainedModel) -> None:
     stock = config._attn_implementation
     sequences = _sequences(config.vocab_size)
     alone = _alone(model, sequences)
-    model.set_attn_implementation(_PROBE)
-    if config._attn_implementation != _PROBE:
-        raise ConfigError(f"{name} cannot be trained here: it has an attention of its own, which takes no prefix tree.")
+    exchangeable = model._can_set_attn_implementation()
+    if exchangeable:
+        model.set_attn_implementation(PROBE)
     reason = _reason_against(model, sequences, alone)
-    model.set_attn_implementation(stock if reason else NAME)
+    if exchangeable:
+        model.set_attn_implementation(stock if reason else NAME)
     if reason:
         raise ConfigError(f"{name} cannot be trained here: {reason}.")
 
@@ -76,7 +76,7 @@ def _reason_against(model: PreTrainedModel, sequences: list[list[int]], alone: T
         together, told = _together(model, sequences)
         ignored = set(_asked.get() or ()) - set(told)
     except Exception as error:
-        return f"with shared prefixes it fails ({type(error).__name__}: {str(error).splitlines()[0][:200]})"
+        return f"with shared prefixes it fails ({f'{type(error).__name__}: {error}'.splitlines()[0][:200]})"
     finally:
         _asked.reset(token)
     if ignored:
@@ -106,8 +106,7 @@ def _together(model: PreTrainedModel, sequences: list[list[int]]) -> tuple[Tenso
     plain = TreeMask.of(tree).to(device)
     mask = _Listening(tree, plain.enter, plain.leave, plain.positions)
     tokens, positions = (torch.from_numpy(part)[None].to(device) for part in (tree.tokens, tree.positions))
-    with attending(mask):
-        hidden = model.base_model(input_ids=tokens, position_ids=positions, use_cache=False)[0][0]
+    hidden = hidden_states(model, tokens, positions, mask)
     paths = torch.cat([torch.from_numpy(tree.sequence(i)) for i in range(len(sequences))]).to(device)
     return logits_of(model, hidden[paths]).float(), mask.told
 

@@ -30,6 +30,23 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "Gemma2": {"sliding_window": 12, "attn_logit_softcapping": 3.0, "final_logit_softcapping": 5.0},
     "Gemma3": {**_MIXED, "query_pre_attn_scalar": 16},
     "Phi3": {"sliding_window": None},
+    "GPTJ": {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": VOCABULARY, "n_positions": 256, "rotary_dim": 8},
+    "Falcon": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": VOCABULARY},
+    "StableLm": {},
+    "DeepseekV3": {
+        **_EXPERTS,
+        "num_key_value_heads": 4,
+        "n_routed_experts": 4,
+        "n_group": 1,
+        "topk_group": 1,
+        "first_k_dense_replace": 1,
+        "q_lora_rank": 16,
+        "kv_lora_rank": 16,
+        "qk_nope_head_dim": 16,
+        "qk_rope_head_dim": 8,
+        "v_head_dim": 12,
+        "head_dim": 8,
+    },
     "GPT2": {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": VOCABULARY, "n_positions": 256},
     "GPTNeoX": {},
     "OPT": {"ffn_dim": 96, "word_embed_proj_dim": 32},
@@ -43,6 +60,8 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "Mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
 }
 _CONFIGS = {"Gemma3": "Gemma3TextConfig"}
+_NAMED_OTHERWISE = {"GPT2", "GPTJ", "Falcon"}
+"""Their configurations have other names for their sizes."""
 _MODELS = {"Gemma3": "Gemma3ForCausalLM", "GPT2": "GPT2LMHeadModel"}
 
 
@@ -51,7 +70,7 @@ def architecture(name: str, **changed: Any) -> Callable[[], PreTrainedModel]:
 
     def make() -> PreTrainedModel:
         torch.manual_seed(5)
-        settings = {**({} if name == "GPT2" else _SIZES), **ARCHITECTURES[name], **changed}
+        settings = {**({} if name in _NAMED_OTHERWISE else _SIZES), **ARCHITECTURES[name], **changed}
         config = getattr(transformers, _CONFIGS.get(name, f"{name}Config"))(**settings)
         model: PreTrainedModel = getattr(transformers, _MODELS.get(name, f"{name}ForCausalLM"))(config)
         return sharpened(model)

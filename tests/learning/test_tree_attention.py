@@ -19,7 +19,8 @@ from tests.learning.architectures import ARCHITECTURES, architecture
 SIZES = {"hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 97}
 REFUSED = {
     "Mamba": (SIZES, "linear_attention"),
-    "Bloom": ({"hidden_size": 64, "n_layer": 2, "n_head": 4, "vocab_size": 97}, "attention of its own"),
+    "Bloom": ({"hidden_size": 64, "n_layer": 2, "n_head": 4, "vocab_size": 97}, "with shared prefixes it fails"),
+    "GPTNeo": ({"hidden_size": 64, "num_layers": 2, "attention_types": [[["global", "local"], 1]]}, "local"),
     "Lfm2": ({**SIZES, "intermediate_size": 96, "layer_types": ["conv", "full_attention"]}, "conv"),
 }
 
