@@ -18,7 +18,7 @@ from mcp_rl.inference.attention import TILE, Plan
 from mcp_rl.inference.cache import GROWTH, KvStore, Trunk, round_up
 from mcp_rl.inference.policy import Policy
 from mcp_rl.inference.prefill import Piece, group_trunks, prefill, trunk_length
-from mcp_rl.inference.prefixes import Entry, PrefixTree, SlotEntries, check_stamp
+from mcp_rl.inference.prefixes import Asked, Entry, PrefixTree, SlotEntries, check_stamp
 from mcp_rl.inference.row import Row
 from mcp_rl.inference.sampler import draw
 from mcp_rl.inference.sharing import plan_sharing
@@ -67,8 +67,7 @@ class Batch:
         self._trunks: dict[tuple[int, ...], tuple[Trunk, Entry]] = {}
         self._tree = PrefixTree()
         self._held = SlotEntries(self._tree)
-        self._asked = PrefixTree()
-        """What the policy version was given by whom, kept or not: for counting alone."""
+        self._asked = Asked(self._store)
         self._groups: list[tuple[Trunk, Tensor | None]] | None = None
         self._version = policy.version
         """That of all that is being sampled."""
@@ -120,8 +119,7 @@ class Batch:
         for row in rows:
             self._hold(row)
         for row in fresh:
-            self.stats.cached_tokens += self._asked.find((), row.ids, 0)[1]
-            self._asked.add(Entry(self._store, -1, 0, (), list(row.ids)))
+            self.stats.cached_tokens += self._asked.count(row.ids)
         return self._sample(rows, logits)
 
     def step(self) -> list[Row]:

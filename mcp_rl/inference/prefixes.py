@@ -12,6 +12,9 @@ from mcp_rl.errors import CanaryError
 from mcp_rl.inference.cache import KvStore
 
 
+REMEMBERED = 2_000_000
+
+
 @dataclass(eq=False)
 class Entry:
     """Positions 0, 1, … of a store's row hold keys and values of `ids`."""
@@ -92,6 +95,26 @@ class PrefixTree:
         parent.children[child.label[0]] = upper
         child.label = child.label[length:]
         return upper
+
+
+class Asked:
+    """What was given so far, kept or not, for counting alone: at most `REMEMBERED` ids, then it begins anew."""
+
+    def __init__(self, store: KvStore) -> None:
+        self._store = store
+        self.clear()
+
+    def clear(self) -> None:
+        self._tree, self._ids = PrefixTree(), 0
+
+    def count(self, ids: Sequence[int]) -> int:
+        """How many of the ids, from the first on, were given before."""
+        if self._ids > REMEMBERED:
+            self.clear()
+        length = self._tree.find((), ids, 0)[1]
+        self._tree.add(Entry(self._store, -1, 0, (), list(ids)))
+        self._ids += len(ids)
+        return length
 
 
 class SlotEntries:
