@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from mcp_rl.errors import CanaryError
 from mcp_rl.inference.cache import KvStore
 
-
 REMEMBERED = 2_000_000
 
 
