@@ -81,7 +81,7 @@ def _works(
 
 
 def _with_gradients(out: Tensor, inputs: list[Any]) -> list[Tensor]:
-    return [out, *torch.autograd.grad(out.float().square().sum(), inputs)]
+    return [out.detach(), *torch.autograd.grad(out.float().square().sum(), inputs)]
 
 
 @cache

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import AuxOutput, create_mask
 from torch.nn.attention.flex_attention import flex_attention as kernel
 
+from mcp_rl.learning import flex_attention as flex
 from mcp_rl.learning.flex_attention import BLOCK, block_mask, can_flex, flex_attention
 from mcp_rl.learning.masked_attention import Scores, masked_attention
 from mcp_rl.learning.tree import PrefixTree, build_tree
@@ -104,3 +105,30 @@ def test_matrix_products_have_the_right_derivative(scores: Scores) -> None:
 def test_a_machine_without_cuda_does_not_use_it() -> None:
     q, k, v, _ = inputs(8)
     assert not can_flex(q, k, v, Scores(0.3), None)
+
+
+def wrong(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> tuple[Tensor, AuxOutput]:
+    out, extra = written_out(q, k, v, **how)
+    return out.roll(1, 2), extra
+
+
+def failing(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> tuple[Tensor, AuxOutput]:
+    raise RuntimeError("no kernel for this head size\nand more")
+
+
+@pytest.mark.parametrize(("kernel", "reason"), [(wrong, "something else"), (failing, "no kernel for this head size")])
+def test_a_kernel_that_fails_its_trial_is_not_used_and_the_reason_is_told(
+    kernel: Any, reason: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(flex, "_compiled", lambda: kernel)
+    assert not flex._works.__wrapped__(torch.device("cpu"), torch.float32, 4, 2, 16, 16, None, True)
+    assert reason in caplog.text and "and more" not in caplog.text
+
+
+@pytest.mark.parametrize("softcap", [None, 2.0])
+@pytest.mark.parametrize("sinks", [False, True])
+def test_a_kernel_that_computes_the_same_passes_its_trial(
+    softcap: float | None, sinks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flex, "_compiled", lambda: written_out)
+    assert flex._works.__wrapped__(torch.device("cpu"), torch.float32, 4, 2, 16, 16, softcap, sinks)

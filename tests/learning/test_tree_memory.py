@@ -68,12 +68,8 @@ def test_memory_grows_with_the_tokens_of_the_tree() -> None:
     model = architecture("Llama", num_hidden_layers=4)()
     use_tree_attention(model)
     parameters = 4 * sum(p.numel() for p in model.parameters())
-    peaks = {count: update(model, batch_of(count, prompt=200)).peak - parameters for count in (8, 16, 32)}
-    tokens = {count: len(build_tree_tokens(count)) for count in peaks}
+    batches = {count: batch_of(count, prompt=200) for count in (8, 16, 32)}
+    peaks = {count: update(model, batch).peak - parameters for count, batch in batches.items()}
     for count in (16, 32):
-        assert peaks[count] / peaks[8] < 1.15 * tokens[count] / tokens[8]
+        assert peaks[count] / peaks[8] < 1.15 * batches[count].tokens.numel() / batches[8].tokens.numel()
     assert update(model, batch_of(32, prompt=200, shared=False)).peak - parameters > 5 * peaks[32]
-
-
-def build_tree_tokens(count: int) -> list[int]:
-    return batch_of(count, prompt=200).tokens[0].tolist()
