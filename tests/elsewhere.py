@@ -1,0 +1,240 @@
+"""A device that is not the CPU, for machines that have no other: what learner and engine do there, as JSON.
+
+    python -m tests.elsewhere
+
+Its tensors are computed on the CPU. But they say that they are elsewhere, and an operation between them and tensors of
+the CPU is refused, as on a GPU; only copies, and indices of another device, are allowed. Everything runs once here and
+once there. It changes torch for its whole process, so it is run as one of its own.
+"""
+
+import functools
+import json
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import anyio
+import safetensors.torch
+import torch
+import torch.utils._device as device_contexts
+from torch.utils._python_dispatch import return_and_correct_aliasing
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+NAME = "elsewhere"
+MAY_MIX = {"aten::copy_", "aten::_to_copy", "aten::index", "aten::index_put_", "aten::_index_put_impl_"}
+CPU = torch.device("cpu")
+
+
+class _Module:
+    """What torch asks of a device's module."""
+
+    def is_available(self) -> bool:
+        return True
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def device_count(self) -> int:
+        return 1
+
+    def current_device(self) -> int:
+        return 0
+
+    def _is_in_bad_fork(self) -> bool:
+        return False
+
+    def manual_seed_all(self, seed: int) -> None: ...
+
+    def get_amp_supported_dtype(self) -> list[torch.dtype]:
+        return [torch.bfloat16]
+
+
+class Elsewhere(torch.Tensor):
+    """A tensor that holds one of the CPU's."""
+
+    held: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, held: torch.Tensor) -> "Elsewhere":
+        made = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+            cls,
+            held.shape,
+            strides=held.stride(),
+            storage_offset=held.storage_offset(),
+            dtype=held.dtype,
+            device=torch.device(NAME, 0),
+        )
+        made.held = held
+        return cast(Elsewhere, made)
+
+    def __init__(self, held: torch.Tensor) -> None: ...
+
+    def tolist(self) -> Any:
+        return self.held.tolist()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        made = Elsewhere(self.held.clone())
+        return torch.nn.Parameter(made, self.requires_grad) if isinstance(self, torch.nn.Parameter) else made
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return _compute(func, args, kwargs or {})
+
+
+def _compute(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    name, tensors = func._schema.name, [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+    there = any(isinstance(x, Elsewhere) for x in tensors)
+    if there and name not in MAY_MIX and any(not isinstance(x, Elsewhere) and x.dim() for x in tensors):
+        raise RuntimeError(f"{name}: all tensors must be on one device, but some are {NAME} and some on the CPU")
+    device = kwargs.get("device")
+    wanted = there if device is None else torch.device(device).type == NAME
+    out = func(*tree_map(_held, args), **tree_map(_held, kwargs))
+    if name == "aten::copy_":
+        return args[0]
+    if not wanted:
+        return out
+    wrapped = tree_map(lambda x: Elsewhere(x) if isinstance(x, torch.Tensor) else x, out)
+    return return_and_correct_aliasing(func, args, kwargs, wrapped) if there else wrapped
+
+
+def _held(value: Any) -> Any:
+    if isinstance(value, Elsewhere):
+        return value.held
+    return CPU if isinstance(value, torch.device) else value
+
+
+def register() -> torch.device:
+    """Make torch know the device."""
+    device_contexts._device_constructors()  # remembers torch.tensor as it is
+    _setup_privateuseone_for_python_backend(NAME, backend_module=_Module())
+    library = torch.library.Library("_", "IMPL")
+    library.fallback(lambda func, *args, **kwargs: _compute(func, args, kwargs), "PrivateUse1")
+    plain, save = torch.tensor, safetensors.torch.save_file
+
+    def tensor(data: Any, *, device: Any = None, **options: Any) -> torch.Tensor:
+        if device is None or torch.device(device).type != NAME:
+            return plain(data, device=device, **options)
+        return plain(data, device="cpu", **options).to(device)
+
+    def save_file(tensors: dict[str, torch.Tensor], *rest: Any, **options: Any) -> None:
+        save({name: cast(torch.Tensor, _held(value)).clone() for name, value in tensors.items()}, *rest, **options)
+
+    torch.tensor, torch.inference_mode = tensor, torch.no_grad  # type: ignore[assignment, misc]
+    safetensors.torch.save_file = save_file  # the real one moves a GPU's tensors by itself
+    _kept.append(library)
+    return torch.device(NAME, 0)
+
+
+_kept: list[Any] = []
+
+
+def work(place: torch.device, dtype: torch.dtype, **settings: Any) -> dict[str, Any]:
+    """Two turns of some episodes, an update on them, a checkpoint, and another update before it and after.
+
+    Whole models have no checkpoint here: transformers asks their tensors for addresses, which these have not.
+    """
+    from mcp_rl.backends.local import load_base, make_learner
+    from mcp_rl.chat.hermes import ChatFormat
+    from mcp_rl.config import TINY, TrainConfig
+    from mcp_rl.learning.checkpoint import newest_checkpoint
+    from mcp_rl.learning.state import restore, save_learner
+
+    config = TrainConfig.model_validate({"epochs": 1, **settings})
+    base, tokenizer = load_base(TINY)
+    base = moved(base, dtype, place)
+    learner = make_learner(base, TINY, config)
+    with torch.no_grad():  # or the adapter would have nothing to say
+        for name, parameter in learner.parameters.items():
+            if "lora_B" in name:
+                parameter.add_(torch.full(parameter.shape, 0.002).to(place, parameter.dtype))
+    groups = anyio.run(functools.partial(play, learner, base, ChatFormat(tokenizer)))
+    metrics = learner.update(groups)
+    again = learner
+    if config.method == "lora":
+        with tempfile.TemporaryDirectory() as folder:
+            save_learner(Path(folder), learner, {}, base_name=TINY, title="elsewhere")
+            other, _ = load_base(TINY)
+            again = make_learner(moved(other, dtype, place), TINY, config)
+            checkpoint = newest_checkpoint(Path(folder))
+            assert checkpoint is not None
+            restore(again, checkpoint)
+        again.update(groups, check_sampler=False)
+    learner.update(groups, check_sampler=False)
+    pairs = zip(learner.parameters.values(), again.parameters.values(), strict=True)
+    tokens = [segment.tokens for group in groups for one in group for segment in one.segments]
+    return {
+        "device": str(learner.device),
+        "tokens": tokens,
+        "metrics": {name: value for name, value in metrics.items() if not name.endswith("_seconds")},
+        "restored": all(torch.equal(a.detach().cpu(), b.detach().cpu()) for a, b in pairs),
+    }
+
+
+def moved(model: Any, dtype: torch.dtype, place: torch.device) -> Any:
+    """The model there; tensors of a kind of their own lose on the way that two of them are one."""
+    model = model.to(dtype).to(place)
+    model.tie_weights()
+    return model
+
+
+async def play(learner: Any, base: Any, chat: Any) -> list[Any]:
+    """Two groups of episodes with two turns each, sampled from what the learner has now."""
+    from mcp_rl.backends.weights import sampled_weights
+    from mcp_rl.inference.engine import Sampling
+    from mcp_rl.inference.local import LocalEngine
+    from mcp_rl.scenario import McpScenario, StdioServer
+    from mcp_rl.trajectory import Segment, Trajectory, TrajectoryGroup
+
+    numbers = {"type": "object", "properties": {"a": {"type": "number"}, "b": {"type": "number"}}}
+    tools = [{"type": "function", "function": {"name": name, "parameters": numbers}} for name in ("add", "subtract")]
+    played: dict[tuple[int, int], Segment] = {}
+
+    async def one(engine: Any, group: int, seed: int) -> None:
+        segment = played[group, seed] = Segment()
+        asked = chat.initial([{"role": "user", "content": f"add {group + 3} and 4"}], tools)
+        async with engine.episode(seed=10 * group + seed) as episode:
+            for new in (asked, chat.continuation([{"role": "tool", "content": "7"}])):
+                said = await episode.generate(new, Sampling(max_tokens=12))
+                segment.observe(new)
+                segment.act(said.token_ids, said.logprobs, said.version)
+
+    async with LocalEngine(base, stop_token_ids=chat.stop_token_ids) as engine:
+        await engine.load_policy(sampled_weights(learner.model), 0)
+        async with anyio.create_task_group() as tasks:
+            for group in range(2):
+                for seed in range(2):
+                    tasks.start_soon(one, engine, group, seed)
+    groups = []
+    for group in range(2):
+        scenario = McpScenario(task_description=f"task {group}", server_params=StdioServer(command="true"))
+        members = [
+            Trajectory(scenario_id=scenario.id, seed=seed, segments=[played[group, seed]], reward=float(seed == group))
+            for seed in range(2)
+        ]
+        groups.append(TrajectoryGroup(scenario=scenario, trajectories=members))
+    return groups
+
+
+CASES: dict[str, Callable[[torch.device], dict[str, Any]]] = {
+    "float32": lambda place: work(place, torch.float32, kl=0.1, entropy=0.01, importance_cap=2.0, minibatches=2),
+    "bfloat16": lambda place: work(place, torch.bfloat16, activation_checkpointing=True, loss="gspo"),
+    "full": lambda place: work(place, torch.float32, method="full", learning_rate=1e-4, kl=0.1),
+}
+
+REPEATED = ("float32", "full")
+"""Where rounding is fine enough to draw the same tokens here and there."""
+
+
+def main() -> None:
+    there = register()
+    found = {name: {"there": case(there)} for name, case in CASES.items()}
+    for name in REPEATED:
+        found[name]["here"] = CASES[name](CPU)
+    json.dump(found, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
