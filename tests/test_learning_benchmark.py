@@ -1,0 +1,82 @@
+"""What `benchmarks/learning.py` compares works; its figures are no matter of tests."""
+
+import json
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from benchmarks.calculator_tasks import Calls, reward
+from benchmarks.learning import TARGETS, summary, tables, targets
+from benchmarks.learning_update import draw_memory, episodes, learner, peak_mb, sizes, speed
+from mcp_rl.scenario import McpScenario, StdioServer, Verifier
+
+
+def test_the_contenders_learn_from_the_same_episodes_and_sharing_saves_what_the_tokens_say() -> None:
+    found = speed((2, 2, 40, 8, 12), rounds=1)
+    groups = episodes(2, 2, 40, 8, 12)
+    flat, unshared = sizes(groups)
+    assert found["tree_tokens"] == flat == learner(shared=True).update(groups, check_sampler=False)["forward_tokens"]
+    assert found["unshared_tokens"] == unshared
+    assert learner(shared=False).update(groups, check_sampler=False)["forward_tokens"] == unshared
+    assert set(found["cpu_seconds"]) == {"tree", "unshared", "padded"}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the peak that Linux counts")
+def test_the_peak_of_an_update_is_measured_in_a_process_that_is_gone_afterwards(tmp_path: Path) -> None:
+    groups, policy = episodes(1, 2, 20, 4, 8), learner(shared=True, budget=1 << 30)
+    assert 0 < peak_mb(partial(policy.update, groups, check_sampler=False)) < 1000
+    assert policy.step == 0
+    row = {"episodes": 2, "tree_tokens": 50, "unshared_tokens": 90, "tree_mb": 10.0, "unshared_mb": 20.0}
+    draw_memory([row], tmp_path / "curve.png")
+    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_episodes_of_other_trainers_are_scored_by_the_scenarios_own_verifier() -> None:
+    scenario = McpScenario(
+        task_description="What is 2 times 3?",
+        server_params=StdioServer(command="none"),
+        verifier=Verifier(kind="number", expected=6),
+    )
+    calls = Calls()
+    asked = {"role": "assistant", "content": "", "tool_calls": [{}]}
+
+    def said(result: str) -> float:
+        tool = {"role": "tool", "name": "multiply", "content": result}
+        return reward(scenario, [asked, tool, {"role": "assistant", "content": "6"}], calls.errors)
+
+    assert said(calls("multiply", {"a": 2, "b": 3})) == 1.0
+    assert said(calls("multiply", {"a": 2})) == 0.0, "no successful call"
+    assert reward(scenario, [asked], calls.errors) == 0.0, "no answer"
+
+
+def test_a_figure_that_falls_short_is_told_and_one_that_was_not_measured_is_left_out() -> None:
+    first, last = map(str, TARGETS)
+    seeds = {
+        "0": {
+            "ours": {"reached": {first: 4.0, last: 10.0}, "seconds": 20.0},
+            "trl": {"reached": {first: 16.0, last: None}, "seconds": 25.0},
+        }
+    }
+    update = {
+        "share_of_the_allowed_factor": 0.5,
+        "tree_tokens": 10,
+        "factor_allowed_by_tokens": 3,
+        "times_faster_than_unshared": 1.5,
+        "trained_tokens_per_second": {"tree": 3, "unshared": 2, "padded": 1},
+    }
+    report = {
+        "date": "2026-11-21",
+        "machine": "here",
+        "update": {"small": update},
+        "success": {"seeds": seeds, "summary": summary(seeds)},
+    }
+    assert [(t["what"], t["measured"], t["reached"]) for t in targets(report)] == [
+        ("share of the allowed factor, small", 0.5, False),
+        (f"TRL's seconds over ours to {first}", 4.0, True),
+        (f"TRL's seconds over ours to {last}", 2.5, False),
+    ]
+    shown = tables(json.loads(json.dumps(report)))
+    assert "| share of the allowed factor, small | 0.5 | 0.6 | NO |" in shown
+    assert "stopped" in shown
