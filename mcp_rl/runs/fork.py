@@ -17,6 +17,7 @@ from mcp_rl.durable import sync_file, sync_folder
 from mcp_rl.errors import CheckpointError, ConfigError, RunDirectoryError
 from mcp_rl.evaluate import summarize
 from mcp_rl.learning.checkpoint import find_damage
+from mcp_rl.report.reading import history_in
 from mcp_rl.run_directory import RunDirectory, RunState, StepProgress, lock_run
 from mcp_rl.runs.find import beside
 from mcp_rl.runs.settings import (
@@ -124,8 +125,8 @@ def _staged(target: Path) -> Iterator[Path]:
         staging.rename(target)
         sync_folder(target.parent)
     except OSError as error:
-        what = error.filename or target
-        raise RunDirectoryError(f"Cannot write {what}: {error.strerror or error}.") from error
+        where = f"{error.filename}: " if error.filename else ""
+        raise RunDirectoryError(f"Cannot make the fork {target}: {where}{error.strerror or error}.") from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
 
@@ -149,7 +150,7 @@ def _fill(
             _copy(path, staging / path.relative_to(source.path))
     if source.judge.is_dir():
         _copy_folder(source.judge, forked.judge)
-    _write(staging / "history.jsonl", b"".join(_lines_up_to(source.path / "history.jsonl", step)))
+    _write(staging / "history.jsonl", b"".join(_lines_up_to(source.path, step)))
     state = _state(origin, checkpoint, step)
     forked.save_state(state)
     train = forked.scenarios("train") or []
@@ -169,14 +170,19 @@ def _fill(
 def _state(origin: Origin, checkpoint: Path, step: int) -> RunState:
     """The run's state when it was at this step."""
     state = origin.run.state()
-    kept = json.loads((checkpoint / "trainer_state.json").read_bytes())["frontier"]
+    try:
+        kept = StepProgress.model_validate(json.loads((checkpoint / "trainer_state.json").read_bytes())["frontier"])
+    except (KeyError, ValueError) as error:
+        raise CheckpointError(
+            f"The checkpoint {checkpoint} was not written by this version, so it says not where it stands."
+        ) from error
     after, after_step = (state.after, step) if state.after_step == step else (None, None)
     if after is None and (played := origin.run.trajectories("val", step)) and step:
         greedy = bool(origin.identity.settings.get("evaluation.greedy", True))
         after, after_step = summarize(played, step=step, greedy=greedy).model_dump(mode="json"), step
     return RunState(
         step=step,
-        progress=StepProgress.model_validate(kept),
+        progress=kept,
         threads=state.threads,
         before=state.before,
         after=after,
@@ -184,7 +190,10 @@ def _state(origin: Origin, checkpoint: Path, step: int) -> RunState:
     )
 
 
-def _lines_up_to(history: Path, step: int) -> Iterator[bytes]:
+def _lines_up_to(folder: Path, step: int) -> Iterator[bytes]:
+    """The run's own lines. Raises RunDirectoryError where one of them cannot be read."""
+    history_in(folder)
+    history = folder / "history.jsonl"
     for line in history.read_bytes().splitlines(keepends=True) if history.exists() else []:
         if line.endswith(b"\n") and json.loads(line)["step"] <= step:
             yield line

@@ -3,9 +3,11 @@
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from small_run import STEPS, configured, go_on, weights, without_clock
 from mcp_rl.cli import main
 from mcp_rl.plugins.manager import load_plugins
 from mcp_rl.plugins.resolve import resolve_servers
-from mcp_rl.run_directory import RunDirectory
+from mcp_rl.run_directory import RunDirectory, open_run
 from mcp_rl.training.preparation import identify
 
 Captured = pytest.CaptureFixture[str]
@@ -121,6 +123,32 @@ def test_a_damaged_checkpoint_is_not_forked(copied: Path, capsys: Captured) -> N
     (copied / "checkpoints" / "0004" / "optimizer.safetensors").write_bytes(b"")
     assert fork(copied, "--from-step", "4") == 2
     assert "is damaged (optimizer.safetensors has changed)" in capsys.readouterr().err
+
+
+def test_a_run_that_goes_on_is_forked_and_replayed(copied: Path) -> None:
+    with open_run(copied):
+        assert fork(copied, "--from-step", "4", "--name", "third") == 0
+        assert main(["replay", str(copied), "--to", "fourth", "steps=2"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("spoil", "sentence"),
+    [
+        (lambda run: (run / "train.jsonl").unlink(), "train.jsonl: No such file"),
+        (lambda run: (run / "history.jsonl").write_text("nonsense\n"), "line 1 is not JSON"),
+        (lambda run: (run / "model.json").write_text('{"sft": {}}'), "of supervised fine-tuning"),
+        (lambda run: (run / "state.json").write_text('{"stop": 1}'), "was not written by this version"),
+        (lambda run: shutil.rmtree(run / "checkpoints"), "has no checkpoint yet"),
+    ],
+)
+def test_a_run_that_cannot_be_read_is_one_sentence_and_leaves_nothing(
+    copied: Path, spoil: Callable[[Path], object], sentence: str, capsys: Captured
+) -> None:
+    spoil(copied)
+    assert fork(copied, "--from-step", "4", "--name", "third") == 2
+    said = capsys.readouterr().err
+    assert sentence in said and said.count("\n") == 1
+    assert [path.name for path in copied.parent.iterdir() if not path.name.endswith(".lock")] == ["first"]
 
 
 KILLED = """
