@@ -9,7 +9,7 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -151,7 +151,13 @@ class RunDirectory:
     # -- the parts of a step
 
     def append_history(self, line: dict[str, Any]) -> None:
-        """Add a line; it has a "step", and goes again where that step turns out not to be whole."""
+        """Add a line; it has a "step", and goes again where that step turns out not to be whole.
+
+        An evaluation that is made again, since a kill came before the state was written, replaces what it was.
+        """
+        if line.get("split") == "val":
+            about = (line["step"], "val")
+            self._keep_history(lambda known: (known["step"], known.get("split")) != about)
         with typed_errors(self.path), (self.path / "history.jsonl").open("ab") as file:
             file.write((json.dumps(line, ensure_ascii=False) + "\n").encode())
             sync_file(file)
@@ -195,11 +201,13 @@ class RunDirectory:
             for path in self.path.rglob("*.tmp"):
                 if path.is_file():
                     path.unlink(missing_ok=True)
-        if (self.path / "history.jsonl").exists():
-            kept = [line for line in self.history() if line["step"] <= step]
-            self._write(
-                self.path / "history.jsonl", "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in kept)
-            )
+        self._keep_history(lambda line: bool(line["step"] <= step))
+
+    def _keep_history(self, wanted: Callable[[dict[str, Any]], bool]) -> None:
+        path = self.path / "history.jsonl"
+        kept = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in self.history() if wanted(line))
+        if path.exists() and path.read_bytes() != kept.encode():
+            self._write(path, kept)
 
     def write_json(self, name: str, content: dict[str, Any]) -> None:
         self._write(self.path / name, json.dumps(content, indent=2, ensure_ascii=False) + "\n")

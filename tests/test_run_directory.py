@@ -107,6 +107,60 @@ def test_history_of_steps_that_are_not_whole_is_dropped(tmp_path: Path) -> None:
         assert [line["step"] for line in run.history()] == [1, 2, 3]
 
 
+def test_an_evaluation_that_is_made_again_replaces_its_line(tmp_path: Path) -> None:
+    with open_run(tmp_path / "run") as run:
+        for line in (
+            {"step": 0, "split": "val"},
+            {"step": 4, "split": "train"},
+            {"step": 4, "split": "val", "reward": 1},
+        ):
+            run.append_history(line)
+        run.append_history({"step": 4, "split": "val", "reward": 2})
+        assert [(line["step"], line["split"]) for line in run.history()] == [(0, "val"), (4, "train"), (4, "val")]
+        assert run.history()[-1]["reward"] == 2
+
+
+def test_a_damaged_line_of_the_history_is_named(tmp_path: Path) -> None:
+    with open_run(tmp_path / "run") as run:
+        run.append_history({"step": 1})
+        with (run.path / "history.jsonl").open("a") as file:
+            file.write('{"step": 2, "rew\n[]\n')
+        run.append_history({"step": 3})
+        with pytest.raises(RunDirectoryError, match=r"history\.jsonl, line 2, is damaged: mend or remove that line"):
+            run.discard_after(2)
+
+
+def test_a_run_whose_checkpoints_are_gone_is_not_begun_anew(tmp_path: Path) -> None:
+    with open_run(tmp_path / "run") as run:
+        run.begin(IDENTITY, {})
+        run.save_state(RunState(step=3))
+        with pytest.raises(RunDirectoryError, match="is at step 3, but its checkpoints are gone"):
+            run.check(IDENTITY)
+        (run.checkpoints / "0003").mkdir()
+        run.check(IDENTITY)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="another user is needed, for whom the folder is read-only")
+def test_a_folder_that_may_only_be_read_is_one_sentence(tmp_path: Path) -> None:
+    program = (
+        "import os, sys, pathlib\n"
+        "from mcp_rl.learning.checkpoint import write_checkpoint\n"
+        "from mcp_rl.run_directory import open_run\n"
+        "os.chdir(sys.argv[1]); os.seteuid(65534)\n"
+        "for attempt in (lambda: open_run(pathlib.Path('new')).__enter__(),\n"
+        "                lambda: write_checkpoint(pathlib.Path('checkpoints'), 1, {'a': b''})):\n"
+        "    try:\n        attempt()\n    except Exception as error:\n        print(type(error).__name__, error)\n"
+    )
+    tmp_path.chmod(0o555)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], env=environment, capture_output=True, text=True, check=True
+    )
+    said = done.stdout.splitlines()
+    assert said[0].startswith("RunDirectoryError Cannot write .new.lock: there is no permission to write there")
+    assert said[1].startswith("CheckpointError Cannot write the checkpoint checkpoints/0001: Permission denied")
+
+
 def test_trajectories_of_steps_that_are_not_whole_are_discarded(tmp_path: Path) -> None:
     with open_run(tmp_path / "run") as run:
         for step in (1, 2):

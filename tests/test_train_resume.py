@@ -4,15 +4,17 @@ Everything is real: the built-in model, the tool server, the judge's protocol, t
 the signals. `tests/killing` has the two processes that make fifty lives of a run affordable.
 """
 
+import hashlib
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -67,11 +69,12 @@ class Ground:
         url = ("--judge-base-url", f"{self.url}/v1")
         return ("--judge-model", "openai/judge", *url, "reward.weights={verifier=0.5,ruler=0.5}")
 
-    def live(self, name: str, death: dict[str, Any] | None, *more: str) -> int:
+    def live(self, name: str, death: dict[str, Any] | None, *more: str, file_bytes: int | None = None) -> int:
         """One life of a run on the world's server, unless `more` names another; its exit code, or -9."""
         server = () if "--server" in more else ("--server", f"{self.url}/sse", "--isolation", "shared")
         arguments = self.arguments(name, *server, *more)
-        asked = {"arguments": arguments, "output": str(self.folder / f"{name}.log"), "death": death}
+        output = self.folder / f"{name}.log"
+        asked = {"arguments": arguments, "output": str(output), "death": death, "file_bytes": file_bytes}
         assert self._lives.stdin is not None and self._lives.stdout is not None
         self._lives.stdin.write(json.dumps(asked) + "\n")
         self._lives.stdin.flush()
@@ -178,6 +181,126 @@ def test_a_finished_run_says_so_and_how_to_go_on(ground: Ground, whole: Path) ->
     said = ground.said("whole")
     assert f"All {STEPS} steps of this run are done" in said and "--steps" in said and "--fresh" in said
     assert record(whole) == before
+
+
+# -- what else can become of a run's folder
+
+
+def copied(ground: Ground, whole: Path, name: str) -> Path:
+    """A run of that name, halfway: `whole` with no checkpoint after step 4."""
+    run = ground.run(name)
+    shutil.copytree(whole, run)
+    (run / "report.json").unlink()
+    shutil.rmtree(run / "checkpoints" / "0006")
+    shutil.rmtree(run / "checkpoints" / "0008")
+    return run
+
+
+def goes_on(ground: Ground, name: str, whole: Path) -> str:
+    """Live that run to its end, which is that of `whole`; what it said."""
+    assert ground.live(name, None, *ground.judged) == 0, ground.said(name)
+    assert differences(record(whole), record(ground.run(name))) == []
+    return ground.said(name)
+
+
+def refused(ground: Ground, name: str, *more: str, file_bytes: int | None = None) -> str:
+    """Live that run, which ends at once; the one sentence that it says in the end."""
+    before = len(ground.said(name)) if (ground.folder / f"{name}.log").exists() else 0
+    assert ground.live(name, None, *ground.judged, *more, file_bytes=file_bytes) == 2, ground.said(name)
+    said = ground.said(name)[before:]
+    assert "Traceback" not in said
+    return " ".join(said.split())
+
+
+def reseal(checkpoint: Path, name: str, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change a JSON file of a checkpoint as if it had been written so."""
+    content = json.loads((checkpoint / name).read_bytes())
+    change(content)
+    (checkpoint / name).write_text(json.dumps(content))
+    if name != "manifest.json":
+        digest = hashlib.sha256((checkpoint / name).read_bytes()).hexdigest()
+        reseal(checkpoint, "manifest.json", lambda manifest: manifest["files"][name].update(sha256=digest))
+
+
+def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_is_used(ground: Ground, whole: Path) -> None:
+    run = ground.run("damaged")
+    shutil.copytree(whole, run)
+    (run / "report.json").unlink()
+    for step in ("0006", "0008"):
+        with (run / "checkpoints" / step / "optimizer.safetensors").open("r+b") as file:
+            file.seek(-4, os.SEEK_END)
+            file.write(b"XXXX")
+    said = goes_on(ground, "damaged", whole)
+    assert "0008 is damaged (optimizer.safetensors has changed), so the one before it is used" in " ".join(said.split())
+
+
+def test_a_checkpoint_of_other_packages_is_continued_and_named(ground: Ground, whole: Path) -> None:
+    run = copied(ground, whole, "older")
+
+    def age(state: dict[str, Any]) -> None:
+        state["versions"]["torch"] = "1.0"
+
+    reseal(run / "checkpoints" / "0004", "trainer_state.json", age)
+    assert ground.live("older", None, *ground.judged) == 0, ground.said("older")
+    assert "0004 was written with torch 1.0 (now " in " ".join(ground.said("older").split())
+
+
+def test_what_cannot_be_continued_is_one_sentence(ground: Ground, whole: Path) -> None:
+    run = copied(ground, whole, "spoilt")
+    checkpoint = run / "checkpoints" / "0004"
+    reseal(checkpoint, "manifest.json", lambda manifest: manifest.update(format=2))
+    assert "0004 is of format 2, and this version reads format 1" in refused(ground, "spoilt")
+    (checkpoint / "adapter_model.safetensors").write_bytes(b"")
+    assert "None of the 1 checkpoints in" in refused(ground, "spoilt")
+    shutil.rmtree(checkpoint)
+    assert "is at step 8, but its checkpoints are gone" in refused(ground, "spoilt")
+
+    run = copied(ground, whole, "illegible")
+    lines = (run / "history.jsonl").read_text().splitlines(keepends=True)
+    (run / "history.jsonl").write_text("".join([lines[0], lines[1][:40] + "\n", *lines[2:]]))
+    assert "history.jsonl, line 2, is damaged: mend or remove that line" in refused(ground, "illegible")
+    (run / "history.jsonl").write_text("".join(lines))
+    model = json.loads((run / "model.json").read_text())
+    model["identity"]["schema_hash"] = "0" * 8
+    (run / "model.json").write_text(json.dumps(model))
+    assert "cannot be continued, because it was made with another schema_hash (was '00000000'" in refused(
+        ground, "illegible"
+    )
+
+
+def test_a_run_is_not_continued_with_other_scenarios_or_another_beginning(ground: Ground, whole: Path) -> None:
+    copied(ground, whole, "changed")
+    other = ground.folder / "other.jsonl"
+    other.write_text((ground.folder / "scenarios.jsonl").read_text() + "\n")
+    assert "made with another scenarios_hash (was " in refused(ground, "changed", "--scenarios", str(other))
+    begun = refused(ground, "changed", "--init", str(whole))
+    assert "made with another init (was None, is " in begun
+    assert "there is no such folder" in refused(ground, "changed", "--init", str(ground.folder / "none"))
+    goes_on(ground, "changed", whole)
+
+
+def test_a_disk_that_is_full_costs_the_step_and_nothing_else(ground: Ground, whole: Path) -> None:
+    run = copied(ground, whole, "full")
+    said = refused(ground, "full", file_bytes=300_000)
+    assert "Cannot write" in said and "File too large" in said and "checkpoints/0006" in said
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["0004"]
+    full = run / "trajectories" / "train" / "0005.jsonl.tmp"
+    full.symlink_to("/dev/full")
+    assert "the disk is full" in refused(ground, "full")
+    full.unlink(missing_ok=True)
+    goes_on(ground, "full", whole)
+
+
+def test_the_weights_of_a_run_are_where_another_begins(ground: Ground, whole: Path) -> None:
+    checkpoint = ground.folder / "elsewhere"
+    shutil.copytree(whole / "checkpoints" / "0004", checkpoint)
+    adapter = (checkpoint / "adapter_model.safetensors").read_bytes()
+    for name, init in (("begun", checkpoint), ("again", checkpoint)):
+        assert ground.live(name, None, "--init", str(init), "--steps", "0") == 0, ground.said(name)
+        assert (ground.run(name) / "checkpoints" / "0000" / "adapter_model.safetensors").read_bytes() == adapter
+    assert ground.live("begun", None, "--init", str(whole / "checkpoints" / "0004"), "--steps", "1") == 0
+    assert ground.live("begun", None, "--init", str(whole)) == 2
+    assert "made with another init (was '" in " ".join(ground.said("begun").split())
 
 
 # -- whole processes, with a server of their own each

@@ -190,7 +190,8 @@ def _remove_leftovers(folder: Path, *, orphans: bool) -> None:
 
 
 def _seal(path: Path) -> dict[str, Any]:
-    """Force a file to the disk; its size and SHA-256."""
+    """Force a file to the disk, readable as its folder is; its size and SHA-256."""
+    path.chmod(path.parent.stat().st_mode & 0o666)  # the safetensors library lets nobody else read its files
     with path.open("rb+") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         sync_file(file)

@@ -35,7 +35,10 @@ GRPO = "trained with GRPO on the tools of an MCP server"
 def tokenizer_files(tokenizer: PreTrainedTokenizerBase) -> dict[str, bytes]:
     """The files of a tokenizer, chat_template.jinja included; they are the same in every checkpoint of a run."""
     with tempfile.TemporaryDirectory() as folder:
-        tokenizer.save_pretrained(folder)
+        try:
+            tokenizer.save_pretrained(folder)
+        except Exception as error:  # the tokenizers library raises it bare
+            raise CheckpointError(f"Cannot write the tokenizer's files into {folder}: {error}.") from error
         return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
 
 
@@ -73,9 +76,11 @@ def save_learner(
     own = {STATE_FILE: json.dumps(state, indent=2).encode(), "README.md": card.encode()}
 
     def write(target: Path) -> None:
-        with _readable(target):
+        try:
             write_weights(learner.model, target)
             save_file(_optimizer_tensors(learner), target / OPTIMIZER_FILE)
+        except SafetensorError as error:
+            raise OSError(str(error)) from error
 
     return write_checkpoint(folder, learner.step, {**files, **own}, write=write, keep=keep, protect=protect)
 
@@ -166,11 +171,11 @@ def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, torch.Size]:
 
 @contextmanager
 def _readable(folder: Path) -> Iterator[None]:
-    """What the safetensors library cannot read or write, as one sentence."""
+    """What cannot be read, as one sentence."""
     try:
         yield
     except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"Cannot read or write the checkpoint {folder}: {error}.") from error
+        raise CheckpointError(f"Cannot read the checkpoint {folder}: {error}.") from error
 
 
 def _adapter_config(model: PeftModel) -> bytes:

@@ -1,10 +1,11 @@
 """Lives of the training command, each in a fork of one process that has imported everything and started no thread.
 
-`python -m tests.killing.lives FOLDER` reads a JSON object a line, {"arguments", "output", "death"}, forks, runs
-`mcp-rl` with these arguments in the child, and answers {"status", "seconds"}: the exit code, or -9. `death` says how
-the child is killed: null (not at all), {"kind": "time", "seconds"}, {"kind": "tool" or "judge", "count"} (by the world,
-in the middle of that call), or {"kind": "file", "part", "count"}: right before the count-th change to a file of the run
-whose path has `part` in it, such as opening it for writing, renaming or removing it.
+`python -m tests.killing.lives FOLDER` reads a JSON object a line, {"arguments", "output", "death", "file_bytes"},
+forks, runs `mcp-rl` with these arguments in the child, and answers {"status", "seconds"}: the exit code, or -9. `death`
+says how the child is killed: null (not at all), {"kind": "time", "seconds"}, {"kind": "tool" or "judge", "count"} (by
+the world, in the middle of that call), or {"kind": "file", "part", "count"}: right before the count-th change to a file
+of the run whose path has `part` in it, such as opening it for writing, renaming or removing it. `file_bytes`: no file
+may become larger than that (null: no limit), which is how a full disk looks to who writes a large file.
 """
 
 import contextlib
@@ -13,6 +14,7 @@ import importlib
 import json
 import os
 import random
+import resource
 import signal
 import sys
 import time
@@ -46,19 +48,15 @@ def main() -> None:
 
 
 def _import_everything() -> None:
-    """And do once what every life would do alike: measure the engine, draw a page that nobody looks at."""
+    """And leave out the page that nobody looks at: it takes longer than all the rest of a life."""
     import mcp_rl.cli.train
-    import mcp_rl.inference.local
-    from mcp_rl.backends.local import load_base, load_learner
+    from mcp_rl.backends.local import load_learner
     from mcp_rl.config import TINY, TrainConfig
-    from mcp_rl.inference.policy import Policy
     from mcp_rl.language_model import import_litellm
 
     import_litellm()
     _import(["mcp_rl.train", "mcp_rl.training.trainer"])
     load_learner(TINY, TrainConfig())  # PEFT and transformers import when they are used
-    invariant = mcp_rl.inference.local.is_batch_invariant(Policy(load_base(TINY)[0]))
-    mcp_rl.inference.local.is_batch_invariant = lambda policy: invariant
     mcp_rl.cli.train.write_page = lambda *about, **more: None
 
 
@@ -83,6 +81,8 @@ def _live(asked: dict[str, Any], folder: Path, known: Path) -> None:
     numpy.random.seed(random.randrange(2**32))
     torch.manual_seed(random.randrange(2**32))
     before, status = set(sys.modules), 1
+    if (most := asked["file_bytes"]) is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
     _arm(asked["death"], folder)
     try:
         status = command(asked["arguments"])
