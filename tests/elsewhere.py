@@ -11,7 +11,7 @@ import functools
 import json
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,7 +20,6 @@ import safetensors.torch
 import torch
 import torch.utils._device as device_contexts
 from torch.utils._python_dispatch import return_and_correct_aliasing
-from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 NAME = "elsewhere"
@@ -85,25 +84,40 @@ class Elsewhere(torch.Tensor):
 
 
 def _compute(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    name, tensors = func._schema.name, [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+    name, tensors = func._schema.name, list(_tensors((*args, *kwargs.values())))
     there = any(isinstance(x, Elsewhere) for x in tensors)
     if there and name not in MAY_MIX and any(not isinstance(x, Elsewhere) and x.dim() for x in tensors):
         raise RuntimeError(f"{name}: all tensors must be on one device, but some are {NAME} and some on the CPU")
     device = kwargs.get("device")
     wanted = there if device is None else torch.device(device).type == NAME
-    out = func(*tree_map(_held, args), **tree_map(_held, kwargs))
+    out = func(*map(_held, args), **{key: _held(value) for key, value in kwargs.items()})
     if name == "aten::copy_":
         return args[0]
     if not wanted:
         return out
-    wrapped = tree_map(lambda x: Elsewhere(x) if isinstance(x, torch.Tensor) else x, out)
-    return return_and_correct_aliasing(func, args, kwargs, wrapped) if there else wrapped
+    return return_and_correct_aliasing(func, args, kwargs, _wrapped(out)) if there else _wrapped(out)
+
+
+def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _tensors(value)
 
 
 def _held(value: Any) -> Any:
     if isinstance(value, Elsewhere):
         return value.held
+    if isinstance(value, list | tuple):
+        return type(value)(map(_held, value))
     return CPU if isinstance(value, torch.device) else value
+
+
+def _wrapped(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return Elsewhere(value)
+    return type(value)(map(_wrapped, value)) if isinstance(value, list | tuple) else value
 
 
 def register() -> torch.device:
