@@ -59,8 +59,13 @@ class Plan:
     """[R * T]: the packed token at each place of the padded queries."""
     scatter: Tensor | None = None
     """[N]: the place in the padded queries of each packed token."""
+    both: Tensor = field(init=False)
+    """[2 * N * kv_heads]: the same for keys, then values, in the layer's flat store of both."""
     _masks: dict[int | None, Tensor] = field(default_factory=dict)
     _trunk_masks: dict[tuple[int, int], Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.both = torch.cat((self.write, self.write + self.store.positions))
 
     def mask(self, window: int | None) -> Tensor:
         """0 where a token may look at its own row, -inf elsewhere: [R, 1, L] in decoding, else [R, 1, T, L].
@@ -153,19 +158,17 @@ def packed_attention(
     kind = _Kind(softcap, sliding_window, s_aux)
     heads, padded, dim = query.shape[1:]
     kv_heads = key.shape[1]
-    for which, new in enumerate((key, value)):
-        flat = new[0, :, : plan.tokens].transpose(0, 1).reshape(-1, dim)
-        plan.store.flat(layer, which).index_copy_(0, plan.write, flat)
+    new = torch.cat((key, value))[:, :, : plan.tokens].transpose(1, 2).reshape(-1, dim)
+    plan.store.flat(layer).index_copy_(0, plan.both, new)
     grouped = query[0].transpose(0, 1).reshape(padded, kv_heads, heads // kv_heads, dim)
     grouped = grouped * (dim**-0.5 if scaling is None else scaling)
-    parts = [
-        _decode_part(plan, layer, grouped, kind) if plan.rows is None else _prefill_part(plan, layer, grouped, kind)
-    ]
+    own_part = _decode_part if plan.rows is None else _prefill_part
+    parts = [own_part(plan, layer, grouped, kind)]
     if plan.trunks:
         parts.append(_trunk_part(plan, layer, grouped, kind))
-    out = query.new_zeros(1, padded, heads, dim) if padded > plan.tokens else query.new_empty(1, padded, heads, dim)
-    out[0, : plan.tokens] = _merge(parts, s_aux)
-    return out, None
+    out = query.new_zeros(grouped.shape) if padded > plan.tokens else query.new_empty(grouped.shape)
+    out[: plan.tokens] = _merge(parts, s_aux)
+    return out.view(1, padded, heads, dim), None
 
 
 def _check_window(module: nn.Module, layer: int, window: int | None, plan: Plan) -> None:
@@ -178,12 +181,16 @@ def _check_window(module: nn.Module, layer: int, window: int | None, plan: Plan)
 
 
 Partial = tuple[Tensor, Tensor, Tensor]
-"""Unnormalised output [N, heads, d], maximum and sum of the scores [N, heads, 1]."""
+"""Unnormalised output [N, kv_heads, share, d], maximum and sum of the scores [N, kv_heads, share, 1]; share: how many
+heads use the same keys."""
 
 
-def _softmax_parts(scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """exp(scores - maximum), the maximum and the sum. Where everything is hidden, the sum is 0 and the maximum low."""
-    top = scores.amax(-1, keepdim=True).clamp_(min=-1e30)
+def _softmax_parts(scores: Tensor, *, blind: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+    """exp(scores - maximum), the maximum and the sum. Where everything may be hidden (`blind`) the sum may be 0, and
+    the maximum is then low."""
+    top = scores.amax(-1, keepdim=True)
+    if blind:
+        top.clamp_(min=-1e30)
     weights = (scores - top).exp_()
     return weights, top, weights.sum(-1, keepdim=True)
 
@@ -212,7 +219,7 @@ def _decode_part(plan: Plan, layer: int, query: Tensor, kind: _Kind) -> Partial:
     out = _weighted(weights.view(rows * kv_heads, each, -1), values)
 
     def by_token(tensor: Tensor) -> Tensor:
-        return tensor.view(rows, kv_heads, each, -1)[:, :, :share].reshape(rows, kv_heads * share, -1)
+        return tensor.view(rows, kv_heads, each, -1)[:, :, :share]
 
     return by_token(out), by_token(top), by_token(total)
 
@@ -231,7 +238,7 @@ def _prefill_part(plan: Plan, layer: int, query: Tensor, kind: _Kind) -> Partial
     out = _weighted(weights.view(count * kv_heads, share * places, -1), values)
 
     def packed(tensor: Tensor) -> Tensor:
-        by_place = tensor.view(count, kv_heads * share, places, -1).transpose(1, 2).flatten(0, 1)
+        by_place = tensor.view(count, kv_heads, share, places, -1).permute(0, 3, 1, 2, 4).flatten(0, 1)
         return by_place.index_select(0, plan.scatter)  # type: ignore[arg-type]
 
     return packed(out), packed(top), packed(total)
@@ -239,13 +246,12 @@ def _prefill_part(plan: Plan, layer: int, query: Tensor, kind: _Kind) -> Partial
 
 def _trunk_part(plan: Plan, layer: int, query: Tensor, kind: _Kind) -> Partial:
     _, kv_heads, share, dim = query.shape
-    heads = kv_heads * share
     first, everyone = plan.trunks[0]
     if everyone is None:
         out, top, total = _one_trunk(first, layer, query, kind, plan.trunk_mask(0, len(query), kind.window))
         return out[: plan.tokens], top[: plan.tokens], total[: plan.tokens]
-    out = query.new_zeros(plan.tokens + 1, heads, dim)  # the last one takes the padding
-    top = torch.full((plan.tokens + 1, heads, 1), -torch.inf, device=query.device)
+    out = query.new_zeros(plan.tokens + 1, kv_heads, share, dim)  # the last one takes the padding
+    top = torch.full((plan.tokens + 1, kv_heads, share, 1), -torch.inf, device=query.device)
     total = torch.zeros_like(top)
     query = torch.cat([query[: plan.tokens], query.new_zeros(1, kv_heads, share, dim)])
     for which, (trunk, tokens) in enumerate(plan.trunks):
@@ -263,11 +269,11 @@ def _one_trunk(trunk: Trunk, layer: int, query: Tensor, kind: _Kind, mask: Tenso
     scores = kind.capped(torch.bmm(by_head, trunk.part(layer, 0).transpose(1, 2)))
     if mask is not None:
         scores.view(kv_heads, count, share, -1).add_(mask)
-    weights, top, total = _softmax_parts(scores)
+    weights, top, total = _softmax_parts(scores, blind=mask is not None)
     out = _weighted(weights, trunk.part(layer, 1))
 
     def by_token(tensor: Tensor) -> Tensor:
-        return tensor.view(kv_heads, count, share, -1).transpose(0, 1).reshape(count, kv_heads * share, -1)
+        return tensor.view(kv_heads, count, share, -1).transpose(0, 1)
 
     return by_token(out), by_token(top), by_token(total)
 
@@ -280,7 +286,7 @@ def _merge(parts: list[Partial], sinks: Tensor | None) -> Tensor:
         return own[0] * (1 / own[2])  # bit by bit what merging with an empty trunk gives
     tops = [part[1] for part in parts]
     if sinks is not None:
-        tops.append(sinks.float()[:, None].expand_as(own[1]))
+        tops.append(sinks.float().view(own[1].shape[1:]).expand_as(own[1]))
     top = functools.reduce(torch.maximum, tops)
     scales = [(each - top).exp_() for each in tops]
     sums = [scale * part[2] for scale, part in zip(scales, parts, strict=False)]

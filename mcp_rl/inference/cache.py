@@ -38,7 +38,7 @@ class KvStore:
 
     def __init__(self, shape: KvShape, rows: int = 0, capacity: int = 0) -> None:
         self.shape = shape
-        self.data = self._zeros(rows, capacity)
+        self._own(self._zeros(rows, capacity))
 
     @property
     def rows(self) -> int:
@@ -47,6 +47,14 @@ class KvStore:
     @property
     def capacity(self) -> int:
         return self.data.shape[4]
+
+    def _own(self, data: Tensor) -> None:
+        """Store in this tensor from now on. Views that every step needs are made once."""
+        self.data, dim = data, self.shape.head_dim
+        self._flat: list[Tensor] = [layer.view(-1, dim) for layer in data]
+        self._lines: list[list[Tensor]] = [
+            [which.view(-1, self.capacity, dim) for which in layer] for layer in data if data.numel()
+        ]
 
     def _zeros(self, rows: int, capacity: int) -> Tensor:
         s = self.shape
@@ -60,18 +68,23 @@ class KvStore:
         if wanted > self.capacity > 0:
             wanted = round_up(max(wanted, self.capacity * 3 // 2), GROWTH)
         more = round_up(rows, 32) if rows > self.rows else self.rows
-        old, self.data = self.data, self._zeros(more, wanted)
+        old = self.data
+        self._own(self._zeros(more, wanted))
         if old.numel():
             self.data[:, :, : old.shape[2], :, : old.shape[4]] = old
 
-    def flat(self, layer: int, which: int) -> Tensor:
-        """Keys (0) or values (1) of a layer as [rows * kv_heads * capacity, head_dim]."""
-        return self.data[layer, which].view(-1, self.shape.head_dim)
+    @property
+    def positions(self) -> int:
+        """Places for the keys of one layer: rows x heads x capacity."""
+        return self.rows * self.shape.kv_heads * self.capacity
+
+    def flat(self, layer: int) -> Tensor:
+        """Keys, then values, of a layer as [2 * positions, head_dim]."""
+        return self._flat[layer]
 
     def leading(self, layer: int, which: int, rows: int, length: int) -> Tensor:
         """Keys (0) or values (1) of the first rows: a view [rows * kv_heads, length, head_dim]."""
-        whole = self.data[layer, which].view(-1, self.capacity, self.shape.head_dim)
-        return whole[: rows * self.shape.kv_heads, :length]
+        return self._lines[layer][which][: rows * self.shape.kv_heads, :length]
 
     def chosen(self, layer: int, which: int, rows: Tensor, length: int) -> Tensor:
         """Keys (0) or values (1) of any rows: a copy [len(rows) * kv_heads, length, head_dim]."""
