@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, cast
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
 
 import numpy as np
 import torch
@@ -256,8 +256,8 @@ def timed_update(learner: Learner, shape: Shape, given: Sequence[Sample], *, rep
     """Seconds of a whole update (the best of `repeats` after one to warm up), and what follows from them."""
     device = learner.device
     times, counts = [], {}
+    forget_peak(device)
     for _ in range(repeats + 1):
-        forget_peak(device)
         wait(device)
         began = time.perf_counter()
         counts = backward(learner, given)
@@ -578,7 +578,6 @@ def _child(name: str, setting: Setting, answer: Connection) -> None:
     if setting.dry_run:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     try:
-        torch.backends.cuda.matmul.allow_tf32 = False
         outcome.figures = CHECKS[name](setting)
     except Skipped as skipped:
         outcome.status, outcome.reason = "skipped", str(skipped)
