@@ -18,6 +18,7 @@ from mcp_rl.scenario import McpScenario, StdioServer, ToolCall, Verifier, scenar
 from mcp_rl.tiny import weights_path
 from mcp_rl.tiny.architecture import tiny_config
 from mcp_rl.train import run_training
+from mcp_rl.training.metrics import best_step
 from mcp_rl.trajectory import TrajectoryGroup
 
 SLOW = Path(__file__).parent / "slow_calculator.py"
@@ -123,7 +124,7 @@ async def test_a_run_whose_rollouts_go_on_while_it_learns_learns_and_its_counts_
         server="mcp_calculator",
         steps=steps,
         rollout={"groups_per_step": 4, "group_size": 8, "probes": 0},
-        train={"max_staleness": staleness},
+        train={"max_staleness": staleness, "keep_checkpoints": 1},
         evaluation={"samples": 2, "greedy": False, "every": 2},
     )
     output = StringIO()
@@ -140,6 +141,9 @@ async def test_a_run_whose_rollouts_go_on_while_it_learns_learns_and_its_counts_
     assert max(line.get("staleness_max", 0) for line in history) > 0, "nothing overlapped"
     for step in (0, 2, 4, steps):
         assert versions_of(groups_of(config, "val", step)) == {step}, "an evaluation is of one policy"
+    lines = [json.loads(line) for line in (config.run_dir / "history.jsonl").read_text().splitlines()]
+    kept = {int(path.name) for path in (config.run_dir / "checkpoints").iterdir() if path.name.isdigit()}
+    assert kept == {steps, best_step(lines)}, "the newest checkpoint and the best one are kept"
     assert "sampling" in output.getvalue().split(f"step 2/{steps}")[1].splitlines()[0]
 
 
