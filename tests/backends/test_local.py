@@ -128,6 +128,46 @@ async def test_a_damaged_newest_checkpoint_is_passed_over_aloud(
     assert "0002 is damaged" in caplog.text
 
 
+async def test_the_best_checkpoint_stays_beside_the_newest_and_goes_when_another_is_better(
+    base: str, tmp_path: Path
+) -> None:
+    model = make_model(base, tmp_path)
+
+    def kept() -> list[str]:
+        return sorted(path.name for path in (model.path / "checkpoints").iterdir())
+
+    async with LocalBackend(config=CONFIG.model_copy(update={"keep_checkpoints": 2})) as backend:
+        await model.register(backend)
+        backend.protect(0)
+        await steps(model, backend, 3)
+        assert kept() == ["0000", "0002", "0003"]
+        backend.protect(3)
+        assert kept() == ["0002", "0003"]
+    assert (model.path / "tensors" / "batch.safetensors").is_file()
+
+
+async def test_every_weight_is_trained_and_continued_as_if_never_stopped(base: str, tmp_path: Path) -> None:
+    whole, parts = make_model(base, tmp_path / "whole"), make_model(base, tmp_path / "parts")
+    config = CONFIG.model_copy(update={"method": "full", "learning_rate": 1e-3, "kl": 0.01})
+    async with LocalBackend(config=config) as backend:
+        await whole.register(backend)
+        await steps(whole, backend, 3)
+    for until in (1, 3):
+        async with LocalBackend(config=config) as backend:
+            await parts.register(backend)
+            await steps(parts, backend, until)
+            segment = (await play(backend, 99))[0].trajectories[0].segments[0]
+    for name in ("model.safetensors", "optimizer.safetensors"):
+        one, other = ((m.path / "checkpoints" / "0003" / name).read_bytes() for m in (whole, parts))
+        assert one == other
+    plain = AutoModelForCausalLM.from_pretrained(parts.path / "checkpoints" / "0003")
+    with torch.no_grad():
+        logprobs = plain(torch.tensor([segment.tokens])).logits[0].log_softmax(-1)
+    for i, sampled in enumerate(segment.sampled):
+        if sampled:
+            assert float(logprobs[i - 1, segment.tokens[i]]) == pytest.approx(segment.logprobs[i], abs=1e-4)
+
+
 async def stops(
     base: str, folder: Path, spoil: Callable[[LocalBackend, list[TrajectoryGroup]], object], match: str
 ) -> None:

@@ -14,7 +14,7 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from mcp_rl.errors import CheckpointError
-from mcp_rl.learning.checkpoint import find_damage, newest_checkpoint, write_checkpoint
+from mcp_rl.learning.checkpoint import find_damage, newest_checkpoint, tidy, write_checkpoint
 from mcp_rl.learning.state import restore, save_learner
 from mcp_rl.learning.step import Learner
 from tests.learning.models import make_groups, make_learner, qwen2
@@ -36,6 +36,50 @@ def test_newest_is_found_and_old_ones_go(tmp_path: Path) -> None:
     newest = newest_checkpoint(tmp_path)
     assert newest is not None
     assert (newest.step, newest.read("a"), newest.skipped) == (11, b"\x0b", [])
+
+
+def test_a_protected_checkpoint_stays_however_old_it_is(tmp_path: Path) -> None:
+    for step in range(6):
+        write_checkpoint(tmp_path, step, {"a": b""}, keep=2, protect=(1,))
+    assert names(tmp_path) == ["0001", "0004", "0005"]
+    write_checkpoint(tmp_path, 6, {"a": b""}, keep=2, protect=(5,))
+    assert names(tmp_path) == ["0005", "0006"]
+
+
+def test_tidying_removes_what_a_kill_left_and_no_whole_checkpoint_without_a_successor(tmp_path: Path) -> None:
+    for step in range(1, 5):
+        write_checkpoint(tmp_path, step, {"a": b"whole"})
+    (tmp_path / "0004").rename(tmp_path / ".0004.old")  # killed before its successor took its place
+    (tmp_path / "0001").rename(tmp_path / ".0001.old")  # killed while it was being removed
+    (tmp_path / ".0001.old" / "a").unlink()
+    (tmp_path / ".0004.tmp").mkdir()
+    tidy(tmp_path, keep=2, protect=(2,))
+    assert names(tmp_path) == ["0002", "0003", "0004"]
+    assert find_damage(tmp_path / "0004") is None
+
+
+def test_large_files_are_written_into_the_folder_and_sealed_like_the_others(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, 1, {"a": b"small"}, write=lambda folder: (folder / "b").write_bytes(b"large"))
+    manifest = json.loads((tmp_path / "0001" / "manifest.json").read_text())
+    assert manifest["format"] == 1 and {name: entry["bytes"] for name, entry in manifest["files"].items()} == {
+        "a": 5,
+        "b": 5,
+    }
+    (tmp_path / "0001" / "b").write_bytes(b"lurge")
+    assert find_damage(tmp_path / "0001") == "b has changed"
+
+
+def test_where_no_checkpoint_is_whole_or_readable_by_this_version_it_says_so(tmp_path: Path) -> None:
+    for step in (1, 2):
+        write_checkpoint(tmp_path, step, {"a": b"whole"})
+        (tmp_path / f"{step:04d}" / "a").unlink()
+    with pytest.raises(CheckpointError, match=r"None of the 2 checkpoints .* \(in the newest, a is missing\)"):
+        newest_checkpoint(tmp_path)
+    path = write_checkpoint(tmp_path, 3, {"a": b"whole"}).path
+    manifest = json.loads((path / "manifest.json").read_text())
+    (path / "manifest.json").write_text(json.dumps({**manifest, "format": 9}))
+    with pytest.raises(CheckpointError, match="is of format 9, and this version reads format 1"):
+        newest_checkpoint(tmp_path)
 
 
 def test_a_step_that_is_done_again_replaces_its_checkpoint(tmp_path: Path) -> None:
