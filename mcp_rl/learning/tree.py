@@ -119,18 +119,22 @@ def split_by_tokens(
 ) -> list[list[int]]:
     """Indices of sequences in parts whose trees hold at most `budget` tokens each; a longer sequence stands alone.
 
-    Neighbours in lexicographic order stay together, since they share most.
+    Neighbours in lexicographic order stay together, since they share most, and each part takes as many as fit.
     """
     line = _Line.of(sequences, shared=shared)
     parts: list[list[int]] = []
-    stack = [(0, len(sequences))]
-    while stack:
-        low, high = stack.pop()
-        if budget is None or high - low <= 1 or line.count(low, high, min_shared) <= budget:
-            parts.append(line.order[low:high])
-        else:
-            middle = low + (high - low) // 2
-            stack += [(middle, high), (low, middle)]
+    low, end = 0, len(sequences)
+    while low < end:
+        fits, too_far = low + 1, end + 1
+        middle = end  # most often all of them fit
+        while too_far - fits > 1:
+            if budget is None or line.count(low, middle, min_shared) <= budget:
+                fits = middle
+            else:
+                too_far = middle
+            middle = (fits + too_far) // 2
+        parts.append(line.order[low:fits])
+        low = fits
     return parts
 
 

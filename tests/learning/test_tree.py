@@ -1,5 +1,7 @@
 """The prefix tree: nothing lost, each shared token there once, and every token sees exactly its own sequence."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -50,6 +52,9 @@ def test_parts_cover_all_sequences_once_and_keep_the_budget(
     for part in parts:
         tree = build_tree([sequences[i] for i in part], shared=shared)
         assert len(part) == 1 or len(tree.tokens) <= budget
+    for part, after in pairwise(parts):
+        more = build_tree([sequences[i] for i in [*part, after[0]]], shared=shared)
+        assert len(more.tokens) > budget
 
 
 @given(branching(), st.integers(5, 60))
