@@ -59,13 +59,16 @@ class Learner:
         self.device = next(iter(self.parameters.values())).device
         self.batch: list[Sample] = []
         """What the last update learned from."""
+        self._moved = False
+        """Whether the optimiser has done anything in the update that is under way."""
 
     def update(self, groups: Iterable[TrajectoryGroup], *, check_sampler: bool = True) -> dict[str, float]:
         """Learn from the groups whose rewards differ and count one step; returns the metrics of the step.
 
         Without any such group the policy stays and the step counts all the same. Raises CanaryError, with the policy
         unchanged, where sampler and learner disagree (unless `check_sampler` is off) or the first loss is not finite;
-        ConfigError where the configuration has changed in what the learner was made with.
+        ConfigError where the configuration has changed in what the learner was made with. What breaks it off after the
+        policy has moved leaves `step` one further, so that nobody takes these weights for those of the step before.
         """
         began = time.perf_counter()
         config = self.config
@@ -85,7 +88,7 @@ class Learner:
             "learning_rate": learning_rate(config, self.step),
         }
         tally = Tally()
-        self.batch = intake.samples
+        self.batch, self._moved = intake.samples, False
         if intake.samples:
             metrics |= staleness(intake.samples, self.step)
             try:
@@ -93,6 +96,9 @@ class Learner:
                     self._correct_all(intake.samples, tally)
                 for index, minibatch in enumerate(self._minibatches(intake.samples)):
                     self._update_once(minibatch, tally, first=index == 0, check_sampler=check_sampler)
+            except BaseException:
+                self.step += self._moved
+                raise
             finally:
                 self.optimizer.zero_grad()
         self.step += 1
@@ -132,6 +138,7 @@ class Learner:
         for group in self.optimizer.param_groups:
             group["lr"], group["weight_decay"] = rate, self.config.weight_decay
         before = self._sums() if check_moved else None
+        self._moved = True
         self.optimizer.step()
         self.optimizer.zero_grad()  # nothing of one minibatch reaches the next
         if before is not None:

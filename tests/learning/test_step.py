@@ -194,6 +194,18 @@ def test_an_infinite_gradient_stops_the_run() -> None:
     stopped(learner, groups, "gradient's norm is")
 
 
+def test_weights_of_an_update_that_was_broken_off_are_of_no_earlier_step() -> None:
+    learner = make_learner(epochs=2)
+    groups, passes = make_groups(learner), []
+    parameter = next(iter(learner.parameters.values()))
+    before = parameter.detach().clone()
+    parameter.register_hook(lambda grad: passes.append(1) or grad / (2 - len(passes)))
+    with pytest.raises(CanaryError, match="gradient's norm is"):
+        learner.update(groups)
+    assert not torch.equal(before, parameter)  # the first pass has moved them
+    assert learner.step == 1
+
+
 def test_an_optimizer_of_other_parameters_stops_the_run() -> None:
     learner = make_learner()
     groups = make_groups(learner)
