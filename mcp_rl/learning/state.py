@@ -5,6 +5,7 @@ gives the learner's logits; with "full" it is a whole Hugging Face model, and
 `AutoModelForCausalLM.from_pretrained(checkpoint)` does.
 """
 
+import functools
 import json
 import platform
 import tempfile
@@ -85,6 +86,7 @@ def save_learner(
     return write_checkpoint(folder, learner.step, {**files, **own}, write=write, keep=keep, protect=protect)
 
 
+@functools.cache
 def versions() -> dict[str, str]:
     """What the bits of a result depend on, besides what a run remembers anyway."""
     packages = {name: version(name) for name in ("torch", "transformers", "peft", "safetensors")}
