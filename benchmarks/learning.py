@@ -227,7 +227,8 @@ def tables(report: Json) -> str:
         f"| {t['what']} | {t['measured']:.3g} | {t['wanted']} | {'yes' if t['reached'] else 'NO'} |"
         for t in targets(report)
     ]
-    parts.append("\n".join(["| what | measured | wanted | reached |", "|---|---:|---:|---|", *rows]))
+    if rows:
+        parts.append("\n".join(["| what | measured | wanted | reached |", "|---|---:|---:|---|", *rows]))
     return "\n\n".join(parts)
 
 
