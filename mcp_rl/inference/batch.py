@@ -183,7 +183,8 @@ class Batch:
             self._held.forget(row.slot)
         if row.computed:
             return False
-        row.trunk = self._trunk(row.ids)
+        row.opening = row.opening or len(row.ids)
+        row.trunk = self._trunk(row.ids[: row.opening])
         row.computed = row.start
         row.given = len(row.ids)
         return True

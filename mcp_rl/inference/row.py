@@ -29,6 +29,8 @@ class Row:
     order: int
     draws: Draws
     ids: list[int] = field(default_factory=list)
+    opening: int = 0
+    """Ids that it began with: its trunk is among them, also when all is computed anew."""
     computed: int = 0
     given: int = 0
     """Of these, the first so many were forwarded as given ids, none as sampled ones."""

@@ -132,6 +132,26 @@ def test_what_an_episode_samples_is_bit_by_bit_what_it_samples_alone(seed: int, 
         assert (again.sampled, again.logprobs) == (life.sampled, life.logprobs)
 
 
+@torch.inference_mode()
+def test_an_episode_that_is_computed_anew_goes_on_bit_by_bit() -> None:
+    """A stop token that it sampled itself makes no trunk of what came before."""
+    policy = policy_of("qwen3")
+    if not (is_batch_invariant(policy) and decodes_as_it_prefills(policy)):
+        pytest.skip("results depend on the batch on this machine, and the engine finds that out")
+    ids = [*range(21), *prompt()[-3:]]
+    forgetful, plain = Life(0, Row(0, Draws(0))), Life(0, Row(0, Draws(0)))
+    batch, other = Batch(policy, STOPS, 1), Batch(policy, STOPS, 1)
+    for new in (ids, [STOP, 5], [6, 7]):
+        for life, engine in ((forgetful, batch), (plain, other)):
+            life.ask(list(new), 4)
+            engine.start([life.row])
+            while engine.active:
+                engine.step()
+            life.settle()
+        batch.clear()
+    assert (forgetful.sampled, forgetful.logprobs) == (plain.sampled, plain.logprobs)
+
+
 @pytest.mark.parametrize("seed", [0, 1])
 def test_logprobs_are_right_whoever_computed_the_keys(seed: int) -> None:
     model = tiny_model(window=2048)
