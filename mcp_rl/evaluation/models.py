@@ -144,7 +144,7 @@ def _run_step(folder: Path, label: str, step: str | None) -> ModelSpec:
     checkpoint = run.checkpoints / f"{number:04d}"
     spec = ModelSpec(f"{label}@{number}", "checkpoint", base, checkpoint, number, run=run)
     if not checkpoint.is_dir():
-        if number > 0:
+        if number > 0 or about.get("init"):  # which is where its step 0 began
             raise CheckpointError(f"The run {label} has no checkpoint of step {number}; {_kept(run)}.")
         spec = ModelSpec(spec.label, "base", base, run=run)
     elif damage := find_damage(checkpoint):
@@ -174,7 +174,8 @@ def _newest(run: RunDirectory, label: str) -> int:
 def _kept(run: RunDirectory) -> str:
     steps = sorted(int(path.name) for path in run.checkpoints.glob("[0-9]*") if path.name.isdigit())
     kept = f"it keeps {_list([str(step) for step in steps])}" if steps else "it keeps none"
-    return kept if 0 in steps else f"{kept}, and step 0 is its base model"
+    based = 0 not in steps and not (run.read_json("model.json") or {}).get("init")
+    return f"{kept}, and step 0 is its base model" if based else kept
 
 
 def _adapter(folder: Path) -> ModelSpec:

@@ -37,6 +37,13 @@ def test_step_0_is_the_base_model_of_the_run(runs: Path) -> None:
     assert (spec.kind, spec.checkpoint, spec.name, spec.label) == ("base", None, "mcp-rl/tiny", "calc@0")
 
 
+def test_step_0_of_a_run_that_began_with_another_s_weights_is_not_its_base_model(runs: Path) -> None:
+    about = runs / "calc" / "model.json"
+    about.write_text(json.dumps({**json.loads(about.read_text()), "init": "/elsewhere"}))
+    with pytest.raises(CheckpointError, match=r"has no checkpoint of step 0; it keeps 5 and 9\.$"):
+        find_model("calc@0", runs)
+
+
 def test_a_checkpoints_folder_is_found_wherever_it_was_copied_to(runs: Path, tmp_path: Path) -> None:
     copied = (runs / "calc" / "checkpoints" / "0005").rename(tmp_path / "copied")
     (copied / "adapter_config.json").write_text('{"base_model_name_or_path": "/elsewhere/mcp_rl/tiny/weights"}')
