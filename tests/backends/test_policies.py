@@ -13,6 +13,7 @@ from mcp_rl.errors import CheckpointError
 from mcp_rl.inference.engine import Sampling
 from mcp_rl.inference.policy import fingerprint_of
 from mcp_rl.learning.adapter import add_adapter, merged_weights
+from mcp_rl.tiny import weights_path
 
 pytestmark = pytest.mark.asyncio
 
@@ -47,6 +48,29 @@ async def test_each_adapter_is_sampled_as_it_was_trained_and_the_base_is_unchang
         assert before not in sampled and sampled[0] != sampled[1]
         await policies.use(None, 0)
         assert await said(policies) == before
+
+
+async def test_a_whole_model_is_sampled_as_a_policy_of_its_base(tmp_path: Path) -> None:
+    model, _ = load_base(TINY)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.3)
+    model.save_pretrained(tmp_path / "whole")
+    async with LocalPolicies(TINY) as policies:
+        before = await said(policies)
+        await policies.use(tmp_path / "whole", 1)
+        after = await said(policies)
+        await policies.use(None, 0)
+        assert await said(policies) == before
+    async with LocalPolicies(str(_with_tokenizer(tmp_path / "whole"))) as alone:
+        assert await said(alone) == after != before
+
+
+def _with_tokenizer(folder: Path) -> Path:
+    for file in weights_path().iterdir():
+        if not (folder / file.name).exists():
+            (folder / file.name).write_bytes(file.read_bytes())
+    return folder
 
 
 async def test_an_adapter_that_does_not_fit_is_one_sentence(tmp_path: Path) -> None:
