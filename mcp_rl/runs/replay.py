@@ -67,10 +67,10 @@ class ReplayReport:
         """In words."""
         yield f"{self.steps} steps of {self.of} replayed into {self.path} in {self.seconds:.1f} s."
         if self.identical and not self.differing:
-            yield f"The weights are identical to the run's, bit for bit, at steps {_list(self.identical)}."
+            yield f"The weights are identical to the run's, bit for bit, at {_list(self.identical)}."
         elif self.differing:
             same = f"identical at {_list(self.identical)} and " if self.identical else ""
-            yield f"The weights are {same}not the run's at steps {_list(self.differing)}."
+            yield f"The weights are {same}not the run's at {_list(self.differing)}."
         else:
             yield "The run and its replay have no checkpoint of the same step, so weights are not compared."
         if self.first_other_step is not None:
@@ -376,4 +376,4 @@ def _first_other_step(theirs: Sequence[Mapping[str, Any]], ours: Sequence[Mappin
 
 
 def _list(steps: Sequence[int]) -> str:
-    return ", ".join(map(str, steps))
+    return f"step{'s' if len(steps) > 1 else ''} {', '.join(map(str, steps))}"
