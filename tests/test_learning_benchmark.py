@@ -4,11 +4,12 @@ import json
 import sys
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks.calculator_tasks import Calls, reward
-from benchmarks.learning import TARGETS, summary, tables, targets
+from benchmarks.learning import TARGETS, Bench, success_part, summary, tables, targets
 from benchmarks.learning_update import draw_memory, episodes, learner, peak_mb, sizes, speed
 from mcp_rl.scenario import McpScenario, StdioServer, Verifier
 
@@ -80,3 +81,24 @@ def test_a_figure_that_falls_short_is_told_and_one_that_was_not_measured_is_left
     shown = tables(json.loads(json.dumps(report)))
     assert "| share of the allowed factor, small | 0.5 | 0.6 | NO |" in shown
     assert "stopped" in shown
+
+
+class Canned(Bench):
+    """Contenders that are told beforehand what they print."""
+
+    def run(self, module: str, *arguments: object, python: str = sys.executable) -> Any:
+        said = list(map(str, arguments))
+        if module == "our_contender":
+            curve = [{"step": 2, "seconds": 2.0, "success": 0.75}, {"step": 4, "seconds": 4.0, "success": 0.85}]
+            return {"folder": "run", "steps": [], "curve": curve, "seconds": 9.0}
+        assert said[said.index("--tasks") + 1] == "run"
+        assert float(said[said.index("--seconds") + 1]) == 14.0, "3.5 times ours to the last target"
+        assert ("--learning-rate" in said) == (module == "trl_contender") == (python == "other")
+        return {"steps": [], "curve": [{"step": 2, "seconds": 10.0, "success": 0.7}], "seconds": 14.5}
+
+
+def test_contenders_play_the_scenarios_of_our_run_and_are_stopped_by_its_time(tmp_path: Path) -> None:
+    found = success_part(Canned(tmp_path, trl="other", steps=1, small=True), 1e-3, seeds=[0, 1])
+    assert found["summary"]["0.7"]["over_ours"] == {"naive": 5.0, "trl": 5.0}
+    assert found["summary"]["0.8"]["seconds"] == {"ours": 4.0, "naive": 14.5, "trl": 14.5}
+    assert found["summary"]["0.8"]["stopped"] == {"ours": 0, "naive": 2, "trl": 2}
