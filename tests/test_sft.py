@@ -251,6 +251,9 @@ def test_no_prompt_is_trained_on_and_held_out_and_the_share_is_kept() -> None:
         (["sft", "DATA", "--init", "nowhere"], "There is nothing to begin with in nowhere"),
         (["sft", "DATA", "--base-model", "./nowhere"], "There is no base model in ./nowhere"),
         (["sft", "BROKEN"], "broken.jsonl, line 1: messages: field required"),
+        (["sft", "LIST"], "list.jsonl, line 1: this is no JSON object; each line needs one with messages"),
+        (["sft", "HALF"], r"half.jsonl, line 1: this is not valid JSON: '\ud83d' is half of a character"),
+        (["sft", "CALL"], r"call.jsonl, line 1: messages.1.tool_calls.0.function.arguments: not valid JSON: '\ud83d'"),
     ],
 )
 def test_what_cannot_work_is_one_sentence_before_anything_starts(
@@ -258,8 +261,20 @@ def test_what_cannot_work_is_one_sentence_before_anything_starts(
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "broken.jsonl").write_text('{"mesages": []}\n')
-    assert main([{"DATA": str(data), "BROKEN": "broken.jsonl"}.get(word, word) for word in words]) == 2
+    half = json.loads(line(0))
+    half["messages"][1]["tool_calls"][0]["function"]["arguments"] = json.dumps({"a": "\ud83d"})
+    broken = {
+        "BROKEN": '{"mesages": []}',
+        "LIST": "[1]",
+        "HALF": json.dumps({"messages": [{"role": "user", "content": "\ud83d"}]}),
+        "CALL": json.dumps(half),
+    }
+    for name, text in broken.items():
+        (tmp_path / f"{name.lower()}.jsonl").write_text(text + "\n")
+    assert (
+        main([str(data) if word == "DATA" else f"{word.lower()}.jsonl" if word in broken else word for word in words])
+        == 2
+    )
     said = capsys.readouterr().err.strip()
     assert complaint in said and "\n" not in said
     assert not list(tmp_path.glob(".mcp_rl/default/models/*/checkpoints/*"))

@@ -225,7 +225,7 @@ def _plain(message: _Given | _Result) -> dict[str, Any]:
 
 def _object(arguments: str) -> dict[str, Any]:
     try:
-        found = json.loads(arguments, parse_constant=_no_constant)
+        found = _loaded(arguments)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"not valid JSON: {error}") from error
     if not isinstance(found, dict):
@@ -255,9 +255,22 @@ def _problem(error: ValidationError) -> str:
 
 def _json(line: str, where: str) -> Any:
     try:
-        return json.loads(line, parse_constant=_no_constant)
+        found = _loaded(line)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{where}: this is not valid JSON: {error}.") from error
+    if not isinstance(found, dict):
+        raise ConfigError(f"{where}: this is no JSON object; each line needs one with messages.")
+    return found
+
+
+def _loaded(text: str) -> Any:
+    """Raises ValueError also for what a tokenizer could not read."""
+    found = json.loads(text, parse_constant=_no_constant)
+    try:
+        json.dumps(found, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{error.object[error.start]!a} is half of a character") from error
+    return found
 
 
 def _no_constant(name: str) -> None:
@@ -266,7 +279,7 @@ def _no_constant(name: str) -> None:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(f"Cannot read the conversations {path}: {reason}.") from error
