@@ -12,10 +12,10 @@ from mcp_rl.trajectory import TrajectoryGroup
 
 
 def plain_gradient(
-    learner: Learner, groups: list[TrajectoryGroup], aggregation: str = "token-mean", cap: float = 0.0
+    learner: Learner, groups: list[TrajectoryGroup], cap: float = 0.0
 ) -> tuple[float, dict[str, torch.Tensor]]:
-    """GRPO by the book: one sequence at a time, stock attention, PEFT's layers; the ratio is 1, and with a cap every
-    token is weighted by how likely it has become since it was sampled."""
+    """The mean over tokens by the book: one sequence at a time, stock attention, PEFT's layers; the ratio is 1, and
+    with a cap every token is weighted by how likely it has become since it was sampled."""
     model = learner.model
     for module in model.modules():
         module.__dict__.pop("forward", None)
@@ -34,11 +34,7 @@ def plain_gradient(
                     weight = min(math.exp(old - segment.logprobs[i]), cap) if cap else 1.0
                     losses.append(-weight * (logprob - old).exp() * (trajectory.reward - mean))
             rows.append(torch.stack(losses))
-    loss = {
-        "token-mean": lambda: torch.cat(rows).mean(),
-        "seq-mean-token-mean": lambda: torch.stack([row.mean() for row in rows]).mean(),
-        "seq-mean-token-sum-norm": lambda: torch.stack([row.sum() / 30 for row in rows]).mean(),
-    }[aggregation]()
+    loss = torch.cat(rows).mean()
     gradients = torch.autograd.grad(loss, list(learner.parameters.values()))
     return float(loss.detach()), dict(zip(learner.parameters, gradients, strict=True))
 

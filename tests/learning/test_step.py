@@ -14,44 +14,13 @@ from tests.learning.gradients import assert_same_gradient, gradient_of_update, p
 from tests.learning.models import make_groups, make_learner
 
 
-@pytest.mark.parametrize(
-    ("temperature", "settings"),
-    [
-        (1.0, {}),
-        (0.8, {"microbatch_tokens": 256}),
-        (1.0, {"microbatch_tokens": 256, "aggregation": "seq-mean-token-mean"}),
-        (1.0, {"microbatch_tokens": 256, "aggregation": "seq-mean-token-sum-norm", "sequence_norm": 30}),
-        (1.0, {"prefix_sharing": False}),
-        (1.0, {"activation_checkpointing": True}),
-    ],
-    ids=["whole", "in parts", "sequence mean", "constant norm", "unshared", "checkpointed"],
-)
-def test_an_update_follows_the_plain_gradient(
-    temperature: float, settings: dict[str, object], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    learner = make_learner(temperature=temperature, max_grad_norm=1e9, **settings)
+def test_an_update_follows_the_plain_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    learner = make_learner(temperature=0.8, max_grad_norm=1e9, microbatch_tokens=256)
     groups = make_groups(learner, groups=4)
     metrics, seen = gradient_of_update(learner, groups, monkeypatch)
-    aggregation = str(settings.get("aggregation", "token-mean"))
-    loss, expected = plain_gradient(make_learner(temperature=temperature), groups, aggregation)
+    loss, expected = plain_gradient(make_learner(temperature=0.8), groups)
     assert metrics["loss"] == pytest.approx(loss, abs=1e-6)
     assert_same_gradient(seen, expected)
-
-
-@pytest.mark.parametrize("settings", [{"loss": "gspo"}, {"loss": "dr_grpo", "kl": 0.1, "entropy": 0.1}])
-def test_the_budget_of_a_part_does_not_change_the_gradient(
-    settings: dict[str, object], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gradients = []
-    for budget in (256, 16384):
-        learner = make_learner(microbatch_tokens=budget, max_grad_norm=1e9, **settings)
-        groups = make_groups(learner, groups=4)
-        for trajectory in groups[0]:  # not ratio 1, so that there is something to clip
-            trajectory.segments[0].logprobs = [x + 0.002 for x in trajectory.segments[0].logprobs]
-        metrics, seen = gradient_of_update(learner, groups, monkeypatch)
-        gradients.append(seen)
-    assert metrics["clip_share"] > 0 or settings["loss"] != "gspo"
-    assert_same_gradient(*gradients)
 
 
 @pytest.mark.parametrize("loss", sorted(LOSSES))
