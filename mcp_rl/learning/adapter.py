@@ -2,7 +2,7 @@
 
 PEFT's own layer does three products and four element-wise passes for each token. Here W + s·B·A is formed once per
 forward, and the gradients of A and B are taken through their small factors, never through one of W's shape:
-with y = x (W + s·B·A)ᵀ, dA = s·(dy·B)ᵀ·x and dB = s·dyᵀ·(x·Aᵀ) (Hu et al., LoRA, 2021, equation 3).
+with y = x (W + s·B·A)ᵀ, dA = s·(dy·B)ᵀ·x and dB = s·dyᵀ·(x·Aᵀ) (Hu et al., LoRA, 2021).
 """
 
 import copy

@@ -1,7 +1,8 @@
 """How much better each rollout was than the others of its group.
 
-A = r - mean(r) (Liu et al., Dr. GRPO, 2025, equation 3); divided by the standard deviation it is GRPO's (Shao et al.,
-DeepSeekMath, 2024, section 4.1.2); with leave-one-out the mean is that of the others (Ahmadian et al., RLOO, 2024).
+A = r - mean(r) (Liu et al., Dr. GRPO, 2025, section 3.2); divided by the standard deviation it is GRPO's (Shao et al.,
+DeepSeekMath, 2024: outcome supervision); with leave-one-out the mean is that of the others (Ahmadian et al., RLOO,
+2024). The deviation is that of the group itself: squares are divided by n and not by n - 1.
 """
 
 from collections.abc import Sequence

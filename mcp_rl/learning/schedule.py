@@ -9,8 +9,8 @@ def learning_rate(config: TrainConfig, step: int) -> float:
     """The rate of the update that leads from `step` to `step + 1`: it rises over the warm-up, then falls.
 
     inverse: as 1 / (1 + step / decay_steps), which needs no last step to be known (Robbins and Monro, 1951); never
-    where decay_steps is 0. linear and cosine (Loshchilov and Hutter, SGDR, 2017, equation 5): from the end of the
-    warm-up to `floor` of the rate at decay_steps, and no further. constant: not at all.
+    where decay_steps is 0. linear and cosine (Loshchilov and Hutter, SGDR, 2017): from the end of the warm-up
+    to `floor` of the rate at decay_steps, and no further. constant: not at all.
     """
     rise = min(1.0, (step + 1) / (config.warmup_steps + 1))
     return config.learning_rate * min(rise, _fall(config, step))

@@ -1,7 +1,7 @@
 """CISPO: the weight is clipped and not the token, so every token goes on learning.
 
--stop_gradient(clip(r, 1 - low, 1 + high)) A log p: MiniMax-M1, 2025, equations 4 and 5. There the lower bound is
-switched off (1 here); the upper one is ScaleRL's, a weight of 5 (Khatri et al., 2025).
+-stop_gradient(clip(r, 1 - low, 1 + high)) A log p: MiniMax-M1, 2025, section 3.1 (equation 4). There the lower bound
+is switched off (1 here); the upper one is a weight of 5, TRL's recommendation after ScaleRL (Khatri et al., 2025).
 """
 
 from torch import Tensor

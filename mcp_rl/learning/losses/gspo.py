@@ -1,8 +1,9 @@
 """GSPO: one ratio for a whole sequence, the geometric mean of its tokens' ratios, clipped as one.
 
 -min(s A, clip(s, 1 - low, 1 + high) A) with s = exp(mean of log p - log p_old over the sequence), averaged over
-sequences: Zheng et al., Group sequence policy optimization, 2025, equations 5 and 7; the bounds are those of its
-section 5.1. A mean of logs moves far less than a single token, hence bounds so close to 1.
+sequences: Zheng et al., Group sequence policy optimization, 2025, section 4 (equation 5); the bounds are those of its
+section 5.1. A mean of logs moves far less than a single token, hence bounds so close to 1. Since every token has the
+gradient of its whole sequence, weights of tokens act through their mean.
 """
 
 import torch

@@ -2,8 +2,8 @@
 
 q is the sampler (an older version, other arithmetic), p the learner before the update. The weight multiplies the loss
 of its token, whose ratio is then taken against p: Yao et al., Your efficient RL framework secretly brings you
-off-policy RL training, 2025; the split into p and q is Hilton et al., Batch size-invariance for policy optimization,
-2022, equation 4.
+off-policy RL training, 2025; p is the proximal and q the behaviour policy of the decoupled objective of Hilton et al.,
+Batch size-invariance for policy optimization, 2022.
 """
 
 from torch import Tensor
