@@ -106,6 +106,7 @@ def test_contradicting_sources_of_scenarios_are_refused() -> None:
 
 def test_settings_of_learning_that_cannot_hold_together_are_refused() -> None:
     assert "train.decay_steps" in complaint("train.schedule=cosine", "train.decay_steps=0")
+    assert "to fall in" in complaint("train.schedule=linear", "train.decay_steps=5", "train.warmup_steps=5")
     assert "uncorrected" in complaint("train.max_staleness=2", "train.importance_cap=0")
 
 

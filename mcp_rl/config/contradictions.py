@@ -53,6 +53,11 @@ def contradictions(config: "RunConfig") -> Iterator[str]:
         )
     if train.schedule in ("linear", "cosine") and train.decay_steps == 0:
         yield f'train.schedule = "{train.schedule}" ends at train.decay_steps, which is 0: say in how many steps'
+    elif train.schedule in ("linear", "cosine") and train.warmup_steps >= train.decay_steps:
+        yield (
+            f"train.warmup_steps = {train.warmup_steps} leaves nothing of train.decay_steps = {train.decay_steps} for "
+            "the rate to fall in"
+        )
     if train.importance_cap == 0 and train.max_staleness:
         yield (
             f"train.importance_cap = 0 leaves tokens of up to train.max_staleness = {train.max_staleness} steps ago "
