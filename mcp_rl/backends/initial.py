@@ -6,19 +6,25 @@ file begins with, so that a misfit is said before a server or a model starts.
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from mcp_rl.config import TINY, TrainConfig
-from mcp_rl.errors import ConfigError
+from mcp_rl.errors import CheckpointError, ConfigError
 from mcp_rl.learning.checkpoint import MANIFEST, find_damage, newest_checkpoint
 from mcp_rl.tiny import weights_path
 
 _ADAPTER, _ADAPTER_CONFIG, _CONFIG = "adapter_model.safetensors", "adapter_config.json", "config.json"
 _PREFIX = "base_model.model."
 """What PEFT puts before the name of a layer."""
+
+_PLAIN = {
+    "peft_type": "LORA", "use_rslora": False, "use_dora": False, "bias": "none", "rank_pattern": {},
+    "alpha_pattern": {}, "modules_to_save": None,
+}  # fmt: skip
+"""What an adapter's configuration says where W + alpha / r · B·A is all of it."""
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -29,6 +35,8 @@ class Initial:
 
     folder: Path
     method: Literal["lora", "full"]
+    skipped: Sequence[str] = ()
+    """One sentence for each newer checkpoint of the run that is damaged."""
 
     @property
     def files(self) -> list[Path]:
@@ -40,20 +48,26 @@ class Initial:
 
 def find_initial(path: Path) -> Initial:
     """In a run's folder its newest whole checkpoint; else the folder itself. Raises ConfigError where nothing is."""
-    folder = path.expanduser()
+    folder, skipped = path.expanduser(), list[str]()
     if not folder.is_dir():
         raise ConfigError(f"There is nothing to begin with in {path}: there is no such folder.")
     if (folder / "checkpoints").is_dir():
-        newest = newest_checkpoint(folder / "checkpoints")
+        try:
+            newest = newest_checkpoint(folder / "checkpoints")
+        except CheckpointError as error:
+            problem = str(error).partition(":")[0]
+            raise ConfigError(
+                f"There is nothing to begin with in {path}: {problem[0].lower()}{problem[1:]}."
+            ) from error
         if newest is None:
             raise ConfigError(f"The run in {path} has no checkpoint yet, so there is nothing to begin with.")
-        folder = newest.path
+        folder, skipped = newest.path, newest.skipped
     elif (folder / MANIFEST).is_file() and (damage := find_damage(folder)):
         raise ConfigError(f"The checkpoint {path} is damaged ({damage}); begin with another one.")
     if (folder / _ADAPTER).is_file() and (folder / _ADAPTER_CONFIG).is_file():
-        return Initial(folder, "lora")
+        return Initial(folder, "lora", skipped)
     if (folder / _CONFIG).is_file() and list(folder.glob("model*.safetensors")):
-        return Initial(folder, "full")
+        return Initial(folder, "full", skipped)
     raise ConfigError(
         f"There is nothing to begin with in {path}: give the folder of a run, of a checkpoint, or one with a PEFT "
         "adapter or a whole model in it."
@@ -93,6 +107,12 @@ def check_initial(path: Path, config: TrainConfig, base_model: str) -> Initial:
 
 def _check_adapter(path: Path, initial: Initial, config: TrainConfig, base: Shapes | None) -> None:
     about, lora = _json(initial.folder / _ADAPTER_CONFIG), config.lora
+    for name, plain in _PLAIN.items():
+        if (said := about.get(name)) and said != plain:
+            raise ConfigError(
+                f"The adapter in {path} is no plain LoRA, it has {name} = {json.dumps(said)}: merge it into its base, "
+                "and give that as --base-model."
+            )
     targets = about.get("target_modules") or []
     for name, theirs, ours in (
         ("train.lora.rank", about.get("r"), lora.rank),
@@ -106,8 +126,14 @@ def _check_adapter(path: Path, initial: Initial, config: TrainConfig, base: Shap
             )
     if base is None:
         return
-    for name, shape in read_shapes([initial.folder / _ADAPTER]).items():
-        layer, _, factor = name.removeprefix(_PREFIX).partition(".lora_")
+    factors = [
+        (*name.removeprefix(_PREFIX).split(".lora_"), shape)
+        for name, shape in read_shapes([initial.folder / _ADAPTER]).items()
+        if ".lora_" in name
+    ]
+    if not any(f"{layer}.weight" in base for layer, _, _ in factors):
+        return  # transformers has other names for this model's weights than its files; loading compares them
+    for layer, factor, shape in factors:
         found = base.get(f"{layer}.weight")
         side = 0 if factor.startswith("B") else 1
         if found is None or shape[side] != found[side]:
@@ -122,6 +148,8 @@ def _check_whole(path: Path, initial: Initial, base: Shapes | None, base_model: 
     if base is None:
         return
     found = read_shapes(initial.files[1:])
+    if found.keys().isdisjoint(base):
+        return  # as above
     if differing := [name for name in sorted({*found, *base}) if found.get(name) != base.get(name)]:
         raise ConfigError(
             f"The model in {path} is not of the shape of the base model {base_model!r}: they differ in {differing[0]}"

@@ -20,7 +20,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
-from mcp_rl.backends.initial import check_initial
+from mcp_rl.backends.initial import check_initial, find_initial
 from mcp_rl.backends.result import TrainResult
 from mcp_rl.backends.weights import sampled_weights
 from mcp_rl.chat.hermes import ChatFormat
@@ -188,12 +188,14 @@ class LocalBackend:
         init = self.init if checkpoint is None else None
         make = functools.partial(make_learner, seed=self.seed, temperature=self.temperature, init=init)
         self._learner = await _in_thread(make, base, model.base_model, self.config)
+        if init is not None:
+            self.skipped = [*find_initial(init).skipped]
         if checkpoint is not None:
             self.frontier = await _in_thread(restore, self._learner, checkpoint)
             self.skipped = [*checkpoint.skipped, *filter(None, [other_versions(checkpoint)])]
             self._checkpoint = checkpoint
-            for sentence in self.skipped:
-                log.warning(sentence)
+        for sentence in self.skipped:
+            log.warning(sentence)
         self._engine = await engine.__aenter__()
         try:
             await self._sample_newest()

@@ -7,6 +7,7 @@ in `mcp_rl.learning.state`.
 
 import hashlib
 import json
+import math
 import shutil
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -55,9 +56,9 @@ def write_checkpoint(
     """Write `files` (name to content) as the checkpoint of a step, then remove all but the newest `keep`.
 
     `write` puts large files into the folder that it is given, so that they need not be in memory as bytes; what it
-    cannot write it raises as OSError or CheckpointError. The steps in
-    `protect` stay, however old they are. An earlier checkpoint of the same step is replaced. Raises CheckpointError
-    where the folder cannot be written; what was there before is then still there.
+    cannot write it raises as OSError or CheckpointError. The steps in `protect` stay, however old they are, and none of
+    a later step does: those were passed over when the run was continued. An earlier checkpoint of the same step is
+    replaced. Raises CheckpointError where the folder cannot be written; what was there before is then still there.
     """
     path = folder / f"{step:04d}"
     temporary = folder / f".{path.name}.tmp"
@@ -87,7 +88,7 @@ def write_checkpoint(
         sync_folder(folder)
         _remove_leftovers(folder, orphans=True)
         if keep is not None:
-            _retain(folder, keep, protect)
+            _retain(folder, keep, protect, newest=step)
     except CheckpointError:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
@@ -168,10 +169,12 @@ def tidy(folder: Path, keep: int, protect: Collection[int] = ()) -> None:
         raise CheckpointError(f"Cannot remove old checkpoints in {folder}: {error.strerror or error}.") from error
 
 
-def _retain(folder: Path, keep: int, protect: Collection[int]) -> None:
+def _retain(folder: Path, keep: int, protect: Collection[int], newest: float = math.inf) -> None:
     """Renamed first, so that a kill while removing never leaves half a checkpoint under its number."""
-    for path in _newest_first(folder)[max(1, keep) :]:  # nothing is put aside by now
-        if _step_of(path) in protect:
+    every = _newest_first(folder)  # nothing is put aside by now
+    kept = [path for path in every if _step_of(path) <= newest][: max(1, keep)]
+    for path in every:
+        if path in kept or _step_of(path) in protect:
             continue
         doomed = _put_aside(path)
         path.rename(doomed)

@@ -123,6 +123,15 @@ def test_an_adapter_that_does_not_fit_is_refused_with_what_differs(
     assert said in str(caught.value) and "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("other", [{"use_dora": True}, {"use_rslora": True}, {"peft_type": "IA3"}, {"bias": "all"}])
+def test_an_adapter_with_more_than_a_low_rank_product_is_refused(tmp_path: Path, other: dict[str, object]) -> None:
+    config = {"peft_type": "LORA", "bias": "none", "r": 4, "lora_alpha": 8, "target_modules": [*LORA.lora.targets]}
+    (tmp_path / "adapter_config.json").write_text(json.dumps({**config, **other}))
+    save_file({"base_model.model.lm_head.lora_magnitude_vector": torch.ones(3)}, tmp_path / "adapter_model.safetensors")
+    with pytest.raises(ConfigError, match=f"is no plain LoRA, it has {next(iter(other))} = "):
+        check_initial(tmp_path, LORA, TINY)
+
+
 def test_what_was_made_for_another_base_model_is_refused(tmp_path: Path) -> None:
     path = save_learner(tmp_path / "lora", load_learner(TINY, LORA), {}, base_name=TINY, title="t").path
     (path / "manifest.json").unlink()
@@ -131,6 +140,11 @@ def test_what_was_made_for_another_base_model_is_refused(tmp_path: Path) -> None
     save_file({**tensors, name: torch.zeros(4, 7)}, path / "adapter_model.safetensors")
     with pytest.raises(ConfigError, match=r"another base model: it has .* of 7 inputs, where this one has"):
         check_initial(path, LORA, TINY)
+    renamed = {name.replace(".layers.", ".decoder.layers."): tensor for name, tensor in tensors.items()}
+    save_file(renamed, path / "adapter_model.safetensors")
+    assert check_initial(path, LORA, TINY).folder == path  # may be transformers' own names: loading tells
+    with pytest.raises(CheckpointError, match="other layers"):
+        load_learner(TINY, LORA, init=path)
     whole = save_learner(tmp_path / "full", load_learner(TINY, FULL), {}, base_name=TINY, title="t").path
     (whole / "manifest.json").unlink()
     weights = load_file(whole / "model.safetensors")
@@ -156,3 +170,21 @@ def test_where_there_is_nothing_to_begin_with_it_says_so(run: Path, tmp_path: Pa
     (damaged / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(ConfigError, match=r"is damaged \(README\.md has changed\)"):
         find_initial(damaged)
+
+
+def test_of_a_run_whose_newest_checkpoint_is_damaged_the_one_before_is_taken_and_it_says_so(
+    run: Path, learner: Learner, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run" / "checkpoints"
+    for step in ("0001", "0002"):
+        shutil.copytree(run / "checkpoints" / "0001", folder / step)
+    (folder / "0002" / "README.md").write_text("other")
+    found = find_initial(tmp_path / "run")
+    assert found.folder == folder / "0001"
+    assert len(found.skipped) == 1 and "0002 is damaged (README.md has changed)" in found.skipped[0]
+    (folder / "0001" / "README.md").write_text("other")
+    with pytest.raises(
+        ConfigError, match=r"nothing to begin with in .*: none of the 2 checkpoints .* is whole"
+    ) as said:
+        find_initial(tmp_path / "run")
+    assert "--fresh" not in str(said.value)

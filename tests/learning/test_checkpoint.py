@@ -132,6 +132,15 @@ def test_a_damaged_newest_is_passed_over_and_named(tmp_path: Path) -> None:
     assert find_damage(tmp_path / "0001") == "manifest.json cannot be read"
 
 
+def test_a_damaged_one_that_was_passed_over_takes_no_whole_one_s_place(tmp_path: Path) -> None:
+    for step in (5, 10):
+        write_checkpoint(tmp_path, step, {"a": b"whole"})
+    (tmp_path / "0010" / "a").write_bytes(b"broke")
+    for step in (6, 7):
+        write_checkpoint(tmp_path, step, {"a": b"whole"}, keep=1, protect=(5,))
+        assert names(tmp_path) == ["0005", f"{step:04d}"]
+
+
 def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointError, match="Cannot write the checkpoint"):
