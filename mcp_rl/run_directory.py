@@ -254,12 +254,18 @@ def _history_line(path: Path, number: int, line: bytes) -> dict[str, Any]:
 
 
 @contextmanager
-def open_run(path: Path, *, fresh: bool = False) -> Iterator[RunDirectory]:
+def open_run(path: Path, *, fresh: bool = False, needed: Iterable[Path | None] = ()) -> Iterator[RunDirectory]:
     """Create or open the run in `path` and hold its lock until the end.
 
     `fresh` moves an earlier run aside and removes it, once the lock is held. Raises RunDirectoryError where another
-    process has it (its pid is named), or where the folder cannot be written.
+    process has it (its pid is named), where the folder cannot be written, or where `fresh` would remove a file or a
+    folder that is `needed`.
     """
+    for place in filter(None, needed) if fresh else ():
+        if place.expanduser().resolve().is_relative_to(path.resolve()):
+            raise RunDirectoryError(
+                f"--fresh would remove {place}, which is needed here: choose another name than {path.name}."
+            )
     with lock_run(path):
         if fresh:
             _remove(path)

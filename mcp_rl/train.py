@@ -60,7 +60,8 @@ async def _run(config: RunConfig, fresh: bool, console: Console) -> RunReport:
     plugins = load_plugins(config.plugins)
     server = resolve_servers(config.server, config.transport, plugins=plugins, tools=config.tools)
     check_inputs(config, server, plugins)
-    with open_run(config.run_dir, fresh=fresh) as run:
+    needed = config.init, config.scenarios.file, config.tools.replay
+    with open_run(config.run_dir, fresh=fresh, needed=needed) as run:
         state = run.state()
         earlier = state.progress.seconds
         if stored := run.identity():
@@ -192,7 +193,7 @@ def _about(config: RunConfig) -> dict[str, Any]:
         "tools.replay": config.tools.replay,
         "evaluation.every": config.evaluation.every,
         "train.checkpoint_every": config.train.checkpoint_every,
-        "init": config.init and config.init.resolve(),
+        "init": config.init and config.init.expanduser().resolve(),
     }
     given = {key: str(value) if isinstance(value, Path) else value for key, value in command.items() if value}
     about = {"name": config.name, "project": config.project, "base_model": config.base_model, "command": given}

@@ -210,3 +210,18 @@ def test_an_atomic_write_leaves_no_temporary_file(tmp_path: Path) -> None:
     write_atomically(tmp_path / "deep" / "file", b"whole")
     assert [p.name for p in (tmp_path / "deep").iterdir()] == ["file"]
     assert (tmp_path / "deep" / "file").read_bytes() == b"whole"
+
+
+def test_fresh_removes_nothing_that_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tmp_path / "models" / "a"
+    (run / "checkpoints" / "0001").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    for place in (run, run / "checkpoints" / "0001", Path("models/a/train.jsonl")):
+        with (
+            pytest.raises(RunDirectoryError, match=r"--fresh would remove .*: choose another name than a"),
+            open_run(run, fresh=True, needed=[None, place]),
+        ):
+            pass
+        assert (run / "checkpoints" / "0001").is_dir()
+    with open_run(run, fresh=True, needed=[tmp_path / "models" / "ab"]):
+        assert not (run / "checkpoints" / "0001").exists()

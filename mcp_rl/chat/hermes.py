@@ -102,7 +102,7 @@ class ChatFormat:
         return list(self._encoded(text))
 
     def _encode(self, text: str) -> tuple[int, ...]:
-        return tuple(self.tokenizer.encode(text, add_special_tokens=False))
+        return tuple(self.tokenizer.encode(text, add_special_tokens=False, verbose=False))  # we count ourselves
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of sampled ids, a stop token at the end left out."""

@@ -59,4 +59,7 @@ def _history_line(text: bytes, path: Path, number: int) -> dict[str, Any]:
         raise RunDirectoryError(f"The history in {path} cannot be read: line {number} is not JSON.") from error
     if not (isinstance(line, dict) and isinstance(line.get("step"), int) and isinstance(line.get("split"), str)):
         raise RunDirectoryError(f"The history in {path} cannot be read: line {number} has no step and split.")
+    for name, value in line.items():
+        if isinstance(value, str) and name != "split":
+            raise RunDirectoryError(f"The history in {path} cannot be read: in line {number}, {name} is no number.")
     return line

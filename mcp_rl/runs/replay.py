@@ -112,7 +112,10 @@ def replay(
     off_policy = any(key not in _SAME_POLICY for key in changed) or init.other
     phases = list(_phases(origin, overrides, off_policy))
     target = beside(folder, name or f"{folder.resolve().name}-replay")
-    with open_run(target, fresh=fresh) as run, Progress(steps=steps, console=console) as progress:
+    with (
+        open_run(target, fresh=fresh, needed=[folder, init.path]) as run,
+        Progress(steps=steps, console=console) as progress,
+    ):
         state = run.state()
         _identify(run, origin, {k: v for k, v in changed.items() if k != "steps"}, init, target)
         state.threads = prepare_torch_threads(state.threads or origin.run.state().threads)

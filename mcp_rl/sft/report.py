@@ -71,5 +71,5 @@ def next_command(config: SftConfig, report: SftReport) -> str:
         if getattr(lora, name) != type(lora).model_fields[name].default
     ]
     changed += ["train.method=full"] if config.train.method == "full" else []
-    base = "" if config.base_model == TINY else f" --base-model {config.base_model}"
-    return f"mcp-rl train --server SERVER{base} --init {weights}{''.join(f' {shlex.quote(word)}' for word in changed)}"
+    base = "" if config.base_model == TINY else f" --base-model {shlex.quote(config.base_model)}"
+    return f"mcp-rl train --server SERVER{base} --init {shlex.join([str(weights), *changed])}"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from mcp_rl.backends.initial import check_initial, initial_hash
+from mcp_rl.backends.initial import check_initial, find_initial, initial_hash
 from mcp_rl.chat.hermes import ChatFormat
 from mcp_rl.config import TrainConfig
 from mcp_rl.errors import ConfigError, RunDirectoryError
@@ -59,7 +59,7 @@ def run_sft(config: SftConfig, *, fresh: bool = False, console: Console | None =
     check_base_model(config.base_model)
     if config.init is not None:
         check_initial(config.init, config.train, config.base_model)
-    with open_run(config.run_dir, fresh=fresh) as run:
+    with open_run(config.run_dir, fresh=fresh, needed=[config.init, config.from_run, *config.files]) as run:
         state = run.state()
         state.threads = prepare_torch_threads(state.threads)  # before torch is imported
         tuning = _prepared(config, run, state, sources, console or Console())
@@ -103,7 +103,7 @@ def _prepared(
     checkpoint = newest_checkpoint(run.checkpoints)
     init = config.init if checkpoint is None else None
     learner = make_learner(base, config.base_model, train, seed=config.seed, init=init)
-    notes = []
+    notes = [*find_initial(init).skipped] if init is not None else []
     if checkpoint is not None:
         state.progress = StepProgress.model_validate(restore(learner, checkpoint))
         notes = [*checkpoint.skipped, *filter(None, [other_versions(checkpoint)])]

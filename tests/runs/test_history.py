@@ -94,6 +94,10 @@ def test_steps_that_no_checkpoint_keeps_are_named(copied: Path, capsys: Captured
     ("spoil", "sentence"),
     [
         (lambda run: (run / "history.jsonl").write_text("{}\nnonsense\n{}\n"), "line 1 has no step and split"),
+        (
+            lambda run: (run / "history.jsonl").write_text('{"step": 1, "split": "train", "step_seconds": "long"}\n'),
+            "in line 1, step_seconds is no number",
+        ),
         (lambda run: (run / "history.jsonl").write_text('{"step": 1, "split": "train"}\n{"st\n'), "line 2 is not JSON"),
         (lambda run: (run / "model.json").unlink(), "has not begun"),
         (lambda run: (run / "model.json").rename(run / "report.json"), "is an evaluation, and not a training run"),

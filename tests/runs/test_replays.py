@@ -107,6 +107,7 @@ def test_a_run_with_a_beginning_refills_and_older_tokens_is_replayed_to_the_bit(
         (os.fspath, ["rollout.max_turns=3"], "A replay cannot change rollout.max_turns: the episodes are as they"),
         (os.fspath, ["train.los=grpo"], "did you mean 'train.loss'?"),
         (os.fspath, ["--to", "first"], "replay.of"),
+        (os.fspath, ["--to", "first", "--fresh"], "--fresh would remove"),
         (os.fspath, ["init=nowhere"], "there is no such folder"),
     ],
 )
