@@ -18,6 +18,8 @@ NOTICEABLE = 0.01
 """An importance weight further from 1 than this counts as a correction; less is rounding."""
 FAR_OFF = 0.5
 """Difference of mean ratio and log-probability that stops a step in which every token is from an older version."""
+LARGEST_RATIO = 3.0
+"""A token counts for no more than this in that mean: ratios have no bound, and one token is no broken sampler."""
 
 
 def staleness(samples: Sequence[Sample], step: int) -> dict[str, float]:
@@ -54,15 +56,16 @@ def correct(samples: Sequence[Sample], packed: Packed, logprobs: Tensor, cap: fl
 
 
 def check_agreement(tally: Tally) -> None:
-    """Strictly over the tokens of the learner's own version. Where there are none, older ones must not be far off."""
+    """Strictly over the tokens of the learner's own version. Where there are none, older ones must not be far off, a
+    few of them excepted."""
     own = tally.current_agreement()
     if own is not None:
         canaries.check_agreement(own["ratio_mean"], own["logprob_difference_mean"])
         return
-    older = tally.agreement()
+    older = torch.cat(tally.differences).double()
     canaries.check_agreement(
-        older["ratio_mean"],
-        older["logprob_difference_mean"],
+        float(older.exp().clamp(max=LARGEST_RATIO).mean()),
+        float(older.abs().mean()),
         ratio_tolerance=FAR_OFF,
         difference_tolerance=FAR_OFF,
     )

@@ -97,6 +97,14 @@ def test_without_staleness_older_tokens_are_held_as_strictly_as_current_ones() -
         moved(make_learner()).update(old_groups())
 
 
+def test_one_older_token_that_has_become_far_likelier_does_not_stop_the_run() -> None:
+    groups = old_groups()
+    segment = groups[0].trajectories[0].segments[0]
+    segment.logprobs[next(i for i, sampled in enumerate(segment.sampled) if sampled)] -= 8
+    metrics = moved(make_learner(max_staleness=1)).update(groups)
+    assert metrics["ratio_mean"] > 1.5  # reported as it was
+
+
 def test_older_tokens_alone_stop_the_run_where_they_are_far_off() -> None:
     learner = moved(make_learner(max_staleness=1), scale=0.5)
     with pytest.raises(CanaryError, match="disagree"):
