@@ -93,8 +93,8 @@ def check_initial(path: Path, config: TrainConfig, base_model: str) -> Initial:
     initial = find_initial(path)
     if initial.method != config.method:
         raise ConfigError(
-            f"{path} holds a whole model, which is no adapter: give it as --base-model, or train it whole with "
-            "train.method=full."
+            f"{initial.folder} holds a whole model, which is no adapter: give it as --base-model, or train it whole "
+            "with train.method=full."
             if initial.method == "full"
             else f"{path} holds a LoRA adapter, but train.method is full: leave train.method as it is, lora."
         )
@@ -126,14 +126,11 @@ def _check_adapter(path: Path, initial: Initial, config: TrainConfig, base: Shap
             )
     if base is None:
         return
-    factors = [
-        (*name.removeprefix(_PREFIX).split(".lora_"), shape)
-        for name, shape in read_shapes([initial.folder / _ADAPTER]).items()
-        if ".lora_" in name
-    ]
-    if not any(f"{layer}.weight" in base for layer, _, _ in factors):
+    shapes = read_shapes([initial.folder / _ADAPTER])
+    factors = [(*name.removeprefix(_PREFIX).rpartition(".lora_"), shapes[name]) for name in shapes]
+    if not any(f"{layer}.weight" in base for layer, *_ in factors):
         return  # transformers has other names for this model's weights than its files; loading compares them
-    for layer, factor, shape in factors:
+    for layer, _, factor, shape in factors:
         found = base.get(f"{layer}.weight")
         side = 0 if factor.startswith("B") else 1
         if found is None or shape[side] != found[side]:

@@ -78,9 +78,9 @@ class Trainer:
         return time.monotonic() - self._started
 
     async def measure_before(self) -> None:
-        """Evaluate the base model, once in the life of a run."""
+        """Evaluate what the run begins with, once in its life."""
         if self.state.before is None:
-            result = await self._evaluate("base model", 0)
+            result = await self._evaluate("base model" if self.config.init is None else "before training", 0)
             self.state.before = result.model_dump(mode="json")
             self._save_state()
 
