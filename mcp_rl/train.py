@@ -20,7 +20,7 @@ import anyio
 from rich.console import Console
 
 from mcp_rl.config import RunConfig
-from mcp_rl.errors import McpRlError, PluginError
+from mcp_rl.errors import McpRlError, PluginError, RunDirectoryError
 from mcp_rl.player import Player, limits_of
 from mcp_rl.plugins.manager import Plugins, load_plugins, place
 from mcp_rl.plugins.resolve import resolve_servers
@@ -66,6 +66,11 @@ async def _run(config: RunConfig, fresh: bool, console: Console) -> RunReport:
         earlier = state.progress.seconds
         if stored := run.identity():
             run.check(identify(config, server, stored.schema_hash))
+        elif any(run.checkpoints.glob("*[0-9]*")):
+            raise RunDirectoryError(
+                f"The run in {run.path} has checkpoints, but what it was made for is gone with its model.json: put a "
+                "copy there, start over with --fresh, or choose another name with --name."
+            )
         if report := _finished(run, state, config):
             console.print(f"All {state.step} steps of this run are done.", highlight=False)
             return report

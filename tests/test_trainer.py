@@ -14,6 +14,7 @@ from rich.console import Console
 from transformers import AutoTokenizer, Qwen2ForCausalLM
 
 from mcp_rl.config import RunConfig
+from mcp_rl.errors import RunDirectoryError
 from mcp_rl.scenario import McpScenario, StdioServer, ToolCall, Verifier, scenario_lines
 from mcp_rl.tiny import weights_path
 from mcp_rl.tiny.architecture import tiny_config
@@ -170,6 +171,19 @@ async def test_slow_tools_leave_the_engine_less_idle_and_steps_shorter_where_rol
         idle.append(seconds[-1] - sum(line["sampling_seconds"] for line in history))
     assert seconds[1] < 0.85 * seconds[0], seconds
     assert idle[1] < 0.7 * idle[0], idle
+
+
+async def test_where_the_state_is_lost_the_trained_policy_is_not_taken_for_the_base(ground: Path) -> None:
+    config = settings(ground, "stateless", steps=2, rollout=QUICK)
+    await history_of(config)
+    state = config.run_dir / "state.json"
+    before = json.loads(state.read_text())["before"]
+    state.unlink()
+    await history_of(config)
+    assert json.loads(state.read_text())["before"] == before
+    (config.run_dir / "model.json").unlink()
+    with pytest.raises(RunDirectoryError, match=r"has checkpoints, but what it was made for is gone"):
+        await history_of(config)
 
 
 async def test_an_interrupted_run_takes_up_what_was_in_flight(ground: Path) -> None:

@@ -13,7 +13,8 @@ import anyio
 
 from mcp_rl.activity import Activity, Clock, Times, during, timed_by
 from mcp_rl.config import RunConfig
-from mcp_rl.evaluate import EvaluationResult, evaluate
+from mcp_rl.errors import RunDirectoryError
+from mcp_rl.evaluate import EvaluationResult, evaluate, summarize
 from mcp_rl.model import Backend, TrainableModel
 from mcp_rl.player import Player
 from mcp_rl.plugins.manager import Plugins
@@ -79,10 +80,19 @@ class Trainer:
 
     async def measure_before(self) -> None:
         """Evaluate what the run begins with, once in its life."""
-        if self.state.before is None:
+        if self.state.before is not None:
+            return
+        if self.step == 0:
             result = await self._evaluate("base model" if self.config.init is None else "before training", 0)
-            self.state.before = result.model_dump(mode="json")
-            self._save_state()
+        elif played := self.run.trajectories("val", 0):  # the state was lost, and the policy has moved
+            result = summarize(played, step=0, greedy=self.config.evaluation.greedy)
+        else:
+            raise RunDirectoryError(
+                f"The run in {self.run.path} is at step {self.step}, but its state.json and the episodes of its first "
+                "evaluation are gone: put a copy of either there, or start over with --fresh."
+            )
+        self.state.before = result.model_dump(mode="json")
+        self._save_state()
 
     async def measure_after(self) -> None:
         """Evaluate the policy as it is now, unless that was done."""
