@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from mcp_rl.config import CurriculumConfig, RunConfig
-from mcp_rl.errors import ScenarioError
+from mcp_rl.errors import RunDirectoryError, ScenarioError
 from mcp_rl.run_directory import RunDirectory
 from mcp_rl.scenario import McpScenario, StdioServer
 from mcp_rl.training.curriculum import Curriculum, Pool
@@ -209,3 +209,11 @@ def test_a_spoilt_difficulty_file_is_named_with_its_line(tmp_path: Path) -> None
     with pytest.raises(ScenarioError, match=r"difficulty.jsonl, line 1: .*less than or equal to 1"):
         read_difficulty(tmp_path)
     assert read_difficulty(tmp_path / "elsewhere") == {}
+
+
+def test_a_scenario_that_is_gone_is_named_when_a_run_goes_on() -> None:
+    first = Curriculum(SCENARIOS, seed=2)
+    first.take(1)
+    left = [scenario for scenario in SCENARIOS if scenario.id != first.state["waiting"][0]]
+    with pytest.raises(RunDirectoryError, match="put the file back as it was"):
+        Curriculum(left, seed=2, state=first.state)

@@ -16,6 +16,7 @@ from enum import StrEnum
 from typing import Any
 
 from mcp_rl.config import CurriculumConfig
+from mcp_rl.errors import RunDirectoryError
 from mcp_rl.rollout import derive_seed
 from mcp_rl.scenario import McpScenario
 from mcp_rl.trajectory import TrajectoryGroup
@@ -75,6 +76,11 @@ class Curriculum:
         if state:
             self._epoch, self._waiting = state["epoch"], list(state["waiting"])
             self._measured = {name: Measured(**entry) for name, entry in state["measured"].items()}
+        if gone := [name for name in (*self._waiting, *self._measured) if name not in self._scenarios]:
+            raise RunDirectoryError(
+                f"The run's train.jsonl has no scenario {gone[0]} any more, which the run goes on with: put the file "
+                "back as it was, or start over with --fresh."
+            )
 
     @property
     def state(self) -> dict[str, Any]:
