@@ -5,7 +5,7 @@ import base64
 from mcp.server import MCPServer
 from mcp.types import ToolAnnotations
 
-server = MCPServer("library", log_level="ERROR")
+server = MCPServer("library", log_level="CRITICAL")  # a traceback, drawn for each error, takes a quarter of a second
 
 
 @server.tool(annotations=ToolAnnotations(readOnlyHint=True))
