@@ -5,7 +5,6 @@ Every step follows from the seed, the data, the weights and its number; a step i
 """
 
 import math
-import resource
 import signal
 import sys
 import threading
@@ -38,6 +37,7 @@ from mcp_rl.sft.report import SftReport, best_of, counted
 from mcp_rl.sft.settings import DECISIVE, SftConfig
 from mcp_rl.threads import prepare_torch_threads
 from mcp_rl.tracking.progress import Progress
+from mcp_rl.training.metrics import peak_rss_mb
 from mcp_rl.training.preparation import base_revision, check_base_model
 
 if TYPE_CHECKING:
@@ -236,7 +236,7 @@ class _Tuning:
             best_step=best,
             best_loss=None if best is None else losses[best],
             seconds=round(done.seconds, 1),
-            peak_rss_mb=round(_peak_rss_mb(), 1),
+            peak_rss_mb=round(peak_rss_mb(), 1),
         )
 
     def _batch(self, step: int) -> Iterator[int]:
@@ -279,12 +279,6 @@ class _Tuning:
         )
         self.state.step = self.learner.step
         self.run.save_state(self.state)
-
-
-def _peak_rss_mb() -> float:
-    """Of this process; the kernel counts in KiB, macOS in bytes."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
 
 
 @contextmanager
