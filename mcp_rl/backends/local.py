@@ -189,7 +189,7 @@ class LocalBackend:
         make = functools.partial(make_learner, seed=self.seed, temperature=self.temperature, init=init)
         self._learner = await _in_thread(make, base, model.base_model, self.config)
         if init is not None:
-            self.skipped = [*find_initial(init).skipped]
+            self.skipped = [*(await _in_thread(find_initial, init)).skipped]
         if checkpoint is not None:
             self.frontier = await _in_thread(restore, self._learner, checkpoint)
             self.skipped = [*checkpoint.skipped, *filter(None, [other_versions(checkpoint)])]

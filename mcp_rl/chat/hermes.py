@@ -150,10 +150,6 @@ class ChatFormat:
             raise ValueError("it holds a control string of the chat format")
         return ids
 
-    def close_turn(self) -> list[int]:
-        """The stop token, for a turn that was cut off before the model ended it."""
-        return [self.stop_token_ids[0]]
-
     def _continuation_text(self, messages: Sequence[Message]) -> str:
         """Fill the new contents into a skeleton that was rendered once for this sequence of roles."""
         roles = tuple(str(m["role"]) for m in messages)

@@ -112,7 +112,7 @@ class LocalEngine:
             return True
         try:
             self._batch.share_sampled = decodes_as_it_prefills(self._policy)
-            return self.gang is not None or is_batch_invariant(self._policy)
+            return self._wanted_gang is not None or is_batch_invariant(self._policy)
         except Exception as error:
             raise EngineError(f"The engine cannot sample this model: {type(error).__name__}: {error}.") from error
 

@@ -47,11 +47,6 @@ class PrefixTree:
     unshared_tokens: int
     """Tokens of all sequences together, as a trainer without sharing would forward them."""
 
-    @property
-    def saved_share(self) -> float:
-        """Share of forwarded tokens that merging saved, 0 to 1."""
-        return 1.0 - len(self.tokens) / self.unshared_tokens if self.unshared_tokens else 0.0
-
     @cached_property
     def children(self) -> list[range]:
         """For each node the range of its children's node indices."""

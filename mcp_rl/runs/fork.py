@@ -21,6 +21,7 @@ from mcp_rl.report.reading import history_in
 from mcp_rl.run_directory import RunDirectory, RunState, StepProgress, lock_run
 from mcp_rl.runs.find import beside
 from mcp_rl.runs.settings import (
+    KEPT,
     Origin,
     changed_settings,
     check_forkable,
@@ -161,7 +162,10 @@ def _fill(
         **origin.about,
         "name": config.name,
         "project": config.project,
-        "command": {**origin.command, **{key: now for key, (_, now) in changed.items() if key in origin.command}},
+        "command": {
+            **origin.command,
+            **{key: now for key, (_, now) in changed.items() if key in KEPT or key in origin.command},
+        },
         FORKED_FROM: [*origin.about.get(FORKED_FROM, []), come_from],
     }
     forked.begin(with_settings(origin.identity, changed), about)
@@ -195,7 +199,7 @@ def _lines_up_to(folder: Path, step: int) -> Iterator[bytes]:
     history_in(folder)
     history = folder / "history.jsonl"
     for line in history.read_bytes().splitlines(keepends=True) if history.exists() else []:
-        if line.endswith(b"\n") and json.loads(line)["step"] <= step:
+        if line.endswith(b"\n") and line.strip() and json.loads(line)["step"] <= step:
             yield line
 
 

@@ -102,7 +102,7 @@ def summary(history: History) -> dict[str, Any]:
         "logprob_difference_max": _most(train, "logprob_difference_max"),
         "ratio_mean": _mean(train, "ratio_mean"),
     }
-    best = max(found["held_out"], key=lambda point: point["value"], default=None)
+    best = max(found["held_out"], key=lambda point: (point["value"], point["step"]), default=None)
     if best:
         found["best"] = {"step": best["step"], best["measure"]: best["value"]}
     elif losses := found["held_out_loss"]:

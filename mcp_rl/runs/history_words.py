@@ -130,7 +130,7 @@ def _how_far(history: History, found: Mapping[str, Any]) -> str:
 
 def _held_out(points: Sequence[Mapping[str, Any]]) -> str:
     first, last = points[0], points[-1]
-    best = max(points, key=lambda point: point["value"])
+    best = max(points, key=lambda point: (point["value"], point["step"]))
     said = f"Held out, {last['kind']} {last['measure']}"
     if first is last:
         return f"{said}: {_interval(first)} at step {first['step']}."

@@ -84,7 +84,7 @@ class _Phase:
     """Steps that were taken with one configuration: a fork changes it."""
 
     until: int
-    config: TrainConfig
+    config: RunConfig
 
 
 def replay(
@@ -120,7 +120,7 @@ def replay(
         _identify(run, origin, {k: v for k, v in changed.items() if k != "steps"}, init, target)
         state.threads = prepare_torch_threads(state.threads or origin.run.state().threads)
         if off_policy:
-            progress.say(_off_policy(phases[-1].config))
+            progress.say(_off_policy(phases[-1].config.train))
         retraining = _Retraining(origin, run, state, phases, now, init.path, steps, off_policy, progress)
         try:
             retraining.go()
@@ -202,10 +202,11 @@ def _phases(origin: Origin, overrides: Mapping[str, Any], off_policy: bool) -> I
     earlier: dict[str, Any] = {}
     found: list[_Phase] = []
     for until, was in [(10**9, {}), *((entry["step"], entry["was"]) for entry in reversed(forks))]:
-        earlier |= was
-        config = origin.config({**kept, **earlier, **overrides}).train
-        if off_policy and not config.cap and "train.importance_cap" not in overrides:
-            config = config.model_copy(update={"importance_cap": OFF_POLICY_CAP})
+        earlier |= {key: value for key, value in was.items() if not key.startswith("reward.")}  # rewards are recorded
+        config = origin.config({**kept, **earlier, **overrides})
+        if off_policy and not config.train.cap and "train.importance_cap" not in overrides:
+            corrected = config.train.model_copy(update={"importance_cap": OFF_POLICY_CAP})
+            config = config.model_copy(update={"train": corrected})
         found.append(_Phase(until, config))
     yield from reversed(found)
 
@@ -275,13 +276,13 @@ class _Retraining:
             self.progress.say(f"Continuing from step {learner.step} in {self.run.path}.")
         last = min(phase.until, self.steps)
         theirs = checkpoint_steps(self.origin.run)
-        every = phase.config.checkpoint_every
+        every = phase.config.train.checkpoint_every
         while learner.step < last:
             metrics = self._step(learner)
             if learner.step == last or learner.step % every == 0 or learner.step in theirs:
                 self._save(learner, files, base_name, metrics, theirs)
 
-    def _learner(self, config: TrainConfig) -> "tuple[Learner, dict[str, bytes], str]":
+    def _learner(self, config: RunConfig) -> "tuple[Learner, dict[str, bytes], str]":
         """At the newest checkpoint of the replay, else where the run began; with what a checkpoint needs besides."""
         from mcp_rl.backends.local import base_location, load_base, make_learner
         from mcp_rl.learning.state import restore, tokenizer_files
@@ -292,9 +293,9 @@ class _Retraining:
         learner = make_learner(
             base,
             name,
-            config,
+            config.train,
             seed=self.config.seed,
-            temperature=self.config.rollout.temperature,
+            temperature=config.rollout.temperature,
             init=self.init if newest is None else None,
         )
         if newest is not None:

@@ -31,6 +31,8 @@ _FIXED = {
 }
 """Settings, and sections, that a fork has from its run; and why."""
 _FREE = ("evaluation.every",)
+KEPT = ("steps", "evaluation.every", "train.checkpoint_every")
+"""Settings that may change between two sessions, and go on as they were all the same."""
 _MEASURES = ("rollout.temperature", "rollout.max_", "reward.", "judge.")
 """Beginnings of settings that an evaluation depends on too."""
 _HIDDEN = "server.address"
@@ -92,8 +94,7 @@ class Origin:
         """The run's configuration, with other values in their places. Raises ConfigError."""
         values: dict[str, Any] = {"server": tuple(self.servers), "base_model": self.identity.base_model}
         values |= {"seed": self.identity.seed, **_values(self.identity.settings)}
-        kept = ("steps", "evaluation.every", "train.checkpoint_every")
-        values |= {key: self.command[key] for key in kept if key in self.command}
+        values |= {key: self.command[key] for key in KEPT if key in self.command}
         return load_config(options={**values, **(overrides or {})})
 
 

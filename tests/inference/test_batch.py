@@ -118,6 +118,18 @@ def random_lives(policy: Policy, seed: int, *, rounds: int, long: int) -> tuple[
     return [*done, *idle], batch
 
 
+@torch.inference_mode()
+def test_the_check_of_the_machine_sees_a_layer_whose_results_depend_on_the_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    policy = policy_of("qwen2")
+    with monkeypatch.context() as patched:
+        patched.setattr(policy, "logits", lambda ids, *rest: Policy.logits(policy, ids, *rest) * (1 + len(ids) / 1e6))
+        assert not is_batch_invariant(policy)
+    if torch.backends.mkl.is_available() and torch.backends.cpu.get_cpu_capability() == "AVX512":
+        assert is_batch_invariant(policy) and decodes_as_it_prefills(policy), "the machine has not changed, so we did"
+
+
 @settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(st.integers(0, 2**32), st.sampled_from(["qwen2", "qwen3", "llama"]), st.sampled_from([8, 90, 400]))
 @torch.inference_mode()

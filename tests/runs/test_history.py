@@ -40,8 +40,8 @@ def test_json_and_csv_say_what_the_file_says(run: Path, capsys: Captured) -> Non
     assert sorted(told["lines"], key=str) == sorted(lines, key=str)
     assert told["summary"]["steps"] == STEPS and told["summary"]["kept"] == STEPS
     assert told["summary"]["rollouts"] == sum(line["rollouts"] for line in lines if line["split"] == "train")
-    best = max((line["greedy_success"], -line["step"]) for line in lines if line["split"] == "val")
-    assert told["summary"]["best"] == {"step": -best[1], "success": best[0]}
+    best = max((line["greedy_success"], line["step"]) for line in lines if line["split"] == "val")
+    assert told["summary"]["best"] == {"step": best[1], "success": best[0]}
     assert history(run, "--csv", "--metrics", "reward, grad_norm", "--split", "train", "--last", "2") == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert [(row["run"], row["step"], row["split"]) for row in rows] == [

@@ -68,6 +68,7 @@ def test_what_only_rounds_otherwise_is_still_the_run_s_own_policy(run: Path, cap
 
 def test_a_fork_is_replayed_with_the_settings_of_its_time(run: Path, capsys: Captured) -> None:
     words = ["fork", str(run), "--from-step", "2", "--name", "faster", "train.learning_rate=0.03", "train.epochs=1"]
+    words += ["rollout.temperature=0.7", "reward.weights={verifier=1.0}"]
     assert main(words) == 0
     go_on([*shlex.split(capsys.readouterr().out.splitlines()[-1])[1:], "--steps", "4"])
     capsys.readouterr()
