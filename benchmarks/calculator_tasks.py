@@ -19,7 +19,7 @@ from anyio.from_thread import start_blocking_portal
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from mcp_rl.backends.local import load_base
+from mcp_rl.backends.base_model import load_base
 from mcp_rl.chat.hermes import ChatFormat
 from mcp_rl.config import TINY, JudgeConfig, RolloutConfig
 from mcp_rl.evaluate import evaluate

@@ -98,7 +98,7 @@ def _import_early(backend: str) -> None:
     with suppress(Exception):
         importlib.import_module("mcp_rl.training.trainer")
         if backend == "local":
-            importlib.import_module("mcp_rl.backends.local")
+            importlib.import_module("mcp_rl.backends.here")
 
 
 def _finished(run: RunDirectory, state: RunState, config: RunConfig) -> RunReport | None:

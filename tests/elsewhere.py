@@ -150,7 +150,7 @@ def work(place: torch.device, dtype: torch.dtype, **settings: Any) -> dict[str, 
 
     Whole models have no checkpoint here: transformers asks their tensors for addresses, which these have not.
     """
-    from mcp_rl.backends.local import load_base, make_learner
+    from mcp_rl.backends.base_model import load_base, make_learner
     from mcp_rl.chat.hermes import ChatFormat
     from mcp_rl.config import TINY, TrainConfig
     from mcp_rl.learning.checkpoint import newest_checkpoint

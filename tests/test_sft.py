@@ -103,7 +103,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> RunConfig:
 
 
 def test_the_loss_is_the_cross_entropy_of_what_the_assistant_says() -> None:
-    from mcp_rl.backends.local import load_base, make_learner
+    from mcp_rl.backends.base_model import load_base, make_learner
 
     learner = make_learner(load_base(TINY)[0], TINY, TrainConfig(microbatch_tokens=256, max_grad_norm=1e9))
     chat = ChatFormat(load_base(TINY)[1])
@@ -172,7 +172,7 @@ def test_a_finished_run_is_not_taken_further_and_another_one_is_not_continued(
 def test_episodes_render_to_the_tokens_that_were_sampled_and_train_the_next_model(
     played: RunConfig, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from mcp_rl.backends.local import load_base
+    from mcp_rl.backends.base_model import load_base
 
     chat = ChatFormat(load_base(TINY)[1])
     tools = _tools_of(played)
@@ -208,7 +208,7 @@ def test_episodes_render_to_the_tokens_that_were_sampled_and_train_the_next_mode
 
 def _tools_of(played: RunConfig) -> list[dict[str, Any]]:
     """The schemas that the episodes were given, read out of their first tokens."""
-    from mcp_rl.backends.local import load_base
+    from mcp_rl.backends.base_model import load_base
 
     tokens = next(t for source in read_episodes(played.run_dir) for _, group in source.groups for t in group)
     text = str(load_base(TINY)[1].decode(tokens.segments[0].tokens))

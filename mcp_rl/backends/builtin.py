@@ -13,12 +13,20 @@ if TYPE_CHECKING:
 
 @hookimpl
 def register_backends(register: "Callable[[str, MakeBackend], None]") -> None:
-    """This process, with transformers and PEFT."""
+    """This machine: a learner, and the in-process engine or vLLM."""
     register("local", local)
 
 
 def local(config: "RunConfig") -> "LocalBackend":
-    """A backend for this run. Imports torch."""
+    """A backend for this run."""
     from mcp_rl.backends.local import LocalBackend
 
-    return LocalBackend(config=config.train, seed=config.seed, temperature=config.rollout.temperature, init=config.init)
+    return LocalBackend(
+        config=config.train,
+        seed=config.seed,
+        temperature=config.rollout.temperature,
+        init=config.init,
+        engine=config.engine,
+        placement=config.placement,
+        unsloth=config.unsloth,
+    )

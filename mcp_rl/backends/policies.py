@@ -12,7 +12,7 @@ from peft import PeftModel
 from safetensors import SafetensorError
 from torch import Tensor
 
-from mcp_rl.backends.local import load_base
+from mcp_rl.backends.base_model import load_base
 from mcp_rl.backends.weights import sampled_weights
 from mcp_rl.chat.hermes import ChatFormat
 from mcp_rl.errors import CheckpointError, EngineError

@@ -34,6 +34,14 @@ class Offered(StrEnum):
     PROMPTS = "prompts"
 
 
+class EngineKind(StrEnum):
+    """What samples."""
+
+    AUTO = "auto"
+    LOCAL = "local"
+    VLLM = "vllm"
+
+
 Server = Annotated[
     list[str] | None,
     typer.Option(
@@ -123,3 +131,15 @@ def judge_settings(
         "judge.rubric_file": rubric,
         "judge.max_cost": max_cost,
     }
+
+
+def devices(text: str | None, option: str) -> tuple[int, ...] | None:
+    """`0,1` as device numbers. Raises ConfigError."""
+    if text is None:
+        return None
+    from mcp_rl.errors import ConfigError
+
+    numbers = [number.strip() for number in text.split(",")]
+    if not all(number.isdecimal() for number in numbers):
+        raise ConfigError(f"{option} takes numbers of GPUs with commas between them, such as 0,1, not {text!r}.")
+    return tuple(int(number) for number in numbers)

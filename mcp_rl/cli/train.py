@@ -11,6 +11,7 @@ import typer
 from mcp_rl.cli.options import (
     AllowSchemaChange,
     ConfigFile,
+    EngineKind,
     Isolation,
     Job,
     Json,
@@ -30,6 +31,7 @@ from mcp_rl.cli.options import (
     ServerConfig,
     Source,
     TransportOption,
+    devices,
     judge_settings,
     server_settings,
 )
@@ -54,6 +56,19 @@ def train(
     source: Source = None,
     base_model: Annotated[
         str | None, typer.Option(help="mcp-rl/tiny, a Hugging Face model or a folder with one.")
+    ] = None,
+    backend: Annotated[
+        str | None, typer.Option(help="What trains and samples: local, this machine, or a plugin's.")
+    ] = None,
+    engine: Annotated[
+        EngineKind | None, typer.Option(help="What samples: the in-process engine or vLLM; else by what is there.")
+    ] = None,
+    engine_url: Annotated[
+        str | None, typer.Option(help="A vLLM server that runs already, such as http://127.0.0.1:8000/v1.")
+    ] = None,
+    learner_gpus: Annotated[str | None, typer.Option(help="GPUs that learn, such as 0,1: one process each.")] = None,
+    engine_gpus: Annotated[
+        str | None, typer.Option(help="GPUs that sample, such as 2,3; else the learner's, shared.")
     ] = None,
     steps: Annotated[
         int | None, typer.Option(help="Training steps in all, those of earlier sessions included.")
@@ -97,6 +112,11 @@ def train(
         "scenarios.file": scenarios,
         "scenarios.source": source,
         "base_model": base_model,
+        "backend": backend,
+        "engine.kind": engine and engine.value,
+        "engine.url": engine_url,
+        "placement.learner_gpus": devices(learner_gpus, "--learner-gpus"),
+        "placement.engine_gpus": devices(engine_gpus, "--engine-gpus"),
         "steps": steps,
         "init": init,
         "train.max_staleness": max_staleness,

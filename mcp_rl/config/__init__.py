@@ -6,6 +6,7 @@ both. No field holds a secret: API keys are read from the environment by whoever
 
 from mcp_rl.config.learning import LoraConfig, TrainConfig
 from mcp_rl.config.listing import config_keys, section_of, settings
+from mcp_rl.config.machine import EngineConfig, PlacementConfig, UnslothConfig
 from mcp_rl.config.playing import (
     MOST_STEPS,
     CurriculumConfig,
@@ -24,10 +25,12 @@ __all__ = [
     "MOST_STEPS",
     "TINY",
     "CurriculumConfig",
+    "EngineConfig",
     "EvaluationConfig",
     "Isolation",
     "JudgeConfig",
     "LoraConfig",
+    "PlacementConfig",
     "RewardConfig",
     "RolloutConfig",
     "RunConfig",
@@ -35,6 +38,7 @@ __all__ = [
     "ToolsConfig",
     "TrainConfig",
     "Transport",
+    "UnslothConfig",
     "config_keys",
     "preset_for",
     "run_name",

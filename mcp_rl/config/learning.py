@@ -69,6 +69,9 @@ class TrainConfig(Section):
     """Optimiser updates in one pass: two were noisier, and stopped at 0.89 where one went on to 0.94."""
     microbatch_tokens: int = Field(default=16384, ge=256)
     """Tokens in one forward pass; bounds the memory."""
+    forward: Literal["auto", "tree", "rows"] = "auto"
+    """How log-probabilities are computed: over the prefix tree, or by the model's own forward pass, a row for each
+    sequence; auto: the tree wherever it works, and on a GPU whichever of the two is measured to be faster."""
     prefix_sharing: bool = True
     """Compute what episodes share once; off is for measuring what that is worth."""
     activation_checkpointing: bool = False

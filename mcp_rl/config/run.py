@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field, field_validator, model_validator
 
 from mcp_rl.config.contradictions import contradictions
 from mcp_rl.config.learning import TrainConfig
+from mcp_rl.config.machine import EngineConfig, PlacementConfig, UnslothConfig
 from mcp_rl.config.playing import CurriculumConfig, RolloutConfig, ScenarioConfig, ToolsConfig, Transport
 from mcp_rl.config.scoring import EvaluationConfig, JudgeConfig, RewardConfig
 from mcp_rl.config.section import Section
@@ -37,7 +38,7 @@ class RunConfig(Section):
     seed: int = Field(default=0, ge=0)
     """All randomness follows from it."""
     backend: str = "local"
-    """What trains and samples: this process; plugins offer others."""
+    """What trains and samples: this machine; plugins offer others."""
     trackers: tuple[str, ...] = ()
     """What else shows the metrics: `tensorboard`, `wandb`, a plugin's; none: they are in history.jsonl anyway."""
     init: Path | None = None
@@ -54,6 +55,12 @@ class RunConfig(Section):
     """The order of the tasks."""
     train: TrainConfig = TrainConfig()
     """The update."""
+    engine: EngineConfig = EngineConfig()
+    """What samples."""
+    placement: PlacementConfig = PlacementConfig()
+    """Processes and devices."""
+    unsloth: UnslothConfig = UnslothConfig()
+    """How the base is loaded."""
     judge: JudgeConfig = JudgeConfig()
     """The judge."""
     reward: RewardConfig = RewardConfig()

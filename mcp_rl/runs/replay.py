@@ -284,7 +284,7 @@ class _Retraining:
 
     def _learner(self, config: RunConfig) -> "tuple[Learner, dict[str, bytes], str]":
         """At the newest checkpoint of the replay, else where the run began; with what a checkpoint needs besides."""
-        from mcp_rl.backends.local import base_location, load_base, make_learner
+        from mcp_rl.backends.base_model import base_location, load_base, make_learner
         from mcp_rl.learning.state import restore, tokenizer_files
 
         name = self.origin.identity.base_model

@@ -79,7 +79,7 @@ def _sources(config: SftConfig) -> list[Source]:
 def _prepared(
     config: SftConfig, run: RunDirectory, state: RunState, sources: Sequence[Source], console: Console
 ) -> "_Tuning":
-    from mcp_rl.backends.local import base_location, load_base, make_learner
+    from mcp_rl.backends.base_model import base_location, load_base, make_learner
     from mcp_rl.learning.sft import sample_of
     from mcp_rl.learning.state import other_versions, restore, tokenizer_files
 

@@ -29,7 +29,7 @@ _WITHOUT_EFFECT = (
     "tools.server_config", "tools.record", "tools.replay", "trackers",
     "rollout.concurrency", "rollout.deadline", "rollout.tool_deadline", "rollout.max_exceptions",
     "train.checkpoint_every", "train.keep_checkpoints", "train.keep_best", "train.microbatch_tokens",
-    "evaluation.every",
+    "evaluation.every", "engine", "placement", "train.forward",
     "judge.base_url", "judge.deadline", "judge.retries", "judge.concurrency", "judge.patience", "judge.max_cost",
     "judge.price", "judge.cache", "judge.rubric_file",
 )  # fmt: skip

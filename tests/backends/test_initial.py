@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from mcp_rl.backends.base_model import load_learner
 from mcp_rl.backends.initial import check_initial, find_initial, initial_hash
-from mcp_rl.backends.local import load_learner
 from mcp_rl.config import TINY, LoraConfig, TrainConfig
 from mcp_rl.errors import CheckpointError, ConfigError
 from mcp_rl.learning.checkpoint import newest_checkpoint

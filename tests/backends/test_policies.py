@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from mcp_rl.backends.local import load_base
+from mcp_rl.backends.base_model import load_base
 from mcp_rl.backends.policies import LocalPolicies
 from mcp_rl.config import TINY
 from mcp_rl.errors import CheckpointError

@@ -50,7 +50,7 @@ def main() -> None:
 def _import_everything() -> None:
     """And leave out the page that nobody looks at: it takes longer than all the rest of a life."""
     import mcp_rl.cli.train
-    from mcp_rl.backends.local import load_learner
+    from mcp_rl.backends.base_model import load_learner
     from mcp_rl.config import TINY, TrainConfig
     from mcp_rl.language_model import import_litellm
 

@@ -1,0 +1,202 @@
+"""Learner and engine in this process, with transformers and PEFT, on the CPU or one GPU.
+
+Base weights are in memory once: the learner's adapter is computed on top of them, and the engine samples a second view
+of them with the adapter merged in or added. After every update the engine gets the new weights, and their hash as
+sampled must be the hash as learned.
+"""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import anyio
+import torch
+from peft import PeftModel
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from mcp_rl.backends.base_model import base_location, load_base, make_learner
+from mcp_rl.backends.hosts import LearnerHost, LocalSettings, Opened
+from mcp_rl.backends.initial import find_initial
+from mcp_rl.backends.weights import sampled_weights
+from mcp_rl.chat.hermes import ChatFormat
+from mcp_rl.config import TrainConfig
+from mcp_rl.durable import write_atomically
+from mcp_rl.errors import CanaryError, ConfigError
+from mcp_rl.inference.local import LocalEngine
+from mcp_rl.inference.low_rank import LowRank
+from mcp_rl.inference.policy import fingerprint_of
+from mcp_rl.learning import canaries
+from mcp_rl.learning.checkpoint import newest_checkpoint
+from mcp_rl.learning.samples import Sample
+from mcp_rl.learning.state import other_versions, restore, save_learner, tokenizer_files, write_weights
+from mcp_rl.learning.step import Learner
+from mcp_rl.learning.tensors import batch_file
+from mcp_rl.run_directory import typed_errors
+from mcp_rl.trajectory import TrajectoryGroup
+
+T = TypeVar("T")
+
+
+class LearnerHere:
+    """A learner in this process; its work is done in threads, off the event loop."""
+
+    def __init__(
+        self, settings: LocalSettings, *, on_base: Callable[[PreTrainedModel, ChatFormat], None] | None = None
+    ) -> None:
+        """`on_base` gets the base before an adapter is put on it."""
+        self.settings = settings
+        self._on_base = on_base
+        self._learner: Learner | None = None
+
+    @property
+    def learner(self) -> Learner:
+        if self._learner is None:
+            raise ConfigError("The learner is not loaded yet: call `await model.register(backend)` first.")
+        return self._learner
+
+    @property
+    def step(self) -> int:
+        return self.learner.step
+
+    async def open(self) -> Opened:
+        return await in_thread(self._open)
+
+    def _open(self) -> Opened:
+        settings = self.settings
+        checkpoint = newest_checkpoint(settings.checkpoints)
+        base, tokenizer = load_base(settings.base_model)
+        self._tokenizer_files = tokenizer_files(tokenizer)
+        if self._on_base is not None:
+            self._on_base(base, ChatFormat(tokenizer))
+        init = settings.init if checkpoint is None else None
+        self._learner = make_learner(
+            base,
+            settings.base_model,
+            settings.train,
+            seed=settings.seed,
+            temperature=settings.temperature,
+            init=init,
+        )
+        if checkpoint is None:
+            return Opened(skipped=[*find_initial(init).skipped] if init is not None else [])
+        frontier = restore(self._learner, checkpoint)
+        return Opened(
+            checkpoint=checkpoint.path,
+            frontier=dict(frontier),
+            skipped=[*checkpoint.skipped, *filter(None, [other_versions(checkpoint)])],
+        )
+
+    async def update(self, groups: Sequence[TrajectoryGroup], config: TrainConfig) -> dict[str, float]:
+        self.learner.config = config
+        return await in_thread(self.learner.update, groups)
+
+    async def save(
+        self,
+        *,
+        metrics: Mapping[str, float] | None,
+        frontier: Mapping[str, Any] | None,
+        files: Mapping[str, bytes],
+        keep: int,
+        protect: Sequence[int],
+    ) -> Path:
+        settings, learner = self.settings, self.learner
+        write = functools.partial(
+            save_learner,
+            base_name=base_location(settings.base_model),
+            title=settings.title,
+            metrics=metrics,
+            frontier=frontier,
+            keep=keep,
+            protect=tuple(protect),
+        )
+        await in_thread(_write_batch, settings.run / "tensors" / "batch.safetensors", learner.batch)
+        return (await in_thread(write, settings.checkpoints, learner, self._tokenizer_files | dict(files))).path
+
+    async def write_policy(self, folder: Path) -> None:
+        await in_thread(write_weights, self.learner.model, folder)
+
+    async def token_logprobs(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
+        return await in_thread(_token_logprobs, self.learner, sequences)
+
+    async def close(self) -> None:
+        self._learner = None
+
+
+class LocalSampler:
+    """The in-process engine on the learner's own base."""
+
+    def __init__(self, settings: LocalSettings) -> None:
+        self._settings = settings
+        self._made: LocalEngine | None = None
+        self._engine: LocalEngine | None = None
+
+    def build(self, base: PreTrainedModel, chat: ChatFormat) -> None:
+        """Make the engine around the base, before an adapter is put on it."""
+        limits = [n for n in (self._settings.max_context, self._settings.engine.max_context) if n is not None]
+        self._made = LocalEngine(
+            base,
+            stop_token_ids=chat.stop_token_ids,
+            decode=chat.decode,
+            max_context=min(limits) if limits else None,
+            max_rows=self._settings.engine.max_rows,
+        )
+
+    @property
+    def engine(self) -> LocalEngine:
+        if self._engine is None:
+            raise ConfigError("The engine is not open yet: call `await model.register(backend)` first.")
+        return self._engine
+
+    async def open(self, learner: LearnerHost, chat: ChatFormat) -> None:
+        assert self._made is not None
+        self._engine = await self._made.__aenter__()
+
+    async def take(self, learner: LearnerHost, step: int) -> None:
+        assert isinstance(learner, LearnerHere)
+        policy = learner.learner
+        if isinstance(policy.model, PeftModel):
+            weights: Mapping[str, Tensor | LowRank] = await in_thread(sampled_weights, policy.model)
+        else:
+            weights = await in_thread(policy.sampled_weights)
+        await self.engine.load_policy(weights, step)
+        canaries.check_version(self.engine.version, step)
+        if self.engine.fingerprint != fingerprint_of(weights):
+            raise CanaryError(
+                f"The engine says that it samples policy version {step}, but its weights are not the learner's, so the "
+                "run stops before it samples from the wrong policy."
+            )
+
+    async def rest(self) -> None:
+        """Nothing: what it holds is the learner's own base, and a cache."""
+
+    async def wake(self) -> None: ...
+
+    async def close(self) -> None:
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            await engine.__aexit__(None, None, None)
+
+
+@torch.no_grad()
+def _token_logprobs(learner: Learner, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
+    """By the model's own forward pass, so that it is no part of what it checks."""
+    found = []
+    for sequence in sequences:
+        ids = torch.tensor([list(sequence)], device=learner.device)
+        logprobs = learner.model(input_ids=ids, use_cache=False).logits[0, :-1].float().log_softmax(-1)
+        found.append(logprobs.gather(1, ids[0, 1:, None])[:, 0].tolist())
+    return found
+
+
+def _write_batch(path: Path, batch: Sequence[Sample]) -> None:
+    """The last batch as tensors, for whoever wants to look at it."""
+    if batch:
+        with typed_errors(path):
+            write_atomically(path, batch_file(batch))
+
+
+async def in_thread(function: Callable[..., T], *args: Any) -> T:
+    """Torch work, off the event loop. It is not abandoned when cancelled, so that nothing is left half done."""
+    return await anyio.to_thread.run_sync(functools.partial(function, *args))

@@ -1,0 +1,97 @@
+"""What a run is computed with: the engine, the processes and devices, and how the base model is loaded."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from mcp_rl.config.section import Section
+
+
+class EngineConfig(Section):
+    """What samples."""
+
+    kind: Literal["auto", "local", "vllm"] = "auto"
+    """vLLM where there is a GPU and vLLM is installed, or where `url` or `python` is set; else the engine in process."""
+    url: str | None = None
+    """A vLLM server that runs already, such as http://127.0.0.1:8000/v1; none: one is started for the run."""
+    python: Path | None = None
+    """The Python whose environment has vLLM; none: our own."""
+    args: dict[str, bool | int | float | str] = Field(default={})
+    """More arguments of vLLM's server, such as {max-num-batched-tokens = 8192}; true is a flag without a value."""
+    environment: dict[str, str] = Field(default={})
+    """More variables for vLLM's process, such as {VLLM_CPU_KVCACHE_SPACE = "4"}."""
+    memory_share: float | None = Field(default=None, gt=0, lt=1)
+    """Share of a GPU's memory that vLLM takes; none: by the memory and the model, as `mcp-rl doctor` shows."""
+    sharing: Literal["auto", "sleep", "split"] = "auto"
+    """On one GPU: the engine's memory is given up while the learner works, or each has its part; auto: sleep, unless
+    rollouts go on meanwhile (`train.max_staleness`)."""
+    max_context: int | None = Field(default=None, ge=64)
+    """Most tokens of an episode; none: what the limits of a rollout allow, at most the model's positions."""
+    max_rows: int = Field(default=256, ge=1)
+    """Episodes sampled side by side: as many as rollouts are in flight by default."""
+    start_seconds: float = Field(default=900.0, gt=0)
+    """For vLLM to be ready: compiling for a large model takes minutes."""
+
+
+class PlacementConfig(Section):
+    """Which processes and devices do what."""
+
+    in_process: bool | None = None
+    """Whether the learner is in the trainer's own process; none: on a CPU yes, on a GPU no, where a child's crash is a
+    named error and its memory is really freed."""
+    learner_gpus: tuple[int, ...] = ()
+    """Devices that learn, one process each (data-parallel); empty: the first one."""
+    engine_gpus: tuple[int, ...] = ()
+    """Devices that sample; empty: the learner's, shared."""
+
+
+class UnslothConfig(Section):
+    """How the base model is loaded: the options of Unsloth's `FastLanguageModel.from_pretrained`. Without Unsloth,
+    transformers and PEFT load it by the same ones."""
+
+    use: bool | None = None
+    """Load with Unsloth; none: where it is installed and there is a GPU, unless IMPORT_UNSLOTH=0."""
+    model_name: str | None = None
+    """What is loaded in place of `base_model`, such as a 4-bit copy of it; none: exactly `base_model`."""
+    max_seq_length: int | None = Field(default=None, ge=64)
+    """Most tokens of a sequence that is learned; none: the engine's context."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """By the hardware: bfloat16 where it has it, else float16; float32 on a CPU."""
+    load_in_4bit: bool | None = None
+    """Quantise the base to 4 bits (QLoRA); none: where 16 bits do not fit."""
+    load_in_8bit: bool = False
+    """Quantise the base to 8 bits: off, 4 bits take less and 16 are exact."""
+    full_finetuning: bool | None = None
+    """Train every weight; none: as `train.method` says, which it must agree with."""
+    token: Literal["HF_TOKEN"] | None = "HF_TOKEN"
+    """The variable with the token for gated models, whose value is never written; none: no token."""
+    device_map: str | None = None
+    """Where layers are put; none: all of them on the learner's device."""
+    rope_scaling: dict[str, float | str] | None = None
+    """Other positions than the model's own; none: its own."""
+    fix_tokenizer: bool = True
+    """Let Unsloth mend tokenizers that are known to be broken, as it does by itself."""
+    trust_remote_code: bool = False
+    """Run code from the model's repository: never, unless it is asked for."""
+    use_gradient_checkpointing: Literal["unsloth"] | bool = "unsloth"
+    """Activations offloaded by Unsloth, computed again (true), or kept (false); without Unsloth, "unsloth" is as
+    `train.activation_checkpointing` says."""
+    resize_model_vocab: int | None = Field(default=None, ge=1)
+    """Another size of the vocabulary; none: the model's."""
+    revision: str | None = None
+    """Branch, tag or commit on the hub; none: the main branch."""
+    use_exact_model_name: bool = True
+    """Never another copy under a like name: what is trained is what was asked for."""
+    fast_inference: bool = False
+    """Unsloth's own vLLM inside the learner: off, ours is a process of its own."""
+    gpu_memory_utilization: float = Field(default=0.5, gt=0, lt=1)
+    """Share of the memory for `fast_inference`: Unsloth's default."""
+    float8_kv_cache: bool = False
+    """Keys and values of `fast_inference` in 8 bits: off, it is inexact."""
+    random_state: int | None = Field(default=None, ge=0)
+    """Seed of the adapter; none: the run's seed."""
+    max_lora_rank: int | None = Field(default=None, ge=1)
+    """Highest rank that `fast_inference` takes; none: the adapter's."""
+    disable_log_stats: bool = True
+    """Keep `fast_inference` quiet."""
