@@ -12,7 +12,7 @@ class EngineConfig(Section):
     """What samples."""
 
     kind: Literal["auto", "local", "vllm"] = "auto"
-    """vLLM where there is a GPU and vLLM is installed, or where `url` or `python` is set; else the engine in process."""
+    """vLLM where there is a GPU and vLLM is installed, or where `url` or `python` is set; else ours, in process."""
     url: str | None = None
     """A vLLM server that runs already, such as http://127.0.0.1:8000/v1; none: one is started for the run."""
     python: Path | None = None
