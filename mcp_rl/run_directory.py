@@ -17,6 +17,7 @@ from typing import IO, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from mcp_rl.config import RunConfig, flat_values
 from mcp_rl.durable import sync_file, write_atomically
 from mcp_rl.errors import RunDirectoryError
 from mcp_rl.scenario import McpScenario, read_scenarios, scenario_lines
@@ -41,8 +42,12 @@ class RunIdentity(BaseModel):
     """The settings that change what is learned, flat: dotted name to value."""
 
     def differences(self, other: "RunIdentity") -> list[str]:
-        """What `other` has that this one has not, each as `name (was A, is B)`."""
-        mine, theirs = self._flat(), other._flat()
+        """What `other` has that this one has not, each as `name (was A, is B)`. A setting that came with a later
+        version of the package than this identity was at its default."""
+        defaults = flat_values(RunConfig(server=("any",), base_model=self.base_model))
+        theirs = other._flat()
+        mine = self._flat()
+        mine |= {name: defaults[name] for name in theirs if name in defaults and name not in mine}
         return [
             f"{name} (was {mine.get(name)!r}, is {theirs.get(name)!r})"
             for name in [*mine, *(name for name in theirs if name not in mine)]

@@ -84,6 +84,15 @@ def test_a_run_made_for_something_else_is_refused_with_what_differs(
     assert "\n" not in str(caught.value)
 
 
+def test_a_setting_that_came_later_was_at_its_default(tmp_path: Path) -> None:
+    with open_run(tmp_path / "run") as run:
+        run.begin(IDENTITY, {})
+        later = {**IDENTITY.settings, "unsloth.dtype": "auto"}
+        run.check(IDENTITY.model_copy(update={"settings": {**later, "unsloth.load_in_8bit": False}}))
+        with pytest.raises(RunDirectoryError, match=r"unsloth.load_in_8bit \(was False, is True\)"):
+            run.check(IDENTITY.model_copy(update={"settings": {**IDENTITY.settings, "unsloth.load_in_8bit": True}}))
+
+
 def test_fresh_removes_the_old_run_and_what_an_interrupted_removal_left(tmp_path: Path) -> None:
     (tmp_path / ".run.removed").mkdir()
     with open_run(tmp_path / "run") as run:

@@ -5,7 +5,7 @@ both. No field holds a secret: API keys are read from the environment by whoever
 """
 
 from mcp_rl.config.learning import LoraConfig, TrainConfig
-from mcp_rl.config.listing import config_keys, section_of, settings
+from mcp_rl.config.listing import config_keys, flat_values, section_of, settings
 from mcp_rl.config.machine import EngineConfig, PlacementConfig, UnslothConfig
 from mcp_rl.config.playing import (
     MOST_STEPS,
@@ -40,6 +40,7 @@ __all__ = [
     "Transport",
     "UnslothConfig",
     "config_keys",
+    "flat_values",
     "preset_for",
     "run_name",
     "section_of",

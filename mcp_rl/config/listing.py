@@ -1,7 +1,7 @@
 """Every setting of the tree by its dotted key."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pydantic import BaseModel
@@ -29,6 +29,19 @@ def settings(config: BaseModel, prefix: str = "") -> Iterator[tuple[str, str | N
             yield f"{prefix}{name}", f"{{{', '.join(pairs)}}}"
         else:
             yield f"{prefix}{name}", None if value is None else json.dumps(value, default=str, ensure_ascii=False)
+
+
+def flat_values(config: BaseModel) -> dict[str, Any]:
+    """Dotted key to value, as JSON has it; the entries of tables have keys of their own."""
+    return dict(_flat(config.model_dump(mode="json")))
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
 
 
 def section_of(annotation: Any) -> type[BaseModel] | None:

@@ -2,12 +2,12 @@
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mcp_rl.config import RunConfig, config_keys, settings
+from mcp_rl.config import RunConfig, config_keys, flat_values, settings
 from mcp_rl.errors import ConfigError, RunDirectoryError
 from mcp_rl.overrides import load_config, parse_override
 from mcp_rl.run_directory import RunDirectory, RunIdentity
@@ -113,7 +113,7 @@ def check_forkable(overrides: Mapping[str, Any]) -> None:
 
 def changed_settings(before: RunConfig, after: RunConfig) -> dict[str, tuple[Any, Any]]:
     """Dotted key to what it was and what it is, of those that differ."""
-    was, now = dict(_flat(before.model_dump(mode="json"))), dict(_flat(after.model_dump(mode="json")))
+    was, now = flat_values(before), flat_values(after)
     return {key: (was.get(key), now.get(key)) for key in {**was, **now} if was.get(key) != now.get(key)}
 
 
@@ -199,13 +199,6 @@ def _values(flat: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(rubric := flat.get("judge.rubric"), str) and not _is_hash(rubric):
         values["judge.rubric"] = rubric
     return values
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Sequence[tuple[str, Any]]:
-    pairs: list[tuple[str, Any]] = []
-    for key, value in values.items():
-        pairs += _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else [(prefix + key, value)]
-    return pairs
 
 
 def _is_hash(value: Any) -> bool:

@@ -4,10 +4,9 @@ import difflib
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from mcp_rl.backends.initial import check_initial, initial_hash
-from mcp_rl.config import TINY, RunConfig
+from mcp_rl.config import TINY, RunConfig, flat_values
 from mcp_rl.errors import ConfigError, ScenarioError
 from mcp_rl.plugins.manager import Plugins
 from mcp_rl.plugins.server import ToolServer
@@ -96,7 +95,7 @@ def _check_hub_model(name: str) -> None:
 
 def identify(config: RunConfig, server: ToolServer, schema_hash: str) -> RunIdentity:
     """What makes this run this run. Raises ScenarioError where the user's scenarios cannot be read."""
-    settings = {key: value for key, value in _flat(config.model_dump(mode="json")) if not _without_effect(key)}
+    settings = {key: value for key, value in flat_values(config).items() if not _without_effect(key)}
     del settings["init"]
     if config.init is not None:
         settings["init"] = initial_hash(config.init)
@@ -118,13 +117,6 @@ def identify(config: RunConfig, server: ToolServer, schema_hash: str) -> RunIden
 
 def _without_effect(key: str) -> bool:
     return any(key == name or key.startswith(f"{name}.") for name in _WITHOUT_EFFECT)
-
-
-def _flat(values: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    flat: list[tuple[str, Any]] = []
-    for key, value in values.items():
-        flat += _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [(prefix + key, value)]
-    return flat
 
 
 def _scenarios_hash(file: Path | None) -> str:
