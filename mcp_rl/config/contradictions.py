@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
+from mcp_rl.config.engine_arguments import argument_mistakes, variable_mistakes
 from mcp_rl.config.playing import ScenarioConfig
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def contradictions(config: "RunConfig") -> Iterator[str]:
             f"{scenarios.without_tools:g} leave nothing to solve: they are shares that must stay under 1 together"
         )
     yield from _tools_contradictions(config)
+    yield from _engine_contradictions(config)
     if pools.too_hard_at >= pools.solved_at:
         yield (
             f"curriculum.too_hard_at = {pools.too_hard_at:g} is not below curriculum.solved_at = {pools.solved_at:g}: "
@@ -83,6 +85,22 @@ def _tools_contradictions(config: "RunConfig") -> Iterator[str]:
     for tool, seconds in tools.deadlines.items():
         if seconds <= 0:
             yield f"tools.deadlines gives {tool} {seconds:g} seconds: give it more than 0"
+
+
+def _engine_contradictions(config: "RunConfig") -> Iterator[str]:
+    engine = config.engine
+    yield from argument_mistakes(engine.args)
+    yield from variable_mistakes(engine.environment)
+    of_vllm = ("url", "python", "args", "environment", "memory_share")
+    if engine.kind == "local" and (name := next((name for name in of_vllm if getattr(engine, name)), None)):
+        yield f'engine.{name} is set but engine.kind = "local" is not vLLM: leave one of them out'
+    of_start = ("python", "args", "environment", "memory_share")
+    if engine.url and (name := next((name for name in of_start if getattr(engine, name)), None)):
+        yield f"engine.url and engine.{name} are both set: a server that runs already is not started by us"
+    if engine.url and re.match(r"https?://[^/?#]+", engine.url) is None:
+        yield f"engine.url = {engine.url!r} is no http address, such as http://127.0.0.1:8000/v1"
+    if engine.url and re.match(r"https?://[^/?#]*@", engine.url):
+        yield "engine.url holds a user name or password, which must not reach a file: set MCP_RL_ENGINE_KEY instead"
 
 
 def _weight_contradictions(weights: Mapping[str, float], *, judged: bool) -> Iterator[str]:
