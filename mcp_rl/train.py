@@ -37,7 +37,7 @@ from mcp_rl.toolserver.pool import Session, Sessions, open_sessions
 from mcp_rl.tracking.progress import Progress
 from mcp_rl.tracking.report import Headline, RunReport, TrainTotals, ValReport
 from mcp_rl.tracking.trackers import Trackers
-from mcp_rl.training.preparation import check_inputs, identify, prepare_scenarios
+from mcp_rl.training.preparation import carried, check_inputs, identify, prepare_scenarios
 
 if TYPE_CHECKING:
     from mcp_rl.model import Backend
@@ -196,11 +196,10 @@ def _about(config: RunConfig) -> dict[str, Any]:
         "scenarios.file": config.scenarios.file,
         "tools.server_config": config.tools.server_config,
         "tools.replay": config.tools.replay,
-        "evaluation.every": config.evaluation.every,
-        "train.checkpoint_every": config.train.checkpoint_every,
         "init": config.init and config.init.expanduser().resolve(),
     }
     given = {key: str(value) if isinstance(value, Path) else value for key, value in command.items() if value}
+    given |= carried(config)
     about = {"name": config.name, "project": config.project, "base_model": config.base_model, "command": given}
     return about | ({"init": given["init"]} if config.init else {})
 

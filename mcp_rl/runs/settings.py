@@ -11,6 +11,7 @@ from mcp_rl.config import RunConfig, config_keys, flat_values, settings
 from mcp_rl.errors import ConfigError, RunDirectoryError
 from mcp_rl.overrides import load_config, parse_override
 from mcp_rl.run_directory import RunDirectory, RunIdentity
+from mcp_rl.training.preparation import CARRIED
 
 _FIXED = {
     "server": "the scenarios and the episodes so far are of its server",
@@ -31,7 +32,7 @@ _FIXED = {
 }
 """Settings, and sections, that a fork has from its run; and why."""
 _FREE = ("evaluation.every",)
-KEPT = ("steps", "evaluation.every", "train.checkpoint_every")
+KEPT = ("steps", *CARRIED)
 """Settings that may change between two sessions, and go on as they were all the same."""
 _MEASURES = ("rollout.temperature", "rollout.max_", "reward.", "judge.")
 """Beginnings of settings that an evaluation depends on too."""

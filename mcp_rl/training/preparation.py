@@ -4,9 +4,10 @@ import difflib
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from mcp_rl.backends.initial import check_initial, initial_hash
-from mcp_rl.config import TINY, RunConfig, flat_values
+from mcp_rl.config import TINY, JudgeConfig, RunConfig, flat_values
 from mcp_rl.errors import ConfigError, ScenarioError
 from mcp_rl.plugins.manager import Plugins
 from mcp_rl.plugins.server import ToolServer
@@ -33,6 +34,16 @@ _WITHOUT_EFFECT = (
     "judge.price", "judge.cache", "judge.rubric_file",
 )  # fmt: skip
 """Settings that are kept elsewhere in the identity, or may change between two sessions of one run."""
+
+CARRIED = (
+    "backend", "rollout.concurrency", "rollout.deadline", "rollout.tool_deadline", "rollout.max_exceptions",
+    "train.checkpoint_every", "train.keep_checkpoints", "train.keep_best", "train.microbatch_tokens", "train.forward",
+    "evaluation.every", "engine.kind", "engine.python", "engine.args", "engine.memory_share", "engine.sharing",
+    "engine.max_context", "engine.max_rows", "placement.in_process", "placement.learner_gpus", "placement.engine_gpus",
+    "judge.deadline", "judge.retries", "judge.concurrency", "judge.patience", "judge.max_cost", "judge.price",
+)  # fmt: skip
+"""Of these, what model.json keeps all the same, so that a run that is branched off goes on with it: nothing in them
+can be a secret."""
 
 _REVISION_BYTES = 16 * 2**20
 """Of each weight file; the tiny model's is smaller, and of a large one the first layers tell."""
@@ -113,6 +124,18 @@ def identify(config: RunConfig, server: ToolServer, schema_hash: str) -> RunIden
         scenarios_hash=_scenarios_hash(scenario_file(config, server)),
         settings=settings,
     )
+
+
+def carried(config: RunConfig) -> dict[str, Any]:
+    """What of `CARRIED` is not as it would be by itself, as JSON."""
+    plain = RunConfig(server=config.server, base_model=config.base_model, judge=JudgeConfig(model=config.judge.model))
+    found: dict[str, Any] = {}
+    for key in CARRIED:
+        section, _, name = key.rpartition(".")
+        was, now = (getattr(of, section) if section else of for of in (plain, config))
+        if getattr(was, name) != getattr(now, name):
+            found[key] = now.model_dump(mode="json", include={name})[name]
+    return found
 
 
 def _without_effect(key: str) -> bool:

@@ -30,6 +30,7 @@ def test_the_command_that_a_fork_prints_goes_on_to_the_same_bits(run: Path, caps
     assert fork(run, "--from-step", "2", "--name", "second") == 0
     words = shlex.split(capsys.readouterr().out.splitlines()[-1])
     assert words[:2] == ["mcp-rl", "train"] and words[words.index("--name") :][:2] == ["--name", "second"]
+    assert "train.keep_checkpoints=9" in words  # it changes nothing that is learned, and is kept all the same
     forked = run.parent / "second"
     assert [path.name for path in sorted((forked / "checkpoints").iterdir())] == ["0002"]
     assert json.loads((forked / "state.json").read_text())["step"] == 2
