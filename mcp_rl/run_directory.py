@@ -140,6 +140,10 @@ class RunDirectory:
                 f"The run in {self.path} cannot be continued, because it was made with another "
                 f"{'; '.join(differences)}. Start over with --fresh, or choose another name with --name."
             )
+        self.check_checkpoints()
+
+    def check_checkpoints(self) -> None:
+        """Raises RunDirectoryError where the run has taken steps and there is no checkpoint of any."""
         if (step := self.state().step) and not any(self.checkpoints.glob("*[0-9]*")):
             raise RunDirectoryError(
                 f"The run in {self.path} is at step {step}, but its checkpoints are gone: put a copy of one into "

@@ -5,6 +5,7 @@ The model is the built-in one; the loop with rewards, its server, its engine and
 
 import json
 import os
+import shutil
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -152,6 +153,13 @@ def test_a_stopped_run_goes_on_to_the_same_bits(
     assert history(run) == history(whole)
     for name in ("adapter_model.safetensors", "optimizer.safetensors"):
         assert (run / "checkpoints/0006" / name).read_bytes() == (whole / "checkpoints/0006" / name).read_bytes()
+
+
+def test_a_run_whose_checkpoints_are_gone_does_not_begin_anew(data: Path, tmp_path: Path) -> None:
+    tuned(tmp_path, data)
+    shutil.rmtree(tmp_path / "default/models/a/checkpoints")
+    with pytest.raises(RunDirectoryError, match="is at step 6, but its checkpoints are gone"):
+        tuned(tmp_path, data)
 
 
 def test_a_finished_run_is_not_taken_further_and_another_one_is_not_continued(

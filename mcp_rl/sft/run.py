@@ -165,6 +165,7 @@ def _begin(config: SftConfig, run: RunDirectory, train: TrainConfig, found: Sequ
             f"The run in {run.path} cannot be continued, because it was made with another {'; '.join(differences)}. "
             "Start over with --fresh, or choose another name with --name."
         )
+    run.check_checkpoints()
 
 
 @dataclass
