@@ -28,7 +28,7 @@ LAYERS = [
     {"gather", "player", "model", "rewards", "scenarios"},
     {"rollout"},
     {"inference", "learning", "toolserver", "tracking", "tiny", "run_directory", "overrides", "language_model"},
-    {"trajectory", "plugins"},
+    {"trajectory", "plugins", "processes"},
     {"scenario", "config", "chat", "boundary"},
     {"errors", "threads", "durable", "visible", "activity"},
 ]

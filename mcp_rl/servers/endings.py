@@ -6,12 +6,12 @@ from collections.abc import Iterator
 import anyio
 import psutil
 
+from mcp_rl.processes.watchdog import _POLITE_SECONDS
 from mcp_rl.scenario import OneServer, StdioServer
 from mcp_rl.servers.caller import Caller
 from mcp_rl.servers.findings import Finding, note, ok, problem
 from mcp_rl.servers.isolation import names
 from mcp_rl.servers.visible import shortened
-from mcp_rl.toolserver.watchdog import _POLITE_SECONDS
 
 _LATE = 0.05
 """Seconds after the server's end from which a process of its own counts as left behind."""

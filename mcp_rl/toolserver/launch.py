@@ -1,23 +1,21 @@
 """Starting a server's process: its command, its environment, its log, and the certainty that it ends with us.
 
-Every server runs under `watchdog.py`, which ends it and all that it started when we close its input or die, removes its
-temporary directory, and keeps what it writes to stderr within bounds.
+Every server runs under `processes/watchdog.py`, which ends it and all that it started when we close its input or die,
+removes its temporary directory, and keeps what it writes to stderr within bounds.
 """
 
 import os
 import re
 import secrets
 import shutil
-import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from subprocess import PIPE
 from tempfile import gettempdir, mkstemp
-from typing import Literal, TextIO
+from typing import Literal
 from urllib.parse import urlsplit
 
 import anyio
@@ -25,52 +23,23 @@ from anyio.abc import Process
 
 from mcp_rl.errors import ServerError
 from mcp_rl.plugins.bundled import bundled_root
+from mcp_rl.processes.marker import marking
+from mcp_rl.processes.process_log import ProcessLog, opened_log
+from mcp_rl.processes.spawn import basic_environment, end_process, under_watchdog
 from mcp_rl.scenario import Launch, OneServer, StdioServer
 
-_WATCHDOG = Path(__file__).with_name("watchdog.py")
-_INHERITED = ("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER")
 _READY_POLL = 0.02
-_ASK_SECONDS = 1.0
-_STOP_SECONDS = 3.0
-"""For the watchdog to end everything; it needs about one. After the first it is asked aloud."""
 _COMES_WITH = {"node": "Node.js", "npx": "Node.js", "uvx": "uv", "docker": "Docker"}
 """Programs that servers are often started with, and what brings them."""
 _ATTEMPTS = 3
 """At a free port, which somebody else may take before the server does."""
-_LOG_BYTES = 8 * 2**20
-"""A log that is longer is put aside when a process begins, in place of the one before it. The watchdog lets no process
-add more than about a megabyte."""
-_COLOUR = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _open_logs: set[Path] = set()
 _folders: set[str] = set()
 """Temporary directories that are the servers' own."""
 
 
-@dataclass(frozen=True)
-class ServerLog:
-    """Where a server's stderr goes, and where this process's part of it begins."""
-
-    path: Path
-    file: TextIO
-    start: int
-
-    def tail(self, lines: int = 5, characters: int = 600) -> str:
-        """The last lines that this process wrote, " | " between them; empty where it wrote nothing."""
-        with suppress(OSError), self.path.open("rb") as file:
-            file.seek(max(self.start, self.path.stat().st_size - 8192))
-            text = _COLOUR.sub("", file.read().decode(errors="replace"))
-            last = [line.strip() for line in map(_printable, text.splitlines()) if line.strip()][-lines:]
-            return " | ".join(last)[-characters:]
-        return ""
-
-
-def _printable(line: str) -> str:
-    """What a server writes is shown on a terminal, and must not steer it."""
-    return "".join(character if character.isprintable() else " " for character in line)
-
-
 @contextmanager
-def server_log(name: str, log_dir: Path | None) -> Iterator[ServerLog]:
+def server_log(name: str, log_dir: Path | None) -> Iterator[ProcessLog]:
     """A log of its own for each process that runs at one time; a temporary one where `log_dir` is None."""
     if log_dir is None:
         handle, temporary = mkstemp(prefix="mcp-rl-", suffix=".log")
@@ -79,13 +48,10 @@ def server_log(name: str, log_dir: Path | None) -> Iterator[ServerLog]:
     else:
         log_dir.mkdir(parents=True, exist_ok=True)
         path = _free_log(log_dir.resolve(), re.sub(r"[^\w.-]+", "-", name) or "server")
-    with suppress(OSError):
-        if path.stat().st_size > _LOG_BYTES:
-            path.replace(path.with_name(path.name + ".old"))
     _open_logs.add(path)
     try:
-        with path.open("a", encoding="utf-8", errors="replace") as file:
-            yield ServerLog(path, file, path.stat().st_size)
+        with opened_log(path) as log:
+            yield log
     finally:
         _open_logs.discard(path)
         if log_dir is None:
@@ -132,8 +98,7 @@ def working_folder(launch: Launch, *, whose: str) -> str | None:
 
 def minimal_environment(launch: Launch, *, whose: str) -> dict[str, str]:
     """What a server gets to see of our environment, and what it is given by name."""
-    inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
-    return inherited | expand_variables(launch.env, whose=whose)
+    return basic_environment() | marking("tool server", None) | expand_variables(launch.env, whose=whose)
 
 
 @contextmanager
@@ -170,7 +135,9 @@ def _mentions_folder(launch: Launch) -> bool:
     return any("{tmp}" in text for text in (*launch.args, *launch.env.values(), launch.cwd or ""))
 
 
-def command_line(launch: Launch, *, whose: str, port: int | None = None, stdin: str = "null") -> list[str]:
+def command_line(
+    launch: Launch, *, whose: str, port: int | None = None, stdin: Literal["null", "pass"] = "null"
+) -> list[str]:
     """The command under the watchdog. Raises ServerError where there is no such program."""
     command, *args = (expand(word, whose=whose, port=port) for word in (launch.command, *launch.args))
     own = next((path for path in launch.env.values() if path in _folders), "")
@@ -183,12 +150,12 @@ def command_line(launch: Launch, *, whose: str, port: int | None = None, stdin: 
         raise ServerError(f"{whose} cannot start: there is no program {command!r} on the PATH.{hint}")
     if cwd is not None and not folder.is_dir():
         raise ServerError(f"{whose} cannot start: there is no folder {cwd}.")
-    return [sys.executable, "-I", "-S", str(_WATCHDOG), stdin, own, command, *args]
+    return under_watchdog([command, *args], stdin=stdin, folder=own)
 
 
 @asynccontextmanager
 async def launched(
-    launch: Launch, url: str, *, whose: str, log: ServerLog, deadline: float
+    launch: Launch, url: str, *, whose: str, log: ProcessLog, deadline: float
 ) -> AsyncIterator[tuple[str, Process]]:
     """Run a network server for as long as the context is open; yields its URL once it takes connections.
 
@@ -202,22 +169,22 @@ async def launched(
             target = expand(url, whose=whose, port=port)
             await _ready(process, target, whose=whose, log=log, deadline=deadline)
         except ServerError:
-            await stop(process)
+            await end_process(process)
             if attempt < _ATTEMPTS and re.search(r"address already in use|EADDRINUSE", log.tail()):
                 continue
             raise
         except BaseException:
-            await stop(process)
+            await end_process(process)
             raise
         break
     try:
         yield target, process
     finally:
-        await stop(process)
+        await end_process(process)
 
 
 async def start(
-    launch: Launch, *, whose: str, log: ServerLog, port: int | None = None, stdin: Literal["null", "pass"] = "null"
+    launch: Launch, *, whose: str, log: ProcessLog, port: int | None = None, stdin: Literal["null", "pass"] = "null"
 ) -> Process:
     """Run a server. "pass": its input and output are pipes of ours; "null": it has no input, and its output is logged.
 
@@ -234,34 +201,7 @@ async def start(
     )
 
 
-async def stop(process: Process) -> None:
-    """End the server: its lifeline is cut, and the watchdog does the rest."""
-    with anyio.CancelScope(shield=True):
-        if process.stdin:
-            with suppress(OSError, anyio.BrokenResourceError):
-                await process.stdin.aclose()
-        # Where the server reads nothing, what we sent keeps the pipe and so the lifeline open: then it is asked aloud.
-        if not await _ended(process, _ASK_SECONDS):
-            process.terminate()
-            if not await _ended(process, _STOP_SECONDS):
-                process.kill()
-                await _ended(process, _STOP_SECONDS)
-        if process.returncode == -signal.SIGKILL:  # the watchdog was killed, so nobody has cleaned up
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-        with anyio.move_on_after(_STOP_SECONDS):
-            await process.aclose()
-
-
-async def _ended(process: Process, seconds: float) -> bool:
-    """Whether it ends in time. What it wrote and nobody read does not count, as it does for `process.wait`."""
-    with anyio.move_on_after(seconds):
-        while process.returncode is None:  # noqa: ASYNC110
-            await anyio.sleep(_READY_POLL)
-    return process.returncode is not None
-
-
-async def _ready(process: Process, url: str, *, whose: str, log: ServerLog, deadline: float) -> None:
+async def _ready(process: Process, url: str, *, whose: str, log: ProcessLog, deadline: float) -> None:
     parts = urlsplit(url)
     host, port = parts.hostname or "127.0.0.1", parts.port or (443 if parts.scheme == "https" else 80)
     with anyio.move_on_after(deadline):
@@ -274,11 +214,11 @@ async def _ready(process: Process, url: str, *, whose: str, log: ServerLog, dead
     raise ServerError(f"{whose} took no connection at {url} within {deadline:g} s.{said(log)}")
 
 
-def exited(whose: str, log: ServerLog) -> str:
+def exited(whose: str, log: ProcessLog) -> str:
     return f"{whose} exited at start.{said(log)}"
 
 
-def said(log: ServerLog) -> str:
+def said(log: ProcessLog) -> str:
     """The end of a sentence about a server that failed: its last words."""
     tail = log.tail()
     return f" Its last lines: {tail}" if tail else " It wrote nothing to stderr."

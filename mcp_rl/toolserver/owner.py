@@ -28,10 +28,11 @@ from mcp import MCPError
 from mcp.types import CONNECTION_CLOSED, PARSE_ERROR
 
 from mcp_rl.errors import SchemaChanged, ServerError
+from mcp_rl.processes.process_log import ProcessLog
 from mcp_rl.scenario import OneServer, SseServer, StdioServer
 from mcp_rl.toolserver.call import READING, Call, Carried
 from mcp_rl.toolserver.deadlines import Deadlines, Steps
-from mcp_rl.toolserver.launch import ServerLog, exited, own_folder, said, server_log
+from mcp_rl.toolserver.launch import exited, own_folder, said, server_log
 from mcp_rl.toolserver.listing import Tool, list_tools
 from mcp_rl.toolserver.relisting import changed_sentence, listing_change, schema_changed
 from mcp_rl.toolserver.session import Session, session_over
@@ -147,7 +148,7 @@ class Owner:
             await self._wake.wait()
         return False
 
-    async def _process_life(self, log: ServerLog) -> None:
+    async def _process_life(self, log: ProcessLog) -> None:
         """From starting the server, where it is ours to start, to its end or ours."""
         self._frozen = False
         try:
@@ -171,7 +172,7 @@ class Owner:
         except ServerError as error:
             self._refuse(error)
 
-    async def _session_life(self, params: OneServer, log: ServerLog) -> BaseException | None:
+    async def _session_life(self, params: OneServer, log: ProcessLog) -> BaseException | None:
         """One session, opened, used and closed; what ended it. Raises ServerError where the first cannot be opened."""
         steps = Steps(asdict(self._deadlines))
         problem: BaseException | None = None
@@ -365,7 +366,7 @@ class Owner:
             self._doubted = True
             self._wake.set()
 
-    def _settle_interrupted(self, problem: BaseException | None, died: bool, log: ServerLog) -> None:
+    def _settle_interrupted(self, problem: BaseException | None, died: bool, log: ProcessLog) -> None:
         """After the end of a session: what may be repeated waits for the next one, the rest are faults."""
         if self._stopping:
             return
@@ -394,7 +395,7 @@ class Owner:
     def _safe_twice(self, call: Call) -> bool:
         return call.tool in self._repeatable if call.tool is not None else call.method in READING
 
-    def _unusable(self, steps: Steps, problem: BaseException | None, params: OneServer, log: ServerLog) -> ServerError:
+    def _unusable(self, steps: Steps, problem: BaseException | None, params: OneServer, log: ProcessLog) -> ServerError:
         """The one sentence for a session that could not be opened."""
         cause = first_cause(problem)
         if isinstance(cause, ServerError):

@@ -16,8 +16,10 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.shared.message import SessionMessage
 from mcp.types import INVALID_REQUEST, ErrorData, JSONRPCError, jsonrpc_message_adapter
 
+from mcp_rl.processes.process_log import ProcessLog
+from mcp_rl.processes.spawn import end_process
 from mcp_rl.scenario import StdioServer
-from mcp_rl.toolserver.launch import ServerLog, start, stop
+from mcp_rl.toolserver.launch import start
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +37,7 @@ Streams = tuple[Any, Any]
 
 
 @asynccontextmanager
-async def stdio_streams(params: StdioServer, *, whose: str, log: ServerLog) -> AsyncIterator[Streams]:
+async def stdio_streams(params: StdioServer, *, whose: str, log: ProcessLog) -> AsyncIterator[Streams]:
     """Start the server; what it says and what is said to it. The first ends when the server closes its output.
 
     Raises ServerError where there is no such program.
@@ -52,7 +54,7 @@ async def stdio_streams(params: StdioServer, *, whose: str, log: ServerLog) -> A
             finally:
                 reading.close()
                 writing.close()
-                await stop(process)
+                await end_process(process)
                 pipes.cancel_scope.cancel()
     finally:
         for stream in (said, reading, writing, asked):

@@ -18,8 +18,9 @@ from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.types import INVALID_REQUEST
 
+from mcp_rl.processes.process_log import ProcessLog
 from mcp_rl.scenario import OneServer, SseServer, StdioServer, StreamableHttpServer
-from mcp_rl.toolserver.launch import ServerLog, expand, expand_variables, launched
+from mcp_rl.toolserver.launch import expand, expand_variables, launched
 from mcp_rl.toolserver.stdio import LONGEST_MESSAGE, stdio_streams
 
 # What goes wrong on a connection is told by our own errors; without a handler of its own, the SDK's tracebacks would
@@ -45,7 +46,7 @@ carried: ContextVar[Delivery | None] = ContextVar("carried", default=None)
 
 @asynccontextmanager
 async def reachable(
-    params: OneServer, *, whose: str, log: ServerLog, deadline: float
+    params: OneServer, *, whose: str, log: ProcessLog, deadline: float
 ) -> AsyncIterator[tuple[OneServer, Process | None]]:
     """Start the process of a network server where it is ours to start; yields where to connect."""
     if isinstance(params, StdioServer):
@@ -59,7 +60,7 @@ async def reachable(
 
 
 @asynccontextmanager
-async def open_streams(params: OneServer, *, whose: str, log: ServerLog, deadline: float) -> AsyncIterator[Streams]:
+async def open_streams(params: OneServer, *, whose: str, log: ProcessLog, deadline: float) -> AsyncIterator[Streams]:
     """Open the transport. `deadline`, in seconds, is for connecting; all else has the caller's."""
     match params:
         case StdioServer():
