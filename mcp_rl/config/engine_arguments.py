@@ -1,4 +1,4 @@
-"""Which arguments and variables of vLLM's server are not the user's to give, since another setting or we decide them."""
+"""Which arguments and variables of vLLM's server are not to be given, since another setting or we decide them."""
 
 import re
 from collections.abc import Iterator, Mapping

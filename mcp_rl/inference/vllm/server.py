@@ -1,0 +1,340 @@
+"""vLLM's server, started and watched over by us.
+
+One task owns its process: it starts it, sees it die or freeze, and starts it once more. What calls the server asks
+`ready()` whenever a request breaks off, and finds it under `url` with `api_key`, both new with each start. A start
+that failed, and a second death within ten minutes of the first, are an EngineError that says why.
+"""
+
+import asyncio
+import functools
+import logging
+import random
+import secrets
+import socket
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import anyio
+import httpx
+
+from mcp_rl.config import EngineConfig
+from mcp_rl.errors import EngineError
+from mcp_rl.inference.vllm.arguments import Served, check_served, command, environment
+from mcp_rl.inference.vllm.causes import PORT_TAKEN, cause_of_death, last_lines
+from mcp_rl.inference.vllm.installed import find_vllm
+from mcp_rl.inference.vllm.pulse import Pulse
+from mcp_rl.processes.spawn import Child, spawned
+
+_PORTS = range(20000, 32000)
+"""Below those that systems give to outgoing connections, so that none takes ours while vLLM gets up to binding it."""
+_PORT_ATTEMPTS = 3
+_DEATHS_APART_SECONDS = 600.0
+"""A second death sooner than this after the first is not answered with another start."""
+_PROBE_SECONDS = 0.25
+_SAY_SECONDS = 20.0
+_SLEEP_SECONDS = 300.0
+"""For moving the weights to or from the machine's memory, and for turns that are not over."""
+_LOG_BYTES = 2**18
+_log = logging.getLogger(__name__)
+
+
+class VllmServer:
+    """One server of one model. Not started yet; `start` and `close` may be called from different tasks."""
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        served_name: str,
+        config: EngineConfig | None = None,
+        gpus: Sequence[int] = (),
+        log: Path,
+        run: Path | None = None,
+        lora_rank: int | None = None,
+        max_context: int | None = None,
+        dtype: str = "auto",
+        adapters: int = 2,
+        split: int = 1,
+        revision: str | None = None,
+        trust_remote_code: bool = False,
+        token: str | None = "HF_TOKEN",
+        seed: int = 0,
+        sleep: bool = False,
+        new_weights: bool = False,
+        say: Callable[[str], None] | None = None,
+        pulse: Pulse | None = None,
+    ) -> None:
+        """`log` is the file that vLLM writes to; the other arguments are those of `Served`. `say` gets sentences about
+        a start that takes long, by default the log of this package.
+
+        Raises ConfigError for what vLLM cannot be asked for, and where it is not installed.
+        """
+        self.config = config or EngineConfig(kind="vllm")
+        self.served = Served(
+            model=str(Path(model).resolve()) if Path(model).is_dir() else model,
+            name=served_name,
+            gpus=tuple(gpus),
+            split=split,
+            lora_rank=lora_rank,
+            adapters=adapters,
+            max_context=max_context,
+            dtype=dtype,
+            revision=revision,
+            trust_remote_code=trust_remote_code,
+            token=token,
+            seed=seed,
+            sleep=sleep,
+            new_weights=new_weights,
+        )
+        check_served(self.config, self.served)
+        self.vllm = find_vllm(self.config.python)
+        self.log, self.run = log, run
+        self.starts = 0
+        """How often it was started; what was loaded into it is gone when this has grown."""
+        self.url = ""
+        """Such as http://127.0.0.1:23456, without /v1; another with each start."""
+        self.api_key = ""
+        """What every request must bring, another with each start; written nowhere."""
+        self.max_context: int | None = None
+        """Most tokens of an episode, prompt and completion together; known once it is ready."""
+        self.pid: int | None = None
+        self.start_seconds = 0.0
+        """How long the newest start took."""
+        self._say = say or _log.info
+        self._pulse = pulse or Pulse()
+        self._serves = False
+        self._asleep = False
+        self._stopping = asyncio.Event()
+        self._changed = asyncio.Event()
+        """Set, and replaced by a new one, whenever `_serves` or `_error` changes."""
+        self._error: EngineError | None = None
+        self._owner: asyncio.Task[None] | None = None
+
+    @property
+    def sleeps(self) -> bool:
+        """Whether `sleep` gives memory up: vLLM can do that on a GPU only, and was asked to."""
+        return self.served.sleep and not self.vllm.cpu
+
+    async def start(self) -> None:
+        """Begin to start it; `ready` waits until it serves."""
+        if self._owner is None:
+            # Not a task group's task: a task group belongs to the task that opened it, and `close` may come from another.
+            self._owner = asyncio.create_task(self._own(), name="owner of vLLM's server")
+
+    async def ready(self) -> None:
+        """Return as soon as it serves; waits while it starts, or starts again.
+
+        Raises EngineError, with the cause and the last lines of its log, where it will not come back.
+        """
+        if self._owner is None:
+            raise EngineError("vLLM's server was not started, or is closed.")
+        while not self._serves:
+            if self._error is not None:
+                raise EngineError(str(self._error))
+            await self._changed.wait()
+
+    async def sleep(self) -> None:
+        """Give up the GPU's memory, turns in flight ended first; nothing on a CPU. Nothing is sampled until `wake`."""
+        self._asleep = self.sleeps
+        if self.sleeps:
+            await self.ready()
+            await self._ask("/sleep", level="1", mode="wait")
+
+    async def wake(self) -> None:
+        """Take the memory again, with the base's weights; keys and values are forgotten."""
+        self._asleep = False
+        if self.sleeps:
+            await self.ready()
+            await self._ask("/wake_up")
+
+    async def close(self) -> None:
+        """End it, and whatever it started."""
+        owner, self._owner = self._owner, None
+        if owner is None:
+            return
+        self._stopping.set()
+        with anyio.CancelScope(shield=True):
+            await asyncio.wait({owner})
+        if not owner.cancelled() and (error := owner.exception()) is not None:
+            raise error
+
+    async def __aenter__(self) -> "VllmServer":
+        await self.start()
+        try:
+            await self.ready()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+    def client(self, *, timeout: float | None = None) -> httpx.AsyncClient:
+        """A client for this start of the server, to be closed by the caller; `timeout` in seconds, None for no end."""
+        headers = {"Authorization": f"Bearer {self.api_key}"}
+        return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=timeout, trust_env=False)
+
+    async def _own(self) -> None:
+        """The life of the server, and one more after it died."""
+        last_death, taken = float("-inf"), 0
+        try:
+            while not self._stopping.is_set():
+                death = await self._live()
+                if death is None:
+                    return
+                if not death.served and death.port_taken and (taken := taken + 1) < _PORT_ATTEMPTS:
+                    continue
+                if not death.served:
+                    raise EngineError(f"vLLM's server did not start. {death.sentence(self.log)}")
+                if time.monotonic() - last_death < _DEATHS_APART_SECONDS:
+                    raise EngineError(
+                        f"vLLM's server died again, so it is not started a third time. {death.sentence(self.log)}"
+                    )
+                last_death = time.monotonic()
+                _log.warning("vLLM's server died and is started again. %s", death.sentence(self.log))
+        except EngineError as error:
+            self._error = error
+        except OSError as error:
+            self._error = EngineError(f"vLLM's server cannot be started: {error}.")
+        finally:
+            if self._error is None:
+                self._error = EngineError("vLLM's server is closed.")
+            self._set_serving(False)
+
+    async def _live(self) -> "Death | None":
+        """One start, until it ends; None where we ended it."""
+        port = free_port()
+        self.starts += 1
+        self.url, self.api_key = f"http://127.0.0.1:{port}", secrets.token_hex(24)
+        words = command(self.vllm, self.config, self.served, port=port)
+        variables = await anyio.to_thread.run_sync(
+            functools.partial(environment, self.vllm, self.config, self.served, key=self.api_key)
+        )
+        began, served = time.monotonic(), False
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        async with spawned(
+            words, role="vllm", run=self.run, log=self.log, environment=variables, cwd=self.log.parent.resolve()
+        ) as child:
+            self.pid = child.pid
+            reason: str | None = None
+            async with anyio.create_task_group() as tasks:
+
+                async def until(wait: Callable[[], object]) -> None:
+                    await wait()  # type: ignore[misc]
+                    tasks.cancel_scope.cancel()
+
+                tasks.start_soon(until, child.wait)
+                tasks.start_soon(until, self._stopping.wait)
+                if await self._until_serving(began):
+                    served, self.start_seconds = True, time.monotonic() - began
+                    self._say(f"vLLM {self.vllm.version} serves {self.served.model} after {self.start_seconds:.0f} s.")
+                    self._set_serving(True)
+                    async with self.client(timeout=self._pulse.seconds) as client:
+                        reason = await self._pulse.until_frozen(client, asleep=lambda: self._asleep)
+                else:
+                    reason = f"It was not ready within engine.start_seconds = {self.config.start_seconds:g}"
+                tasks.cancel_scope.cancel()
+            self._set_serving(False)
+            if self._stopping.is_set():
+                return None
+            if child.returncode is None:
+                child.kill()
+                with anyio.move_on_after(_SLEEP_SECONDS):
+                    await child.wait()
+            return Death(served, reason, child.returncode, own_log(child))
+
+    async def _until_serving(self, began: float) -> bool:
+        """Whether it came to serve within `engine.start_seconds`."""
+        spoke = began
+        async with self.client(timeout=5) as client:
+            while (now := time.monotonic()) - began < self.config.start_seconds:
+                if await self._serves_us(client):
+                    if self._asleep:
+                        try:
+                            await self._ask("/sleep", level="1", mode="wait")
+                        except EngineError as error:
+                            _log.warning("%s It stays awake.", error)
+                    return True
+                if now - spoke > _SAY_SECONDS:
+                    spoke = now
+                    self._say(
+                        f"vLLM's server has been starting for {now - began:.0f} s; what it does is in {self.log}."
+                    )
+                await anyio.sleep(_PROBE_SECONDS)
+        return False
+
+    async def _serves_us(self, client: httpx.AsyncClient) -> bool:
+        """Whether it answers, and is ours: it knows the key and the name."""
+        try:
+            if (await client.get("/health")).status_code != 200:
+                return False
+            listed = await client.get("/v1/models")
+            models = {model["id"]: model for model in listed.json()["data"]} if listed.status_code == 200 else {}
+        except (httpx.HTTPError, ValueError, KeyError, TypeError):
+            return False
+        if self.served.name not in models:
+            return False
+        self.max_context = models[self.served.name].get("max_model_len")
+        return True
+
+    async def _ask(self, path: str, **query: str) -> None:
+        async with self.client(timeout=_SLEEP_SECONDS) as client:
+            try:
+                answer = await client.post(path, params=query)
+            except httpx.HTTPError as error:
+                raise EngineError(f"vLLM's server did not answer {path}: {error or type(error).__name__}.") from error
+        if answer.is_error:
+            raise EngineError(f"vLLM's server refused {path}: {answer.status_code} {answer.text[:300]}")
+
+    def _set_serving(self, serves: bool) -> None:
+        self._serves = serves
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+
+class Death:
+    """How one life of the server ended."""
+
+    def __init__(self, served: bool, reason: str | None, returncode: int | None, text: str) -> None:
+        self.served = served
+        """Whether it ever served."""
+        self._reason, self._returncode, self._text = reason, returncode, text
+
+    @property
+    def port_taken(self) -> bool:
+        return PORT_TAKEN.search(self._text) is not None
+
+    def sentence(self, path: Path) -> str:
+        """Why, as far as that is known, and where to look."""
+        why = self._reason or cause_of_death(self._text, self._returncode) or _exit(self._returncode)
+        last = last_lines(self._text)
+        return f"{why.rstrip('.')}. " + (f"Its log, {path}, ends: {last}" if last else f"Its log is {path}.")
+
+
+def _exit(returncode: int | None) -> str:
+    return "It ended" if returncode is None else f"It ended with status {returncode}"
+
+
+def own_log(child: Child) -> str:
+    """What this process wrote, or the last part of it."""
+    try:
+        with child.log.path.open("rb") as file:
+            file.seek(max(child.log.start, child.log.path.stat().st_size - _LOG_BYTES))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def free_port() -> int:
+    """A port on loopback that nobody listens on now. Raises EngineError where there is none."""
+    for _ in range(200):
+        port = random.choice(_PORTS)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise EngineError(f"No port of {_PORTS.start} to {_PORTS.stop - 1} is free on 127.0.0.1 for vLLM's server.")
