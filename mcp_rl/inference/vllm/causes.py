@@ -50,8 +50,11 @@ _CAUSES: tuple[tuple[str, str], ...] = (
     (r"No space left on device", "The disk is full"),
     (r"No module named '([\w.]+)'", "Its environment lacks the package {0}"),
 )
-_BARREN = re.compile(r"^\s*$|^(\(\w+ pid=\d+\) )?(INFO|DEBUG|WARNING)[ :]|^[IW]\d{4} |^\s*(File \"|[\^~]+$)|it/s\]$")
+_BARREN = re.compile(
+    r"^\s*$|^(\(\w+ pid=\d+\) )?(INFO|DEBUG|WARNING)[ :]|Warning: |^[IW]\d{4} |^\s*(File \"|[\^~]+$)|it/s\]$"
+)
 """What says nothing of an end: progress, warnings, where in the source it was."""
+_TELLING = re.compile(r"error|exception|killed|abort|fault", re.IGNORECASE)
 
 
 def cause_of_death(log: str, returncode: int | None) -> str | None:
@@ -66,7 +69,8 @@ def cause_of_death(log: str, returncode: int | None) -> str | None:
     return None
 
 
-def last_lines(log: str, lines: int = 6, characters: int = 900) -> str:
-    """The last lines that tell of an end, " | " between them; empty where there are none."""
+def last_lines(log: str, lines: int = 4, characters: int = 700) -> str:
+    """The last lines that tell of an error, " | " between them; where none does, the very last; empty without any."""
     kept = [line.strip() for line in log.splitlines() if not _BARREN.search(line)]
+    kept = [line for line in kept if _TELLING.search(line)] or kept
     return " | ".join("".join(c if c.isprintable() else " " for c in line) for line in kept[-lines:])[-characters:]

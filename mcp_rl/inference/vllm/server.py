@@ -54,7 +54,7 @@ class VllmServer:
         lora_rank: int | None = None,
         max_context: int | None = None,
         dtype: str = "auto",
-        adapters: int = 2,
+        adapters: int = 4,
         split: int = 1,
         revision: str | None = None,
         trust_remote_code: bool = False,
@@ -112,6 +112,16 @@ class VllmServer:
         self._owner: asyncio.Task[None] | None = None
 
     @property
+    def served_name(self) -> str:
+        """What requests call the base model."""
+        return self.served.name
+
+    @property
+    def seeds(self) -> bool:
+        """Whether a request may bring a seed: not where a CPU computes a prompt in parts, of which 0.32 dies."""
+        return not (self.vllm.cpu and self.config.args.get("enable-chunked-prefill"))
+
+    @property
     def sleeps(self) -> bool:
         """Whether `sleep` gives memory up: vLLM can do that on a GPU only, and was asked to."""
         return self.served.sleep and not self.vllm.cpu
@@ -119,7 +129,7 @@ class VllmServer:
     async def start(self) -> None:
         """Begin to start it; `ready` waits until it serves."""
         if self._owner is None:
-            # Not a task group's task: a task group belongs to the task that opened it, and `close` may come from another.
+            # Not a task group's: that belongs to the task that opened it, and `close` may come from another.
             self._owner = asyncio.create_task(self._own(), name="owner of vLLM's server")
 
     async def ready(self) -> None:
