@@ -6,13 +6,39 @@ of log-probabilities is watched too; it shows a wrong temperature or an adapter 
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from mcp_rl.errors import CanaryError
 from mcp_rl.trajectory import Trajectory
 
 RATIO_TOLERANCE = 0.02
 DIFFERENCE_TOLERANCE = 0.01
+CHANGED_TOKENS = 16
+"""So many known tokens must be of another probability for their change to say anything: in 16 bits most stay as they
+are in a small update."""
+SMALLEST_CHANGE = 1e-5
+"""Nats; a policy that moved by less is the same for all that anybody can tell."""
+PLAIN_DIFFERENCE = 0.05
+"""Nats; more than kernels differ in 16 bits."""
+SAME_MODEL = 0.25
+"""Nats between a learner and its sampler that are of one model at all."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Natural-log probabilities of the same known tokens, at temperature 1."""
+
+    step: int
+    sampled: Sequence[float]
+    """As the sampler gives them, everything computed anew."""
+    learned: Sequence[float]
+    """As the learner does."""
+
+    @property
+    def difference(self) -> float:
+        """Between the two, root mean square in nats."""
+        return _rms(self.sampled, self.learned)
 
 
 def check_version(sampled: int, expected: int) -> None:
@@ -84,3 +110,59 @@ def check_moved(moved: bool, learning_rate: float, grad_norm: float) -> None:
     """An update with a gradient and a learning rate changes the adapter."""
     if not moved and learning_rate > 0 and grad_norm > 0:
         raise CanaryError("The update left every adapter weight as it was: the optimiser holds other parameters.")
+
+
+def check_arrived(probe: Probe, earlier: Iterable[Probe]) -> None:
+    """What is sampled has changed since each earlier version as what is learned has.
+
+    Rounding in 16 bits adds to both changes and takes from neither, so it raises no false alarm; a policy that stays
+    away moves nothing, and is noticed at the latest when the learner has moved further than rounding does.
+    """
+    for before in earlier:
+        should, did = _rms(probe.learned, before.learned), _rms(probe.sampled, before.sampled)
+        moved = sum(new != old for new, old in zip(probe.learned, before.learned, strict=True))
+        if moved >= CHANGED_TOKENS and should > SMALLEST_CHANGE and did < should / 3:
+            raise CanaryError(
+                f"The policy of step {probe.step} did not arrive where it is sampled: the log-probabilities of known "
+                f"tokens have moved by {should:.2g} nats in the learner since step {before.step} and by {did:.2g} in "
+                "the sampler, so the run stops before it samples from the wrong policy."
+            )
+
+
+def check_not_base(probe: Probe, base: Sequence[float]) -> None:
+    """A policy that is plainly another than the base model is not sampled as the base model."""
+    should, did = _rms(probe.learned, base), _rms(probe.sampled, base)
+    if should > PLAIN_DIFFERENCE and did < should / 3:
+        raise CanaryError(
+            f"The policy of step {probe.step} did not arrive where it is sampled: known tokens have the probabilities "
+            f"of the base model, and {should:.2g} nats of log-probability lie between that and the learner."
+        )
+
+
+def check_same_policy(probe: Probe, first: Probe) -> None:
+    """Sampler and learner differ by no more than their kernels did in the beginning, a margin for rounding left."""
+    limit = SAME_MODEL if probe is first else max(6 * first.difference, 2e-3)
+    if not probe.difference <= limit:
+        raise CanaryError(
+            f"What is sampled is not the learner's policy of step {probe.step}: the log-probabilities of known tokens "
+            f"differ by {probe.difference:.2g} nats, where {limit:.2g} is the most that rounding explains; look for "
+            "another base model, revision, quantisation or adapter scale in the sampler."
+        )
+
+
+def check_cache(probe: Probe, places: Sequence[int], through_cache: Sequence[float]) -> None:
+    """The sampler's prefix cache holds what this policy computed: tokens at `places` of the probe have the same
+    log-probability after a beginning from the cache as after one that was computed anew."""
+    differ = _rms(through_cache, [probe.sampled[place] for place in places])
+    limit = max(4 * probe.difference, 1e-4)
+    if not differ <= limit:
+        raise CanaryError(
+            f"The sampler's prefix cache is not of the policy of step {probe.step}: after a cached beginning the "
+            f"log-probabilities of known tokens are {differ:.2g} nats off, where {limit:.2g} is the most that rounding "
+            "explains, so the run stops before it samples with what an older policy computed."
+        )
+
+
+def _rms(some: Sequence[float], others: Sequence[float]) -> float:
+    """Root mean square of the differences."""
+    return math.sqrt(math.fsum((a - b) ** 2 for a, b in zip(some, others, strict=True)) / max(1, len(some)))

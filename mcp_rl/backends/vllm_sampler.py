@@ -1,0 +1,206 @@
+"""vLLM samples the learner's policy.
+
+With an adapter, every version is written to a folder of its own, loaded under a name of its own (`run@step`) and asked
+for by that name: turns that are being sampled end under theirs, and no cache of one version can serve another. In full
+fine-tuning all weights are written and loaded in place, between turns, and the prefix cache is emptied. After each swap
+`SwapProbe` proves that what is sampled is the learner's policy. Nothing here imports torch.
+"""
+
+import functools
+import secrets
+import shutil
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+
+from mcp_rl.backends.hosts import LearnerHost, LocalSettings
+from mcp_rl.backends.swap_probe import SwapProbe, probe_ids
+from mcp_rl.chat.hermes import ChatFormat
+from mcp_rl.config import TINY, EngineConfig
+from mcp_rl.errors import ConfigError, EngineError
+from mcp_rl.inference.vllm.client import VllmClient
+from mcp_rl.inference.vllm.engine import PolicyVersion, VllmEngine
+from mcp_rl.learning import canaries
+from mcp_rl.tiny import weights_path
+
+ADAPTERS = "adapters"
+"""The folder in a run's where the versions lie that are being sampled."""
+
+
+@dataclass(frozen=True)
+class Swap:
+    """How long the parts of a swap took, in seconds."""
+
+    write: float
+    load: float
+    probe: float
+
+
+class VllmSampler:
+    """A vLLM server, ours or one that runs already, and the policies in it."""
+
+    def __init__(self, settings: LocalSettings, server: Any = None) -> None:
+        """`server` is a VllmServer or RemoteServer; None: as the settings say."""
+        self._settings = settings
+        self.server = make_server(settings) if server is None else server
+        self.swap: Swap | None = None
+        """The newest one."""
+        self._client: VllmClient | None = None
+        self._engine: VllmEngine | None = None
+        self._probe: SwapProbe | None = None
+        self._newest: PolicyVersion | None = None
+        self._folder = settings.run.absolute() / ADAPTERS
+
+    @property
+    def engine(self) -> VllmEngine:
+        if self._engine is None:
+            raise ConfigError("The engine is not open yet: call `await model.register(backend)` first.")
+        return self._engine
+
+    @property
+    def probe(self) -> SwapProbe:
+        assert self._probe is not None
+        return self._probe
+
+    async def open(self, learner: LearnerHost, chat: ChatFormat) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)  # of a run that was killed
+        await self.server.start()
+        await self.server.ready()
+        self._client = VllmClient(self.server)
+        base = _base_name(self._settings, self.server)
+        listed = {model["id"]: model for model in await self._client.models()}
+        limits = [self._settings.max_context, self._settings.engine.max_context]
+        limits.append(listed.get(base, {}).get("max_model_len"))
+        context = min(limit for limit in limits if limit is not None)
+        self._engine = VllmEngine(
+            self._client,
+            stop_token_ids=chat.stop_token_ids,
+            decode=chat.decode,
+            max_context=context,
+            seeds=getattr(self.server, "seeds", True),
+        )
+        whole = self._settings.train.method == "full"
+        self._probe = SwapProbe(self._client, probe_ids(chat, context - 2), base=None if whole else base)
+
+    async def take(self, learner: LearnerHost, step: int) -> None:
+        """Turns that begin from now on are sampled with the policy of this step."""
+        engine = self.engine
+        began = time.perf_counter()
+        policy = await self._write(learner, step)
+        written = time.perf_counter()
+        if policy.whole:
+            await engine.pause()
+        await engine.load(policy)
+        loaded = time.perf_counter()
+        await self.probe.check(learner, policy)
+        engine.switch(policy)
+        before, self._newest = self._newest, policy
+        if before is not None and before.whole:
+            await _remove(before)
+        engine.resume()
+        canaries.check_version(engine.version, step)
+        self.swap = Swap(written - began, loaded - written, time.perf_counter() - loaded)
+        await self._forget_unused()
+
+    async def rest(self) -> None:
+        """Give up the GPU that the learner shares, keys and values with it."""
+        await self.server.sleep()
+
+    async def wake(self) -> None:
+        await self.server.wake()
+
+    async def close(self) -> None:
+        engine, self._engine = self._engine, None
+        try:
+            if engine is not None and self._settings.engine.url is not None:  # it goes on without us
+                with anyio.move_on_after(10):
+                    for policy in engine.held:
+                        await engine.forget(policy)
+        except EngineError:
+            return
+        finally:
+            if self._client is not None:
+                await self._client.aclose()
+            await self.server.close()
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    async def _write(self, learner: LearnerHost, step: int) -> PolicyVersion:
+        """The policy in a folder that no other version ever had: vLLM knows cached prefixes by an adapter's name and
+        folder."""
+        whole = self._settings.train.method == "full"
+        folder = self._folder / f"{step:04d}-{secrets.token_hex(3)}"
+        unfinished = folder.with_name(f".{folder.name}")
+        await anyio.to_thread.run_sync(functools.partial(unfinished.mkdir, parents=True, exist_ok=True))
+        await learner.write_policy(unfinished)
+        unfinished.rename(folder)
+        if whole:
+            return PolicyVersion(step, _base_name(self._settings, self.server), folder, whole=True)
+        name = f"{self._settings.run.name}@{step}"
+        ours = self._settings.engine.url is None
+        if not ours or any(held.model == name for held in self.engine.held):  # a step once more, or somebody else's run
+            name += folder.name.removeprefix(f"{step:04d}")
+        return PolicyVersion(step, name, folder)
+
+    async def _forget_unused(self) -> None:
+        """Versions that no turn is sampled with any more; the others later."""
+        engine = self.engine
+        for policy in engine.held:
+            if policy is not engine.policy and not policy.turns:
+                await engine.forget(policy)
+                await _remove(policy)
+
+
+async def _remove(policy: PolicyVersion) -> None:
+    if policy.folder is not None:
+        await anyio.to_thread.run_sync(functools.partial(shutil.rmtree, policy.folder, ignore_errors=True))
+
+
+def _base_name(settings: LocalSettings, server: Any) -> str:
+    """What requests call the base model."""
+    served = getattr(server, "served_name", None) or getattr(getattr(server, "served", None), "name", None)
+    return str(served or settings.base_model)
+
+
+def make_server(settings: LocalSettings) -> Any:
+    """The server that the settings ask for, not started yet. Raises ConfigError."""
+    from mcp_rl.inference.vllm.server import VllmServer
+
+    train, unsloth = settings.train, settings.unsloth
+    if settings.engine.url is not None:
+        from mcp_rl.inference.vllm.remote import RemoteServer
+
+        return RemoteServer(settings.engine.url)
+    model = unsloth.model_name or settings.base_model
+    return VllmServer(
+        str(weights_path()) if model == TINY else model,
+        served_name=settings.base_model,
+        config=_with_quantisation(settings.engine, bool(unsloth.load_in_4bit)),
+        gpus=settings.placement.engine_gpus,
+        log=settings.run / "logs" / "vllm.log",
+        run=settings.run,
+        lora_rank=train.lora.rank if train.method == "lora" else None,
+        adapters=train.max_staleness + 2,
+        max_context=settings.max_context,
+        dtype=unsloth.dtype,
+        revision=unsloth.revision,
+        trust_remote_code=unsloth.trust_remote_code,
+        token=unsloth.token,
+        seed=settings.seed % 2**31,
+        sleep=_shares(settings) and settings.engine.sharing != "split" and train.max_staleness == 0,
+        new_weights=train.method == "full",
+    )
+
+
+def _shares(settings: LocalSettings) -> bool:
+    """Whether engine and learner are on the same devices."""
+    engine, learner = set(settings.placement.engine_gpus), set(settings.placement.learner_gpus) or {0}
+    return not engine or bool(engine & learner)
+
+
+def _with_quantisation(engine: EngineConfig, in_4bit: bool) -> EngineConfig:
+    """vLLM computes with the base in 4 bits where the learner does, or it would sample another policy."""
+    if not in_4bit or "quantization" in {name.replace("_", "-").lstrip("-") for name in engine.args}:
+        return engine
+    return engine.model_copy(update={"args": {**engine.args, "quantization": "bitsandbytes"}})
