@@ -21,8 +21,11 @@ from mcp_rl.learning.checkpoint import newest_checkpoint
 from mcp_rl.trajectory import TrajectoryGroup
 
 if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
     from mcp_rl.backends.result import TrainResult
     from mcp_rl.config import TrainConfig
+    from mcp_rl.serving.served import Served
 
 ModelConfig = TypeVar("ModelConfig", bound=BaseModel | None)
 
@@ -160,6 +163,7 @@ class TrainableModel(Model[ModelConfig]):
         super().__init__(name, project, config=config, base_path=base_path)
         self.base_model = base_model
         self._backend: Backend | None = None
+        self._served: Served | None = None
 
     @property
     def backend(self) -> Backend:
@@ -180,10 +184,33 @@ class TrainableModel(Model[ModelConfig]):
         """The chat format that the policy speaks."""
         return self.backend.chat
 
+    def openai_client(self, **options: Any) -> "AsyncOpenAI":
+        """A ready client of the newest policy, for an agent loop of your own: `model.name`, or `model.name@step` for
+        the step that is sampled now and no other.
+
+        Requests never leave the process: there is no port and no key. A turn is sampled in the task that asks for it,
+        and after the backend was closed every request is refused. `options` are those of AsyncOpenAI. What it answers
+        is OpenAI's protocol (docs/serve.md); with `return_token_ids` also the ids that training needs. Raises
+        ConfigError before `register`.
+        """
+        from mcp_rl.serving.in_process import openai_client
+        from mcp_rl.serving.served import Served
+        from mcp_rl.serving.service import Service
+
+        _ = self.backend
+        if self._served is None:
+            self._served = Served(
+                lambda: [self.name, f"{self.name}@{self.engine.version}"],
+                lambda: self.engine,
+                lambda: self.chat,
+                self.base_model,
+            )
+        return openai_client(Service([self._served]), **options)
+
     async def register(self, backend: Backend) -> None:
         """Make the backend load this model, at its newest whole checkpoint, and write model.json for a new run."""
         await backend.register(self)
-        self._backend = backend
+        self._backend, self._served = backend, None
         about = self.path / "model.json"
         if not about.exists():
             fields = {"name": self.name, "project": self.project, "base_model": self.base_model}

@@ -180,5 +180,9 @@ class ChatFormat:
             )
         )
 
+    def harmless(self, text: str) -> str:
+        """The text with every control string in it broken."""
+        return self._controls.sub(lambda m: m[0][0] + " " + m[0][1:], text)
+
     def _safe(self, message: Message) -> Message:
-        return {**message, "content": self._controls.sub(lambda m: m[0][0] + " " + m[0][1:], message["content"])}
+        return {**message, "content": self.harmless(message["content"])}

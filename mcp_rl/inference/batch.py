@@ -107,6 +107,8 @@ class Batch:
     def start(self, rows: Sequence[Row]) -> list[Row]:
         """Take rows with a new turn into the batch and sample the first token of each; returns those that ended."""
         self.stats.waves += 1
+        for row in rows:
+            row.copied = 0
         fresh = [row for row in rows if self._renew(row)]
         found = {row: self._find(row) for row in fresh}
         for row in rows:
@@ -184,7 +186,9 @@ class Batch:
         if row.computed:
             return False
         row.opening = row.opening or len(row.ids)
+        before = self.stats.copied_tokens
         row.trunk = self._trunk(row.ids[: row.opening])
+        row.copied = self.stats.copied_tokens - before
         row.computed = row.start
         row.given = len(row.ids)
         return True
@@ -237,6 +241,7 @@ class Batch:
             if entry is not None and entry.store is not self._store:
                 self._store.take(row.slot, entry.store, entry.slot, length)
             row.computed = row.start + length
+            row.copied += length
             self.stats.copied_tokens += length
 
     def _hold(self, row: Row) -> None:
@@ -301,6 +306,7 @@ class Batch:
         length = max((length for _, length in leaders.values()), default=0)
         self._store.move([leader.slot for leader, _ in leaders.values()], [row.slot for row in leaders], length)
         for row, (_, length) in leaders.items():
+            row.copied += row.start + length - row.computed
             self.stats.copied_tokens += row.start + length - row.computed
             row.computed = row.start + length
 

@@ -6,7 +6,7 @@ sampled token comes back as its id and its log-probability under the distributio
 
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 
@@ -44,6 +44,8 @@ class Completion:
     """Policy version that sampled all of them."""
     finish: str
     """"stop" (a stop token or a stop text was sampled) or "length" (max_tokens or the context's end was reached)."""
+    cached_tokens: int = field(default=0, compare=False)
+    """Ids up to the first sampled one that the engine had computed before; of an episode's first turn."""
 
 
 class Episode(Protocol):

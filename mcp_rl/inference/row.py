@@ -32,6 +32,8 @@ class Row:
     opening: int = 0
     """Ids that it began with: its trunk is among them, also when all is computed anew."""
     computed: int = 0
+    copied: int = 0
+    """Ids that were not computed for the turn that is being sampled, because somebody else held them."""
     given: int = 0
     """Of these, the first so many were forwarded as given ids, none as sampled ones."""
     version: int = -1

@@ -1,0 +1,132 @@
+"""The service over HTTP: keys, limits, statuses, server-sent events; a client that goes away ends its turns."""
+
+import hmac
+import json
+from contextlib import aclosing
+from typing import Any, cast
+
+import anyio
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import Message, Receive, Scope, Send
+
+from mcp_rl.serving.refusals import Refusal
+from mcp_rl.serving.service import Handler, Reply, Service
+
+MAX_BODY = 16 * 2**20
+"""Bytes of a request: a context of a million tokens fits."""
+_LOOPBACK = {"localhost", "127.0.0.1", "::1"}
+_OPEN = {"/health"}
+
+
+def make_app(service: Service, *, key: str | None = None, max_body: int = MAX_BODY) -> Starlette:
+    """The application. With a key, every request but /health needs it as a bearer token; without one, only requests
+    that name this machine by its loopback address are answered, so that no web page can make a browser ask for it."""
+    routes = [
+        Route(path, _Door(service, handler, path, key, max_body), methods=[method])
+        for (method, path), handler in service.routes.items()
+    ]
+    return Starlette(routes=routes, exception_handlers={HTTPException: _http_error})
+
+
+class _Door:
+    """One path."""
+
+    def __init__(self, service: Service, handler: Handler, path: str, key: str | None, max_body: int) -> None:
+        self._service, self._handler, self._path = service, handler, path
+        self._key, self._max_body = key, max_body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        try:
+            self._check(request)
+            body = await self._body(request)
+        except Refusal as refusal:
+            await JSONResponse(refusal.body, refusal.status, refusal.headers)(scope, receive, send)
+            return
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_cancel_when_gone, receive, tasks.cancel_scope)
+            reply = await self._service.answer(self._handler, body)
+            await _send(reply, scope, receive, send)
+            tasks.cancel_scope.cancel()
+
+    def _check(self, request: Request) -> None:
+        if self._path in _OPEN:
+            return
+        if self._key is None:
+            if _host(request.headers.get("host", "")) not in _LOOPBACK:
+                raise Refusal("Without a key, only requests to 127.0.0.1 or localhost are answered.", status=403)
+        elif not hmac.compare_digest(request.headers.get("authorization", "").encode(), f"Bearer {self._key}".encode()):
+            raise Refusal(
+                "The API key is missing or wrong; it goes into the header Authorization: Bearer KEY.",
+                status=401,
+                code="invalid_api_key",
+                headers={"www-authenticate": "Bearer"},
+            )
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if request.method == "POST" and kind != "application/json":
+            raise Refusal("The header Content-Type: application/json is needed.", status=415)
+
+    async def _body(self, request: Request) -> bytes:
+        """All of it. Raises Refusal where it is too long, before it is read as far as its header says so."""
+        said = request.headers.get("content-length", "0")
+        if not said.isdecimal() or int(said) > self._max_body:
+            raise self._too_long()
+        body = bytearray()
+        async for part in request.stream():
+            body += part
+            if len(body) > self._max_body:
+                raise self._too_long()
+        return bytes(body)
+
+    def _too_long(self) -> Refusal:
+        return Refusal(f"The body is longer than {self._max_body} bytes.", status=413, headers={"connection": "close"})
+
+
+async def _cancel_when_gone(receive: Receive, scope: anyio.CancelScope) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    scope.cancel()
+
+
+async def _send(reply: Reply, scope: Scope, receive: Receive, send: Send) -> None:
+    if reply.events is None:
+        await _json(reply)(scope, receive, send)
+        return
+    headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+    async with aclosing(cast(Any, reply.events)) as events:
+        await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+        async for event in events:
+            await send(_chunk(event_bytes(event), more=True))
+        await send(_chunk(b"", more=False))
+
+
+def _chunk(body: bytes, *, more: bool) -> Message:
+    return {"type": "http.response.body", "body": body, "more_body": more}
+
+
+def _json(reply: Reply) -> Response:
+    """ASCII: half of a surrogate pair, which a model can say, goes through."""
+    return Response(json.dumps(reply.body).encode(), reply.status, dict(reply.headers), "application/json")
+
+
+def event_bytes(event: str) -> bytes:
+    """One server-sent event."""
+    return f"data: {event}\n\n".encode()
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    """404 and 405 of the router."""
+    assert isinstance(error, HTTPException)
+    said = f"There is no {request.method} {request.url.path} here."
+    return JSONResponse(Refusal(said, status=error.status_code).body, error.status_code, error.headers)
+
+
+def _host(header: str) -> str:
+    """The name in a Host header, without the port."""
+    if header.startswith("["):
+        return header[1:].partition("]")[0].lower()
+    return header.partition(":")[0].lower()

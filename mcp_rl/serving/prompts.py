@@ -1,0 +1,207 @@
+"""From messages to the ids that a policy is given: those that a rollout of the same conversation would hold.
+
+A turn that was sampled here, and comes back as it was answered, goes in as the very ids that were sampled, as long as
+it is remembered; so a conversation goes on token-exactly, and its beginning is found in the engine's cache. Any other
+turn is written anew by the chat template.
+"""
+
+import hashlib
+import json
+import threading
+from array import array
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+import jinja2
+
+from mcp_rl.chat.hermes import ChatFormat, ParsedCall
+from mcp_rl.errors import ConfigError
+from mcp_rl.serving.reading import CLOSE, OPEN
+from mcp_rl.serving.refusals import Refusal
+from mcp_rl.serving.requests import Message, Result, Said
+
+_REMEMBERED = 65_536
+"""Turns: 20 MiB at 60 tokens each."""
+_TOOLS = 64
+"""Lists of tools that are kept, so that equal ones are rendered once."""
+
+
+class Turns:
+    """The ids of turns that were sampled, by what came before them and by how they were answered."""
+
+    def __init__(self, most: int = _REMEMBERED) -> None:
+        self._most = most
+        self._ids: OrderedDict[bytes, array[int]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def remember(self, before: Sequence[int], content: str, calls: Sequence[tuple[str, str]], ids: list[int]) -> None:
+        """`calls` are names and arguments as they were answered. Clients write arguments that are no JSON object as
+        an empty one when they send them back, so the turn is known by that too."""
+        mended = [(name, arguments if _object(arguments) is not None else "{}") for name, arguments in calls]
+        with self._lock:
+            for key in {_key(before, content, calls), _key(before, content, mended)}:
+                self._ids[key] = array("l", ids)
+                self._ids.move_to_end(key)
+            while len(self._ids) > self._most:
+                self._ids.popitem(last=False)
+
+    def recall(self, before: Sequence[int], content: str, calls: Sequence[tuple[str, str]]) -> list[int] | None:
+        with self._lock:
+            found = self._ids.get(_key(before, content, calls))
+        return None if found is None else list(found)
+
+
+class Prompts:
+    """Renders conversations for one chat format."""
+
+    def __init__(self, chat: ChatFormat) -> None:
+        self.chat = chat
+        self.turns = Turns()
+        self._tools: OrderedDict[str, list[dict[str, Any]]] = OrderedDict()
+
+    def of_messages(self, messages: Sequence[Message], tools: list[dict[str, Any]]) -> list[int]:
+        """Ids up to and including the generation prompt. Raises Refusal for messages that are no conversation."""
+        try:
+            return self._of_messages(messages, self._shared(tools))
+        except (ConfigError, jinja2.TemplateError, UnicodeError) as error:
+            raise Refusal(f"The chat template cannot render these messages: {error}", param="messages") from error
+
+    def _of_messages(self, messages: Sequence[Message], tools: list[dict[str, Any]]) -> list[int]:
+        ids: list[int] = []
+        new: list[dict[str, Any]] = []
+        said: Said | None = None
+        answered: set[str] = set()
+        for at, message in enumerate(messages):
+            where = f"messages.{at}"
+            if isinstance(message, Said):
+                if said is None and not new:
+                    raise Refusal(f"{where}: the assistant cannot speak first.", param="messages")
+                _check_answered(said, answered, where)
+                ids += self._given(ids, new, said, tools)
+                ids += self._said(ids, message, where)
+                new, said, answered = [], message, set()
+            elif isinstance(message, Result):
+                _check_result(message, said, new, answered, where)
+                answered.add(message.tool_call_id)
+                new.append({"role": "tool", "content": message.content, "tool_call_id": message.tool_call_id})
+            else:
+                role = "system" if message.role == "developer" else message.role
+                new.append({"role": role, "content": message.content})
+        if not new:
+            raise Refusal(
+                "The last message is the assistant's own; a turn follows a message of the user or of a tool.",
+                param="messages",
+            )
+        _check_answered(said, answered, "messages")
+        return ids + self._given(ids, new, said, tools)
+
+    def _given(
+        self, ids: list[int], new: list[dict[str, Any]], said: Said | None, tools: list[dict[str, Any]]
+    ) -> list[int]:
+        """What is new, results in the order of their calls, as a rollout gives them."""
+        order = {call.id: number for number, call in enumerate(said.tool_calls if said else ())}
+        new = sorted(new, key=lambda m: order.get(m.get("tool_call_id", ""), len(order)))
+        new = [{key: _sound(value) for key, value in message.items()} for message in new]
+        return self.chat.continuation(new) if ids else self.chat.initial(new, tools)
+
+    def _said(self, before: list[int], turn: Said, where: str) -> list[int]:
+        content = turn.content or ""
+        calls = [(call.function.name, call.function.arguments) for call in turn.tool_calls]
+        if (known := self.turns.recall(before, content, calls)) is not None:
+            return known
+        if len({call.id for call in turn.tool_calls}) < len(calls):
+            raise Refusal(f"{where}: two tool calls have the same id.", param="messages")
+        parsed = [ParsedCall(_sound(name), _object(_sound(arguments))) for name, arguments in calls]
+        content = self.chat.harmless(_sound(content))
+        if all(call.arguments is not None for call in parsed):
+            try:
+                return self.chat.said(content, parsed)
+            except ValueError:  # a control string among the arguments
+                pass
+        written = [self.chat.harmless(_written(_sound(name), _sound(arguments))) for name, arguments in calls]
+        text = "\n".join([*filter(None, [content]), *(f"{OPEN}\n{body}\n{CLOSE}" for body in written)])
+        return [*self.chat.encode(text), *self.chat.stop_token_ids[:1]]
+
+    def begun_call(self, name: str | None, schema: dict[str, Any] | None) -> list[int]:
+        """The ids with which every call begins, or every call of one function, up to where the model has a choice."""
+        if name is None:
+            return _common(self._call("a", {}), self._call("b", {"a": 1}))
+        begun = _common(self._call(name, {}), self._call(name, {"a": 1}))
+        if f'"{name}"' in self.chat.decode(begun).partition('"name"')[2]:
+            return begun
+        if (schema or {}).get("properties"):
+            return _common(self._call(name, {"a": 1}), self._call(name, {"b": 1}))
+        ids = self._call(name, {})
+        while "}" in self.chat.decode(ids):
+            ids.pop()
+        return ids
+
+    def _call(self, name: str, arguments: dict[str, Any]) -> list[int]:
+        try:
+            return self.chat.said("", [ParsedCall(name, arguments)])
+        except ValueError as error:
+            raise Refusal(f"The function {name!r} cannot be called by that name.", param="tool_choice") from error
+
+    def _shared(self, tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The same list for equal ones: a chat format knows by it what it has rendered before."""
+        key = json.dumps(tools)
+        if key not in self._tools:
+            self._tools[key] = tools
+            if len(self._tools) > _TOOLS:
+                self._tools.popitem(last=False)
+        self._tools.move_to_end(key)
+        return self._tools[key]
+
+
+def _check_answered(said: Said | None, answered: set[str], where: str) -> None:
+    missing = [call.id for call in (said.tool_calls if said else ()) if call.id not in answered]
+    if missing:
+        raise Refusal(f"{where}: the tool call {missing[0]!r} has no tool message that answers it.", param="messages")
+
+
+def _check_result(
+    result: Result, said: Said | None, new: Sequence[dict[str, Any]], answered: set[str], where: str
+) -> None:
+    if said is None or result.tool_call_id not in {call.id for call in said.tool_calls}:
+        raise Refusal(
+            f"{where}: there is no tool call {result.tool_call_id!r} in the assistant's message before it.",
+            param="messages",
+        )
+    if result.tool_call_id in answered:
+        raise Refusal(f"{where}: the tool call {result.tool_call_id!r} is answered twice.", param="messages")
+    if any(message["role"] != "tool" for message in new):
+        raise Refusal(f"{where}: a tool message comes after a user's.", param="messages")
+
+
+def _common(one: list[int], other: list[int]) -> list[int]:
+    length = next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    return one[:length]
+
+
+def _written(name: str, arguments: str) -> str:
+    """A call that cannot be read, as the model may have written it."""
+    return f'{{"name": {json.dumps(name, ensure_ascii=False)}, "arguments": {arguments}}}' if name else arguments
+
+
+def _object(text: str) -> dict[str, Any] | None:
+    try:
+        found = json.loads(text or "{}", parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _sound(text: str) -> str:
+    """Without halves of characters, which no tokenizer reads."""
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _key(before: Sequence[int], content: str, calls: Sequence[tuple[str, str]]) -> bytes:
+    digest = hashlib.sha256(array("l", before).tobytes())
+    digest.update(json.dumps([content, list(calls)]).encode())
+    return digest.digest()

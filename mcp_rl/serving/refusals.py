@@ -1,0 +1,55 @@
+"""What goes wrong with a request, in the form in which OpenAI's clients read it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+INVALID = "invalid_request_error"
+
+
+class Refusal(Exception):
+    """A request that is answered with an error: one sentence, the HTTP status, and which field it is about."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 400,
+        param: str | None = None,
+        code: str | None = None,
+        kind: str = INVALID,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.headers = status, dict(headers or {})
+        self.body: dict[str, Any] = {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def unknown_model(name: str, known: list[str]) -> Refusal:
+    there = ", ".join(known)
+    return Refusal(
+        f"The model {name!r} is not served here; there is: {there}.", status=404, param="model", code="model_not_found"
+    )
+
+
+def context_exceeded(room: int, asked: int) -> Refusal:
+    """The words are those by which clients, LiteLLM among them, know this error."""
+    return Refusal(
+        f"This model's maximum context length is {room} tokens, and the request holds {asked}; shorten it.",
+        param="messages",
+        code="context_length_exceeded",
+    )
+
+
+def too_busy(limit: int) -> Refusal:
+    return Refusal(
+        f"{limit} turns are in flight already; try again later.",
+        status=429,
+        code="rate_limit_exceeded",
+        kind="rate_limit_error",
+        headers={"retry-after": "1"},
+    )
+
+
+def failed(message: str, *, status: int = 500, again: bool = False) -> Refusal:
+    """The world broke on our side."""
+    return Refusal(message, status=status, kind="server_error", headers={} if again else {"x-should-retry": "false"})

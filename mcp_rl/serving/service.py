@@ -1,0 +1,264 @@
+"""Answers requests of OpenAI's protocol with engines. It knows nothing of HTTP but its methods, paths and statuses.
+
+Every turn is sampled by the task that reads the answer: where that task is cancelled or the answer is closed, the turn
+ends with it.
+"""
+
+import contextlib
+import hashlib
+import json
+import logging
+import secrets
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio
+
+from mcp_rl.boundary import first_error
+from mcp_rl.errors import EngineError, McpRlError
+from mcp_rl.serving.answers import ChatAnswer, CompletionAnswer
+from mcp_rl.serving.prompts import Prompts
+from mcp_rl.serving.reading import CLOSE
+from mcp_rl.serving.refusals import Refusal, context_exceeded, failed, too_busy, unknown_model
+from mcp_rl.serving.requests import ChatRequest, CompletionRequest, NamedTool, TokenizeRequest, read
+from mcp_rl.serving.sampling import SampledTurn
+from mcp_rl.serving.served import Served
+
+log = logging.getLogger(__name__)
+
+_SLICES = (4, 8, 16, 32)
+"""Tokens that are sampled between two chunks of a stream; the last number goes on."""
+
+
+@dataclass
+class Reply:
+    """What goes back: a JSON object, or the events of a stream, a JSON object or `[DONE]` each."""
+
+    status: int = 200
+    body: Any = None
+    events: AsyncIterator[str] | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+Handler = Callable[[bytes], Awaitable[Reply]]
+
+
+class Service:
+    """All that is served. `most` is how many turns may be in flight, those included that wait for the engine."""
+
+    def __init__(self, served: Sequence[Served], *, most: int = 512) -> None:
+        self.served = list(served)
+        self._most, self._in_flight = most, 0
+        self.routes: dict[tuple[str, str], Handler] = {
+            ("GET", "/health"): self.health,
+            ("GET", "/v1/models"): self.models,
+            ("POST", "/v1/chat/completions"): self.chat,
+            ("POST", "/v1/completions"): self.complete,
+            ("POST", "/tokenize"): self.tokenize,
+        }
+
+    async def answer(self, handler: Handler, body: bytes) -> Reply:
+        """The reply, an error included. Only cancellation leaves this."""
+        try:
+            return await handler(body)
+        except Exception as error:
+            refusal = _refusal(error)
+            return Reply(refusal.status, refusal.body, headers=refusal.headers)
+
+    async def health(self, _: bytes) -> Reply:
+        return Reply(body={"status": "ok"})
+
+    async def models(self, _: bytes) -> Reply:
+        cards = [
+            {
+                "id": name,
+                "object": "model",
+                "created": served.created,
+                "owned_by": "mcp-rl",
+                "root": served.base,
+                "parent": None,
+                "max_model_len": served.engine().max_context,
+            }
+            for served in self.served
+            for name in served.names()
+        ]
+        return Reply(body={"object": "list", "data": cards})
+
+    async def tokenize(self, body: bytes) -> Reply:
+        asked = read(TokenizeRequest, body)
+        served = self._named(asked.model) if asked.model is not None else self.served[0]
+        if (asked.prompt is None) == (asked.messages is None):
+            raise Refusal("Either prompt or messages is needed.", param="prompt")
+        prompts = served.prompts
+        if asked.messages is not None:
+            ids = prompts.of_messages(asked.messages, asked.schemas)
+        else:
+            ids = _encoded(prompts, asked.prompt or "")
+        return Reply(body={"tokens": ids, "count": len(ids), "max_model_len": served.engine().max_context})
+
+    async def chat(self, body: bytes) -> Reply:
+        asked = read(ChatRequest, body)
+        served = self._named(asked.model)
+        choice = asked.tool_choice or "auto"
+        begun = _begun(served.prompts, asked, choice)
+        # A model that may call nothing is shown no tools, as in training where there are none.
+        tools = [] if choice == "none" else asked.schemas
+        prompt = served.prompts.of_messages(asked.messages, tools) + begun
+        one_call = isinstance(choice, NamedTool) or not asked.parallel_tool_calls
+        stop = [*asked.stop, *([CLOSE] if tools and one_call else [])]
+        turns = _Wanted([prompt] * asked.n, asked.limit, asked.temperature, asked.seed, stop, asked.stream)
+        answer = ChatAnswer(asked, served, prompt, begun, reads_calls=bool(tools), one_call=one_call)
+        return await self._reply(served, turns, answer)
+
+    async def complete(self, body: bytes) -> Reply:
+        asked = read(CompletionRequest, body)
+        served = self._named(asked.model)
+        prompts = [p if isinstance(p, list) else _encoded(served.prompts, p) for p in asked.prompts]
+        _check_ids(prompts, len(served.prompts.chat.tokenizer))
+        every = [prompt for prompt in prompts for _ in range(asked.n)]
+        turns = _Wanted(every, asked.max_tokens, asked.temperature, asked.seed, asked.stop, asked.stream)
+        return await self._reply(served, turns, CompletionAnswer(asked, served, prompts))
+
+    def _named(self, name: str) -> Served:
+        for served in self.served:
+            if name in served.names():
+                return served
+        raise unknown_model(name, [known for served in self.served for known in served.names()])
+
+    async def _reply(self, served: Served, wanted: "_Wanted", answer: ChatAnswer | CompletionAnswer) -> Reply:
+        """The first slice is sampled before anything is sent, so that what is wrong has a status of its own."""
+        if self._in_flight + len(wanted.prompts) > self._most:
+            raise too_busy(self._most)
+        stack = AsyncExitStack()
+        try:
+            stack.enter_context(self._counted(len(wanted.prompts)))
+            turns = [await _opened(stack, served, wanted, number) for number in range(len(wanted.prompts))]
+            await _advance(turns, _SLICES[0] if wanted.stream else None)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await stack.aclose()
+            raise
+        if wanted.stream:
+            return Reply(events=_events(stack, turns, answer))
+        await stack.aclose()
+        return Reply(body=answer.whole(turns))
+
+    @contextlib.contextmanager
+    def _counted(self, turns: int) -> Iterator[None]:
+        self._in_flight += turns
+        try:
+            yield
+        finally:
+            self._in_flight -= turns
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """The turns of one request."""
+
+    prompts: list[list[int]]
+    limit: int | None
+    temperature: float
+    seed: int | None
+    stop: Sequence[str]
+    stream: bool
+
+
+async def _opened(stack: AsyncExitStack, served: Served, wanted: _Wanted, number: int) -> SampledTurn:
+    engine, prompt = served.engine(), wanted.prompts[number]
+    room = engine.max_context
+    if len(prompt) >= room:
+        raise context_exceeded(room, len(prompt))
+    episode = await stack.enter_async_context(engine.episode(seed=_seed(wanted.seed, number)))
+    limit = room if wanted.limit is None else wanted.limit
+    return SampledTurn(episode, served.prompts.chat, prompt, limit, room, wanted.temperature, wanted.stop)
+
+
+async def _advance(turns: Sequence[SampledTurn], most: int | None) -> None:
+    """All that are not at their end, side by side."""
+    open_turns = [turn for turn in turns if not turn.finish]
+    if len(open_turns) == 1:
+        await open_turns[0].advance(most)
+        return
+    async with anyio.create_task_group() as tasks:
+        for turn in open_turns:
+            tasks.start_soon(turn.advance, most)
+
+
+async def _events(
+    stack: AsyncExitStack, turns: Sequence[SampledTurn], answer: ChatAnswer | CompletionAnswer
+) -> AsyncIterator[str]:
+    try:
+        slices = iter(_SLICES[1:])
+        for chunk in answer.chunks(turns):
+            yield json.dumps(chunk)
+        while not all(turn.finish for turn in turns):
+            await _advance(turns, next(slices, _SLICES[-1]))
+            for chunk in answer.chunks(turns):
+                yield json.dumps(chunk)
+        for chunk in answer.last(turns):
+            yield json.dumps(chunk)
+        yield "[DONE]"
+    except Exception as error:
+        yield json.dumps(_refusal(error).body)
+    finally:
+        with anyio.CancelScope(shield=True):
+            await stack.aclose()
+
+
+def _refusal(error: BaseException) -> Refusal:
+    found = first_error(error)
+    for leaf in (error, found):
+        if isinstance(leaf, Refusal):
+            return leaf
+    if isinstance(found, EngineError):
+        return failed(str(found), status=503)
+    if isinstance(found, McpRlError):
+        return failed(str(found), status=503)
+    log.error("A request failed.", exc_info=error)
+    return failed(f"This is a bug of the server: {type(found).__name__}; its log has more.")
+
+
+def _begun(prompts: Prompts, asked: ChatRequest, choice: Any) -> list[int]:
+    """The ids that the turn is made to begin with."""
+    if choice in ("auto", "none"):
+        return []
+    functions = {tool.function.name: tool.function for tool in asked.tools}
+    if choice == "required":
+        if not functions:
+            raise Refusal('tool_choice "required" needs tools.', param="tool_choice")
+        return prompts.begun_call(None, None)
+    name = choice.function.name
+    if name not in functions:
+        there = ", ".join(functions) or "none"
+        raise Refusal(f"tool_choice names the function {name!r}, but the tools are: {there}.", param="tool_choice")
+    return prompts.begun_call(name, functions[name].parameters)
+
+
+def _encoded(prompts: Prompts, text: str) -> list[int]:
+    try:
+        return prompts.chat.encode(text)
+    except UnicodeError as error:
+        raise Refusal("prompt: half of a character cannot be read.", param="prompt") from error
+
+
+def _check_ids(prompts: Sequence[list[int]], known: int) -> None:
+    for prompt in prompts:
+        if not prompt:
+            raise Refusal("prompt: there is nothing to continue.", param="prompt")
+        if wrong := [id for id in prompt if not 0 <= id < known]:
+            raise Refusal(f"prompt: there is no token {wrong[0]}; ids end before {known}.", param="prompt")
+
+
+def _seed(seed: int | None, number: int) -> int:
+    """Of one of the turns of a request: the first has the seed itself."""
+    if seed is None:
+        return secrets.randbits(63)
+    return seed if number == 0 else int.from_bytes(hashlib.sha256(f"{seed}/{number}".encode()).digest()[:8], "big") >> 1
+
+
+def now() -> int:
+    return int(time.time())
