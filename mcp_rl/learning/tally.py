@@ -1,5 +1,6 @@
 """What is counted during an update, and the metrics that come of it."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import torch
@@ -15,6 +16,16 @@ class Tally:
     """[S] each: the learner's log-probability less the sampler's."""
     current: list[Tensor] = field(default_factory=list)
     """[S] each: whether the token was sampled by the learner's own version."""
+
+    @staticmethod
+    def of_all(parts: Iterable["Tally"]) -> "Tally":
+        """What several counted, in their order."""
+        whole = Tally()
+        for part in parts:
+            whole.add(**part.sums)
+            whole.differences += part.differences
+            whole.current += part.current
+        return whole
 
     def add(self, **values: float) -> None:
         for name, value in values.items():

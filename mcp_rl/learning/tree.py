@@ -133,6 +133,34 @@ def split_by_tokens(
     return parts
 
 
+def split_evenly(sequences: Sequence[Sequence[int]], parts: int, *, shared: bool = True) -> list[list[int]]:
+    """Indices of sequences in exactly `parts` parts, some of them empty where there are fewer sequences than that.
+
+    The largest part has as few tokens in its tree as cuts between lexicographic neighbours allow, so what is shared
+    stays together: groups, else branches of one. Each part is in ascending order.
+    """
+    line = _Line.of(sequences, shared=shared)
+    lengths = [len(array) for array in line.arrays]
+
+    def cuts(budget: int) -> list[int]:
+        """Places where parts of at most so many tokens begin."""
+        found, used = [], budget + 1
+        for place, (length, common) in enumerate(zip(lengths, line.common, strict=True)):
+            used += length - common
+            if used > budget:
+                found.append(place)
+                used = length
+        return found
+
+    low, high = max(lengths, default=0), sum(lengths)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if len(cuts(middle)) <= parts else (middle + 1, high)
+    bounds = [*cuts(low), len(lengths)]
+    even = [sorted(line.order[first:last]) for first, last in pairwise(bounds)]
+    return even + [[] for _ in range(parts - len(even))]
+
+
 @dataclass(frozen=True)
 class _Branch:
     """A node to be: tokens `depth` to `reach` of the sequence at place `first`."""
