@@ -85,6 +85,10 @@ class EngineError(McpRlError):
     """The inference engine failed."""
 
 
+class EngineStop(EngineError, RunStop):
+    """What samples or learns is gone and will not come back: the run ends, and its last whole step is kept."""
+
+
 class ContextOverflow(EngineError):
     """The next turn does not fit the engine's context; the rollout ends with StopReason.CONTEXT_FULL."""
 

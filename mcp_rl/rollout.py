@@ -287,6 +287,8 @@ class _Conversation:
             trajectory.stop_reason = await self._converse()
             if self.scenario.verifier is not None and (reads := self.scenario.verifier.reads):
                 await self._read(reads)
+        except RunStop:
+            raise
         except (ServerFault, EngineError) as fault:
             trajectory.stop_reason, trajectory.fault = StopReason.FAULT, _kept(fault)
 

@@ -39,6 +39,8 @@ _COMPUTING = (
     *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
 )
 """How the names of variables begin that say how and where models are loaded and computed."""
+_LAUNCHERS = "TORCHELASTIC_"
+"""What torchrun tells its workers is not for what they start."""
 _WATCHDOG = Path(__file__).with_name("watchdog.py")
 _POLL = 0.02
 _ASK_SECONDS = 1.0
@@ -105,7 +107,8 @@ def basic_environment() -> dict[str, str]:
 def computing_environment() -> dict[str, str]:
     """`basic_environment`, and what says how models are loaded and computed; nothing whose name is a secret's."""
     wanted = {name: value for name, value in os.environ.items() if name.startswith(_COMPUTING)}
-    return basic_environment() | {name: value for name, value in wanted.items() if not is_secret_name(name)}
+    left_out = {name for name in wanted if is_secret_name(name) or name.startswith(_LAUNCHERS)}
+    return basic_environment() | {name: value for name, value in wanted.items() if name not in left_out}
 
 
 @asynccontextmanager

@@ -1,0 +1,254 @@
+"""The child's main module: `python -m mcp_rl.backends.child_main`, started by `child.py` with a channel as its input
+and output.
+
+Heavy imports come first, so that they are done while the parent is still busy with other things. Then the parent's
+requests are served: the learner's, and where it is wanted the engine's, each as a task of its own. Whatever libraries
+print goes to stderr, which is the log. When the parent's end of the channel closes, this process is gone.
+"""
+
+import asyncio
+import json
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from anyio.abc import TaskGroup
+
+from mcp_rl.backends.channel import Message, error_message, frame, read_frame_blocking
+from mcp_rl.backends.early import import_early
+from mcp_rl.backends.hosts import LearnerHost, LocalSettings
+from mcp_rl.boundary import without_secrets
+from mcp_rl.chat.hermes import ChatFormat
+from mcp_rl.config import TrainConfig
+from mcp_rl.errors import ConfigError, EngineError, McpRlError
+from mcp_rl.inference.engine import Sampling
+from mcp_rl.trajectory import TrajectoryGroup
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from mcp_rl.backends.here import LocalSampler
+
+Inbox = asyncio.Queue[tuple[Message, list[bytes]]]
+Answer = tuple[Any, list[bytes]]
+Turns = asyncio.Queue[Message | None]
+
+
+class Channel:
+    """This side of the channel: a thread that reads, a thread that writes."""
+
+    def __init__(self) -> None:
+        """Take over standard input and output; whoever reads and prints gets nothing and the log from now on."""
+        self._in, self._out = os.dup(0), os.dup(1)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(2, 1)
+        os.set_blocking(self._in, True)
+        os.set_blocking(self._out, True)
+        self._outgoing: SimpleQueue[list[bytes] | None] = SimpleQueue()
+
+    def send(self, message: Message, parts: list[bytes]) -> None:
+        self._outgoing.put(frame(message, parts))
+
+    def flush_and_exit(self) -> None:
+        """Send what is waiting, and end this process without waiting for any of its threads."""
+        self._outgoing.put(None)
+
+    def serve(self, inbox: Inbox) -> None:
+        """Begin to read, into the inbox of this event loop, and to write."""
+        loop = asyncio.get_running_loop()
+        threading.Thread(target=self._read, args=(loop, inbox), name="mcp-rl-channel-in", daemon=True).start()
+        threading.Thread(target=self._write, name="mcp-rl-channel-out", daemon=True).start()
+
+    def _read(self, loop: asyncio.AbstractEventLoop, inbox: Inbox) -> None:
+        with suppress(EOFError, OSError):
+            while True:
+                loop.call_soon_threadsafe(inbox.put_nowait, read_frame_blocking(self._exactly))
+        os._exit(0)  # the parent has gone; what it did not wait for is of no use to anybody
+
+    def _exactly(self, length: int) -> bytes:
+        data = bytearray(length)
+        view, filled = memoryview(data), 0
+        while filled < length:
+            count = os.readv(self._in, [view[filled:]])
+            if not count:
+                raise EOFError
+            filled += count
+        return bytes(data)
+
+    def _write(self) -> None:
+        with suppress(OSError):
+            while (pieces := self._outgoing.get()) is not None:
+                for piece in pieces:
+                    view = memoryview(piece)
+                    while view:
+                        view = view[os.write(self._out, view) :]
+        os._exit(0)
+
+
+class Host:
+    """Serves the requests of one parent."""
+
+    def __init__(self, channel: Channel, tasks: TaskGroup) -> None:
+        self._channel, self._tasks = channel, tasks
+        self._learner: LearnerHost | None = None
+        self._sampler: LocalSampler | None = None
+        self._chat: ChatFormat | None = None
+        self._episodes: dict[int, Turns] = {}
+        self._running: dict[int, anyio.CancelScope] = {}
+        """Turns that are asked for, by the number of the request."""
+
+    async def serve(self, inbox: Inbox) -> None:
+        """Opening and closing are done in this one task, which also takes up everything else in the order in which it
+        was asked for."""
+        while True:
+            message, parts = await inbox.get()
+            arguments: dict[str, Any] = message["arguments"]
+            match message["call"]:
+                case "open":
+                    await self._answer(message["id"], self._open(arguments))
+                case "engine":
+                    await self._answer(message["id"], self._open_engine())
+                case "close":
+                    await self._answer(message["id"], self._close())
+                    return
+                case "episode":
+                    turns = self._episodes[arguments["episode"]] = asyncio.Queue()
+                    self._tasks.start_soon(self._episode, arguments["seed"], turns)
+                case "generate":
+                    self._running[message["id"]] = anyio.CancelScope()
+                    self._episodes[arguments["episode"]].put_nowait(message)
+                case "cancel":
+                    if (scope := self._running.get(arguments["request"])) is not None:
+                        scope.cancel()
+                case "end_episode":
+                    self._episodes.pop(arguments["episode"]).put_nowait(None)
+                case call:
+                    work: Callable[..., Coroutine[Any, Any, Answer]] = getattr(self, f"_{call}")
+                    self._tasks.start_soon(self._answer, message["id"], work(arguments, parts))
+
+    async def _answer(self, number: int, work: Coroutine[Any, Any, Answer]) -> None:
+        parts: list[bytes] = []
+        try:
+            result, parts = await work
+            answer: Message = {"id": number, "result": result}
+        except Exception as error:
+            if not isinstance(error, McpRlError):
+                print(without_secrets(traceback.format_exc()), file=sys.stderr, flush=True)
+            answer = {"id": number, "error": error_message(error)}
+        self._channel.send(answer | {"state": self._state()}, parts)
+
+    def _state(self) -> Message:
+        """What the parent knows of us without asking."""
+        state: Message = {}
+        with suppress(ConfigError):
+            if self._learner is not None:
+                state["step"] = self._learner.step
+            if self._sampler is not None:
+                engine = self._sampler.engine
+                state |= {"version": engine.version, "max_context": engine.max_context, "stats": asdict(engine.stats)}
+        return state
+
+    @property
+    def _ready(self) -> LearnerHost:
+        if self._learner is None:
+            raise ConfigError("The learner is not loaded yet.")
+        return self._learner
+
+    async def _open(self, arguments: Message) -> Answer:
+        from mcp_rl.backends.here import LearnerHere, LocalSampler
+
+        settings = LocalSettings.model_validate_json(arguments["settings"])
+        self._sampler = LocalSampler(settings) if arguments["sampling"] else None
+        self._learner = LearnerHere(settings, on_base=self._on_base)
+        return (await self._learner.open()).model_dump(mode="json"), []
+
+    def _on_base(self, base: "PreTrainedModel", chat: ChatFormat) -> None:
+        self._chat = chat
+        if self._sampler is not None:
+            self._sampler.build(base, chat)
+
+    async def _open_engine(self) -> Answer:
+        assert self._sampler is not None and self._chat is not None
+        await self._sampler.open(self._ready, self._chat)
+        return None, []
+
+    async def _take(self, arguments: Message, parts: list[bytes]) -> Answer:
+        assert self._sampler is not None
+        await self._sampler.take(self._ready, arguments["step"])
+        return None, []
+
+    async def _update(self, arguments: Message, parts: list[bytes]) -> Answer:
+        config = TrainConfig.model_validate_json(arguments["config"])
+        groups = await anyio.to_thread.run_sync(_groups, parts)
+        return await self._ready.update(groups, config), []
+
+    async def _save(self, arguments: Message, parts: list[bytes]) -> Answer:
+        files = dict(zip(arguments.pop("files"), parts, strict=True))
+        return str(await self._ready.save(files=files, **arguments)), []
+
+    async def _write_policy(self, arguments: Message, parts: list[bytes]) -> Answer:
+        await self._ready.write_policy(Path(arguments["folder"]))
+        return None, []
+
+    async def _token_logprobs(self, arguments: Message, parts: list[bytes]) -> Answer:
+        return None, [json.dumps(await self._ready.token_logprobs(json.loads(parts[0]))).encode()]
+
+    async def _close(self) -> Answer:
+        if self._sampler is not None:
+            await self._sampler.close()
+        if self._learner is not None:
+            await self._learner.close()
+        return None, []
+
+    async def _episode(self, seed: int, turns: Turns) -> None:
+        """An episode from its opening to its end, and its turns one after the other."""
+        assert self._sampler is not None
+        try:
+            async with self._sampler.engine.episode(seed=seed) as episode:
+                while (message := await turns.get()) is not None:
+                    number, arguments = message["id"], message["arguments"]
+                    sampling = arguments["sampling"]
+                    sampling |= {name: tuple(sampling[name]) for name in ("stop", "stop_token_ids")}
+                    turn = episode.generate(arguments["new_ids"], Sampling(**sampling))
+                    with self._running[number]:
+                        await self._answer(number, _completed(turn))
+                    del self._running[number]
+        except EngineError as error:  # it could not be opened
+            while (message := await turns.get()) is not None:
+                self._channel.send({"id": message["id"], "error": error_message(error), "state": self._state()}, [])
+
+
+async def _completed(turn: Coroutine[Any, Any, Any]) -> Answer:
+    return asdict(await turn), []
+
+
+def _groups(parts: list[bytes]) -> list[TrajectoryGroup]:
+    return [TrajectoryGroup.model_validate_json(part) for part in parts]
+
+
+async def serve(channel: Channel) -> None:
+    """Until the parent wants no more."""
+    inbox: Inbox = asyncio.Queue()
+    channel.serve(inbox)
+    async with anyio.create_task_group() as tasks:
+        await Host(channel, tasks).serve(inbox)
+        channel.flush_and_exit()
+        await anyio.sleep_forever()
+
+
+def main() -> None:
+    channel = Channel()
+    import_early()
+    anyio.run(serve, channel)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""What is said of a learner that failed for no reason of ours, or whose process is gone, and what to do about it."""
+
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from mcp_rl.errors import EngineError, EngineStop
+
+_LESS_MEMORY = (
+    "Lower train.microbatch_tokens, rollout.max_tokens or engine.memory_share, set train.activation_checkpointing=true "
+    "or unsloth.load_in_4bit=true"
+)
+_CONTINUES = "the same command continues from the last whole step"
+_DOING = {
+    "open": "while it was loaded",
+    "update": "in an update",
+    "save": "while it saved",
+    "take": "while its policy was taken over",
+    "write_policy": "while it wrote its policy",
+    "generate": "while it sampled",
+    "token_logprobs": "while it computed log-probabilities",
+}
+
+
+def out_of_memory(kind: str) -> bool:
+    """Whether an error of this class means that memory ran out."""
+    return kind in ("OutOfMemoryError", "MemoryError")
+
+
+def failed(kind: str, sentence: str, doing: str, log: Path | None = None) -> EngineError:
+    """The learner raised an error that nobody foresaw; it is there still, and its run cannot go on."""
+    when, where = _DOING.get(doing, ""), f" The traceback is in {log}." if log is not None else ""
+    if out_of_memory(kind):
+        return EngineStop(
+            f"The learner ran out of memory {when}: {sentence}. {_LESS_MEMORY}; {_CONTINUES}.".replace("  ", " ")
+        )
+    return EngineStop(f"The learner failed {when} with {kind}: {sentence}.{where}".replace("  ", " "))
+
+
+def died(ending: str, doing: Iterable[str], log: Path, tail: str, *, by_kernel: bool = False) -> EngineStop:
+    """The learner's process is gone. `ending` is how, such as "was killed by SIGKILL"; `by_kernel`: the kernel has
+    counted a process that it killed for want of memory."""
+    when = next((f" {_DOING[name]}" for name in doing if name in _DOING), "")
+    last = f" The last lines of {log}: {tail}" if tail else f" {log} has no word of it."
+    if ending.endswith("SIGKILL"):
+        why = "for want of memory" if by_kernel else "not by us: probably the kernel did it for want of memory"
+        return EngineStop(f"The learner's process was killed{when}, {why}. {_LESS_MEMORY}; {_CONTINUES}.{last}")
+    return EngineStop(f"The learner's process {ending}{when}; {_CONTINUES}.{last}")
+
+
+def kernel_kills() -> int:
+    """How many processes of our control group the kernel has killed for want of memory; 0 where it does not say."""
+    with suppress(OSError, ValueError, IndexError):
+        group = Path("/proc/self/cgroup").read_text().strip().rpartition(":")[2]
+        for folder in (Path("/sys/fs/cgroup") / group.lstrip("/"), Path("/sys/fs/cgroup")):
+            events = folder / "memory.events"
+            if events.is_file():
+                counts = dict(line.split() for line in events.read_text().splitlines())
+                return int(counts.get("oom_kill", 0))
+    return 0

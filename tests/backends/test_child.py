@@ -1,0 +1,153 @@
+"""The learner in a child process does what it does in ours, to the last byte, and its end is a sentence here."""
+
+import asyncio
+import shutil
+import signal
+from pathlib import Path
+
+import anyio
+import psutil
+import pytest
+import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from mcp_rl.backends.local import LocalBackend
+from mcp_rl.config import LoraConfig, TrainConfig
+from mcp_rl.errors import ConfigError, ContextOverflow, EngineError, EngineStop
+from mcp_rl.inference.engine import Engine, Sampling
+from mcp_rl.model import TrainableModel
+from mcp_rl.scenario import McpScenario, StdioServer
+from mcp_rl.tiny import weights_path
+from mcp_rl.trajectory import Segment, Trajectory, TrajectoryGroup
+
+CONFIG = TrainConfig(checkpoint_every=1, learning_rate=5e-3, lora=LoraConfig(rank=4, alpha=8))
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A folder with a random Qwen2 of the built-in vocabulary."""
+    folder = tmp_path_factory.mktemp("base")
+    for path in weights_path().iterdir():
+        if path.suffix != ".safetensors":
+            shutil.copy(path, folder)
+    config = Qwen2Config.from_pretrained(folder)
+    config.update({"hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 96, "layer_types": None})
+    config = Qwen2Config(**{k: v for k, v in config.to_dict().items() if k != "layer_types"})
+    torch.manual_seed(0)
+    Qwen2ForCausalLM(config).save_pretrained(folder)
+    return str(folder)
+
+
+def make_model(base: str, folder: Path) -> TrainableModel[None]:
+    return TrainableModel("calc-001", "demo", base, base_path=folder)
+
+
+async def play(engine: Engine, seed: int) -> list[TrajectoryGroup]:
+    """Two groups of four, side by side; the reward is how often even ids were sampled."""
+
+    async def one(prompt: list[int], seed: int) -> Trajectory:
+        segment = Segment()
+        async with engine.episode(seed=seed) as episode:
+            for new in (prompt, [9, 8, 7]):
+                segment.observe(new)
+                turn = await episode.generate(new, Sampling(max_tokens=6))
+                segment.act(turn.token_ids, turn.logprobs, turn.version)
+        reward = sum(t % 2 == 0 for t, s in zip(segment.tokens, segment.sampled, strict=True) if s) / 12
+        return Trajectory(scenario_id="s", segments=[segment], reward=reward)
+
+    groups = []
+    for number in range(2):
+        scenario = McpScenario(id=f"s{number}", task_description="t", server_params=StdioServer(command="x"))
+        members = [one([*range(20, 40), number], 1000 * seed + 10 * number + member) for member in range(4)]
+        groups.append(TrajectoryGroup(scenario=scenario, trajectories=list(await asyncio.gather(*members))))
+    return groups
+
+
+async def steps(model: TrainableModel[None], backend: LocalBackend, until: int) -> None:
+    while backend.step < until:
+        groups = await play(backend.engine, backend.step)
+        result = await backend.train(model, groups, frontier={"next": backend.step + 1})
+        assert result.metrics["ratio_mean"] == pytest.approx(1, abs=1e-3)
+        await model.log(groups, "train", step=result.step)
+
+
+def learner_of(backend: LocalBackend) -> psutil.Process:
+    """The process of a backend's learner."""
+    return psutil.Process(backend._learner.process.child.pid)  # type: ignore[union-attr]
+
+
+async def test_a_run_in_a_child_is_the_run_in_one_process_to_the_last_byte(base: str, tmp_path: Path) -> None:
+    here, child = make_model(base, tmp_path / "here"), make_model(base, tmp_path / "child")
+    async with LocalBackend(config=CONFIG, in_process=True) as backend:
+        await here.register(backend)
+        await steps(here, backend, 3)
+    for until in (1, 3):
+        async with LocalBackend(config=CONFIG, in_process=False) as backend:
+            await child.register(backend)
+            assert backend.frontier == ({"next": backend.step} if backend.step else {})
+            assert backend.engine.version == backend.step == await child.get_step()
+            family = [learner_of(backend), *learner_of(backend).parents()[:1]]
+            await steps(child, backend, until)
+            with pytest.raises(ConfigError, match="process of its own"):
+                _ = backend.learner
+        assert not psutil.wait_procs(family, timeout=10)[1]
+    for name in (
+        "checkpoints/0003/adapter_model.safetensors",
+        "checkpoints/0003/optimizer.safetensors",
+        "trajectories/train/0003.jsonl",
+        "tensors/batch.safetensors",
+    ):
+        assert (here.path / name).read_bytes() == (child.path / name).read_bytes(), name
+
+
+async def test_what_is_raised_there_is_raised_here_and_the_child_goes_on(base: str, tmp_path: Path) -> None:
+    model = make_model(base, tmp_path)
+    async with LocalBackend(config=CONFIG, in_process=False, max_context=64) as backend:
+        await model.register(backend)
+        assert backend.engine.max_context == 64
+        async with backend.engine.episode(seed=1) as episode:
+            with pytest.raises(ContextOverflow, match="do not fit the context of 64 tokens"):
+                await episode.generate([5] * 70, Sampling())
+            assert len((await episode.generate([5] * 20, Sampling(max_tokens=3))).token_ids) == 3
+            with anyio.move_on_after(0.0):
+                await episode.generate([5], Sampling(max_tokens=9))
+        groups = await play(backend.engine, 1)
+        other = CONFIG.model_copy(update={"lora": LoraConfig(rank=8)})
+        with pytest.raises(ConfigError, match=r"train\.lora cannot change"):
+            await backend.train(model, groups, other)
+        result = await backend.train(model, groups, CONFIG)
+        assert result.step == backend.step == backend.engine.version == 1
+    with pytest.raises(ConfigError, match="Cannot load the base model '/no/such/folder'"):
+        async with LocalBackend(in_process=False) as backend:
+            await make_model("/no/such/folder", tmp_path / "none").register(backend)
+
+
+async def test_a_child_that_is_killed_is_a_named_error_for_all_that_wait(base: str, tmp_path: Path) -> None:
+    model = make_model(base, tmp_path)
+    async with LocalBackend(config=CONFIG, in_process=False) as backend:
+        await model.register(backend)
+        await steps(model, backend, 1)
+        raised: list[EngineError] = []
+
+        async def turn(seed: int) -> None:
+            async with backend.engine.episode(seed=seed) as episode:
+                try:
+                    await episode.generate([20, 21, 22], Sampling(max_tokens=500))
+                except EngineError as error:
+                    raised.append(error)
+
+        async with anyio.create_task_group() as tasks:
+            for seed in range(3):
+                tasks.start_soon(turn, seed)
+            await anyio.sleep(0.05)
+            learner_of(backend).send_signal(signal.SIGKILL)
+        assert len(raised) == 3 and all(isinstance(error, EngineStop) for error in raised)
+        assert "The learner's process was killed while it sampled, " in str(raised[0])
+        assert "train.microbatch_tokens" in str(raised[0]) and "the same command continues" in str(raised[0])
+        with anyio.fail_after(10), pytest.raises(EngineStop, match="was killed while it sampled"):
+            await backend.save(model)
+    assert await model.get_step() == 1
+    async with LocalBackend(config=CONFIG, in_process=False) as backend:
+        await model.register(backend)
+        await steps(model, backend, 2)
+    assert await model.get_step() == 2
