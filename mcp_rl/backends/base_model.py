@@ -1,5 +1,6 @@
 """The base model, its tokenizer, and a learner around it, loaded with transformers and PEFT."""
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ from mcp_rl.backends.initial import check_initial
 from mcp_rl.config import TINY, TrainConfig
 from mcp_rl.errors import ConfigError
 from mcp_rl.learning.adapter import add_adapter, full_copy
+from mcp_rl.learning.forward import forward_for
 from mcp_rl.learning.state import load_weights
 from mcp_rl.learning.step import Learner
-from mcp_rl.learning.tree_attention import use_tree_attention
 from mcp_rl.tiny import weights_path
+
+log = logging.getLogger(__name__)
 
 
 def base_location(name: str) -> str:
@@ -43,7 +46,11 @@ def load_base(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
 
 
 def _unloadable(name: str, error: Exception) -> ConfigError:
-    return ConfigError(f"Cannot load the base model {name!r}: {str(error).strip().splitlines()[0]}")
+    return ConfigError(f"Cannot load the base model {name!r}: {_first_line(error)}")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
 
 
 def load_learner(
@@ -68,13 +75,20 @@ def make_learner(
     """`load_learner` for a base that is loaded already. With method "lora" its modules become part of the learner;
     with "full" it is left alone, as the reference of the KL, and a copy of it is trained."""
     initial = check_initial(init, config, base_model) if init is not None else None
-    use_tree_attention(base)
+    forward = forward_for(base, config.forward)
+    if forward.note:
+        log.warning(forward.note)
+    how: dict[str, Any] = {"seed": seed, "temperature": temperature, "forward": forward}
     if config.method == "full":
-        learner = Learner(full_copy(base), config, seed=seed, temperature=temperature, reference=base)
+        learner = Learner(full_copy(base), config, reference=base, **how)
     else:
         lora, name = config.lora, base_location(base_model)
-        adapted = add_adapter(base, rank=lora.rank, alpha=lora.alpha, targets=lora.targets, base_name=name, seed=seed)
-        learner = Learner(adapted, config, seed=seed, temperature=temperature)
+        settings = {"rank": lora.rank, "alpha": lora.alpha, "targets": lora.targets}
+        try:
+            adapted = add_adapter(base, base_name=name, seed=seed, **settings)  # type: ignore[arg-type]
+        except ValueError as error:
+            raise ConfigError(f"The base model {base_model!r} takes no such adapter: {_first_line(error)}") from error
+        learner = Learner(adapted, config, **how)
     if initial is not None:
         load_weights(learner.model, initial.folder)
     return learner

@@ -22,6 +22,8 @@ from mcp_rl.learning.tree_mask import TreeMask
 NAME = "mcp_rl_tree"
 PROBE = "mcp_rl_tree_probe"
 """The same, while a model is looked at."""
+STOCK = "_mcp_rl_stock_attention"
+"""Where a model remembers the attention that it had before it was made to attend over trees."""
 _current: ContextVar[TreeMask | None] = ContextVar("_current", default=None)
 
 
@@ -33,6 +35,24 @@ def attending(mask: TreeMask) -> Iterator[None]:
         yield
     finally:
         _current.reset(token)
+
+
+def attend_over_trees(model: PreTrainedModel, over_trees: bool) -> None:
+    """Have a model that was made to attend over trees do so, or attend as it did before. One that never was stays."""
+    stock = getattr(model, STOCK, None)
+    if stock is not None:
+        model.set_attn_implementation(NAME if over_trees else stock)
+
+
+@contextmanager
+def stock_attention(model: PreTrainedModel) -> Iterator[None]:
+    """In this block the model attends as it did before it was made to attend over trees."""
+    over_trees = model.config.get_text_config()._attn_implementation == NAME
+    attend_over_trees(model, False)
+    try:
+        yield
+    finally:
+        attend_over_trees(model, over_trees)
 
 
 def hidden_states(model: PreTrainedModel, tokens: Tensor, positions: Tensor, mask: TreeMask) -> Tensor:

@@ -1,4 +1,4 @@
-"""Log-probabilities of sampled tokens under a model, over a prefix tree.
+"""Log-probabilities of sampled tokens under a model, over a prefix tree or over rows (`rows`).
 
 Only positions that predict a sampled token reach the output layer, and their logits exist one chunk at a time.
 """
@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 from peft import PeftModel
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
+from torch.utils import checkpoint as checkpointing
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -23,19 +23,16 @@ from mcp_rl.learning.tree import PrefixTree
 from mcp_rl.learning.tree_attention import check_length
 from mcp_rl.learning.tree_mask import TreeMask
 
+checkpoint: Callable[..., Any] = getattr(checkpointing, "_old_checkpoint", checkpointing.checkpoint)
+"""Torch's own: Unsloth puts another in its place, which takes no keywords and moves what is kept to the host."""
 CHUNK_ELEMENTS = 1 << 24
 """Logits in one chunk: 64 MiB of float32; on CUDA eight times that."""
 
 
 @dataclass(frozen=True)
-class TreeBatch:
-    """A tree and the S sampled tokens in it, as tensors on the model's device."""
+class Predictors:
+    """Which positions predict the S sampled tokens."""
 
-    tokens: Tensor
-    """[1, T]"""
-    positions: Tensor
-    """[1, T]"""
-    mask: TreeMask
     rows: Tensor
     """[P] flat positions, each once and in order, whose next token was sampled somewhere."""
     row: Tensor
@@ -48,18 +45,39 @@ class TreeBatch:
     """For each of `rows`, how many of `by_row` it and those before it predict."""
 
     @staticmethod
+    def at(positions: Tensor, targets: Tensor) -> "Predictors":
+        """`positions` [S]: flat ones, of the tokens just before the sampled ones."""
+        rows, row, counts = torch.unique(positions, return_inverse=True, return_counts=True)
+        return Predictors(rows, row, targets, row.argsort(stable=True), counts.cumsum(0).tolist())
+
+    def to(self, device: torch.device) -> "Predictors":
+        if device.type == "cpu":
+            return self
+        return replace(self, **{part: getattr(self, part).to(device) for part in ("rows", "row", "targets", "by_row")})
+
+
+@dataclass(frozen=True)
+class TreeBatch:
+    """A tree and the S sampled tokens in it, as tensors on the model's device."""
+
+    tokens: Tensor
+    """[1, T]"""
+    positions: Tensor
+    """[1, T]"""
+    mask: TreeMask
+    predictors: Predictors
+
+    @staticmethod
     def of(tree: PrefixTree, predictors: Tensor, targets: Tensor) -> "TreeBatch":
         """`predictors` [S]: flat positions of the tokens just before the sampled ones."""
-        rows, row, counts = torch.unique(predictors, return_inverse=True, return_counts=True)
         tokens, positions = torch.from_numpy(tree.tokens)[None], torch.from_numpy(tree.positions)[None]
-        by_row, ends = row.argsort(stable=True), counts.cumsum(0).tolist()
-        return TreeBatch(tokens, positions, TreeMask.of(tree), rows, row, targets, by_row, ends)
+        return TreeBatch(tokens, positions, TreeMask.of(tree), Predictors.at(predictors, targets))
 
     def to(self, device: torch.device) -> "TreeBatch":
         if device.type == "cpu":
             return self
-        parts = ("tokens", "positions", "mask", "rows", "row", "targets", "by_row")
-        return replace(self, **{part: getattr(self, part).to(device) for part in parts})
+        tokens, positions = self.tokens.to(device), self.positions.to(device)
+        return TreeBatch(tokens, positions, self.mask.to(device), self.predictors.to(device))
 
 
 class _SampledLogprobs(torch.autograd.Function):
@@ -103,36 +121,47 @@ def sampled_logprobs(
     """
     base = cast(PreTrainedModel, model.get_base_model()) if isinstance(model, PeftModel) else model
     check_length(base, batch.mask.longest)
-    with _checkpointed_layers(base, batch.mask) if activation_checkpointing else nullcontext():
-        hidden = hidden_states(base, batch.tokens, batch.positions, batch.mask).index_select(0, batch.rows)
+    around = partial(_attending, batch.mask)
+    with checkpointed_layers(base, around) if activation_checkpointing else nullcontext():
+        hidden = hidden_states(base, batch.tokens, batch.positions, batch.mask)
+    return predicted_logprobs(base, hidden, batch.predictors, temperature)
+
+
+def predicted_logprobs(
+    base: PreTrainedModel, hidden: Tensor, at: Predictors, temperature: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """The same two from last hidden states [T, d] at flat positions."""
+    hidden = hidden.index_select(0, at.rows)
 
     def chunk(states: Tensor, row: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         return _SampledLogprobs.apply(logits_of(base, states), row, targets, temperature)  # type: ignore[no-any-return, no-untyped-call]
 
     size = max(1, CHUNK_ELEMENTS * (8 if hidden.is_cuda else 1) // vocabulary_size(base))
     if len(hidden) <= size:
-        logprobs, entropy = chunk(hidden, batch.row, batch.targets)
-        return logprobs, entropy.index_select(0, batch.row)
+        logprobs, entropy = chunk(hidden, at.row, at.targets)
+        return logprobs, entropy.index_select(0, at.row)
     parts, done = [], 0
     for start in range(0, len(hidden), size):
         states = hidden[start : start + size]
-        end = batch.ends[start + len(states) - 1]
-        inside, done = batch.by_row[done:end], end
-        parts.append(checkpoint(chunk, states, batch.row[inside] - start, batch.targets[inside], use_reentrant=False))
+        end = at.ends[start + len(states) - 1]
+        inside, done = at.by_row[done:end], end
+        parts.append(checkpoint(chunk, states, at.row[inside] - start, at.targets[inside], use_reentrant=False))
     logprobs, entropy = (torch.cat(side) for side in zip(*parts, strict=True))
-    return torch.empty_like(logprobs).index_copy(0, batch.by_row, logprobs), entropy.index_select(0, batch.row)
+    return torch.empty_like(logprobs).index_copy(0, at.by_row, logprobs), entropy.index_select(0, at.row)
 
 
 @contextmanager
-def _checkpointed_layers(model: PreTrainedModel, mask: TreeMask) -> Iterator[None]:
-    """In this block every decoder layer is checkpointed. The model's own switch would need training mode, and with it
-    dropout."""
+def checkpointed_layers(
+    model: PreTrainedModel, around: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
+) -> Iterator[None]:
+    """In this block every decoder layer is checkpointed, its forward made another by `around`. The model's own switch
+    would need training mode, and with it dropout."""
     layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
     if not layers:
         raise ConfigError(f"{type(model).__name__} has no layers to checkpoint: train.activation_checkpointing=false.")
     for layer in layers:
-        over_tree = _attending(mask, layer.forward)
-        layer.forward = partial(checkpoint, over_tree, use_reentrant=False, preserve_rng_state=False)
+        forward = around(layer.forward) if around else layer.forward
+        layer.forward = partial(checkpoint, forward, use_reentrant=False, preserve_rng_state=False)
     try:
         yield
     finally:

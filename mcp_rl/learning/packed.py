@@ -1,4 +1,5 @@
-"""Samples as one prefix tree, with what the loss needs of each sampled token, as tensors on the model's device."""
+"""Samples as one prefix tree, or as rows, with what the loss needs of each sampled token, as tensors on the model's
+device."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from mcp_rl.learning.logprobs import TreeBatch
 from mcp_rl.learning.losses import Tokens
+from mcp_rl.learning.rows import RowsBatch
 from mcp_rl.learning.samples import Sample
 from mcp_rl.learning.tree import build_tree
 
@@ -17,7 +19,7 @@ from mcp_rl.learning.tree import build_tree
 class Packed:
     """N samples with S sampled tokens; per-token tensors are [S], in the order of the samples."""
 
-    batch: TreeBatch
+    batch: TreeBatch | RowsBatch
     sampler: Tensor
     """Log-probabilities as they were sampled."""
     old: Tensor
@@ -27,14 +29,23 @@ class Packed:
     lengths: Tensor
     """[N] sampled tokens of each sample."""
     flat_tokens: int
-    """Tokens of the tree."""
+    """Tokens that go forward: those of the tree, or of the rows with their padding."""
     unshared_tokens: int
 
     @staticmethod
-    def of(samples: Sequence[Sample], device: torch.device, *, shared: bool = True) -> "Packed":
-        """`shared=False` computes every sample for itself."""
-        tree = build_tree([sample.tokens for sample in samples], shared=shared)
-        predictors = np.concatenate([tree.sequence(i)[sample.at] for i, sample in enumerate(samples)])
+    def of(samples: Sequence[Sample], device: torch.device, *, shared: bool = True, rows: bool = False) -> "Packed":
+        """`shared=False` computes every sample for itself; `rows` puts them side by side in place of a tree."""
+        sequences = [sample.tokens for sample in samples]
+        targets = torch.from_numpy(np.concatenate([sample.targets for sample in samples]))
+        batch: TreeBatch | RowsBatch
+        if rows:
+            batch = RowsBatch.of(sequences, [sample.at for sample in samples], targets)
+            flat, unshared = batch.tokens.numel(), sum(map(len, sequences))
+        else:
+            tree = build_tree(sequences, shared=shared)
+            predictors = np.concatenate([tree.sequence(i)[sample.at] for i, sample in enumerate(samples)])
+            batch = TreeBatch.of(tree, torch.from_numpy(predictors), targets)
+            flat, unshared = len(tree.tokens), tree.unshared_tokens
         lengths = np.asarray([len(sample.targets) for sample in samples])
         columns = [
             np.concatenate([sample.logprobs for sample in samples]),
@@ -43,10 +54,8 @@ class Packed:
             np.concatenate([sample.weights for sample in samples]),
             lengths,
         ]
-        targets = np.concatenate([sample.targets for sample in samples])
-        batch = TreeBatch.of(tree, torch.from_numpy(predictors), torch.from_numpy(targets)).to(device)
         sampler, old, gains, weights, counts = (torch.from_numpy(column).to(device) for column in columns)
-        return Packed(batch, sampler, old, gains, weights, counts, len(tree.tokens), tree.unshared_tokens)
+        return Packed(batch.to(device), sampler, old, gains, weights, counts, flat, unshared)
 
     def tokens(self, logprobs: Tensor) -> Tokens:
         """What a loss takes, for the learner's log-probabilities [S]."""

@@ -8,6 +8,8 @@ alone, so a resumed run needs no random state to go on bit for bit.
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -19,16 +21,19 @@ from mcp_rl.config import TrainConfig
 from mcp_rl.errors import ConfigError
 from mcp_rl.learning import canaries
 from mcp_rl.learning.adapter import merged_weights, trainable_parameters
-from mcp_rl.learning.logprobs import sampled_logprobs
+from mcp_rl.learning.forward import Forward, logprobs_of, measure
 from mcp_rl.learning.losses import Objective, Totals, kl_to_reference, objective
 from mcp_rl.learning.off_policy import check_agreement, compare, correct, per_sample, staleness
 from mcp_rl.learning.optimizer import make_optimizer
 from mcp_rl.learning.packed import Packed
+from mcp_rl.learning.parallel import Ranks
 from mcp_rl.learning.samples import Sample, take_in
 from mcp_rl.learning.schedule import learning_rate
 from mcp_rl.learning.tally import Tally
-from mcp_rl.learning.tree import split_by_tokens
 from mcp_rl.trajectory import TrajectoryGroup
+
+if TYPE_CHECKING:
+    from mcp_rl.learning.sharding import Sharding
 
 
 class Learner:
@@ -42,25 +47,48 @@ class Learner:
         seed: int = 0,
         temperature: float = 1.0,
         reference: PreTrainedModel | None = None,
+        forward: Forward | None = None,
     ) -> None:
         """`temperature` is the sampler's: log-probabilities are compared under the distribution that was drawn from.
 
-        `reference` is what the KL is taken to; an adapter's own base needs none. Raises ConfigError where a KL is
-        wanted and there is nothing to take it to.
+        `reference` is what the KL is taken to; an adapter's own base needs none. `forward` is how the model is to be
+        computed, and has been made ready for; None: over the prefix tree. Raises ConfigError where a KL is wanted and
+        there is nothing to take it to.
         """
         if config.kl and reference is None and not isinstance(model, PeftModel):
             raise ConfigError("train.kl needs the base model as a reference, and this learner was given none.")
         self.model, self.config, self.temperature, self.seed = model, config, temperature, seed
-        self.reference = reference
+        self.reference, self.forward = reference, forward or Forward()
         self.step = 0
         self._made_with = config
         self.parameters = trainable_parameters(model)
         self.optimizer = make_optimizer(config, self.parameters.values())
         self.device = next(iter(self.parameters.values())).device
+        self.ranks: Ranks | None = None
+        """The processes that learn together, where there are several; `join` sets it."""
+        self._sharding: Sharding | None = None
         self.batch: list[Sample] = []
         """What the last update learned from."""
         self._moved = False
         """Whether the optimiser has done anything in the update that is under way."""
+
+    def join(self, ranks: Ranks, *, shard_reference: bool = True) -> None:
+        """Learn together with other processes that hold the same policy. With method "full", parameters, gradients and
+        what the optimiser remembers are divided among them (FSDP2); so is the reference, unless it is sampled here."""
+        self.ranks = ranks
+        if not isinstance(self.model, PeftModel):
+            from mcp_rl.learning.sharding import Sharding, divided
+
+            kept = {name: self.optimizer.state.get(old, {}) for name, old in self.parameters.items()}
+            self._sharding = Sharding(self.model, ranks)
+            if self.reference is not None and shard_reference:
+                self._sharding.add(self.reference)
+            self.parameters = trainable_parameters(self.model)
+            self.optimizer = make_optimizer(self.config, self.parameters.values())
+            for name, state in kept.items():
+                if state:
+                    self.optimizer.state[self.parameters[name]] = divided(state, self.parameters[name])
+            self.device = ranks.device
 
     def update(self, groups: Iterable[TrajectoryGroup], *, check_sampler: bool = True) -> dict[str, float]:
         """Learn from the groups whose rewards differ and count one step; returns the metrics of the step.
@@ -90,7 +118,7 @@ class Learner:
         tally = Tally()
         self.batch, self._moved = intake.samples, False
         if intake.samples:
-            metrics |= staleness(intake.samples, self.step)
+            metrics |= staleness(intake.samples, self.step) | self._choose_forward(intake.samples)
             try:
                 if config.cap and config.minibatches > 1:
                     self._correct_all(intake.samples, tally)
@@ -102,13 +130,23 @@ class Learner:
             finally:
                 self.optimizer.zero_grad()
         self.step += 1
+        if self.ranks is not None:
+            tally = self.ranks.merged(tally)
+            if self._sharding is None:
+                self.ranks.check_equal(self.parameters.values(), self.step)
         return metrics | tally.metrics() | {"update_seconds": time.perf_counter() - began}
 
     def parts(self, samples: Sequence[Sample]) -> Iterator[tuple[list[int], Packed]]:
-        """Samples in parts of at most `microbatch_tokens` tree tokens: which they are, and packed."""
-        shared, budget = self.config.prefix_sharing, self.config.microbatch_tokens
-        for part in split_by_tokens([sample.tokens for sample in samples], budget, shared=shared):
-            yield part, Packed.of([samples[i] for i in part], self.device, shared=shared)
+        """Samples in parts of at most `microbatch_tokens` tokens that go forward: which they are, and packed."""
+        for part in self._split(samples):
+            yield part, self._packed([samples[i] for i in part])
+
+    def _split(self, samples: Sequence[Sample]) -> list[list[int]]:
+        return self.forward.split(samples, self.config)
+
+    def _packed(self, samples: Sequence[Sample]) -> Packed:
+        rows = self.forward.kind == "rows"
+        return Packed.of(samples, self.device, shared=self.config.prefix_sharing, rows=rows)
 
     def logprobs(self, packed: Packed) -> tuple[Tensor, Tensor]:
         """Log-probability and entropy [S] of each sampled token under the policy as it is, in nats."""
@@ -116,7 +154,8 @@ class Learner:
 
     def _logprobs_under(self, model: PeftModel | PreTrainedModel, packed: Packed) -> tuple[Tensor, Tensor]:
         checkpointing = self.config.activation_checkpointing
-        return sampled_logprobs(model, packed.batch, self.temperature, activation_checkpointing=checkpointing)
+        run = partial(logprobs_of, model, packed.batch, self.temperature, activation_checkpointing=checkpointing)
+        return run() if self._sharding is None else self._sharding.run(model, run)
 
     def sampled_weights(self) -> dict[str, Tensor]:
         """What a sampler of the base needs to sample the policy, by the names and in the precision of the base."""
@@ -132,7 +171,10 @@ class Learner:
         Returns the gradient's norm before clipping. Raises CanaryError where it is not finite, which leaves the policy
         as it was, or where nothing moved.
         """
-        norm = float(torch.nn.utils.clip_grad_norm_(self.parameters.values(), self.config.max_grad_norm))
+        if self.ranks is not None and self._sharding is None:
+            self.ranks.sum_gradients(self.parameters.values())
+        total = torch.nn.utils.clip_grad_norm_(self.parameters.values(), self.config.max_grad_norm)
+        norm = float(total if self._sharding is None else self._sharding.whole(total))
         canaries.check_finite("gradient's norm", norm)
         rate = learning_rate(self.config, self.step)
         for group in self.optimizer.param_groups:
@@ -142,12 +184,30 @@ class Learner:
         self.optimizer.step()
         self.optimizer.zero_grad()  # nothing of one minibatch reaches the next
         if before is not None:
-            canaries.check_moved(not torch.equal(before, self._sums()), rate, norm)
+            moved = not torch.equal(before, self._sums())
+            canaries.check_moved(moved if self.ranks is None else bool(self.ranks.most(int(moved))), rate, norm)
         return norm
 
     def _sums(self) -> Tensor:
         """A sum of each parameter, exact enough to change with any of its values."""
-        return torch.stack([parameter.detach().sum(dtype=torch.float64) for parameter in self.parameters.values()])
+        kept = [parameter.detach() for parameter in self.parameters.values()]
+        own = kept if self._sharding is None else map(self._sharding.local, kept)
+        return torch.stack([parameter.sum(dtype=torch.float64) for parameter in own])
+
+    def _choose_forward(self, samples: Sequence[Sample]) -> dict[str, float]:
+        """Which way the model is computed, where that is not the prefix tree alone; measured in the first step."""
+        metrics = {}
+        if not self.forward.decided and self._sharding is None:
+            choice = measure(self, samples)
+            metrics = {f"{name}_seconds": seconds for name, seconds in choice.seconds.items()}
+            if self.ranks is not None:  # all take the same one
+                kind = "rows" if self.ranks.most(int(choice.name == "rows")) else "tree"
+                self.forward.take(kind, self.model, self.reference)
+        return (
+            metrics
+            if self.forward.kinds == ("tree",)
+            else {"forward_rows": float(self.forward.kind == "rows"), **metrics}
+        )
 
     def _check_unchanged(self) -> None:
         for name in ("method", "lora", "optimizer"):
@@ -167,14 +227,41 @@ class Learner:
         goal = objective(self.config)
         totals = Totals.of((len(sample.targets) for sample in samples), self.config.sequence_norm)
         loss = 0.0
-        for chosen, packed in self.parts(samples):
-            part = self._loss([samples[i] for i in chosen], packed, goal, totals, tally, first=first)
+        own = self._own(samples)
+        for chosen, packed in self._in_step(samples, own, with_reference=bool(self.config.kl)):
+            part = self._loss([own[i] for i in chosen], packed, goal, totals, tally, first=first)
             loss += (value := float(part.detach()))
-            canaries.check_finite("loss", value)
+            if self.ranks is None:
+                canaries.check_finite("loss", value)
             part.backward()  # type: ignore[no-untyped-call]
+        if self.ranks is not None:
+            canaries.check_finite("loss", self.ranks.total(loss))
+            if self.config.kl or self.config.cap:
+                self.ranks.exchange(samples, own)
         if first and check_sampler:
-            check_agreement(tally)
-        tally.add(loss=loss, grad_norm=self.descend(check_moved=first), updates=1)
+            check_agreement(tally if self.ranks is None else self.ranks.merged(tally))
+        tally.add(loss=loss)
+        norm = self.descend(check_moved=first)
+        if self.ranks is None or self.ranks.leads:
+            tally.add(grad_norm=norm, updates=1)
+
+    def _own(self, samples: list[Sample]) -> list[Sample]:
+        """What this process computes of them."""
+        return samples if self.ranks is None else self.ranks.share(samples, shared=self.config.prefix_sharing)
+
+    def _in_step(
+        self, samples: Sequence[Sample], own: Sequence[Sample], *, with_reference: bool = False
+    ) -> Iterator[tuple[list[int], Packed]]:
+        """The parts of our share. Where a forward pass needs all processes, those with fewer parts then take part in
+        the others' with a sample that adds nothing."""
+        if self._sharding is None or self.ranks is None:
+            yield from self.parts(own)
+            return
+        reference = with_reference and samples[0].reference is None
+        missing = self.ranks.most(count := len(self._split(own))) - count
+        yield from self.parts(own)
+        for _ in range(missing):
+            self._sharding.idle(self, min(samples, key=lambda sample: len(sample.tokens)), reference=reference)
 
     def _loss(
         self, samples: list[Sample], packed: Packed, goal: Objective, totals: Totals, tally: Tally, *, first: bool
@@ -225,8 +312,11 @@ class Learner:
     def _correct_all(self, samples: list[Sample], tally: Tally) -> None:
         """Correct the samples of all minibatches while the learner is what it was when the step began."""
         with torch.no_grad():
-            for chosen, packed in self.parts(samples):
-                self._meet([samples[i] for i in chosen], packed, self.logprobs(packed)[0], tally)
+            own = self._own(samples)
+            for chosen, packed in self._in_step(samples, own):
+                self._meet([own[i] for i in chosen], packed, self.logprobs(packed)[0], tally)
+        if self.ranks is not None:
+            self.ranks.exchange(samples, own)
 
     def _meet(self, samples: list[Sample], packed: Packed, logprobs: Tensor, tally: Tally) -> Packed:
         """Compare a part with its sampler before anything was learned, and correct it where that is wanted."""

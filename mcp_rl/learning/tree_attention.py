@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import AttentionMaskInterface, PreTrainedModel
 
 from mcp_rl.errors import ConfigError
-from mcp_rl.learning.attention import NAME, PROBE, hidden_states
+from mcp_rl.learning.attention import NAME, PROBE, STOCK, hidden_states
 from mcp_rl.learning.output_layer import logits_of
 from mcp_rl.learning.tree import build_tree
 from mcp_rl.learning.tree_mask import TreeMask
@@ -67,6 +67,8 @@ def use_tree_attention(model: PreTrainedModel) -> None:
         model.set_attn_implementation(stock if reason else NAME)
     if reason:
         raise ConfigError(f"{name} cannot be trained here: {reason}.")
+    if exchangeable:
+        object.__setattr__(model, STOCK, stock)
 
 
 def _reason_against(model: PreTrainedModel, sequences: list[list[int]], alone: Tensor) -> str:

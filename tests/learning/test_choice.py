@@ -1,0 +1,118 @@
+"""Which of two ways to compute a batch is taken."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from mcp_rl.errors import ConfigError
+from mcp_rl.learning import forward
+from mcp_rl.learning.attention import NAME
+from mcp_rl.learning.choice import Trial, attempt, choose
+from mcp_rl.learning.forward import Forward, measure
+from mcp_rl.learning.samples import take_in
+from mcp_rl.learning.step import Learner
+from tests.learning.models import make_groups, make_learner
+
+VALUES = np.asarray([-1.0, -2.0], np.float32)
+
+
+def test_the_faster_of_two_that_agree_is_taken() -> None:
+    choice = choose({"tree": Trial(2.0, VALUES), "rows": Trial(1.0, VALUES + 1e-4)}, reference="rows", tolerance=1e-3)
+    assert choice.name == "rows" and choice.seconds == {"tree": 2.0, "rows": 1.0}
+    choice = choose({"tree": Trial(1.0, VALUES), "rows": Trial(1.0, VALUES)}, reference="rows", tolerance=1e-3)
+    assert choice.name == "tree"
+
+
+@pytest.mark.parametrize("wrong", [VALUES + 0.1, VALUES[:1], VALUES * math.nan], ids=["off", "fewer", "nan"])
+def test_what_says_something_else_than_the_reference_is_not_taken_however_fast(wrong: np.ndarray) -> None:
+    choice = choose({"tree": Trial(0.1, wrong), "rows": Trial(9.0, VALUES)}, reference="rows", tolerance=1e-3)
+    assert choice.name == "rows" and "tree is off" in choice.reason
+
+
+def test_what_fails_is_not_taken_and_where_all_fail_that_is_said() -> None:
+    def out_of_memory() -> np.ndarray:
+        raise torch.OutOfMemoryError("no room")
+
+    failed = attempt(out_of_memory)
+    assert choose({"tree": failed, "rows": Trial(9.0, VALUES)}, reference="rows", tolerance=1e-3).name == "rows"
+    assert choose({"tree": Trial(9.0, VALUES), "rows": failed}, reference="rows", tolerance=1e-3).name == "tree"
+    with pytest.raises(RuntimeError, match="tree: OutOfMemoryError: no room; rows"):
+        choose({"tree": failed, "rows": failed}, reference="rows", tolerance=1e-3)
+
+
+def test_the_first_time_does_not_count() -> None:
+    now = [0.0]
+
+    def compute() -> np.ndarray:
+        now[0] += 100.0 if now[0] == 0 else 1.0
+        return VALUES
+
+    assert attempt(compute, clock=lambda: now[0]).seconds == 1.0
+
+
+def with_both(**settings: object) -> Learner:
+    learner = make_learner(**settings)
+    learner.forward = Forward(("tree", "rows"))
+    return learner
+
+
+def slower(function: Callable[..., object], times: int) -> Callable[..., object]:
+    def slow(*args: Any, **kwargs: Any) -> object:
+        for _ in range(times):
+            with torch.no_grad():
+                function(*args, **kwargs)
+        return function(*args, **kwargs)
+
+    return slow
+
+
+@pytest.mark.parametrize(("slow", "taken"), [("rows", "tree"), ("tree", "rows")])
+def test_of_two_real_ways_the_one_that_is_really_slower_is_left(
+    slow: str, taken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = {"rows": "row_logprobs", "tree": "sampled_logprobs"}[slow]
+    monkeypatch.setattr(forward, name, slower(getattr(forward, name), 40))
+    learner = with_both()
+    groups = make_groups(make_learner())
+    before = {name: parameter.detach().clone() for name, parameter in learner.parameters.items()}
+    choice = measure(learner, take_in(groups).samples)
+    assert choice.name == learner.forward.kind == taken and learner.forward.decided
+    assert choice.seconds[slow] > choice.seconds[taken]
+    assert all(torch.equal(before[name], p) and p.grad is None for name, p in learner.parameters.items())
+    attention = learner.model.get_base_model().config._attn_implementation
+    assert (attention == NAME) == (taken == "tree")
+
+
+def test_a_tree_that_says_something_else_is_left_in_the_first_step_and_the_step_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    learner = with_both()
+    groups = make_groups(make_learner())
+    original = forward.sampled_logprobs
+
+    def wrong(*args: Any, **kwargs: Any) -> object:
+        logprobs, entropy = original(*args, **kwargs)
+        return logprobs + 0.2, entropy
+
+    monkeypatch.setattr(forward, "sampled_logprobs", wrong)
+    metrics = learner.update(groups)
+    assert metrics["forward_rows"] == 1.0 and metrics["tree_seconds"] > 0 and metrics["rows_seconds"] > 0
+    assert "tree is off by 0.2" in learner.forward.note
+    again = learner.update(groups, check_sampler=False)
+    assert again["forward_rows"] == 1.0 and "rows_seconds" not in again, "measured once"
+
+
+def test_where_no_way_works_that_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*args: object, **kwargs: object) -> object:
+        raise RuntimeError("no kernel")
+
+    learner, groups = with_both(), make_groups(make_learner())
+    for name in ("row_logprobs", "sampled_logprobs"):
+        monkeypatch.setattr(forward, name, fails)
+    with pytest.raises(ConfigError, match=r"cannot be trained here: every way .* no kernel"):
+        learner.update(groups)
+    assert learner.step == 0
