@@ -29,8 +29,8 @@ def prepare_torch_threads(threads: int | None = None, *, sample_seconds: float =
 
 def free_cpus(sample_seconds: float = 0.15) -> int:
     """CPUs that this process may use and nobody else is using, measured over a moment; at least 1."""
-    allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
-    limit = min(len(allowed), _cgroup_limit() or len(allowed), MOST_THREADS)
+    allowed = _allowed()
+    limit = min(cpu_limit(), MOST_THREADS)
     before = _idle_seconds()
     if before is None:
         return max(1, int(limit))
@@ -40,6 +40,16 @@ def free_cpus(sample_seconds: float = 0.15) -> int:
     after = _idle_seconds() or before
     idle = sum(min(1.0, (after.get(cpu, 0.0) - before.get(cpu, 0.0)) / passed) for cpu in allowed)
     return max(1, int(min(limit, round(idle))))
+
+
+def cpu_limit() -> int:
+    """CPUs that this process may use, busy or not: its affinity, and its container's share."""
+    allowed = len(_allowed())
+    return max(1, int(min(allowed, _cgroup_limit() or allowed)))
+
+
+def _allowed() -> list[int]:
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
 
 
 def _idle_seconds() -> dict[int, float] | None:

@@ -26,7 +26,7 @@ LAYERS = [
     {"training"},
     {"evaluate", "backends"},
     {"gather", "player", "model", "rewards", "scenarios"},
-    {"rollout", "serving"},
+    {"rollout", "serving", "hardware"},
     {"inference", "learning", "toolserver", "tracking", "tiny", "run_directory", "overrides", "language_model"},
     {"trajectory", "plugins", "processes"},
     {"scenario", "config", "chat", "boundary"},

@@ -1,0 +1,241 @@
+"""What fits a GPU in a given precision: the learner's pass, the engine's keys and values, an episode's length."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from mcp_rl.hardware import memory
+from mcp_rl.hardware.machine import Found, Machine
+from mcp_rl.hardware.memory import Dtype, Quantisation
+from mcp_rl.hardware.placing import Engine, Sharing, devices, engine_kind, room, sharing
+from mcp_rl.hardware.shape import ModelShape
+from mcp_rl.hardware.wanted import FULL_PASS, GOOD_PASS, Wanted
+
+LEAST_CONTEXT = 2048
+"""Shorter episodes than this are no use: a listing of tools and one call."""
+FEW_ROWS = 8
+"""With fewer episodes side by side a GPU mostly waits."""
+GRAIN = 256
+"""Passes are whole multiples of so many tokens, contexts of a quarter of it."""
+MOST_SHARE = 0.92
+"""Of a GPU's memory, for vLLM: more leaves no room for what torch allocates outside of it."""
+LORAS = 4
+"""Policy versions that vLLM holds at once."""
+
+
+class Item(Found):
+    """A line of the memory table, in bytes."""
+
+    what: str
+    learning: int = 0
+    sampling: int = 0
+
+
+@dataclass
+class Fitting:
+    """One way to place a model: a precision, activations kept or not. `solve` finds what fits with it."""
+
+    machine: Machine
+    shape: ModelShape
+    wanted: Wanted
+    quantisation: Quantisation
+    dtype: Dtype
+    checkpointing: bool
+    most: int = FULL_PASS
+    """Tokens of a pass, where nobody set how many."""
+
+    engine: Engine = field(init=False)
+    sharing: Sharing = field(init=False)
+    resident: dict[str, int] = field(init=False)
+    """Of the learner, whatever it does."""
+    fixed: dict[str, int] = field(init=False)
+    """Of the engine while it is awake, without keys and values."""
+    per_token: int = field(init=False)
+    """Of a pass of the learner."""
+    cache: int = field(init=False, default=0)
+    """For keys and values, bytes."""
+    capacity: int = field(init=False, default=0)
+    """Tokens of the largest pass that the learner could take."""
+
+    def __post_init__(self) -> None:
+        wanted, shape = self.wanted, self.shape
+        self.engine, self.sharing = engine_kind(self.machine, wanted), sharing(self.machine, wanted)
+        self.resident = resident(shape, wanted, self.quantisation, self.dtype, self.engine)
+        self.fixed = self._engine_fixed()
+        computed: Dtype = "float32" if wanted.method == "full" else self.dtype
+        self.per_token = memory.activation_bytes(
+            shape, wanted.lora.rank, dtype=computed, checkpointing=self.checkpointing
+        )
+        self._solve()
+
+    # -- what is asked for
+
+    @property
+    def whole(self) -> int:
+        """Tokens of a whole episode, by the limits and the model's positions."""
+        return min(self.wanted.context or self.wanted.episode, self.shape.positions)
+
+    @property
+    def asked_pass(self) -> int:
+        return self.wanted.microbatch_tokens or min(self.most, self.wanted.default_microbatch)
+
+    @property
+    def of_token(self) -> int:
+        """Keys and values of one token."""
+        return memory.kv_bytes(self.shape, self.dtype)
+
+    # -- what fits
+
+    @property
+    def available(self) -> tuple[int, int]:
+        """Bytes for the learner, and for what samples."""
+        learning, sampling = devices(self.machine, self.wanted)
+        return min(map(room, learning)), min(map(room, sampling))
+
+    def _solve(self) -> None:
+        mine, theirs = self.available
+        base, fixed, share = sum(self.resident.values()), sum(self.fixed.values()), self.wanted.engine.memory_share
+        mine, theirs = mine - base, theirs - fixed - (0 if self.sharing == "apart" else base)
+        enough = self.wanted.rows * self.whole // 4 * self.of_token
+        largest = int(MOST_SHARE * self._engine_memory) - fixed if self.engine == "vllm" else theirs
+        if share is not None and self.engine == "vllm":
+            self.cache = min(theirs, int(share * self._engine_memory) - fixed)
+        elif self.sharing == "split":
+            tokens = max(self.whole, self.asked_pass)
+            a_pass = tokens * self.per_token + memory.logit_bytes(self.shape, tokens)
+            learner = min(a_pass, max(theirs // 2, theirs - enough))
+            self.cache = min(theirs - learner, 2 * enough, largest)
+        else:
+            self.cache = min(theirs, 2 * enough, largest)
+        self.cache = 0 if self.sharing == "alone" else max(0, self.cache)
+        if self.sharing == "split":
+            mine = theirs - self.cache
+        elif self.sharing == "sleep":
+            mine -= memory.ASLEEP
+        self.capacity = self._tokens_in(mine)
+
+    def _tokens_in(self, free: int) -> int:
+        """Tokens of the largest pass that fits; beyond some number of them, logits take no more."""
+        vocabulary = self.shape.vocabulary
+        few = min(free // (self.per_token + vocabulary * memory.LOGIT_BYTES), memory.LOGIT_ELEMENTS // vocabulary)
+        return max(0, few, (free - memory.LOGIT_ELEMENTS * memory.LOGIT_BYTES) // self.per_token)
+
+    @property
+    def _engine_memory(self) -> int:
+        return min(gpu.memory for gpu in devices(self.machine, self.wanted)[1])
+
+    @property
+    def kv_tokens(self) -> int | None:
+        """Tokens whose keys and values fit; None where the engine is somebody else's."""
+        return None if self.sharing == "alone" else self.cache // self.of_token
+
+    @property
+    def microbatch(self) -> int:
+        return self.wanted.microbatch_tokens or min(self.asked_pass, self.capacity // GRAIN * GRAIN)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest episode that both sides can hold."""
+        return min(self.whole, self.capacity, self.whole if self.kv_tokens is None else self.kv_tokens)
+
+    @property
+    def context(self) -> int:
+        if self.longest >= self.whole or self.wanted.context is not None:
+            return self.whole
+        return self.longest // (GRAIN // 4) * (GRAIN // 4)
+
+    @property
+    def rows(self) -> int:
+        if self.kv_tokens is None:
+            return self.wanted.rows
+        return min(self.wanted.rows, max(1, self.kv_tokens // max(1, self.context // 4)))
+
+    @property
+    def share(self) -> float | None:
+        """Of the GPU's memory, for vLLM; None where we start none."""
+        if self.engine != "vllm" or self.sharing == "alone":
+            return None
+        if self.wanted.engine.memory_share is not None:
+            return self.wanted.engine.memory_share
+        part = (sum(self.fixed.values()) + self.cache) / self._engine_memory
+        return min(MOST_SHARE, max(0.01, int(part * 100) / 100))
+
+    @property
+    def fits(self) -> bool:
+        least = self.whole if self.wanted.context is not None else min(self.whole, LEAST_CONTEXT)
+        return self.longest >= least and 0 < self.microbatch <= self.capacity
+
+    @property
+    def good(self) -> bool:
+        """Whether nothing had to be made so small that it costs much."""
+        return (
+            self.fits
+            and self.microbatch >= (self.wanted.microbatch_tokens or min(GOOD_PASS, self.asked_pass))
+            and self.context >= min(self.whole, GOOD_PASS)
+            and self.rows >= min(self.wanted.rows, FEW_ROWS)
+        )
+
+    @property
+    def table(self) -> tuple[Item, ...]:
+        """What is there while the learner works, and while episodes are sampled; with GPUs apart, on the one and on
+        the other."""
+        return tuple(self._items())
+
+    def _items(self) -> Iterator[Item]:
+        for what, size in self.resident.items():
+            yield Item(what=what, learning=size, sampling=0 if self.sharing == "apart" else size)
+        tokens = max(self.microbatch, min(self.context, self.capacity))
+        yield Item(what=f"activations of {tokens:,} tokens", learning=tokens * self.per_token)
+        yield Item(what="logits", learning=memory.logit_bytes(self.shape, tokens))
+        if self.sharing == "alone":
+            return
+        awake = self.sharing == "split"
+        for what, size in self.fixed.items():
+            yield Item(what=what, learning=size if awake else 0, sampling=size)
+        cached = f"keys and values of {self.kv_tokens:,} tokens"
+        yield Item(what=cached, learning=self.cache if awake else 0, sampling=self.cache)
+        if self.sharing == "sleep":
+            yield Item(what="vLLM asleep", learning=memory.ASLEEP)
+
+    def _engine_fixed(self) -> dict[str, int]:
+        shape, wanted = self.shape, self.wanted
+        if self.sharing == "alone":
+            return {}
+        working = memory.engine_working(shape, wanted.rows)
+        if self.engine == "local":
+            return {"the engine's activations": working}
+        parallel = wanted.engine.args.get("tensor-parallel-size", 1)
+        parts = parallel if isinstance(parallel, int) and parallel > 0 else 1
+        adapter = memory.adapter_parameters(shape, wanted.lora) if wanted.method == "lora" else 0
+        return {
+            f"vLLM's base, {precision(self.quantisation, self.dtype)}": (
+                memory.weights(shape, self.quantisation, self.dtype) // parts
+            ),
+            "vLLM's adapters": LORAS * memory.size_of(self.dtype) * adapter,
+            "vLLM's activations": working,
+            "vLLM's graphs, CUDA": memory.CONTEXT + memory.GRAPHS,
+        }
+
+
+def resident(
+    shape: ModelShape, wanted: Wanted, quantisation: Quantisation, dtype: Dtype, engine: Engine
+) -> dict[str, int]:
+    """Of the learner, whatever it does. Of a copy of every weight each learner has its part (FSDP2); an adapter is
+    whole on each."""
+    if wanted.method == "full":
+        trained, parts, name = shape.parameters, wanted.learners, "trained weights, float32"
+    else:
+        trained, parts, name = memory.adapter_parameters(shape, wanted.lora), 1, "adapter, float32"
+    sizes = {
+        f"base, {precision(quantisation, dtype)}": memory.weights(shape, quantisation, dtype),
+        name: 4 * trained // parts,
+        "gradients": 4 * trained // parts,
+        f"optimiser ({wanted.optimizer})": memory.optimizer_bytes(trained, wanted.optimizer) // parts,
+        "CUDA": memory.CONTEXT,
+    }
+    if engine == "local":
+        sizes["the engine's policy"] = trained * (memory.size_of(dtype) if wanted.method == "full" else 4)
+    return sizes
+
+
+def precision(quantisation: Quantisation, dtype: Dtype) -> str:
+    return dtype if quantisation == "none" else quantisation

@@ -1,0 +1,188 @@
+"""Which GPUs there are, from NVIDIA's management library or else its command, without a CUDA context."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import psutil
+
+from mcp_rl.errors import ConfigError
+from mcp_rl.hardware.machine import Gpu, GpuProcess
+
+MIB = 2**20
+_QUERY = "index,uuid,name,memory.total,memory.free,compute_cap,driver_version"
+
+
+def read_gpus(environment: Mapping[str, str] = os.environ) -> tuple[Gpu, ...]:
+    """The GPUs that a CUDA program sees in this environment, in the order in which settings count them."""
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None and not visible_entries(visible):
+        return ()
+    found = _by_library(visible)
+    return found if found is not None else visible_gpus(_by_command(), visible)
+
+
+def visible_entries(text: str) -> list[str]:
+    """What CUDA_VISIBLE_DEVICES names. CUDA stops reading at -1 and at what is named twice."""
+    entries: list[str] = []
+    for entry in (part.strip() for part in text.split(",")):
+        if not entry or entry.startswith("-") or entry in entries:
+            break
+        entries.append(entry)
+    return entries
+
+
+def visible_gpus(gpus: Sequence[tuple[str, Gpu]], visible: str | None) -> tuple[Gpu, ...]:
+    """Those of `gpus` (each with its UUID) that CUDA_VISIBLE_DEVICES names, in its order; all where it is not set."""
+    if visible is None:
+        chosen = [gpu for _, gpu in gpus]
+    else:
+        chosen = []
+        for entry in visible_entries(visible):
+            match = [g for uuid, g in gpus if entry == g.device or (not entry.isdecimal() and uuid.startswith(entry))]
+            if not match:
+                break
+            chosen.append(match[0].model_copy(update={"device": entry}))
+    return tuple(gpu.model_copy(update={"number": number}) for number, gpu in enumerate(chosen))
+
+
+def device_environment(numbers: Sequence[int], environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Variables with which a child process sees exactly these GPUs, as 0, 1 and so on.
+
+    `numbers` count what this process sees. Raises ConfigError where CUDA_VISIBLE_DEVICES leaves fewer.
+    """
+    given = environment.get("CUDA_VISIBLE_DEVICES")
+    if given is None:
+        return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(map(str, numbers))}
+    entries = visible_entries(given)
+    if missing := [number for number in numbers if number >= len(entries)]:
+        raise ConfigError(
+            f"GPU {missing[0]} is not there: CUDA_VISIBLE_DEVICES={given} leaves {len(entries)}, counted from 0."
+        )
+    order = environment.get("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    return {"CUDA_DEVICE_ORDER": order, "CUDA_VISIBLE_DEVICES": ",".join(entries[number] for number in numbers)}
+
+
+def parse_smi(text: str) -> list[tuple[str, Gpu]]:
+    """What `nvidia-smi --query-gpu=… --format=csv,noheader,nounits` printed: UUID and GPU; lines of no use left out."""
+    found = []
+    for line in text.splitlines():
+        fields = [field.strip() for field in line.split(",")]
+        if len(fields) != len(_QUERY.split(",")):
+            continue
+        index, uuid, name, total, free, capability, driver = fields
+        if not (index.isdecimal() and total.isdecimal() and free.isdecimal()):
+            continue
+        gpu = Gpu(
+            number=int(index),
+            device=index,
+            name=name,
+            memory=int(total) * MIB,
+            free=int(free) * MIB,
+            capability=_capability(capability),
+            driver=driver,
+        )
+        found.append((uuid, gpu))
+    return found
+
+
+def _capability(text: str) -> tuple[int, int] | None:
+    major, _, minor = text.partition(".")
+    return (int(major), int(minor)) if major.isdecimal() and minor.isdecimal() else None
+
+
+def _by_command() -> list[tuple[str, Gpu]]:
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        return []
+    ask = [command, f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"]
+    with suppress(OSError, subprocess.SubprocessError):
+        return parse_smi(subprocess.run(ask, capture_output=True, text=True, timeout=10, check=True).stdout)
+    return []
+
+
+def _by_library(visible: str | None) -> tuple[Gpu, ...] | None:
+    """None where NVIDIA's library is not there or does not answer."""
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    try:
+        driver = _text(pynvml.nvmlSystemGetDriverVersion())
+        return tuple(
+            _describe(pynvml, handle, number, device, driver)
+            for number, (device, handle) in enumerate(_handles(pynvml, visible))
+        )
+    except pynvml.NVMLError:
+        return None
+    finally:
+        with suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
+
+
+def _handles(nvml: Any, visible: str | None) -> Iterator[tuple[str, Any]]:
+    """Name for CUDA and handle of each visible device; parts of a GPU (MIG) go by their UUID."""
+    if visible is None:
+        for index in range(nvml.nvmlDeviceGetCount()):
+            yield str(index), nvml.nvmlDeviceGetHandleByIndex(index)
+        return
+    for entry in visible_entries(visible):
+        try:
+            if entry.isdecimal():
+                yield entry, nvml.nvmlDeviceGetHandleByIndex(int(entry))
+            else:
+                yield entry, _by_uuid(nvml, entry)
+        except nvml.NVMLError:
+            return  # CUDA sees nothing behind an entry that is not there
+
+
+def _by_uuid(nvml: Any, entry: str) -> Any:
+    """A UUID may be cut short, as far as it is unique."""
+    with suppress(nvml.NVMLError):
+        return nvml.nvmlDeviceGetHandleByUUID(entry)
+    for index in range(nvml.nvmlDeviceGetCount()):
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        if _text(nvml.nvmlDeviceGetUUID(handle)).startswith(entry):
+            return handle
+    raise nvml.NVMLError(nvml.NVML_ERROR_NOT_FOUND)
+
+
+def _describe(nvml: Any, handle: Any, number: int, device: str, driver: str) -> Gpu:
+    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    capability: tuple[int, int] | None = None
+    with suppress(nvml.NVMLError):
+        major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
+        capability = int(major), int(minor)
+    processes: list[GpuProcess] = []
+    with suppress(nvml.NVMLError):
+        for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle):
+            used = process.usedGpuMemory
+            processes.append(GpuProcess(pid=process.pid, name=_name_of(process.pid), memory=used))
+    return Gpu(
+        number=number,
+        device=device,
+        name=_text(nvml.nvmlDeviceGetName(handle)),
+        memory=int(memory.total),
+        free=int(memory.free),
+        capability=capability,
+        driver=driver,
+        processes=tuple(processes),
+    )
+
+
+def _name_of(pid: int) -> str:
+    try:
+        return psutil.Process(pid).name()
+    except psutil.Error:
+        return "of another user or container"
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value

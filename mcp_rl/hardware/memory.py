@@ -1,0 +1,83 @@
+"""How many bytes things take. Pure arithmetic; `tests/hardware/test_memory.py` holds it against real models.
+
+Sources: 4 bits as in QLoRA (Dettmers et al., 2023, section 3: a float32 constant for each block of 64 weights, half a
+bit more for each); optimiser states as in ZeRO (Rajbhandari et al., 2020, section 3.1); keys and values as in
+grouped-query attention (Ainslie et al., 2023); activations counted as in Korthikanti et al. (2022, section 4), with the
+coefficients of a gated decoder with LoRA as measured here.
+"""
+
+from typing import Literal
+
+from mcp_rl.config import LoraConfig
+from mcp_rl.hardware.machine import GIB
+from mcp_rl.hardware.shape import ModelShape
+
+Quantisation = Literal["none", "8-bit", "4-bit"]
+Dtype = Literal["float32", "bfloat16", "float16"]
+
+CONTEXT = GIB // 2
+"""Of each process that computes on a GPU: CUDA's context and its libraries' workspaces."""
+LOGIT_ELEMENTS = 1 << 27
+"""Logits that exist at once on a GPU (`learning/logprobs.py`)."""
+LOGIT_BYTES = 16
+"""For each of them: the logit in half precision, in float32, its probability, its gradient."""
+GRAPHS = GIB
+"""Of vLLM: CUDA graphs, and what its allocator cannot give back."""
+ASLEEP = 3 * GIB // 2
+"""What vLLM keeps while it sleeps: its context, its graphs."""
+BATCHED_TOKENS = 8192
+"""Tokens of one forward pass of vLLM."""
+
+
+def size_of(dtype: Dtype) -> int:
+    return 4 if dtype == "float32" else 2
+
+
+def weights(shape: ModelShape, quantisation: Quantisation, dtype: Dtype) -> int:
+    """The base model. Quantised are its linear layers; embeddings and the output layer stay as they are."""
+    if quantisation == "none":
+        return shape.parameters * size_of(dtype)
+    bits = 8.0 + 32 / max(1, shape.hidden) if quantisation == "8-bit" else 4.5
+    return shape.embedding * size_of(dtype) + int(shape.linear * bits / 8)
+
+
+def adapter_parameters(shape: ModelShape, lora: LoraConfig) -> int:
+    """Rows and columns of every layer that is adapted, times the rank (Hu et al., LoRA, 2021, section 4.1)."""
+    h, q, kv, f = shape.hidden, shape.queries, shape.keys, shape.feed_forward
+    ends = {"q_proj": h + q, "k_proj": h + kv, "v_proj": h + kv, "o_proj": q + h}
+    ends |= {"gate_proj": h + f, "up_proj": h + f, "down_proj": f + h}
+    return shape.layers * lora.rank * sum(ends.get(target, 2 * h) for target in lora.targets)
+
+
+def optimizer_bytes(parameters: int, optimizer: str) -> int:
+    """What the optimiser remembers of float32 parameters: two moments (AdamW), next to nothing (Adafactor), nothing."""
+    return {"adamw": 8, "sgd": 0}.get(optimizer, 0) * parameters + (parameters // 16 if optimizer == "adafactor" else 0)
+
+
+def kv_bytes(shape: ModelShape, dtype: Dtype) -> int:
+    """Keys and values of one token."""
+    return 2 * shape.layers * shape.keys * size_of(dtype)
+
+
+def activation_bytes(shape: ModelShape, lora_rank: int, *, dtype: Dtype, checkpointing: bool) -> int:
+    """The most that one token of a forward and backward pass needs: what every layer keeps, and what one layer needs
+    while its gradient is computed."""
+    h, f, q, kv = shape.hidden, shape.feed_forward, shape.queries, shape.keys
+    if dtype == "float32":
+        kept, one = 26 * h + 17 * f + 15 * q + 11 * kv, 46 * h + 23 * f + 18 * q + 12 * kv
+        between = 5 * h
+    else:
+        kept, one = 29 * h + 11 * f + 9 * q + 4 * kv, 44 * h + 15 * f + 10 * q + 8 * kv
+        between = 5 * h // 2
+    kept, one = kept + 34 * lora_rank, one + 34 * lora_rank
+    return shape.layers * between + one if checkpointing else shape.layers * kept + one
+
+
+def logit_bytes(shape: ModelShape, tokens: int) -> int:
+    """Logits exist in parts of a fixed size, and only where a token was sampled."""
+    return min(tokens * shape.vocabulary, LOGIT_ELEMENTS) * LOGIT_BYTES
+
+
+def engine_working(shape: ModelShape, rows: int) -> int:
+    """An engine's own activations: one layer at a time of a batch of prompts, and the logits of each episode."""
+    return BATCHED_TOKENS * 2 * (2 * shape.feed_forward + 4 * shape.hidden) + rows * shape.vocabulary * LOGIT_BYTES

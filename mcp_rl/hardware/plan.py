@@ -1,0 +1,272 @@
+"""What "auto" comes to: a pure function of a machine, a model's shape and what was asked for.
+
+On a GPU, in this order: the finest precision in which a good pass of the learner and episodes of some length fit, else
+the one that holds the larger pass; activations kept where a full pass and whole episodes fit so, else computed again;
+and for the engine what is left. More memory therefore never makes a pass smaller or the base coarser. What was set
+explicitly is never changed; where it does not fit, the plan says so.
+
+Without a GPU nothing is chosen: everything stays as the settings have it.
+"""
+
+from collections.abc import Iterator
+from typing import Literal
+
+from mcp_rl.hardware import memory
+from mcp_rl.hardware.fitting import GRAIN, LEAST_CONTEXT, Fitting, Item, precision, resident
+from mcp_rl.hardware.machine import GIB, Found, Machine
+from mcp_rl.hardware.memory import Dtype, Quantisation
+from mcp_rl.hardware.placing import Engine, Sharing, devices, engine_kind, in_process
+from mcp_rl.hardware.shape import ModelShape
+from mcp_rl.hardware.wanted import FULL_PASS, GOOD_PASS, Wanted
+
+
+class Plan(Found):
+    """What a run would be computed with."""
+
+    device: Literal["cpu", "gpu"]
+    where: str
+    """The device, in words."""
+    model: str
+    engine: Engine
+    in_process: bool
+    loader: Literal["unsloth", "transformers"]
+    quantisation: Quantisation
+    dtype: Dtype
+    sharing: Sharing
+    memory_share: float | None
+    """Of the engine's GPU, where we start vLLM."""
+    context: int
+    """Most tokens of an episode."""
+    rows: int
+    """Episodes whose keys and values fit side by side, when they have a quarter of the context."""
+    kv_tokens: int | None
+    """Tokens whose keys and values fit; None where the engine is somebody else's."""
+    microbatch_tokens: int
+    activation_checkpointing: bool
+    table: tuple[Item, ...]
+    available: tuple[int, int]
+    """Bytes while learning and while sampling, after a reserve."""
+    reasons: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+    """What would not work, a sentence each; none: the plan holds."""
+
+    @property
+    def fits(self) -> bool:
+        return not self.problems
+
+    @property
+    def total(self) -> tuple[int, int]:
+        """Bytes while learning and while sampling."""
+        return sum(item.learning for item in self.table), sum(item.sampling for item in self.table)
+
+    @property
+    def line(self) -> str:
+        """The choices, for the start of a run."""
+        engine = {
+            "sleep": "vLLM samples and sleeps while the learner works",
+            "split": "vLLM samples beside the learner",
+            "apart": "vLLM samples on a GPU of its own",
+            "alone": "a vLLM that runs already samples",
+        }[self.sharing]
+        if self.engine == "local":
+            engine = "our own engine samples"
+        share = "" if self.memory_share is None else f" with {self.memory_share:.0%} of the memory"
+        bits = precision(self.quantisation, self.dtype)
+        kept = "computed again" if self.activation_checkpointing else "kept"
+        return (
+            f"{self.where}: {self.model} in {bits} by {self.loader}, {engine}{share}; "
+            f"{self.microbatch_tokens:,} tokens in a pass, activations {kept}, episodes up to {self.context:,} tokens."
+        )
+
+
+def plan(machine: Machine, shape: ModelShape, wanted: Wanted) -> Plan:
+    """What the run comes to on this machine. Explicit wishes that cannot be are `check_wishes`'s to refuse."""
+    if not machine.usable_gpus:
+        return _on_cpu(machine, shape, wanted)
+    bfloat16 = all(gpu.bfloat16 for side in devices(machine, wanted) for gpu in side)
+    dtype: Dtype = wanted.dtype or ("bfloat16" if bfloat16 else "float16")
+    tried = [_best(machine, shape, wanted, dtype, quantisation) for quantisation in _precisions(machine, wanted)]
+    chosen = next((fitting for fitting in tried if fitting.good), None)
+    chosen = chosen or max(tried, key=lambda fitting: (fitting.fits, fitting.microbatch, fitting.context))
+    return Plan(
+        device="gpu",
+        where=_where(machine, wanted),
+        model=shape.name,
+        engine=chosen.engine,
+        in_process=in_process(machine, wanted),
+        loader=_loader(machine, wanted),
+        quantisation=chosen.quantisation,
+        dtype=dtype,
+        sharing=chosen.sharing,
+        memory_share=chosen.share,
+        context=chosen.context,
+        rows=chosen.rows,
+        kv_tokens=chosen.kv_tokens,
+        microbatch_tokens=chosen.microbatch,
+        activation_checkpointing=chosen.checkpointing,
+        table=chosen.table,
+        available=chosen.available,
+        reasons=tuple(_reasons(chosen, several=len(tried) > 1)),
+        problems=() if chosen.fits else (_misfit(chosen),),
+    )
+
+
+def _precisions(machine: Machine, wanted: Wanted) -> list[Quantisation]:
+    """From fine to coarse. 8 bits only where they were asked for: 4 take less, and 16 are exact."""
+    if wanted.quantisation is not None:
+        return [wanted.quantisation]
+    return ["none", "4-bit"] if machine.has("bitsandbytes") and wanted.method == "lora" else ["none"]
+
+
+def _best(machine: Machine, shape: ModelShape, wanted: Wanted, dtype: Dtype, quantisation: Quantisation) -> Fitting:
+    """Activations kept where a full pass and whole episodes fit so, else computed again. A coarser precision takes no
+    larger pass than a finer one needs, so that none of them shrinks where memory allows the finer."""
+    most = FULL_PASS if wanted.quantisation is not None or quantisation == "none" else GOOD_PASS
+    if wanted.activation_checkpointing is not None:
+        return Fitting(machine, shape, wanted, quantisation, dtype, wanted.activation_checkpointing, most)
+    kept = Fitting(machine, shape, wanted, quantisation, dtype, False, most)
+    if kept.good and kept.context == kept.whole and kept.microbatch >= kept.asked_pass:
+        return kept
+    return Fitting(machine, shape, wanted, quantisation, dtype, True, most)
+
+
+def _where(machine: Machine, wanted: Wanted) -> str:
+    names = {gpu.number: gpu.name for side in devices(machine, wanted) for gpu in side}
+    kinds = dict.fromkeys(names.values())
+    counts = {kind: list(names.values()).count(kind) for kind in kinds}
+    return ", ".join(kind if count == 1 else f"{count} of {kind}" for kind, count in counts.items())
+
+
+def _loader(machine: Machine, wanted: Wanted) -> Literal["unsloth", "transformers"]:
+    use = bool(machine.usable_gpus) and machine.has("unsloth") if wanted.unsloth is None else wanted.unsloth
+    return "unsloth" if use else "transformers"
+
+
+def _reasons(chosen: Fitting, *, several: bool) -> Iterator[str]:
+    machine, shape, wanted = chosen.machine, chosen.shape, chosen.wanted
+    learning, sampling = devices(machine, wanted)
+    used = {gpu.number: gpu for gpu in (*learning, *sampling)}
+    if wanted.dtype is None and chosen.dtype == "float16":
+        yield f"float16: {learning[0].name} does not compute with bfloat16."
+    if several and chosen.quantisation != "none":
+        size = gib(memory.weights(shape, "none", chosen.dtype))
+        both = chosen.engine == "vllm" and chosen.sharing in ("sleep", "split")
+        yield f"4 bits: in 16 the base takes {size}{', for the learner and again for vLLM' if both else ''}."
+    elif not several and wanted.quantisation is None and wanted.method == "lora" and not chosen.good:
+        yield "16 bits: 4 would need bitsandbytes, which is not installed."
+    if chosen.sharing == "sleep":
+        yield "vLLM sleeps while the learner works, so each has the memory in turn."
+    elif chosen.engine == "vllm" and chosen.sharing == "split":
+        going = "rollouts go on while the learner works" if wanted.overlapping else "the settings say so"
+        yield f"Learner and vLLM have a part of the memory each: {going}."
+    elif chosen.sharing == "apart":
+        yield "Learner and vLLM have GPUs of their own."
+    elif chosen.sharing == "alone":
+        yield "vLLM was started by somebody else: what it needs is not counted."
+    elif wanted.engine.kind == "auto":
+        yield "Our own engine samples: vLLM is not installed."
+    if wanted.activation_checkpointing is None and chosen.checkpointing:
+        kept = Fitting(machine, shape, wanted, chosen.quantisation, chosen.dtype, False)
+        size = gib(max(chosen.microbatch, GRAIN) * kept.per_token)
+        yield f"Activations are computed again: kept, those of {chosen.microbatch:,} tokens take {size}."
+    if chosen.fits and chosen.context < chosen.whole:
+        yield (
+            f"Episodes end at {chosen.context:,} tokens; the limits of a rollout would allow {chosen.whole:,}, for "
+            "which there is no memory."
+        )
+    if chosen.fits and chosen.rows < wanted.rows:
+        yield (
+            f"Keys and values of {chosen.kv_tokens:,} tokens fit: {chosen.rows} of {wanted.rows} episodes in flight, "
+            f"at {chosen.context // 4:,} tokens each; the others wait."
+        )
+    if (unused := len(machine.usable_gpus) - len(used)) > 0:
+        free = min(set(range(len(machine.usable_gpus))) - set(used))
+        yield (
+            f"{unused} of {len(machine.usable_gpus)} GPUs are not used: --engine-gpus {free} gives vLLM its own, "
+            f"--learner-gpus {learning[0].number},{free} learns on two."
+        )
+    if any(gpu.free < 0.9 * gpu.memory for gpu in used.values()):
+        yield "Counted is the memory that is free now: other processes have some of it."
+
+
+def _misfit(chosen: Fitting) -> str:
+    wanted, where = chosen.wanted, _where(chosen.machine, chosen.wanted)
+    model = f"{chosen.shape.name} in {precision(chosen.quantisation, chosen.dtype)}"
+    has, has_engine = chosen.available
+    if wanted.microbatch_tokens is not None and GRAIN <= chosen.capacity < wanted.microbatch_tokens:
+        return (
+            f"train.microbatch_tokens = {wanted.microbatch_tokens} does not fit {where}: beside {model}, "
+            f"{chosen.capacity // GRAIN * GRAIN} do in {gib(has)}."
+        )
+    if wanted.context is not None and GRAIN <= chosen.longest < chosen.whole:
+        return (
+            f"Episodes of {chosen.whole} tokens (engine.max_context) do not fit {where}: beside {model}, "
+            f"{chosen.longest} do in {gib(min(has, has_engine))}."
+        )
+    if chosen.capacity < min(LEAST_CONTEXT, chosen.whole):
+        need = sum(chosen.resident.values()) + (memory.ASLEEP if chosen.sharing == "sleep" else 0)
+        least = min(LEAST_CONTEXT, chosen.whole)
+        need += least * chosen.per_token + memory.logit_bytes(chosen.shape, least)
+        return (
+            f"{model} cannot learn on {where}: with an episode of {least} tokens it takes {gib(need)}, and there are "
+            f"{gib(has)}."
+        )
+    beside = "" if chosen.sharing == "apart" else " beside the learner"
+    need = sum(chosen.fixed.values()) + (0 if chosen.sharing == "apart" else sum(chosen.resident.values()))
+    return (
+        f"{model} cannot be sampled{beside} on {where}: it takes {gib(need)} before any keys and values, and there are "
+        f"{gib(has_engine)}."
+    )
+
+
+def gib(size: int) -> str:
+    return f"{size / GIB:.1f} GiB"
+
+
+def _on_cpu(machine: Machine, shape: ModelShape, wanted: Wanted) -> Plan:
+    """Everything as the settings have it, and whether it fits."""
+    dtype: Dtype = wanted.dtype or "float32"
+    quantisation: Quantisation = wanted.quantisation or "none"
+    engine = engine_kind(machine, wanted)
+    microbatch = wanted.microbatch_tokens or wanted.default_microbatch
+    context = min(wanted.context or wanted.episode, shape.positions)
+    checkpointing = bool(wanted.activation_checkpointing)
+    per_token = memory.activation_bytes(shape, wanted.lora.rank, dtype="float32", checkpointing=checkpointing)
+    sizes = resident(shape, wanted, quantisation, dtype, "local")
+    sizes["Python and its libraries"] = sizes.pop("CUDA")
+    table = [Item(what=what, learning=size, sampling=size) for what, size in sizes.items()]
+    table.append(Item(what=f"activations of {microbatch:,} tokens", learning=microbatch * per_token))
+    kv_tokens = wanted.rows * context // 4
+    if engine == "local":
+        cache = kv_tokens * memory.kv_bytes(shape, dtype)
+        table.append(Item(what=f"keys and values of {kv_tokens:,} tokens", learning=cache, sampling=cache))
+    need = sum(item.learning for item in table)
+    problems = []
+    if need > machine.free_memory:
+        again = memory.activation_bytes(shape, wanted.lora.rank, dtype="float32", checkpointing=True)
+        tokens = max(0, machine.free_memory - need + microbatch * per_token) // again // GRAIN * GRAIN
+        mend = f"train.activation_checkpointing=true train.microbatch_tokens={min(tokens, microbatch)}"
+        problems.append(
+            f"{shape.name} does not fit the memory: an update of {microbatch:,} tokens takes {gib(need)}, and "
+            f"{gib(machine.free_memory)} are free{f'; with {mend} it fits' if tokens >= GRAIN else ''}."
+        )
+    return Plan(
+        device="cpu",
+        where=f"the CPU ({machine.cpus} cores)",
+        model=shape.name,
+        engine=engine,
+        in_process=in_process(machine, wanted),
+        loader=_loader(machine, wanted),
+        quantisation=quantisation,
+        dtype=dtype,
+        sharing="alone" if engine == "vllm" else "split",
+        memory_share=None,
+        context=context,
+        rows=wanted.rows,
+        kv_tokens=kv_tokens if engine == "local" else None,
+        microbatch_tokens=microbatch,
+        activation_checkpointing=checkpointing,
+        table=tuple(table),
+        available=(machine.free_memory, machine.free_memory),
+        problems=tuple(problems),
+    )
