@@ -1,8 +1,14 @@
 """Why a server of vLLM's did not start or died, out of its log: known causes as a sentence with what to do."""
 
 import re
+from pathlib import Path
 
-PORT_TAKEN = re.compile(r"Address already in use|EADDRINUSE|\[Errno 98\]")
+from mcp_rl.processes.spawn import Child
+
+_LOG_BYTES = 2**18
+_LAST_CHARACTERS = 2**14
+"""Of what a server wrote that has served: what went before has nothing to do with its end."""
+_PORT_TAKEN = re.compile(r"Address already in use|EADDRINUSE|\[Errno 98\]")
 _CAUSES: tuple[tuple[str, str], ...] = (
     (r"unrecognized arguments: (.+)", "It knows no argument {0}: take it out of engine.args"),
     (r"error: (argument .+)", "It refused a value: {0}. Correct engine.args"),
@@ -54,7 +60,7 @@ _BARREN = re.compile(
     r"^\s*$|^(\(\w+ pid=\d+\) )?(INFO|DEBUG|WARNING)[ :]|Warning: |^[IW]\d{4} |^\s*(File \"|[\^~]+$)|it/s\]$"
 )
 """What says nothing of an end: progress, warnings, where in the source it was."""
-_TELLING = re.compile(r"error|exception|killed|abort|fault", re.IGNORECASE)
+_TELLING = re.compile(r"error|exception|killed|abort|\bfault", re.IGNORECASE)
 
 
 def cause_of_death(log: str, returncode: int | None) -> str | None:
@@ -69,8 +75,44 @@ def cause_of_death(log: str, returncode: int | None) -> str | None:
     return None
 
 
-def last_lines(log: str, lines: int = 4, characters: int = 700) -> str:
-    """The last lines that tell of an error, " | " between them; where none does, the very last; empty without any."""
+def last_lines(log: str, lines: int = 4, characters: int = 700, *, of_errors: bool = False) -> str:
+    """The last lines that tell of an error, " | " between them; where none does, the very last, but for `of_errors`."""
     kept = [line.strip() for line in log.splitlines() if not _BARREN.search(line)]
-    kept = [line for line in kept if _TELLING.search(line)] or kept
+    telling = [line for line in kept if _TELLING.search(line)]
+    kept = telling if telling or of_errors else kept
     return " | ".join("".join(c if c.isprintable() else " " for c in line) for line in kept[-lines:])[-characters:]
+
+
+class Death:
+    """How one life of the server ended."""
+
+    def __init__(self, served: bool, reason: str | None, returncode: int | None, text: str) -> None:
+        self.served = served
+        """Whether it ever served."""
+        self._reason, self._returncode = reason, returncode
+        self._text = text[-_LAST_CHARACTERS:] if served else text
+
+    @property
+    def port_taken(self) -> bool:
+        return _PORT_TAKEN.search(self._text) is not None
+
+    def sentence(self, path: Path) -> str:
+        """Why, as far as that is known, and where to look."""
+        why = self._reason or cause_of_death(self._text, self._returncode)
+        last = last_lines(self._text, of_errors=why is not None)
+        why = why or _exit(self._returncode)
+        return f"{why.rstrip('.')}. " + (f"Its log, {path}, ends: {last}" if last else f"Its log is {path}.")
+
+
+def _exit(returncode: int | None) -> str:
+    return "It ended" if returncode is None else f"It ended with status {returncode}"
+
+
+def written_by(child: Child) -> str:
+    """What this process wrote, or the last part of it."""
+    try:
+        with child.log.path.open("rb") as file:
+            file.seek(max(child.log.start, child.log.path.stat().st_size - _LOG_BYTES))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""

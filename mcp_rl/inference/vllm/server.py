@@ -8,11 +8,9 @@ that failed, and a second death within ten minutes of the first, are an EngineEr
 import asyncio
 import functools
 import logging
-import random
 import secrets
-import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import anyio
@@ -21,13 +19,12 @@ import httpx
 from mcp_rl.config import EngineConfig
 from mcp_rl.errors import EngineError
 from mcp_rl.inference.vllm.arguments import Served, check_served, command, environment
-from mcp_rl.inference.vllm.causes import PORT_TAKEN, cause_of_death, last_lines
+from mcp_rl.inference.vllm.causes import Death, written_by
 from mcp_rl.inference.vllm.installed import find_vllm
+from mcp_rl.inference.vllm.ports import free_port, is_free, reached_at
 from mcp_rl.inference.vllm.pulse import Pulse
-from mcp_rl.processes.spawn import Child, spawned
+from mcp_rl.processes.spawn import spawned
 
-_PORTS = range(20000, 32000)
-"""Below those that systems give to outgoing connections, so that none takes ours while vLLM gets up to binding it."""
 _PORT_ATTEMPTS = 3
 _DEATHS_APART_SECONDS = 600.0
 """A second death sooner than this after the first is not answered with another start."""
@@ -35,8 +32,11 @@ _PROBE_SECONDS = 0.25
 _SAY_SECONDS = 20.0
 _SLEEP_SECONDS = 300.0
 """For moving the weights to or from the machine's memory, and for turns that are not over."""
-_LOG_BYTES = 2**18
 _log = logging.getLogger(__name__)
+
+
+def random_key() -> str:
+    return secrets.token_hex(24)
 
 
 class VllmServer:
@@ -62,11 +62,17 @@ class VllmServer:
         seed: int = 0,
         sleep: bool = False,
         new_weights: bool = False,
+        host: str = "127.0.0.1",
+        port: int | None = None,
+        more_names: Sequence[str] = (),
+        modules: Mapping[str, Path] | None = None,
+        key: Callable[[], str | None] = random_key,
         say: Callable[[str], None] | None = None,
         pulse: Pulse | None = None,
     ) -> None:
-        """`log` is the file that vLLM writes to; the other arguments are those of `Served`. `say` gets sentences about
-        a start that takes long, by default the log of this package.
+        """`log` is the file that vLLM writes to; the other arguments are those of `Served`. `key` makes what
+        requests must bring, once for each start; where it makes None, whoever reaches the port is answered. `say` gets
+        sentences about a start that takes long, by default the log of this package.
 
         Raises ConfigError for what vLLM cannot be asked for, and where it is not installed.
         """
@@ -86,6 +92,10 @@ class VllmServer:
             seed=seed,
             sleep=sleep,
             new_weights=new_weights,
+            host=host,
+            port=port,
+            more_names=tuple(more_names),
+            modules=dict(modules or {}),
         )
         check_served(self.config, self.served)
         self.vllm = find_vllm(self.config.python)
@@ -94,8 +104,9 @@ class VllmServer:
         """How often it was started; what was loaded into it is gone when this has grown."""
         self.url = ""
         """Such as http://127.0.0.1:23456, without /v1; another with each start."""
-        self.api_key = ""
+        self.api_key: str | None = None
         """What every request must bring, another with each start; written nowhere."""
+        self._key = key
         self.max_context: int | None = None
         """Most tokens of an episode, prompt and completion together; known once it is ready."""
         self.pid: int | None = None
@@ -183,7 +194,7 @@ class VllmServer:
 
     def client(self, *, timeout: float | None = None) -> httpx.AsyncClient:
         """A client for this start of the server, to be closed by the caller; `timeout` in seconds, None for no end."""
-        headers = {"Authorization": f"Bearer {self.api_key}"}
+        headers = {"Authorization": f"Bearer {self.api_key}"} if self.api_key is not None else {}
         return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=timeout, trust_env=False)
 
     async def _own(self) -> None:
@@ -194,7 +205,8 @@ class VllmServer:
                 death = await self._live()
                 if death is None:
                     return
-                if not death.served and death.port_taken and (taken := taken + 1) < _PORT_ATTEMPTS:
+                chosen = self.served.port is None
+                if not death.served and death.port_taken and chosen and (taken := taken + 1) < _PORT_ATTEMPTS:
                     continue
                 if not death.served:
                     raise EngineError(f"vLLM's server did not start. {death.sentence(self.log)}")
@@ -215,10 +227,12 @@ class VllmServer:
 
     async def _live(self) -> "Death | None":
         """One start, until it ends; None where we ended it."""
-        port = free_port()
+        port = free_port() if self.served.port is None else self.served.port
         self.starts += 1
-        self.url, self.api_key = f"http://127.0.0.1:{port}", secrets.token_hex(24)
-        words = command(self.vllm, self.config, self.served, port=port)
+        self.url, self.api_key = f"http://{reached_at(self.served.host)}:{port}", self._key()
+        if self.served.port is not None and not is_free(self.served.host, port):
+            raise EngineError(f"Port {port} of {self.served.host} is taken: end what listens there, or choose another.")
+        words = command(self.vllm, self.config, self.served, port=port, guarded=self.api_key is not None)
         variables = await anyio.to_thread.run_sync(
             functools.partial(environment, self.vllm, self.config, self.served, key=self.api_key)
         )
@@ -253,7 +267,7 @@ class VllmServer:
                 child.kill()
                 with anyio.move_on_after(_SLEEP_SECONDS):
                     await child.wait()
-            return Death(served, reason, child.returncode, own_log(child))
+            return Death(served, reason, child.returncode, written_by(child))
 
     async def _until_serving(self, began: float) -> bool:
         """Whether it came to serve within `engine.start_seconds`."""
@@ -302,49 +316,3 @@ class VllmServer:
         self._serves = serves
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
-
-
-class Death:
-    """How one life of the server ended."""
-
-    def __init__(self, served: bool, reason: str | None, returncode: int | None, text: str) -> None:
-        self.served = served
-        """Whether it ever served."""
-        self._reason, self._returncode, self._text = reason, returncode, text
-
-    @property
-    def port_taken(self) -> bool:
-        return PORT_TAKEN.search(self._text) is not None
-
-    def sentence(self, path: Path) -> str:
-        """Why, as far as that is known, and where to look."""
-        why = self._reason or cause_of_death(self._text, self._returncode) or _exit(self._returncode)
-        last = last_lines(self._text)
-        return f"{why.rstrip('.')}. " + (f"Its log, {path}, ends: {last}" if last else f"Its log is {path}.")
-
-
-def _exit(returncode: int | None) -> str:
-    return "It ended" if returncode is None else f"It ended with status {returncode}"
-
-
-def own_log(child: Child) -> str:
-    """What this process wrote, or the last part of it."""
-    try:
-        with child.log.path.open("rb") as file:
-            file.seek(max(child.log.start, child.log.path.stat().st_size - _LOG_BYTES))
-            return file.read().decode(errors="replace")
-    except OSError:
-        return ""
-
-
-def free_port() -> int:
-    """A port on loopback that nobody listens on now. Raises EngineError where there is none."""
-    for _ in range(200):
-        port = random.choice(_PORTS)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise EngineError(f"No port of {_PORTS.start} to {_PORTS.stop - 1} is free on 127.0.0.1 for vLLM's server.")
