@@ -17,6 +17,7 @@ from typer.exceptions import TyperException
 
 from mcp_rl.boundary import run_guarded, say
 from mcp_rl.cli.evaluate import evaluate
+from mcp_rl.cli.export import export
 from mcp_rl.cli.fork import fork
 from mcp_rl.cli.generate import generate
 from mcp_rl.cli.history import history
@@ -31,7 +32,7 @@ __all__ = ["app", "main"]
 
 _ORDER = (
     *("train", "sft", "generate", "evaluate", "report"),
-    *("history", "fork", "replay", "export-trajectories", "servers", "plugins"),
+    *("history", "fork", "replay", "export", "export-trajectories", "servers", "plugins"),
 )
 
 
@@ -72,7 +73,7 @@ def _commands(
     pass
 
 
-for _command in (train, sft, generate, evaluate, report, history, fork, replay, export_trajectories, plugins):
+for _command in (train, sft, generate, evaluate, report, history, fork, replay, export, export_trajectories, plugins):
     app.command()(_command)
 app.add_typer(servers)
 

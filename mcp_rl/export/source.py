@@ -1,0 +1,211 @@
+"""What is exported: the weights that a name means, found and checked whole, and the base that they belong to."""
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from mcp_rl.backends.initial import read_shapes
+from mcp_rl.config import TINY
+from mcp_rl.errors import CheckpointError, ConfigError, RunDirectoryError
+from mcp_rl.evaluation.models import find_model
+from mcp_rl.learning.checkpoint import MANIFEST, find_damage
+from mcp_rl.run_directory import RunDirectory
+from mcp_rl.tiny import weights_path
+from mcp_rl.training.preparation import check_base_model
+
+_ADAPTER, _CONFIG = "adapter_config.json", "config.json"
+_CARDS = ("README.md", "model_card.md")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model to export."""
+
+    label: str
+    """What people call it, such as calc-tiny@80."""
+    kind: Literal["adapter", "whole", "base"]
+    """What `checkpoint` holds; a base has none."""
+    base_model: str
+    """As the run names it: `mcp-rl/tiny`, a name on the hub, or a folder."""
+    checkpoint: Path | None
+    step: int
+    run: RunDirectory | None
+    base_at: Path | None = None
+    """Folder that is used in place of `base_model`, as --base says."""
+    base_called: str | None = None
+    """Name on the hub that the base goes by outside, where it is known."""
+
+    @property
+    def slug(self) -> str:
+        """The label as a file's name."""
+        return re.sub(r"[^\w.-]+", "-", self.label.rsplit("/", 1)[-1]).strip("-.") or "model"
+
+    @property
+    def revision(self) -> str | None:
+        """Commit of the base on the hub, where the run says it."""
+        loaded = self.about.get("loaded")
+        found = loaded.get("revision") if isinstance(loaded, dict) else None
+        return str(found) if found else None
+
+    @property
+    def quantisation(self) -> str | None:
+        """In which the base was loaded for training, where it was."""
+        loaded = self.about.get("loaded")
+        found = loaded.get("quantisation") if isinstance(loaded, dict) else None
+        return str(found) if found and str(found) not in ("none", "16bit", "None") else None
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """The run's model.json."""
+        return (self.run.read_json("model.json") or {}) if self.run else {}
+
+    def base_folder(self) -> Path:
+        """The base's files on this machine; a hub's model is downloaded where it is not there yet.
+
+        Raises ConfigError where it cannot be had.
+        """
+        if self.base_at is not None:
+            return self.base_at
+        if self.base_model == TINY:
+            return weights_path()
+        if (folder := Path(self.base_model).expanduser()).is_dir():
+            return folder
+        return _snapshot(self.base_model, self.revision)
+
+    @property
+    def base_license(self) -> str | None:
+        """As the base's own card names it, where the card is on this machine."""
+        if self.base_model == TINY:
+            return "apache-2.0"
+        for card in _CARDS:
+            if (text := _read(self.here(card))) and (found := re.search(r"^license:\s*(\S+)", text, re.MULTILINE)):
+                return found[1].strip("\"'")
+        return None
+
+    def here(self, name: str) -> Path | None:
+        """A file of the base that is on this machine already."""
+        folder = self.base_folder() if self.base_model == TINY else self.base_at or Path(self.base_model).expanduser()
+        if folder.is_dir():
+            return folder / name
+        from huggingface_hub import try_to_load_from_cache
+        from huggingface_hub.errors import HFValidationError
+
+        try:
+            found = try_to_load_from_cache(self.base_model, name, revision=self.revision)
+        except HFValidationError:
+            return None
+        return Path(found) if isinstance(found, str) else None
+
+
+def find_source(name: str, runs: Path, base: str | None = None) -> Source:
+    """The model of a name, as `mcp-rl evaluate` understands it. `base` is other weights of the same base, or the name
+    that others know it by.
+
+    Raises ConfigError for a name that means nothing or nothing that has weights, CheckpointError for what is damaged.
+    """
+    spec = find_model(name, runs)
+    if spec.kind in ("chat", "scripted"):
+        kind = "a chat model behind an API" if spec.kind == "chat" else "a script"
+        raise ConfigError(f"{name} is {kind}, so there are no weights to export: name a run, a checkpoint or a folder.")
+    folder = spec.checkpoint
+    if folder is None:
+        place = Path(spec.name).expanduser()
+        if spec.name != TINY and place.is_dir() and (place / MANIFEST).is_file():
+            _check_whole(place)
+            return _of_checkpoint(place, spec.label, spec.run)
+        return _with_base(Source(spec.label, "base", spec.name, None, 0, spec.run), base)
+    _check_whole(folder)
+    run = spec.run or _run_of(folder)
+    kind_: Literal["adapter", "whole"] = "adapter" if (folder / _ADAPTER).is_file() else "whole"
+    label = spec.label if spec.run else f"{run.path.name}@{spec.step}" if run else folder.resolve().name
+    return _with_base(Source(label, kind_, spec.name, folder, spec.step, run), base)
+
+
+def _of_checkpoint(folder: Path, label: str, run: RunDirectory | None) -> Source:
+    """A whole model that was named by its folder."""
+    run = run or _run_of(folder)
+    step = int(folder.name) if folder.name.isdigit() else 0
+    if run is None:
+        return Source(folder.resolve().name, "base", str(folder), None, step, None)
+    base = str((run.read_json("model.json") or {}).get("base_model") or folder)
+    return Source(f"{run.path.name}@{step}", "whole", base, folder, step, run)
+
+
+def _with_base(source: Source, base: str | None) -> Source:
+    called = None if Path(source.base_model).expanduser().is_dir() or source.base_model == TINY else source.base_model
+    if base is None:
+        return Source(**{**source.__dict__, "base_called": called})
+    folder = Path(base).expanduser()
+    if folder.is_dir():
+        check_base_model(base)
+        _check_same_shape(source, folder)
+        return Source(**{**source.__dict__, "base_at": folder, "base_called": called})
+    if base == TINY or not re.fullmatch(r"[\w.-]+/[\w.-]+", base):
+        raise ConfigError(f"--base is a folder or a name on the Hugging Face hub, such as Qwen/Qwen2.5-3B, not {base}.")
+    return Source(**{**source.__dict__, "base_called": base})
+
+
+def _check_same_shape(source: Source, folder: Path) -> None:
+    if source.base_model != TINY and not Path(source.base_model).expanduser().is_dir():
+        return
+    ours, theirs = (
+        _json(place / _CONFIG) for place in (Source(**{**source.__dict__, "base_at": None}).base_folder(), folder)
+    )
+    for key in ("model_type", "hidden_size", "num_hidden_layers", "vocab_size"):
+        if ours.get(key) != theirs.get(key):
+            raise ConfigError(
+                f"The model in {folder} is not the base of {source.label}: its {key} is {theirs.get(key)}, and the "
+                f"base's is {ours.get(key)}."
+            )
+    if not any(read_shapes([file]) for file in sorted(folder.glob("*.safetensors"))):
+        raise ConfigError(f"The folder {folder} holds no *.safetensors file.")
+
+
+def _check_whole(folder: Path) -> None:
+    if (folder / MANIFEST).is_file() and (damage := find_damage(folder)):
+        raise CheckpointError(f"The checkpoint {folder} is damaged ({damage}); export another step.")
+
+
+def _run_of(folder: Path) -> RunDirectory | None:
+    """The run that a checkpoint's folder belongs to."""
+    place = folder.resolve().parent
+    return (
+        RunDirectory(place.parent) if place.name == "checkpoints" and (place.parent / "model.json").is_file() else None
+    )
+
+
+def _snapshot(name: str, revision: str | None) -> Path:
+    import httpx
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    wanted = ["*.safetensors", "*.safetensors.index.json", "*.json", "*.txt", "*.jinja", "*.model", "*.md"]
+    try:
+        try:
+            place = snapshot_download(name, revision=revision, allow_patterns=wanted, local_files_only=True)
+            if any(Path(place).glob("*.safetensors")):
+                return Path(place)
+        except LocalEntryNotFoundError:
+            pass
+        return Path(snapshot_download(name, revision=revision, allow_patterns=wanted))
+    except (HfHubHTTPError, LocalEntryNotFoundError, httpx.HTTPError, OSError) as error:
+        raise ConfigError(
+            f"The base model {name} is not on this machine and cannot be downloaded: give a folder with it by --base."
+        ) from error
+
+
+def _read(path: Path | None) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace") if path else None
+    except OSError:
+        return None
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        content: dict[str, Any] = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise RunDirectoryError(f"Cannot read {path}: {error}.") from error
+    return content
