@@ -69,10 +69,8 @@ class VllmSampler:
         await self.server.start()
         await self.server.ready()
         self._client = VllmClient(self.server)
-        base = _base_name(self._settings, self.server)
-        listed = {model["id"]: model for model in await self._client.models()}
-        limits = [self._settings.max_context, self._settings.engine.max_context]
-        limits.append(listed.get(base, {}).get("max_model_len"))
+        base = self.server.served_name
+        limits = [self._settings.max_context, self._settings.engine.max_context, self.server.max_context]
         context = min(limit for limit in limits if limit is not None)
         self._engine = VllmEngine(
             self._client,
@@ -136,7 +134,7 @@ class VllmSampler:
         await learner.write_policy(unfinished)
         unfinished.rename(folder)
         if whole:
-            return PolicyVersion(step, _base_name(self._settings, self.server), folder, whole=True)
+            return PolicyVersion(step, self.server.served_name, folder, whole=True)
         name = f"{self._settings.run.name}@{step}"
         ours = self._settings.engine.url is None
         if not ours or any(held.model == name for held in self.engine.held):  # a step once more, or somebody else's run
@@ -157,30 +155,32 @@ async def _remove(policy: PolicyVersion) -> None:
         await anyio.to_thread.run_sync(functools.partial(shutil.rmtree, policy.folder, ignore_errors=True))
 
 
-def _base_name(settings: LocalSettings, server: Any) -> str:
-    """What requests call the base model."""
-    served = getattr(server, "served_name", None) or getattr(getattr(server, "served", None), "name", None)
-    return str(served or settings.base_model)
-
-
 def make_server(settings: LocalSettings) -> Any:
     """The server that the settings ask for, not started yet. Raises ConfigError."""
     from mcp_rl.inference.vllm.server import VllmServer
 
     train, unsloth = settings.train, settings.unsloth
+    model = unsloth.model_name or settings.base_model
+    model = str(weights_path()) if model == TINY else model
+    rank = train.lora.rank if train.method == "lora" else None
     if settings.engine.url is not None:
         from mcp_rl.inference.vllm.remote import RemoteServer
 
-        return RemoteServer(settings.engine.url)
-    model = unsloth.model_name or settings.base_model
+        return RemoteServer(
+            settings.engine.url,
+            model=model,
+            lora_rank=rank,
+            adapters=settings.run.absolute() / ADAPTERS,
+            max_context=settings.max_context,
+        )
     return VllmServer(
-        str(weights_path()) if model == TINY else model,
+        model,
         served_name=settings.base_model,
         config=_with_quantisation(settings.engine, bool(unsloth.load_in_4bit)),
         gpus=settings.placement.engine_gpus,
         log=settings.run / "logs" / "vllm.log",
         run=settings.run,
-        lora_rank=train.lora.rank if train.method == "lora" else None,
+        lora_rank=rank,
         adapters=train.max_staleness + 2,
         max_context=settings.max_context,
         dtype=unsloth.dtype,

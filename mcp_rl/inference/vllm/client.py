@@ -174,9 +174,6 @@ class VllmClient:
         """Ask again where the server was not there, once it is. Raises EngineError where it stays away."""
         tries, starts = 0, self.server.starts
         while True:
-            await self.server.ready()
-            if self.server.starts != starts:
-                tries, starts = 0, self.server.starts
             try:
                 return await ask()
             except Unanswered as lost:
@@ -184,6 +181,9 @@ class VllmClient:
                     raise EngineError(f"vLLM's server does not answer any more: {lost}.") from lost
                 tries += 1
                 await anyio.sleep(min(PAUSE_SECONDS, 0.05 * 2**tries))
+            await self.server.ready()
+            if self.server.starts != starts:
+                tries, starts = 0, self.server.starts
 
     async def _kept(self, ask: Callable[[], Awaitable[T]]) -> T:
         """`persist`, with what the server has forgotten in a restart put back first."""

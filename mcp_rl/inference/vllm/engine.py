@@ -48,9 +48,11 @@ class Stats:
 
     turns: int = 0
     prompt_tokens: int = 0
-    """Given and earlier sampled tokens, those of all turns."""
-    cached_tokens: int = 0
+    """Given tokens, and those that the episode had sampled before, of all turns."""
+    reused_tokens: int = 0
     """Those of them that vLLM had in its prefix cache."""
+    cached_tokens: int = 0
+    """Those of them that began a new episode."""
     decoded_tokens: int = 0
     asked_again: int = 0
     """Turns that a dead server did not answer at first."""
@@ -177,7 +179,9 @@ class VllmEngine:
                 await self._give(policy)
             self._starts = starts
 
-    async def _sample(self, prompt: list[int], sampling: Sampling, max_tokens: int, seed: int) -> Completion:
+    async def _sample(
+        self, prompt: list[int], sampling: Sampling, max_tokens: int, seed: int, *, first: bool
+    ) -> Completion:
         rule = StopRule(sampling, self._stops, self._decode)
         async with self._turn() as policy:
             starts = self._client.server.starts
@@ -196,11 +200,14 @@ class VllmEngine:
             stats = self.stats
             stats.turns += 1
             stats.prompt_tokens += len(prompt)
-            stats.cached_tokens += sampled.cached
+            cached = sampled.cached if first else 0
+            stats.reused_tokens += sampled.cached
+            stats.cached_tokens += cached
             stats.decoded_tokens += len(ids)
             stats.asked_again += self._client.server.starts != starts
             stopped = sampled.stopped or rule.ends(ids)
-            return Completion(ids, sampled.logprobs[: len(ids)], policy.version, "stop" if stopped else "length")
+            finish = "stop" if stopped else "length"
+            return Completion(ids, sampled.logprobs[: len(ids)], policy.version, finish, cached)
 
 
 class VllmEpisode:
@@ -233,7 +240,9 @@ class VllmEpisode:
         seed = _seed(self._seed, self._turns) if sampling.seed is None else _seed(sampling.seed)
         self._busy = True
         try:
-            completion = await self._engine._sample(prompt, sampling, min(sampling.max_tokens, room), seed)
+            completion = await self._engine._sample(
+                prompt, sampling, min(sampling.max_tokens, room), seed, first=not self._turns
+            )
         finally:
             self._busy = False
         self._ids = prompt + completion.token_ids
