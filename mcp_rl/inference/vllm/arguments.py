@@ -9,10 +9,9 @@ What is asked for, and why:
 - no usage statistics, and no look at the hub where the model is a folder.
 """
 
-import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -57,13 +56,6 @@ class Served:
     seed: int = 0
     sleep: bool = False
     """Whether its memory is to be given up at times."""
-    host: str = "127.0.0.1"
-    port: int | None = None
-    """None: a free one, another with each start."""
-    more_names: tuple[str, ...] = ()
-    """What else requests may call the base model."""
-    modules: Mapping[str, Path] = field(default_factory=dict)
-    """Adapters that it serves from its start on, by name; then no others are loaded while it runs."""
     new_weights: bool = False
     """Whether the base's own weights are replaced while it runs (full fine-tuning)."""
 
@@ -90,14 +82,12 @@ def check_served(config: EngineConfig, served: Served) -> None:
         )
 
 
-def command(vllm: Installed, config: EngineConfig, served: Served, *, port: int, guarded: bool = True) -> list[str]:
-    """The server's command line; no secret is in it. `guarded`: requests must bring the key."""
+def command(vllm: Installed, config: EngineConfig, served: Served, *, port: int) -> list[str]:
+    """The server's command line; no secret is in it."""
     given = {argument_name(name): value for name, value in config.args.items()}
     words = [vllm.python, "-m", "vllm.entrypoints.openai.api_server"]
-    words += ["--model", served.model, "--served-model-name", served.name, *served.more_names]
-    words += ["--host", served.host, "--port", str(port)]
-    if guarded:
-        words += ["--middleware", "mcp_rl_guard.Guard"]
+    words += ["--model", served.model, "--served-model-name", served.name]
+    words += ["--host", "127.0.0.1", "--port", str(port), "--middleware", "mcp_rl_guard.Guard"]
     words += ["--disable-uvicorn-access-log", "--enable-prompt-tokens-details"]
     words += ["--dtype", "float32" if served.dtype == "auto" and vllm.cpu else served.dtype]
     words += ["--max-num-seqs", str(config.max_rows), "--seed", str(served.seed)]
@@ -116,14 +106,8 @@ def command(vllm: Installed, config: EngineConfig, served: Served, *, port: int,
         rank = next(rank for rank in LORA_RANKS if rank >= served.lora_rank)
         words += ["--enable-lora", "--max-lora-rank", str(rank)]
         words += ["--max-loras", str(served.adapters), "--max-cpu-loras", str(2 * served.adapters)]
-    if served.modules:
-        words += ["--lora-modules", *(_module(served, name, folder) for name, folder in served.modules.items())]
     words += _for_cpu(given) if vllm.cpu else _for_gpus(config, served, given)
     return words + [word for name, value in given.items() for word in _passed(name, value)]
-
-
-def _module(served: Served, name: str, folder: Path) -> str:
-    return json.dumps({"name": name, "path": str(folder.resolve()), "base_model_name": served.name})
 
 
 def _for_cpu(given: Mapping[str, object]) -> list[str]:
@@ -157,23 +141,21 @@ def _passed(name: str, value: bool | int | float | str) -> list[str]:
 
 
 def environment(
-    vllm: Installed, config: EngineConfig, served: Served, *, key: str | None, ours: Mapping[str, str] = os.environ
+    vllm: Installed, config: EngineConfig, served: Served, *, key: str, ours: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
     """What vLLM's process gets beside what every child of ours inherits (`processes/spawn.py`: no secrets).
 
-    `key` is what requests must bring; None: none. The token for the hub is handed on only where the model is there.
+    `key` is what requests must bring. The token for the hub is handed on only where the model is there.
     """
     # Kernels are compiled with programs (ninja) that lie beside that Python.
     found = {"PATH": os.pathsep.join(filter(None, [str(Path(vllm.python).parent), ours.get("PATH", "")]))}
     found |= {"PYTHONPATH": str(GUARD), "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1", "VLLM_LOGGING_COLOR": "0"}
-    found |= {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
-    if key is not None:
-        found["VLLM_API_KEY"] = key
+    found |= {"VLLM_API_KEY": key, "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
     if served.local:
         found |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
     elif served.token is not None and served.token in ours:
         found["HF_TOKEN"] = ours[served.token]
-    found["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "0" if served.lora_rank is None or served.modules else "1"
+    found["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "0" if served.lora_rank is None else "1"
     found["VLLM_SERVER_DEV_MODE"] = "1" if served.new_weights or (served.sleep and not vllm.cpu) else "0"
     return found | (_cpu_variables(config, ours) if vllm.cpu else _gpu_variables(served, ours)) | config.environment
 

@@ -10,7 +10,7 @@ import functools
 import logging
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import anyio
@@ -21,7 +21,7 @@ from mcp_rl.errors import EngineError
 from mcp_rl.inference.vllm.arguments import Served, check_served, command, environment
 from mcp_rl.inference.vllm.causes import Death, written_by
 from mcp_rl.inference.vllm.installed import find_vllm
-from mcp_rl.inference.vllm.ports import free_port, is_free, reached_at
+from mcp_rl.inference.vllm.ports import free_port
 from mcp_rl.inference.vllm.pulse import Pulse
 from mcp_rl.processes.spawn import spawned
 
@@ -33,10 +33,6 @@ _SAY_SECONDS = 20.0
 _SLEEP_SECONDS = 300.0
 """For moving the weights to or from the machine's memory, and for turns that are not over."""
 _log = logging.getLogger(__name__)
-
-
-def random_key() -> str:
-    return secrets.token_hex(24)
 
 
 class VllmServer:
@@ -62,17 +58,11 @@ class VllmServer:
         seed: int = 0,
         sleep: bool = False,
         new_weights: bool = False,
-        host: str = "127.0.0.1",
-        port: int | None = None,
-        more_names: Sequence[str] = (),
-        modules: Mapping[str, Path] | None = None,
-        key: Callable[[], str | None] = random_key,
         say: Callable[[str], None] | None = None,
         pulse: Pulse | None = None,
     ) -> None:
-        """`log` is the file that vLLM writes to; the other arguments are those of `Served`. `key` makes what
-        requests must bring, once for each start; where it makes None, whoever reaches the port is answered. `say` gets
-        sentences about a start that takes long, by default the log of this package.
+        """`log` is the file that vLLM writes to; the other arguments are those of `Served`. `say` gets sentences about
+        a start that takes long, by default the log of this package.
 
         Raises ConfigError for what vLLM cannot be asked for, and where it is not installed.
         """
@@ -92,10 +82,6 @@ class VllmServer:
             seed=seed,
             sleep=sleep,
             new_weights=new_weights,
-            host=host,
-            port=port,
-            more_names=tuple(more_names),
-            modules=dict(modules or {}),
         )
         check_served(self.config, self.served)
         self.vllm = find_vllm(self.config.python)
@@ -104,9 +90,8 @@ class VllmServer:
         """How often it was started; what was loaded into it is gone when this has grown."""
         self.url = ""
         """Such as http://127.0.0.1:23456, without /v1; another with each start."""
-        self.api_key: str | None = None
+        self.api_key = ""
         """What every request must bring, another with each start; written nowhere."""
-        self._key = key
         self.max_context: int | None = None
         """Most tokens of an episode, prompt and completion together; known once it is ready."""
         self.pid: int | None = None
@@ -194,7 +179,7 @@ class VllmServer:
 
     def client(self, *, timeout: float | None = None) -> httpx.AsyncClient:
         """A client for this start of the server, to be closed by the caller; `timeout` in seconds, None for no end."""
-        headers = {"Authorization": f"Bearer {self.api_key}"} if self.api_key is not None else {}
+        headers = {"Authorization": f"Bearer {self.api_key}"}
         return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=timeout, trust_env=False)
 
     async def _own(self) -> None:
@@ -205,8 +190,7 @@ class VllmServer:
                 death = await self._live()
                 if death is None:
                     return
-                chosen = self.served.port is None
-                if not death.served and death.port_taken and chosen and (taken := taken + 1) < _PORT_ATTEMPTS:
+                if not death.served and death.port_taken and (taken := taken + 1) < _PORT_ATTEMPTS:
                     continue
                 if not death.served:
                     raise EngineError(f"vLLM's server did not start. {death.sentence(self.log)}")
@@ -227,12 +211,10 @@ class VllmServer:
 
     async def _live(self) -> "Death | None":
         """One start, until it ends; None where we ended it."""
-        port = free_port() if self.served.port is None else self.served.port
+        port = free_port()
         self.starts += 1
-        self.url, self.api_key = f"http://{reached_at(self.served.host)}:{port}", self._key()
-        if self.served.port is not None and not is_free(self.served.host, port):
-            raise EngineError(f"Port {port} of {self.served.host} is taken: end what listens there, or choose another.")
-        words = command(self.vllm, self.config, self.served, port=port, guarded=self.api_key is not None)
+        self.url, self.api_key = f"http://127.0.0.1:{port}", secrets.token_hex(24)
+        words = command(self.vllm, self.config, self.served, port=port)
         variables = await anyio.to_thread.run_sync(
             functools.partial(environment, self.vllm, self.config, self.served, key=self.api_key)
         )
