@@ -10,7 +10,7 @@ import importlib
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ from mcp_rl.player import Player, limits_of
 from mcp_rl.plugins.manager import Plugins, load_plugins, place
 from mcp_rl.plugins.resolve import resolve_servers
 from mcp_rl.plugins.server import ToolServer
+from mcp_rl.processes.leftovers import end_leftovers
 from mcp_rl.rewards.ledger import Ledger
 from mcp_rl.rewards.scoring import CALLS, Scoring
 from mcp_rl.run_directory import RunDirectory, RunState, StepProgress, open_run
@@ -75,12 +76,13 @@ async def _run(config: RunConfig, fresh: bool, console: Console) -> RunReport:
             console.print(f"All {state.step} steps of this run are done.", highlight=False)
             return report
         state.threads = prepare_torch_threads(state.threads)  # before torch is imported
-        threading.Thread(target=_import_early, args=(config.backend,), name="mcp-rl-import", daemon=True).start()
         with (
             Progress(steps=config.steps, done=state.step, console=console) as progress,
             Trackers.opened(run.path, config, plugins, progress.say) as trackers,
         ):
-            async with _prepared(_Setting(config, run, state, plugins, server, progress, trackers)) as trainer:
+            await anyio.to_thread.run_sync(end_leftovers, progress.say)
+            setting = _Setting(config, run, state, plugins, server, progress, trackers)
+            async with _imports_begun(config, run), _prepared(setting) as trainer:
                 await trainer.measure_before()
                 try:
                     await trainer.take_steps()
@@ -93,12 +95,28 @@ async def _run(config: RunConfig, fresh: bool, console: Console) -> RunReport:
         return report
 
 
-def _import_early(backend: str) -> None:
-    """Import what takes seconds while the server starts and is explored. A failure shows where it is needed."""
+@asynccontextmanager
+async def _imports_begun(config: RunConfig, run: RunDirectory) -> AsyncIterator[None]:
+    """Import what takes seconds while the server starts and is explored, in the learner's own process where it gets
+    one. A failure shows where it is needed."""
+    from mcp_rl.backends.choices import in_process
+
+    here = config.backend != "local" or in_process(config.placement)
+    modules = ["mcp_rl.training.trainer", *(["mcp_rl.backends.here"] if here and config.backend == "local" else [])]
+    threading.Thread(target=_import_early, args=(modules,), name="mcp-rl-import", daemon=True).start()
+    if here:
+        yield
+        return
+    from mcp_rl.backends.child import started_early
+
+    async with started_early(run.path, config.placement, config.unsloth):
+        yield
+
+
+def _import_early(modules: Sequence[str]) -> None:
     with suppress(Exception):
-        importlib.import_module("mcp_rl.training.trainer")
-        if backend == "local":
-            importlib.import_module("mcp_rl.backends.here")
+        for module in modules:
+            importlib.import_module(module)
 
 
 def _finished(run: RunDirectory, state: RunState, config: RunConfig) -> RunReport | None:

@@ -27,7 +27,7 @@ from mcp_rl.backends.channel import Message, error_of, frame, read_frame
 from mcp_rl.backends.failures import died, failed, kernel_kills
 from mcp_rl.backends.hosts import LearnerHost, LocalSettings, Opened
 from mcp_rl.chat.hermes import ChatFormat
-from mcp_rl.config import TrainConfig
+from mcp_rl.config import PlacementConfig, TrainConfig, UnslothConfig
 from mcp_rl.errors import ConfigError, EngineStop, McpRlError
 from mcp_rl.inference.engine import Completion, Sampling
 from mcp_rl.learning import canaries
@@ -43,9 +43,11 @@ _NOT_LEARNED_FROM = {"messages", "calls", "final_state", "explanation", "metrics
 class ChildProcess:
     """The child and the channel to it."""
 
-    def __init__(self, child: Child, stack: AsyncExitStack) -> None:
+    def __init__(self, child: Child, stack: AsyncExitStack, environment: Mapping[str, str]) -> None:
         assert child.process.stdin is not None and child.process.stdout is not None
         self.child = child
+        self.environment = environment
+        """What it was given."""
         self.state: Message = {"step": 0, "version": -1, "max_context": 0, "stats": {}}
         """What the child said of itself last."""
         self._stack = stack
@@ -77,7 +79,7 @@ class ChildProcess:
             child = await stack.enter_async_context(process)
         except OSError as error:
             raise ConfigError(f"The learner's process cannot be started: {error}.") from error
-        return cls(child, stack)
+        return cls(child, stack, environment)
 
     async def ask(
         self, call: str, parts: Sequence[bytes] = (), *, abandon: bool = False, **arguments: Any
@@ -94,7 +96,8 @@ class ChildProcess:
         self._outgoing.put_nowait(frame({"call": call, "id": number, "arguments": arguments}, parts))
         try:
             with anyio.CancelScope(shield=not abandon):
-                return await future
+                await asyncio.wait([future])
+            return future.result()
         except asyncio.CancelledError:
             self.tell("cancel", request=number)
             raise
@@ -164,6 +167,23 @@ class ChildProcess:
                 future.exception()  # it may have nobody who waits any more
 
 
+_early: dict[Path, ChildProcess] = {}
+"""Children that were started before their learner is asked for, by run."""
+
+
+@asynccontextmanager
+async def started_early(run: Path, placement: PlacementConfig, unsloth: UnslothConfig) -> AsyncIterator[None]:
+    """Start the child of a run, whose learner is opened later, so that its heavy imports are done by then. It is ended
+    with this context where nobody has opened it."""
+    process = _early[run.resolve()] = await ChildProcess.start(run, child_environment(placement, unsloth))
+    try:
+        yield
+    finally:
+        if _early.get(run.resolve()) is process:
+            del _early[run.resolve()]
+            await process.close()
+
+
 class ChildLearner:
     """A LearnerHost whose learner is in a child process."""
 
@@ -186,7 +206,12 @@ class ChildLearner:
 
     async def open(self) -> Opened:
         settings = self.settings
-        self._process = await ChildProcess.start(settings.run, child_environment(settings))
+        environment = child_environment(settings.placement, settings.unsloth)
+        early = _early.pop(settings.run.resolve(), None)
+        if early is not None and early.environment != environment:
+            await early.close()
+            early = None
+        self._process = early or await ChildProcess.start(settings.run, environment)
         told = settings.model_dump_json()
         opened, _ = await self.process.ask("open", abandon=True, settings=told, sampling=self.sampling)
         self.process.ready = True
@@ -307,15 +332,15 @@ class ChildEpisode:
         return Completion(**completion)
 
 
-def child_environment(settings: LocalSettings) -> dict[str, str]:
+def child_environment(placement: PlacementConfig, unsloth: UnslothConfig) -> dict[str, str]:
     """What the child is given besides what computing needs: the devices that it may see, and the token that the
     configuration names."""
     environment = {}
-    if settings.placement.learner_gpus:
-        from mcp_rl.hardware.gpus import visible_devices
+    if placement.learner_gpus:
+        from mcp_rl.hardware.gpus import device_environment
 
-        environment["CUDA_VISIBLE_DEVICES"] = visible_devices(settings.placement.learner_gpus)
-    name = settings.unsloth.token
+        environment = device_environment(placement.learner_gpus)
+    name = unsloth.token
     if name is not None and name in os.environ:
         environment[name] = os.environ[name]
     return environment

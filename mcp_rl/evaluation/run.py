@@ -15,6 +15,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import anyio
 from rich.console import Console
 
 from mcp_rl.config import TINY, RunConfig
@@ -34,6 +35,7 @@ from mcp_rl.player import limits_of
 from mcp_rl.plugins.manager import Plugins, load_plugins
 from mcp_rl.plugins.resolve import resolve_servers
 from mcp_rl.plugins.server import ToolServer
+from mcp_rl.processes.leftovers import end_leftovers
 from mcp_rl.rewards.scoring import Scoring, check_rewards
 from mcp_rl.scenario import scenario_lines
 from mcp_rl.scenarios.fit import check_fit, short_of_turns
@@ -113,6 +115,7 @@ async def run_evaluation(job: EvaluationJob, console: Console) -> EvaluationRepo
         prepare_torch_threads()  # before torch is imported
     folder = claim(job.evaluations, job.server.name, job.name)
     progress = Progress(steps=0, console=console)
+    await anyio.to_thread.run_sync(end_leftovers, progress.say)
     scoring = Scoring(
         config.judge,
         job.plugins.verifiers,

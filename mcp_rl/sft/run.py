@@ -4,6 +4,7 @@ It keeps its run where `train` keeps its runs, with the same checkpoints, so tha
 Every step follows from the seed, the data, the weights and its number; a step is whole when its checkpoint is on disk.
 """
 
+import functools
 import math
 import signal
 import sys
@@ -32,6 +33,7 @@ from mcp_rl.learning.demonstrations import (
     read_episodes,
     read_source,
 )
+from mcp_rl.processes.leftovers import end_leftovers
 from mcp_rl.run_directory import RunDirectory, RunIdentity, RunState, StepProgress, open_run
 from mcp_rl.sft.report import SftReport, best_of, counted
 from mcp_rl.sft.settings import DECISIVE, SftConfig
@@ -62,7 +64,9 @@ def run_sft(config: SftConfig, *, fresh: bool = False, console: Console | None =
     with open_run(config.run_dir, fresh=fresh, needed=[config.init, config.from_run, *config.files]) as run:
         state = run.state()
         state.threads = prepare_torch_threads(state.threads)  # before torch is imported
-        tuning = _prepared(config, run, state, sources, console or Console())
+        console = console or Console()
+        end_leftovers(functools.partial(console.print, highlight=False, markup=False))
+        tuning = _prepared(config, run, state, sources, console)
         with tuning.progress:
             tuning.take_steps(began)
         report = tuning.report()
