@@ -20,7 +20,7 @@ TORCH_LIVES_IN = {"inference", "learning", "tiny", "backends"}
 LAYERS = [
     {"cli"},
     {"sft"},
-    {"train", "generate_words", "servers", "runs"},
+    {"train", "serve", "generate_words", "servers", "runs"},
     {"generate", "report", "export"},
     {"evaluation"},
     {"training"},

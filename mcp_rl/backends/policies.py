@@ -11,6 +11,7 @@ import anyio
 from peft import PeftModel
 from safetensors import SafetensorError
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from mcp_rl.backends.base_model import load_base
 from mcp_rl.backends.weights import sampled_weights
@@ -28,13 +29,36 @@ class LocalPolicies:
     Opening raises ConfigError for a base that is not there or has no chat template that can be continued.
     """
 
-    def __init__(self, base_model: str) -> None:
+    def __init__(
+        self,
+        base_model: str,
+        *,
+        beside: "LocalPolicies | None" = None,
+        gang: bool | None = None,
+        max_context: int | None = None,
+        max_rows: int = 256,
+    ) -> None:
+        """`beside` are opened policies of the same base, whose weights in memory are used, so that two policies can be
+        sampled at once. The others are as LocalEngine has them."""
         self.base_model = base_model
+        self._beside, self._gang, self._max_context, self._max_rows = beside, gang, max_context, max_rows
 
     async def __aenter__(self) -> Self:
-        self._base, tokenizer = await anyio.to_thread.run_sync(load_base, self.base_model)
-        self.chat = ChatFormat(tokenizer)
-        engine = LocalEngine(self._base, stop_token_ids=self.chat.stop_token_ids, decode=self.chat.decode)
+        self._base: PreTrainedModel
+        self.chat: ChatFormat
+        if self._beside is not None:
+            self._base, self.chat = self._beside._base, self._beside.chat
+        else:
+            self._base, tokenizer = await anyio.to_thread.run_sync(load_base, self.base_model)
+            self.chat = ChatFormat(tokenizer)
+        engine = LocalEngine(
+            self._base,
+            stop_token_ids=self.chat.stop_token_ids,
+            decode=self.chat.decode,
+            max_context=self._max_context,
+            max_rows=self._max_rows,
+            gang=self._gang,
+        )
         self.engine = await engine.__aenter__()
         return self
 

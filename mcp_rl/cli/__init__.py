@@ -24,6 +24,7 @@ from mcp_rl.cli.history import history
 from mcp_rl.cli.plugins import plugins
 from mcp_rl.cli.replay import replay
 from mcp_rl.cli.report import export_trajectories, report
+from mcp_rl.cli.serve import serve
 from mcp_rl.cli.servers import servers
 from mcp_rl.cli.sft import sft
 from mcp_rl.cli.train import train
@@ -31,7 +32,7 @@ from mcp_rl.cli.train import train
 __all__ = ["app", "main"]
 
 _ORDER = (
-    *("train", "sft", "generate", "evaluate", "report"),
+    *("train", "sft", "generate", "evaluate", "serve", "report"),
     *("history", "fork", "replay", "export", "export-trajectories", "servers", "plugins"),
 )
 
@@ -73,7 +74,20 @@ def _commands(
     pass
 
 
-for _command in (train, sft, generate, evaluate, report, history, fork, replay, export, export_trajectories, plugins):
+for _command in (
+    train,
+    sft,
+    generate,
+    evaluate,
+    serve,
+    report,
+    history,
+    fork,
+    replay,
+    export,
+    export_trajectories,
+    plugins,
+):
     app.command()(_command)
 app.add_typer(servers)
 
