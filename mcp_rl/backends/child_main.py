@@ -163,11 +163,12 @@ class Host:
         return self._learner
 
     async def _open(self, arguments: Message) -> Answer:
-        from mcp_rl.backends.here import LearnerHere, LocalSampler
+        from mcp_rl.backends.here import LocalSampler
+        from mcp_rl.backends.leader import learner_here
 
         settings = LocalSettings.model_validate_json(arguments["settings"])
         self._sampler = LocalSampler(settings) if arguments["sampling"] else None
-        self._learner = LearnerHere(settings, on_base=self._on_base)
+        self._learner = learner_here(settings, on_base=self._on_base)
         return (await self._learner.open()).model_dump(mode="json"), []
 
     def _on_base(self, base: "PreTrainedModel", chat: ChatFormat) -> None:

@@ -28,6 +28,7 @@ from mcp_rl.inference.local import LocalEngine
 from mcp_rl.inference.low_rank import LowRank
 from mcp_rl.inference.policy import fingerprint_of
 from mcp_rl.learning import canaries
+from mcp_rl.learning.attention import stock_attention
 from mcp_rl.learning.checkpoint import newest_checkpoint
 from mcp_rl.learning.samples import Sample
 from mcp_rl.learning.state import other_versions, restore, save_learner, tokenizer_files, write_weights
@@ -80,13 +81,22 @@ class LearnerHere:
             init=init,
         )
         if checkpoint is None:
+            self._made(self._learner)
             return Opened(skipped=[*find_initial(init).skipped] if init is not None else [])
         frontier = restore(self._learner, checkpoint)
+        self._made(self._learner)
         return Opened(
             checkpoint=checkpoint.path,
             frontier=dict(frontier),
             skipped=[*checkpoint.skipped, *filter(None, [other_versions(checkpoint)])],
         )
+
+    def _made(self, learner: Learner) -> None:
+        """Called once the learner is what it begins with; nothing, where it is alone."""
+
+    async def in_one_piece(self, *, optimizer: bool = False) -> Learner:
+        """The learner, to be sampled, or saved with what its optimiser remembers."""
+        return self.learner
 
     async def update(self, groups: Sequence[TrajectoryGroup], config: TrainConfig) -> dict[str, float]:
         self.learner.config = config
@@ -101,7 +111,7 @@ class LearnerHere:
         keep: int,
         protect: Sequence[int],
     ) -> Path:
-        settings, learner = self.settings, self.learner
+        settings, learner = self.settings, await self.in_one_piece(optimizer=True)
         write = functools.partial(
             save_learner,
             base_name=base_location(settings.base_model),
@@ -115,10 +125,10 @@ class LearnerHere:
         return (await in_thread(write, settings.checkpoints, learner, self._tokenizer_files | dict(files))).path
 
     async def write_policy(self, folder: Path) -> None:
-        await in_thread(write_weights, self.learner.model, folder)
+        await in_thread(write_weights, (await self.in_one_piece()).model, folder)
 
     async def token_logprobs(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
-        return await in_thread(_token_logprobs, self.learner, sequences)
+        return await in_thread(token_logprobs, self.learner, sequences)
 
     async def close(self) -> None:
         self._learner = None
@@ -155,7 +165,7 @@ class LocalSampler:
 
     async def take(self, learner: LearnerHost, step: int) -> None:
         assert isinstance(learner, LearnerHere)
-        policy = learner.learner
+        policy = await learner.in_one_piece()
         if isinstance(policy.model, PeftModel):
             weights: Mapping[str, Tensor | LowRank] = await in_thread(sampled_weights, policy.model)
         else:
@@ -180,13 +190,15 @@ class LocalSampler:
 
 
 @torch.no_grad()
-def _token_logprobs(learner: Learner, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
+def token_logprobs(learner: Learner, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
     """By the model's own forward pass, so that it is no part of what it checks."""
+    model: Any = learner.model
     found = []
-    for sequence in sequences:
-        ids = torch.tensor([list(sequence)], device=learner.device)
-        logprobs = learner.model(input_ids=ids, use_cache=False).logits[0, :-1].float().log_softmax(-1)
-        found.append(logprobs.gather(1, ids[0, 1:, None])[:, 0].tolist())
+    with stock_attention(model.get_base_model() if isinstance(model, PeftModel) else model):
+        for sequence in sequences:
+            ids = torch.tensor([list(sequence)], device=learner.device)
+            logprobs = model(input_ids=ids, use_cache=False).logits[0, :-1].float().log_softmax(-1)
+            found.append(logprobs.gather(1, ids[0, 1:, None])[:, 0].tolist())
     return found
 
 

@@ -128,12 +128,13 @@ def make_hosts(settings: LocalSettings) -> tuple[LearnerHost, SamplerHost]:
 
         child = ChildLearner(settings, sampling=not vllm)
         return child, _vllm(settings) if vllm else ChildSampler(child)
-    from mcp_rl.backends.here import LearnerHere, LocalSampler
+    from mcp_rl.backends.here import LocalSampler
+    from mcp_rl.backends.leader import learner_here
 
     if vllm:
-        return LearnerHere(settings), _vllm(settings)
+        return learner_here(settings), _vllm(settings)
     sampler = LocalSampler(settings)
-    return LearnerHere(settings, on_base=sampler.build), sampler
+    return learner_here(settings, on_base=sampler.build), sampler
 
 
 def _vllm(settings: LocalSettings) -> SamplerHost:

@@ -42,6 +42,8 @@ class PlacementConfig(Section):
     named error and its memory is really freed."""
     learner_gpus: tuple[int, ...] = ()
     """Devices that learn, one process each (data-parallel); empty: the first one."""
+    learner_processes: int | None = Field(default=None, ge=1, le=64)
+    """Processes that learn side by side on CPUs; none: one. On GPUs there is one for each of `learner_gpus`."""
     engine_gpus: tuple[int, ...] = ()
     """Devices that sample; empty: the learner's, shared."""
 

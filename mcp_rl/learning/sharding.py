@@ -104,14 +104,14 @@ def divided(state: dict[str, Any], parameter: Tensor) -> dict[str, Any]:
     }
 
 
-def undivided(learner: "Learner") -> "Learner | None":
+def undivided(learner: "Learner", *, optimizer: bool = True) -> "Learner | None":
     """A copy that is in one piece on the CPU, to be saved or sampled, on rank 0; None on the others. Every rank must
-    take part."""
+    take part. What the optimiser remembers is there only where `optimizer` asks for it."""
     assert learner.ranks is not None
     leads = learner.ranks.leads
     kept: dict[str, tuple[Tensor, dict[str, Any]]] = {}
     for name, parameter in learner.parameters.items():
-        values = learner.optimizer.state.get(parameter, {})
+        values = learner.optimizer.state.get(parameter, {}) if optimizer else {}
         state = {key: Sharding.whole(value) if isinstance(value, Tensor) else value for key, value in values.items()}
         weight = Sharding.whole(parameter.detach())
         if leads:
@@ -130,7 +130,7 @@ def _in_one_piece(learner: "Learner", kept: dict[str, tuple[Tensor, dict[str, An
     plain.tie_weights()
     plain.generation_config = model.generation_config
     one = copy.copy(learner)
-    one.model, one.ranks, one._sharding = plain, None, None
+    one.model, one.ranks, one.sharding, one.device = plain, None, None, torch.device("cpu")
     one.parameters = {name: plain.get_parameter(name) for name in kept}
     one.optimizer = make_optimizer(learner.config, one.parameters.values())
     for name, (_, state) in kept.items():

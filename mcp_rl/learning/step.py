@@ -66,7 +66,8 @@ class Learner:
         self.device = next(iter(self.parameters.values())).device
         self.ranks: Ranks | None = None
         """The processes that learn together, where there are several; `join` sets it."""
-        self._sharding: Sharding | None = None
+        self.sharding: Sharding | None = None
+        """How the model is divided among them, where it is."""
         self.batch: list[Sample] = []
         """What the last update learned from."""
         self._moved = False
@@ -80,9 +81,9 @@ class Learner:
             from mcp_rl.learning.sharding import Sharding, divided
 
             kept = {name: self.optimizer.state.get(old, {}) for name, old in self.parameters.items()}
-            self._sharding = Sharding(self.model, ranks)
+            self.sharding = Sharding(self.model, ranks)
             if self.reference is not None and shard_reference:
-                self._sharding.add(self.reference)
+                self.sharding.add(self.reference)
             self.parameters = trainable_parameters(self.model)
             self.optimizer = make_optimizer(self.config, self.parameters.values())
             for name, state in kept.items():
@@ -132,7 +133,7 @@ class Learner:
         self.step += 1
         if self.ranks is not None:
             tally = self.ranks.merged(tally)
-            if self._sharding is None:
+            if self.sharding is None:
                 self.ranks.check_equal(self.parameters.values(), self.step)
         return metrics | tally.metrics() | {"update_seconds": time.perf_counter() - began}
 
@@ -155,7 +156,7 @@ class Learner:
     def _logprobs_under(self, model: PeftModel | PreTrainedModel, packed: Packed) -> tuple[Tensor, Tensor]:
         checkpointing = self.config.activation_checkpointing
         run = partial(logprobs_of, model, packed.batch, self.temperature, activation_checkpointing=checkpointing)
-        return run() if self._sharding is None else self._sharding.run(model, run)
+        return run() if self.sharding is None else self.sharding.run(model, run)
 
     def sampled_weights(self) -> dict[str, Tensor]:
         """What a sampler of the base needs to sample the policy, by the names and in the precision of the base."""
@@ -171,10 +172,10 @@ class Learner:
         Returns the gradient's norm before clipping. Raises CanaryError where it is not finite, which leaves the policy
         as it was, or where nothing moved.
         """
-        if self.ranks is not None and self._sharding is None:
+        if self.ranks is not None and self.sharding is None:
             self.ranks.sum_gradients(self.parameters.values())
         total = torch.nn.utils.clip_grad_norm_(self.parameters.values(), self.config.max_grad_norm)
-        norm = float(total if self._sharding is None else self._sharding.whole(total))
+        norm = float(total if self.sharding is None else self.sharding.whole(total))
         canaries.check_finite("gradient's norm", norm)
         rate = learning_rate(self.config, self.step)
         for group in self.optimizer.param_groups:
@@ -191,13 +192,13 @@ class Learner:
     def _sums(self) -> Tensor:
         """A sum of each parameter, exact enough to change with any of its values."""
         kept = [parameter.detach() for parameter in self.parameters.values()]
-        own = kept if self._sharding is None else map(self._sharding.local, kept)
+        own = kept if self.sharding is None else map(self.sharding.local, kept)
         return torch.stack([parameter.sum(dtype=torch.float64) for parameter in own])
 
     def _choose_forward(self, samples: Sequence[Sample]) -> dict[str, float]:
         """Which way the model is computed, where that is not the prefix tree alone; measured in the first step."""
         metrics = {}
-        if not self.forward.decided and self._sharding is None:
+        if not self.forward.decided and self.sharding is None:
             choice = measure(self, samples)
             metrics = {f"{name}_seconds": seconds for name, seconds in choice.seconds.items()}
             if self.ranks is not None:  # all take the same one
@@ -254,14 +255,14 @@ class Learner:
     ) -> Iterator[tuple[list[int], Packed]]:
         """The parts of our share. Where a forward pass needs all processes, those with fewer parts then take part in
         the others' with a sample that adds nothing."""
-        if self._sharding is None or self.ranks is None:
+        if self.sharding is None or self.ranks is None:
             yield from self.parts(own)
             return
         reference = with_reference and samples[0].reference is None
         missing = self.ranks.most(count := len(self._split(own))) - count
         yield from self.parts(own)
         for _ in range(missing):
-            self._sharding.idle(self, min(samples, key=lambda sample: len(sample.tokens)), reference=reference)
+            self.sharding.idle(self, min(samples, key=lambda sample: len(sample.tokens)), reference=reference)
 
     def _loss(
         self, samples: list[Sample], packed: Packed, goal: Objective, totals: Totals, tally: Tally, *, first: bool

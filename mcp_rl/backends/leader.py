@@ -1,0 +1,257 @@
+"""Rank 0 of a learner in several processes: to its caller a learner like any other.
+
+Whatever all ranks must do together it asks of the others and does itself at the same time. Where one of them is lost or
+fails alone, what the others wait for is broken off, and the error says which it was and what it said last.
+"""
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import anyio
+from torch._C._distributed_c10d import FileStore
+from transformers import PreTrainedModel
+
+import mcp_rl
+from mcp_rl.backends.failures import died, failed, kernel_kills
+from mcp_rl.backends.here import LearnerHere, in_thread
+from mcp_rl.backends.hosts import LocalSettings, Opened
+from mcp_rl.backends.launched import Launched, launched
+from mcp_rl.backends.meeting import INVITATION, JOIN_SECONDS, Meeting, announce, environment_store, host_for, send_all
+from mcp_rl.backends.ranked import Failure, RankedLearner, failure_of
+from mcp_rl.chat.hermes import ChatFormat
+from mcp_rl.config import PlacementConfig, TrainConfig
+from mcp_rl.errors import EngineStop
+from mcp_rl.learning.parallel import LostRank
+from mcp_rl.learning.step import Learner
+from mcp_rl.processes.spawn import Child, spawned
+from mcp_rl.trajectory import TrajectoryGroup
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
+
+T = TypeVar("T")
+OnBase = Callable[[PreTrainedModel, ChatFormat], None]
+_ANSWER_SECONDS = 10.0
+"""For the others to answer, once rank 0 has failed."""
+_END_SECONDS = 5.0
+"""For a process to end once it was told to, or has closed its connection."""
+_GLANCE = 0.25
+_LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+
+
+def learner_here(settings: LocalSettings, *, on_base: OnBase | None = None) -> LearnerHere:
+    """A learner in this process, the first of several where the settings or torchrun say so."""
+    started = launched()
+    size = started.size if started else processes(settings.placement)
+    if size == 1:
+        return LearnerHere(settings, on_base=on_base)
+    return LeadingLearner(settings, size, started, on_base=on_base)
+
+
+def processes(placement: PlacementConfig) -> int:
+    """How many learners the settings ask for."""
+    return placement.learner_processes or max(1, len(placement.learner_gpus))
+
+
+@dataclass
+class _Answers:
+    """What the other ranks said of one request."""
+
+    failures: dict[int, Failure] = field(default_factory=dict)
+    lost: list[int] = field(default_factory=list)
+    """Those that were gone before anything was broken off."""
+
+
+class LeadingLearner(RankedLearner):
+    """Rank 0. It starts the others, unless torchrun has."""
+
+    def __init__(
+        self, settings: LocalSettings, size: int, started: Launched | None, *, on_base: OnBase | None = None
+    ) -> None:
+        super().__init__(settings, on_base=on_base)
+        self.size, self._started = size, started
+        self._stack = AsyncExitStack()
+        self._children: dict[int, Child] = {}
+        self._others: dict[int, Connection] = {}
+        self._over: str | None = None
+        """Why the ranks can do nothing together any more."""
+        self._kills = kernel_kills()
+
+    async def open(self) -> Opened:
+        """Raises EngineStop where the other processes do not come."""
+        meeting = Meeting(self.size, host=host_for(self._started) if self._started else None)
+        self._stack.callback(meeting.close)
+        where: str | None = None
+        store: Store
+        if self._started is None:
+            where = str(meeting.folder / "store")
+            store = FileStore(where, self.size)
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", _LOOPBACK)
+            os.environ.setdefault("NCCL_SOCKET_IFNAME", _LOOPBACK)
+            await self._start(meeting.invitation)
+        else:
+            store = await in_thread(environment_store)
+            announce(store, meeting.invitation)
+        self._others = await in_thread(meeting.wait, JOIN_SECONDS, self._check_children)
+        told = self.settings.model_dump_json()
+        await self._together("enter", told, self.size, where, own=lambda: self.enter(0, self.size, store))
+        opened = await self._together("load", own=self.load)
+        await self._together("agree", own=self.agree)
+        return opened
+
+    async def _start(self, invitation: str) -> None:
+        package = str(Path(mcp_rl.__file__).parents[1])
+        paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
+        devices = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+        for rank in range(1, self.size):
+            environment = {"PYTHONPATH": os.pathsep.join(paths), INVITATION: invitation}
+            environment["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", "1")
+            for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HF_TOKEN"):
+                if name in os.environ:
+                    environment[name] = os.environ[name]
+            if self.settings.placement.learner_gpus and len(devices) >= self.size:
+                environment["CUDA_VISIBLE_DEVICES"] = devices[rank]
+            process = spawned(
+                [sys.executable, "-P", "-m", "mcp_rl.backends.follower", str(rank)],
+                role=f"learner {rank}",
+                run=self.settings.run,
+                log=self.settings.run / "logs" / f"learner-{rank}.log",
+                environment=environment,
+            )
+            self._children[rank] = await self._stack.enter_async_context(process)
+
+    def _check_children(self) -> None:
+        for rank, child in self._children.items():
+            if child.returncode is not None:
+                ending = f"(number {rank} of {self.size}) {child.ending}"
+                raise died(ending, ["open"], child.log.path, child.tail())
+
+    async def update(self, groups: Sequence[TrajectoryGroup], config: TrainConfig) -> dict[str, float]:
+        groups = list(groups)
+        return await self._together("learn", groups, config, own=lambda: self.learn(groups, config))
+
+    async def in_one_piece(self, *, optimizer: bool = False) -> Learner:
+        if not self.sharded:
+            return self.learner
+        whole = await self._together("gather", optimizer, own=lambda: self.gather(optimizer))
+        assert whole is not None
+        return whole
+
+    async def token_logprobs(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
+        if not self.sharded:
+            return await super().token_logprobs(sequences)
+        return await self._together("measure", sequences, own=lambda: self.measure(sequences))
+
+    async def close(self) -> None:
+        with anyio.CancelScope(shield=True):
+            if self._over is None:
+                send_all(self._others, ("end",))
+                self._over = "it was closed"
+                with anyio.move_on_after(_END_SECONDS):
+                    for child in self._children.values():
+                        await child.wait()
+            self._break_off()
+            await in_thread(self.leave)
+            await self._stack.aclose()
+            await super().close()
+
+    async def _together(self, call: str, *arguments: Any, own: Callable[[], T]) -> T:
+        """Ask the others for a call and do our own part meanwhile. It is not abandoned when cancelled."""
+        if self._over is not None:
+            raise EngineStop(f"The learners cannot go on together: {self._over}")
+        answers, done = _Answers(), threading.Event()
+        result: list[T] = []
+        error: Exception | None = None
+        with anyio.CancelScope(shield=True):
+            gone = await in_thread(send_all, self._others, (call, *arguments))
+            if gone is not None:
+                answers.lost.append(gone)
+            else:
+                async with anyio.create_task_group() as group:
+                    group.start_soon(in_thread, self._collect, answers, done)
+                    try:
+                        result.append(await in_thread(own))
+                    except Exception as raised:
+                        error = raised
+                    finally:
+                        done.set()
+            if gone is None and error is None and not answers.failures and not answers.lost:
+                return result[0]
+            failure = await self._what_happened(call, answers, error)
+        raise failure from (error if error is not failure else None)
+
+    def _collect(self, answers: _Answers, done: threading.Event) -> None:
+        """Read what the others say. What cannot go on any more is broken off."""
+        waiting = dict(self._others)
+        patience = _ANSWER_SECONDS
+        while waiting and patience > 0:
+            ready = wait(waiting.values(), _GLANCE)
+            for rank in [rank for rank, connection in waiting.items() if connection in ready]:
+                try:
+                    failure: Failure | None = waiting.pop(rank).recv()
+                except (EOFError, OSError):
+                    answers.lost.append(rank)
+                else:
+                    if failure is not None:
+                        answers.failures[rank] = failure
+            if answers.lost:
+                break
+            if done.is_set() or answers.failures:  # the rest comes soon, or waits for what never comes
+                patience -= 0 if ready else _GLANCE
+        if waiting or answers.lost:
+            self._break_off()
+
+    async def _what_happened(self, call: str, answers: _Answers, error: Exception | None) -> Exception:
+        """The error that says it best. Where not all ranks agree on it, they do nothing together any more."""
+        own = failure_of(error) if error is not None else None
+        everyone = len(answers.failures) == len(self._others) and not answers.lost
+        if own is not None and own.ours and everyone and all(said == own for said in answers.failures.values()):
+            assert error is not None
+            return error
+        self._break_off()
+        alone = [(rank, said) for rank, said in answers.failures.items() if said.kind != LostRank.__name__]
+        if answers.lost:
+            found: Exception = await self._lost(call, answers.lost[0])
+        elif alone:
+            rank, said = alone[0]
+            found = failed(said.kind, f"(learner {rank} of {self.size}) {said.sentence}", call, self._log(rank))
+        elif error is not None and not isinstance(error, LostRank):
+            found = error
+        else:
+            found = EngineStop(f"{error or next(iter(answers.failures.values())).sentence}")
+        self._over = str(found)
+        return found
+
+    async def _lost(self, call: str, rank: int) -> EngineStop:
+        """What became of a process that is gone."""
+        child = self._children.get(rank)
+        if child is None:
+            return EngineStop(
+                f"Learner {rank} of {self.size} is gone; it was started by torchrun, whose output says more. The same "
+                "command continues from the last whole step."
+            )
+        with anyio.move_on_after(_END_SECONDS):
+            await child.wait()
+        by_kernel = kernel_kills() > self._kills
+        ending = f"(number {rank} of {self.size}) {child.ending}"
+        return died(ending, [call], child.log.path, child.tail(), by_kernel=by_kernel)
+
+    def _log(self, rank: int) -> Path | None:
+        return self._children[rank].log.path if rank in self._children else None
+
+    def _break_off(self) -> None:
+        """Whoever waits for another rank waits no longer."""
+        self._over = self._over or "one of them was lost."
+        if self.ranks is not None:
+            self.ranks.abort()
+        for connection in self._others.values():
+            connection.close()
+        for child in self._children.values():
+            child.kill()
