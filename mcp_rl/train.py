@@ -41,7 +41,7 @@ from mcp_rl.tracking.trackers import Trackers
 from mcp_rl.training.preparation import carried, check_inputs, identify, prepare_scenarios
 
 if TYPE_CHECKING:
-    from mcp_rl.model import Backend
+    from mcp_rl.model import Backend, TrainableModel
     from mcp_rl.training.trainer import Trainer
 
 T = TypeVar("T")
@@ -173,6 +173,8 @@ async def _prepared(setting: _Setting) -> AsyncIterator["Trainer"]:
 
         model = TrainableModel[None](config.name, config.project, config.base_model, base_path=config.output_dir)
         async with _backend(config, setting.plugins) as backend:
+            for sentence in await _choices(backend, model):
+                progress.say(sentence)
             await model.register(backend)
             for sentence in getattr(backend, "skipped", ()):
                 progress.say(sentence)
@@ -239,6 +241,12 @@ async def _backend(config: RunConfig, plugins: Plugins) -> AsyncIterator["Backen
         yield backend
     finally:
         await backend.close()
+
+
+async def _choices(backend: "Backend", model: "TrainableModel[None]") -> Sequence[str]:
+    """What the backend says of itself before it loads anything."""
+    choose = getattr(backend, "choose", None)
+    return await choose(model) if choose is not None else ()
 
 
 async def _greet(setting: _Setting, sessions: Sessions, session: Session, params: ServerParams) -> None:

@@ -29,4 +29,5 @@ def local(config: "RunConfig") -> "LocalBackend":
         engine=config.engine,
         placement=config.placement,
         unsloth=config.unsloth,
+        rollout=config.rollout,
     )

@@ -1,17 +1,206 @@
-"""What "auto" comes to on this machine. Nothing heavy is imported here."""
+"""What "auto" comes to on this machine. Nothing heavy is imported here.
 
-from typing import Literal
+On a machine without a GPU that torch can use, nothing changes: the settings are taken as they are. On one with a GPU,
+`resolve` fills in what nobody set, out of `hardware.plan`; what a run was begun with, and what changes its results, it
+goes on with. `check_wishes` refuses what was asked for and cannot be.
+"""
 
-from mcp_rl.config import EngineConfig, PlacementConfig
+import json
+import os
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+from mcp_rl.backends.hosts import LocalSettings
+from mcp_rl.config import EngineConfig, PlacementConfig, RolloutConfig, RunConfig, TrainConfig, UnslothConfig
+from mcp_rl.errors import ConfigError
+from mcp_rl.hardware.detect import detect
+from mcp_rl.hardware.machine import Machine
+from mcp_rl.hardware.memory import Quantisation
+from mcp_rl.hardware.plan import Plan, plan
+from mcp_rl.hardware.shape import model_shape
+from mcp_rl.hardware.wanted import Wanted, wanted
+
+INEXACT_CAP = 2.0
+"""Of the weight that corrects a sampler whose log-probabilities round otherwise than the learner's (truncated
+importance sampling: Yao et al., 2025)."""
 
 
 def in_process(placement: PlacementConfig) -> bool:
-    """Whether the learner is in the trainer's own process."""
+    """Whether the learner is in the trainer's own process; of ranks that torchrun started, each is in its own."""
+    if ranks() > 1:
+        return True
     return placement.in_process is not False and len(placement.learner_gpus) < 2
 
 
 def engine_kind(engine: EngineConfig) -> Literal["local", "vllm"]:
-    """What samples."""
+    """What samples, of settings that are resolved."""
     if engine.kind != "auto":
         return engine.kind
     return "vllm" if engine.url or engine.python else "local"
+
+
+def ranks() -> int:
+    """Processes of the learner that torchrun or accelerate started, this one among them."""
+    world = os.environ.get("WORLD_SIZE", "1")
+    return max(1, int(world)) if world.isdecimal() else 1
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Settings with nothing left open, and what to say of them."""
+
+    settings: LocalSettings
+    plan: Plan | None = None
+    said: list[str] = field(default_factory=list)
+    """Sentences for the start of a run; none where nothing was chosen."""
+
+    def train(self, config: TrainConfig) -> TrainConfig:
+        """The settings of a step, with what was chosen where they leave it open."""
+        return _corrected(config, self.settings) if self.plan is None else _train_settings(config, self.plan)
+
+
+def resolve(
+    settings: LocalSettings, rollout: RolloutConfig | None = None, *, machine: Machine | None = None
+) -> Choices:
+    """Fill in what the settings leave open. `machine`: another than this one."""
+    machine = machine or detect(settings.run)
+    if not machine.usable_gpus:
+        return Choices(settings.model_copy(update={"train": _corrected(settings.train, settings)}))
+    kept = kept_quantisation(settings.run)
+    asked = wanted(
+        settings.train,
+        settings.engine,
+        settings.placement,
+        settings.unsloth,
+        rollout or RolloutConfig(),
+        max_context=settings.max_context,
+        kept=kept,
+        ranks=ranks(),
+    )
+    try:
+        shape = model_shape(settings.unsloth.model_name or settings.base_model)
+    except ConfigError as error:
+        return Choices(_without_size(settings, machine, asked), said=[f"Memory is not planned for. {error}"])
+    made = plan(machine, shape, asked)
+    resolved = _resolved(settings, made, asked)
+    said = [made.line]
+    if resolved.train.importance_cap != settings.train.importance_cap:
+        said.append(
+            f"Sampler and learner round differently in {made.dtype}, so each token's weight is corrected, by at most "
+            f"{INEXACT_CAP:g} (train.importance_cap)."
+        )
+    return Choices(resolved, made, [*said, *(f"This may run out of memory: {problem}" for problem in made.problems)])
+
+
+def _resolved(settings: LocalSettings, made: Plan, asked: Wanted) -> LocalSettings:
+    """Every choice of the plan where nobody made another."""
+    engine: dict[str, Any] = {"kind": made.engine, "memory_share": made.memory_share}
+    if made.sharing in ("sleep", "split"):
+        engine["sharing"] = made.sharing
+    if asked.context is None and made.fits:
+        engine["max_context"] = made.context
+    if "max_rows" not in settings.engine.model_fields_set:
+        engine["max_rows"] = asked.rows if made.engine == "vllm" else made.rows
+    unsloth: dict[str, Any] = {"dtype": made.dtype}
+    if settings.unsloth.load_in_4bit is None:
+        unsloth["load_in_4bit"] = made.quantisation == "4-bit"
+    resolved = settings.model_copy(
+        update={
+            "engine": settings.engine.model_copy(update=engine),
+            "placement": settings.placement.model_copy(update={"in_process": made.in_process}),
+            "unsloth": settings.unsloth.model_copy(update=unsloth),
+        }
+    )
+    return resolved.model_copy(update={"train": _train_settings(settings.train, made)})
+
+
+def _without_size(settings: LocalSettings, machine: Machine, asked: Wanted) -> LocalSettings:
+    """What follows from the machine alone."""
+    from mcp_rl.hardware import placing
+
+    kind, inside = placing.engine_kind(machine, asked), placing.in_process(machine, asked)
+    return settings.model_copy(
+        update={
+            "engine": settings.engine.model_copy(update={"kind": kind}),
+            "placement": settings.placement.model_copy(update={"in_process": inside}),
+        }
+    )
+
+
+def _train_settings(config: TrainConfig, made: Plan) -> TrainConfig:
+    chosen: dict[str, Any] = {}
+    if "microbatch_tokens" not in config.model_fields_set and made.fits:
+        chosen["microbatch_tokens"] = max(256, made.microbatch_tokens)
+    if "activation_checkpointing" not in config.model_fields_set:
+        chosen["activation_checkpointing"] = made.activation_checkpointing
+    if config.importance_cap is None and inexact(made.engine, made.dtype):
+        chosen["importance_cap"] = INEXACT_CAP
+    return config.model_copy(update=chosen)
+
+
+def _corrected(config: TrainConfig, settings: LocalSettings) -> TrainConfig:
+    """On a CPU only a sampler that was asked to compute in 16 bits is inexact."""
+    if config.importance_cap is None and inexact(engine_kind(settings.engine), settings.unsloth.dtype):
+        return config.model_copy(update={"importance_cap": INEXACT_CAP})
+    return config
+
+
+def inexact(engine: str, dtype: str) -> bool:
+    """Whether the sampler's log-probabilities are not the learner's: another engine's kernels, in 16 bits."""
+    return engine == "vllm" and dtype in ("bfloat16", "float16")
+
+
+def kept_quantisation(run: Path) -> Quantisation | None:
+    """The precision in which the base was loaded when the run began; None for a new run."""
+    try:
+        loaded = json.loads((run / "model.json").read_text(encoding="utf-8")).get("loaded")
+        found = loaded.get("quantisation") if isinstance(loaded, dict) else None
+    except (OSError, ValueError, AttributeError):
+        return None
+    return found if found in ("none", "8-bit", "4-bit") else None
+
+
+def check_wishes(config: RunConfig, machine: Machine | None = None) -> None:
+    """Raises ConfigError, one sentence, for what the settings ask for explicitly and this machine cannot do."""
+    if config.backend != "local":
+        return
+    _check_gpus(config.placement, machine)
+    engine = config.engine
+    if engine.url is None and (engine.kind == "vllm" or engine.python is not None):
+        from mcp_rl.inference.vllm.installed import find_vllm
+
+        find_vllm(engine.python)
+    _check_loading(config.unsloth)
+
+
+def _check_gpus(placement: PlacementConfig, machine: Machine | None) -> None:
+    asked = {"learner_gpus": placement.learner_gpus, "engine_gpus": placement.engine_gpus}
+    if not any(asked.values()):
+        return
+    machine = machine or detect()
+    there = len(machine.usable_gpus)
+    for name, numbers in asked.items():
+        if missing := [number for number in numbers if number >= there]:
+            raise ConfigError(f"placement.{name} names GPU {missing[0]}, but {_gpus_there(machine)}.")
+
+
+def _gpus_there(machine: Machine) -> str:
+    if machine.gpus and machine.cuda_build is None:
+        return "the installed torch was built without CUDA: install one that has it"
+    match len(machine.gpus):
+        case 0:
+            return "this machine has no GPU that CUDA programs see"
+        case 1:
+            return "this machine has 1 GPU, numbered 0"
+        case several:
+            return f"this machine has {several} GPUs, numbered 0 to {several - 1}"
+
+
+def _check_loading(unsloth: UnslothConfig) -> None:
+    if unsloth.use and find_spec("unsloth") is None:
+        raise ConfigError("unsloth.use=true, but Unsloth is not installed: `pip install 'mcp-rl[gpu]'`.")
+    bits = "4bit" if unsloth.load_in_4bit else "8bit" if unsloth.load_in_8bit else None
+    if bits is not None and find_spec("bitsandbytes") is None:
+        raise ConfigError(f"unsloth.load_in_{bits}=true needs bitsandbytes: `pip install bitsandbytes`.")

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 
+from mcp_rl.backends.choices import Choices, resolve
 from mcp_rl.backends.hosts import LearnerHost, LocalSettings, Opened, SamplerHost, make_hosts
 from mcp_rl.backends.result import TrainResult
 from mcp_rl.chat.hermes import ChatFormat
-from mcp_rl.config import EngineConfig, PlacementConfig, TrainConfig, UnslothConfig
+from mcp_rl.config import EngineConfig, PlacementConfig, RolloutConfig, TrainConfig, UnslothConfig
 from mcp_rl.errors import ConfigError
 from mcp_rl.inference.engine import Engine
 from mcp_rl.learning import canaries
@@ -53,10 +54,12 @@ class LocalBackend:
         engine: EngineConfig | None = None,
         placement: PlacementConfig | None = None,
         unsloth: UnslothConfig | None = None,
+        rollout: RolloutConfig | None = None,
     ) -> None:
         """`in_process` keeps the learner in the caller's process (True) or in a child (False); None: on a CPU in the
         caller's. `temperature` is that of the rollouts; `keep` is how many checkpoints stay on disk, by default as many
-        as `config` says; `init` is the run or the checkpoint with whose weights a new run begins."""
+        as `config` says; `init` is the run or the checkpoint with whose weights a new run begins; `rollout` holds the
+        limits by which the memory of a GPU is planned."""
         self.config = config or TrainConfig()
         self.placement = placement or PlacementConfig()
         if in_process is not None:
@@ -64,6 +67,8 @@ class LocalBackend:
         self.engine_config, self.unsloth = engine or EngineConfig(), unsloth or UnslothConfig()
         self.seed, self.temperature, self.max_context, self.init = seed, temperature, max_context, init
         self.keep = self.config.keep_checkpoints if keep is None else keep
+        self._rollout = rollout
+        self._choices: Choices | None = None
         self._protected: int | None = None
         self._settings: LocalSettings | None = None
         self._opened: Opened | None = None
@@ -128,11 +133,10 @@ class LocalBackend:
             if learner is not None:
                 await learner.close()
 
-    async def register(self, model: "TrainableModel[Any]") -> None:
-        """Load the base, continue from the newest whole checkpoint or write the initial one, start the engine."""
-        if self._learner is not None:
-            raise ConfigError(f"This backend already trains a model; {model.name!r} needs a backend of its own.")
-        self._settings = settings = LocalSettings(
+    async def choose(self, model: "TrainableModel[Any]") -> list[str]:
+        """Look at the machine and decide what the settings leave open; returns sentences that say what. `register` does
+        it too, where nobody has."""
+        asked = LocalSettings(
             base_model=model.base_model,
             run=model.path,
             title=f"{model.project}/{model.name}",
@@ -145,13 +149,26 @@ class LocalBackend:
             max_context=self.max_context,
             init=self.init,
         )
+        self._choices = await anyio.to_thread.run_sync(resolve, asked, self._rollout)
+        self._settings = self._choices.settings
+        return self._choices.said
+
+    async def register(self, model: "TrainableModel[Any]") -> None:
+        """Load the base, continue from the newest whole checkpoint or write the initial one, start the engine."""
+        if self._learner is not None:
+            raise ConfigError(f"This backend already trains a model; {model.name!r} needs a backend of its own.")
+        if self._settings is None or self._settings.run != model.path:
+            await self.choose(model)
+        settings = _registered(self._settings)
+        self.config = settings.train
         learner, sampler = make_hosts(settings)
         self._learner, self._sampler = learner, sampler
         try:
             self._opened = await learner.open()
             for sentence in self.skipped:
                 log.warning(sentence)
-            self._chat = await anyio.to_thread.run_sync(_chat_format, model.base_model)
+            chat: ChatFormat | None = getattr(learner, "chat", None)
+            self._chat = chat or await anyio.to_thread.run_sync(_chat_format, model.base_model)
             await sampler.open(learner, self._chat)
             await sampler.take(learner, self.step)
             if self._opened.checkpoint is None:
@@ -178,7 +195,7 @@ class LocalBackend:
         groups = list(groups)
         learner, sampler = _registered(self._learner), _registered(self._sampler)
         if config is not None:
-            self.config = config
+            self.config = self._choices.train(config) if self._choices else config
         canaries.check_version(sampler.engine.version, self.step)
         canaries.check_once(trajectory for group in groups for trajectory in group)
         if self.config.max_staleness == 0:  # else the learner drops and corrects what is older

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from mcp_rl.backends.choices import check_wishes
 from mcp_rl.backends.initial import check_initial, initial_hash
 from mcp_rl.config import TINY, JudgeConfig, RunConfig, flat_values
 from mcp_rl.errors import ConfigError, ScenarioError
@@ -52,9 +53,10 @@ _REVISION_BYTES = 16 * 2**20
 def check_inputs(config: RunConfig, server: ToolServer, plugins: Plugins) -> None:
     """What can be wrong with the user's own words and files, before a server is started or a run directory made.
 
-    Raises ConfigError for a base model that is not there, a judge that cannot be asked or a tracker that is not
-    installed, PluginError for a name that no plugin offers, UserError for a cassette of no use, ScenarioError for a
-    scenarios file that cannot be used: unreadable, duplicates, a verifier that nobody offers, made for another server.
+    Raises ConfigError for a GPU, an engine or a base model that is not there, a judge that cannot be asked or a tracker
+    that is not installed, PluginError for a name that no plugin offers, UserError for a cassette of no use,
+    ScenarioError for a scenarios file that cannot be used: unreadable, duplicates, a verifier that nobody offers, made
+    for another server.
     """
     check_cassette(config.tools, server)
     if config.scenarios.source is not None:
@@ -65,6 +67,7 @@ def check_inputs(config: RunConfig, server: ToolServer, plugins: Plugins) -> Non
         Scoring(config.judge, plugins.verifiers, config.reward, plugins.rewards).check(scenarios)
     plugins.backends.pick(config.backend, plugins.problems)
     check_trackers(config.trackers, plugins)
+    check_wishes(config)
     check_base_model(config.base_model)
     if config.init is not None:
         check_initial(config.init, config.train, config.base_model)
