@@ -27,25 +27,33 @@ def out_of_memory(kind: str) -> bool:
     return kind in ("OutOfMemoryError", "MemoryError")
 
 
-def failed(kind: str, sentence: str, doing: str, log: Path | None = None) -> EngineError:
+def failed(kind: str, sentence: str, doing: str, log: Path | None = None, who: str = "The learner") -> EngineError:
     """The learner raised an error that nobody foresaw; it is there still, and its run cannot go on."""
     when, where = _DOING.get(doing, ""), f" The traceback is in {log}." if log is not None else ""
     if out_of_memory(kind):
         return EngineStop(
-            f"The learner ran out of memory {when}: {sentence}. {_LESS_MEMORY}; {_CONTINUES}.".replace("  ", " ")
+            f"{who} ran out of memory {when}: {sentence}. {_LESS_MEMORY}; {_CONTINUES}.".replace("  ", " ")
         )
-    return EngineStop(f"The learner failed {when} with {kind}: {sentence}.{where}".replace("  ", " "))
+    return EngineStop(f"{who} failed {when} with {kind}: {sentence}.{where}".replace("  ", " "))
 
 
-def died(ending: str, doing: Iterable[str], log: Path, tail: str, *, by_kernel: bool = False) -> EngineStop:
+def died(
+    ending: str,
+    doing: Iterable[str],
+    log: Path,
+    tail: str,
+    *,
+    by_kernel: bool = False,
+    who: str = "The learner's process",
+) -> EngineStop:
     """The learner's process is gone. `ending` is how, such as "was killed by SIGKILL"; `by_kernel`: the kernel has
     counted a process that it killed for want of memory."""
     when = next((f" {_DOING[name]}" for name in doing if name in _DOING), "")
     last = f" The last lines of {log}: {tail}" if tail else f" {log} has no word of it."
     if ending.endswith("SIGKILL"):
         why = "for want of memory" if by_kernel else "not by us: probably the kernel did it for want of memory"
-        return EngineStop(f"The learner's process was killed{when}, {why}. {_LESS_MEMORY}; {_CONTINUES}.{last}")
-    return EngineStop(f"The learner's process {ending}{when}; {_CONTINUES}.{last}")
+        return EngineStop(f"{who} was killed{when}, {why}. {_LESS_MEMORY}; {_CONTINUES}.{last}")
+    return EngineStop(f"{who} {ending}{when}; {_CONTINUES}.{last}")
 
 
 def kernel_kills() -> int:

@@ -42,6 +42,13 @@ _ANSWER_SECONDS = 10.0
 """For the others to answer, once rank 0 has failed."""
 _END_SECONDS = 5.0
 """For a process to end once it was told to, or has closed its connection."""
+_DOING = {
+    **dict.fromkeys(("enter", "load", "agree"), "open"),
+    "learn": "update",
+    "gather": "save",
+    "measure": "token_logprobs",
+}
+"""What a request is part of, by the name that callers of a learner know."""
 _GLANCE = 0.25
 _LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
@@ -130,8 +137,7 @@ class LeadingLearner(RankedLearner):
     def _check_children(self) -> None:
         for rank, child in self._children.items():
             if child.returncode is not None:
-                ending = f"(number {rank} of {self.size}) {child.ending}"
-                raise died(ending, ["open"], child.log.path, child.tail())
+                raise died(child.ending, ["open"], child.log.path, child.tail(), who=self._name(rank))
 
     async def update(self, groups: Sequence[TrajectoryGroup], config: TrainConfig) -> dict[str, float]:
         groups = list(groups)
@@ -221,7 +227,7 @@ class LeadingLearner(RankedLearner):
             found: Exception = await self._lost(call, answers.lost[0])
         elif alone:
             rank, said = alone[0]
-            found = failed(said.kind, f"(learner {rank} of {self.size}) {said.sentence}", call, self._log(rank))
+            found = failed(said.kind, said.sentence, _DOING[call], self._log(rank), self._name(rank))
         elif error is not None and not isinstance(error, LostRank):
             found = error
         else:
@@ -234,14 +240,17 @@ class LeadingLearner(RankedLearner):
         child = self._children.get(rank)
         if child is None:
             return EngineStop(
-                f"Learner {rank} of {self.size} is gone; it was started by torchrun, whose output says more. The same "
-                "command continues from the last whole step."
+                f"{self._name(rank)} is gone; it was started by torchrun, whose output says more; the same command "
+                "continues from the last whole step."
             )
         with anyio.move_on_after(_END_SECONDS):
             await child.wait()
         by_kernel = kernel_kills() > self._kills
-        ending = f"(number {rank} of {self.size}) {child.ending}"
-        return died(ending, [call], child.log.path, child.tail(), by_kernel=by_kernel)
+        log, who = child.log.path, self._name(rank)
+        return died(child.ending, [_DOING[call]], log, child.tail(), by_kernel=by_kernel, who=who)
+
+    def _name(self, rank: int) -> str:
+        return f"Learner {rank} (of 0 to {self.size - 1})"
 
     def _log(self, rank: int) -> Path | None:
         return self._children[rank].log.path if rank in self._children else None
