@@ -7,6 +7,7 @@ step that was taken is kept.
 
 import functools
 import importlib
+import os
 import sys
 import threading
 import time
@@ -99,9 +100,7 @@ async def _run(config: RunConfig, fresh: bool, console: Console) -> RunReport:
 async def _imports_begun(config: RunConfig, run: RunDirectory) -> AsyncIterator[None]:
     """Import what takes seconds while the server starts and is explored, in the learner's own process where it gets
     one. A failure shows where it is needed."""
-    from mcp_rl.backends.choices import in_process
-
-    here = config.backend != "local" or in_process(config.placement)
+    here = config.backend != "local" or await anyio.to_thread.run_sync(_learns_here, config, run)
     modules = ["mcp_rl.training.trainer", *(["mcp_rl.backends.here"] if here and config.backend == "local" else [])]
     threading.Thread(target=_import_early, args=(modules,), name="mcp-rl-import", daemon=True).start()
     if here:
@@ -111,6 +110,16 @@ async def _imports_begun(config: RunConfig, run: RunDirectory) -> AsyncIterator[
 
     async with started_early(run.path, config.placement, config.unsloth):
         yield
+
+
+def _learns_here(config: RunConfig, run: RunDirectory) -> bool:
+    """Whether the learner of the local backend will be in this process."""
+    from mcp_rl.backends.choices import in_process
+    from mcp_rl.hardware.detect import detect
+
+    return in_process(config.placement) and (
+        config.placement.in_process is True or not detect(run.path).usable_gpus or "WORLD_SIZE" in os.environ
+    )
 
 
 def _import_early(modules: Sequence[str]) -> None:

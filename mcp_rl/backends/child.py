@@ -26,6 +26,7 @@ import mcp_rl
 from mcp_rl.backends.channel import Message, error_of, frame, read_frame
 from mcp_rl.backends.failures import died, failed, kernel_kills
 from mcp_rl.backends.hosts import LearnerHost, LocalSettings, Opened
+from mcp_rl.backends.plain_tokenizer import Description, PlainTokenizer
 from mcp_rl.chat.hermes import ChatFormat
 from mcp_rl.config import PlacementConfig, TrainConfig, UnslothConfig
 from mcp_rl.errors import ConfigError, EngineStop, McpRlError
@@ -167,21 +168,31 @@ class ChildProcess:
                 future.exception()  # it may have nobody who waits any more
 
 
-_early: dict[Path, ChildProcess] = {}
-"""Children that were started before their learner is asked for, by run."""
+_early: list[tuple[Path, ChildProcess]] = []
+"""Children that were started before their learner is asked for, and their runs."""
 
 
 @asynccontextmanager
 async def started_early(run: Path, placement: PlacementConfig, unsloth: UnslothConfig) -> AsyncIterator[None]:
     """Start the child of a run, whose learner is opened later, so that its heavy imports are done by then. It is ended
     with this context where nobody has opened it."""
-    process = _early[run.resolve()] = await ChildProcess.start(run, child_environment(placement, unsloth))
+    process = await ChildProcess.start(run, child_environment(placement, unsloth))
+    _early.append((run, process))
     try:
         yield
     finally:
-        if _early.get(run.resolve()) is process:
-            del _early[run.resolve()]
+        if (run, process) in _early:
+            _early.remove((run, process))
             await process.close()
+
+
+def _begun(run: Path) -> ChildProcess | None:
+    """The child that was started early for a run, from now on its learner's."""
+    for entry in _early:
+        if entry[0].resolve() == run.resolve():
+            _early.remove(entry)
+            return entry[1]
+    return None
 
 
 class ChildLearner:
@@ -191,6 +202,8 @@ class ChildLearner:
         """`sampling`: the engine is in the child too, for a `ChildSampler`."""
         self.settings = settings
         self.sampling = sampling
+        self.chat: ChatFormat | None = None
+        """The base's chat format, without transformers; None where that would not be exact."""
         self._process: ChildProcess | None = None
 
     @property
@@ -207,14 +220,16 @@ class ChildLearner:
     async def open(self) -> Opened:
         settings = self.settings
         environment = child_environment(settings.placement, settings.unsloth)
-        early = _early.pop(settings.run.resolve(), None)
+        early = _begun(settings.run)
         if early is not None and early.environment != environment:
             await early.close()
             early = None
         self._process = early or await ChildProcess.start(settings.run, environment)
         told = settings.model_dump_json()
-        opened, _ = await self.process.ask("open", abandon=True, settings=told, sampling=self.sampling)
+        opened, described = await self.process.ask("open", abandon=True, settings=told, sampling=self.sampling)
         self.process.ready = True
+        if described:
+            self.chat = ChatFormat(PlainTokenizer(Description.model_validate_json(described[0])))
         return Opened.model_validate(opened)
 
     async def update(self, groups: Sequence[TrajectoryGroup], config: TrainConfig) -> dict[str, float]:

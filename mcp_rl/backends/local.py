@@ -167,9 +167,10 @@ class LocalBackend:
             self._opened = await learner.open()
             for sentence in self.skipped:
                 log.warning(sentence)
-            chat: ChatFormat | None = getattr(learner, "chat", None)
-            self._chat = chat or await anyio.to_thread.run_sync(_chat_format, model.base_model)
-            await sampler.open(learner, self._chat)
+            told: ChatFormat | None = getattr(learner, "chat", None)
+            chat = told if told is not None else await anyio.to_thread.run_sync(_chat_format, model.base_model)
+            self._chat = chat
+            await sampler.open(learner, chat)
             await sampler.take(learner, self.step)
             if self._opened.checkpoint is None:
                 await self.save(model)
