@@ -1,0 +1,110 @@
+"""A learner whose policy moves at will, and a sampler on the server that tests share."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import PeftModel
+
+from mcp_rl.backends.base_model import load_tokenizer
+from mcp_rl.backends.here import LearnerHere
+from mcp_rl.backends.hosts import LocalSettings
+from mcp_rl.backends.vllm_sampler import VllmSampler
+from mcp_rl.chat.hermes import ChatFormat
+from mcp_rl.config import TINY, TrainConfig
+from mcp_rl.inference.vllm.server import VllmServer
+
+
+class Lent:
+    """The server that tests share, which a sampler neither starts nor ends."""
+
+    def __init__(self, server: VllmServer) -> None:
+        self._server = server
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._server, name)
+
+    async def start(self) -> None: ...
+
+    async def sleep(self) -> None: ...
+
+    async def wake(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class MovingLearner(LearnerHere):
+    """A learner that is moved by hand, and remembers every policy that it wrote."""
+
+    def __init__(self, run: Path, method: str = "lora") -> None:
+        train = TrainConfig.model_validate({"method": method})
+        super().__init__(LocalSettings(base_model=TINY, run=run, title="test/policy", train=train))
+        self.history: dict[int, dict[str, torch.Tensor]] = {}
+
+    def move(self, size: float = 0.02) -> int:
+        """Another policy, one step further; returns the step."""
+        learner = self.learner
+        random = torch.Generator().manual_seed(learner.step)
+        with torch.no_grad():
+            for parameter in self._moving().values():
+                parameter.add_(size * torch.randn(parameter.shape, generator=random))
+        learner.step += 1
+        return int(learner.step)
+
+    def remember(self) -> None:
+        """The policy as it is now, under its step."""
+        self.history[self.step] = {name: p.detach().clone() for name, p in self._moving().items()}
+
+    @asynccontextmanager
+    async def as_of(self, step: int) -> AsyncIterator[None]:
+        """The learner as it was."""
+        now = {name: p.detach().clone() for name, p in self._moving().items()}
+        self._put(self.history[step])
+        try:
+            yield
+        finally:
+            self._put(now)
+
+    def _put(self, weights: dict[str, torch.Tensor]) -> None:
+        with torch.no_grad():
+            for name, parameter in self._moving().items():
+                parameter.copy_(weights[name])
+
+    def _moving(self) -> dict[str, torch.nn.Parameter]:
+        model = self.learner.model
+        adapted = isinstance(model, PeftModel)
+        return {n: p for n, p in model.named_parameters() if p.requires_grad and (not adapted or "lora_B" in n)}
+
+
+@asynccontextmanager
+async def sampling(learner: MovingLearner, server: VllmServer) -> AsyncIterator[VllmSampler]:
+    """A sampler of this learner's policy on the shared server, open and at the learner's step."""
+    await learner.open()
+    learner.remember()
+    sampler = VllmSampler(learner.settings, server=Lent(server))
+    await sampler.open(learner, ChatFormat(load_tokenizer(TINY)))
+    try:
+        await sampler.take(learner, learner.step)
+        yield sampler
+    finally:
+        for policy in sampler.engine.held:
+            await sampler.engine.forget(policy)
+        await sampler.close()
+
+
+async def largest_difference(
+    learner: MovingLearner, episodes: Sequence[tuple[list[int], list[int], list[float], int]]
+) -> float:
+    """Between the logprobs of sampled tokens and what the learner of their version says: (prompt, ids, logprobs,
+    version) of each, temperature 1."""
+    worst = 0.0
+    for version in {episode[3] for episode in episodes}:
+        mine = [episode for episode in episodes if episode[3] == version]
+        async with learner.as_of(version):
+            found = await learner.token_logprobs([prompt + ids for prompt, ids, _, _ in mine])
+        for (prompt, _, logprobs, _), learned in zip(mine, found, strict=True):
+            own = learned[len(prompt) - 1 :]
+            worst = max(worst, *(abs(a - b) for a, b in zip(own, logprobs, strict=True)))
+    return worst
