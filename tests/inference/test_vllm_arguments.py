@@ -104,13 +104,11 @@ def test_on_a_gpu_it_takes_its_share_of_memory_and_sleeps_where_that_is_wanted()
 def test_several_gpus_hold_replicas_of_what_fits_one_and_share_what_does_not() -> None:
     assert started(gpus=(2, 3))["--data-parallel-size"] == "2"
     assert "--tensor-parallel-size" not in started(gpus=(2, 3))
-    both = started(gpus=(0, 1, 2, 3), split=2)
+    both = started(gpus=(0, 1, 2, 3), args={"tensor_parallel_size": 2})
     assert (both["--data-parallel-size"], both["--tensor-parallel-size"]) == ("2", "2")
-    assert "--data-parallel-size" not in started(gpus=(0, 1), split=2)
-    by_hand = started(gpus=(0, 1, 2, 3), args={"tensor_parallel_size": 4})
-    assert by_hand["--tensor-parallel-size"] == "4" and "--data-parallel-size" not in by_hand
-    with pytest.raises(ConfigError, match="3 GPUs cannot hold replicas over 2 GPUs each"):
-        check_served(EngineConfig(), Served("m", "m", gpus=(0, 1, 2), split=2))
+    assert "--data-parallel-size" not in started(gpus=(0, 1), args={"tensor_parallel_size": 2})
+    with pytest.raises(ConfigError, match="over 2 GPUs, and 3 engine_gpus are no multiple of it"):
+        check_served(EngineConfig(args={"tensor-parallel-size": 2}), Served("m", "m", gpus=(0, 1, 2)))
     with pytest.raises(ConfigError, match="names one twice"):
         check_served(EngineConfig(), Served("m", "m", gpus=(0, 0)))
 

@@ -9,6 +9,7 @@ What is asked for, and why:
 - no usage statistics, and no look at the hub where the model is a folder.
 """
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -39,8 +40,6 @@ class Served:
     """What requests call the base model."""
     gpus: tuple[int, ...] = ()
     """Devices as nvidia-smi numbers them, or as CUDA_VISIBLE_DEVICES lists them; empty: the first, or the CPU."""
-    split: int = 1
-    """GPUs that the weights are split over; of the rest, every so many hold a replica."""
     lora_rank: int | None = None
     """Highest rank of the adapters that come; None: none come."""
     adapters: int = 4
@@ -76,10 +75,10 @@ def check_served(config: EngineConfig, served: Served) -> None:
         )
     if len(served.gpus) != len(set(served.gpus)):
         raise ConfigError(f"placement.engine_gpus = {served.gpus} names one twice.")
-    if served.gpus and len(served.gpus) % served.split:
-        raise ConfigError(
-            f"{len(served.gpus)} GPUs cannot hold replicas over {served.split} GPUs each: give a multiple."
-        )
+    replica = _gpus_of_replica(config.args)
+    if served.gpus and len(served.gpus) % replica:
+        spread = f"engine.args spreads the weights over {replica} GPUs"
+        raise ConfigError(f"{spread}, and {len(served.gpus)} engine_gpus are no multiple of it.")
 
 
 def command(vllm: Installed, config: EngineConfig, served: Served, *, port: int) -> list[str]:
@@ -126,12 +125,17 @@ def _for_gpus(config: EngineConfig, served: Served, given: Mapping[str, object])
         words += ["--gpu-memory-utilization", f"{config.memory_share:g}"]
     if served.sleep:
         words += ["--enable-sleep-mode"]
-    if not {"tensor-parallel-size", "data-parallel-size", "tp", "dp"} & set(given):
-        if served.split > 1:
-            words += ["--tensor-parallel-size", str(served.split)]
-        if len(served.gpus) > served.split:
-            words += ["--data-parallel-size", str(len(served.gpus) // served.split)]
+    replica = _gpus_of_replica(config.args)
+    if "data-parallel-size" not in given and len(served.gpus) > replica:
+        words += ["--data-parallel-size", str(len(served.gpus) // replica)]
     return words
+
+
+def _gpus_of_replica(args: Mapping[str, object]) -> int:
+    """GPUs that each copy of the weights is spread over."""
+    given = {argument_name(name): value for name, value in args.items()}
+    sizes = [given.get(f"{way}-parallel-size", 1) for way in ("tensor", "pipeline")]
+    return math.prod(size for size in sizes if isinstance(size, int) and size > 0)
 
 
 def _passed(name: str, value: bool | int | float | str) -> list[str]:
@@ -168,7 +172,7 @@ def _cpu_variables(config: EngineConfig, ours: Mapping[str, str]) -> dict[str, s
 
 
 def _gpu_variables(served: Served, ours: Mapping[str, str]) -> dict[str, str]:
-    found = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    found = {"CUDA_DEVICE_ORDER": ours.get("CUDA_DEVICE_ORDER") or "PCI_BUS_ID"}
     if served.gpus:
         found["CUDA_VISIBLE_DEVICES"] = visible_devices(served.gpus, ours.get("CUDA_VISIBLE_DEVICES"))
     return found
@@ -194,7 +198,7 @@ def visible_devices(gpus: Sequence[int], visible: str | None) -> str:
 
 
 def weights_split(weights: int, memory: int, gpus: int, share: float = 0.9) -> int:
-    """Over how many GPUs the weights are split: as few as leave a third of vLLM's share for keys and values.
+    """What `tensor-parallel-size` should be: as few GPUs as leave a third of vLLM's share for keys and values.
 
     Replicas answer more requests than a split model does, since they need not wait for each other at every layer; so
     the weights (bytes) are split only where they would fill one GPU (`memory`, bytes).

@@ -3,14 +3,14 @@
 import secrets
 import socket
 
-from mcp_rl.errors import EngineError
+from mcp_rl.errors import EngineStop
 
 _PORTS = range(20000, 32000)
 """Below those that systems give to outgoing connections, so that none takes ours while vLLM gets up to binding it."""
 
 
 def free_port() -> int:
-    """A port on loopback that nobody listens on now. Raises EngineError where there is none."""
+    """A port on loopback that nobody listens on now. Raises EngineStop where there is none."""
     for _ in range(200):
         port = secrets.choice(_PORTS)
         with socket.socket() as probe:
@@ -19,4 +19,4 @@ def free_port() -> int:
             except OSError:
                 continue
             return port
-    raise EngineError(f"No port of {_PORTS.start} to {_PORTS.stop - 1} is free on 127.0.0.1 for vLLM's server.")
+    raise EngineStop(f"No port of {_PORTS.start} to {_PORTS.stop - 1} is free on 127.0.0.1 for vLLM's server.")

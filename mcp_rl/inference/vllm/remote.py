@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import anyio
 import httpx
 
-from mcp_rl.errors import ConfigError, EngineError
+from mcp_rl.errors import ConfigError, EngineStop
 from mcp_rl.inference.vllm import checks
 from mcp_rl.inference.vllm.pulse import metric
 
@@ -79,7 +79,7 @@ class RemoteServer:
                 raise ConfigError(f"{whose} broke off a check: {error or type(error).__name__}.") from error
 
     async def ready(self) -> None:
-        """Return when it serves; raises EngineError where it stays away for five minutes."""
+        """Return when it serves; raises EngineStop where it stays away for five minutes."""
         began, spoke = time.monotonic(), False
         async with self.client(timeout=10) as client:
             while time.monotonic() - began < self._away:
@@ -95,7 +95,7 @@ class RemoteServer:
                         f"The vLLM server at {self.url} does not answer; waiting for it up to {self._away:.0f} s."
                     )
                 await anyio.sleep(_PROBE_SECONDS)
-        raise EngineError(f"The vLLM server at {self.url} has not answered for {self._away:.0f} s.")
+        raise EngineStop(f"The vLLM server at {self.url} has not answered for {self._away:.0f} s.")
 
     async def sleep(self) -> None:
         """Nothing: its memory is not ours to give up."""

@@ -2,7 +2,7 @@
 
 One task owns its process: it starts it, sees it die or freeze, and starts it once more. What calls the server asks
 `ready()` whenever a request breaks off, and finds it under `url` with `api_key`, both new with each start. A start
-that failed, and a second death within ten minutes of the first, are an EngineError that says why.
+that failed, and a second death within ten minutes of the first, are an EngineStop that says why.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ import anyio
 import httpx
 
 from mcp_rl.config import EngineConfig
-from mcp_rl.errors import EngineError
+from mcp_rl.errors import EngineError, EngineStop
 from mcp_rl.inference.vllm.arguments import Served, check_served, command, environment
 from mcp_rl.inference.vllm.causes import Death, written_by
 from mcp_rl.inference.vllm.installed import find_vllm
@@ -51,7 +51,6 @@ class VllmServer:
         max_context: int | None = None,
         dtype: str = "auto",
         adapters: int = 4,
-        split: int = 1,
         revision: str | None = None,
         trust_remote_code: bool = False,
         token: str | None = "HF_TOKEN",
@@ -71,7 +70,6 @@ class VllmServer:
             model=str(Path(model).resolve()) if Path(model).is_dir() else model,
             name=served_name,
             gpus=tuple(gpus),
-            split=split,
             lora_rank=lora_rank,
             adapters=adapters,
             max_context=max_context,
@@ -104,7 +102,7 @@ class VllmServer:
         self._stopping = asyncio.Event()
         self._changed = asyncio.Event()
         """Set, and replaced by a new one, whenever `_serves` or `_error` changes."""
-        self._error: EngineError | None = None
+        self._error: EngineStop | None = None
         self._owner: asyncio.Task[None] | None = None
 
     @property
@@ -131,13 +129,13 @@ class VllmServer:
     async def ready(self) -> None:
         """Return as soon as it serves; waits while it starts, or starts again.
 
-        Raises EngineError, with the cause and the last lines of its log, where it will not come back.
+        Raises EngineStop, with the cause and the last lines of its log, where it will not come back.
         """
         if self._owner is None:
-            raise EngineError("vLLM's server was not started, or is closed.")
+            raise EngineStop("vLLM's server was not started, or is closed.")
         while not self._serves:
             if self._error is not None:
-                raise EngineError(str(self._error))
+                raise EngineStop(str(self._error))
             await self._changed.wait()
 
     async def sleep(self) -> None:
@@ -193,20 +191,20 @@ class VllmServer:
                 if not death.served and death.port_taken and (taken := taken + 1) < _PORT_ATTEMPTS:
                     continue
                 if not death.served:
-                    raise EngineError(f"vLLM's server did not start. {death.sentence(self.log)}")
+                    raise EngineStop(f"vLLM's server did not start. {death.sentence(self.log)}")
                 if time.monotonic() - last_death < _DEATHS_APART_SECONDS:
-                    raise EngineError(
+                    raise EngineStop(
                         f"vLLM's server died again, so it is not started a third time. {death.sentence(self.log)}"
                     )
                 last_death = time.monotonic()
                 _log.warning("vLLM's server died and is started again. %s", death.sentence(self.log))
-        except EngineError as error:
+        except EngineStop as error:
             self._error = error
         except OSError as error:
-            self._error = EngineError(f"vLLM's server cannot be started: {error}.")
+            self._error = EngineStop(f"vLLM's server cannot be started: {error}.")
         finally:
             if self._error is None:
-                self._error = EngineError("vLLM's server is closed.")
+                self._error = EngineStop("vLLM's server is closed.")
             self._set_serving(False)
 
     async def _live(self) -> "Death | None":
