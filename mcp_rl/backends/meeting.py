@@ -6,6 +6,7 @@ port is open; over several machines, where torchrun started us, through a port o
 carries tensors, meets in a file of that folder or in torchrun's store.
 """
 
+import functools
 import json
 import os
 import secrets
@@ -13,7 +14,8 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
@@ -90,6 +92,7 @@ def come(invitation: str, rank: int) -> Connection:
         raise EngineStop(f"Learner {rank} cannot reach learner 0: {error}.") from error
 
 
+@functools.cache
 def environment_store() -> "Store":
     """The store that torchrun's processes share."""
     from torch._C._distributed_c10d import PrefixStore
@@ -108,6 +111,15 @@ def announced(store: "Store") -> str | None:
     """Wait for `announce`."""
     store.wait([_ANNOUNCED], _LONGEST_WAIT)
     return store.get(_ANNOUNCED).decode() or None
+
+
+@contextmanager
+def dismissing() -> Iterator[None]:
+    """In rank 0, around all that it does: where it never opens a learner, torchrun's other processes still end."""
+    try:
+        yield
+    finally:
+        announce(environment_store(), None)
 
 
 def host_for(launched: Launched, environment: Mapping[str, str] = os.environ) -> str | None:

@@ -16,12 +16,14 @@ from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
 from mcp_rl.boundary import run_guarded, say
+from mcp_rl.cli.doctor import doctor
 from mcp_rl.cli.evaluate import evaluate
 from mcp_rl.cli.export import export
 from mcp_rl.cli.fork import fork
 from mcp_rl.cli.generate import generate
 from mcp_rl.cli.history import history
 from mcp_rl.cli.plugins import plugins
+from mcp_rl.cli.ranks import own_part
 from mcp_rl.cli.replay import replay
 from mcp_rl.cli.report import export_trajectories, report
 from mcp_rl.cli.serve import serve
@@ -33,7 +35,7 @@ __all__ = ["app", "main"]
 
 _ORDER = (
     *("train", "sft", "generate", "evaluate", "serve", "report"),
-    *("history", "fork", "replay", "export", "export-trajectories", "servers", "plugins"),
+    *("history", "fork", "replay", "export", "export-trajectories", "servers", "plugins", "doctor"),
 )
 
 
@@ -87,6 +89,7 @@ for _command in (
     export,
     export_trajectories,
     plugins,
+    doctor,
 ):
     app.command()(_command)
 app.add_typer(servers)
@@ -102,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not callable(job):
         return int(job or 0)
     signal.signal(signal.SIGTERM, _terminate)
-    return run_guarded(job, log_dir=lambda: getattr(job, "log_dir", None))
+    return run_guarded(own_part(job), log_dir=lambda: getattr(job, "log_dir", None))
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

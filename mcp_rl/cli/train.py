@@ -4,7 +4,7 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
@@ -140,6 +140,8 @@ class TrainJob:
     fresh: bool
     dry_run: bool
     as_json: bool
+    learns: ClassVar[bool] = True
+    """Where several processes were started together, those after the first are its learners."""
     log_dir: Path | None = None
     """Where the traceback of a bug goes; known once the configuration is."""
 
