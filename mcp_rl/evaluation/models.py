@@ -189,6 +189,8 @@ def _adapter(folder: Path) -> ModelSpec:
     if (folder / "manifest.json").is_file() and (damage := find_damage(folder)):
         raise CheckpointError(f"The checkpoint {folder} is damaged ({damage}).")
     base = TINY if Path(base).parts[-len(_TINY_WEIGHTS) :] == _TINY_WEIGHTS else base
+    if base.startswith("./") and (folder / base / "config.json").is_file():
+        base = str(folder / base)  # an export with its base beside it
     check_base_model(base)
     step = int(folder.name) if folder.name.isdigit() else 1
     return ModelSpec(str(folder), "checkpoint", base, folder, step)

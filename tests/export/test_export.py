@@ -1,0 +1,319 @@
+"""What is exported is the model: others load it as its card says, and it calls tools."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors import safe_open
+from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
+
+from mcp_rl.cli import main
+from mcp_rl.config import TINY, TrainConfig
+from mcp_rl.evaluate import EvaluationResult
+from mcp_rl.evaluation.models import find_model
+from mcp_rl.learning.checkpoint import find_damage
+from mcp_rl.learning.merge import merge
+from mcp_rl.run_directory import RunDirectory, RunIdentity, RunState
+from mcp_rl.scenario import McpScenario, StdioServer, ToolCall
+from mcp_rl.tiny import weights_path
+
+ROOT = Path(__file__).resolve().parents[2]
+CALCULATOR = ROOT / "servers" / "python" / "mcp_calculator" / "server.py"
+IDS = torch.arange(20, 60)[None]
+
+
+def evaluated(step: int, success: float) -> dict[str, Any]:
+    """An evaluation of 40 scenarios as a run keeps it."""
+    by_tool = {"add": {"scenarios": 40.0, "success": success, "low": success - 0.1, "high": success + 0.05}}
+    measure = {"rollouts": 40, "success": success, "ci95": (success - 0.125, success + 0.0625), "reward": success,
+               "turns": 2.0, "sampled_tokens": 20.0, "faults": 0, "stop_reasons": {"answered": 40}}  # fmt: skip
+    found = EvaluationResult.model_validate(
+        {"step": step, "scenarios": 40, "greedy": measure, "sampled": None, "by_tool": by_tool, "outcomes": {}}
+    )
+    return found.model_dump(mode="json")
+
+
+def write_run(folder: Path, method: str, base_model: str = TINY) -> Path:
+    """A run of one server after two steps, its weights moved a little; step 1 was kept and not evaluated."""
+    from mcp_rl.backends.base_model import load_learner, load_tokenizer
+    from mcp_rl.learning.state import save_learner, tokenizer_files
+
+    config = TrainConfig.model_validate({"method": method, "lora": {"rank": 4, "alpha": 8}})
+    learner = load_learner(base_model, config)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in learner.parameters.items():
+            if method == "full" or "lora_B" in name:
+                parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=2e-3)
+    run = RunDirectory(folder)
+    files = tokenizer_files(load_tokenizer(base_model))
+    for step in (1, 2):
+        learner.step = step
+        base_name = str(weights_path()) if base_model == TINY else base_model
+        save_learner(run.checkpoints, learner, files, base_name=base_name, title="t")
+    identity = RunIdentity(
+        server="mcp_calculator", base_model=base_model, seed=7, schema_hash="feedbeef", scenarios_hash="explored",
+        settings={"train.method": method, "evaluation.greedy": True},
+    )  # fmt: skip
+    run.begin(identity, {"name": folder.name, "project": "default", "base_model": base_model})
+    run.save_state(RunState(step=2, before=evaluated(0, 0.25), after=evaluated(2, 0.875), after_step=2))
+    scenario = McpScenario(
+        task_description="Add.", server_params=StdioServer(command="x"), reference=(ToolCall(tool="add", arguments={}),)
+    )
+    run.save_scenarios("train", [scenario])
+    run.save_scenarios(
+        "val", [scenario.model_copy(update={"id": f"v{n}", "task_description": f"Add {n}."}) for n in range(40)]
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An output folder with the run `calc`, of an adapter, and the run `whole`, of every weight."""
+    out = tmp_path_factory.mktemp("out")
+    write_run(out / "default" / "models" / "calc", "lora")
+    write_run(out / "default" / "models" / "whole", "full")
+    return out
+
+
+@pytest.fixture(scope="module")
+def exports(place: Path) -> Path:
+    """The newest step of both as folders of each kind that needs no other program."""
+    for name, kind in (("calc", "adapter"), ("calc", "merged"), ("whole", "merged")):
+        assert main(["export", name, "--format", kind, "--output-dir", str(place)]) == 0
+    return place / "default" / "exports"
+
+
+def logits(model: Any) -> torch.Tensor:
+    with torch.no_grad():
+        found: torch.Tensor = model.eval().double()(input_ids=IDS).logits[0]
+    return found
+
+
+def policy(run: Path) -> Any:
+    """Base and adapter of the newest step, with plain transformers and peft."""
+    return PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(weights_path()), run / "checkpoints" / "0002")
+
+
+def test_exports_are_loaded_as_their_cards_say_and_call_tools_with_nothing_of_ours(place: Path, exports: Path) -> None:
+    folders = [exports / name for name in ("calc-2-adapter", "calc-2-merged", "whole-2-merged")]
+    command = [sys.executable, Path(__file__).with_name("plain.py"), CALCULATOR, *folders]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, cwd="/")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["modules"] == []
+    for folder in folders:
+        calls = found["folders"][str(folder)]["calls"]
+        assert ["add", {"a": 3, "b": 4}, "7", False] in calls
+        assert found["folders"][str(folder)]["ends"]
+    exact = logits(policy(place / "default" / "models" / "calc"))
+    for folder in folders[:2]:
+        theirs = torch.tensor(found["folders"][str(folder)]["logits"], dtype=torch.float64)
+        torch.testing.assert_close(theirs, exact, atol=1e-5, rtol=0)
+
+
+def test_every_weight_trained_is_every_weight_exported(place: Path, exports: Path) -> None:
+    trained = AutoModelForCausalLM.from_pretrained(place / "default" / "models" / "whole" / "checkpoints" / "0002")
+    exported = AutoModelForCausalLM.from_pretrained(exports / "whole-2-merged")
+    theirs = dict(exported.named_parameters())
+    assert all(torch.equal(parameter, theirs[name]) for name, parameter in trained.named_parameters())
+    assert exported.config.tie_word_embeddings and exported.lm_head.weight is exported.model.embed_tokens.weight
+
+
+def test_an_export_is_sealed_has_its_card_and_no_path_of_this_machine(place: Path, exports: Path) -> None:
+    for folder in exports.iterdir():
+        assert find_damage(folder) is None
+        names = {path.name for path in folder.iterdir()}
+        assert {"README.md", "chat_template.jinja", "generation_config.json", "tokenizer.json"} <= names
+        for path in folder.rglob("*"):
+            content = path.read_bytes() if path.is_file() else b""
+            for private in (str(place), str(weights_path()), str(Path.home()), str(ROOT)):
+                assert len(private) < 6 or private.encode() not in content, path
+    card = (exports / "calc-2-merged" / "README.md").read_text()
+    assert "| success, greedy | 0.250 [0.125, 0.312] | 0.875 [0.750, 0.938] |" in card
+    for fact in ("40 held out", "| seed | 7 |", "| steps | 2 |", "feedbeef", "`add`", "`mcp_calculator`", "apache-2.0"):
+        assert fact in card, fact
+    assert not [path for path in exports.iterdir() if path.name.startswith(".")]
+
+
+def test_an_exported_folder_is_a_model_that_our_commands_take(exports: Path, tmp_path: Path) -> None:
+    spec = find_model(str(exports / "calc-2-adapter"), tmp_path)
+    assert spec.kind == "checkpoint" and Path(spec.name) == exports / "calc-2-adapter" / "base"
+    assert find_model(str(exports / "calc-2-merged"), tmp_path).kind == "base"
+    assert (
+        main(["export", str(exports / "calc-2-adapter"), "--format", "merged", "--out", str(tmp_path / "again")]) == 0
+    )
+    one, other = (
+        (folder / "model.safetensors").read_bytes() for folder in (exports / "calc-2-merged", tmp_path / "again")
+    )
+    assert one == other
+
+
+def test_the_base_is_named_as_others_know_it(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["export", "calc@1", "--base", "org/Tiny-1M", "--out", str(tmp_path / "named"), "--output-dir", str(place)]
+    assert main([*words, "--json"]) == 0
+    done = json.loads(capsys.readouterr().out)
+    assert (done["model"], done["step"], done["format"]) == ("calc@1", 1, "adapter")
+    about = json.loads((tmp_path / "named" / "adapter_config.json").read_text())
+    assert about["base_model_name_or_path"] == "org/Tiny-1M"
+    assert not (tmp_path / "named" / "base").exists()
+    card = (tmp_path / "named" / "README.md").read_text()
+    assert "base_model: org/Tiny-1M" in card
+    assert "This step was not evaluated" in card and "0.875" not in card
+
+
+def test_rounded_weights_say_how_far_they_are(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["export", "calc", "--format", "merged", "--dtype", "bfloat16", "--out", str(tmp_path / "half"), "--json"]
+    assert main([*words, "--output-dir", str(place)]) == 0
+    done = json.loads(capsys.readouterr().out)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "half", dtype="auto")
+    assert model.dtype == torch.bfloat16 and done["dtype"] == "bfloat16"
+    assert 1e-4 < done["logit_difference"] < 1 and 0 < done["update_lost"] < 1
+    assert "rounding to bfloat16" in (tmp_path / "half" / "README.md").read_text()
+
+
+def test_nothing_is_overwritten_without_being_told_and_nothing_foreign_ever(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["export", "calc", "--output-dir", str(place), "--out", str(tmp_path / "mine")]
+    assert main(words) == 0
+    assert main(words) == 2 and "add --overwrite" in capsys.readouterr().err
+    assert main([*words, "--overwrite"]) == 0
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "thesis.txt").write_text("years of work")
+    words[-1] = str(tmp_path / "foreign")
+    assert main([*words, "--overwrite"]) == 2
+    assert (tmp_path / "foreign" / "thesis.txt").read_text() == "years of work"
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["calc@9"], "has no checkpoint of step 9; it keeps 1 and 2"),
+        (["calc@0"], "has no adapter, as it is a base model"),
+        (["whole"], "has no adapter, as all of its weights were trained"),
+        (["scripted:reference"], "is a script"),
+        (["calc", "--base", "nonsense"], "--base is a folder or a name on the Hugging Face hub"),
+        (["calc", "--quantise", "q8_0"], "--quantise is of GGUF files"),
+        (["calc", "--dtype", "float16"], "--dtype is of merged weights"),
+        (["calc", "--format", "gguf"], "`git clone --depth 1 https://github.com/ggml-org/llama.cpp`"),
+        (["calc", "--format", "gguf", "--quantise", "q99"], "such as f32, f16, bf16, q8_0 or q4_k_m"),
+        (["calc", "--format", "gguf", "--converter", "/nowhere.py"], "There is no converter /nowhere.py"),
+    ],
+)
+def test_what_cannot_be_exported_is_one_sentence_and_leaves_nothing(
+    words: list[str],
+    sentence: str,
+    place: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    monkeypatch.delenv("MCP_RL_GGUF_CONVERTER", raising=False)
+    assert main(["export", *words, "--output-dir", str(place), "--out", str(tmp_path / "x")]) == 2
+    said = capsys.readouterr().err
+    assert sentence in said and len(said.strip().splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_checkpoint_is_not_exported(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(place / "default" / "models" / "calc", tmp_path / "default" / "models" / "calc")
+    weights = tmp_path / "default" / "models" / "calc" / "checkpoints" / "0002" / "adapter_model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"x")
+    assert main(["export", "calc@2", "--output-dir", str(tmp_path)]) == 2
+    assert "is damaged (adapter_model.safetensors has changed)" in capsys.readouterr().err
+    assert main(["export", "calc", "--output-dir", str(tmp_path)]) == 0  # the one before it is whole
+    assert [path.name for path in (tmp_path / "default" / "exports").iterdir()] == ["calc-1-adapter"]
+
+
+def test_a_base_that_was_not_the_adapters_is_noticed(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = Qwen2Config.from_pretrained(weights_path())
+    other.num_hidden_layers, other.layer_types = 2, other.layer_types[:2]
+    Qwen2ForCausalLM(other).save_pretrained(tmp_path / "other")
+    words = ["export", "calc", "--format", "merged", "--output-dir", str(place), "--out", str(tmp_path / "x")]
+    assert main([*words, "--base", str(tmp_path / "other")]) == 2
+    assert "its num_hidden_layers is 2, and the base's is 4" in capsys.readouterr().err
+
+
+# -- the arithmetic, on adapters of every kind
+
+
+def small_base(folder: Path, *, tied: bool) -> Path:
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=96, hidden_size=32, intermediate_size=48, num_hidden_layers=11, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=64, tie_word_embeddings=tied,
+    )  # fmt: skip
+    Qwen2ForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+def adapted(base: Path, folder: Path, **settings: Any) -> Any:
+    model = AutoModelForCausalLM.from_pretrained(base)
+    given = {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "down_proj"], "task_type": "CAUSAL_LM", **settings}
+    made = get_peft_model(model, LoraConfig(**given)).eval()
+    torch.manual_seed(1)
+    for name, parameter in made.named_parameters():
+        if "lora_" in name:
+            torch.nn.init.normal_(parameter, std=0.1)
+    made.save_pretrained(folder, save_embedding_layers=False)
+    return made
+
+
+ADAPTERS: dict[str, Callable[[], dict[str, Any]]] = {
+    "plain": dict,
+    "by the root of the rank": lambda: {"use_rslora": True},
+    "ranks of their own": lambda: {"rank_pattern": {"q_proj": 2}},
+    "with magnitudes": lambda: {"use_dora": True},
+    "with the output": lambda: {"target_modules": ["q_proj", "lm_head"]},
+    "with the input": lambda: {"target_modules": ["q_proj", "embed_tokens"]},
+}
+
+
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+@pytest.mark.parametrize("kind", ADAPTERS)
+@pytest.mark.filterwarnings("ignore")
+def test_merged_logits_are_the_adapters(kind: str, tied: bool, tmp_path: Path) -> None:
+    base = small_base(tmp_path / "base", tied=tied)
+    model = adapted(base, tmp_path / "adapter", **ADAPTERS[kind]())
+    done = merge(base, tmp_path / "adapter", tmp_path / "merged", shard_bytes=20_000)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
+    torch.testing.assert_close(logits(loaded), logits(model), atol=1e-5, rtol=0)
+    assert loaded.config.tie_word_embeddings is (tied and not kind.endswith("put"))
+    assert done.files == len(list((tmp_path / "merged").glob("model-*-of-*.safetensors"))) > 5
+    assert done.parameters >= sum(parameter.numel() for parameter in loaded.parameters())
+
+
+def test_no_file_is_larger_than_said_and_each_weight_is_in_one(tmp_path: Path) -> None:
+    base = small_base(tmp_path / "base", tied=True)
+    merge(base, None, tmp_path / "merged", shard_bytes=20_000)
+    index = json.loads((tmp_path / "merged" / "model.safetensors.index.json").read_text())
+    for path in (tmp_path / "merged").glob("*.safetensors"):
+        with safe_open(path, framework="pt") as content:
+            names = list(content.keys())
+        assert names and all(index["weight_map"][name] == path.name for name in names)
+        assert path.stat().st_size < 24_000 or len(names) == 1
+
+
+def test_a_quantised_base_asks_for_its_16_bits(tmp_path: Path) -> None:
+    base = small_base(tmp_path / "base", tied=True)
+    about = json.loads((base / "config.json").read_text())
+    (base / "config.json").write_text(json.dumps({**about, "quantization_config": {"quant_method": "bitsandbytes"}}))
+    with pytest.raises(Exception, match="give the same model in 16 bits with --base"):
+        merge(base, None, tmp_path / "merged")
+
+
+def test_the_tokenizer_of_an_export_is_the_runs(exports: Path) -> None:
+    ours, theirs = (AutoTokenizer.from_pretrained(path) for path in (weights_path(), exports / "calc-2-merged"))
+    text = 'Add 17 and 25. <tool_call>\n{"name": "add"}'
+    assert ours(text)["input_ids"] == theirs(text)["input_ids"] and ours.chat_template == theirs.chat_template
