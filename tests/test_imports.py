@@ -22,7 +22,7 @@ LAYERS = [
     {"sft"},
     {"train", "serve", "generate_words", "servers", "runs"},
     {"generate", "report", "export"},
-    {"evaluation"},
+    {"evaluation", "doctor"},
     {"training"},
     {"evaluate", "backends"},
     {"gather", "player", "model", "rewards", "scenarios"},

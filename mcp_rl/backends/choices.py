@@ -5,17 +5,19 @@ On a machine without a GPU that torch can use, nothing changes: the settings are
 goes on with. `check_wishes` refuses what was asked for and cannot be.
 """
 
+import functools
 import json
-import os
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
 from mcp_rl.backends.hosts import LocalSettings
+from mcp_rl.backends.launched import launched
 from mcp_rl.config import EngineConfig, PlacementConfig, RolloutConfig, RunConfig, TrainConfig, UnslothConfig
 from mcp_rl.errors import ConfigError
-from mcp_rl.hardware.detect import detect
+from mcp_rl.hardware.detect import cuda_build, detect
+from mcp_rl.hardware.gpus import read_gpus
 from mcp_rl.hardware.machine import Machine
 from mcp_rl.hardware.memory import Quantisation
 from mcp_rl.hardware.plan import Plan, plan
@@ -31,20 +33,29 @@ def in_process(placement: PlacementConfig) -> bool:
     """Whether the learner is in the trainer's own process; of ranks that torchrun started, each is in its own."""
     if ranks() > 1:
         return True
-    return placement.in_process is not False and len(placement.learner_gpus) < 2
+    if len(placement.learner_gpus) > 1:
+        return False
+    return not _gpu_is_here() if placement.in_process is None else placement.in_process
+
+
+@functools.cache
+def _gpu_is_here() -> bool:
+    return cuda_build() is not None and bool(read_gpus())
 
 
 def engine_kind(engine: EngineConfig) -> Literal["local", "vllm"]:
-    """What samples, of settings that are resolved."""
+    """What samples."""
     if engine.kind != "auto":
         return engine.kind
-    return "vllm" if engine.url or engine.python else "local"
+    if engine.url or engine.python:
+        return "vllm"
+    return "vllm" if _gpu_is_here() and find_spec("vllm") is not None else "local"
 
 
 def ranks() -> int:
-    """Processes of the learner that torchrun or accelerate started, this one among them."""
-    world = os.environ.get("WORLD_SIZE", "1")
-    return max(1, int(world)) if world.isdecimal() else 1
+    """Processes of the learner that torchrun or accelerate started on this machine, this one among them."""
+    started = launched()
+    return started.local_size if started is not None else 1
 
 
 @dataclass(frozen=True)

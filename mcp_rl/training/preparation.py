@@ -53,7 +53,16 @@ _REVISION_BYTES = 16 * 2**20
 def check_inputs(config: RunConfig, server: ToolServer, plugins: Plugins) -> None:
     """What can be wrong with the user's own words and files, before a server is started or a run directory made.
 
-    Raises ConfigError for a GPU, an engine or a base model that is not there, a judge that cannot be asked or a tracker
+    Raises what `check_settings` and `check_base_model` raise.
+    """
+    check_settings(config, server, plugins)
+    check_base_model(config.base_model)
+
+
+def check_settings(config: RunConfig, server: ToolServer, plugins: Plugins) -> None:
+    """What can be wrong with all but the base model, which the hub may be asked for.
+
+    Raises ConfigError for a GPU, an engine or an extra that is not there, a judge that cannot be asked or a tracker
     that is not installed, PluginError for a name that no plugin offers, UserError for a cassette of no use,
     ScenarioError for a scenarios file that cannot be used: unreadable, duplicates, a verifier that nobody offers, made
     for another server.
@@ -68,7 +77,6 @@ def check_inputs(config: RunConfig, server: ToolServer, plugins: Plugins) -> Non
     plugins.backends.pick(config.backend, plugins.problems)
     check_trackers(config.trackers, plugins)
     check_wishes(config)
-    check_base_model(config.base_model)
     if config.init is not None:
         check_initial(config.init, config.train, config.base_model)
     check_rewards(config.judge, config.reward, plugins.rewards)

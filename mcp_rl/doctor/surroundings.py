@@ -1,0 +1,57 @@
+"""What a run needs beside the machine itself: a port, programs that servers are started with, keys, the hub."""
+
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Mapping
+from contextlib import suppress
+
+KEYS = (
+    *("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "OPENROUTER_API_KEY"),
+    *("HF_TOKEN", "WANDB_API_KEY", "MCP_RL_ENGINE_KEY", "VLLM_API_KEY"),
+)
+"""Variables that are looked for; what they hold is never looked at."""
+PROGRAMS = ("node", "npx", "uvx", "docker")
+"""What MCP servers are often started with."""
+
+
+def loopback_port() -> str | None:
+    """None where a port can be opened on this machine for itself, else why not."""
+    try:
+        with socket.socket() as opened:
+            opened.bind(("127.0.0.1", 0))
+            opened.listen(1)
+            with socket.create_connection(opened.getsockname(), timeout=2):
+                return None
+    except OSError as error:
+        return error.strerror or str(error)
+
+
+def keys(environment: Mapping[str, str] = os.environ) -> dict[str, bool]:
+    """Which keys are there."""
+    return {name: bool(environment.get(name)) for name in KEYS}
+
+
+def programs() -> dict[str, str | None]:
+    """Where each program is; Node.js with its version."""
+    found = {name: shutil.which(name) for name in PROGRAMS}
+    if node := found["node"]:
+        with suppress(OSError, subprocess.SubprocessError):
+            said = subprocess.run([node, "--version"], capture_output=True, text=True, timeout=3).stdout.strip()
+            found["node"] = f"{said} in {node}" if said else node
+    return found
+
+
+def hub(seconds: float = 1.5) -> str | None:
+    """None where the model hub answers, else why it cannot be asked."""
+    import httpx
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE:
+        return "HF_HUB_OFFLINE is set"
+    try:
+        httpx.head(constants.ENDPOINT, timeout=seconds, follow_redirects=False)
+    except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
+        return f"no answer within {seconds:g} s" if isinstance(error, httpx.TimeoutException) else "no connection"
+    return None
