@@ -45,16 +45,21 @@ class Source:
     @property
     def revision(self) -> str | None:
         """Commit of the base on the hub, where the run says it."""
-        loaded = self.about.get("loaded")
-        found = loaded.get("revision") if isinstance(loaded, dict) else None
-        return str(found) if found else None
+        loaded = self._loaded
+        return loaded.get("commit") or loaded.get("revision") or None
 
     @property
     def quantisation(self) -> str | None:
         """In which the base was loaded for training, where it was."""
+        found = self._loaded.get("quantisation")
+        return found.replace("-bit", " bits") if found and found != "none" else None
+
+    @property
+    def _loaded(self) -> dict[str, str]:
+        """What model.json says of it."""
         loaded = self.about.get("loaded")
-        found = loaded.get("quantisation") if isinstance(loaded, dict) else None
-        return str(found) if found and str(found) not in ("none", "16bit", "None") else None
+        kept = loaded if isinstance(loaded, dict) else {}
+        return {key: value for key, value in kept.items() if isinstance(value, str)}
 
     @property
     def about(self) -> dict[str, Any]:
