@@ -140,17 +140,25 @@ class _CallReader:
         call = parse_completion(f"{OPEN}{self._body}{CLOSE}").calls[0]
         if self._at < 0:
             yield CallBegins(self._index, call.name)
-            arguments = self._body.strip() if call.arguments is None else json.dumps(call.arguments, ensure_ascii=False)
-            yield ArgumentsDelta(self._index, arguments)
-        elif self._whole and call != ParsedCall(self._name, _object(self._body[self._begin : self._at])):
-            yield ArgumentsDelta(self._index, self._body[self._at :])  # no JSON any more, as the call is none
+            yield ArgumentsDelta(self._index, self._written(call))
+        elif self._whole and call == ParsedCall(self._name, _read(self._body[self._begin : self._at + 1])):
+            yield ArgumentsDelta(self._index, self._body[self._at])
+
+    def _written(self, call: ParsedCall) -> str:
+        """The arguments of a call that was not handed on as it came."""
+        if call.arguments is not None:
+            return json.dumps(call.arguments, ensure_ascii=False)
+        if not call.name:
+            return self._body.strip()
+        arguments = _read(self._body)["arguments"]
+        return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
 
     def _arguments(self) -> str:
-        """What more there is of the arguments' object."""
+        """What more there is of the arguments' object. Its last brace waits for the end of the call: where the call
+        cannot be read, its arguments cannot be either."""
         start = self._at
         while self._at < len(self._body) and not self._whole:
             char = self._body[self._at]
-            self._at += 1
             if self._in_string:
                 self._in_string = self._escaped or char != '"'
                 self._escaped = char == "\\" and not self._escaped
@@ -161,10 +169,11 @@ class _CallReader:
             elif char in "}]":
                 self._depth -= 1
                 self._whole = self._depth == 0
+            self._at += not self._whole
         return self._body[start : self._at]
 
 
-def _object(text: str) -> Any:
+def _read(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
