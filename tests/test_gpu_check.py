@@ -8,20 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import gpu_check
-from benchmarks.gpu_check import DRY, Failed, Setting, Skipped, run_check
+from benchmarks.gpu_check import checks as checks  # puts them into the list
+from benchmarks.gpu_check import measure
+from benchmarks.gpu_check.running import main, run_check
+from benchmarks.gpu_check.setting import CHECKS, DRY, Failed, Figures, Setting, Shape, Skipped
 
 QUICK = ["device", "gradients_float32", "update_2k", "lora_3b_shared", "sampler_agrees"]
 
 
 def test_a_dry_run_measures_the_same_things_and_says_that_it_is_one(tmp_path: Path) -> None:
     out = tmp_path / "results" / "gpu.json"
-    assert gpu_check.main(["--dry-run", "--out", str(out), "--only", *QUICK]) == 0
+    assert main(["--dry-run", "--out", str(out), "--only", *QUICK]) == 0
     result = json.loads(out.read_text())
     assert (result["dry_run"], result["device"], result["driver"], result["failed"]) == (True, "cpu", None, [])
-    assert list(result["checks"]) == list(gpu_check.CHECKS)
+    assert list(result["checks"]) == list(CHECKS)
     status = {name: found["status"] for name, found in result["checks"].items()}
-    assert status == {name: "passed" if name in QUICK else "skipped" for name in gpu_check.CHECKS}
+    assert status == {name: "passed" if name in QUICK else "skipped" for name in CHECKS}
     assert all(found["reason"] for found in result["checks"].values() if found["status"] != "passed")
     figures = {name: found["figures"] for name, found in result["checks"].items()}
     assert figures["gradients_float32"]["relative_error"] < 1e-4
@@ -32,28 +34,28 @@ def test_a_dry_run_measures_the_same_things_and_says_that_it_is_one(tmp_path: Pa
     assert "torch" in result["versions"]
 
 
-def broken(setting: Setting) -> gpu_check.Figures:
+def broken(setting: Setting) -> Figures:
     """Breaks."""
     raise RuntimeError("the device is gone")
 
 
-def slow(setting: Setting) -> gpu_check.Figures:
+def slow(setting: Setting) -> Figures:
     """Never ends."""
     time.sleep(60)
     return {}
 
 
-def dies(setting: Setting) -> gpu_check.Figures:
+def dies(setting: Setting) -> Figures:
     """Takes its process with it."""
     os._exit(9)
 
 
-def below(setting: Setting) -> gpu_check.Figures:
+def below(setting: Setting) -> Figures:
     """Measures, and is not content."""
     raise Failed("it is too slow", {"speed": 1.0})
 
 
-def needless(setting: Setting) -> gpu_check.Figures:
+def needless(setting: Setting) -> Figures:
     """Has no meaning here."""
     raise Skipped("there is nothing to measure")
 
@@ -69,9 +71,9 @@ def needless(setting: Setting) -> gpu_check.Figures:
     ],
 )
 def test_one_check_that_goes_wrong_is_told_and_costs_nothing_else(
-    check: Callable[[Setting], gpu_check.Figures], status: str, reason: str, monkeypatch: pytest.MonkeyPatch
+    check: Callable[[Setting], Figures], status: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(gpu_check.CHECKS, "wrong", check)
+    monkeypatch.setitem(CHECKS, "wrong", check)
     outcome = run_check("wrong", DRY, limit=1.0 if check is slow else 30.0)
     assert (outcome.status, outcome.reason) == (status, reason)
     assert outcome.about == check.__doc__
@@ -81,23 +83,23 @@ def test_one_check_that_goes_wrong_is_told_and_costs_nothing_else(
 
 
 def test_the_work_of_an_update_is_counted_by_hand_to_the_same() -> None:
-    shape = gpu_check.Shape(hidden=4, intermediate=6, layers=3, heads=2, kv_heads=1, vocabulary=10)
+    shape = Shape(hidden=4, intermediate=6, layers=3, heads=2, kv_heads=1, vocabulary=10)
     # a layer: q and o 4x4 each, k and v 4x2 each, three of 4x6
     assert shape.layer_weights == 3 * (2 * 16 + 2 * 8 + 3 * 24)
     counts = {"forwarded": 5.0, "rows": 2.0, "pairs": 15.0}
     # of each weight and token 2 operations forward and 2 back; of a pair, head and dimension 4 forward and 8 back
-    assert gpu_check.operations(shape, counts) == 4 * 360 * 5 + 4 * 40 * 2 + 12 * 3 * 4 * 15
+    assert measure.operations(shape, counts) == 4 * 360 * 5 + 4 * 40 * 2 + 12 * 3 * 4 * 15
 
 
 def test_an_aim_is_judged_only_on_a_device_that_could_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def with_peak(peak: float | None) -> None:
-        monkeypatch.setattr(gpu_check, "bf16_peak", lambda device: peak)
+        monkeypatch.setattr(measure, "bf16_peak", lambda device: peak)
 
     with_peak(None)
-    assert gpu_check.judged({"x": 5.0}, "x", 10.0, DRY.device)["reaches_aim"] is False
+    assert measure.judged({"x": 5.0}, "x", 10.0, DRY.device)["reaches_aim"] is False
     with_peak(312e12)
-    assert gpu_check.judged({"x": 5.0}, "x", 10.0, DRY.device)["judged"] is False
+    assert measure.judged({"x": 5.0}, "x", 10.0, DRY.device)["judged"] is False
     with_peak(989e12)
-    assert gpu_check.judged({"x": 11.0}, "x", 10.0, DRY.device)["reaches_aim"] is True
+    assert measure.judged({"x": 11.0}, "x", 10.0, DRY.device)["reaches_aim"] is True
     with pytest.raises(Failed, match="x is 5, and the aim on such a device is 10"):
-        gpu_check.judged({"x": 5.0}, "x", 10.0, DRY.device)
+        measure.judged({"x": 5.0}, "x", 10.0, DRY.device)

@@ -1,0 +1,94 @@
+"""What the checks of one run have in common, and the list that they are in."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import Qwen2Config
+
+ROOT = Path(__file__).parents[2]
+Figures = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Of a Qwen2 model."""
+
+    hidden: int
+    intermediate: int
+    layers: int
+    heads: int
+    kv_heads: int
+    vocabulary: int
+    positions: int = 32768
+
+    def config(self) -> Qwen2Config:
+        return Qwen2Config(
+            vocab_size=self.vocabulary,
+            hidden_size=self.hidden,
+            intermediate_size=self.intermediate,
+            num_hidden_layers=self.layers,
+            num_attention_heads=self.heads,
+            num_key_value_heads=self.kv_heads,
+            max_position_embeddings=self.positions,
+            tie_word_embeddings=True,
+        )
+
+    @property
+    def layer_weights(self) -> int:
+        """Weights of all linear layers, the output layer left out."""
+        size = self.hidden // self.heads
+        attention = self.hidden * size * (2 * self.heads + 2 * self.kv_heads)
+        return self.layers * (attention + 3 * self.hidden * self.intermediate)
+
+
+QWEN_HALF = Shape(896, 4864, 24, 14, 2, 151_936)
+QWEN_3B = Shape(2048, 11_008, 36, 16, 2, 151_936)
+SMALL = Shape(64, 96, 2, 4, 2, 512)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the checks of this run have in common."""
+
+    dry_run: bool
+    half: Shape
+    three: Shape
+    contexts: tuple[int, int, int]
+    """Tokens of a sequence."""
+    prompt: int
+    """Tokens that a group shares, of the check that is judged by sharing."""
+    answer: int
+    """Own tokens of its members."""
+    episodes: int
+    """That the engine samples side by side."""
+    sampled: int
+    """Tokens of each."""
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cpu" if self.dry_run else "cuda")
+
+
+REAL = Setting(False, QWEN_HALF, QWEN_3B, (2048, 8192, 16_384), 4096, 512, 64, 256)
+DRY = Setting(True, SMALL, SMALL, (48, 96, 160), 64, 12, 6, 8)
+
+
+class Failed(Exception):
+    """What was measured is not what it should be. The second argument is what was measured all the same."""
+
+
+class Skipped(Exception):
+    """The check has no meaning here."""
+
+
+Check = Callable[[Setting], Figures]
+CHECKS: dict[str, Check] = {}
+
+
+def check(function: Check) -> Check:
+    """Put a check into the list, under its name."""
+    CHECKS[function.__name__] = function
+    return function
