@@ -110,6 +110,8 @@ def _resolved(settings: LocalSettings, made: Plan, asked: Wanted) -> LocalSettin
     engine: dict[str, Any] = {"kind": made.engine, "memory_share": made.memory_share}
     if made.sharing in ("sleep", "split"):
         engine["sharing"] = made.sharing
+    if made.split > 1:
+        engine["args"] = {"tensor-parallel-size": made.split, **settings.engine.args}
     if asked.context is None and made.fits:
         engine["max_context"] = made.context
     if "max_rows" not in settings.engine.model_fields_set:

