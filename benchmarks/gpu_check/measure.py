@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu_check.setting import Failed, Figures, Setting, Shape
+from mcp_rl.learning.rows import RowsBatch
 from mcp_rl.learning.samples import Sample
 from mcp_rl.learning.step import Learner
 
@@ -46,13 +47,21 @@ def backward(learner: Learner, given: Sequence[Sample]) -> dict[str, float]:
     """The gradient of a plain policy-gradient loss over all samples, and what it took to compute it."""
     total = sum(len(sample.targets) for sample in given)
     pairs = forwarded = rows = 0
+    loss = 0.0
     for _, packed in learner.parts(given):
         logprobs, _ = learner.logprobs(packed)
-        (-(packed.advantages * logprobs).sum() / total).backward()  # type: ignore[no-untyped-call]
-        nodes = packed.batch.mask.tree.nodes
-        pairs += sum(node.length * node.depth + node.length * (node.length + 1) // 2 for node in nodes)
-        forwarded, rows = forwarded + packed.flat_tokens, rows + len(packed.batch.rows)
-    return {"pairs": pairs, "forwarded": forwarded, "rows": rows}
+        part = -(packed.advantages * logprobs).sum() / total
+        part.backward()  # type: ignore[no-untyped-call]
+        loss += float(part.detach())
+        batch = packed.batch
+        if isinstance(batch, RowsBatch):
+            count, length = batch.tokens.shape
+            pairs += count * length * (length + 1) // 2
+        else:
+            nodes = batch.mask.tree.nodes
+            pairs += sum(node.length * node.depth + node.length * (node.length + 1) // 2 for node in nodes)
+        forwarded, rows = forwarded + packed.flat_tokens, rows + len(batch.predictors.rows)
+    return {"pairs": pairs, "forwarded": forwarded, "rows": rows, "loss": loss}
 
 
 def gradient(learner: Learner, given: Sequence[Sample]) -> Tensor:
@@ -106,6 +115,7 @@ def timed_update(learner: Learner, shape: Shape, given: Sequence[Sample], *, rep
         "share_of_bf16_peak": None if peak is None else done / peak,
         "peak_memory_gb": peak_memory(device),
         "grad_norm": norm,
+        "loss": counts["loss"],
     }
 
 

@@ -1,5 +1,11 @@
 """Models with random weights in the shapes of real ones, learners around them, and something to learn."""
 
+import json
+import shutil
+import zlib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -12,6 +18,7 @@ from mcp_rl.learning.adapter import add_adapter
 from mcp_rl.learning.samples import Sample
 from mcp_rl.learning.step import Learner
 from mcp_rl.learning.tree_attention import use_tree_attention
+from mcp_rl.tiny import weights_path
 
 
 def random_model(shape: Shape, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
@@ -62,3 +69,35 @@ def samples(vocabulary: int, *, groups: int, size: int, prompt: int, answer: int
                 )
             )
     return made
+
+
+def base_folder(shape: Shape, setting: Setting, folder: Path) -> Path:
+    """A model with random weights as a folder that `from_pretrained` and vLLM take, with a tokenizer as large as it is.
+
+    The tokenizer is the built-in model's, with words that nobody writes for all ids above its own.
+    """
+    tokenizer = json.loads((weights_path() / "tokenizer.json").read_bytes())
+    known = len(tokenizer["model"]["vocab"]) + len(tokenizer["added_tokens"])
+    shape = replace(shape, vocabulary=max(shape.vocabulary, known))
+    dtype = torch.float32 if setting.dry_run else torch.bfloat16
+    random_model(shape, setting.device, dtype).save_pretrained(folder)
+    for file in weights_path().iterdir():
+        if file.suffix != ".safetensors" and file.name not in ("config.json", "tokenizer.json"):
+            shutil.copyfile(file, folder / file.name)
+    tokenizer["model"]["vocab"] |= {f"word{number}": number for number in range(known, shape.vocabulary)}
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    about = json.loads((folder / "config.json").read_bytes())
+    ends = json.loads((weights_path() / "config.json").read_bytes())
+    about |= {name: ends[name] for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    (folder / "config.json").write_text(json.dumps(about))
+    return folder
+
+
+def move_adapter(parameters: Mapping[str, torch.nn.Parameter], *, size: float = 0.01, seed: int = 0) -> None:
+    """Give an adapter values that follow from the parameters' names, so that two loaders' adapters are the same."""
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            generator = torch.Generator().manual_seed(zlib.crc32(f"{seed} {name}".encode()))
+            drawn = torch.randn(parameter.shape, generator=generator)
+            scale = size if "lora_B" in name else parameter.shape[-1] ** -0.5
+            parameter.copy_(drawn.mul_(scale).to(parameter.device, parameter.dtype))
