@@ -1,51 +1,103 @@
-"""The base model, its tokenizer, and a learner around it, loaded with transformers and PEFT."""
+"""The base model, its tokenizer, and a learner around it, loaded by Unsloth or by transformers and PEFT.
+
+Both loaders take the same options, and what they loaded is compared with what was asked for.
+"""
 
 import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
 from mcp_rl.backends.initial import check_initial
-from mcp_rl.config import TINY, TrainConfig
+from mcp_rl.backends.loading.loaded import check_asked, check_stands_for, describe
+from mcp_rl.backends.loading.options import LoadPlan, base_location, plan_loading
+from mcp_rl.backends.loading.transformers_loader import load_with_transformers, read_config
+from mcp_rl.backends.loading.unsloth_loader import adapt_with_unsloth, load_with_unsloth
+from mcp_rl.config import TrainConfig, UnslothConfig
 from mcp_rl.errors import ConfigError
 from mcp_rl.learning.adapter import add_adapter, full_copy
 from mcp_rl.learning.forward import forward_for
 from mcp_rl.learning.state import load_weights
 from mcp_rl.learning.step import Learner
-from mcp_rl.tiny import weights_path
 
+__all__ = ["Base", "base_location", "load_base", "load_learner", "load_tokenizer", "make_learner", "open_base"]
 log = logging.getLogger(__name__)
 
 
-def base_location(name: str) -> str:
-    """What `from_pretrained` needs for a base model's name: the shipped folder for `mcp-rl/tiny`, else the name."""
-    return str(weights_path()) if name == TINY else name
+@dataclass(frozen=True)
+class Base:
+    """A base model as it was loaded."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    plan: LoadPlan
+    loaded: dict[str, Any]
+    """What it is, for model.json."""
 
 
-def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
+def load_tokenizer(
+    name: str, *, revision: str | None = None, token: str | bool | None = None, trust_remote_code: bool = False
+) -> PreTrainedTokenizerBase:
     """The tokenizer of a base model. Raises ConfigError where there is none of that name."""
+    where: dict[str, Any] = {"revision": revision, "token": token, "trust_remote_code": trust_remote_code}
+    given = {key: value for key, value in where.items() if value is not None}
     try:
-        return AutoTokenizer.from_pretrained(base_location(name))
+        return AutoTokenizer.from_pretrained(base_location(name), **given)
     except (OSError, ValueError) as error:
         raise _unloadable(name, error) from error
 
 
-def load_base(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """A base model and its tokenizer, float32 on a CPU. Raises ConfigError where there is none of that name."""
-    location, cuda = base_location(name), torch.cuda.is_available()
+def load_base(name: str, options: UnslothConfig | None = None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """A base model and its tokenizer, float32 on a CPU, to be sampled or trained by transformers and PEFT.
+
+    Raises ConfigError where there is none of that name.
+    """
+    base = open_base(plan_loading(name, options, unsloth_allowed=False))
+    return base.model, base.tokenizer
+
+
+def open_base(plan: LoadPlan, before: Mapping[str, Any] | None = None) -> Base:
+    """Load exactly what the plan says. `before` is what an earlier start of the run loaded.
+
+    Raises ConfigError, one sentence, where it is not there, may not be read, or is not what was asked for.
+    """
     disable_progress_bar()  # type: ignore[no-untyped-call]  # where its reader has gone, tqdm hangs at exit
-    tokenizer = load_tokenizer(name)
+    options = plan.options
+    own = {"token": plan.token(), "trust_remote_code": options.trust_remote_code}
+    tokenizer = load_tokenizer(
+        plan.base_model,
+        revision=None if options.model_name else plan.revision,
+        **own,  # type: ignore[arg-type]
+    )
     try:
-        model: Any = AutoModelForCausalLM.from_pretrained(location, dtype="auto" if cuda else torch.float32)
-    except (OSError, ValueError) as error:
-        raise _unloadable(name, error) from error
-    return model.to("cuda") if cuda else model, tokenizer
+        config = read_config(plan)
+        if plan.name != plan.base_model:
+            check_stands_for(plan, read_config(plan, base_location(plan.base_model)), config)
+        if plan.loader == "unsloth":
+            model, theirs = load_with_unsloth(plan, config)
+            if options.fix_tokenizer:
+                tokenizer = theirs
+        else:
+            model = load_with_transformers(plan, config)
+        check_asked(model, plan, config)
+    except (OSError, ValueError, ImportError, RuntimeError) as error:
+        raise _unloadable(plan.name, error) from error
+    return Base(model, tokenizer, plan, describe(model, plan, before))
 
 
 def _unloadable(name: str, error: Exception) -> ConfigError:
+    if "gated repo" in str(error) or type(error.__cause__).__name__ == "GatedRepoError":
+        known = "the token in HF_TOKEN has no access to it" if os.environ.get("HF_TOKEN") else "HF_TOKEN is not set"
+        return ConfigError(
+            f"Cannot load the base model {name!r}: it is gated, and {known}; accept its licence on the hub, and put a "
+            "token of that account into the environment variable HF_TOKEN."
+        )
     return ConfigError(f"Cannot load the base model {name!r}: {_first_line(error)}")
 
 
@@ -71,13 +123,15 @@ def make_learner(
     seed: int = 0,
     temperature: float = 1.0,
     init: Path | None = None,
+    plan: LoadPlan | None = None,
 ) -> Learner:
-    """`load_learner` for a base that is loaded already. With method "lora" its modules become part of the learner;
-    with "full" it is left alone, as the reference of the KL, and a copy of it is trained."""
+    """`load_learner` for a base that is loaded already, as `plan` says. With method "lora" its modules become part of
+    the learner; with "full" it is left alone, as the reference of the KL, and a copy of it is trained."""
     initial = check_initial(init, config, base_model) if init is not None else None
     forward = forward_for(base, config.forward)
     if forward.note:
         log.warning(forward.note)
+    adapt = add_adapter if plan is None or plan.loader == "transformers" else partial(adapt_with_unsloth, plan=plan)
     how: dict[str, Any] = {"seed": seed, "temperature": temperature, "forward": forward}
     if config.method == "full":
         learner = Learner(full_copy(base), config, reference=base, **how)
@@ -85,7 +139,7 @@ def make_learner(
         lora, name = config.lora, base_location(base_model)
         settings = {"rank": lora.rank, "alpha": lora.alpha, "targets": lora.targets}
         try:
-            adapted = add_adapter(base, base_name=name, seed=seed, **settings)  # type: ignore[arg-type]
+            adapted = adapt(base, base_name=name, seed=seed if plan is None else plan.seed, **settings)  # type: ignore[arg-type]
         except ValueError as error:
             raise ConfigError(f"The base model {base_model!r} takes no such adapter: {_first_line(error)}") from error
         learner = Learner(adapted, config, **how)

@@ -6,6 +6,7 @@ sampled must be the hash as learned.
 """
 
 import functools
+import gc
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,9 +17,10 @@ from peft import PeftModel
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from mcp_rl.backends.base_model import base_location, load_base, make_learner
+from mcp_rl.backends.base_model import base_location, make_learner, open_base
 from mcp_rl.backends.hosts import LearnerHost, LocalSettings, Opened
 from mcp_rl.backends.initial import find_initial
+from mcp_rl.backends.loading.options import loaded_before, plan_loading
 from mcp_rl.backends.weights import sampled_weights
 from mcp_rl.chat.hermes import ChatFormat
 from mcp_rl.config import TrainConfig
@@ -67,28 +69,41 @@ class LearnerHere:
     def _open(self) -> Opened:
         settings = self.settings
         checkpoint = newest_checkpoint(settings.checkpoints)
-        base, tokenizer = load_base(settings.base_model)
-        self._tokenizer_files = tokenizer_files(tokenizer)
+        before = loaded_before(settings.run) if checkpoint is not None else {}
+        plan = plan_loading(
+            settings.base_model,
+            settings.unsloth,
+            settings.train,
+            max_seq_length=settings.engine.max_context or settings.max_context,
+            seed=settings.seed,
+            before=before,
+            unsloth_allowed=self._on_base is None,
+        )
+        base = open_base(plan, before)
+        self._tokenizer_files = tokenizer_files(base.tokenizer)
         if self._on_base is not None:
-            self._on_base(base, ChatFormat(tokenizer))
+            self._on_base(base.model, ChatFormat(base.tokenizer))
         init = settings.init if checkpoint is None else None
         self._learner = make_learner(
-            base,
+            base.model,
             settings.base_model,
             settings.train,
             seed=settings.seed,
             temperature=settings.temperature,
             init=init,
+            plan=plan,
         )
+        loaded = base.loaded
         if checkpoint is None:
             self._made(self._learner)
-            return Opened(skipped=[*find_initial(init).skipped] if init is not None else [])
+            return Opened(skipped=[*find_initial(init).skipped] if init is not None else [], loaded=loaded)
         frontier = restore(self._learner, checkpoint)
         self._made(self._learner)
         return Opened(
             checkpoint=checkpoint.path,
             frontier=dict(frontier),
             skipped=[*checkpoint.skipped, *filter(None, [other_versions(checkpoint)])],
+            loaded=loaded,
         )
 
     def _made(self, learner: Learner) -> None:
@@ -131,7 +146,9 @@ class LearnerHere:
         return await in_thread(token_logprobs, self.learner, sequences)
 
     async def close(self) -> None:
-        self._learner = None
+        """Give all memory back, that of the GPU too."""
+        self._learner = self._on_base = None
+        await in_thread(_give_back)
 
 
 class LocalSampler:
@@ -184,7 +201,7 @@ class LocalSampler:
     async def wake(self) -> None: ...
 
     async def close(self) -> None:
-        engine, self._engine = self._engine, None
+        engine, self._engine, self._made = self._engine, None, None
         if engine is not None:
             await engine.__aexit__(None, None, None)
 
@@ -193,13 +210,21 @@ class LocalSampler:
 def token_logprobs(learner: Learner, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
     """By the model's own forward pass, so that it is no part of what it checks."""
     model: Any = learner.model
+    base: Any = model.get_base_model() if isinstance(model, PeftModel) else model
     found = []
-    with stock_attention(model.get_base_model() if isinstance(model, PeftModel) else model):
+    with stock_attention(base):
         for sequence in sequences:
             ids = torch.tensor([list(sequence)], device=learner.device)
             logprobs = model(input_ids=ids, use_cache=False).logits[0, :-1].float().log_softmax(-1)
             found.append(logprobs.gather(1, ids[0, 1:, None])[:, 0].tolist())
     return found
+
+
+def _give_back() -> None:
+    """Models hold each other in circles, and what is freed stays torch's own until it is told."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def _write_batch(path: Path, batch: Sequence[Sample]) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import torch
 from peft import PeftModel
 from peft.tuners.lora import Linear as LoraLinear
+from peft.tuners.lora import LoraLayer
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -23,6 +24,8 @@ def sampled_weights(model: PeftModel | PreTrainedModel) -> Mapping[str, Tensor |
 
 
 def _merges_well(model: PeftModel) -> bool:
-    layers = [layer.get_base_layer() for layer in model.modules() if isinstance(layer, LoraLinear)]
-    bases: list[Tensor] = [layer.get_parameter("weight") for layer in layers]
+    adapted = [layer for layer in model.modules() if isinstance(layer, LoraLayer)]
+    if not all(isinstance(layer, LoraLinear) for layer in adapted):  # quantised: their weights are not what is computed
+        return False
+    bases: list[Tensor] = [layer.get_base_layer().get_parameter("weight") for layer in adapted]
     return all(w.dtype == torch.float32 for w in bases) and sum(w.numel() for w in bases) <= MERGED_PARAMETERS

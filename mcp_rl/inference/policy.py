@@ -82,14 +82,17 @@ class Policy:
             raise EngineError(f"Policy version {version} has a weight {name!r} that the model lacks.")
         base = self._base[name]
         if isinstance(weight, LowRank):
-            if not name.endswith(".weight") or adapted(self.model, name.removesuffix(".weight")) is None:
+            layer = adapted(self.model, name.removesuffix(".weight")) if name.endswith(".weight") else None
+            if layer is None:
                 raise EngineError(f"Policy version {version}: {name} is not that of a plain linear layer.")
-            if not weight.fits(base):
+            if not weight.fits(layer):
                 shapes = f"{tuple(weight.b.shape)} x {tuple(weight.a.shape)}"
-                raise EngineError(f"Policy version {version}: {name} has shape {shapes}, not {tuple(base.shape)}.")
+                wanted = (layer.out_features, layer.in_features)
+                raise EngineError(f"Policy version {version}: {name} has shape {shapes}, not {wanted}.")
         elif weight.shape != base.shape:
-            wanted = tuple(base.shape)
-            raise EngineError(f"Policy version {version}: {name} has shape {tuple(weight.shape)}, not {wanted}.")
+            raise EngineError(
+                f"Policy version {version}: {name} has shape {tuple(weight.shape)}, not {tuple(base.shape)}."
+            )
         for tensor in _tensors(weight):
             if not torch.isfinite(tensor).all():
                 raise EngineError(f"Policy version {version}: {name} holds values that are not finite.")

@@ -13,9 +13,12 @@ from typing import Any, cast
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.lora import Linear as LoraLinear
+from peft.tuners.lora import LoraLayer
 from torch import Tensor
 from torch.nn import functional as F
 from transformers import PreTrainedModel
+
+from mcp_rl.errors import EngineError
 
 ADAPTER = "default"
 
@@ -121,10 +124,13 @@ def merged_weights(model: PeftModel | PreTrainedModel) -> dict[str, Tensor]:
     """What a sampler of the base needs to sample the policy, by the names in the base model.
 
     Of an adapter: W + s·B·A of the weights that it changes. Of a plain model: every parameter, tied ones once, and not
-    copied.
+    copied. Raises EngineError for an adapter on quantised layers, whose weights are not those that are computed with.
     """
     if not isinstance(model, PeftModel):
         return {name: parameter.detach() for name, parameter in model.named_parameters()}
+    for name, module in model.named_modules():
+        if isinstance(module, LoraLayer) and not isinstance(module, LoraLinear):
+            raise EngineError(f"The adapter of {name} is not on a plain linear layer and cannot be merged into it.")
     names = {id(module): name for name, module in model.get_base_model().named_modules()}
     return {
         f"{names[id(layer)]}.weight": cast(Tensor, layer.get_base_layer().weight) + layer.get_delta_weight(ADAPTER)

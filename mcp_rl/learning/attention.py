@@ -37,6 +37,12 @@ def attending(mask: TreeMask) -> Iterator[None]:
         _current.reset(token)
 
 
+def rounding(model: PreTrainedModel) -> float:
+    """By how much logits may differ where they are computed in another order, in parts of their deviation."""
+    quantised = getattr(model.config, "quantization_config", None) is not None
+    return 1e-3 if model.dtype in (torch.float32, torch.float64) and not quantised else 0.06
+
+
 def attend_over_trees(model: PreTrainedModel, over_trees: bool) -> None:
     """Have a model that was made to attend over trees do so, or attend as it did before. One that never was stays."""
     stock = getattr(model, STOCK, None)

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from mcp_rl.config import TrainConfig
 from mcp_rl.errors import ConfigError
-from mcp_rl.learning.attention import attend_over_trees
+from mcp_rl.learning.attention import attend_over_trees, rounding
 from mcp_rl.learning.choice import Choice, Trial, Values, attempt, choose
 from mcp_rl.learning.logprobs import TreeBatch, sampled_logprobs
 from mcp_rl.learning.off_policy import per_sample
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from mcp_rl.learning.step import Learner
 
 Kind = Literal["tree", "rows"]
-TOLERANCE = {torch.float64: 1e-3, torch.float32: 1e-3}
-"""Mean difference in nats at which the two ways still say the same; in 16 bits, and over quantised weights, more."""
 log = logging.getLogger(__name__)
 
 
@@ -124,9 +122,8 @@ def measure(learner: "Learner", samples: Sequence[Sample]) -> Choice:
         forward.take(kind, learner.model, learner.reference)
         trials[kind] = attempt(compute, finish=torch.cuda.synchronize if learner.device.type == "cuda" else _nothing)
         learner.optimizer.zero_grad()
-    dtype = _base(learner.model).dtype
-    try:
-        choice = choose(trials, reference="rows", tolerance=TOLERANCE.get(dtype, 0.05))
+    try:  # the tolerance in nats: log-probabilities deviate by about one
+        choice = choose(trials, reference="rows", tolerance=rounding(_base(learner.model)))
     except RuntimeError as error:
         raise ConfigError(f"{type(_base(learner.model)).__name__} cannot be trained here: {error}.") from error
     forward.take(choice.name, learner.model, learner.reference)

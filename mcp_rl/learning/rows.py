@@ -18,11 +18,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from mcp_rl.errors import ConfigError
-from mcp_rl.learning.attention import stock_attention
+from mcp_rl.learning.attention import rounding, stock_attention
 from mcp_rl.learning.logprobs import Predictors, checkpointed_layers, predicted_logprobs
 from mcp_rl.learning.output_layer import logits_of
-
-_TOLERANCE = {torch.float64: 1e-3, torch.float32: 1e-3}
 
 
 @dataclass(frozen=True)
@@ -126,7 +124,7 @@ def check_rows(model: PreTrainedModel) -> None:
         raise ConfigError(f"{name} cannot be trained here: its forward pass over rows fails ({reason}).") from error
     expected = torch.cat(alone).float()
     difference = float((together - expected).abs().mean() / expected.std())
-    if not difference <= _TOLERANCE.get(model.dtype, 0.06):
+    if not difference <= rounding(model):
         raise ConfigError(
             f"{name} cannot be trained here: side by side, sequences get other logits than alone, by {difference:.2g} "
             "of their deviation."

@@ -9,13 +9,12 @@ from torch import Tensor
 from transformers import AttentionMaskInterface, PreTrainedModel
 
 from mcp_rl.errors import ConfigError
-from mcp_rl.learning.attention import NAME, PROBE, STOCK, hidden_states
+from mcp_rl.learning.attention import NAME, PROBE, STOCK, hidden_states, rounding
 from mcp_rl.learning.output_layer import logits_of
 from mcp_rl.learning.tree import build_tree
 from mcp_rl.learning.tree_mask import TreeMask
 
 _ATTENTION = {"full_attention", "sliding_attention", "global"}
-_TOLERANCE = {torch.float64: 1e-3, torch.float32: 1e-3}
 _asked: ContextVar[list[int] | None] = ContextVar("_asked", default=None)
 
 
@@ -84,7 +83,7 @@ def _reason_against(model: PreTrainedModel, sequences: list[list[int]], alone: T
     if ignored:
         return f"its layers do not tell their attention that it ends after {min(ignored)} tokens"
     difference = float((together - alone).abs().mean() / alone.std())
-    if not difference <= _TOLERANCE.get(model.dtype, 0.06):
+    if not difference <= rounding(model):
         return f"with shared prefixes it computes other logits than without, by {difference:.2g} of their deviation"
     return ""
 

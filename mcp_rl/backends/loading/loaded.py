@@ -1,0 +1,139 @@
+"""What was really loaded: looked up in the model itself, compared with what was asked for, and written down."""
+
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from transformers import PreTrainedModel
+
+from mcp_rl.backends.loading.options import LoadPlan, Quantisation
+from mcp_rl.errors import ConfigError
+
+_SIZES = ("model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size")
+_PACKAGES = ("torch", "transformers", "peft", "accelerate", "bitsandbytes", "unsloth", "unsloth_zoo")
+
+
+def quantisation_of(model: PreTrainedModel) -> str:
+    """ "none", "8-bit", "4-bit", or the name of another method that its weights are stored by."""
+    kinds = {type(module).__name__ for module in model.modules()}
+    if "Linear4bit" in kinds:
+        return "4-bit"
+    if "Linear8bitLt" in kinds:
+        return "8-bit"
+    return _stored_method(model.config)
+
+
+def _stored_method(config: Any) -> str:
+    stored = getattr(config, "quantization_config", None)
+    if not stored:
+        return "none"
+    method = stored.get("quant_method") if isinstance(stored, Mapping) else getattr(stored, "quant_method", None)
+    return str(getattr(method, "value", method) or "unknown")
+
+
+def check_asked(model: PreTrainedModel, plan: LoadPlan, asked: Any) -> None:
+    """Raises ConfigError where the model is not the one that was asked for. `asked` is the configuration that lies at
+    the place that was named."""
+    name, found = plan.name, quantisation_of(model)
+    if plan.quantisation is not None and found != plan.quantisation:
+        raise ConfigError(
+            f"{name} was to be loaded {_in_words(plan.quantisation)} and was loaded {_in_words(found)} "
+            f"by {plan.loader}: nothing is trained on a model that nobody asked for."
+        )
+    got = getattr(model.config, "_name_or_path", "") or getattr(model, "name_or_path", "")
+    if plan.options.use_exact_model_name and got and not _same_place(str(got), plan.location):
+        raise ConfigError(f"{name} was asked for, and {plan.loader} loaded {got} in its place; nothing was trained.")
+    theirs, ours = model.config.get_text_config(), asked.get_text_config()
+    for size in _SIZES:
+        if size == "vocab_size" and plan.options.resize_model_vocab:
+            continue
+        if getattr(theirs, size, None) != getattr(ours, size, None):
+            raise ConfigError(
+                f"{name} has {size} = {getattr(ours, size, None)} in its configuration, and what {plan.loader} loaded "
+                f"has {getattr(theirs, size, None)}; nothing was trained."
+            )
+
+
+def check_stands_for(plan: LoadPlan, base: Any, other: Any) -> None:
+    """Raises ConfigError where `unsloth.model_name` is no copy of the base model: their configurations differ."""
+    ours, theirs = base.get_text_config(), other.get_text_config()
+    for size in _SIZES:
+        if getattr(ours, size, None) != getattr(theirs, size, None):
+            raise ConfigError(
+                f"unsloth.model_name = {plan.name} is no copy of {plan.base_model}: it has {size} = "
+                f"{getattr(theirs, size, None)} and not {getattr(ours, size, None)}; name it as --base-model."
+            )
+
+
+def describe(model: PreTrainedModel, plan: LoadPlan, before: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """For model.json: what was loaded, so that the same can be loaded again. No path of a bundled model, no secret.
+
+    Raises ConfigError where an earlier start of the run loaded something else.
+    """
+    place = str(getattr(model.config, "_name_or_path", "") or plan.location)
+    about: dict[str, Any] = {
+        "base_model": plan.base_model,
+        "model_name": plan.name if _same_place(place, plan.location) else place,
+        "loader": plan.loader,
+        "quantisation": quantisation_of(model),
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "full_finetuning": plan.full,
+        "max_seq_length": getattr(model, "max_seq_length", None) or plan.max_seq_length,
+        "architecture": type(model).__name__,
+        "parameters": model.num_parameters(),
+        "revision": getattr(model.config, "_commit_hash", None) or plan.revision,
+        "versions": _versions(),
+    }
+    for key in ("model_name", "quantisation", "architecture", "parameters"):
+        if before and key in before and before[key] != about[key]:
+            raise ConfigError(
+                f"The run was begun with {key} = {before[key]}, and now {about[key]} was loaded: load what it was, or "
+                "start a new run with --name."
+            )
+    return about
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _in_words(quantisation: str) -> str:
+    match quantisation:
+        case "none":
+            return "without quantisation"
+        case "4-bit" | "8-bit":
+            return f"in {quantisation.replace('-', ' ')}s"
+        case other:
+            return f"quantised by {other}"
+
+
+def _same_place(one: str, other: str) -> bool:
+    if one == other:
+        return True
+    first, second = Path(one).expanduser(), Path(other).expanduser()
+    return first.is_dir() and second.is_dir() and first.resolve() == second.resolve()
+
+
+def dtype_for(plan: LoadPlan) -> torch.dtype:
+    """float32 on a CPU; on a GPU bfloat16 where it has it, else float16. Raises ConfigError for what a CPU cannot."""
+    cuda = torch.cuda.is_available()
+    if plan.dtype == "auto":
+        if not cuda:
+            return torch.float32
+        return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
+    if plan.dtype == "float16" and not cuda:
+        raise ConfigError("unsloth.dtype = float16 needs a GPU: on a CPU take float32 or bfloat16, or leave it out.")
+    if plan.dtype == "bfloat16" and cuda and not torch.cuda.is_bf16_supported(including_emulation=False):
+        raise ConfigError("unsloth.dtype = bfloat16: this GPU computes no bfloat16; take float16, or leave it out.")
+    return cast(torch.dtype, getattr(torch, plan.dtype))
+
+
+__all__ = ["Quantisation", "check_asked", "check_stands_for", "describe", "dtype_for", "quantisation_of"]

@@ -1,0 +1,162 @@
+"""What exactly is to be loaded, out of what the settings ask for: one plan for both loaders.
+
+No torch here. The plan holds no secret: a token stays in the environment until the moment it is used.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+from mcp_rl.config import TINY, TrainConfig, UnslothConfig
+from mcp_rl.errors import ConfigError
+from mcp_rl.tiny import weights_path
+
+Quantisation = Literal["none", "8-bit", "4-bit"]
+Loader = Literal["transformers", "unsloth"]
+INSTALL = {
+    "unsloth": "pip install 'mcp-rl[gpu]'",
+    "bitsandbytes": "pip install 'bitsandbytes>=0.46'",
+    "accelerate": "pip install accelerate",
+}
+
+
+@dataclass(frozen=True)
+class LoadPlan:
+    """One base model, as it is to be loaded."""
+
+    base_model: str
+    """What the run is asked to train."""
+    name: str
+    """What is loaded for it: the same, or what stands in `unsloth.model_name`."""
+    location: str
+    """What `from_pretrained` is given: a folder, or a name on the hub."""
+    loader: Loader = "transformers"
+    quantisation: Quantisation | None = "none"
+    """None: as the weights are stored."""
+    dtype: str = "auto"
+    """A torch dtype, or "auto" for the hardware's."""
+    revision: str | None = None
+    full: bool = False
+    """Every weight is trained."""
+    max_seq_length: int | None = None
+    options: UnslothConfig = field(default_factory=UnslothConfig)
+    seed: int = 0
+    rank: int = 16
+
+    def token(self) -> str | bool | None:
+        """The token of the environment's variable; None for one that was left by logging in, False for none at all."""
+        return os.environ.get(self.options.token) or None if self.options.token else False
+
+
+def base_location(name: str) -> str:
+    """What `from_pretrained` needs for a base model's name: the shipped folder for `mcp-rl/tiny`, else the name."""
+    return str(weights_path()) if name == TINY else name
+
+
+def plan_loading(
+    base_model: str,
+    options: UnslothConfig | None = None,
+    train: TrainConfig | None = None,
+    *,
+    max_seq_length: int | None = None,
+    seed: int = 0,
+    before: Mapping[str, Any] | None = None,
+    unsloth_allowed: bool = True,
+) -> LoadPlan:
+    """The plan. `before` is what an earlier start of the run loaded: where the settings leave it open, it is loaded
+    again. `unsloth_allowed` is off where the engine samples the very modules that are loaded.
+
+    Raises ConfigError, one sentence, for what cannot be: an extra that is missing, a folder with two models in it.
+    """
+    options, train, before = options or UnslothConfig(), train or TrainConfig(), before or {}
+    name = options.model_name or base_model
+    location = base_location(name)
+    _check_folder(name, location)
+    plan = LoadPlan(
+        base_model,
+        name,
+        location,
+        loader=_loader(options, before, allowed=unsloth_allowed),
+        quantisation=_quantisation(options, before),
+        dtype=options.dtype if options.dtype != "auto" else str(before.get("dtype", "auto")),
+        revision=options.revision or before.get("revision"),
+        full=train.method == "full",
+        max_seq_length=options.max_seq_length or max_seq_length,
+        options=options,
+        seed=seed if options.random_state is None else options.random_state,
+        rank=max(train.lora.rank, options.max_lora_rank or 0),
+    )
+    if name == TINY and plan.dtype == "auto":
+        plan = replace(plan, dtype="float32")  # a million parameters have no use for half of the bits
+    if plan.quantisation in ("8-bit", "4-bit"):
+        _need("bitsandbytes", f"Loading {name} in {plan.quantisation}s")
+        _need("accelerate", f"Loading {name} in {plan.quantisation}s")
+    return plan
+
+
+def loaded_before(run: Path) -> dict[str, Any]:
+    """What the run in this folder says it was begun with in its model.json; empty where it says nothing."""
+    try:
+        content = json.loads((run / "model.json").read_bytes())
+    except (OSError, ValueError):
+        return {}
+    loaded = content.get("loaded") if isinstance(content, dict) else None
+    return loaded if isinstance(loaded, dict) else {}
+
+
+def _loader(options: UnslothConfig, before: Mapping[str, Any], *, allowed: bool) -> Loader:
+    named = os.environ.get("IMPORT_UNSLOTH")
+    if options.use:
+        if named == "0":
+            raise ConfigError("unsloth.use = true and IMPORT_UNSLOTH=0 contradict each other: leave one of them out.")
+        _need("unsloth", "unsloth.use = true")
+        if not allowed:
+            raise ConfigError(
+                "unsloth.use = true needs vLLM to sample, since Unsloth puts its own attention into the model: set "
+                "engine.kind=vllm, or leave unsloth.use out."
+            )
+        return "unsloth"
+    if options.use is False or named == "0" or not allowed or find_spec("unsloth") is None:
+        return "transformers"
+    if before.get("loader") in ("transformers", "unsloth"):
+        return "unsloth" if before["loader"] == "unsloth" else "transformers"
+    import torch
+
+    return "unsloth" if torch.cuda.is_available() else "transformers"
+
+
+def _quantisation(options: UnslothConfig, before: Mapping[str, Any]) -> Quantisation | None:
+    if options.load_in_8bit:
+        return "8-bit"
+    if options.load_in_4bit is not None:
+        return "4-bit" if options.load_in_4bit else "none"
+    kept = before.get("quantisation")
+    if kept == "8-bit":
+        return "8-bit"
+    return "4-bit" if kept == "4-bit" else None
+
+
+def _need(package: str, what: str) -> None:
+    if find_spec(package) is None:
+        raise ConfigError(f"{what} needs {package}, which is not installed: {INSTALL[package]}")
+
+
+def _check_folder(name: str, location: str) -> None:
+    folder = Path(location).expanduser()
+    if not folder.is_dir():
+        return
+    whole, adapter = (folder / "config.json").is_file(), (folder / "adapter_config.json").is_file()
+    if whole and adapter:
+        raise ConfigError(
+            f"The folder {name} holds both a whole model (config.json) and an adapter (adapter_config.json), so it is "
+            "not clear which is meant: move one of them elsewhere."
+        )
+    if adapter:
+        raise ConfigError(
+            f"The folder {name} holds an adapter, which is no base model: name the model it was made for, and begin "
+            "with the adapter by --init."
+        )
