@@ -1,14 +1,67 @@
-"""vLLM's server as we start it: it serves, answers nobody else, comes back once, and says why it does not."""
+"""vLLM's server as we start it: it serves, answers nobody else, comes back once, says why it does not, and is gone
+when we are."""
 
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
 import httpx
+import psutil
+import pytest
 
+from mcp_rl.config import EngineConfig
+from mcp_rl.errors import EngineStop
+from mcp_rl.inference.vllm import server as server_module
+from mcp_rl.inference.vllm.ports import free_port
+from mcp_rl.inference.vllm.pulse import Pulse
 from mcp_rl.inference.vllm.server import VllmServer
+from mcp_rl.processes.marker import RUN
+from mcp_rl.tiny import weights_path
+
+PROMPT = {"model": "tiny", "prompt": [5, 6, 7], "max_tokens": 4, "logprobs": 1, "return_token_ids": True}
+
+
+def a_server(config: EngineConfig, run: Path, **more: object) -> VllmServer:
+    model, log = str(weights_path()), run / "logs" / "vllm.log"
+    return VllmServer(model, served_name="tiny", config=config, log=log, run=run, **more)  # type: ignore[arg-type]
+
+
+def processes_of(run: Path) -> list[psutil.Process]:
+    """All that was started for a run and lives."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(RUN) == str(run.resolve()) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+async def until(condition: Callable[[], bool], seconds: float = 60) -> None:
+    with anyio.fail_after(seconds):
+        while not condition():  # noqa: ASYNC110
+            await anyio.sleep(0.05)
+
+
+async def sampled(server: VllmServer) -> int:
+    async with server.client(timeout=60) as client:
+        answer = await client.post("/v1/completions", json=PROMPT)
+    assert answer.status_code == 200, answer.text
+    choice = answer.json()["choices"][0]
+    assert len(choice["token_ids"]) == len(choice["logprobs"]["token_logprobs"])
+    return len(choice["token_ids"])
 
 
 async def test_a_prompt_of_ids_comes_back_as_ids_with_their_logprobs(vllm_server: VllmServer) -> None:
-    body = {"model": "mcp-rl/tiny", "prompt": [5, 6, 7], "max_tokens": 4, "logprobs": 1, "return_token_ids": True}
     async with vllm_server.client(timeout=60) as client:
-        answer = await client.post("/v1/completions", json=body)
+        answer = await client.post("/v1/completions", json=PROMPT | {"model": vllm_server.served_name})
     choice = answer.json()["choices"][0]
     assert len(choice["token_ids"]) == len(choice["logprobs"]["token_logprobs"]) == 4
     assert vllm_server.max_context == 2048
@@ -22,3 +75,140 @@ async def test_nothing_but_health_is_answered_without_the_key(vllm_server: VllmS
             assert (await client.post(path)).status_code == 401, path
             wrong = {"Authorization": f"Bearer {vllm_server.api_key[:-1]}"}
             assert (await client.post(path, headers=wrong)).status_code == 401, path
+
+
+async def test_the_key_is_in_no_file_and_on_no_command_line(vllm_server: VllmServer) -> None:
+    assert vllm_server.pid is not None
+    for process in [psutil.Process(vllm_server.pid), *psutil.Process(vllm_server.pid).children(recursive=True)]:
+        assert vllm_server.api_key not in " ".join(process.cmdline())
+    assert vllm_server.api_key not in vllm_server.log.read_text(encoding="utf-8", errors="replace")
+
+
+async def test_sleep_is_nothing_on_a_cpu(vllm_server: VllmServer) -> None:
+    assert not vllm_server.sleeps
+    await vllm_server.sleep()
+    await vllm_server.wake()
+    await vllm_server.ready()
+
+
+async def test_a_killed_server_is_started_again_once_and_nothing_of_it_is_left(
+    vllm_config: EngineConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    said: list[str] = []
+    async with a_server(vllm_config, tmp_path, lora_rank=8, max_context=256, say=said.append) as server:
+        assert said[-1].startswith("vLLM ") and "serves" in said[-1]
+        before = server.url, server.api_key
+        assert server.pid is not None
+        os.kill(server.pid, signal.SIGKILL)
+        await until(lambda: server.starts == 2)
+        await server.ready()
+        assert (server.url, server.api_key) != before
+        assert await sampled(server) > 0
+        assert "died and is started again. It was killed (signal 9)" in caplog.text
+        (engine,) = [p for p in processes_of(tmp_path) if "EngineCore" in " ".join(p.cmdline())]
+        engine.kill()
+        await until(lambda: not server._serves)
+        with pytest.raises(EngineStop, match=r"died again, so it is not started a third time\. .*vllm\.log"):
+            await server.ready()
+        await until(lambda: not processes_of(tmp_path))
+    assert server.starts == 2
+
+
+async def test_a_frozen_server_is_ended_and_started_again(
+    vllm_config: EngineConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pulse = Pulse(every=0.5, seconds=2, silent=4)
+    async with a_server(vllm_config, tmp_path, max_context=256, pulse=pulse) as server:
+        assert server.pid is not None
+        os.kill(server.pid, signal.SIGSTOP)
+        await until(lambda: server.starts == 2)
+        await server.ready()
+        assert "It is frozen: it has not answered for" in caplog.text
+        assert await sampled(server) > 0
+    assert processes_of(tmp_path) == []
+
+
+async def test_a_port_that_somebody_took_is_given_up(
+    vllm_config: EngineConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        ports = [taken.getsockname()[1]]
+        monkeypatch.setattr(server_module, "free_port", lambda: ports.pop() if ports else free_port())
+        async with a_server(vllm_config, tmp_path, max_context=256) as server:
+            assert server.starts == 2
+            assert await sampled(server) > 0
+
+
+@pytest.mark.parametrize(
+    ("args", "served", "sentence"),
+    [
+        (
+            {"no-such-argument": 1},
+            {},
+            "did not start. It knows no argument --no-such-argument: take it out of engine.args",
+        ),
+        ({}, {"max_context": 100_000}, "The model has 8192 positions: set engine.max_context to that or less"),
+    ],
+)
+async def test_a_start_that_fails_says_why_and_is_not_tried_again(
+    args: dict[str, int], served: dict[str, int], sentence: str, vllm_config: EngineConfig, tmp_path: Path
+) -> None:
+    server = a_server(vllm_config.model_copy(update={"args": args}), tmp_path, **served)
+    with pytest.raises(EngineStop) as stopped:
+        async with server:
+            pass
+    assert sentence in str(stopped.value)
+    assert str(tmp_path / "logs" / "vllm.log") in str(stopped.value)
+    assert server.starts == 1
+    assert processes_of(tmp_path) == []
+
+
+async def test_a_start_that_takes_too_long_is_ended(vllm_config: EngineConfig, tmp_path: Path) -> None:
+    server = a_server(vllm_config.model_copy(update={"start_seconds": 2.0}), tmp_path)
+    await server.start()
+    with pytest.raises(EngineStop, match=r"It was not ready within engine\.start_seconds = 2"):
+        await server.ready()
+    await until(lambda: not processes_of(tmp_path))
+    await server.close()
+
+
+async def test_closing_it_while_it_starts_leaves_nothing(vllm_config: EngineConfig, tmp_path: Path) -> None:
+    server = a_server(vllm_config, tmp_path)
+    await server.start()
+    await until(lambda: len(processes_of(tmp_path)) > 0)
+    await server.close()
+    assert processes_of(tmp_path) == []
+    with pytest.raises(EngineStop, match="is closed"):
+        await server.ready()
+
+
+def test_a_server_ends_with_whoever_started_it_and_is_killed(vllm_python: Path, tmp_path: Path) -> None:
+    program = f"""
+import asyncio
+from pathlib import Path
+from mcp_rl.config import EngineConfig
+from mcp_rl.inference.vllm.server import VllmServer
+
+async def main():
+    run = Path({str(tmp_path)!r})
+    config = EngineConfig(kind="vllm", python=Path({str(vllm_python)!r}))
+    server = VllmServer({str(weights_path())!r}, served_name="tiny", config=config, log=run / "vllm.log", run=run)
+    async with server:
+        print("serves", flush=True)
+        await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        try:
+            assert parent.stdout.readline() == "serves\n"
+            assert len(processes_of(tmp_path)) >= 2  # vLLM's server and its engine, at least
+        finally:
+            parent.kill()
+    deadline = time.monotonic() + 30
+    while (left := processes_of(tmp_path)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert left == []
