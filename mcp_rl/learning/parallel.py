@@ -8,7 +8,6 @@ ranks first, so that all of them raise the same or none.
 Numbers of a model travel by NCCL between GPUs and by gloo between CPUs; counts and columns always by gloo.
 """
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -78,7 +77,7 @@ class Ranks:
 
     def total(self, value: float) -> float:
         """The sum over the ranks, to the same bits on each of them."""
-        return math.fsum(self.everyones(value))
+        return sum(self.everyones(value))
 
     def most(self, count: int) -> int:
         """The largest count of a rank."""

@@ -21,7 +21,7 @@ from mcp_rl.config import TrainConfig
 from mcp_rl.errors import ConfigError
 from mcp_rl.learning import canaries
 from mcp_rl.learning.adapter import merged_weights, trainable_parameters
-from mcp_rl.learning.forward import Forward, logprobs_of, measure
+from mcp_rl.learning.forward import Forward, logprobs_of, measure, rounds
 from mcp_rl.learning.losses import Objective, Totals, kl_to_reference, objective
 from mcp_rl.learning.off_policy import check_agreement, compare, correct, per_sample, staleness
 from mcp_rl.learning.optimizer import make_optimizer
@@ -80,6 +80,11 @@ class Learner:
         if not isinstance(self.model, PeftModel):
             from mcp_rl.learning.sharding import Sharding, divided
 
+            if self.config.optimizer == "adafactor":
+                raise ConfigError(
+                    "train.optimizer=adafactor remembers rows and columns of whole weights, which several learners "
+                    "divide: take adamw, whose memory is divided too, or sgd."
+                )
             kept = {name: self.optimizer.state.get(old, {}) for name, old in self.parameters.items()}
             self.sharding = Sharding(self.model, ranks)
             if self.reference is not None and shard_reference:
@@ -240,7 +245,7 @@ class Learner:
             if self.config.kl or self.config.cap:
                 self.ranks.exchange(samples, own)
         if first and check_sampler:
-            check_agreement(tally if self.ranks is None else self.ranks.merged(tally))
+            check_agreement(tally if self.ranks is None else self.ranks.merged(tally), rounded=rounds(self.model))
         tally.add(loss=loss)
         norm = self.descend(check_moved=first)
         if self.ranks is None or self.ranks.leads:
