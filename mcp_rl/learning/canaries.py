@@ -14,6 +14,8 @@ from mcp_rl.trajectory import Trajectory
 
 RATIO_TOLERANCE = 0.02
 DIFFERENCE_TOLERANCE = 0.01
+ROUNDED_DIFFERENCE, ROUNDED_MEAN = 0.1, 0.02
+"""In nats, of a sampler or a learner in 16 bits: of single tokens on average, and of their mean."""
 CHANGED_TOKENS = 16
 """So many known tokens must be of another probability for their change to say anything: in 16 bits most stay as they
 are in a small update."""
@@ -39,6 +41,20 @@ class Probe:
     def difference(self) -> float:
         """Between the two, root mean square in nats."""
         return _rms(self.sampled, self.learned)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A mean of tokens and how surely it is known."""
+
+    mean: float
+    error: float
+    """Standard error."""
+
+    @property
+    def limit(self) -> float:
+        """How far from what it should be it may lie: of few tokens farther."""
+        return ROUNDED_MEAN + 3 * self.error
 
 
 def check_version(sampled: int, expected: int) -> None:
@@ -73,6 +89,21 @@ def check_agreement(
     raise CanaryError(
         f"Sampler and learner disagree before the update: mean ratio {ratio_mean:.4f} (1 ± {ratio_tolerance} is "
         f"right), mean log-probability difference {difference_mean:.4f} nats (at most {difference_tolerance}); look "
+        "for a wrong temperature, an adapter that was not swapped, or a prefix cache of an older policy."
+    )
+
+
+def check_rounded_agreement(ratio: Spread, difference: Spread, magnitude: float) -> None:
+    """The same where one of them computes in 16 bits or with quantised weights. Rounding makes single tokens differ by
+    much and their mean by little; a wrong temperature, an absent adapter or a stale cache moves the mean, since the
+    expectation of log p - log q under q is -KL(q, p). `magnitude` is the mean of the differences without their sign."""
+    checks = (abs(ratio.mean - 1) <= ratio.limit, abs(difference.mean) <= difference.limit)
+    if all(checks) and magnitude <= ROUNDED_DIFFERENCE:
+        return
+    raise CanaryError(
+        f"Sampler and learner disagree before the update by more than rounding explains: mean ratio {ratio.mean:.4f} "
+        f"(1 ± {ratio.limit:.2g} is right), mean log-probability difference {difference.mean:.4f} (at most "
+        f"{difference.limit:.2g} from 0), {magnitude:.4f} nats without its sign (at most {ROUNDED_DIFFERENCE}); look "
         "for a wrong temperature, an adapter that was not swapped, or a prefix cache of an older policy."
     )
 

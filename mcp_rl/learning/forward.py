@@ -59,6 +59,11 @@ def _base(model: PeftModel | PreTrainedModel) -> PreTrainedModel:
     return model.get_base_model() if isinstance(model, PeftModel) else model  # type: ignore[return-value]
 
 
+def rounds(model: PeftModel | PreTrainedModel) -> bool:
+    """Whether it computes in less than float32."""
+    return rounding(_base(model)) > 1e-3
+
+
 def forward_for(model: PreTrainedModel, wanted: Literal["auto", "tree", "rows"]) -> Forward:
     """Make a model ready to be computed as wanted. "auto" is the tree where the model can be computed so, else rows;
     on a GPU that takes both it is measured.

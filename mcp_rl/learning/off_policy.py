@@ -55,9 +55,12 @@ def correct(samples: Sequence[Sample], packed: Packed, logprobs: Tensor, cap: fl
     return replace(packed, old=old, weights=weights)
 
 
-def check_agreement(tally: Tally) -> None:
-    """Strictly over the tokens of the learner's own version. Where there are none, older ones must not be far off, a
-    few of them excepted."""
+def check_agreement(tally: Tally, *, rounded: bool = False) -> None:
+    """Strictly over the tokens of the learner's own version, or as strictly as its precision allows (`rounded`). Where
+    there are none, older ones must not be far off, a few of them excepted."""
+    if rounded and (spreads := tally.spreads()):
+        canaries.check_rounded_agreement(*spreads)
+        return
     own = tally.current_agreement()
     if own is not None:
         canaries.check_agreement(own["ratio_mean"], own["logprob_difference_mean"])

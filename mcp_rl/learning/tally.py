@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from mcp_rl.learning.canaries import Spread
+
 
 @dataclass
 class Tally:
@@ -59,10 +61,19 @@ class Tally:
         """Over all tokens that were compared; the ratio is learner to sampler, not clamped."""
         return agreement(torch.cat(self.differences))
 
+    def spreads(self) -> tuple[Spread, Spread, float] | None:
+        """Of the tokens that the learner's own version sampled: ratio, difference, and its mean magnitude."""
+        own = torch.cat(self.differences)[torch.cat(self.current)].double()
+        return (_spread(own.exp()), _spread(own), float(own.abs().mean())) if len(own) else None
+
     def current_agreement(self) -> dict[str, float] | None:
         """Over the tokens that the learner's own version sampled; None where there are none."""
         own = torch.cat(self.differences)[torch.cat(self.current)]
         return agreement(own) if len(own) else None
+
+
+def _spread(values: Tensor) -> Spread:
+    return Spread(float(values.mean()), float(values.std(correction=0)) / len(values) ** 0.5)
 
 
 def agreement(differences: Tensor) -> dict[str, float]:
