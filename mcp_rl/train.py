@@ -7,7 +7,6 @@ step that was taken is kept.
 
 import functools
 import importlib
-import os
 import sys
 import threading
 import time
@@ -100,7 +99,9 @@ async def _run(config: RunConfig, fresh: bool, console: Console) -> RunReport:
 async def _imports_begun(config: RunConfig, run: RunDirectory) -> AsyncIterator[None]:
     """Import what takes seconds while the server starts and is explored, in the learner's own process where it gets
     one. A failure shows where it is needed."""
-    here = config.backend != "local" or await anyio.to_thread.run_sync(_learns_here, config, run)
+    here, sampling = True, False
+    if config.backend == "local":
+        here, sampling = await anyio.to_thread.run_sync(_placed, config, run)
     modules = ["mcp_rl.training.trainer", *(["mcp_rl.backends.here"] if here and config.backend == "local" else [])]
     threading.Thread(target=_import_early, args=(modules,), name="mcp-rl-import", daemon=True).start()
     if here:
@@ -108,18 +109,21 @@ async def _imports_begun(config: RunConfig, run: RunDirectory) -> AsyncIterator[
         return
     from mcp_rl.backends.child import started_early
 
-    async with started_early(run.path, config.placement, config.unsloth):
+    async with started_early(run.path, config.placement, config.unsloth, sampling=sampling):
         yield
 
 
-def _learns_here(config: RunConfig, run: RunDirectory) -> bool:
-    """Whether the learner of the local backend will be in this process."""
-    from mcp_rl.backends.choices import in_process
+def _placed(config: RunConfig, run: RunDirectory) -> tuple[bool, bool]:
+    """Whether the learner of the local backend will be in this process, and whether our own engine samples it."""
+    from mcp_rl.backends.choices import engine_kind, in_process, ranks
     from mcp_rl.hardware.detect import detect
 
-    return in_process(config.placement) and (
-        config.placement.in_process is True or not detect(run.path).usable_gpus or "WORLD_SIZE" in os.environ
-    )
+    machine = detect(run.path)
+    here, vllm = in_process(config.placement), engine_kind(config.engine) == "vllm"
+    if machine.usable_gpus and ranks() == 1:
+        here = here and config.placement.in_process is True
+        vllm = vllm or (config.engine.kind == "auto" and machine.has("vllm"))
+    return here, not vllm
 
 
 def _import_early(modules: Sequence[str]) -> None:

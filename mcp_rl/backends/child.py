@@ -24,12 +24,14 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 
 import mcp_rl
 from mcp_rl.backends.channel import Message, error_of, frame, read_frame
+from mcp_rl.backends.early import UNSLOTH
 from mcp_rl.backends.failures import died, failed, kernel_kills
 from mcp_rl.backends.hosts import LearnerHost, LocalSettings, Opened
 from mcp_rl.backends.plain_tokenizer import Description, PlainTokenizer
 from mcp_rl.chat.hermes import ChatFormat
 from mcp_rl.config import PlacementConfig, TrainConfig, UnslothConfig
 from mcp_rl.errors import ConfigError, EngineStop, McpRlError
+from mcp_rl.hardware.gpus import device_environment
 from mcp_rl.inference.engine import Completion, Sampling
 from mcp_rl.learning import canaries
 from mcp_rl.processes.spawn import Child, spawned
@@ -173,10 +175,12 @@ _early: list[tuple[Path, ChildProcess]] = []
 
 
 @asynccontextmanager
-async def started_early(run: Path, placement: PlacementConfig, unsloth: UnslothConfig) -> AsyncIterator[None]:
+async def started_early(
+    run: Path, placement: PlacementConfig, unsloth: UnslothConfig, *, sampling: bool
+) -> AsyncIterator[None]:
     """Start the child of a run, whose learner is opened later, so that its heavy imports are done by then. It is ended
     with this context where nobody has opened it."""
-    process = await ChildProcess.start(run, child_environment(placement, unsloth))
+    process = await ChildProcess.start(run, child_environment(placement, unsloth, sampling=sampling))
     _early.append((run, process))
     try:
         yield
@@ -219,7 +223,7 @@ class ChildLearner:
 
     async def open(self) -> Opened:
         settings = self.settings
-        environment = child_environment(settings.placement, settings.unsloth)
+        environment = child_environment(settings.placement, settings.unsloth, sampling=self.sampling)
         early = _begun(settings.run)
         if early is not None and early.environment != environment:
             await early.close()
@@ -347,14 +351,13 @@ class ChildEpisode:
         return Completion(**completion)
 
 
-def child_environment(placement: PlacementConfig, unsloth: UnslothConfig) -> dict[str, str]:
-    """What the child is given besides what computing needs: the devices that it may see, and the token that the
-    configuration names."""
-    environment = {}
+def child_environment(placement: PlacementConfig, unsloth: UnslothConfig, *, sampling: bool) -> dict[str, str]:
+    """What the child is given besides what computing needs: the devices that it may see, whether Unsloth is imported
+    (our engine samples no model that it has changed), and the token that the configuration names."""
+    use = False if sampling else unsloth.use
+    environment = {UNSLOTH: "" if use is None else str(int(use))}
     if placement.learner_gpus:
-        from mcp_rl.hardware.gpus import device_environment
-
-        environment = device_environment(placement.learner_gpus)
+        environment |= device_environment(placement.learner_gpus)
     name = unsloth.token
     if name is not None and name in os.environ:
         environment[name] = os.environ[name]

@@ -23,8 +23,9 @@ import anyio
 from anyio.abc import TaskGroup
 
 from mcp_rl.backends.channel import Message, error_message, frame, read_frame_blocking
-from mcp_rl.backends.early import import_early
+from mcp_rl.backends.early import UNSLOTH, import_early
 from mcp_rl.backends.hosts import LearnerHost, LocalSettings
+from mcp_rl.backends.plain_tokenizer import Description, described
 from mcp_rl.boundary import without_secrets
 from mcp_rl.chat.hermes import ChatFormat
 from mcp_rl.config import TrainConfig
@@ -168,13 +169,16 @@ class Host:
 
         settings = LocalSettings.model_validate_json(arguments["settings"])
         self._sampler = LocalSampler(settings) if arguments["sampling"] else None
-        self._learner = learner_here(settings, on_base=self._on_base)
-        return (await self._learner.open()).model_dump(mode="json"), []
+        self._learner = learner_here(settings, on_base=None if self._sampler is None else self._on_base)
+        opened = await self._learner.open()
+        description = await anyio.to_thread.run_sync(_described, settings.base_model)
+        tokenizer = [] if description is None else [description.model_dump_json().encode()]
+        return opened.model_dump(mode="json"), tokenizer
 
     def _on_base(self, base: "PreTrainedModel", chat: ChatFormat) -> None:
+        assert self._sampler is not None
         self._chat = chat
-        if self._sampler is not None:
-            self._sampler.build(base, chat)
+        self._sampler.build(base, chat)
 
     async def _open_engine(self) -> Answer:
         assert self._sampler is not None and self._chat is not None
@@ -231,6 +235,12 @@ async def _completed(turn: Coroutine[Any, Any, Any]) -> Answer:
     return asdict(await turn), []
 
 
+def _described(base_model: str) -> Description | None:
+    from mcp_rl.backends.base_model import load_tokenizer
+
+    return described(load_tokenizer(base_model))
+
+
 def _groups(parts: list[bytes]) -> list[TrajectoryGroup]:
     return [TrajectoryGroup.model_validate_json(part) for part in parts]
 
@@ -247,7 +257,7 @@ async def serve(channel: Channel) -> None:
 
 def main() -> None:
     channel = Channel()
-    import_early()
+    import_early({"0": False, "1": True}.get(os.environ.get(UNSLOTH, "")))
     anyio.run(serve, channel)
 
 

@@ -29,12 +29,11 @@ def out_of_memory(kind: str) -> bool:
 
 def failed(kind: str, sentence: str, doing: str, log: Path | None = None, who: str = "The learner") -> EngineError:
     """The learner raised an error that nobody foresaw; it is there still, and its run cannot go on."""
-    when, where = _DOING.get(doing, ""), f" The traceback is in {log}." if log is not None else ""
+    when = f" {_DOING[doing]}" if doing in _DOING else ""
     if out_of_memory(kind):
-        return EngineStop(
-            f"{who} ran out of memory {when}: {sentence}. {_LESS_MEMORY}; {_CONTINUES}.".replace("  ", " ")
-        )
-    return EngineStop(f"{who} failed {when} with {kind}: {sentence}.{where}".replace("  ", " "))
+        return EngineStop(f"The learner ran out of memory{when}: {sentence}. {_LESS_MEMORY}; {_CONTINUES}.")
+    where = f" The traceback is in {log}." if log is not None else ""
+    return EngineStop(f"The learner failed{when} with {kind}: {sentence}.{where}")
 
 
 def died(

@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import psutil
 import pytest
 import torch
@@ -76,35 +77,50 @@ def learner_of(backend: LocalBackend) -> psutil.Process:
     return psutil.Process(backend._learner.process.child.pid)  # type: ignore[union-attr]
 
 
-async def test_a_run_in_a_child_is_the_run_in_one_process_to_the_last_byte(base: str, tmp_path: Path) -> None:
-    here, child = make_model(base, tmp_path / "here"), make_model(base, tmp_path / "child")
-    async with LocalBackend(config=CONFIG, in_process=True) as backend:
-        await here.register(backend)
-        await steps(here, backend, 3)
-    for until in (1, 3):
-        async with LocalBackend(config=CONFIG, in_process=False) as backend:
-            await child.register(backend)
-            assert backend.frontier == ({"next": backend.step} if backend.step else {})
-            assert backend.engine.version == backend.step == await child.get_step()
-            family = [learner_of(backend), *learner_of(backend).parents()[:1]]
-            await steps(child, backend, until)
-            with pytest.raises(ConfigError, match="process of its own"):
-                _ = backend.learner
-        assert not psutil.wait_procs(family, timeout=10)[1]
-    for name in (
-        "checkpoints/0003/adapter_model.safetensors",
-        "checkpoints/0003/optimizer.safetensors",
-        "trajectories/train/0003.jsonl",
-        "tensors/batch.safetensors",
-    ):
-        assert (here.path / name).read_bytes() == (child.path / name).read_bytes(), name
+FILES = ("adapter_model.safetensors", "optimizer.safetensors")
 
 
-async def test_what_is_raised_there_is_raised_here_and_the_child_goes_on(base: str, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def whole(base: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run of three steps in one process."""
+    folder = tmp_path_factory.mktemp("whole")
+    model = make_model(base, folder)
+
+    async def run() -> None:
+        async with LocalBackend(config=CONFIG, in_process=True) as backend:
+            await model.register(backend)
+            await steps(model, backend, 3)
+
+    anyio.run(run)
+    return folder
+
+
+def copied(whole: Path, folder: Path, step: int) -> None:
+    """The run as it was at a step."""
+    shutil.copytree(whole, folder, dirs_exist_ok=True)
+    for path in (folder / "demo" / "models" / "calc-001" / "checkpoints").iterdir():
+        if int(path.name) > step:
+            shutil.rmtree(path)
+
+
+def assert_same(one: Path, other: Path, step: int) -> None:
+    """Byte for byte, what a step leaves."""
+    for name in (*(f"checkpoints/{step:04d}/{file}" for file in FILES), f"trajectories/train/{step:04d}.jsonl"):
+        paths = [folder / "demo" / "models" / "calc-001" / name for folder in (one, other)]
+        assert paths[0].read_bytes() == paths[1].read_bytes(), name
+
+
+async def test_a_run_in_a_child_is_the_run_in_one_process_and_its_errors_are_the_same(
+    base: str, whole: Path, tmp_path: Path
+) -> None:
     model = make_model(base, tmp_path)
     async with LocalBackend(config=CONFIG, in_process=False, max_context=64) as backend:
         await model.register(backend)
-        assert backend.engine.max_context == 64
+        assert backend.frontier == {} and backend.engine.max_context == 64
+        await steps(model, backend, 1)
+        assert_same(whole, tmp_path, 1)
+        with pytest.raises(ConfigError, match="process of its own"):
+            _ = backend.learner
         async with backend.engine.episode(seed=1) as episode:
             with pytest.raises(ContextOverflow, match="do not fit the context of 64 tokens"):
                 await episode.generate([5] * 70, Sampling())
@@ -112,21 +128,50 @@ async def test_what_is_raised_there_is_raised_here_and_the_child_goes_on(base: s
             with anyio.move_on_after(0.0):
                 await episode.generate([5], Sampling(max_tokens=9))
         groups = await play(backend.engine, 1)
-        other = CONFIG.model_copy(update={"lora": LoraConfig(rank=8)})
         with pytest.raises(ConfigError, match=r"train\.lora cannot change"):
-            await backend.train(model, groups, other)
+            await backend.train(model, groups, CONFIG.model_copy(update={"lora": LoraConfig(rank=8)}))
         result = await backend.train(model, groups, CONFIG)
-        assert result.step == backend.step == backend.engine.version == 1
-    with pytest.raises(ConfigError, match="Cannot load the base model '/no/such/folder'"):
-        async with LocalBackend(in_process=False) as backend:
-            await make_model("/no/such/folder", tmp_path / "none").register(backend)
+        assert result.step == backend.step == backend.engine.version == 2
+        family = [learner_of(backend), *learner_of(backend).parents()[:1]]
+    assert not psutil.wait_procs(family, timeout=10)[1]
 
 
-async def test_a_child_that_is_killed_is_a_named_error_for_all_that_wait(base: str, tmp_path: Path) -> None:
+async def test_it_continues_what_one_process_began_and_killed_in_a_save_leaves_what_is_whole(
+    base: str, whole: Path, tmp_path: Path
+) -> None:
+    copied(whole, tmp_path, 1)
     model = make_model(base, tmp_path)
     async with LocalBackend(config=CONFIG, in_process=False) as backend:
         await model.register(backend)
-        await steps(model, backend, 1)
+        assert backend.frontier == {"next": 1} and backend.step == backend.engine.version == 1
+        await steps(model, backend, 3)
+        assert_same(whole, tmp_path, 3)
+        await backend.train(model, await play(backend.engine, 3), save=False)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(kill_when, learner_of(backend), model.path / "checkpoints")
+            with pytest.raises(EngineStop, match=r"killed while it saved, .*the same command continues"):
+                await backend.save(model)
+        with anyio.fail_after(10), pytest.raises(EngineStop, match="killed while it saved"):
+            await backend.save(model)
+    assert await model.get_step() == 3
+    assert_same(whole, tmp_path, 3)
+
+
+async def kill_when(process: psutil.Process, folder: Path) -> None:
+    """SIGKILL as soon as something new is in the folder."""
+    before = set(folder.iterdir())  # noqa: ASYNC240
+    while set(folder.iterdir()) <= before:  # noqa: ASYNC240
+        await anyio.lowlevel.checkpoint()
+    process.kill()
+
+
+async def test_a_child_that_is_killed_is_a_named_error_for_all_that_wait(
+    base: str, whole: Path, tmp_path: Path
+) -> None:
+    copied(whole, tmp_path, 1)
+    model = make_model(base, tmp_path)
+    async with LocalBackend(config=CONFIG, in_process=False) as backend:
+        await model.register(backend)
         raised: list[EngineError] = []
 
         async def turn(seed: int) -> None:
@@ -144,10 +189,4 @@ async def test_a_child_that_is_killed_is_a_named_error_for_all_that_wait(base: s
         assert len(raised) == 3 and all(isinstance(error, EngineStop) for error in raised)
         assert "The learner's process was killed while it sampled, " in str(raised[0])
         assert "train.microbatch_tokens" in str(raised[0]) and "the same command continues" in str(raised[0])
-        with anyio.fail_after(10), pytest.raises(EngineStop, match="was killed while it sampled"):
-            await backend.save(model)
     assert await model.get_step() == 1
-    async with LocalBackend(config=CONFIG, in_process=False) as backend:
-        await model.register(backend)
-        await steps(model, backend, 2)
-    assert await model.get_step() == 2

@@ -1,0 +1,26 @@
+"""A backend in the caller's process gives its memory back when it is closed, though the caller keeps the backend."""
+
+import weakref
+from pathlib import Path
+
+import pytest
+
+from mcp_rl.backends.local import LocalBackend
+from mcp_rl.config import TINY, TrainConfig
+from mcp_rl.inference.engine import Sampling
+from mcp_rl.model import TrainableModel
+
+
+@pytest.mark.parametrize("method", ["lora", "full"])
+async def test_the_weights_are_gone_when_the_backend_is_closed(tmp_path: Path, method: str) -> None:
+    model = TrainableModel[None]("m", "p", TINY, base_path=tmp_path)
+    backend = LocalBackend(in_process=True, config=TrainConfig(method=method))  # type: ignore[arg-type]
+    await model.register(backend)
+    async with backend.engine.episode(seed=1) as episode:
+        await episode.generate([5, 6, 7], Sampling(max_tokens=4))
+    del episode  # it is a part of the engine
+    weights = [weakref.ref(weight) for weight in backend.learner.model.parameters()]
+    moments = [weakref.ref(weight) for weight in backend.learner.parameters.values()]
+    assert sum(weight().numel() for weight in weights) > 1_000_000  # type: ignore[union-attr]
+    await backend.close()
+    assert not [weight for weight in [*weights, *moments] if weight() is not None]
