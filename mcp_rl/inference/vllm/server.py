@@ -178,7 +178,8 @@ class VllmServer:
     def client(self, *, timeout: float | None = None) -> httpx.AsyncClient:
         """A client for this start of the server, to be closed by the caller; `timeout` in seconds, None for no end."""
         headers = {"Authorization": f"Bearer {self.api_key}"}
-        return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=timeout, trust_env=False)
+        limits = httpx.Limits(max_connections=None)  # vLLM queues what it cannot run yet
+        return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=timeout, limits=limits, trust_env=False)
 
     async def _own(self) -> None:
         """The life of the server, and one more after it died."""

@@ -1,0 +1,110 @@
+"""A server that was there already: what it lacks is one sentence before anything is trained."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from mcp_rl.config import EngineConfig
+from mcp_rl.errors import ConfigError
+from mcp_rl.inference.vllm import checks
+from mcp_rl.inference.vllm.arguments import Served, command, environment
+from mcp_rl.inference.vllm.installed import find_vllm
+from mcp_rl.inference.vllm.ports import free_port
+from mcp_rl.inference.vllm.remote import RemoteServer
+from mcp_rl.inference.vllm.server import VllmServer
+from mcp_rl.processes.spawn import spawned
+from mcp_rl.tiny import weights_path
+
+TINY = str(weights_path())
+
+
+def remote(server: VllmServer, **more: object) -> RemoteServer:
+    return RemoteServer(f"{server.url}/v1", api_key=server.api_key, model=TINY, **more)  # type: ignore[arg-type]
+
+
+async def test_a_server_that_can_do_all_of_it_is_taken_and_left_alone(vllm_server: VllmServer, tmp_path: Path) -> None:
+    found = remote(vllm_server, lora_rank=16, adapters=tmp_path / "adapters", max_context=2048)
+    await found.start()
+    await found.ready()
+    assert (found.url, found.served_name, found.max_context) == (vllm_server.url, "mcp-rl/tiny", 2048)
+    assert (found.starts, found.sleeps, found.seeds) == (1, False, False)  # a CPU, whose seeds may kill it
+    assert list((tmp_path / "adapters").iterdir()) == []
+    await found.close()
+    await vllm_server.ready()
+    async with vllm_server.client(timeout=30) as client:
+        names = [model["id"] for model in (await client.get("/v1/models")).json()["data"]]
+    assert not [name for name in names if name.startswith("probe")]
+
+
+async def test_the_key_comes_from_the_environment(vllm_server: VllmServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MCP_RL_ENGINE_KEY", vllm_server.api_key)
+    await RemoteServer(vllm_server.url).start()
+    monkeypatch.setenv("MCP_RL_ENGINE_KEY", "another")
+    with pytest.raises(ConfigError, match="wants another key than we have: set MCP_RL_ENGINE_KEY"):
+        await RemoteServer(vllm_server.url).start()
+
+
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        ({"lora_rank": 64}, r"takes adapters of rank 16 at most, and train\.lora\.rank = 64"),
+        ({"max_context": 4096}, r"takes 2048 tokens at most, and an episode may have 4096"),
+    ],
+)
+async def test_what_does_not_fit_it_is_refused(
+    asked: dict[str, int], sentence: str, vllm_server: VllmServer, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        await remote(vllm_server, adapters=tmp_path, **asked).start()
+
+
+async def test_another_base_model_is_refused(vllm_server: VllmServer) -> None:
+    other = RemoteServer(vllm_server.url, api_key=vllm_server.api_key, model="Qwen/Qwen2.5-3B-Instruct")
+    with pytest.raises(ConfigError, match=r"serves .*, and the run's base model is Qwen/Qwen2\.5-3B-Instruct"):
+        await other.start()
+
+
+async def test_adapters_in_a_folder_that_the_server_does_not_see_are_refused(
+    vllm_server: VllmServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on another machine: what we write is not there for the server."""
+    monkeypatch.setattr(checks, "write_atomically", lambda path, data: None)
+    with pytest.raises(ConfigError, match=f"does not see {tmp_path}, where adapters are written"):
+        await remote(vllm_server, lora_rank=8, adapters=tmp_path).start()
+
+
+async def test_an_address_where_nobody_answers_is_refused() -> None:
+    with pytest.raises(ConfigError, match="cannot be reached"):
+        await RemoteServer(f"http://127.0.0.1:{free_port()}").start()
+
+
+@pytest.fixture
+async def bare_server(vllm_python: Path, tmp_path: Path) -> AsyncIterator[RemoteServer]:
+    """As somebody starts it who has not read our documentation: raw logprobs, and no adapters."""
+    vllm, served, port = find_vllm(vllm_python), Served(TINY, "tiny", max_context=256), free_port()
+    words = command(vllm, EngineConfig(), served, port=port)
+    at = words.index("--logprobs-mode")
+    variables = environment(vllm, EngineConfig(), served, key="k") | {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
+    log = tmp_path / "vllm.log"
+    async with spawned(words[:at] + words[at + 2 :], role="vllm", run=None, log=log, environment=variables):
+        server = RemoteServer(f"http://127.0.0.1:{port}", api_key="k", model=TINY, lora_rank=8, adapters=tmp_path)
+        await server.ready()
+        yield server
+
+
+async def test_raw_logprobs_and_missing_adapters_are_found_by_measuring(
+    bare_server: RemoteServer, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=r"gives logprobs before the temperature: at 0\.5, two tokens are"):
+        await bare_server.start()
+    async with bare_server.client(timeout=60) as client:
+        with pytest.raises(ConfigError, match=r"It takes no adapters: start it with .*--enable-lora --max-lora-rank 8"):
+            await checks.check_adapters(client, "It", rank=8, folder=tmp_path)
+
+
+async def test_a_server_that_lets_no_adapters_be_loaded_is_refused(vllm_config: EngineConfig, tmp_path: Path) -> None:
+    log = tmp_path / "vllm.log"
+    async with VllmServer(TINY, served_name="t", config=vllm_config, log=log, max_context=256) as server:
+        with pytest.raises(ConfigError, match="lets no adapters be loaded while it runs: start it with"):
+            await remote(server, lora_rank=8, adapters=tmp_path).start()
