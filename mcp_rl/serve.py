@@ -18,9 +18,11 @@ from pathlib import Path
 import anyio
 import uvicorn
 
+from mcp_rl.backends.choices import engine_kind
 from mcp_rl.config import EngineConfig, PlacementConfig
 from mcp_rl.errors import ConfigError
 from mcp_rl.evaluation.models import ModelSpec, find_model
+from mcp_rl.inference.vllm.installed import find_vllm
 from mcp_rl.overrides import load_section
 from mcp_rl.serving.app import make_app
 from mcp_rl.serving.served import Served
@@ -70,6 +72,8 @@ def prepare(
             "--api-key-env VARIABLE, or leave --host out."
         )
     settings = load_section("engine", EngineConfig, overrides, {"kind": engine} if engine else {})
+    if engine_kind(settings) == "vllm" and settings.url is None:
+        find_vllm(settings.python)
     models = [_model(name, project / "models") for name in names]
     return ServeJob(
         models,

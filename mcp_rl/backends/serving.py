@@ -1,20 +1,23 @@
 """Models opened to be served, several at once: one base in memory and its policies, by our engine or by vLLM."""
 
-import functools
-import itertools
 import json
+import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import anyio
 
-from mcp_rl.backends.choices import engine_kind
+from mcp_rl.backends.choices import engine_kind, kept_quantisation
 from mcp_rl.chat.hermes import ChatFormat
-from mcp_rl.config import EngineConfig, PlacementConfig, TrainConfig
+from mcp_rl.config import TINY, EngineConfig, PlacementConfig
+from mcp_rl.config.engine_arguments import argument_name
 from mcp_rl.errors import CheckpointError, ConfigError
 from mcp_rl.inference.engine import Engine
+from mcp_rl.inference.vllm.remote import RemoteServer
+from mcp_rl.inference.vllm.server import VllmServer
+from mcp_rl.tiny import weights_path
 
 Opened = list[tuple[Engine, ChatFormat]]
 
@@ -44,7 +47,10 @@ async def opened_models(
 
     Raises ConfigError for what cannot be served so, CheckpointError for weights that do not fit, EngineError.
     """
-    opened = _with_vllm if engine_kind(engine) == "vllm" else _here
+    kind = engine_kind(engine)
+    if kind == "local" and placement.engine_gpus:
+        raise ConfigError("--engine-gpus are vLLM's, and the in-process engine is to sample: add --engine vllm.")
+    opened = _with_vllm if kind == "vllm" else _here
     async with AsyncExitStack() as stack:
         yield await opened(stack, policies, engine, placement, folder, say)
 
@@ -86,55 +92,78 @@ async def _with_vllm(
     folder: Path,
     say: Callable[[str], None],
 ) -> Opened:
+    """One server for all of them. An engine for each: an adapter has a name of its own there."""
     from mcp_rl.backends.base_model import load_tokenizer
-    from mcp_rl.backends.hosts import LocalSettings
-    from mcp_rl.backends.vllm_sampler import make_server
     from mcp_rl.inference.vllm.client import VllmClient
     from mcp_rl.inference.vllm.engine import PolicyVersion, VllmEngine
 
     base = _one_base(policies)
     adapters = [policy.checkpoint for policy in policies if policy.checkpoint and _is_adapter(policy.checkpoint)]
-    settings = LocalSettings(
-        base_model=base,
-        run=folder,
-        title="serving",
-        train=TrainConfig.model_validate(
-            {"method": "lora", "lora": {"rank": max(map(_rank, adapters), default=1)}, "max_staleness": len(adapters)}
-        ),
-        engine=engine,
-        placement=placement,
-    )
-    server = make_server(settings)
+    rank = max(map(_rank, adapters)) if adapters else None
+    if engine.url is not None:
+        server: Any = RemoteServer(
+            engine.url, model=base, lora_rank=rank, adapters=_common_folder(adapters), max_context=engine.max_context
+        )
+    else:
+        log = folder / "logs" / "vllm.log"
+        say(f"vLLM is starting, which takes a minute or more; its log is {log}.")
+        server = VllmServer(
+            str(weights_path()) if base == TINY else base,
+            served_name=base,
+            config=_as_trained(engine, policies),
+            gpus=placement.engine_gpus,
+            log=log,
+            run=folder,
+            lora_rank=rank,
+            adapters=max(1, len(adapters)),
+            say=say,
+        )
     await server.start()
     stack.push_async_callback(server.close)
-    if engine.url is None:
-        say(f"vLLM is starting, which takes a minute or more; its log is {folder / 'logs' / 'vllm.log'}.")
     await server.ready()
     tokenizer = await anyio.to_thread.run_sync(load_tokenizer, base)
     found: Opened = []
-    for policy, number in zip(policies, itertools.count()):
+    for number, policy in enumerate(policies):
         chat = ChatFormat(tokenizer)
         client = VllmClient(server)
         stack.push_async_callback(client.aclose)
-        listed = {model["id"]: model for model in await client.models()}
-        served = getattr(server, "served_name", base)
-        limits = [engine.max_context, listed.get(served, {}).get("max_model_len")]
+        limits = [limit for limit in (engine.max_context, server.max_context) if limit is not None]
         sampled = VllmEngine(
             client,
             stop_token_ids=chat.stop_token_ids,
             decode=chat.decode,
-            max_context=min(limit for limit in limits if limit is not None),
-            seeds=getattr(server, "seeds", True),
+            max_context=min(limits),
+            seeds=server.seeds,
         )
         adapter = policy.checkpoint if policy.checkpoint in adapters else None
-        name = served if adapter is None else f"serve-{number}@{policy.step}"
+        name = server.served_name if adapter is None else f"serve-{os.getpid()}-{number}@{policy.step}"
         version = PolicyVersion(policy.step, name, adapter.resolve() if adapter else None)
         await sampled.load(version)
         sampled.switch(version)
-        if engine.url is not None and adapter is not None:
-            stack.push_async_callback(functools.partial(sampled.forget, version))
+        if engine.url is not None:
+            stack.push_async_callback(sampled.forget, version)
         found.append((sampled, chat))
     return found
+
+
+def _as_trained(engine: EngineConfig, policies: Sequence[Policy]) -> EngineConfig:
+    """vLLM computes with the base in 4 bits where the adapters were trained on it so. Raises ConfigError."""
+    kept = {policy.label: _quantisation(policy) for policy in policies if policy.checkpoint}
+    if len(set(kept.values())) > 1:
+        raise ConfigError(f"Not all of {', '.join(kept)} were trained on the base in one precision: serve them apart.")
+    if "4-bit" not in kept.values() or any(argument_name(name) == "quantization" for name in engine.args):
+        return engine
+    return engine.model_copy(update={"args": {**engine.args, "quantization": "bitsandbytes"}})
+
+
+def _quantisation(policy: Policy) -> str:
+    """As the run says in whose folder the checkpoint lies."""
+    run = policy.checkpoint.resolve().parent.parent if policy.checkpoint else None
+    return (kept_quantisation(run) if run else None) or "none"
+
+
+def _common_folder(adapters: Sequence[Path]) -> Path | None:
+    return Path(os.path.commonpath([adapter.resolve().parent for adapter in adapters])) if adapters else None
 
 
 def _one_base(policies: Sequence[Policy]) -> str:
