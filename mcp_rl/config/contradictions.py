@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from mcp_rl.config.engine_arguments import argument_mistakes, variable_mistakes
+from mcp_rl.config.loading import loading_contradictions, placed_contradictions
 from mcp_rl.config.playing import ScenarioConfig
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ def contradictions(config: "RunConfig") -> Iterator[str]:
             f"{scenarios.without_tools:g} leave nothing to solve: they are shares that must stay under 1 together"
         )
     yield from _tools_contradictions(config)
+    yield from loading_contradictions(config.unsloth, train)
+    yield from placed_contradictions(config)
     yield from _engine_contradictions(config)
     if pools.too_hard_at >= pools.solved_at:
         yield (
