@@ -76,13 +76,19 @@ def cause_of_death(log: str, returncode: int | None) -> str | None:
     return None
 
 
-def last_lines(log: str, lines: int = 4, characters: int = 700, *, of_errors: bool = False) -> str:
-    """The last lines that tell of an error, " | " between them; where none does, the very last, but for `of_errors`."""
+def last_lines(log: str, lines: int = 3, characters: int = 300, *, of_errors: bool = False) -> str:
+    """The last lines that tell of an error, each up to so many characters, " | " between them; where none tells of
+    one, the very last lines, but for `of_errors`."""
     kept = [_PREFIX.sub("", line) for line in log.splitlines() if not _UNTOLD.match(line)]
-    kept = [line.strip() for line in kept if not _BARREN.search(line)]
+    kept = [_printable(line.strip()) for line in kept if not _BARREN.search(line)]
     telling = [line for line in kept if _TELLING.search(line)]
     kept = telling if telling or of_errors else kept
-    return " | ".join("".join(c if c.isprintable() else " " for c in line) for line in kept[-lines:])[-characters:]
+    return " | ".join(line if len(line) <= characters else f"{line[:characters]}…" for line in kept[-lines:])
+
+
+def _printable(line: str) -> str:
+    """What a process writes is shown on a terminal, and must not steer it."""
+    return "".join(character if character.isprintable() else " " for character in line)
 
 
 class Death:
