@@ -11,6 +11,7 @@ import secrets
 import shutil
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -66,6 +67,10 @@ class VllmSampler:
 
     async def open(self, learner: LearnerHost, chat: ChatFormat) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)  # of a run that was killed
+        if self._unties:
+            served = self._folder / "served"
+            await self._write_to(learner, served)
+            self.server = make_server(self._settings, served)
         await self.server.start()
         await self.server.ready()
         self._client = VllmClient(self.server)
@@ -127,19 +132,31 @@ class VllmSampler:
     async def _write(self, learner: LearnerHost, step: int) -> PolicyVersion:
         """The policy in a folder that no other version ever had: vLLM knows cached prefixes by an adapter's name and
         folder."""
-        whole = self._settings.train.method == "full"
         folder = self._folder / f"{step:04d}-{secrets.token_hex(3)}"
-        unfinished = folder.with_name(f".{folder.name}")
-        await anyio.to_thread.run_sync(functools.partial(unfinished.mkdir, parents=True, exist_ok=True))
-        await learner.write_policy(unfinished)
-        unfinished.rename(folder)
-        if whole:
+        await self._write_to(learner, folder)
+        if self._settings.train.method == "full":
             return PolicyVersion(step, self.server.served_name, folder, whole=True)
         name = f"{self._settings.run.name}@{step}"
         ours = self._settings.engine.url is None
         if not ours or any(held.model == name for held in self.engine.held):  # a step once more, or somebody else's run
             name += folder.name.removeprefix(f"{step:04d}")
         return PolicyVersion(step, name, folder)
+
+    async def _write_to(self, learner: LearnerHost, folder: Path) -> None:
+        unfinished = folder.with_name(f".{folder.name}")
+        await anyio.to_thread.run_sync(functools.partial(unfinished.mkdir, parents=True, exist_ok=True))
+        await learner.write_policy(unfinished)
+        if self._unties:
+            from mcp_rl.backends.untied import untie  # imports torch
+
+            await anyio.to_thread.run_sync(untie, unfinished)
+        unfinished.rename(folder)
+
+    @property
+    def _unties(self) -> bool:
+        """Whether vLLM needs whole models with an output layer of their own; see `untied`."""
+        vllm = getattr(self.server, "vllm", None)
+        return self._settings.train.method == "full" and vllm is not None and bool(vllm.cpu)
 
     async def _forget_unused(self) -> None:
         """Versions that no turn is sampled with any more; the others later."""
@@ -155,13 +172,14 @@ async def _remove(policy: PolicyVersion) -> None:
         await anyio.to_thread.run_sync(functools.partial(shutil.rmtree, policy.folder, ignore_errors=True))
 
 
-def make_server(settings: LocalSettings) -> Any:
-    """The server that the settings ask for, not started yet. Raises ConfigError."""
+def make_server(settings: LocalSettings, folder: Path | None = None) -> Any:
+    """The server that the settings ask for, not started yet; `folder` holds its model, where that is not the base as
+    it is. Raises ConfigError."""
     from mcp_rl.inference.vllm.server import VllmServer
 
     train, unsloth = settings.train, settings.unsloth
     model = unsloth.model_name or settings.base_model
-    model = str(weights_path()) if model == TINY else model
+    model = str(folder or weights_path()) if folder or model == TINY else model
     rank = train.lora.rank if train.method == "lora" else None
     if settings.engine.url is not None:
         from mcp_rl.inference.vllm.remote import RemoteServer

@@ -79,18 +79,20 @@ class MovingLearner(LearnerHere):
 
 
 @asynccontextmanager
-async def sampling(learner: MovingLearner, server: VllmServer) -> AsyncIterator[VllmSampler]:
-    """A sampler of this learner's policy on the shared server, open and at the learner's step."""
+async def sampling(learner: MovingLearner, server: VllmServer | None = None) -> AsyncIterator[VllmSampler]:
+    """A sampler of this learner's policy, open and at the learner's step; `server` is the shared one, None one of its
+    own."""
     await learner.open()
     learner.remember()
-    sampler = VllmSampler(learner.settings, server=Lent(server))
-    await sampler.open(learner, ChatFormat(load_tokenizer(TINY)))
+    sampler = VllmSampler(learner.settings, server=Lent(server) if server else None)
     try:
+        await sampler.open(learner, ChatFormat(load_tokenizer(TINY)))
         await sampler.take(learner, learner.step)
         yield sampler
     finally:
-        for policy in sampler.engine.held:
-            await sampler.engine.forget(policy)
+        if server is not None:
+            for policy in sampler.engine.held:
+                await sampler.engine.forget(policy)
         await sampler.close()
 
 

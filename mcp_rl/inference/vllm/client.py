@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 import anyio
 import httpx
 
-from mcp_rl.errors import EngineError
+from mcp_rl.errors import EngineError, EngineStop
 
 T = TypeVar("T")
 
@@ -112,8 +112,8 @@ class VllmClient:
     ) -> Sampled:
         """Sample what follows the prompt, asking again as often as the server has to be restarted meanwhile.
 
-        Raises EngineError for a temperature that vLLM would change, where the request is refused, and where the server
-        does not come back.
+        Raises EngineError for a temperature that vLLM would change and where the request is refused, EngineStop where
+        the server does not come back.
         """
         if temperature and not TEMPERATURES[0] <= temperature <= TEMPERATURES[1]:
             raise EngineError(
@@ -171,17 +171,20 @@ class VllmClient:
         return list((await self._kept(lambda: self._request("GET", "/v1/models")))["data"])
 
     async def persist(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Ask again where the server was not there, once it is. Raises EngineError where it stays away."""
+        """Ask again where the server was not there, once it is. Raises EngineStop where it stays away."""
         tries, starts = 0, self.server.starts
         while True:
             try:
                 return await ask()
             except Unanswered as lost:
                 if tries >= ASKED_AGAIN:
-                    raise EngineError(f"vLLM's server does not answer any more: {lost}.") from lost
+                    raise EngineStop(f"vLLM's server does not answer any more: {lost}.") from lost
                 tries += 1
                 await anyio.sleep(min(PAUSE_SECONDS, 0.05 * 2**tries))
-            await self.server.ready()
+            try:
+                await self.server.ready()
+            except EngineError as gone:
+                raise EngineStop(str(gone)) from gone
             if self.server.starts != starts:
                 tries, starts = 0, self.server.starts
 
