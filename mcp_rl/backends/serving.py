@@ -100,15 +100,20 @@ async def _with_vllm(
     base = _one_base(policies)
     adapters = [policy.checkpoint for policy in policies if policy.checkpoint and _is_adapter(policy.checkpoint)]
     rank = max(map(_rank, adapters)) if adapters else None
+    location = str(weights_path()) if base == TINY else base
     if engine.url is not None:
         server: Any = RemoteServer(
-            engine.url, model=base, lora_rank=rank, adapters=_common_folder(adapters), max_context=engine.max_context
+            engine.url,
+            model=location,
+            lora_rank=rank,
+            adapters=_common_folder(adapters),
+            max_context=engine.max_context,
         )
     else:
         log = folder / "logs" / "vllm.log"
         say(f"vLLM is starting, which takes a minute or more; its log is {log}.")
         server = VllmServer(
-            str(weights_path()) if base == TINY else base,
+            location,
             served_name=base,
             config=_as_trained(engine, policies),
             gpus=placement.engine_gpus,
@@ -132,7 +137,7 @@ async def _with_vllm(
             client,
             stop_token_ids=chat.stop_token_ids,
             decode=chat.decode,
-            max_context=min(limits),
+            max_context=min(limits, default=4096),
             seeds=server.seeds,
         )
         adapter = policy.checkpoint if policy.checkpoint in adapters else None
