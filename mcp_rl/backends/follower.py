@@ -13,12 +13,14 @@ from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from mcp_rl.backends.early import import_early
+from mcp_rl.backends.early import UNSLOTH, import_early
 from mcp_rl.backends.hosts import LocalSettings
 from mcp_rl.backends.launched import Launched
+from mcp_rl.backends.loading.first import import_first
 from mcp_rl.backends.meeting import INVITATION, announced, come, environment_store
 from mcp_rl.boundary import without_secrets
 from mcp_rl.errors import EngineStop, McpRlError
+from mcp_rl.hardware.gpus import device_environment, visible_entries
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -44,9 +46,8 @@ def follow(launched: Launched) -> int:
 def _see_own_device(launched: Launched) -> None:
     """Of the GPUs of this machine, the one with our number: threads of ours that come later see it as their first."""
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    devices = given.split(",") if given else [str(number) for number in range(launched.local_size)]
-    if launched.local_rank < len(devices):
-        os.environ["CUDA_VISIBLE_DEVICES"] = devices[launched.local_rank]
+    if given is None or visible_entries(given):  # else there are none, and CPUs learn
+        os.environ.update(device_environment([launched.local_rank]))
 
 
 class _Follower:
@@ -104,12 +105,14 @@ class _Follower:
         else:
             raise EngineStop(f"Learner {self._rank} was asked for {call!r}, which it cannot do now.")
 
-    def _enter(self, settings: str, size: int, where: str | None) -> None:
+    def _enter(self, told: str, sampled: bool, size: int, where: str | None) -> None:
+        settings = LocalSettings.model_validate_json(told)
+        import_first(False if sampled else settings.unsloth.use)
         from torch._C._distributed_c10d import FileStore
 
         from mcp_rl.backends.ranked import RankedLearner
 
-        self._learner = RankedLearner(LocalSettings.model_validate_json(settings))
+        self._learner = RankedLearner(settings, on_base=_not_here if sampled else None)
         self._learner.enter(self._rank, size, FileStore(where, size) if where else self._required_store())
 
     def _required_store(self) -> "Store":
@@ -118,11 +121,15 @@ class _Follower:
         return self._store
 
 
+def _not_here(base: object, chat: object) -> None:
+    """Rank 0's engine samples."""
+
+
 def main() -> int:
     """Started by rank 0, which puts its invitation into our environment."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     invitation = os.environ.pop(INVITATION)
-    import_early()
+    import_early({"0": False, "1": True}.get(os.environ.get(UNSLOTH, "")))
     try:
         return _Follower(invitation, int(sys.argv[1])).serve()
     except McpRlError as error:

@@ -19,6 +19,7 @@ from torch._C._distributed_c10d import FileStore
 from transformers import PreTrainedModel
 
 import mcp_rl
+from mcp_rl.backends.early import UNSLOTH
 from mcp_rl.backends.failures import died, failed, kernel_kills
 from mcp_rl.backends.here import LearnerHere, in_thread
 from mcp_rl.backends.hosts import LocalSettings, Opened
@@ -28,6 +29,7 @@ from mcp_rl.backends.ranked import Failure, RankedLearner, failure_of
 from mcp_rl.chat.hermes import ChatFormat
 from mcp_rl.config import PlacementConfig, TrainConfig
 from mcp_rl.errors import EngineStop
+from mcp_rl.hardware.gpus import device_environment
 from mcp_rl.learning.parallel import LostRank
 from mcp_rl.learning.step import Learner
 from mcp_rl.processes.spawn import Child, spawned
@@ -108,7 +110,7 @@ class LeadingLearner(RankedLearner):
             announce(store, meeting.invitation)
         self._others = await in_thread(meeting.wait, JOIN_SECONDS, self._check_children)
         told = self.settings.model_dump_json()
-        await self._together("enter", told, self.size, where, own=lambda: self.enter(0, self.size, store))
+        await self._together("enter", told, self.sampled, self.size, where, own=lambda: self.enter(0, self.size, store))
         opened = await self._together("load", own=self.load)
         await self._together("agree", own=self.agree)
         return opened
@@ -116,15 +118,17 @@ class LeadingLearner(RankedLearner):
     async def _start(self, invitation: str) -> None:
         package = str(Path(mcp_rl.__file__).parents[1])
         paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
-        devices = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+        use = False if self.sampled else self.settings.unsloth.use
+        token = self.settings.unsloth.token
         for rank in range(1, self.size):
             environment = {"PYTHONPATH": os.pathsep.join(paths), INVITATION: invitation}
             environment["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", "1")
-            for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HF_TOKEN"):
+            environment[UNSLOTH] = "" if use is None else str(int(use))
+            for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", *filter(None, [token])):
                 if name in os.environ:
                     environment[name] = os.environ[name]
-            if self.settings.placement.learner_gpus and len(devices) >= self.size:
-                environment["CUDA_VISIBLE_DEVICES"] = devices[rank]
+            if self.settings.placement.learner_gpus:  # all that this process sees, in this order
+                environment |= device_environment([rank])
             process = spawned(
                 [sys.executable, "-P", "-m", "mcp_rl.backends.follower", str(rank)],
                 role=f"learner {rank}",

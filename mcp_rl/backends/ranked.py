@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import torch
 from transformers import PreTrainedModel
 
-from mcp_rl.backends.choices import engine_kind
 from mcp_rl.backends.here import LearnerHere, token_logprobs
 from mcp_rl.backends.hosts import LocalSettings, Opened
 from mcp_rl.boundary import without_secrets
@@ -66,8 +65,12 @@ class RankedLearner(LearnerHere):
 
     def _made(self, learner: Learner) -> None:
         assert self.ranks is not None
-        sampled_here = engine_kind(self.settings.engine) == "local"  # from the reference's own weights
-        learner.join(self.ranks, shard_reference=not sampled_here)
+        learner.join(self.ranks, shard_reference=not self.sampled)  # an engine samples from the reference's weights
+
+    @property
+    def sampled(self) -> bool:
+        """Whether rank 0's base is what the engine samples from; then the others must load theirs as it does."""
+        return self._on_base is not None
 
     @property
     def sharded(self) -> bool:
