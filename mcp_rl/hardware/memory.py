@@ -64,13 +64,13 @@ def activation_bytes(shape: ModelShape, lora_rank: int, *, dtype: Dtype, checkpo
     while its gradient is computed."""
     h, f, q, kv = shape.hidden, shape.feed_forward, shape.queries, shape.keys
     if dtype == "float32":
-        kept, one = 26 * h + 17 * f + 15 * q + 11 * kv, 46 * h + 23 * f + 18 * q + 12 * kv
-        between = 5 * h
+        kept, between, again = 24 * h + 16 * f + 14 * q + 8 * kv, 5 * h, 40 * h + 20 * f + 14 * q + 8 * kv
     else:
-        kept, one = 29 * h + 11 * f + 9 * q + 4 * kv, 44 * h + 15 * f + 10 * q + 8 * kv
-        between = 5 * h // 2
-    kept, one = kept + 34 * lora_rank, one + 34 * lora_rank
-    return shape.layers * between + one if checkpointing else shape.layers * kept + one
+        kept, between, again = 28 * h + 10 * f + 8 * q + 4 * kv, 5 * h // 2, 44 * h + 15 * f + 10 * q + 8 * kv
+    of_adapter = 34 * lora_rank
+    if checkpointing:
+        return shape.layers * between + again + of_adapter
+    return shape.layers * (kept + of_adapter) + 20 * h + 6 * f
 
 
 def logit_bytes(shape: ModelShape, tokens: int) -> int:
