@@ -11,11 +11,21 @@ from pathlib import Path
 import psutil
 import pytest
 
+from mcp_rl.processes import leftovers as search
+from mcp_rl.processes import marker
 from mcp_rl.processes.leftovers import end_leftovers, leftovers
-from mcp_rl.processes.marker import OWNER, marker_in, marking
+from mcp_rl.processes.marker import marker_in, marking
 
 STUBBORN = "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
 IDLE = "import time; print('up', flush=True); time.sleep(600)"
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Under a name of the marker that no other start on this machine knows, and with less patience."""
+    monkeypatch.setattr(marker, "OWNER", f"MCP_RL_OWNER_{abs(hash(tmp_path))}")
+    monkeypatch.setattr(search, "_BY_ITSELF_SECONDS", 1.0)
+    monkeypatch.setattr(search, "_POLITE_SECONDS", 0.5)
 
 
 @contextmanager
@@ -37,7 +47,7 @@ def running(environment: dict[str, str], program: str = IDLE) -> "Iterator[subpr
 
 
 def marked(owner: str, role: str = "learner", run: Path | None = None) -> dict[str, str]:
-    return marking(role, run) | {OWNER: owner}
+    return marking(role, run) | {marker.OWNER: owner}
 
 
 @pytest.fixture
@@ -86,18 +96,18 @@ def test_a_process_id_that_is_used_again_is_no_living_owner() -> None:
     with running(marked(f"{own.pid}:{own.create_time() - 1000:.2f}")) as left:
         assert left.pid in ours()
     zombie = subprocess.Popen([sys.executable, "-c", ""])
-    owner = marker_in({OWNER: f"{zombie.pid}:{psutil.Process(zombie.pid).create_time():.2f}"})
-    assert owner is not None
+    whose = marker_in({marker.OWNER: f"{zombie.pid}:{psutil.Process(zombie.pid).create_time():.2f}"})
+    assert whose is not None
     deadline = time.monotonic() + 20
     while psutil.Process(zombie.pid).status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert not owner.owner_lives
+    assert not whose.owner_lives
     zombie.wait()
 
 
 def test_what_is_ending_by_itself_is_neither_named_nor_ended(dead_owner: str) -> None:
     said: list[str] = []
-    brief = "import time; print('up', flush=True); time.sleep(0.4)"
+    brief = "import time; print('up', flush=True); time.sleep(0.2)"
     with running(marked(dead_owner), brief) as process:
         end_leftovers(said.append)
         assert process.wait(10) == 0

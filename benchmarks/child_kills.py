@@ -1,0 +1,172 @@
+"""Runs whose learner is in a child process, started and killed with -9 at random moments: what is left of them?
+
+    python -m benchmarks.child_kills [--kills 20] [--seed N]
+
+Every life goes on where the one before was killed. In half of them the child is frozen first, so that it can do nothing
+for its own end, as a process that hangs in a driver cannot. After each kill all processes of the run have to be gone,
+those that the child started too; what they held of memory went with them. One JSON object, with how long it took.
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+
+from mcp_rl.processes.marker import RUN
+
+ROOT = Path(__file__).parents[1]
+SETTINGS = (
+    *("rollout.groups_per_step=2", "rollout.group_size=4", "train.checkpoint_every=1", "placement.in_process=false"),
+    *("evaluation.samples=1", "evaluation.greedy=false", "scenarios.val=4"),
+)
+GONE_SECONDS = 20.0
+
+
+@dataclass(frozen=True)
+class Death:
+    """What became of a run that was killed."""
+
+    after: float
+    """Seconds from its start to the kill."""
+    frozen: bool
+    """Whether the child was stopped (SIGSTOP) before the kill."""
+    processes: int
+    """That it had started in all, itself left out."""
+    memory_mb: float
+    """Resident in all of them when it was killed."""
+    gone_after: float
+    """Seconds from the kill to the end of the last of them."""
+    left: tuple[str, ...]
+    """Command lines of those that were not gone after `GONE_SECONDS`."""
+    step: int
+    """Where the run stood."""
+
+
+def start(folder: Path, arguments: Sequence[str]) -> "subprocess.Popen[bytes]":
+    """A run of the train command, its output in `<folder>/output`."""
+    with (folder / "output").open("ab") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", "mcp_rl", "train", "--output-dir", str(folder / "out"), "--name", "run", *arguments],
+            cwd=ROOT,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+
+
+def run_of(folder: Path) -> Path:
+    """The run directory of `start`."""
+    return folder / "out" / "default" / "models" / "run"
+
+
+def step_of(folder: Path) -> int:
+    """The step that the run is at by its state; 0 before there is one."""
+    with suppress(OSError, ValueError):
+        return int(json.loads((run_of(folder) / "state.json").read_bytes())["step"])
+    return 0
+
+
+def of_run(folder: Path) -> list[psutil.Process]:
+    """Living processes that carry the marker of this run."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            if process.environ().get(RUN) == str(run_of(folder).resolve()) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def learners(folder: Path) -> list[psutil.Process]:
+    """The processes of the run that have a learner, without their watchdogs."""
+    return [process for process in of_run(folder) if "watchdog.py" not in " ".join(process.cmdline())]
+
+
+def kill(process: "subprocess.Popen[bytes]", folder: Path, after: float, *, frozen: bool) -> Death | None:
+    """SIGKILL to a run after so many seconds, and what is left of it; None where it had ended by then."""
+    family: set[psutil.Process] = set()
+    began = time.monotonic()
+    while time.monotonic() < began + after:
+        if process.poll() is not None:
+            return None
+        with suppress(psutil.Error):
+            family.update(psutil.Process(process.pid).children(recursive=True))
+        time.sleep(0.02)
+    step = step_of(folder)
+    with suppress(psutil.Error):
+        family.update(psutil.Process(process.pid).children(recursive=True))
+    if frozen:
+        for learner in learners(folder):
+            learner.suspend()
+    memory = sum(map(_memory, family))
+    process.send_signal(signal.SIGKILL)
+    killed = time.monotonic()
+    process.wait()
+    _, alive = psutil.wait_procs(list(family), timeout=GONE_SECONDS)
+    while (marked := of_run(folder)) and time.monotonic() < killed + GONE_SECONDS:
+        time.sleep(0.02)
+    gone = time.monotonic() - killed
+    left = tuple(" ".join(one.cmdline()) for one in {*alive, *marked} if one.is_running())
+    return Death(round(after, 2), frozen, len(family), round(memory, 1), round(gone, 2), left, step)
+
+
+def _memory(process: psutil.Process) -> float:
+    with suppress(psutil.Error):
+        return float(process.memory_info().rss) / 2**20
+    return 0.0
+
+
+def deaths(folder: Path, count: int, seed: int, *, longest: float, arguments: Sequence[str]) -> list[Death]:
+    """So many starts of one run and kills within `longest` seconds."""
+    moments, found = random.Random(seed), []
+    for number in range(count):
+        while True:
+            process = start(folder, arguments)
+            try:
+                death = kill(process, folder, moments.uniform(0.2, longest), frozen=number % 2 == 1)
+            finally:
+                process.kill()
+                process.wait()
+            if death is not None:
+                found.append(death)
+                break
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=random.randrange(2**32))
+    parser.add_argument("--longest", type=float, default=15.0, help="seconds until the latest kill")
+    parser.add_argument("--learners", type=int, default=1, help="processes that learn together")
+    asked = parser.parse_args()
+    arguments = ["--server", "mcp_calculator", "--transport", "stdio", "--steps", "1000", *SETTINGS]
+    if asked.learners > 1:
+        arguments.append(f"placement.learner_processes={asked.learners}")
+    with tempfile.TemporaryDirectory() as folder:
+        found = deaths(Path(folder), asked.kills, asked.seed, longest=asked.longest, arguments=arguments)
+    report = {
+        "kills": len(found),
+        "seed": asked.seed,
+        "learners": asked.learners,
+        "left": sum(len(death.left) for death in found),
+        "gone_after_most_seconds": max(death.gone_after for death in found),
+        "steps_reached": found[-1].step,
+        "machine": f"{os.cpu_count()} CPUs, {sys.platform}",
+        "deaths": [asdict(death) for death in found],
+    }
+    print(json.dumps(report, indent=2))
+
+
+if __name__ == "__main__":
+    main()
