@@ -94,6 +94,7 @@ async def _with_vllm(
 ) -> Opened:
     """One server for all of them. An engine for each: an adapter has a name of its own there."""
     from mcp_rl.backends.base_model import load_tokenizer
+    from mcp_rl.inference.vllm.applied import check_applied
     from mcp_rl.inference.vllm.client import VllmClient
     from mcp_rl.inference.vllm.engine import PolicyVersion, VllmEngine
 
@@ -144,6 +145,7 @@ async def _with_vllm(
         name = server.served_name if adapter is None else f"serve-{os.getpid()}-{number}@{policy.step}"
         version = PolicyVersion(policy.step, name, adapter.resolve() if adapter else None)
         await sampled.load(version)
+        await check_applied(client, version, server.served_name)
         sampled.switch(version)
         if engine.url is not None:
             stack.push_async_callback(sampled.forget, version)
@@ -165,6 +167,12 @@ def _quantisation(policy: Policy) -> str:
     """As the run says in whose folder the checkpoint lies."""
     run = policy.checkpoint.resolve().parent.parent if policy.checkpoint else None
     return (kept_quantisation(run) if run else None) or "none"
+
+
+def server_for(policy: Policy) -> tuple[str, str]:
+    """Which server of vLLM samples it: those of which this is the same are sampled by one."""
+    whole = policy.checkpoint is not None and not _is_adapter(policy.checkpoint)
+    return (str(policy.checkpoint) if whole else policy.name), _quantisation(policy) if policy.checkpoint else "none"
 
 
 def _common_folder(adapters: Sequence[Path]) -> Path | None:

@@ -10,6 +10,7 @@ import typer
 from mcp_rl.cli.options import (
     AllowSchemaChange,
     ConfigFile,
+    EngineKind,
     Isolation,
     Job,
     Json,
@@ -28,6 +29,7 @@ from mcp_rl.cli.options import (
     Server,
     ServerConfig,
     TransportOption,
+    devices,
     judge_settings,
     server_settings,
 )
@@ -53,6 +55,14 @@ def evaluate(
     base_url: Annotated[
         str | None, typer.Option(help="Where chat models are asked, an OpenAI-compatible address; or NAME@URL for one.")
     ] = None,
+    engine: Annotated[
+        EngineKind | None,
+        typer.Option(help="What samples models of ours: the in-process engine or vLLM; else by what is there."),
+    ] = None,
+    engine_url: Annotated[
+        str | None, typer.Option(help="A vLLM server that runs already, such as http://127.0.0.1:8000/v1.")
+    ] = None,
+    engine_gpus: Annotated[str | None, typer.Option(help="GPUs of vLLM, such as 0,1; else the first.")] = None,
     transport: TransportOption = None,
     server_config: ServerConfig = None,
     isolation: Isolation = None,
@@ -82,6 +92,9 @@ def evaluate(
             server, transport, server_config, isolation, reset_tool, offer, record, replay, allow_schema_change, plugin
         ),
         "scenarios.file": scenarios,
+        "engine.kind": engine and engine.value,
+        "engine.url": engine_url,
+        "placement.engine_gpus": devices(engine_gpus, "--engine-gpus"),
         "evaluation.samples": samples,
         "seed": seed,
         "project": project,

@@ -1,8 +1,10 @@
 """Opens one model after another to play on the same sessions, with the same limits."""
 
-from collections.abc import AsyncIterator
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mcp_rl.config import RunConfig
@@ -17,14 +19,17 @@ from mcp_rl.toolserver.pool import Session, Sessions
 
 if TYPE_CHECKING:
     from mcp_rl.backends.policies import LocalPolicies
+    from mcp_rl.chat.hermes import ChatFormat
+    from mcp_rl.inference.engine import Engine
 
+log = logging.getLogger(__name__)
 _CHAT_CONCURRENCY = 16
 """Episodes of a chat model in flight: more meet rate limits."""
 
 
 @dataclass
 class Bench:
-    """Where models are tried. Base models stay loaded until another one is needed."""
+    """Where models are tried. A base model, or vLLM's server of it, stays until another one is needed."""
 
     config: RunConfig
     sessions: Sessions
@@ -32,10 +37,16 @@ class Bench:
     limits: Limits
     scoring: Scoring
     system_prompt: str | None = None
+    folder: Path | None = None
+    """Where vLLM's log goes."""
+    models: Sequence[ModelSpec] = ()
+    """All that come: vLLM's server is started once for those of one base."""
+    say: Callable[[str], None] = log.info
 
     def __post_init__(self) -> None:
         self._stack = AsyncExitStack()
         self._policies: LocalPolicies | None = None
+        self._served: dict[str, tuple[Engine, ChatFormat]] = {}
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator["Bench"]:
@@ -49,15 +60,37 @@ class Bench:
         """A player of this model. Raises what loading it raises: ConfigError, CheckpointError."""
         options, told = self._options(model), self.system_prompt
         if model.kind == "chat":
-            chat = chat_model(model)
-            self._stack.push_async_callback(chat.aclose)
-            return SettingPlayer(lambda session: ChatSetting(chat, session, told), self.sessions, **options)
+            asked = chat_model(model)
+            self._stack.push_async_callback(asked.aclose)
+            return SettingPlayer(lambda session: ChatSetting(asked, session, told), self.sessions, **options)
         if model.kind == "scripted":
             script = SCRIPTS[model.name]
             return SettingPlayer(lambda session: ScriptedSetting(script, session, told), self.sessions, **options)
+        engine, chat = await self._engine(model)
+        return Player(engine, chat, self.sessions, system_prompt=told, **options)
+
+    async def _engine(self, model: ModelSpec) -> "tuple[Engine, ChatFormat]":
+        """What samples it, and the format that it speaks."""
+        from mcp_rl.backends.choices import engine_kind
+
+        if engine_kind(self.config.engine) == "vllm":
+            return await self._from_vllm(model)
         policies = await self._base(model.name)
         await policies.use(model.checkpoint, model.step)
-        return Player(policies.engine, policies.chat, self.sessions, system_prompt=told, **options)
+        return policies.engine, policies.chat
+
+    async def _from_vllm(self, model: ModelSpec) -> "tuple[Engine, ChatFormat]":
+        from mcp_rl.backends.serving import opened_models, server_for
+
+        if model.label not in self._served:
+            await self._stack.aclose()
+            asked = [model, *(other for other in self.models if other.label != model.label)]
+            same = [m for m in asked if m.kind in ("base", "checkpoint") and server_for(m) == server_for(model)]
+            config = self.config
+            opening = opened_models(same, config.engine, config.placement, self.folder or Path(), self.say)
+            opened = await self._stack.enter_async_context(opening)
+            self._served = {m.label: found for m, found in zip(same, opened, strict=True)}
+        return self._served[model.label]
 
     def _options(self, model: ModelSpec) -> PlayerOptions:
         concurrency = self.config.rollout.concurrency

@@ -134,7 +134,9 @@ async def run_evaluation(job: EvaluationJob, console: Console) -> EvaluationRepo
         write_atomically(folder / "scenarios.jsonl", scenario_lines(chosen.scenarios).encode())
         write_json(folder / "tools.json", session.schemas.openai)
         params = job.server.params(config.transport)
-        bench = Bench(config, sessions, params, limits, scoring, job.server.system_prompt)
+        bench = Bench(
+            config, sessions, params, limits, scoring, job.server.system_prompt, folder, job.models, progress.say
+        )
         with progress:
             progress.say(f"{job.server.name}: {len(chosen.scenarios)} scenarios, {chosen.origin}.")
             if warning := short_of_turns(chosen.scenarios, config.rollout.max_turns):
