@@ -160,6 +160,7 @@ async def test_a_start_that_fails_says_why_and_is_not_tried_again(
         async with server:
             pass
     assert sentence in str(stopped.value)
+    assert stopped.value.exit_code == 2
     assert str(tmp_path / "logs" / "vllm.log") in str(stopped.value)
     assert server.starts == 1
     assert processes_of(tmp_path) == []

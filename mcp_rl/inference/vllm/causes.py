@@ -61,7 +61,8 @@ _PREFIX = re.compile(r"^(\(\w+ pid=\d+\) ?)?([A-Z]+ \d\d-\d\d \d\d:\d\d:\d\d \[[
 _UNTOLD = re.compile(r"^(\(\w+ pid=\d+\) )?(INFO|DEBUG|WARNING)[ :]|^\[?[IW]\d{4} ")
 _BARREN = re.compile(r"^\s*$|Warning: |^\s*(File \"|[\^~]+$)|it/s\]$")
 """What says nothing of an end: progress, warnings, where in the source it was."""
-_TELLING = re.compile(r"error|exception|killed|abort|\bfault", re.IGNORECASE)
+_USERS = re.compile(r"error: (unrecognized arguments|argument |ambiguous)|greater than the derived max_model_len")
+_TELLING = re.compile(r"error(?![,|}])|exception|killed|abort|\bfault", re.IGNORECASE)
 
 
 def cause_of_death(log: str, returncode: int | None) -> str | None:
@@ -103,6 +104,11 @@ class Death:
     @property
     def port_taken(self) -> bool:
         return _PORT_TAKEN.search(self._text) is not None
+
+    @property
+    def users(self) -> bool:
+        """Whether the user can mend it by other settings, as far as that is known."""
+        return self._reason is None and _USERS.search(self._text) is not None
 
     def sentence(self, path: Path) -> str:
         """Why, as far as that is known, and where to look."""

@@ -17,7 +17,7 @@ import anyio
 import httpx
 
 from mcp_rl.config import EngineConfig
-from mcp_rl.errors import EngineError, EngineStop
+from mcp_rl.errors import ConfigError, EngineError, EngineStop
 from mcp_rl.inference.vllm.arguments import Served, check_served, command, environment
 from mcp_rl.inference.vllm.causes import Death, written_by
 from mcp_rl.inference.vllm.installed import find_vllm
@@ -135,7 +135,9 @@ class VllmServer:
             raise EngineStop("vLLM's server was not started, or is closed.")
         while not self._serves:
             if self._error is not None:
-                raise EngineStop(str(self._error))
+                stop = EngineStop(str(self._error))
+                stop.exit_code = self._error.exit_code
+                raise stop
             await self._changed.wait()
 
     async def sleep(self) -> None:
@@ -192,7 +194,9 @@ class VllmServer:
                 if not death.served and death.port_taken and (taken := taken + 1) < _PORT_ATTEMPTS:
                     continue
                 if not death.served:
-                    raise EngineStop(f"vLLM's server did not start. {death.sentence(self.log)}")
+                    stop = EngineStop(f"vLLM's server did not start. {death.sentence(self.log)}")
+                    stop.exit_code = ConfigError.exit_code if death.users else stop.exit_code
+                    raise stop
                 if time.monotonic() - last_death < _DEATHS_APART_SECONDS:
                     raise EngineStop(
                         f"vLLM's server died again, so it is not started a third time. {death.sentence(self.log)}"
