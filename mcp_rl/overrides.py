@@ -130,4 +130,6 @@ def _sentence(error: ValidationError) -> str:
     message = first["msg"].removeprefix("Value error, ").rstrip(".")
     if not where:
         return f"{message}."
+    if where == "unsloth.token":  # what was given may be a token
+        return "unsloth.token names a variable of the environment, HF_TOKEN, and never holds the token itself."
     return f"{where} = {first['input']!r} does not work: {message[0].lower()}{message[1:]}."

@@ -1,0 +1,257 @@
+"""What is loaded is exactly what was asked for, with the same options by either loader, and is written down."""
+
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, PreTrainedModel
+
+from mcp_rl.backends.base_model import base_location, load_base, make_learner, open_base
+from mcp_rl.backends.here import LearnerHere
+from mcp_rl.backends.hosts import LocalSettings
+from mcp_rl.backends.loading import first, loaded, options
+from mcp_rl.backends.loading.options import loaded_before, plan_loading
+from mcp_rl.backends.loading.unsloth_loader import arguments
+from mcp_rl.config import TINY, TrainConfig, UnslothConfig
+from mcp_rl.errors import ConfigError
+from tests.learning.architectures import architecture
+
+FULL = TrainConfig(method="full")
+
+
+def opened(name: str = TINY, train: TrainConfig | None = None, before: Any = None, **settings: Any) -> Any:
+    return open_base(plan_loading(name, UnslothConfig(**settings), train, before=before), before)
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """The tiny model under another name."""
+    folder = tmp_path / "copy"
+    model, tokenizer = load_base(TINY)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def test_by_default_the_weights_are_those_on_disk_in_float32_and_that_is_said() -> None:
+    base = opened()
+    assert base.model.dtype == torch.float32 and base.model.config._attn_implementation == "sdpa"
+    about = {
+        key: base.loaded[key] for key in ("base_model", "model_name", "loader", "quantisation", "dtype", "revision")
+    }
+    assert about == {
+        "base_model": TINY, "model_name": TINY, "loader": "transformers", "quantisation": "none", "dtype": "float32",
+        "revision": None,
+    }  # fmt: skip
+    assert base.loaded["parameters"] == base.model.num_parameters()
+    assert base.loaded["versions"]["torch"] == torch.__version__
+    assert base_location(TINY) not in json.dumps(base.loaded), "a path of this machine"
+
+
+def test_another_precision_is_loaded_and_said() -> None:
+    assert opened(dtype="bfloat16").loaded["dtype"] == "bfloat16"
+    with pytest.raises(ConfigError, match="float16 needs a GPU"):
+        opened(dtype="float16")
+
+
+def test_a_copy_stands_for_the_base_and_another_model_does_not(copy: Path, tmp_path: Path) -> None:
+    base = opened(model_name=str(copy))
+    assert base.loaded["base_model"] == TINY and base.loaded["model_name"] == str(copy)
+    other = tmp_path / "other"
+    architecture("Llama")().save_pretrained(other)
+    with pytest.raises(ConfigError, match=r"is no copy of mcp-rl/tiny: it has model_type = llama and not qwen2"):
+        opened(model_name=str(other))
+
+
+def test_a_model_that_was_loaded_in_place_of_the_one_asked_for_is_refused(
+    copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mcp_rl.backends import base_model
+
+    elsewhere = load_base(TINY)[0]
+    monkeypatch.setattr(base_model, "load_with_transformers", lambda plan, config: elsewhere)
+    with pytest.raises(ConfigError, match=r"copy was asked for, and transformers loaded .*weights in its place"):
+        opened(str(copy))
+    plan = plan_loading(TINY, UnslothConfig(use_exact_model_name=False, load_in_4bit=False))
+    loaded.check_asked(elsewhere, plan, AutoConfig.from_pretrained(copy))
+    with pytest.raises(ConfigError, match="has vocab_size = 97 in its configuration, and what transformers loaded has"):
+        smaller = AutoConfig.from_pretrained(copy)
+        smaller.vocab_size = 97
+        loaded.check_asked(elsewhere, plan, smaller)
+
+
+def test_a_model_that_came_in_other_bits_than_asked_for_is_refused() -> None:
+    plan = plan_loading(TINY)
+    asked = options.replace(plan, quantisation="4-bit")
+    with pytest.raises(ConfigError, match="to be loaded in 4 bits and was loaded without quantisation"):
+        loaded.check_asked(load_base(TINY)[0], asked, AutoConfig.from_pretrained(plan.location))
+
+
+def test_a_continued_run_loads_what_it_was_begun_with_and_refuses_another(copy: Path) -> None:
+    before = opened(str(copy), dtype="bfloat16").loaded
+    assert opened(str(copy), before=before).loaded == before, "not the precision that the run was begun with"
+    with pytest.raises(ConfigError, match="begun with parameters = 7, and now"):
+        opened(str(copy), before={**before, "parameters": 7})
+
+
+async def test_what_was_loaded_comes_back_from_a_run_and_is_read_from_its_model_json(tmp_path: Path) -> None:
+    settings = LocalSettings(base_model=TINY, run=tmp_path, title="p/n", unsloth=UnslothConfig(dtype="bfloat16"))
+    learner = LearnerHere(settings)
+    about = (await learner.open()).loaded
+    assert about["dtype"] == "bfloat16"
+    await learner.save(metrics=None, frontier=None, files={}, keep=1, protect=())
+    await learner.close()
+    (tmp_path / "model.json").write_text(json.dumps({"loaded": about}))
+    assert loaded_before(tmp_path) == about
+    again = LearnerHere(settings.model_copy(update={"unsloth": UnslothConfig()}))
+    assert (await again.open()).loaded == about
+    await again.close()
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"loaded": 3}'])
+def test_a_model_json_that_says_nothing_of_it_is_no_obstacle(content: str, tmp_path: Path) -> None:
+    (tmp_path / "model.json").write_text(content)
+    assert loaded_before(tmp_path) == {}
+
+
+def test_folders_that_hold_an_adapter_are_no_base_model(copy: Path, tmp_path: Path) -> None:
+    (copy / "adapter_config.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"holds both a whole model .* and an adapter"):
+        opened(str(copy))
+    (copy / "config.json").unlink()
+    with pytest.raises(ConfigError, match="holds an adapter, which is no base model"):
+        opened(str(copy))
+
+
+def test_positions_that_are_stretched_compute_otherwise_and_reach_farther() -> None:
+    plain, stretched = opened(), opened(rope_scaling={"type": "linear", "factor": 2.0})
+    ids = torch.arange(40)[None]
+    with torch.no_grad():
+        assert not torch.allclose(plain.model(ids).logits, stretched.model(ids).logits, atol=1e-2)
+    assert stretched.model.config.max_position_embeddings == 2 * plain.model.config.max_position_embeddings
+    assert stretched.model.config.rope_parameters["rope_type"] == "linear"
+
+
+def test_a_larger_vocabulary_is_the_same_each_time() -> None:
+    size = opened().model.config.vocab_size + 24
+    first_time, again = (opened(train=FULL, resize_model_vocab=size).model for _ in range(2))
+    assert len(first_time.get_input_embeddings().weight) == size
+    assert torch.equal(first_time.get_input_embeddings().weight, again.get_input_embeddings().weight)
+
+
+def test_the_adapters_seed_can_be_another_than_the_runs() -> None:
+    def factors(**settings: Any) -> torch.Tensor:
+        base = open_base(plan_loading(TINY, UnslothConfig(**settings), seed=3))
+        learner = make_learner(base.model, TINY, TrainConfig(), seed=3, plan=base.plan)
+        assert learner.seed == 3
+        return next(p for name, p in learner.parameters.items() if "lora_A" in name).detach()
+
+    assert torch.equal(factors(), factors(random_state=3))
+    assert not torch.equal(factors(), factors(random_state=4))
+
+
+def test_an_adapter_that_the_model_has_no_layers_for_is_one_sentence() -> None:
+    config = TrainConfig.model_validate({"lora": {"targets": ("in_proj",)}})
+    with pytest.raises(ConfigError, match=r"takes no such adapter: Target modules .*in_proj"):
+        make_learner(load_base(TINY)[0], TINY, config)
+
+
+@pytest.mark.parametrize("package", ["unsloth", "bitsandbytes"])
+def test_an_extra_that_is_missing_is_one_sentence_with_the_command(
+    package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(options, "find_spec", lambda name: None)
+    monkeypatch.delenv("IMPORT_UNSLOTH", raising=False)
+    asked = UnslothConfig(use=True) if package == "unsloth" else UnslothConfig(load_in_8bit=True)
+    with pytest.raises(ConfigError, match=f"needs {package}, which is not installed: pip install"):
+        plan_loading(TINY, asked)
+
+
+def test_a_gated_model_without_a_token_says_where_the_token_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    from mcp_rl.backends import base_model
+
+    def gated(*args: Any, **kwargs: Any) -> None:
+        raise OSError("You are trying to access a gated repo.\nMake sure to have access to it.")
+
+    monkeypatch.setattr(base_model, "read_config", gated)
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    with pytest.raises(ConfigError, match="it is gated, and HF_TOKEN is not set"):
+        opened()
+    monkeypatch.setenv("HF_TOKEN", "hf_not_to_be_seen")
+    with pytest.raises(ConfigError, match="the token in HF_TOKEN has no access") as caught:
+        opened()
+    assert "hf_not_to_be_seen" not in str(caught.value)
+
+
+def test_the_token_is_read_when_it_is_used_and_is_in_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_not_to_be_seen")
+    plan = plan_loading(TINY)
+    assert plan.token() == "hf_not_to_be_seen"
+    assert "hf_not_to_be_seen" not in repr(plan)
+    assert plan_loading(TINY, UnslothConfig(token=None)).token() is False
+    monkeypatch.delenv("HF_TOKEN")
+    assert plan.token() is None
+
+
+class _Recorder(ModuleType):
+    """Stands where Unsloth would be, which needs a GPU to load anything: it notes what it is asked for, and loads that
+    with transformers."""
+
+    def __init__(self) -> None:
+        super().__init__("unsloth")
+        self.asked: dict[str, Any] = {}
+        self.FastLanguageModel = self
+
+    def from_pretrained(self, **asked: Any) -> tuple[PreTrainedModel, Any]:
+        self.asked = asked
+        print("a banner")
+        return load_base(TINY)
+
+
+def test_unsloth_is_asked_for_exactly_the_settings_and_prints_nothing_among_results(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorder = _Recorder()
+    monkeypatch.setitem(sys.modules, "unsloth", recorder)
+    monkeypatch.setattr(options, "find_spec", lambda name: object())
+    monkeypatch.delenv("IMPORT_UNSLOTH", raising=False)
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    wanted = UnslothConfig(use=True, max_seq_length=512, max_lora_rank=64)
+    base = open_base(plan_loading(TINY, wanted, seed=5))
+    assert base.loaded["loader"] == "unsloth"
+    assert recorder.asked == {
+        "model_name": base_location(TINY), "max_seq_length": 512, "dtype": torch.float32, "load_in_4bit": False,
+        "load_in_8bit": False, "full_finetuning": False, "token": None, "rope_scaling": None, "fix_tokenizer": True,
+        "trust_remote_code": False, "use_gradient_checkpointing": "unsloth", "resize_model_vocab": None,
+        "revision": None, "use_exact_model_name": True, "fast_inference": False, "random_state": 5,
+        "max_lora_rank": 64, "device_map": {"": "cpu"},
+    }  # fmt: skip
+    out, err = capsys.readouterr()
+    assert out == "" and "a banner" in err
+
+
+def test_a_sequence_is_as_long_as_the_model_reads_where_nobody_says_otherwise() -> None:
+    plan = plan_loading(TINY)
+    config = AutoConfig.from_pretrained(plan.location)
+    assert arguments(plan, config)["max_seq_length"] == config.max_position_embeddings
+
+
+def test_unsloth_is_left_alone_where_it_was_asked_not_to_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(options, "find_spec", lambda name: object())
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.delenv("IMPORT_UNSLOTH", raising=False)
+    assert plan_loading(TINY).loader == "unsloth"
+    assert plan_loading(TINY, UnslothConfig(use=False)).loader == "transformers"
+    assert plan_loading(TINY, unsloth_allowed=False).loader == "transformers"
+    assert plan_loading(TINY, before={"loader": "transformers"}).loader == "transformers"
+    with pytest.raises(ConfigError, match="needs vLLM to sample"):
+        plan_loading(TINY, UnslothConfig(use=True), unsloth_allowed=False)
+    monkeypatch.setenv("IMPORT_UNSLOTH", "0")
+    assert plan_loading(TINY).loader == "transformers"
+    assert not first.import_first(None)
+    with pytest.raises(ConfigError, match="contradict each other"):
+        plan_loading(TINY, UnslothConfig(use=True))
