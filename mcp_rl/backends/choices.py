@@ -6,7 +6,7 @@ goes on with. `check_wishes` refuses what was asked for and cannot be.
 """
 
 import functools
-import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,7 +14,8 @@ from typing import Any, Literal
 
 from mcp_rl.backends.hosts import LocalSettings
 from mcp_rl.backends.launched import launched
-from mcp_rl.config import EngineConfig, PlacementConfig, RolloutConfig, RunConfig, TrainConfig, UnslothConfig
+from mcp_rl.backends.loading.options import loaded_before, plan_loading
+from mcp_rl.config import EngineConfig, PlacementConfig, RolloutConfig, RunConfig, TrainConfig
 from mcp_rl.errors import ConfigError
 from mcp_rl.hardware.detect import cuda_build, detect
 from mcp_rl.hardware.gpus import read_gpus
@@ -117,7 +118,7 @@ def _resolved(settings: LocalSettings, made: Plan, asked: Wanted) -> LocalSettin
     if "max_rows" not in settings.engine.model_fields_set:
         engine["max_rows"] = asked.rows if made.engine == "vllm" else made.rows
     unsloth: dict[str, Any] = {"dtype": made.dtype}
-    if settings.unsloth.load_in_4bit is None:
+    if settings.unsloth.load_in_4bit is None and not made.stored:
         unsloth["load_in_4bit"] = made.quantisation == "4-bit"
     resolved = settings.model_copy(
         update={
@@ -167,11 +168,7 @@ def inexact(engine: str, dtype: str) -> bool:
 
 def kept_quantisation(run: Path) -> Quantisation | None:
     """The precision in which the base was loaded when the run began; None for a new run."""
-    try:
-        loaded = json.loads((run / "model.json").read_text(encoding="utf-8")).get("loaded")
-        found = loaded.get("quantisation") if isinstance(loaded, dict) else None
-    except (OSError, ValueError, AttributeError):
-        return None
+    found = loaded_before(run).get("quantisation")
     return found if found in ("none", "8-bit", "4-bit") else None
 
 
@@ -179,29 +176,33 @@ def check_wishes(config: RunConfig, machine: Machine | None = None) -> None:
     """Raises ConfigError, one sentence, for what the settings ask for explicitly and this machine cannot do."""
     if config.backend != "local":
         return
-    _check_gpus(config.placement, machine)
-    engine = config.engine
+    here = functools.cache(lambda: machine or detect())
+    _check_gpus(config.placement, here)
+    engine, unsloth = config.engine, config.unsloth
     if engine.url is None and (engine.kind == "vllm" or engine.python is not None):
         from mcp_rl.inference.vllm.installed import find_vllm
 
         find_vllm(engine.python)
-    _check_loading(config.unsloth)
+    if unsloth.use and not here().usable_gpus:
+        raise ConfigError(f"unsloth.use = true needs a GPU, but {_gpus_there(here())}: leave it out.")
+    if unsloth.dtype == "float16" and not here().usable_gpus:
+        raise ConfigError(f"unsloth.dtype = float16 needs a GPU, but {_gpus_there(here())}: leave it out.")
+    if unsloth.dtype == "bfloat16" and (old := next((g for g in here().usable_gpus if not g.bfloat16), None)):
+        raise ConfigError(f"unsloth.dtype = bfloat16: {old.name} does not compute with it; take float16.")
+    asked = unsloth if unsloth.use else unsloth.model_copy(update={"use": False})
+    plan_loading(config.base_model, asked, config.train, unsloth_allowed=engine_kind(engine) == "vllm")
 
 
-def _check_gpus(placement: PlacementConfig, machine: Machine | None) -> None:
+def _check_gpus(placement: PlacementConfig, here: Callable[[], Machine]) -> None:
     asked = {"learner_gpus": placement.learner_gpus, "engine_gpus": placement.engine_gpus}
-    if not any(asked.values()):
-        return
-    machine = machine or detect()
-    there = len(machine.usable_gpus)
     for name, numbers in asked.items():
-        if missing := [number for number in numbers if number >= there]:
-            raise ConfigError(f"placement.{name} names GPU {missing[0]}, but {_gpus_there(machine)}.")
+        if numbers and (missing := [number for number in numbers if number >= len(here().usable_gpus)]):
+            raise ConfigError(f"placement.{name} names GPU {missing[0]}, but {_gpus_there(here())}.")
 
 
 def _gpus_there(machine: Machine) -> str:
     if machine.gpus and machine.cuda_build is None:
-        return "the installed torch was built without CUDA: install one that has it"
+        return "the installed torch was built without CUDA"
     match len(machine.gpus):
         case 0:
             return "this machine has no GPU that CUDA programs see"
@@ -209,11 +210,3 @@ def _gpus_there(machine: Machine) -> str:
             return "this machine has 1 GPU, numbered 0"
         case several:
             return f"this machine has {several} GPUs, numbered 0 to {several - 1}"
-
-
-def _check_loading(unsloth: UnslothConfig) -> None:
-    if unsloth.use and find_spec("unsloth") is None:
-        raise ConfigError("unsloth.use=true, but Unsloth is not installed: `pip install 'mcp-rl[gpu]'`.")
-    bits = "4bit" if unsloth.load_in_4bit else "8bit" if unsloth.load_in_8bit else None
-    if bits is not None and find_spec("bitsandbytes") is None:
-        raise ConfigError(f"unsloth.load_in_{bits}=true needs bitsandbytes: `pip install bitsandbytes`.")

@@ -8,6 +8,7 @@ from pydantic import BaseModel
 
 from mcp_rl.config.engine_arguments import argument_mistakes, variable_mistakes
 from mcp_rl.config.loading import loading_contradictions, placed_contradictions
+from mcp_rl.config.placing import placement_contradictions
 from mcp_rl.config.playing import ScenarioConfig
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ def contradictions(config: "RunConfig") -> Iterator[str]:
         )
     yield from _tools_contradictions(config)
     yield from loading_contradictions(config.unsloth, train)
+    yield from placement_contradictions(config)
     yield from placed_contradictions(config)
     yield from _engine_contradictions(config)
     if pools.too_hard_at >= pools.solved_at:

@@ -1,0 +1,61 @@
+"""What processes and devices cannot do together, each as a sentence."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mcp_rl.config.run import RunConfig
+
+
+def placement_contradictions(config: "RunConfig") -> Iterator[str]:
+    placement, train = config.placement, config.train
+    learning, sampling = placement.learner_gpus, placement.engine_gpus
+    for name, numbers in (("learner_gpus", learning), ("engine_gpus", sampling)):
+        if twice := [number for number in numbers if numbers.count(number) > 1]:
+            yield f"placement.{name} names GPU {twice[0]} twice: each does one thing"
+    shared = sorted(set(learning) & set(sampling))
+    if shared and (len(learning) > 1 or len(sampling) > 1):
+        yield (
+            f"placement.learner_gpus and placement.engine_gpus both name GPU {shared[0]}: give each its own, or let "
+            "one learner and the engine share one GPU"
+        )
+    if config.engine.kind == "local" and sampling:
+        yield (
+            'placement.engine_gpus is set and engine.kind = "local" samples where the learner is: leave one of them out'
+        )
+    if config.engine.url and sampling:
+        yield "placement.engine_gpus is set and engine.url names a server that runs already: leave one of them out"
+    if placement.learner_processes and learning:
+        yield (
+            "placement.learner_processes is for CPUs, and placement.learner_gpus starts one process for each of its "
+            "GPUs: leave one of them out"
+        )
+    learners = placement.learner_processes or len(learning)
+    if learners > 1:
+        yield from _of_several(config, learners)
+    if placement.in_process and len(learning) > 1:
+        yield (
+            f"placement.in_process = true and placement.learner_gpus with {len(learning)} GPUs: several learners are "
+            "processes of their own"
+        )
+    if train.optimizer == "adafactor" and train.method == "full" and learners > 1:
+        yield (
+            'train.optimizer = "adafactor" remembers rows and columns of whole weights, which several learners divide: '
+            "take adamw, whose memory is divided too, or sgd"
+        )
+
+
+def _of_several(config: "RunConfig", learners: int) -> Iterator[str]:
+    rollouts = config.rollout.groups_per_step * config.rollout.group_size
+    if learners > rollouts:
+        yield (
+            f"{learners} learners have nothing to divide: rollout.groups_per_step x rollout.group_size = {rollouts} "
+            "rollouts in a step"
+        )
+    if config.unsloth.use and config.train.method == "full":
+        yield (
+            'unsloth.use = true and train.method = "full" with several learners: they divide the model among them '
+            "(FSDP2), which Unsloth cannot do"
+        )
+    if config.unsloth.fast_inference:
+        yield "unsloth.fast_inference is an engine inside of one learner, and there are several: leave it out"

@@ -1,0 +1,80 @@
+"""Processes and devices that cannot do what is asked of them are refused in one sentence, before anything starts."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from mcp_rl.backends.launched import Launched, check_launched, launched
+from mcp_rl.config import PlacementConfig, RunConfig
+from mcp_rl.errors import ConfigError
+
+
+def refused(**settings: Any) -> str:
+    with pytest.raises(ValidationError) as caught:
+        RunConfig.model_validate({"server": ("mcp_calculator",), **settings})
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"placement": {"learner_gpus": (0, 0)}}, "learner_gpus names GPU 0 twice"),
+        ({"placement": {"learner_gpus": (0, 1), "engine_gpus": (2, 1)}}, "both name GPU 1"),
+        ({"placement": {"engine_gpus": (1,)}, "engine": {"kind": "local"}}, 'engine.kind = "local"'),
+        ({"placement": {"engine_gpus": (1,)}, "engine": {"url": "http://127.0.0.1:1/v1"}}, "runs already"),
+        ({"placement": {"learner_gpus": (0, 1), "learner_processes": 2}}, "for CPUs"),
+        ({"placement": {"learner_gpus": (0, 1), "in_process": True}}, "processes of their own"),
+        (
+            {"placement": {"learner_processes": 9}, "rollout": {"groups_per_step": 2, "group_size": 4}},
+            "9 learners have nothing to divide",
+        ),
+        (
+            {"placement": {"learner_processes": 2}, "train": {"method": "full", "optimizer": "adafactor"}},
+            "adafactor",
+        ),
+        ({"placement": {"learner_gpus": (0, 1)}, "unsloth": {"use": True}, "train": {"method": "full"}}, "FSDP2"),
+    ],
+)
+def test_what_cannot_be_placed_is_refused(settings: dict[str, Any], said: str) -> None:
+    assert said in refused(**settings)
+
+
+@pytest.mark.parametrize(
+    "placement",
+    [
+        {"learner_gpus": (0,), "engine_gpus": (0,)},
+        {"learner_gpus": (0, 1), "engine_gpus": (2, 3)},
+        {"learner_processes": 2},
+    ],
+)
+def test_what_can_be_placed_is_taken(placement: dict[str, Any]) -> None:
+    RunConfig.model_validate({"server": ("mcp_calculator",), "placement": placement})
+
+
+def test_what_torchrun_says_is_read_and_checked() -> None:
+    assert launched({}) is None
+    assert launched({"WORLD_SIZE": "1"}) is None
+    given = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+    assert launched(given) == Launched(3, 4, 1, 2)
+    for wrong in ({"RANK": "4"}, {"RANK": "x"}, {"LOCAL_RANK": "2"}, {"WORLD_SIZE": "many"}):
+        with pytest.raises(ConfigError, match="WORLD_SIZE="):
+            launched(given | wrong)
+
+
+@pytest.mark.parametrize(
+    ("placement", "said"),
+    [
+        ({"learner_gpus": (2, 3)}, "CUDA_VISIBLE_DEVICES"),
+        ({"learner_processes": 3}, "torchrun started 2 learners"),
+        ({"engine_gpus": (1,)}, "begin with 2"),
+    ],
+)
+def test_settings_that_contradict_torchrun_are_refused(
+    placement: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    check_launched(PlacementConfig(learner_gpus=(0, 1), learner_processes=2, engine_gpus=(2,)))
+    with pytest.raises(ConfigError, match=said):
+        check_launched(PlacementConfig.model_validate(placement))
