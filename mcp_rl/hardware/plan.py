@@ -11,6 +11,7 @@ Without a GPU nothing is chosen: everything stays as the settings have it.
 from collections.abc import Iterator
 from typing import Literal
 
+from mcp_rl.config import TINY
 from mcp_rl.hardware import memory
 from mcp_rl.hardware.fitting import GRAIN, LEAST_CONTEXT, Fitting, Item, precision, resident
 from mcp_rl.hardware.machine import GIB, Found, Machine
@@ -31,6 +32,8 @@ class Plan(Found):
     in_process: bool
     loader: Literal["unsloth", "transformers"]
     quantisation: Quantisation
+    stored: bool = False
+    """Whether its weights are stored so, so that there is no choice."""
     dtype: Dtype
     sharing: Sharing
     memory_share: float | None
@@ -87,7 +90,9 @@ def plan(machine: Machine, shape: ModelShape, wanted: Wanted) -> Plan:
         return _on_cpu(machine, shape, wanted)
     bfloat16 = all(gpu.bfloat16 for side in devices(machine, wanted) for gpu in side)
     dtype: Dtype = wanted.dtype or ("bfloat16" if bfloat16 else "float16")
-    tried = [_best(machine, shape, wanted, dtype, quantisation) for quantisation in _precisions(machine, wanted)]
+    if wanted.dtype is None and shape.name == TINY:
+        dtype = "float32"  # as it was pretrained: a million parameters have no use for half of the bits
+    tried = [_best(machine, shape, wanted, dtype, kind) for kind in _precisions(machine, shape, wanted)]
     chosen = next((fitting for fitting in tried if fitting.good), None)
     chosen = chosen or max(tried, key=lambda fitting: (fitting.fits, fitting.microbatch, fitting.context))
     return Plan(
@@ -98,6 +103,7 @@ def plan(machine: Machine, shape: ModelShape, wanted: Wanted) -> Plan:
         in_process=in_process(machine, wanted),
         loader=_loader(machine, wanted),
         quantisation=chosen.quantisation,
+        stored=shape.stored is not None,
         dtype=dtype,
         sharing=chosen.sharing,
         memory_share=chosen.share,
@@ -114,17 +120,18 @@ def plan(machine: Machine, shape: ModelShape, wanted: Wanted) -> Plan:
     )
 
 
-def _precisions(machine: Machine, wanted: Wanted) -> list[Quantisation]:
+def _precisions(machine: Machine, shape: ModelShape, wanted: Wanted) -> list[Quantisation]:
     """From fine to coarse. 8 bits only where they were asked for: 4 take less, and 16 are exact."""
-    if wanted.quantisation is not None:
-        return [wanted.quantisation]
+    if (fixed := shape.stored or wanted.quantisation) is not None:
+        return [fixed]
     return ["none", "4-bit"] if machine.has("bitsandbytes") and wanted.method == "lora" else ["none"]
 
 
 def _best(machine: Machine, shape: ModelShape, wanted: Wanted, dtype: Dtype, quantisation: Quantisation) -> Fitting:
     """Activations kept where a full pass and whole episodes fit so, else computed again. A coarser precision takes no
     larger pass than a finer one needs, so that none of them shrinks where memory allows the finer."""
-    most = FULL_PASS if wanted.quantisation is not None or quantisation == "none" else GOOD_PASS
+    fixed = (shape.stored or wanted.quantisation) is not None
+    most = FULL_PASS if fixed or quantisation == "none" else GOOD_PASS
     if wanted.activation_checkpointing is not None:
         return Fitting(machine, shape, wanted, quantisation, dtype, wanted.activation_checkpointing, most)
     kept = Fitting(machine, shape, wanted, quantisation, dtype, False, most)
@@ -141,7 +148,8 @@ def _where(machine: Machine, wanted: Wanted) -> str:
 
 
 def _loader(machine: Machine, wanted: Wanted) -> Literal["unsloth", "transformers"]:
-    use = bool(machine.usable_gpus) and machine.has("unsloth") if wanted.unsloth is None else wanted.unsloth
+    there = bool(machine.usable_gpus) and machine.has("unsloth") and engine_kind(machine, wanted) == "vllm"
+    use = there if wanted.unsloth is None else wanted.unsloth
     return "unsloth" if use else "transformers"
 
 
@@ -155,7 +163,13 @@ def _reasons(chosen: Fitting, *, several: bool) -> Iterator[str]:
         size = gib(memory.weights(shape, "none", chosen.dtype))
         both = chosen.engine == "vllm" and chosen.sharing in ("sleep", "split")
         yield f"4 bits: in 16 the base takes {size}{', for the learner and again for vLLM' if both else ''}."
-    elif not several and wanted.quantisation is None and wanted.method == "lora" and not chosen.good:
+    elif (
+        not several
+        and chosen.quantisation == "none"
+        and wanted.quantisation is None
+        and wanted.method == "lora"
+        and not chosen.good
+    ):
         yield "16 bits: 4 would need bitsandbytes, which is not installed."
     if chosen.sharing == "sleep":
         yield "vLLM sleeps while the learner works, so each has the memory in turn."
@@ -191,6 +205,10 @@ def _reasons(chosen: Fitting, *, several: bool) -> Iterator[str]:
         )
     if any(gpu.free < 0.9 * gpu.memory for gpu in used.values()):
         yield "Counted is the memory that is free now: other processes have some of it."
+
+
+def _could_do_with_less(chosen: Fitting) -> bool:
+    return chosen.wanted.method == "lora" and not chosen.good
 
 
 def _misfit(chosen: Fitting) -> str:
@@ -230,7 +248,7 @@ def gib(size: int) -> str:
 def _on_cpu(machine: Machine, shape: ModelShape, wanted: Wanted) -> Plan:
     """Everything as the settings have it, and whether it fits."""
     dtype: Dtype = wanted.dtype or "float32"
-    quantisation: Quantisation = wanted.quantisation or "none"
+    quantisation: Quantisation = shape.stored or wanted.quantisation or "none"
     engine = engine_kind(machine, wanted)
     microbatch = wanted.microbatch_tokens or wanted.default_microbatch
     context = min(wanted.context or wanted.episode, shape.positions)

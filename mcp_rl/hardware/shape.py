@@ -9,7 +9,7 @@ import struct
 from collections.abc import Mapping
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from mcp_rl.config import TINY
 from mcp_rl.errors import ConfigError
@@ -41,6 +41,8 @@ class ModelShape(Found):
     positions: int
     tied: bool
     """Whether the output layer is the input embedding."""
+    stored: Literal["8-bit", "4-bit"] | None = None
+    """In how few bits its weights lie on disk; None: in 16 or 32."""
     model_type: str = ""
 
     @property
@@ -145,6 +147,7 @@ def shape_of(name: str, config: Mapping[str, Any], source: str, parameters: int 
         positions=int(config.get("max_position_embeddings") or config.get("n_positions") or 4096),
         tied=bool(config.get("tie_word_embeddings", True)),
         model_type=str(config.get("model_type", "")),
+        stored=_stored(config),
     )
     if parameters:
         return shape
@@ -154,6 +157,14 @@ def shape_of(name: str, config: Mapping[str, Any], source: str, parameters: int 
             f"formula for a model of type {shape.model_type!r}."
         )
     return shape.model_copy(update={"parameters": _parameters(shape, config)})
+
+
+def _stored(config: Mapping[str, Any]) -> Literal["8-bit", "4-bit"] | None:
+    said = config.get("quantization_config")
+    if not isinstance(said, Mapping):
+        return None
+    eight = said.get("load_in_8bit") or said.get("bits") == 8 or "8" in str(said.get("quant_method", ""))
+    return "8-bit" if eight else "4-bit"
 
 
 def _parameters(shape: ModelShape, config: Mapping[str, Any]) -> int:
