@@ -92,11 +92,17 @@ def learners(folder: Path) -> list[psutil.Process]:
     return [process for process in of_run(folder) if "watchdog.py" not in " ".join(process.cmdline())]
 
 
-def kill(process: "subprocess.Popen[bytes]", folder: Path, after: float, *, frozen: bool) -> Death | None:
-    """SIGKILL to a run after so many seconds, and what is left of it; None where it had ended by then."""
+def kill(
+    process: "subprocess.Popen[bytes]", folder: Path, after: float, *, frozen: bool, past: int = -1
+) -> Death | None:
+    """SIGKILL to a run so many seconds after it has gone `past` a step, and what is left of it; None where it had ended
+    by then."""
     family: set[psutil.Process] = set()
     began = time.monotonic()
-    while time.monotonic() < began + after:
+    passed = began if past < 0 else None
+    while passed is None or time.monotonic() < passed + after:
+        if passed is None and step_of(folder) > past:
+            passed = time.monotonic()
         if process.poll() is not None:
             return None
         with suppress(psutil.Error):
@@ -117,7 +123,7 @@ def kill(process: "subprocess.Popen[bytes]", folder: Path, after: float, *, froz
         time.sleep(0.02)
     gone = time.monotonic() - killed
     left = tuple(" ".join(one.cmdline()) for one in {*alive, *marked} if one.is_running())
-    return Death(round(after, 2), frozen, len(family), round(memory, 1), round(gone, 2), left, step)
+    return Death(round(killed - began, 2), frozen, len(family), round(memory, 1), round(gone, 2), left, step)
 
 
 def _memory(process: psutil.Process) -> float:
@@ -126,14 +132,19 @@ def _memory(process: psutil.Process) -> float:
     return 0.0
 
 
-def deaths(folder: Path, count: int, seed: int, *, longest: float, arguments: Sequence[str]) -> list[Death]:
-    """So many starts of one run and kills within `longest` seconds."""
+def deaths(
+    folder: Path, count: int, seed: int, *, longest: float, arguments: Sequence[str], stepping: bool
+) -> list[Death]:
+    """So many starts of one run and kills: within `longest` seconds, and where it is `stepping` every second one up to
+    two seconds after a step."""
     moments, found = random.Random(seed), []
     for number in range(count):
+        in_step = stepping and number % 2 == 1
         while True:
             process = start(folder, arguments)
+            after, past = moments.uniform(0.0, 2.0 if in_step else longest), step_of(folder) if in_step else -1
             try:
-                death = kill(process, folder, moments.uniform(0.2, longest), frozen=number % 2 == 1)
+                death = kill(process, folder, after, frozen=number % 4 > 1, past=past)
             finally:
                 process.kill()
                 process.wait()
@@ -147,18 +158,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=random.randrange(2**32))
-    parser.add_argument("--longest", type=float, default=15.0, help="seconds until the latest kill")
+    parser.add_argument("--longest", type=float, default=10.0, help="seconds until the latest kill of a start")
     parser.add_argument("--learners", type=int, default=1, help="processes that learn together")
     asked = parser.parse_args()
     arguments = ["--server", "mcp_calculator", "--transport", "stdio", "--steps", "1000", *SETTINGS]
     if asked.learners > 1:
         arguments.append(f"placement.learner_processes={asked.learners}")
     with tempfile.TemporaryDirectory() as folder:
-        found = deaths(Path(folder), asked.kills, asked.seed, longest=asked.longest, arguments=arguments)
+        found = deaths(Path(folder), asked.kills, asked.seed, longest=asked.longest, arguments=arguments, stepping=True)
     report = {
         "kills": len(found),
         "seed": asked.seed,
         "learners": asked.learners,
+        "killed_with_learner": sum(death.memory_mb > 100 for death in found),
         "left": sum(len(death.left) for death in found),
         "gone_after_most_seconds": max(death.gone_after for death in found),
         "steps_reached": found[-1].step,

@@ -26,6 +26,7 @@ from mcp_rl.plugins.manager import Plugins, load_plugins, place
 from mcp_rl.plugins.resolve import resolve_servers
 from mcp_rl.plugins.server import ToolServer
 from mcp_rl.processes.leftovers import end_leftovers
+from mcp_rl.processes.memory import peak_rss_mb
 from mcp_rl.rewards.ledger import Ledger
 from mcp_rl.rewards.scoring import CALLS, Scoring
 from mcp_rl.run_directory import RunDirectory, RunState, StepProgress, open_run
@@ -290,8 +291,8 @@ def _follow(state: RunState, run: RunDirectory, step: int, kept: Mapping[str, An
 
 def _report(config: RunConfig, run: RunDirectory, server: ToolServer, state: RunState, *, seconds: float) -> RunReport:
     from mcp_rl.evaluate import EvaluationResult
-    from mcp_rl.training.metrics import peak_rss_mb
 
+    learner = max((line.get("learner_peak_rss_mb", 0.0) for line in run.history()), default=0.0)
     before, after = EvaluationResult.model_validate(state.before), EvaluationResult.model_validate(state.after)
     return RunReport(
         run_dir=str(run.path),
@@ -299,7 +300,7 @@ def _report(config: RunConfig, run: RunDirectory, server: ToolServer, state: Run
         base_model=config.base_model,
         step=state.step,
         seconds=round(seconds, 1),
-        peak_rss_mb=round(peak_rss_mb(), 1),
+        peak_rss_mb=round(peak_rss_mb() + learner, 1),
         val=ValReport(
             scenarios=after.scenarios,
             before=Headline.model_validate(before.summary()),

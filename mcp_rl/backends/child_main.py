@@ -31,6 +31,7 @@ from mcp_rl.chat.hermes import ChatFormat
 from mcp_rl.config import TrainConfig
 from mcp_rl.errors import ConfigError, EngineError, McpRlError
 from mcp_rl.inference.engine import Sampling
+from mcp_rl.processes.memory import peak_rss_mb
 from mcp_rl.trajectory import TrajectoryGroup
 
 if TYPE_CHECKING:
@@ -193,7 +194,8 @@ class Host:
     async def _update(self, arguments: Message, parts: list[bytes]) -> Answer:
         config = TrainConfig.model_validate_json(arguments["config"])
         groups = await anyio.to_thread.run_sync(_groups, parts)
-        return await self._ready.update(groups, config), []
+        metrics = await self._ready.update(groups, config)
+        return metrics | {"learner_peak_rss_mb": round(peak_rss_mb(), 1)}, []
 
     async def _save(self, arguments: Message, parts: list[bytes]) -> Answer:
         files = dict(zip(arguments.pop("files"), parts, strict=True))

@@ -34,12 +34,12 @@ from mcp_rl.learning.demonstrations import (
     read_source,
 )
 from mcp_rl.processes.leftovers import end_leftovers
+from mcp_rl.processes.memory import peak_rss_mb
 from mcp_rl.run_directory import RunDirectory, RunIdentity, RunState, StepProgress, open_run
 from mcp_rl.sft.report import SftReport, best_of, counted
 from mcp_rl.sft.settings import DECISIVE, SftConfig
 from mcp_rl.threads import prepare_torch_threads
 from mcp_rl.tracking.progress import Progress
-from mcp_rl.training.metrics import peak_rss_mb
 from mcp_rl.training.preparation import base_revision, check_base_model
 
 if TYPE_CHECKING:

@@ -1,7 +1,5 @@
 """What is measured of a step and of an evaluation, as flat metrics for history.jsonl, and in words."""
 
-import resource
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
@@ -97,12 +95,6 @@ class CachedTokens:
         before, now = self._before or 0, self._count()
         self._before = now
         return {} if now is None else {"cached_tokens": float(now - before)}
-
-
-def peak_rss_mb() -> float:
-    """Most memory that this process ever had; the kernel counts in KiB, macOS in bytes."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
 
 
 def shown_metrics(metrics: Mapping[str, float]) -> dict[str, float]:

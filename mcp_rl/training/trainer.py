@@ -18,6 +18,7 @@ from mcp_rl.evaluate import EvaluationResult, evaluate, summarize
 from mcp_rl.model import Backend, TrainableModel
 from mcp_rl.player import Player
 from mcp_rl.plugins.manager import Plugins
+from mcp_rl.processes.memory import peak_rss_mb
 from mcp_rl.rewards.scoring import Scoring
 from mcp_rl.run_directory import RunDirectory, RunState, StepProgress
 from mcp_rl.scenario import McpScenario
@@ -33,7 +34,6 @@ from mcp_rl.training.metrics import (
     evaluation_metrics,
     evaluation_sentence,
     faults,
-    peak_rss_mb,
     rollout_metrics,
     shown_metrics,
     time_sentence,

@@ -81,7 +81,7 @@ def test_a_learner_that_is_killed_an_interrupt_and_a_kill_are_survived_by_the_ru
 def test_no_kill_at_any_moment_leaves_a_process(tmp_path: Path) -> None:
     """Twenty of them, over all of a run: `python -m benchmarks.child_kills`."""
     seed = random.randrange(2**32)
-    for death in deaths(tmp_path, 2, seed, longest=4.0, arguments=arguments(tmp_path)):
+    for death in deaths(tmp_path, 3, seed, longest=4.0, arguments=arguments(tmp_path), stepping=False):
         assert not death.left, (seed, death)
 
 
