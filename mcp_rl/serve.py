@@ -152,14 +152,14 @@ async def run_serving(job: ServeJob, say: Callable[[str], None]) -> None:
             created = int(time.time())
             served = [
                 Served(lambda names=names: names, lambda e=e: e, lambda c=c: c, spec.name, created)  # type: ignore[misc]
-                for names, spec, (e, c) in zip(job.names, job.models, opened, strict=True)
+                for names, spec, (e, c) in zip(job.names, job.models, opened.models, strict=True)
             ]
             app = make_app(Service(served), key=job.key)
             async with _running(app, bound) as port:
                 job.serving = True
                 for line in next_words(job, port):
                     say(line)
-                await anyio.sleep_forever()
+                await opened.until_gone()
 
 
 @contextlib.asynccontextmanager

@@ -2,8 +2,9 @@
 
 import json
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,7 +20,15 @@ from mcp_rl.inference.vllm.remote import RemoteServer
 from mcp_rl.inference.vllm.server import VllmServer
 from mcp_rl.tiny import weights_path
 
-Opened = list[tuple[Engine, ChatFormat]]
+
+@dataclass(frozen=True)
+class Opened:
+    """What can be sampled."""
+
+    models: list[tuple[Engine, ChatFormat]]
+    """An engine and a chat format for each policy, in their order."""
+    until_gone: Callable[[], Awaitable[None]] = anyio.sleep_forever
+    """Waits for as long as it can be; raises EngineError where the engine will not come back."""
 
 
 class Policy(Protocol):
@@ -35,6 +44,10 @@ class Policy(Protocol):
     def step(self) -> int: ...
 
 
+_LOOK_SECONDS = 2.0
+"""Between two looks at whether vLLM is there."""
+
+
 @asynccontextmanager
 async def opened_models(
     policies: Sequence[Policy],
@@ -43,7 +56,7 @@ async def opened_models(
     folder: Path,
     say: Callable[[str], None],
 ) -> AsyncIterator[Opened]:
-    """An engine and a chat format for each policy, in their order; logs go under `folder`.
+    """All of these policies; logs go under `folder`.
 
     Raises ConfigError for what cannot be served so, CheckpointError for weights that do not fit, EngineError.
     """
@@ -66,7 +79,7 @@ async def _here(
     from mcp_rl.backends.policies import LocalPolicies
 
     bases: dict[str, LocalPolicies] = {}
-    found: Opened = []
+    found: list[tuple[Engine, ChatFormat]] = []
     for policy in policies:
         # A turn does not wait for others: answers may differ in the last bit with what else is sampled.
         opened = await stack.enter_async_context(
@@ -81,7 +94,7 @@ async def _here(
         bases.setdefault(policy.name, opened)
         await opened.use(policy.checkpoint, policy.step)
         found.append((opened.engine, opened.chat))
-    return found
+    return Opened(found)
 
 
 async def _with_vllm(
@@ -128,7 +141,7 @@ async def _with_vllm(
     stack.push_async_callback(server.close)
     await server.ready()
     tokenizer = await anyio.to_thread.run_sync(load_tokenizer, base)
-    found: Opened = []
+    found: list[tuple[Engine, ChatFormat]] = []
     for number, policy in enumerate(policies):
         chat = ChatFormat(tokenizer)
         client = VllmClient(server)
@@ -150,7 +163,13 @@ async def _with_vllm(
         if engine.url is not None:
             stack.push_async_callback(sampled.forget, version)
         found.append((sampled, chat))
-    return found
+
+    async def until_gone() -> None:
+        while True:
+            await server.ready()
+            await anyio.sleep(_LOOK_SECONDS)
+
+    return Opened(found, until_gone)
 
 
 def _as_trained(engine: EngineConfig, policies: Sequence[Policy]) -> EngineConfig:

@@ -130,7 +130,7 @@ class _Asked(_Part):
     stream: bool = False
     stream_options: _StreamOptions | None = None
     max_tokens: int | None = Field(default=None, ge=1)
-    temperature: float = Field(default=1.0, ge=0, le=100, allow_inf_nan=False)
+    temperature: float = Field(default=1.0, ge=0, le=2, allow_inf_nan=False)
     seed: Seed | None = None
     stop: Stop = []
     n: int = Field(default=1, ge=1, le=128)
