@@ -208,7 +208,7 @@ def _counted(folder: Path) -> int | None:
             wanted = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
             files = [folder / name for name in sorted(wanted)]
         return sum(map(_in_header, files)) or None
-    except (OSError, ValueError, KeyError, struct.error):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error):  # whatever else it may hold
         return None
 
 

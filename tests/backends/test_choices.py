@@ -1,0 +1,166 @@
+"""What the settings leave open, once the machine is known; and wishes that cannot be."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcp_rl.backends.choices import Choices, check_wishes, engine_kind, in_process, kept_quantisation, resolve
+from mcp_rl.backends.hosts import LocalSettings
+from mcp_rl.config import EngineConfig, PlacementConfig, RolloutConfig, RunConfig, TrainConfig, UnslothConfig
+from mcp_rl.errors import ConfigError
+from mcp_rl.hardware.machine import Machine
+from tests.hardware.machines import SHAPES, machine
+
+CPU = Machine(cpus=2, free_cpus=2, memory=2**34, free_memory=2**34, packages={"torch": "1", "vllm": "1"})
+
+
+def settings(tmp_path: Path, **parts: Any) -> LocalSettings:
+    return LocalSettings(base_model=SHAPES["3B"], run=tmp_path, title="any/run", **parts)
+
+
+def chosen(tmp_path: Path, there: Machine, **parts: Any) -> Choices:
+    return resolve(settings(tmp_path, **parts), RolloutConfig(max_tokens=2048), machine=there)
+
+
+def test_without_a_gpu_nothing_changes(tmp_path: Path) -> None:
+    found = chosen(tmp_path, CPU)
+    assert found.settings == settings(tmp_path)
+    assert (found.plan, found.said) == (None, [])
+    assert found.train(config := TrainConfig(learning_rate=1.0)) is config
+
+
+def test_on_this_machine_without_a_gpu_the_learner_and_our_engine_are_here() -> None:
+    if resolve(settings(Path())).plan is not None:
+        pytest.skip("this machine has a GPU")
+    assert in_process(PlacementConfig()) and engine_kind(EngineConfig()) == "local"
+    assert not in_process(PlacementConfig(in_process=False))
+
+
+def test_on_a_gpu_everything_that_was_open_is_decided_and_said_in_one_line(tmp_path: Path) -> None:
+    found = chosen(tmp_path, machine(24))
+    made, there = found.plan, found.settings
+    assert made is not None and made.fits
+    assert (there.engine.kind, there.engine.sharing, there.placement.in_process) == ("vllm", "sleep", False)
+    assert (there.engine.memory_share, there.engine.max_context) == (made.memory_share, made.context)
+    assert (there.unsloth.dtype, there.unsloth.load_in_4bit) == ("bfloat16", False)
+    assert there.train.microbatch_tokens == made.microbatch_tokens
+    assert there.train.activation_checkpointing == made.activation_checkpointing
+    assert found.said[0] == made.line and "importance_cap" in found.said[1] and len(found.said) == 2
+    assert LocalSettings.model_validate_json(there.model_dump_json()) == there
+
+
+def test_what_somebody_set_is_kept(tmp_path: Path) -> None:
+    parts: dict[str, Any] = {
+        "engine": EngineConfig(kind="local", max_context=3000, max_rows=7),
+        "placement": PlacementConfig(in_process=True),
+        "unsloth": UnslothConfig(load_in_4bit=True, dtype="float16"),
+        "train": TrainConfig(microbatch_tokens=512, activation_checkpointing=False, importance_cap=0.0),
+    }
+    there = chosen(tmp_path, machine(80), **parts).settings
+    assert (there.engine.kind, there.engine.max_context, there.engine.max_rows) == ("local", 3000, 7)
+    assert there.placement.in_process and there.unsloth == parts["unsloth"] and there.train == parts["train"]
+
+
+def test_the_settings_of_a_later_step_are_completed_the_same_way(tmp_path: Path) -> None:
+    found = chosen(tmp_path, machine(24))
+    later = found.train(TrainConfig(learning_rate=3e-5))
+    assert later == found.settings.train.model_copy(update={"learning_rate": 3e-5})
+    assert found.train(TrainConfig(microbatch_tokens=256)).microbatch_tokens == 256
+
+
+@pytest.mark.parametrize(("engine", "cap"), [("vllm", 2.0), ("local", None)])
+def test_a_sampler_that_rounds_otherwise_is_corrected(tmp_path: Path, engine: Any, cap: float | None) -> None:
+    found = chosen(tmp_path, machine(24), engine=EngineConfig(kind=engine))
+    assert found.settings.train.importance_cap == cap
+    assert any("importance_cap" in sentence for sentence in found.said) == (cap is not None)
+
+
+@pytest.mark.parametrize(("dtype", "cap"), [("auto", None), ("float32", None), ("bfloat16", 2.0)])
+def test_on_a_cpu_it_is_only_where_sixteen_bits_were_asked_for(tmp_path: Path, dtype: Any, cap: float | None) -> None:
+    parts: dict[str, Any] = {"engine": EngineConfig(kind="vllm"), "unsloth": UnslothConfig(dtype=dtype)}
+    found = chosen(tmp_path, CPU, **parts)
+    assert found.settings.train.importance_cap == found.train(TrainConfig()).importance_cap == cap
+
+
+def test_a_run_goes_on_in_the_precision_that_it_was_begun_with(tmp_path: Path) -> None:
+    assert kept_quantisation(tmp_path) is None
+    (tmp_path / "model.json").write_text(json.dumps({"loaded": {"quantisation": "4-bit"}}))
+    small = chosen(tmp_path, machine(80))
+    assert small.settings.unsloth.load_in_4bit is True and small.plan and small.plan.quantisation == "4-bit"
+    (tmp_path / "model.json").write_text(json.dumps({"loaded": {"quantisation": "none"}}))
+    assert chosen(tmp_path, machine(10)).settings.unsloth.load_in_4bit is False
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"loaded": 3}', '{"loaded": {"quantisation": "new"}}'])
+def test_a_model_json_that_says_nothing_of_it_decides_nothing(tmp_path: Path, content: str) -> None:
+    (tmp_path / "model.json").write_text(content)
+    assert kept_quantisation(tmp_path) is None
+
+
+def test_a_plan_that_does_not_fit_is_said_and_the_limits_stay_open(tmp_path: Path) -> None:
+    found = chosen(tmp_path, machine(8), train=TrainConfig(method="full"))
+    assert any(sentence.startswith("This may run out of memory: Qwen") for sentence in found.said)
+    assert found.settings.engine.max_context is None
+    assert found.settings.train.microbatch_tokens == TrainConfig().microbatch_tokens
+
+
+def test_a_model_of_unknown_size_is_said_and_what_needs_no_size_is_decided(tmp_path: Path) -> None:
+    folder = tmp_path / "odd"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"model_type": "odd"}')
+    asked = LocalSettings(base_model=str(folder), run=tmp_path, title="any/run")
+    found = resolve(asked, machine=machine(24))
+    assert found.plan is None and "is not planned for" in found.said[0]
+    assert (found.settings.engine.kind, found.settings.placement.in_process) == ("vllm", False)
+
+
+def test_the_weights_of_a_large_model_are_split_over_the_engines_gpus(tmp_path: Path) -> None:
+    asked = LocalSettings(
+        base_model=SHAPES["32B"],
+        run=tmp_path,
+        title="any/run",
+        placement=PlacementConfig(learner_gpus=(0,), engine_gpus=(1, 2)),
+    )
+    assert resolve(asked, machine=machine(80, 3)).settings.engine.args == {"tensor-parallel-size": 2}
+
+
+def test_ranks_of_torchrun_keep_the_learner_in_their_own_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}.items():
+        monkeypatch.setitem(os.environ, name, value)
+    found = chosen(tmp_path, machine(24, 2))
+    assert found.settings.placement.in_process is True
+    assert in_process(PlacementConfig())
+
+
+@pytest.mark.parametrize(
+    ("there", "parts", "sentence"),
+    [
+        (machine(24), {"placement": {"engine_gpus": [1]}}, "names GPU 1, but this machine has 1 GPU, numbered 0."),
+        (machine(24, 4), {"placement": {"learner_gpus": [0, 4]}}, "this machine has 4 GPUs, numbered 0 to 3."),
+        (CPU, {"placement": {"learner_gpus": [0]}}, "placement.learner_gpus names GPU 0, but this machine has no GPU"),
+        (
+            machine(24).model_copy(update={"cuda_build": None}),
+            {"placement": {"learner_gpus": [0]}},
+            "the installed torch was built without CUDA.",
+        ),
+        (CPU, {"unsloth": {"use": True}}, "unsloth.use = true needs a GPU, but this machine has no GPU"),
+        (CPU, {"unsloth": {"dtype": "float16"}}, "unsloth.dtype = float16 needs a GPU"),
+        (machine(16, capability=(7, 5)), {"unsloth": {"dtype": "bfloat16"}}, "Some GPU 16GB does not compute with it"),
+        (CPU, {"engine": {"python": "/nowhere/python"}}, "'/nowhere/python' is no program"),
+    ],
+)
+def test_a_wish_that_cannot_be_is_one_sentence(there: Machine, parts: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        check_wishes(RunConfig.model_validate({"server": "any", **parts}), there)
+    assert sentence in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_wishes_that_can_be_pass() -> None:
+    parts = {"placement": {"learner_gpus": [0, 1], "engine_gpus": [2, 3]}, "unsloth": {"dtype": "bfloat16"}}
+    check_wishes(RunConfig.model_validate({"server": "any", **parts}), machine(24, 4))
+    check_wishes(RunConfig(server=("any",)))
