@@ -1,0 +1,289 @@
+"""vLLM as the engine of a run: what a swap of policies costs, that no token is of another one, and what is learned.
+
+    python -m benchmarks.vllm_engine --python VENV/bin/python --out benchmarks/results/vllm_engine.json
+
+Parts, each with a server of its own on loopback (`--parts`; a part that is left out keeps its figures in `--out`):
+
+- `swaps`: policies are swapped one after another, first with nothing else to do, then 200 times while 16 episodes are
+  being sampled. Each is written, loaded under a new name, and proven by probes. Afterwards every sampled token's
+  log-probability is compared with what the learner of the version that it says computes: a token of another policy,
+  or one that was sampled after what another had cached, is off by what lies between two policies.
+- `clients`: processor time that our side takes for a request, against the openai package's client.
+- `speed`: sampled tokens per second, 64 episodes of two turns, against the in-process engine.
+- `main_job`: the same job with either engine, `--steps` steps for each of `--seeds`: success on tasks that were never
+  trained on. `--main-job-results` takes what `benchmarks.main_job --out` wrote instead of running it.
+"""
+
+import argparse
+import json
+import platform
+import statistics
+import tempfile
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import anyio
+from openai import AsyncOpenAI
+
+from benchmarks import main_job
+from mcp_rl.backends.base_model import load_base, load_tokenizer
+from mcp_rl.backends.vllm_sampler import VllmSampler
+from mcp_rl.chat.hermes import ChatFormat
+from mcp_rl.config import TINY, EngineConfig
+from mcp_rl.inference.engine import Engine, Sampling
+from mcp_rl.inference.local import LocalEngine
+from mcp_rl.inference.vllm.client import VllmClient
+from tests.vllm.policies import MovingLearner
+
+SWAPS = 200
+IDLE_SWAPS = 30
+EPISODES = 16
+STALE = 0.01
+"""Nats. Kernels differ by less than a thousandth of that in float32; two policies that follow each other by more."""
+Played = tuple[list[int], list[int], list[float], int]
+
+
+@asynccontextmanager
+async def sampler_of(python: Path, folder: Path) -> AsyncIterator[tuple[MovingLearner, VllmSampler]]:
+    learner = MovingLearner(folder / "run")
+    engine = EngineConfig(kind="vllm", python=python, max_rows=64)
+    learner.settings = learner.settings.model_copy(update={"engine": engine, "max_context": 1024})
+    await learner.open()
+    learner.remember()
+    sampler = VllmSampler(learner.settings)
+    try:
+        await sampler.open(learner, ChatFormat(load_tokenizer(TINY)))
+        await sampler.take(learner, 0)
+        yield learner, sampler
+    finally:
+        await sampler.close()
+
+
+def prompt_of(seed: int, tokens: int = 180) -> list[int]:
+    return [5 + (seed % 8 + 1) * i * 7 % 1500 for i in range(tokens)]
+
+
+async def swap(learner: MovingLearner, sampler: VllmSampler) -> dict[str, float]:
+    """Milliseconds of each part of one swap."""
+    learner.move()
+    learner.remember()
+    began = time.perf_counter()
+    await sampler.take(learner, learner.step)
+    taken = sampler.swap
+    assert taken is not None
+    parts = {"write": taken.write, "load": taken.load, "probe": taken.probe, "whole": time.perf_counter() - began}
+    return {name: 1000 * seconds for name, seconds in parts.items()}
+
+
+async def sample_on(sampler: VllmSampler, seed: int, over: anyio.Event, found: list[Played]) -> None:
+    """Episodes of four turns, one after another."""
+    while not over.is_set():
+        async with sampler.engine.episode(seed=seed) as episode:
+            ids = prompt_of(seed)
+            for turn in range(4):
+                new = ids if turn == 0 else [11 + turn, 12, 13]
+                completion = await episode.generate(new, Sampling(max_tokens=16))
+                ids = ids if turn == 0 else [*ids, *new]
+                found.append((list(ids), completion.token_ids, completion.logprobs, completion.version))
+                ids += completion.token_ids
+        seed += EPISODES
+
+
+async def differences(learner: MovingLearner, found: Sequence[Played], back: int = 0) -> list[float]:
+    """Of each turn the largest difference in nats between its logprobs and the learner's of its version, or of the
+    version `back` before it."""
+    worst = []
+    for step in sorted({turn[3] for turn in found if turn[3] >= back}):
+        mine = [turn for turn in found if turn[3] == step]
+        async with learner.as_of(step - back):
+            learned = await learner.token_logprobs([prompt + ids for prompt, ids, _, _ in mine])
+        for (prompt, _, logprobs, _), own in zip(mine, learned, strict=True):
+            worst.append(max(abs(a - b) for a, b in zip(own[len(prompt) - 1 :], logprobs, strict=True)))
+    return worst
+
+
+async def swaps(python: Path) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        async with sampler_of(python, Path(folder)) as (learner, sampler):
+            idle = [await swap(learner, sampler) for _ in range(IDLE_SWAPS)]
+            found: list[Played] = []
+            over = anyio.Event()
+            busy = []
+            began = time.perf_counter()
+            async with anyio.create_task_group() as tasks:
+                for seed in range(EPISODES):
+                    tasks.start_soon(sample_on, sampler, seed, over, found)
+                for _ in range(SWAPS):
+                    busy.append(await swap(learner, sampler))
+                over.set()
+            seconds = time.perf_counter() - began
+            off = await differences(learner, found)
+            apart = await differences(learner, found, back=1)
+    return {
+        "idle_ms": percentiles(idle),
+        "under_load_ms": percentiles(busy),
+        "swaps_under_load": SWAPS,
+        "seconds_under_load": round(seconds, 1),
+        "turns": len(found),
+        "versions_sampled": len({turn[3] for turn in found}),
+        "tokens": sum(len(turn[1]) for turn in found),
+        "stale_turns": sum(value > STALE for value in off),
+        "largest_difference_nats": max(off),
+        "would_be_noticed_share": statistics.fmean(value > STALE for value in apart),
+        "median_difference_to_the_version_before_nats": statistics.median(apart),
+    }
+
+
+def percentiles(taken: Sequence[dict[str, float]]) -> dict[str, dict[str, float]]:
+    found = {}
+    for name in taken[0]:
+        values = sorted(swap[name] for swap in taken)
+        found[name] = {"median": round(statistics.median(values), 1), "p95": round(values[int(0.95 * len(values))], 1)}
+    return found
+
+
+async def clients(python: Path, requests: int = 384, at_once: int = 64) -> dict[str, Any]:
+    """Processor time of our process for each request, in milliseconds; rounds alternate, the first does not count."""
+    with tempfile.TemporaryDirectory() as folder:
+        async with sampler_of(python, Path(folder)) as (_, sampler):
+            ours = VllmClient(sampler.server)
+            url, key = sampler.server.url, sampler.server.api_key
+            theirs = AsyncOpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0)
+            model = sampler.engine.policy.model
+
+            async def with_ours(seed: int) -> None:
+                await ours.sample(
+                    model, prompt_of(seed), max_tokens=24, temperature=1.0, stop_token_ids=[2116], seed=seed
+                )
+
+            async def with_theirs(seed: int) -> None:
+                extra = {"return_token_ids": True, "top_k": 0, "ignore_eos": True, "stop_token_ids": [2116]}
+                await theirs.completions.create(
+                    model=model, prompt=prompt_of(seed), max_tokens=24, seed=seed, logprobs=0, extra_body=extra
+                )
+
+            taken: dict[str, list[tuple[float, float]]] = {"ours": [], "openai": []}
+            for _ in range(4):
+                for name, ask in (("ours", with_ours), ("openai", with_theirs)):
+                    processor, began = time.process_time(), time.perf_counter()
+                    limiter = anyio.CapacityLimiter(at_once)
+
+                    async def one(seed: int, ask: Any = ask, limiter: Any = limiter) -> None:
+                        async with limiter:
+                            await ask(seed)
+
+                    async with anyio.create_task_group() as tasks:
+                        for seed in range(requests):
+                            tasks.start_soon(one, seed)
+                    taken[name].append((time.process_time() - processor, time.perf_counter() - began))
+            await ours.aclose()
+            await theirs.close()
+    figures: dict[str, Any] = {"requests": requests, "at_once": at_once}
+    for name, rounds in taken.items():
+        figures[f"{name}_processor_ms"] = round(1000 * statistics.median(r[0] for r in rounds[1:]) / requests, 2)
+        figures[f"{name}_requests_per_second"] = round(requests / statistics.median(r[1] for r in rounds[1:]), 1)
+    return figures
+
+
+async def rate(engine: Engine, rounds: int = 3, episodes: int = 64) -> float:
+    """Sampled tokens per second: the median round, the first not counted."""
+    rates = []
+    for number in range(rounds + 1):
+        sampled = 0
+
+        async def play(seed: int) -> None:
+            nonlocal sampled
+            async with engine.episode(seed=seed) as episode:
+                for new in (prompt_of(seed), [11, 12, 13]):
+                    sampled += len((await episode.generate(new, Sampling(max_tokens=24))).token_ids)
+
+        began = time.perf_counter()
+        async with anyio.create_task_group() as tasks:
+            for seed in range(episodes):
+                tasks.start_soon(play, 1000 * number + seed)
+        rates.append(sampled / (time.perf_counter() - began))
+    return round(statistics.median(rates[1:]), 1)
+
+
+async def speed(python: Path) -> dict[str, Any]:
+    base, tokenizer = load_base(TINY)
+    chat = ChatFormat(tokenizer)
+    with tempfile.TemporaryDirectory() as folder:
+        async with (
+            sampler_of(python, Path(folder)) as (_, sampler),
+            LocalEngine(base, stop_token_ids=chat.stop_token_ids) as local,
+        ):
+            vllm, ours = await rate(sampler.engine), await rate(local)
+            again = await rate(sampler.engine)
+    return {"vllm_tokens_per_second": max(vllm, again), "in_process_tokens_per_second": ours}
+
+
+def jobs(options: argparse.Namespace) -> dict[str, Any]:
+    """Validation success of both engines, one line for each run."""
+    runs = []
+    for path in options.main_job_results:
+        written = json.loads(path.read_text(encoding="utf-8"))
+        runs += [(_kind(written["arguments"]), written["arguments"], run) for run in written["runs"]]
+    if not options.main_job_results:
+        for seed in options.seeds:
+            for kind in ("local", "vllm"):
+                words = ["--steps", str(options.steps), f"engine.kind={kind}"]
+                words += [f"engine.python={options.python}"] if kind == "vllm" else []
+                runs.append((kind, words, main_job.run(seed, "mcp_calculator", words)))
+    lines = [
+        {
+            "engine": kind,
+            "seed": run["seed"],
+            "steps": run["step"],
+            "before": run["val"]["before"]["success"],
+            "after": run["val"]["after"]["success"],
+            "after_ci95": [round(bound, 3) for bound in run["val"]["after"]["ci95"]],
+            "wall_seconds": run["wall_seconds"],
+            "faults": run["train"]["faults"],
+        }
+        for kind, _, run in runs
+    ]
+    means = {
+        f"{kind}_after_mean": round(statistics.fmean(line["after"] for line in lines if line["engine"] == kind), 3)
+        for kind in sorted({line["engine"] for line in lines})
+    }
+    return {**means, "runs": sorted(lines, key=lambda line: (line["engine"], line["seed"]))}
+
+
+def _kind(arguments: Sequence[str]) -> str:
+    return "vllm" if "engine.kind=vllm" in arguments else "local"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--python", type=Path, required=True, help="The Python of an environment with vLLM.")
+    parser.add_argument("--parts", nargs="+", default=["swaps", "clients", "speed", "main_job"])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--main-job-results", type=Path, nargs="+", default=[])
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    known = json.loads(options.out.read_text()) if options.out and options.out.is_file() else {}
+    known |= {
+        "date": datetime.now(UTC).date().isoformat(),
+        "machine": f"{platform.machine()}, {platform.system()}, Python {platform.python_version()}, shared cores",
+        "versions": {name: version(name) for name in ("torch", "transformers", "peft", "httpx", "openai")},
+    }
+    for part, measure in (("swaps", swaps), ("clients", clients), ("speed", speed)):
+        if part in options.parts:
+            known[part] = anyio.run(measure, options.python)
+            print(part, json.dumps(known[part], indent=2), flush=True)
+    if "main_job" in options.parts:
+        known["main_job"] = jobs(options)
+        print("main_job", json.dumps(known["main_job"], indent=2))
+    if options.out:
+        options.out.write_text(json.dumps(known, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
