@@ -70,10 +70,10 @@ def assert_alike(found: tuple[Weights, list[Any]], known: tuple[Weights, list[An
         {"loss": "dr_grpo", "sequence_norm": 30, **CORRECTED},
         {"loss": "cispo", "aggregation": "seq-mean-token-mean", "prefix_sharing": False},
         {"loss": "gspo", "activation_checkpointing": True, **LEASH, **CORRECTED},
-        {"loss": "grpo", "aggregation": "seq-mean-token-sum-norm", "minibatches": 16},
+        {"loss": "grpo", "aggregation": "seq-mean-token-sum-norm", "minibatches": 16, "epochs": 1},
         {**FULL},
         {**FULL, **LEASH, **CORRECTED, "activation_checkpointing": True},
-        {**FULL, **LEASH, "minibatches": 16},
+        {**FULL, **LEASH, "minibatches": 16, "epochs": 1},
     ],
     ids=["grpo", "dr_grpo corrected", "cispo", "gspo", "one has nothing to do", "full", "full leash", "full idle"],
 )
