@@ -7,24 +7,36 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from benchmarks.gpu_check import checks as checks  # puts them into the list
-from benchmarks.gpu_check import measure
+from benchmarks.gpu_check import measure, models, with_vllm
+from benchmarks.gpu_check.odd_tokens import odd_tokens
 from benchmarks.gpu_check.running import main, run_check
-from benchmarks.gpu_check.setting import CHECKS, DRY, Failed, Figures, Setting, Shape, Skipped
+from benchmarks.gpu_check.setting import CHECKS, DRY, REAL, Failed, Figures, Setting, Shape, Skipped
+from mcp_rl.chat.hermes import ChatFormat
+from mcp_rl.scenario import McpScenario, StdioServer
+from mcp_rl.trajectory import Segment, Trajectory
 
 QUICK = ["device", "gradients_float32", "update_2k", "lora_3b_shared", "sampler_agrees"]
+NOT_HERE = ["vllm_swaps", "two_gpus"]
 
 
-def test_a_dry_run_measures_the_same_things_and_says_that_it_is_one(tmp_path: Path) -> None:
+def test_a_dry_run_measures_the_same_things_and_says_that_it_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MCP_RL_VLLM_PYTHON", raising=False)
     out = tmp_path / "results" / "gpu.json"
-    assert main(["--dry-run", "--out", str(out), "--only", *QUICK]) == 0
+    assert main(["--dry-run", "--out", str(out), "--only", *QUICK, *NOT_HERE]) == 0
     result = json.loads(out.read_text())
     assert (result["dry_run"], result["device"], result["driver"], result["failed"]) == (True, "cpu", None, [])
     assert list(result["checks"]) == list(CHECKS)
     status = {name: found["status"] for name, found in result["checks"].items()}
     assert status == {name: "passed" if name in QUICK else "skipped" for name in CHECKS}
     assert all(found["reason"] for found in result["checks"].values() if found["status"] != "passed")
+    reasons = [result["checks"][name]["reason"] for name in NOT_HERE]
+    assert reasons == ["MCP_RL_VLLM_PYTHON names no Python that has vLLM", "there is no GPU, and it takes two"]
     figures = {name: found["figures"] for name, found in result["checks"].items()}
     assert figures["gradients_float32"]["relative_error"] < 1e-4
     assert figures["update_2k"]["shared"]["forward_tokens"] < figures["update_2k"]["unshared"]["forward_tokens"]
@@ -103,3 +115,45 @@ def test_an_aim_is_judged_only_on_a_device_that_could_reach_it(monkeypatch: pyte
     assert measure.judged({"x": 11.0}, "x", 10.0, DRY.device)["reaches_aim"] is True
     with pytest.raises(Failed, match="x is 5, and the aim on such a device is 10"):
         measure.judged({"x": 5.0}, "x", 10.0, DRY.device)
+
+
+def test_a_random_base_is_a_whole_model_whose_tokenizer_knows_every_id(tmp_path: Path) -> None:
+    shape = Shape(hidden=32, intermediate=48, layers=1, heads=2, kv_heads=1, vocabulary=4000)
+    folder = models.base_folder(shape, DRY, tmp_path / "base")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    assert len(tokenizer) == model.config.vocab_size == 4000
+    assert all(tokenizer.decode([number]) for number in (3000, 3999))
+    assert model.generation_config.eos_token_id == tokenizer.eos_token_id == ChatFormat(tokenizer).stop_token_ids[0]
+
+
+def test_adapters_of_equal_names_are_equal_and_others_differ() -> None:
+    first, second, later = (
+        {name: torch.nn.Parameter(torch.zeros(4, 6)) for name in ("a.lora_A", "a.lora_B")} for _ in range(3)
+    )
+    for parameters, seed in ((first, 1), (second, 1), (later, 2)):
+        models.move_adapter(parameters, seed=seed)
+    assert all(torch.equal(first[name], second[name]) and not torch.equal(first[name], later[name]) for name in first)
+
+
+def test_idle_is_what_neither_samples_nor_learns_and_is_judged_on_a_device() -> None:
+    parts = {"sample": [9.0, 2.0], "rest": [0.1], "update": [3.0], "wake": [0.2], "swap": [5.0, 0.2]}
+    found = with_vllm.step_figures(parts, {"before_gb": None}, DRY)
+    assert found["idle_share"] == pytest.approx(0.5 / 5.5)
+    with pytest.raises(Failed, match="50 % of a step is idle"):
+        with_vllm.step_figures({**parts, "swap": [4.7]}, {"before_gb": None}, REAL)
+    memory = {"before_gb": 1.0, "after_sample_gb": 61.0, "after_rest_gb": 58.0}
+    with pytest.raises(Failed, match=r"sleep gave back 3.0 of 60.0 GB"):
+        with_vllm.step_figures(parts, memory, REAL)
+    assert with_vllm.step_figures(parts, {**memory, "after_rest_gb": 5.0}, REAL)["given_back_by_sleep_gb"] == 56.0
+
+
+def test_the_runs_reward_differs_from_episode_to_episode() -> None:
+    scenario = McpScenario(task_description="t", server_params=StdioServer(command="true"))
+    rewards = []
+    for ids in ([1, 3, 4, 6], [2, 4, 6, 8]):
+        segment = Segment()
+        segment.observe([7, 9])
+        segment.act(ids, [0.0] * 4, 0)
+        rewards.append(odd_tokens(Trajectory(scenario_id="s", segments=[segment]), scenario).score)
+    assert rewards == [0.5, 0.0]

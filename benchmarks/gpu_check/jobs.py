@@ -7,7 +7,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.gpu_check.setting import ROOT, Failed, Figures, Setting, check
+import torch
+
+from benchmarks.gpu_check.models import base_folder
+from benchmarks.gpu_check.setting import ROOT, Failed, Figures, Setting, Skipped, check
 
 
 @check
@@ -44,4 +47,77 @@ def main_job(setting: Setting) -> Figures:
     }
     if found["steps"] != list(range(1, 2 * steps + 1)):
         raise Failed(f"the run that was continued has the steps {found['steps']}", found)
+    return found
+
+
+def job_words(setting: Setting, place: Path, base: str, *, steps: int, name: str) -> list[str]:
+    """`mcp-rl train` on a base that knows nothing, with a reward that differs all the same: else nothing is learned."""
+    words = ["train", "--server", "mcp_calculator", "--base-model", base, "--backend", "local", "--steps", str(steps)]
+    words += ["--output-dir", str(place), "--name", name, "--plugin", str(Path(__file__).with_name("odd_tokens.py"))]
+    words += ["--json", 'reward.weights={"odd_tokens"=1.0}', "scenarios.count=30", "scenarios.val=6"]
+    words += ["evaluation.samples=1", "evaluation.greedy=false", "rollout.max_turn_tokens=24"]
+    words += ["rollout.groups_per_step=2", "rollout.group_size=4", "train.checkpoint_every=1"]
+    return words if setting.dry_run else [*words[:-3], "rollout.groups_per_step=8", "rollout.group_size=8"]
+
+
+@check
+def random_job(setting: Setting) -> Figures:
+    """`mcp-rl train --base-model … --backend local` for two steps on the 0.5B, with what this machine offers."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = base_folder(setting.half, setting, Path(place) / "base")
+        began = time.perf_counter()
+        words = job_words(setting, Path(place), str(folder), steps=2, name="random")
+        done = subprocess.run([sys.executable, "-m", "mcp_rl", *words], capture_output=True, text=True, cwd=ROOT)
+        seconds = time.perf_counter() - began
+        if done.returncode:
+            raise Failed(f"it ended with {done.returncode}: {done.stderr.strip().splitlines()[-1:]}", {})
+        run = Path(json.loads(done.stdout.splitlines()[-1])["run_dir"])
+        history = [json.loads(line) for line in (run / "history.jsonl").read_text().splitlines()]
+        about = json.loads((run / "model.json").read_bytes())
+    train = [line for line in history if line["split"] == "train"]
+    loaded = about.get("loaded") or {}
+    names = ("ratio_mean", "logprob_difference_mean", "grad_norm", "step_seconds", "rollout_seconds", "update_seconds")
+    found: Figures = {
+        "steps": [line["step"] for line in train],
+        "seconds": seconds,
+        "said": [line for line in done.stderr.splitlines() if "GPU" in line or "sampl" in line][:5],
+        "loaded": {key: loaded.get(key) for key in ("loader", "quantisation", "dtype", "parameters")},
+        **{name: [line.get(name) for line in train] for name in names},
+    }
+    if found["steps"] != [1, 2]:
+        raise Failed(f"the run has the steps {found['steps']}", found)
+    if not all(norm and norm > 0 for norm in found["grad_norm"]):
+        raise Failed("nothing was learned: a gradient is zero", found)
+    return found
+
+
+@check
+def two_gpus(setting: Setting) -> Figures:
+    """`mcp-rl train` with two learners, one GPU each: by --learner-gpus, and by torchrun."""
+    count = torch.cuda.device_count()
+    if count < 2:
+        raise Skipped(f"there {'is one GPU' if count == 1 else 'is no GPU'}, and it takes two")
+    found: Figures = {"gpus": count}
+    with tempfile.TemporaryDirectory() as place:
+        folder = base_folder(setting.half, setting, Path(place) / "base")
+        commands = {
+            "learner_gpus": ([sys.executable, "-m", "mcp_rl"], ["--learner-gpus", "0,1"]),
+            "torchrun": ([sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "mcp_rl"], []),
+        }
+        for name, (command, more) in commands.items():
+            words = [*job_words(setting, Path(place), str(folder), steps=2, name=name), *more]
+            began = time.perf_counter()
+            done = subprocess.run([*command, *words], capture_output=True, text=True, cwd=ROOT)
+            if done.returncode:
+                raise Failed(f"{name} ended with {done.returncode}: {done.stderr.strip().splitlines()[-1:]}", found)
+            history = (Path(place) / "default" / "models" / name / "history.jsonl").read_text().splitlines()
+            train = [line for line in map(json.loads, history) if line["split"] == "train"]
+            found[name] = {
+                "seconds": time.perf_counter() - began,
+                "steps": [line["step"] for line in train],
+                "grad_norm": [line.get("grad_norm") for line in train],
+                "update_seconds": [line.get("update_seconds") for line in train],
+            }
+            if found[name]["steps"] != [1, 2]:
+                raise Failed(f"{name} has the steps {found[name]['steps']}", found)
     return found

@@ -77,19 +77,22 @@ def base_folder(shape: Shape, setting: Setting, folder: Path) -> Path:
     The tokenizer is the built-in model's, with words that nobody writes for all ids above its own.
     """
     tokenizer = json.loads((weights_path() / "tokenizer.json").read_bytes())
-    known = len(tokenizer["model"]["vocab"]) + len(tokenizer["added_tokens"])
-    shape = replace(shape, vocabulary=max(shape.vocabulary, known))
+    words, added = tokenizer["model"]["vocab"], tokenizer["added_tokens"]
+    shape = replace(shape, vocabulary=max(shape.vocabulary, len(words) + len(added)))
+    more = shape.vocabulary - len(words) - len(added)
+    words |= {f"word{number}": number for number in range(len(words), len(words) + more)}
+    for token in added:  # transformers has them behind all words
+        token["id"] += more
     dtype = torch.float32 if setting.dry_run else torch.bfloat16
     random_model(shape, setting.device, dtype).save_pretrained(folder)
-    for file in weights_path().iterdir():
-        if file.suffix != ".safetensors" and file.name not in ("config.json", "tokenizer.json"):
-            shutil.copyfile(file, folder / file.name)
-    tokenizer["model"]["vocab"] |= {f"word{number}": number for number in range(known, shape.vocabulary)}
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    about = json.loads((folder / "config.json").read_bytes())
-    ends = json.loads((weights_path() / "config.json").read_bytes())
-    about |= {name: ends[name] for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
-    (folder / "config.json").write_text(json.dumps(about))
+    for name in ("tokenizer_config.json", "chat_template.jinja"):
+        shutil.copyfile(weights_path() / name, folder / name)
+    ids = {token["content"]: token["id"] for token in added}
+    for name in ("config.json", "generation_config.json"):
+        about = json.loads((folder / name).read_bytes())
+        about |= {"bos_token_id": None, "eos_token_id": ids["<|im_end|>"], "pad_token_id": ids["<|endoftext|>"]}
+        (folder / name).write_text(json.dumps(about))
     return folder
 
 

@@ -36,8 +36,11 @@ class Outcome:
 
     def line(self) -> str:
         """For a person."""
-        told = ", ".join(f"{key} {value:.4g}" for key, value in self.figures.items() if isinstance(value, float))
-        return f"{self.name:<18} {self.status:<8} {self.seconds:6.1f} s  {self.reason or told}"
+        shown = {
+            key: value for key, value in self.figures.items() if isinstance(value, float | str) and key != "traceback"
+        }
+        told = ", ".join(f"{key} {v:.4g}" if isinstance(v, float) else f"{key} {v}" for key, v in shown.items())
+        return f"{self.name:<20} {self.status:<8} {self.seconds:6.1f} s  {self.reason or told}"
 
 
 def _child(name: str, setting: Setting, answer: Connection) -> None:

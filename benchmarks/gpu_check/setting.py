@@ -46,7 +46,7 @@ class Shape:
 
 QWEN_HALF = Shape(896, 4864, 24, 14, 2, 151_936)
 QWEN_3B = Shape(2048, 11_008, 36, 16, 2, 151_936)
-SMALL = Shape(64, 96, 2, 4, 2, 512)
+SMALL = Shape(128, 192, 2, 4, 2, 512)
 
 
 @dataclass(frozen=True)
@@ -66,14 +66,18 @@ class Setting:
     """That the engine samples side by side."""
     sampled: int
     """Tokens of each."""
+    swaps: int
+    """Of adapters, while vLLM samples."""
+    cycles: int
+    """Steps of learner and vLLM together, after one to warm up."""
 
     @property
     def device(self) -> torch.device:
         return torch.device("cpu" if self.dry_run else "cuda")
 
 
-REAL = Setting(False, QWEN_HALF, QWEN_3B, (2048, 8192, 16_384), 4096, 512, 64, 256)
-DRY = Setting(True, SMALL, SMALL, (48, 96, 160), 64, 12, 6, 8)
+REAL = Setting(False, QWEN_HALF, QWEN_3B, (2048, 8192, 16_384), 4096, 512, 64, 256, 50, 3)
+DRY = Setting(True, SMALL, SMALL, (48, 96, 160), 64, 12, 6, 8, 5, 1)
 
 
 class Failed(Exception):
