@@ -1,0 +1,213 @@
+"""`mcp-rl doctor` as it runs on this machine, and what it says of others."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from rich.console import Console
+
+from mcp_rl.config import RunConfig
+from mcp_rl.doctor import examine as examination
+from mcp_rl.doctor.examine import Report, examine
+from mcp_rl.doctor.surroundings import KEYS, keys, loopback_port
+from mcp_rl.doctor.words import print_report
+from mcp_rl.hardware.detect import detect, memory, torch_gpus
+from mcp_rl.hardware.machine import Machine
+from mcp_rl.processes.marker import marking
+from tests.hardware.machines import SHAPES, machine
+
+SECRET = "sk-nobody-may-see-this-0123456789"
+
+
+def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "mcp_rl", "doctor", *words]
+    given = {**os.environ, "HF_HUB_OFFLINE": "1", "COLUMNS": "120", **environment}
+    return subprocess.run(command, capture_output=True, text=True, env=given, timeout=120)
+
+
+def shown(report: Report, width: int = 120) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    print_report(report, console)
+    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+def test_the_built_in_model_works_here_and_no_key_is_shown() -> None:
+    said = run(OPENAI_API_KEY=SECRET, HF_TOKEN=SECRET)
+    assert said.returncode == 0, said.stdout + said.stderr
+    assert "A run of mcp-rl/tiny works here." in said.stdout and said.stderr == ""
+    (line,) = (line for line in said.stdout.splitlines() if line.startswith("keys set"))
+    assert "OPENAI_API_KEY, HF_TOKEN" in line
+    assert SECRET not in said.stdout and str(len(SECRET)) not in line
+
+
+def test_json_holds_the_same_and_what_does_not_work_ends_with_two() -> None:
+    said = run("--json", "--base-model", "Qwen/Qwen2.5-0.5B-Instruct", "--engine", "vllm", "engine.python=/nowhere")
+    report = Report.model_validate_json(said.stdout)
+    assert said.returncode == 2 and said.stderr == ""
+    assert report.shape is not None and report.shape.parameters == 494_032_768
+    assert any("not on this machine, and the model hub cannot be reached" in problem for problem in report.problems)
+    assert any("engine.python = '/nowhere' is no program" in problem for problem in report.problems)
+    assert set(report.keys) == set(KEYS) and all(isinstance(there, bool) for there in report.keys.values())
+
+
+def test_settings_that_mean_nothing_are_refused_as_everywhere() -> None:
+    said = run("train.method=other")
+    assert said.returncode == 2 and "train.method" in said.stderr and said.stdout == ""
+
+
+def test_what_training_would_refuse_is_a_problem(tmp_path: Path) -> None:
+    said = run("--json", "--server", "mcp_calculator", "trackers=nowhere", "--output-dir", str(tmp_path / "runs"))
+    assert said.returncode == 2 and "nowhere" in json.loads(said.stdout)["problems"][0]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_torch_and_the_tool_servers_are_not_imported() -> None:
+    program = (
+        "import sys; from mcp_rl.cli import main; main(['doctor', '--json']); "
+        "print([name for name in ('torch', 'transformers', 'peft', 'mcp', 'litellm') if name in sys.modules])"
+    )
+    given = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=given, timeout=120)
+    assert said.stdout.splitlines()[-1] == "[]", said.stderr
+
+
+def test_what_was_left_behind_is_named_and_left_alone(tmp_path: Path) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", "pass"])
+    owner = psutil.Process(gone.pid)
+    gone_marker = _marker(owner, tmp_path)
+    gone.wait()
+    left = subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(60)"], env={**os.environ, **gone_marker}, start_new_session=True
+    )
+    try:
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            report = examine(RunConfig(server=("any",)), server_given=False)
+            if any(str(left.pid) in sentence for sentence in report.leftovers):
+                break
+        assert any(f"process {left.pid}" in note and "the next run ends it" in note for note in report.notes)
+        assert left.poll() is None
+    finally:
+        left.kill()
+        left.wait()
+
+
+def _marker(owner: psutil.Process, run: Path) -> dict[str, str]:
+    """What a child of that process would carry."""
+    ours = marking("learner", run)
+    return {**ours, "MCP_RL_OWNER": f"{owner.pid}:{owner.create_time()}"}
+
+
+# -- other machines
+
+
+@pytest.fixture
+def on(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A report of another machine; torch there sees all its GPUs."""
+
+    def report(there: Machine, *, seen: int | None = None, **settings: Any) -> Report:
+        disks = there.disks or tuple(disk.model_copy(update={"free": 2**40}) for disk in detect().disks)
+        monkeypatch.setattr(examination, "detect", lambda *_, **__: there.model_copy(update={"disks": disks}))
+        answer = (len(there.gpus) if seen is None else seen, "")
+        monkeypatch.setattr(examination, "torch_gpus", lambda: answer)
+        monkeypatch.setattr(examination, "check_base_model", lambda name: None)
+        monkeypatch.setattr(examination.surroundings, "hub", lambda: None)
+        config = RunConfig.model_validate({"server": "any", "base_model": SHAPES["0.5B"], **settings})
+        return examine(config, server_given=False)
+
+    yield report
+
+
+def test_a_gpu_that_holds_the_model_works(on: Any) -> None:
+    report = on(machine(24))
+    assert report.works and report.plan.fits and report.importance_cap == 2.0
+    text = shown(report)
+    for words in ("Some GPU 24GB, 24.0 GiB", "compute capability 8.0", "uses 1 of 1 GPUs", "vLLM asleep", "works here"):
+        assert words in text
+
+
+def test_a_model_that_does_not_fit_comes_with_one_that_does(on: Any) -> None:
+    report = on(machine(24), base_model=SHAPES["32B"])
+    assert not report.works and report.smaller[-1] == "Qwen/Qwen2.5-7B-Instruct fits."
+    assert "would not work: 1 problem." in shown(report)
+
+
+def test_a_driver_too_old_for_torch_is_a_problem(on: Any) -> None:
+    report = on(machine(24, 2), seen=0)
+    assert report.problems[0].startswith("The driver (580.1) shows 2 GPUs, and torch, built for CUDA 12.9, can use 0")
+
+
+def test_a_gpu_that_torch_was_not_built_for_is_a_note(on: Any) -> None:
+    report = on(machine(24).model_copy(update={"cuda_build": None}), base_model="mcp-rl/tiny")
+    assert report.works and report.torch_gpus is None
+    assert any("built without CUDA" in note for note in report.notes)
+
+
+def test_missing_packages_are_named(on: Any) -> None:
+    report = on(machine(24, packages=("torch", "transformers")))
+    assert any(problem.startswith("peft is not installed") for problem in report.problems)
+    assert any("vLLM is not installed" in note for note in report.notes)
+
+
+def test_a_disk_that_is_too_small_is_a_problem(on: Any) -> None:
+    disks = tuple(disk.model_copy(update={"free": 2**20}) for disk in detect().disks)
+    problems = on(machine(141).model_copy(update={"disks": disks}), train={"method": "full"}).problems
+    assert any("the checkpoints of a run take" in problem and "--output-dir" in problem for problem in problems)
+    assert any("the weights of Qwen/Qwen2.5-0.5B-Instruct take" in problem for problem in problems)
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_the_tables_fit_any_terminal(on: Any, width: int) -> None:
+    assert max(map(len, shown(on(machine(8), base_model=SHAPES["32B"]), width).splitlines())) <= width
+
+
+# -- looking
+
+
+def test_this_machine_is_seen_as_it_is(tmp_path: Path) -> None:
+    there = detect(tmp_path / "not" / "there" / "yet")
+    assert 1 <= there.cpus <= (os.cpu_count() or 1)
+    assert 0 < there.free_memory <= there.memory <= psutil.virtual_memory().total
+    runs, _ = there.disks
+    assert runs.free > 0 and runs.writable and not runs.path.exists()
+    assert there.packages["torch"] and there.has("torch") and not there.has("no such thing")
+
+
+def test_what_torch_says_of_gpus_is_what_was_seen_without_it() -> None:
+    assert torch_gpus() == (len(detect().usable_gpus), "")
+
+
+def test_a_torch_that_does_not_answer_is_named() -> None:
+    seen, problem = torch_gpus(0.01)
+    assert seen is None and "did not say within 0.01 s" in problem
+
+
+def test_a_container_s_limit_counts_and_its_page_cache_does_not(tmp_path: Path) -> None:
+    from mcp_rl.hardware.detect import _cgroup_memory
+
+    for name, text in {
+        "memory.max": "1000\n",
+        "memory.current": "700\n",
+        "memory.stat": "anon 100\ninactive_file 300\n",
+    }.items():
+        (tmp_path / name).write_text(text)
+    assert list(_cgroup_memory(tmp_path)) == [(1000, 400)]
+    (tmp_path / "memory.max").write_text("max\n")
+    assert list(_cgroup_memory(tmp_path)) == []
+    assert memory()[0] > 0
+
+
+def test_keys_are_there_or_not() -> None:
+    assert keys({"HF_TOKEN": SECRET, "WANDB_API_KEY": ""}) == {name: name == "HF_TOKEN" for name in KEYS}
+
+
+def test_a_port_can_be_opened_here() -> None:
+    assert loopback_port() is None
