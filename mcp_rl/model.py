@@ -212,9 +212,14 @@ class TrainableModel(Model[ModelConfig]):
         await backend.register(self)
         self._backend, self._served = backend, None
         about = self.path / "model.json"
-        if not about.exists():
-            fields = {"name": self.name, "project": self.project, "base_model": self.base_model}
-            write_atomically(about, (json.dumps(fields, indent=2) + "\n").encode())
+        fields = {"name": self.name, "project": self.project, "base_model": self.base_model}
+        written = json.loads(about.read_bytes()) if about.exists() else None
+        loaded = getattr(backend, "loaded", None)  # which a run that is continued loads again
+        known = fields if written is None else written
+        if loaded and "loaded" not in known:
+            known = known | {"loaded": dict(loaded)}
+        if known != written:
+            write_atomically(about, (json.dumps(known, indent=2) + "\n").encode())
 
 
 def group_metrics(groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
