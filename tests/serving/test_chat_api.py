@@ -85,7 +85,7 @@ def test_a_history_that_was_never_sampled_here_is_written_as_the_template_does(t
     assert told["tokens"] == list(wanted["input_ids"]) and told["count"] == len(told["tokens"])
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 async def test_a_stream_says_the_same_as_a_whole_answer(tiny: ServedTiny, seed: int) -> None:
     asked: dict[str, Any] = {
         **{"model": "tiny", "messages": ASKED, "tools": TOOLS, "temperature": 1.5, "seed": seed},

@@ -36,6 +36,9 @@ async def test_litellm_calls_tools_whole_and_streamed(tiny: ServedTiny, provider
     history = [*ASKED, message.model_dump(), {"role": "tool", "tool_call_id": call.id, "content": "7"}]
     then = await litellm.acompletion(**{**asked, "messages": history})
     assert "7" in then.choices[0].message.content and then.usage.prompt_tokens_details.cached_tokens > 60
+    with pytest.raises(litellm.exceptions.ContextWindowExceededError):
+        long = [{"role": "user", "content": "Hello there! " * 1000}]
+        await litellm.acompletion(**{**asked, "messages": long}, num_retries=0)
 
 
 WORDINGS = {

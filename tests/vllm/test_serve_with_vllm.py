@@ -59,7 +59,7 @@ async def trained(folder: Path) -> Path:
         with torch.no_grad():
             for name, weight in backend.learner.model.named_parameters():
                 if "lora_B" in name:
-                    weight.normal_(std=0.05)
+                    weight.normal_(std=0.1)
         backend.learner.step = 1
         return await backend.save(model)
 
@@ -116,8 +116,8 @@ async def test_the_base_and_an_adapter_say_over_vllm_what_they_say_with_our_engi
         sampled = said["mcp-rl/tiny"].choices[0].model_extra["token_ids"]
         given = policies.chat.continuation([{"role": "tool", "content": "7<|im_end|>"}])
         assert then.model_extra["prompt_token_ids"] == [*prompt, *sampled, *given]
-    first = {name: answer.choices[0].logprobs.content[0].logprob for name, answer in said.items()}
-    assert abs(first["calc-001@1"] - first["mcp-rl/tiny"]) > 1e-3  # the adapter is there
+    each = [[token.logprob for token in answer.choices[0].logprobs.content] for answer in said.values()]
+    assert max(abs(a - b) for a, b in zip(*each, strict=False)) > 2e-3  # the adapter is there
     async with vllm_server.client() as http:  # nothing of ours stays in a server that is somebody else's
         assert "serve-" not in (await http.get("/v1/models")).text
 
