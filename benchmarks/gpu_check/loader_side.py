@@ -40,7 +40,7 @@ def main(given: dict[str, Any]) -> dict[str, Any]:
     base_folder, context = given["folder"], int(given["prompt"]) + int(given["answer"])
     plan = plan_loading(base_folder, options, config, max_seq_length=context)
     base = open_base(plan)
-    learner = make_learner(base.model, base_folder, config, plan=plan)
+    learner = make_learner(base.model, base_folder, config, plan=base.plan)
     move_adapter(learner.parameters)
     shape = Shape(**given["shape"])
     batch = samples(shape.vocabulary, groups=1, size=8, prompt=given["prompt"], answer=given["answer"])

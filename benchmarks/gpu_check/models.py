@@ -11,6 +11,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 from transformers import PreTrainedModel, Qwen2ForCausalLM
+from transformers.utils.logging import disable_progress_bar
 
 from benchmarks.gpu_check.setting import Setting, Shape
 from mcp_rl.config import TrainConfig
@@ -84,6 +85,7 @@ def base_folder(shape: Shape, setting: Setting, folder: Path) -> Path:
     for token in added:  # transformers has them behind all words
         token["id"] += more
     dtype = torch.float32 if setting.dry_run else torch.bfloat16
+    disable_progress_bar()  # type: ignore[no-untyped-call]
     random_model(shape, setting.device, dtype).save_pretrained(folder)
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     for name in ("tokenizer_config.json", "chat_template.jinja"):

@@ -14,6 +14,7 @@ from mcp_rl.learning.checkpoint import MANIFEST, find_damage
 from mcp_rl.run_directory import RunDirectory
 from mcp_rl.tiny import weights_path
 from mcp_rl.training.preparation import check_base_model
+from mcp_rl.visible import visible
 
 _ADAPTER, _CONFIG = "adapter_config.json", "config.json"
 _CARDS = ("README.md", "model_card.md")
@@ -85,8 +86,10 @@ class Source:
         if self.base_model == TINY:
             return "apache-2.0"
         for card in _CARDS:
-            if (text := _read(self.here(card))) and (found := re.search(r"^license:\s*(\S+)", text, re.MULTILINE)):
-                return found[1].strip("\"'")
+            if (text := _read(self.here(card))) and (
+                found := re.search(r"^license:\s*[\"']?([\w.+-]+)", text, re.MULTILINE)
+            ):
+                return found[1]
         return None
 
     def here(self, name: str) -> Path | None:
@@ -124,7 +127,7 @@ def find_source(name: str, runs: Path, base: str | None = None) -> Source:
     _check_whole(folder)
     run = spec.run or _run_of(folder)
     kind_: Literal["adapter", "whole"] = "adapter" if (folder / _ADAPTER).is_file() else "whole"
-    label = spec.label if spec.run else f"{run.path.name}@{spec.step}" if run else folder.resolve().name
+    label = spec.label if spec.run else f"{run.path.name}@{spec.step}" if run else visible(folder.resolve().name)
     return _with_base(Source(label, kind_, spec.name, folder, spec.step, run), base)
 
 
@@ -133,7 +136,7 @@ def _of_checkpoint(folder: Path, label: str, run: RunDirectory | None) -> Source
     run = run or _run_of(folder)
     step = int(folder.name) if folder.name.isdigit() else 0
     if run is None:
-        return Source(folder.resolve().name, "base", str(folder), None, step, None)
+        return Source(visible(folder.resolve().name), "base", str(folder), None, step, None)
     base = str((run.read_json("model.json") or {}).get("base_model") or folder)
     return Source(f"{run.path.name}@{step}", "whole", base, folder, step, run)
 
