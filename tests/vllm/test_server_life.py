@@ -94,9 +94,7 @@ async def test_sleep_is_nothing_on_a_cpu(vllm_server: VllmServer) -> None:
 async def test_a_killed_server_is_started_again_once_and_nothing_of_it_is_left(
     vllm_config: EngineConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    said: list[str] = []
-    async with a_server(vllm_config, tmp_path, lora_rank=8, max_context=256, say=said.append) as server:
-        assert said[-1].startswith("vLLM ") and "serves" in said[-1]
+    async with a_server(vllm_config, tmp_path, lora_rank=8, max_context=256) as server:
         before = server.url, server.api_key
         assert server.pid is not None
         os.kill(server.pid, signal.SIGKILL)
@@ -166,11 +164,16 @@ async def test_a_start_that_fails_says_why_and_is_not_tried_again(
     assert processes_of(tmp_path) == []
 
 
-async def test_a_start_that_takes_too_long_is_ended(vllm_config: EngineConfig, tmp_path: Path) -> None:
-    server = a_server(vllm_config.model_copy(update={"start_seconds": 2.0}), tmp_path)
+async def test_a_start_that_takes_too_long_is_spoken_of_and_ended(
+    vllm_config: EngineConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(server_module, "_SAY_SECONDS", 0.5)
+    server = a_server(vllm_config.model_copy(update={"start_seconds": 2.0}), tmp_path, say=said.append)
     await server.start()
     with pytest.raises(EngineStop, match=r"It was not ready within engine\.start_seconds = 2"):
         await server.ready()
+    assert said and said[0].startswith("vLLM's server has been starting for ")
     await until(lambda: not processes_of(tmp_path))
     await server.close()
 

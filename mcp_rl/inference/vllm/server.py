@@ -30,6 +30,7 @@ _DEATHS_APART_SECONDS = 600.0
 """A second death sooner than this after the first is not answered with another start."""
 _PROBE_SECONDS = 0.25
 _SAY_SECONDS = 20.0
+"""A start that takes longer is spoken of, and again after twice the time."""
 _SLEEP_SECONDS = 300.0
 """For moving the weights to or from the machine's memory, and for turns that are not over."""
 _log = logging.getLogger(__name__)
@@ -61,7 +62,7 @@ class VllmServer:
         pulse: Pulse | None = None,
     ) -> None:
         """`log` is the file that vLLM writes to; the other arguments are those of `Served`. `say` gets sentences about
-        a start that takes long, by default the log of this package.
+        a start that takes long, by default the log of this package (as warnings).
 
         Raises ConfigError for what vLLM cannot be asked for, and where it is not installed.
         """
@@ -95,7 +96,7 @@ class VllmServer:
         self.pid: int | None = None
         self.start_seconds = 0.0
         """How long the newest start took."""
-        self._say = say or _log.info
+        self._say = say or _log.warning
         self._pulse = pulse or Pulse()
         self._serves = False
         self._asleep = False
@@ -207,6 +208,9 @@ class VllmServer:
             self._error = error
         except OSError as error:
             self._error = EngineStop(f"vLLM's server cannot be started: {error}.")
+        except Exception as error:
+            self._error = EngineStop(f"vLLM's server is no longer watched over: {error!r}.")
+            raise
         finally:
             if self._error is None:
                 self._error = EngineStop("vLLM's server is closed.")
@@ -238,7 +242,8 @@ class VllmServer:
                 tasks.start_soon(until, self._stopping.wait)
                 if await self._until_serving(began):
                     served, self.start_seconds = True, time.monotonic() - began
-                    self._say(f"vLLM {self.vllm.version} serves {self.served.model} after {self.start_seconds:.0f} s.")
+                    if self.start_seconds > _SAY_SECONDS:
+                        self._say(f"vLLM {self.vllm.version} serves after {self.start_seconds:.0f} s.")
                     self._set_serving(True)
                     async with self.client(timeout=self._pulse.seconds) as client:
                         reason = await self._pulse.until_frozen(client, asleep=lambda: self._asleep)
@@ -256,7 +261,7 @@ class VllmServer:
 
     async def _until_serving(self, began: float) -> bool:
         """Whether it came to serve within `engine.start_seconds`."""
-        spoke = began
+        say_after = _SAY_SECONDS
         async with self.client(timeout=5) as client:
             while (now := time.monotonic()) - began < self.config.start_seconds:
                 if await self._serves_us(client):
@@ -266,11 +271,9 @@ class VllmServer:
                         except EngineError as error:
                             _log.warning("%s It stays awake.", error)
                     return True
-                if now - spoke > _SAY_SECONDS:
-                    spoke = now
-                    self._say(
-                        f"vLLM's server has been starting for {now - began:.0f} s; what it does is in {self.log}."
-                    )
+                if now - began > say_after:
+                    say_after *= 2
+                    self._say(f"vLLM's server has been starting for {now - began:.0f} s; see {self.log}.")
                 await anyio.sleep(_PROBE_SECONDS)
         return False
 
