@@ -3,7 +3,6 @@
 import hmac
 import json
 from contextlib import aclosing
-from typing import Any, cast
 
 import anyio
 from starlette.applications import Starlette
@@ -97,7 +96,7 @@ async def _send(reply: Reply, scope: Scope, receive: Receive, send: Send) -> Non
         await _json(reply)(scope, receive, send)
         return
     headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
-    async with aclosing(cast(Any, reply.events)) as events:
+    async with aclosing(reply.events) as events:
         await send({"type": "http.response.start", "status": reply.status, "headers": headers})
         async for event in events:
             await send(_chunk(event_bytes(event), more=True))

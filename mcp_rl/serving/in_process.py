@@ -11,7 +11,7 @@ import httpx2
 
 from mcp_rl.serving.app import event_bytes
 from mcp_rl.serving.refusals import Refusal
-from mcp_rl.serving.service import Reply, Service
+from mcp_rl.serving.service import Events, Reply, Service
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -43,7 +43,7 @@ class _Transport(httpx2.AsyncBaseTransport):
 
 
 class _Events(httpx2.AsyncByteStream):
-    def __init__(self, events: AsyncIterator[str]) -> None:
+    def __init__(self, events: Events) -> None:
         self._events = events
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -51,7 +51,7 @@ class _Events(httpx2.AsyncByteStream):
             yield event_bytes(event)
 
     async def aclose(self) -> None:
-        await cast(Any, self._events).aclose()
+        await self._events.aclose()
 
 
 def _response(reply: Reply) -> httpx2.Response:

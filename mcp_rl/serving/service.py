@@ -10,7 +10,7 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -39,7 +39,7 @@ class Reply:
 
     status: int = 200
     body: Any = None
-    events: AsyncIterator[str] | None = None
+    events: "Events | None" = None
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -142,7 +142,7 @@ class Service:
                 await stack.aclose()
             raise
         if wanted.stream:
-            return Reply(events=_events(stack, turns, answer))
+            return Reply(events=Events(stack, _events(turns, answer)))
         await stack.aclose()
         return Reply(body=answer.whole(turns))
 
@@ -188,9 +188,29 @@ async def _advance(turns: Sequence[SampledTurn], most: int | None) -> None:
             tasks.start_soon(turn.advance, most)
 
 
-async def _events(
-    stack: AsyncExitStack, turns: Sequence[SampledTurn], answer: ChatAnswer | CompletionAnswer
-) -> AsyncIterator[str]:
+class Events:
+    """The events of a stream. `aclose` ends its turns, also where nobody has begun to read it."""
+
+    def __init__(self, turns: AsyncExitStack, events: AsyncGenerator[str, None]) -> None:
+        self._turns, self._events = turns, events
+
+    def __aiter__(self) -> "Events":
+        return self
+
+    async def __anext__(self) -> str:
+        try:
+            return await anext(self._events)
+        except BaseException:  # its end among them
+            await self.aclose()
+            raise
+
+    async def aclose(self) -> None:
+        with anyio.CancelScope(shield=True):
+            await self._events.aclose()
+            await self._turns.aclose()
+
+
+async def _events(turns: Sequence[SampledTurn], answer: ChatAnswer | CompletionAnswer) -> AsyncGenerator[str, None]:
     try:
         slices = iter(_SLICES[1:])
         for chunk in answer.chunks(turns):
@@ -204,9 +224,6 @@ async def _events(
         yield "[DONE]"
     except Exception as error:
         yield json.dumps(_refusal(error).body)
-    finally:
-        with anyio.CancelScope(shield=True):
-            await stack.aclose()
 
 
 def _refusal(error: BaseException) -> Refusal:

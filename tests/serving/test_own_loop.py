@@ -84,5 +84,10 @@ async def test_a_stream_that_is_left_ends_its_turn(tiny: Any) -> None:
         break
     await stream.close()
     assert tiny.service._in_flight == 0
+    body = b'{"model": "tiny", "stream": true, "messages": [{"role": "user", "content": "Hi"}]}'
+    reply = await tiny.service.chat(body)
+    assert tiny.service._in_flight == 1
+    await reply.events.aclose()  # nobody has read any of it
+    assert tiny.service._in_flight == 0
     with pytest.raises(openai.NotFoundError, match="no POST /v1/embeddings"):
         await client.embeddings.create(model="tiny", input="x")
