@@ -1,8 +1,9 @@
 """What "auto" comes to on this machine. Nothing heavy is imported here.
 
-On a machine without a GPU that torch can use, nothing changes: the settings are taken as they are. On one with a GPU,
-`resolve` fills in what nobody set, out of `hardware.plan`; what a run was begun with, and what changes its results, it
-goes on with. `check_wishes` refuses what was asked for and cannot be.
+On a machine without a GPU that torch can use, the settings are taken as they are, unless a pass of their size cannot
+fit its memory; of the built-in model it always does. On one with a GPU, `resolve` fills in what nobody set, out of
+`hardware.plan`; what a run was begun with, and what changes its results, it goes on with. `check_wishes` refuses what
+was asked for and cannot be.
 """
 
 import functools
@@ -15,7 +16,7 @@ from typing import Any, Literal
 from mcp_rl.backends.hosts import LocalSettings
 from mcp_rl.backends.launched import launched
 from mcp_rl.backends.loading.options import loaded_before, plan_loading
-from mcp_rl.config import EngineConfig, PlacementConfig, RolloutConfig, RunConfig, TrainConfig
+from mcp_rl.config import TINY, EngineConfig, PlacementConfig, RolloutConfig, RunConfig, TrainConfig
 from mcp_rl.errors import ConfigError
 from mcp_rl.hardware.detect import cuda_build, detect
 from mcp_rl.hardware.gpus import read_gpus
@@ -79,7 +80,7 @@ def resolve(
     """Fill in what the settings leave open. `machine`: another than this one."""
     machine = machine or detect(settings.run)
     if not machine.usable_gpus:
-        return Choices(settings.model_copy(update={"train": _corrected(settings.train, settings)}))
+        return _on_cpu(settings, rollout or RolloutConfig(), machine)
     kept = kept_quantisation(settings.run)
     asked = wanted(
         settings.train,
@@ -104,6 +105,25 @@ def resolve(
             f"{INEXACT_CAP:g} (train.importance_cap)."
         )
     return Choices(resolved, made, [*said, *(f"This may run out of memory: {problem}" for problem in made.problems)])
+
+
+def _on_cpu(settings: LocalSettings, rollout: RolloutConfig, machine: Machine) -> Choices:
+    as_they_are = Choices(settings.model_copy(update={"train": _corrected(settings.train, settings)}))
+    if settings.base_model == TINY:
+        return as_they_are
+    try:
+        shape = model_shape(settings.unsloth.model_name or settings.base_model)
+    except ConfigError:
+        return as_they_are
+    parts = settings.train, settings.engine, settings.placement, settings.unsloth, rollout
+    asked = wanted(*parts, max_context=settings.max_context, kept=kept_quantisation(settings.run), ranks=ranks())
+    made = plan(machine, shape, asked)
+    said = [f"This may run out of memory: {problem}" for problem in made.problems]
+    train = _train_settings(settings.train, made)
+    if made.rows == asked.rows and train == as_they_are.settings.train:
+        return Choices(as_they_are.settings, said=said)
+    engine = settings.engine.model_copy(update={"max_rows": made.rows})
+    return Choices(settings.model_copy(update={"train": train, "engine": engine}), made, [made.line, *said])
 
 
 def _resolved(settings: LocalSettings, made: Plan, asked: Wanted) -> LocalSettings:
@@ -145,8 +165,8 @@ def _without_size(settings: LocalSettings, machine: Machine, asked: Wanted) -> L
 
 def _train_settings(config: TrainConfig, made: Plan) -> TrainConfig:
     chosen: dict[str, Any] = {}
-    if "microbatch_tokens" not in config.model_fields_set and made.fits:
-        chosen["microbatch_tokens"] = max(256, made.microbatch_tokens)
+    if "microbatch_tokens" not in config.model_fields_set and made.microbatch_tokens >= 256:
+        chosen["microbatch_tokens"] = made.microbatch_tokens
     if "activation_checkpointing" not in config.model_fields_set:
         chosen["activation_checkpointing"] = made.activation_checkpointing
     if config.importance_cap is None and inexact(made.engine, made.dtype):

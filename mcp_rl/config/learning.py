@@ -62,20 +62,21 @@ class TrainConfig(Section):
     """Steps by which a sampled token may be older than the learner; above 0 rollouts go on while the learner works."""
     importance_cap: float | None = Field(default=None, ge=0)
     """Cap of the weight that corrects an inexact or older sampler (truncated importance sampling), 0: no correction;
-    none: 2 where `max_staleness` is above 0, else no correction, since our sampler is exact."""
+    none: 2 where `max_staleness` is above 0 or vLLM samples in 16 bits, else no correction: our sampler is exact."""
     epochs: int = Field(default=2, ge=1)
     """Passes over one batch: the update costs a tenth of the sampling."""
     minibatches: int = Field(default=1, ge=1)
     """Optimiser updates in one pass: two were noisier, and stopped at 0.89 where one went on to 0.94."""
     microbatch_tokens: int = Field(default=16384, ge=256)
-    """Tokens in one forward pass; bounds the memory."""
+    """Tokens in one forward pass, which bounds the memory; where it is not set, fewer if so many do not fit."""
     forward: Literal["auto", "tree", "rows"] = "auto"
     """How log-probabilities are computed: over the prefix tree, or by the model's own forward pass, a row for each
     sequence; auto: the tree wherever it works, and on a GPU whichever of the two is measured to be faster."""
     prefix_sharing: bool = True
     """Compute what episodes share once; off is for measuring what that is worth."""
     activation_checkpointing: bool = False
-    """Compute activations again in the backward pass: a third more time for much less memory."""
+    """Compute activations again in the backward pass: a third more time for much less memory; where it is not set, on
+    if a pass does not fit otherwise."""
     checkpoint_every: int = Field(default=5, ge=1)
     """Steps between checkpoints: a kill costs under a minute."""
     keep_checkpoints: int = Field(default=3, ge=1)

@@ -246,7 +246,9 @@ def resident(
         "CUDA": memory.CONTEXT,
     }
     if engine == "local":
-        sizes["the engine's policy"] = trained * (memory.size_of(dtype) if wanted.method == "full" else 4)
+        merged = wanted.method == "lora" and dtype == "float32" and shape.linear <= memory.MERGED_PARAMETERS
+        copied = shape.linear if merged else trained
+        sizes["the engine's policy"] = copied * (memory.size_of(dtype) if wanted.method == "full" else 4)
     return sizes
 
 

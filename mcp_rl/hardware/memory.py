@@ -19,8 +19,12 @@ CONTEXT = GIB // 2
 """Of each process that computes on a GPU: CUDA's context and its libraries' workspaces."""
 LOGIT_ELEMENTS = 1 << 27
 """Logits that exist at once on a GPU (`learning/logprobs.py`)."""
+CPU_LOGIT_ELEMENTS = 1 << 24
+"""The same without a GPU."""
 LOGIT_BYTES = 16
 """For each of them: the logit in half precision, in float32, its probability, its gradient."""
+MERGED_PARAMETERS = 64_000_000
+"""Of so many float32 weights our engine keeps a copy with the adapter in them (`backends/weights.py`)."""
 GRAPHS = GIB
 """Of vLLM: CUDA graphs, and what its allocator cannot give back."""
 ASLEEP = 3 * GIB // 2

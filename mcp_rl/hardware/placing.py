@@ -6,6 +6,7 @@ from mcp_rl.hardware.machine import GIB, Gpu, Machine
 from mcp_rl.hardware.wanted import Wanted
 
 Engine = Literal["local", "vllm"]
+Loader = Literal["unsloth", "transformers"]
 Sharing = Literal["sleep", "split", "apart", "alone"]
 """Of one GPU: in turn, or each a part; each its own GPU; nothing of ours samples."""
 
@@ -48,6 +49,12 @@ def sharing(machine: Machine, wanted: Wanted) -> Sharing:
     if wanted.engine.sharing != "auto":
         return wanted.engine.sharing
     return "split" if wanted.overlapping else "sleep"
+
+
+def loader(machine: Machine, wanted: Wanted) -> Loader:
+    """What loads the base. Unsloth puts its own attention into the model, which our engine would then sample with."""
+    there = bool(machine.usable_gpus) and machine.has("unsloth") and engine_kind(machine, wanted) == "vllm"
+    return "unsloth" if (there if wanted.unsloth is None else wanted.unsloth) else "transformers"
 
 
 def room(gpu: Gpu) -> int:

@@ -5,89 +5,28 @@ the one that holds the larger pass; activations kept where a full pass and whole
 and for the engine what is left. More memory therefore never makes a pass smaller or the base coarser. What was set
 explicitly is never changed; where it does not fit, the plan says so.
 
-Without a GPU nothing is chosen: everything stays as the settings have it.
+Without a GPU everything stays as the settings have it, as far as it fits (`on_cpu.py`).
 """
 
 from collections.abc import Iterator
-from typing import Literal
 
 from mcp_rl.config import TINY
 from mcp_rl.hardware import memory
-from mcp_rl.hardware.fitting import GRAIN, LEAST_CONTEXT, Fitting, Item, precision, resident
-from mcp_rl.hardware.machine import GIB, Found, Machine
+from mcp_rl.hardware.fitting import GRAIN, LEAST_CONTEXT, Fitting, precision
+from mcp_rl.hardware.machine import Machine
 from mcp_rl.hardware.memory import Dtype, Quantisation
-from mcp_rl.hardware.placing import Engine, Sharing, devices, engine_kind, in_process
+from mcp_rl.hardware.on_cpu import plan_on_cpu
+from mcp_rl.hardware.outcome import Plan as Plan
+from mcp_rl.hardware.outcome import gib as gib
+from mcp_rl.hardware.placing import devices, in_process, loader
 from mcp_rl.hardware.shape import ModelShape
 from mcp_rl.hardware.wanted import FULL_PASS, GOOD_PASS, Wanted
-
-
-class Plan(Found):
-    """What a run would be computed with."""
-
-    device: Literal["cpu", "gpu"]
-    where: str
-    """The device, in words."""
-    model: str
-    engine: Engine
-    in_process: bool
-    loader: Literal["unsloth", "transformers"]
-    quantisation: Quantisation
-    stored: bool = False
-    """Whether its weights are stored so, so that there is no choice."""
-    dtype: Dtype
-    sharing: Sharing
-    memory_share: float | None
-    """Of the engine's GPU, where we start vLLM."""
-    split: int = 1
-    """GPUs that vLLM's weights are split over; of the engine's GPUs, every so many hold a replica."""
-    context: int
-    """Most tokens of an episode."""
-    rows: int
-    """Episodes whose keys and values fit side by side, when they have a quarter of the context."""
-    kv_tokens: int | None
-    """Tokens whose keys and values fit; None where the engine is somebody else's."""
-    microbatch_tokens: int
-    activation_checkpointing: bool
-    table: tuple[Item, ...]
-    available: tuple[int, int]
-    """Bytes while learning and while sampling, after a reserve."""
-    reasons: tuple[str, ...] = ()
-    problems: tuple[str, ...] = ()
-    """What would not work, a sentence each; none: the plan holds."""
-
-    @property
-    def fits(self) -> bool:
-        return not self.problems
-
-    @property
-    def total(self) -> tuple[int, int]:
-        """Bytes while learning and while sampling."""
-        return sum(item.learning for item in self.table), sum(item.sampling for item in self.table)
-
-    @property
-    def line(self) -> str:
-        """The choices, for the start of a run."""
-        engine = {
-            "sleep": "vLLM samples and sleeps while the learner works",
-            "split": "vLLM samples beside the learner",
-            "apart": "vLLM samples on a GPU of its own",
-            "alone": "a vLLM that runs already samples",
-        }[self.sharing]
-        if self.engine == "local":
-            engine = "our own engine samples"
-        share = "" if self.memory_share is None else f" with {self.memory_share:.0%} of the memory"
-        bits = precision(self.quantisation, self.dtype)
-        kept = "computed again" if self.activation_checkpointing else "kept"
-        return (
-            f"{self.where}: {self.model} in {bits} by {self.loader}, {engine}{share}; "
-            f"{self.microbatch_tokens:,} tokens in a pass, activations {kept}, episodes up to {self.context:,} tokens."
-        )
 
 
 def plan(machine: Machine, shape: ModelShape, wanted: Wanted) -> Plan:
     """What the run comes to on this machine. Explicit wishes that cannot be are `check_wishes`'s to refuse."""
     if not machine.usable_gpus:
-        return _on_cpu(machine, shape, wanted)
+        return plan_on_cpu(machine, shape, wanted)
     bfloat16 = all(gpu.bfloat16 for side in devices(machine, wanted) for gpu in side)
     dtype: Dtype = wanted.dtype or ("bfloat16" if bfloat16 else "float16")
     if wanted.dtype is None and shape.name == TINY:
@@ -101,7 +40,7 @@ def plan(machine: Machine, shape: ModelShape, wanted: Wanted) -> Plan:
         model=shape.name,
         engine=chosen.engine,
         in_process=in_process(machine, wanted),
-        loader=_loader(machine, wanted),
+        loader=loader(machine, wanted),
         quantisation=chosen.quantisation,
         stored=shape.stored is not None,
         dtype=dtype,
@@ -145,12 +84,6 @@ def _where(machine: Machine, wanted: Wanted) -> str:
     kinds = dict.fromkeys(names.values())
     counts = {kind: list(names.values()).count(kind) for kind in kinds}
     return ", ".join(kind if count == 1 else f"{count} of {kind}" for kind, count in counts.items())
-
-
-def _loader(machine: Machine, wanted: Wanted) -> Literal["unsloth", "transformers"]:
-    there = bool(machine.usable_gpus) and machine.has("unsloth") and engine_kind(machine, wanted) == "vllm"
-    use = there if wanted.unsloth is None else wanted.unsloth
-    return "unsloth" if use else "transformers"
 
 
 def _reasons(chosen: Fitting, *, several: bool) -> Iterator[str]:
@@ -238,57 +171,4 @@ def _misfit(chosen: Fitting) -> str:
     return (
         f"{model} cannot be sampled{beside} on {where}: it takes {gib(need)} before any keys and values, and there are "
         f"{gib(has_engine)}."
-    )
-
-
-def gib(size: int) -> str:
-    return f"{size / GIB:.1f} GiB"
-
-
-def _on_cpu(machine: Machine, shape: ModelShape, wanted: Wanted) -> Plan:
-    """Everything as the settings have it, and whether it fits."""
-    dtype: Dtype = wanted.dtype or "float32"
-    quantisation: Quantisation = shape.stored or wanted.quantisation or "none"
-    engine = engine_kind(machine, wanted)
-    microbatch = wanted.microbatch_tokens or wanted.default_microbatch
-    context = min(wanted.context or wanted.episode, shape.positions)
-    checkpointing = bool(wanted.activation_checkpointing)
-    per_token = memory.activation_bytes(shape, wanted.lora.rank, dtype="float32", checkpointing=checkpointing)
-    sizes = resident(shape, wanted, quantisation, dtype, "local")
-    sizes["Python and its libraries"] = sizes.pop("CUDA")
-    table = [Item(what=what, learning=size, sampling=size) for what, size in sizes.items()]
-    table.append(Item(what=f"activations of {microbatch:,} tokens", learning=microbatch * per_token))
-    kv_tokens = wanted.rows * context // 4
-    if engine == "local":
-        cache = kv_tokens * memory.kv_bytes(shape, dtype)
-        table.append(Item(what=f"keys and values of {kv_tokens:,} tokens", learning=cache, sampling=cache))
-    need = sum(item.learning for item in table)
-    problems = []
-    if need > machine.free_memory:
-        again = memory.activation_bytes(shape, wanted.lora.rank, dtype="float32", checkpointing=True)
-        tokens = max(0, machine.free_memory - need + microbatch * per_token) // again // GRAIN * GRAIN
-        mend = f"train.activation_checkpointing=true train.microbatch_tokens={min(tokens, microbatch)}"
-        problems.append(
-            f"{shape.name} does not fit the memory: an update of {microbatch:,} tokens takes {gib(need)}, and "
-            f"{gib(machine.free_memory)} are free{f'; with {mend} it fits' if tokens >= GRAIN else ''}."
-        )
-    return Plan(
-        device="cpu",
-        where=f"the CPU ({machine.cpus} cores)",
-        model=shape.name,
-        engine=engine,
-        in_process=in_process(machine, wanted),
-        loader=_loader(machine, wanted),
-        quantisation=quantisation,
-        dtype=dtype,
-        sharing="alone" if engine == "vllm" else "split",
-        memory_share=None,
-        context=context,
-        rows=wanted.rows,
-        kv_tokens=kv_tokens if engine == "local" else None,
-        microbatch_tokens=microbatch,
-        activation_checkpointing=checkpointing,
-        table=tuple(table),
-        available=(machine.free_memory, machine.free_memory),
-        problems=tuple(problems),
     )

@@ -9,8 +9,9 @@ import pytest
 
 from mcp_rl.backends.choices import Choices, check_wishes, engine_kind, in_process, kept_quantisation, resolve
 from mcp_rl.backends.hosts import LocalSettings
-from mcp_rl.config import EngineConfig, PlacementConfig, RolloutConfig, RunConfig, TrainConfig, UnslothConfig
+from mcp_rl.config import TINY, EngineConfig, PlacementConfig, RolloutConfig, RunConfig, TrainConfig, UnslothConfig
 from mcp_rl.errors import ConfigError
+from mcp_rl.hardware.detect import detect
 from mcp_rl.hardware.machine import Machine
 from tests.hardware.machines import SHAPES, machine
 
@@ -26,14 +27,30 @@ def chosen(tmp_path: Path, there: Machine, **parts: Any) -> Choices:
 
 
 def test_without_a_gpu_nothing_changes(tmp_path: Path) -> None:
-    found = chosen(tmp_path, CPU)
+    found = chosen(tmp_path, CPU.model_copy(update={"memory": 2**40, "free_memory": 2**40}))
     assert found.settings == settings(tmp_path)
     assert (found.plan, found.said) == (None, [])
     assert found.train(config := TrainConfig(learning_rate=1.0)) is config
 
 
+def test_the_built_in_model_is_computed_the_same_whatever_the_memory(tmp_path: Path) -> None:
+    asked = settings(tmp_path).model_copy(update={"base_model": TINY})
+    found = resolve(asked, machine=CPU.model_copy(update={"memory": 2**30, "free_memory": 2**20}))
+    assert (found.settings, found.plan, found.said) == (asked, None, [])
+
+
+def test_a_model_that_is_large_for_a_cpu_learns_in_smaller_parts_and_it_is_said(tmp_path: Path) -> None:
+    asked = settings(tmp_path).model_copy(update={"base_model": SHAPES["0.5B"]})
+    found = resolve(asked, machine=CPU)
+    assert found.settings.train.microbatch_tokens < 16384 and found.settings.engine.max_rows == 8
+    assert "tokens in a pass" in found.said[0]
+    assert found.settings.model_copy(update={"train": asked.train, "engine": asked.engine}) == asked
+    given = asked.model_copy(update={"train": TrainConfig(microbatch_tokens=9999)})
+    assert resolve(given, machine=CPU).settings.train.microbatch_tokens == 9999
+
+
 def test_on_this_machine_without_a_gpu_the_learner_and_our_engine_are_here() -> None:
-    if resolve(settings(Path())).plan is not None:
+    if detect().usable_gpus:
         pytest.skip("this machine has a GPU")
     assert in_process(PlacementConfig()) and engine_kind(EngineConfig()) == "local"
     assert not in_process(PlacementConfig(in_process=False))

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_rl.config import RunConfig
+from mcp_rl.config import TINY, RunConfig
 from mcp_rl.hardware.machine import GIB, Machine
-from mcp_rl.hardware.plan import Plan
+from mcp_rl.hardware.plan import Plan, plan
+from mcp_rl.hardware.shape import model_shape
 from mcp_rl.hardware.smaller import smaller
 from mcp_rl.hardware.wanted import wanted_by
 from tests.hardware.machines import ALL_PACKAGES, SHAPES, machine, planned, qwen
@@ -232,12 +233,34 @@ def test_a_gpu_that_torch_was_not_built_for_is_none() -> None:
     assert planned(there, "0.5B").device == "cpu"
 
 
-def test_the_settings_that_would_fit_the_cpu_do() -> None:
-    (problem,) = planned(_cpu(16), "0.5B").problems
-    tokens = int(problem.partition("train.microbatch_tokens=")[2].split()[0])
-    settings = {"microbatch_tokens": tokens, "activation_checkpointing": True}
-    assert planned(_cpu(16), "0.5B", train=settings).fits
-    assert not planned(_cpu(16), "0.5B", train={**settings, "microbatch_tokens": 2 * tokens}).fits
+def test_on_a_cpu_an_update_is_made_smaller_only_where_it_cannot_fit() -> None:
+    large, small = planned(_cpu(256), "0.5B"), planned(_cpu(16), "0.5B")
+    assert (large.microbatch_tokens, large.rows) == (16384, 64)
+    assert small.fits and small.total[0] <= small.available[0]
+    assert small.microbatch_tokens < 16384 and small.rows == 8
+    (problem,) = planned(_cpu(16), "0.5B", train={"microbatch_tokens": 16384}, engine={"max_rows": 256}).problems
+    assert "does not fit the memory: an update of 16,384 tokens" in problem
+
+
+def test_on_a_cpu_what_is_free_at_the_moment_changes_no_choice() -> None:
+    busy = _cpu(64).model_copy(update={"free_memory": GIB})
+    quiet = planned(_cpu(64), "0.5B")
+    assert planned(busy, "0.5B").microbatch_tokens == quiet.microbatch_tokens
+    assert quiet.fits and "1.0 GiB are free now" in planned(busy, "0.5B").problems[0]
+
+
+@given(size=sizes, memory=memories, more=st.floats(0, 100))
+def test_more_memory_of_a_cpu_never_makes_a_pass_slower(size: str, memory: float, more: float) -> None:
+    less, greater = planned(_cpu(memory), size), planned(_cpu(memory + more), size)
+    if less.fits:
+        assert greater.fits and greater.rows >= less.rows
+        assert greater.activation_checkpointing <= less.activation_checkpointing
+
+
+def test_the_built_in_model_is_never_changed() -> None:
+    config = RunConfig(server=("any",))
+    made = plan(_cpu(1), model_shape(TINY), wanted_by(config))
+    assert (made.microbatch_tokens, made.rows, made.activation_checkpointing) == (16384, 256, False)
 
 
 def test_the_line_names_what_matters() -> None:

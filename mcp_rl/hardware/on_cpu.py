@@ -1,0 +1,93 @@
+"""The plan without a GPU: everything as the settings have it, and a smaller update only where that cannot fit.
+
+What is chosen depends on the memory that the machine has, not on what is free at the moment, so that a run which goes
+on is computed as it was. The built-in model always fits.
+"""
+
+from mcp_rl.config import TINY
+from mcp_rl.hardware import memory
+from mcp_rl.hardware.fitting import FEW_ROWS, GRAIN, LEAST_CONTEXT, Item, resident
+from mcp_rl.hardware.machine import Machine
+from mcp_rl.hardware.memory import Dtype, Quantisation
+from mcp_rl.hardware.outcome import Plan, gib
+from mcp_rl.hardware.placing import engine_kind, in_process, loader
+from mcp_rl.hardware.shape import ModelShape
+from mcp_rl.hardware.wanted import Wanted
+
+GOOD_PASS = 2048
+"""A CPU gains nothing from larger passes than this, but for what they share."""
+
+
+def plan_on_cpu(machine: Machine, shape: ModelShape, wanted: Wanted) -> Plan:
+    """What was set stays. Else: all episodes in flight and a whole pass, if they fit; else fewer rows, then a smaller
+    pass, then activations computed again."""
+    tried = list(_ways(machine, shape, wanted))
+    roomy = [way for way in tried if way.total[0] <= machine.memory - machine.memory // 8]
+    chosen = roomy[0] if roomy else tried[-1]
+    need, least = chosen.total[0], min(LEAST_CONTEXT, chosen.context)
+    if roomy and need <= machine.free_memory:
+        return chosen
+    there = f"{gib(machine.memory)} are there" if not roomy else f"{gib(machine.free_memory)} are free now"
+    what = f"an update of {max(chosen.microbatch_tokens, least):,} tokens takes {gib(need)}"
+    return chosen.model_copy(update={"problems": (f"{shape.name} does not fit the memory: {what}, and {there}.",)})
+
+
+def _ways(machine: Machine, shape: ModelShape, wanted: Wanted) -> list[Plan]:
+    """From what the settings say to the least."""
+    given = wanted.microbatch_tokens
+    most = given or wanted.default_microbatch
+    asked = bool(wanted.activation_checkpointing)
+    ways = [_way(machine, shape, wanted, wanted.rows, most, asked)]
+    if shape.name == TINY:
+        return ways
+    fewer = min(FEW_ROWS, wanted.rows) if "max_rows" not in wanted.engine.model_fields_set else wanted.rows
+    passes = [most] if given else list(dict.fromkeys((most, *(size for size in _SIZES if size < most))))
+    kept = [size for size in passes if size >= GOOD_PASS or given]
+    for checkpointing in (False, True) if wanted.activation_checkpointing is None else (asked,):
+        sizes = passes if checkpointing or wanted.activation_checkpointing is not None else kept
+        ways += [_way(machine, shape, wanted, fewer, size, checkpointing) for size in sizes]
+    return ways
+
+
+_SIZES = (8192, 4096, 2048, 1024, 512, GRAIN)
+
+
+def _way(machine: Machine, shape: ModelShape, wanted: Wanted, rows: int, microbatch: int, checkpointing: bool) -> Plan:
+    dtype: Dtype = wanted.dtype or "float32"
+    quantisation: Quantisation = shape.stored or wanted.quantisation or "none"
+    engine = engine_kind(machine, wanted)
+    context = min(wanted.context or wanted.episode, shape.positions)
+    per_token = memory.activation_bytes(shape, wanted.lora.rank, dtype="float32", checkpointing=checkpointing)
+    sizes = resident(shape, wanted, quantisation, dtype, engine)
+    sizes["Python and its libraries"] = sizes.pop("CUDA")
+    table = [Item(what=what, learning=size, sampling=size) for what, size in sizes.items()]
+    if wanted.method == "lora" and dtype == "float32":
+        merged = 4 * shape.linear // (shape.layers if checkpointing else 1)
+        table.append(Item(what="weights with the adapter in them", learning=merged))
+    table.append(Item(what=f"activations of {microbatch:,} tokens", learning=microbatch * per_token))
+    logits = min(microbatch * shape.vocabulary, memory.CPU_LOGIT_ELEMENTS) * memory.LOGIT_BYTES
+    table.append(Item(what="logits", learning=logits))
+    kv_tokens = rows * context // 4 if engine == "local" else None
+    if kv_tokens is not None:
+        cache = kv_tokens * memory.kv_bytes(shape, dtype)
+        table.append(Item(what=f"keys and values of {kv_tokens:,} tokens", learning=cache, sampling=cache))
+    return Plan(
+        device="cpu",
+        where=f"the CPU ({machine.cpus} cores)",
+        model=shape.name,
+        engine=engine,
+        in_process=in_process(machine, wanted),
+        loader=loader(machine, wanted),
+        quantisation=quantisation,
+        stored=shape.stored is not None,
+        dtype=dtype,
+        sharing="alone" if engine == "vllm" else "split",
+        memory_share=None,
+        context=context,
+        rows=rows,
+        kv_tokens=kv_tokens,
+        microbatch_tokens=microbatch,
+        activation_checkpointing=checkpointing,
+        table=tuple(table),
+        available=(machine.free_memory, machine.free_memory),
+    )
