@@ -4,7 +4,9 @@ What is chosen depends on the memory that the machine has, not on what is free a
 on is computed as it was. The built-in model always fits.
 """
 
-from mcp_rl.config import TINY
+from typing import Any
+
+from mcp_rl.config import TINY, EngineConfig
 from mcp_rl.hardware import memory
 from mcp_rl.hardware.fitting import FEW_ROWS, GRAIN, LEAST_CONTEXT, Item, resident
 from mcp_rl.hardware.machine import Machine
@@ -25,11 +27,32 @@ def plan_on_cpu(machine: Machine, shape: ModelShape, wanted: Wanted) -> Plan:
     roomy = [way for way in tried if way.total[0] <= machine.memory - machine.memory // 8]
     chosen = roomy[0] if roomy else tried[-1]
     need, least = chosen.total[0], min(LEAST_CONTEXT, chosen.context)
-    if roomy and need <= machine.free_memory:
+    if need <= machine.free_memory:
         return chosen
     there = f"{gib(machine.memory)} are there" if not roomy else f"{gib(machine.free_memory)} are free now"
     what = f"an update of {max(chosen.microbatch_tokens, least):,} tokens takes {gib(need)}"
-    return chosen.model_copy(update={"problems": (f"{shape.name} does not fit the memory: {what}, and {there}.",)})
+    now = next((way for way in _ways(machine, shape, _open(wanted)) if way.total[0] <= machine.free_memory), None)
+    mend = f" With {_settings(now)} it fits." if now is not None else ""
+    return chosen.model_copy(
+        update={"problems": (f"{shape.name} does not fit the memory: {what}, and {there}.{mend}",)}
+    )
+
+
+def _open(wanted: Wanted) -> Wanted:
+    """With nothing set that a pass depends on."""
+    given: dict[str, Any] = {name: getattr(wanted.engine, name) for name in wanted.engine.model_fields_set}
+    given.pop("max_rows", None)
+    return wanted.model_copy(
+        update={"microbatch_tokens": None, "activation_checkpointing": None, "engine": EngineConfig(**given)}
+    )
+
+
+def _settings(way: Plan) -> str:
+    again = str(way.activation_checkpointing).lower()
+    return (
+        f"train.microbatch_tokens={way.microbatch_tokens} train.activation_checkpointing={again} "
+        f"engine.max_rows={way.rows}"
+    )
 
 
 def _ways(machine: Machine, shape: ModelShape, wanted: Wanted) -> list[Plan]:

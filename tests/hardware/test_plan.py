@@ -13,6 +13,7 @@ from mcp_rl.hardware.plan import Plan, plan
 from mcp_rl.hardware.shape import model_shape
 from mcp_rl.hardware.smaller import smaller
 from mcp_rl.hardware.wanted import wanted_by
+from mcp_rl.overrides import load_config
 from tests.hardware.machines import ALL_PACKAGES, SHAPES, machine, planned, qwen
 
 GPUS = (8, 12, 16, 24, 40, 48, 80, 141)
@@ -240,6 +241,9 @@ def test_on_a_cpu_an_update_is_made_smaller_only_where_it_cannot_fit() -> None:
     assert small.microbatch_tokens < 16384 and small.rows == 8
     (problem,) = planned(_cpu(16), "0.5B", train={"microbatch_tokens": 16384}, engine={"max_rows": 256}).problems
     assert "does not fit the memory: an update of 16,384 tokens" in problem
+    mend = problem.partition("With ")[2].removesuffix(" it fits.")
+    config = load_config(overrides=mend.split(), options={"server": "any", "base_model": SHAPES["0.5B"]})
+    assert plan(_cpu(16), qwen("0.5B"), wanted_by(config)).fits
 
 
 def test_on_a_cpu_what_is_free_at_the_moment_changes_no_choice() -> None:

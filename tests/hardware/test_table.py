@@ -1,0 +1,43 @@
+"""docs/doctor.md shows what is really planned."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from mcp_rl.hardware.plan import Plan
+from tests.hardware.machines import SHAPES, machine, planned
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "doctor.md"
+GPUS = (8, 12, 16, 24, 40, 48, 80, 141)
+
+
+def table(method: str) -> str:
+    """A row for each model, a column for each size of GPU."""
+    return "\n".join(_rows(method))
+
+
+def _rows(method: str) -> Iterator[str]:
+    yield "| GPU | " + " | ".join(f"{gib} GiB" for gib in GPUS) + " |"
+    yield "|---" * (len(GPUS) + 1) + "|"
+    for size in SHAPES:
+        plans = [planned(machine(gib), size, train={"method": method}) for gib in GPUS]
+        if any(plan.fits for plan in plans):
+            yield f"| {size} | " + " | ".join(map(_cell, plans)) + " |"
+
+
+def _cell(plan: Plan) -> str:
+    if not plan.fits:
+        return "-"
+    bits = "4" if plan.quantisation == "4-bit" else "16"
+    kept = "" if plan.activation_checkpointing else "*"
+    return f"{bits} bit, {plan.microbatch_tokens / 1024:.3g}k{kept}, {plan.context / 1024:.3g}k"
+
+
+def test_the_page_shows_what_is_planned() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    for method in ("lora", "full"):
+        assert table(method) in page, f"python -m tests.hardware.test_table prints the tables of {PAGE.name}"
+
+
+if __name__ == "__main__":
+    sys.stdout.write("\n\n".join(map(table, ("lora", "full"))) + "\n")
