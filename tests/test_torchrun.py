@@ -16,7 +16,7 @@ def test_torchrun_trains_with_two_learners_and_both_end(tmp_path: Path) -> None:
     few = ["scenarios.count=12", "scenarios.val=4", "train.checkpoint_every=1"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [*command, *run, "--name", "r", *small, *few], env=environment, capture_output=True, text=True, timeout=240
+        [*command, *run, "--name", "r", *small, *few], env=environment, capture_output=True, text=True, timeout=500
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.count("step 1/1") == 1, "only the first process prints"

@@ -163,8 +163,8 @@ class LeadingLearner(RankedLearner):
         with anyio.CancelScope(shield=True):
             if self._over is None:
                 send_all(self._others, ("end",))
-                self._over = "it was closed"
-                with anyio.move_on_after(_END_SECONDS):
+                self._over = "they were closed."
+                with anyio.move_on_after(_END_SECONDS if self._others else 0):
                     for child in self._children.values():
                         await child.wait()
             self._break_off()

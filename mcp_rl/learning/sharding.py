@@ -11,8 +11,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import PreTrainedModel
@@ -45,7 +46,8 @@ class Sharding:
 
     def __init__(self, model: PreTrainedModel, ranks: Ranks) -> None:
         """Raises ConfigError for a model without layers that could be gathered one by one."""
-        self._mesh = init_device_mesh(ranks.device.type, (ranks.size,))
+        assert dist.group.WORLD is not None
+        self._mesh = DeviceMesh.from_group(dist.group.WORLD, ranks.device.type)
         self._divided: dict[int, nn.Module] = {}
         self.add(model)
 

@@ -27,7 +27,7 @@ class Pair:
             end.send((act, given))
         answers = []
         for end in self._ends:
-            assert end.poll(60), "a rank does not answer"
+            assert end.poll(300), "a rank does not answer"
             answers.append(end.recv())
         return answers
 
@@ -49,8 +49,8 @@ def pair(folder: Path) -> Iterator[Pair]:
         for end in ends:
             end.close()
         for process in processes:
-            process.join(10)
             process.kill()
+            process.join()
 
 
 def _serve(rank: int, store: str, connection: Connection) -> None:
@@ -58,7 +58,7 @@ def _serve(rank: int, store: str, connection: Connection) -> None:
     import torch
     from torch.distributed import FileStore
 
-    ranks = Ranks(rank, 2, FileStore(store, 2), device=torch.device("cpu"), timeout=60)
+    ranks = Ranks(rank, 2, FileStore(store, 2), device=torch.device("cpu"), timeout=300)
     try:
         while True:
             act, given = connection.recv()

@@ -1,0 +1,157 @@
+"""What several learners are worth: one update of a batch by one process and by several, wall-clock.
+
+    OMP_NUM_THREADS=1 python -m benchmarks.learners --processes 1,2 --out benchmarks/results/learners.json
+    python -m benchmarks.learners --gpus 0,1,2,3 --base-model Qwen/Qwen2.5-3B-Instruct     # 1, 2 and 4 of them
+
+Random episodes: groups share a system prompt and each its own request. The numbers of processes take turns, so that a
+machine that slows down slows all of them down. Each is a learner as a run has it: from scored groups to new weights,
+with its checks, clipping and optimiser.
+"""
+
+import argparse
+import json
+import platform
+import random
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import anyio
+import torch
+from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
+
+from mcp_rl.backends.hosts import LearnerHost, LocalSettings
+from mcp_rl.backends.leader import learner_here
+from mcp_rl.config import PlacementConfig, TrainConfig
+from mcp_rl.scenario import McpScenario, StdioServer
+from mcp_rl.tiny import weights_path
+from mcp_rl.trajectory import Segment, Trajectory, TrajectoryGroup
+
+Json = dict[str, Any]
+
+
+def make_base(folder: Path, *, hidden: int, layers: int) -> str:
+    """A random Qwen2 with the built-in vocabulary."""
+    tokenizer: Any = AutoTokenizer.from_pretrained(weights_path())
+    heads = hidden // 32
+    config = Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=hidden,
+        intermediate_size=3 * hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=max(1, heads // 4),
+        tie_word_embeddings=True,
+    )
+    torch.manual_seed(0)
+    Qwen2ForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+def make_groups(groups: int, size: int, *, prompt: int, sampled: int, step: int) -> list[TrajectoryGroup]:
+    """Random tokens below 900; half of each prompt is everybody's, half the group's."""
+    draw = random.Random(step)
+
+    def tokens(count: int) -> list[int]:
+        return [draw.randrange(900) for _ in range(count)]
+
+    system = tokens(prompt // 2)
+    found = []
+    for number in range(groups):
+        request = tokens(prompt - len(system))
+        trajectories = []
+        for _ in range(size):
+            segment = Segment()
+            segment.observe(system + request)
+            turn = tokens(sampled)
+            segment.act(turn, [-7.0] * len(turn), step)
+            trajectories.append(Trajectory(scenario_id=f"s{number}", segments=[segment], reward=draw.random()))
+        scenario = McpScenario(id=f"s{number}", task_description="t", server_params=StdioServer(command="x"))
+        found.append(TrajectoryGroup(scenario=scenario, trajectories=trajectories))
+    return found
+
+
+async def set_logprobs(host: LearnerHost, groups: list[TrajectoryGroup]) -> None:
+    """As an exact sampler would have recorded them."""
+    segments = [trajectory.segments[0] for group in groups for trajectory in group]
+    for segment, found in zip(segments, await host.token_logprobs([s.tokens for s in segments]), strict=True):
+        pairs = zip(segment.sampled, [0.0, *found], strict=True)
+        segment.logprobs = [value if sampled else 0.0 for sampled, value in pairs]
+
+
+async def measure(arguments: argparse.Namespace, folder: Path) -> Json:
+    """Seconds of an update for each number of processes."""
+    base = arguments.base_model or make_base(folder / "base", hidden=arguments.hidden, layers=arguments.layers)
+    train = TrainConfig(learning_rate=1e-5, epochs=1, method=arguments.method)
+    gpus = [int(gpu) for gpu in arguments.gpus.split(",")] if arguments.gpus else []
+    given = [1, 2, 4, 8] if gpus else [int(count) for count in arguments.processes.split(",")]
+    counts = [count for count in given if not gpus or count <= len(gpus)]
+    seconds: dict[int, list[float]] = {count: [] for count in counts}
+    metrics: dict[int, Json] = {}
+    for turn in range(arguments.rounds):
+        for count in counts:
+            placement = PlacementConfig(learner_processes=count)
+            if gpus:
+                placement = PlacementConfig(learner_gpus=tuple(gpus[:count]))
+            run = folder / f"run{turn}-{count}"
+            settings = LocalSettings(base_model=base, run=run, title="b/b", train=train, placement=placement)
+            host = learner_here(settings)
+            try:
+                await host.open()
+                for step in range(arguments.repeats + 1):
+                    batch = make_groups(
+                        arguments.groups, arguments.size, prompt=arguments.prompt, sampled=arguments.sampled, step=step
+                    )
+                    await set_logprobs(host, batch)
+                    metrics[count] = await host.update(batch, train)
+                    if step:  # the first one allocates and compiles
+                        seconds[count].append(metrics[count]["update_seconds"])
+            finally:
+                await host.close()
+    return {
+        "machine": platform.machine(),
+        "threads_per_process": torch.get_num_threads(),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "torch": torch.__version__,
+        "batch": {name: getattr(arguments, name) for name in ("groups", "size", "prompt", "sampled", "method")},
+        "base_model": arguments.base_model or f"random Qwen2, hidden {arguments.hidden}, {arguments.layers} layers",
+        "update_seconds": {str(count): round(median(values), 4) for count, values in seconds.items()},
+        "all_update_seconds": {str(count): [round(v, 4) for v in values] for count, values in seconds.items()},
+        "speedup": {
+            str(count): round(median(seconds[counts[0]]) / median(values), 3) for count, values in seconds.items()
+        },
+        "forward_tokens": {str(count): found["forward_tokens"] for count, found in metrics.items()},
+        "loss": {str(count): found["loss"] for count, found in metrics.items()},
+    }
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--processes", default="1,2", help="numbers of processes on CPUs")
+    parser.add_argument("--gpus", help="GPUs; 1, 2, 4 and 8 of them, as far as there are so many")
+    parser.add_argument("--base-model")
+    parser.add_argument("--method", choices=("lora", "full"), default="lora")
+    parser.add_argument("--hidden", type=int, default=256)
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--groups", type=int, default=8)
+    parser.add_argument("--size", type=int, default=8)
+    parser.add_argument("--prompt", type=int, default=200)
+    parser.add_argument("--sampled", type=int, default=100)
+    parser.add_argument("--repeats", type=int, default=4, help="updates that are timed, after one that is not")
+    parser.add_argument("--rounds", type=int, default=2, help="how often the numbers of processes take turns")
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args(given)
+    with tempfile.TemporaryDirectory() as folder:
+        found = json.dumps(anyio.run(measure, arguments, Path(folder)), indent=1)
+    if arguments.out:
+        arguments.out.write_text(found + "\n")
+    print(found, file=sys.stdout if not arguments.out else sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
