@@ -5,7 +5,7 @@ Both loaders take the same options, and what they loaded is compared with what w
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -124,13 +124,15 @@ def make_learner(
     temperature: float = 1.0,
     init: Path | None = None,
     plan: LoadPlan | None = None,
+    say: Callable[[str], None] = log.warning,
 ) -> Learner:
     """`load_learner` for a base that is loaded already, as `plan` says. With method "lora" its modules become part of
-    the learner; with "full" it is left alone, as the reference of the KL, and a copy of it is trained."""
+    the learner; with "full" it is left alone, as the reference of the KL, and a copy of it is trained. `say` is told,
+    in one sentence, where shared prefixes cannot be computed once."""
     initial = check_initial(init, config, base_model) if init is not None else None
     forward = forward_for(base, config.forward)
     if forward.note:
-        log.warning(forward.note)
+        say(forward.note)
     adapt = add_adapter if plan is None or plan.loader == "transformers" else partial(adapt_with_unsloth, plan=plan)
     how: dict[str, Any] = {"seed": seed, "temperature": temperature, "forward": forward}
     if config.method == "full":

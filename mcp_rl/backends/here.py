@@ -84,6 +84,7 @@ class LearnerHere:
         if self._on_base is not None:
             self._on_base(base.model, ChatFormat(base.tokenizer))
         init = settings.init if checkpoint is None else None
+        notes: list[str] = []
         self._learner = make_learner(
             base.model,
             settings.base_model,
@@ -92,17 +93,18 @@ class LearnerHere:
             temperature=settings.temperature,
             init=init,
             plan=plan,
+            say=notes.append,
         )
         loaded = base.loaded
         if checkpoint is None:
             self._made(self._learner)
-            return Opened(skipped=[*find_initial(init).skipped] if init is not None else [], loaded=loaded)
+            return Opened(skipped=[*notes, *find_initial(init).skipped] if init is not None else notes, loaded=loaded)
         frontier = restore(self._learner, checkpoint)
         self._made(self._learner)
         return Opened(
             checkpoint=checkpoint.path,
             frontier=dict(frontier),
-            skipped=[*checkpoint.skipped, *filter(None, [other_versions(checkpoint)])],
+            skipped=[*notes, *checkpoint.skipped, *filter(None, [other_versions(checkpoint)])],
             loaded=loaded,
         )
 

@@ -51,7 +51,8 @@ class Opened(BaseModel):
     frontier: dict[str, Any] = {}
     """What was stored with it."""
     skipped: list[str] = []
-    """One sentence for each damaged checkpoint that was passed over, and one for other versions of packages."""
+    """One sentence for each damaged checkpoint that was passed over, one for other versions of packages, and one for a
+    model that shares no prefixes."""
     loaded: dict[str, Any] = {}
     """What was loaded, and how: for model.json."""
 

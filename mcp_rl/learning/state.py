@@ -65,6 +65,7 @@ def save_learner(
         "step": learner.step,
         "seed": learner.seed,
         "temperature": learner.temperature,
+        "forward": learner.forward.kind if learner.forward.decided else None,
         "torch_threads": torch.get_num_threads(),
         "versions": versions(),
         "training_arguments": learner.config.model_dump(mode="json"),
@@ -140,6 +141,8 @@ def restore(learner: Learner, checkpoint: Checkpoint) -> dict[str, Any]:
         tensors = load_file(checkpoint.path / OPTIMIZER_FILE)
     _restore_optimizer(learner, {**tensors, **optimizer.get("values", {})})
     learner.step = int(state["step"])
+    if state.get("forward") is not None:  # what was measured then holds on
+        learner.forward.take(state["forward"], learner.model, learner.reference)
     frontier: dict[str, Any] = state["frontier"]
     return frontier
 

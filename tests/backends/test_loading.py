@@ -91,6 +91,14 @@ def test_a_model_that_came_in_other_bits_than_asked_for_is_refused() -> None:
         loaded.check_asked(load_base(TINY)[0], asked, AutoConfig.from_pretrained(plan.location))
 
 
+def test_a_model_that_came_in_another_precision_than_asked_for_is_refused() -> None:
+    asked = plan_loading(TINY, UnslothConfig(dtype="bfloat16"))
+    config = AutoConfig.from_pretrained(asked.location)
+    loaded.check_asked(load_base(TINY)[0], asked, config)  # more bits do no harm
+    with pytest.raises(ConfigError, match="to be loaded in bfloat16, and transformers loaded it in float16"):
+        loaded.check_asked(load_base(TINY)[0].to(torch.float16), asked, config)
+
+
 def test_a_continued_run_loads_what_it_was_begun_with_and_refuses_another(copy: Path) -> None:
     before = opened(str(copy), dtype="bfloat16").loaded
     assert opened(str(copy), before=before).loaded == before, "not the precision that the run was begun with"

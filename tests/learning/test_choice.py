@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,11 @@ import torch
 from mcp_rl.errors import ConfigError
 from mcp_rl.learning import forward
 from mcp_rl.learning.attention import NAME
+from mcp_rl.learning.checkpoint import Checkpoint, newest_checkpoint
 from mcp_rl.learning.choice import Trial, attempt, choose
 from mcp_rl.learning.forward import Forward, measure
 from mcp_rl.learning.samples import take_in
+from mcp_rl.learning.state import restore, save_learner
 from mcp_rl.learning.step import Learner
 from tests.learning.models import make_groups, make_learner
 
@@ -104,6 +107,28 @@ def test_a_tree_that_says_something_else_is_left_in_the_first_step_and_the_step_
     assert "tree is off by 0.2" in learner.forward.note
     again = learner.update(groups, check_sampler=False)
     assert again["forward_rows"] == 1.0 and "rows_seconds" not in again, "measured once"
+
+
+def test_what_was_measured_once_holds_on_in_a_run_that_is_continued(tmp_path: Path) -> None:
+    learner = with_both()
+    save_learner(tmp_path, learner, {}, base_name="b", title="t")
+    undecided = with_both()
+    restore(undecided, checkpoint_in(tmp_path))
+    assert not undecided.forward.decided
+    learner.forward.take("rows", learner.model)
+    learner.step = 1
+    save_learner(tmp_path, learner, {}, base_name="b", title="t")
+    again, only_tree = with_both(), make_learner()
+    for fresh in (again, only_tree):
+        restore(fresh, checkpoint_in(tmp_path))
+    assert again.forward.kind == "rows" and again.forward.decided
+    assert only_tree.forward.kind == "tree", "a way that there is not is not taken"
+
+
+def checkpoint_in(folder: Path) -> Checkpoint:
+    newest = newest_checkpoint(folder)
+    assert newest is not None
+    return newest
 
 
 def test_where_no_way_works_that_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

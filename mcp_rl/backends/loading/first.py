@@ -5,6 +5,7 @@ import importlib
 import os
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 
 def import_first(use: bool | None = None) -> bool:
@@ -18,11 +19,19 @@ def import_first(use: bool | None = None) -> bool:
         return False
     if use is None and named != "1" and not _has_gpu():
         return False
-    os.environ.setdefault("UNSLOTH_DISABLE_STATISTICS", "1")
+    set_manners()
     with contextlib.redirect_stdout(sys.stderr), contextlib.suppress(Exception):
         importlib.import_module("unsloth")
         return True
     return False
+
+
+def set_manners() -> None:
+    """Unsloth reports nothing home, and keeps the code that it writes in the user's cache and not in the working folder.
+    What the user has set stays."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    os.environ.setdefault("UNSLOTH_DISABLE_STATISTICS", "1")
+    os.environ.setdefault("UNSLOTH_COMPILE_LOCATION", str(cache / "mcp_rl" / "unsloth_compiled_cache"))
 
 
 def _has_gpu() -> bool:

@@ -42,6 +42,12 @@ def check_asked(model: PreTrainedModel, plan: LoadPlan, asked: Any) -> None:
             f"{name} was to be loaded {_in_words(plan.quantisation)} and was loaded {_in_words(found)} "
             f"by {plan.loader}: nothing is trained on a model that nobody asked for."
         )
+    precision = str(model.dtype).removeprefix("torch.")
+    if plan.dtype not in ("auto", precision) and precision != "float32":  # more bits than asked for do no harm
+        raise ConfigError(
+            f"{name} was to be loaded in {plan.dtype}, and {plan.loader} loaded it in {precision}: set "
+            f"unsloth.dtype={precision}, or load it with unsloth.use=false."
+        )
     got = getattr(model.config, "_name_or_path", "") or getattr(model, "name_or_path", "")
     if plan.options.use_exact_model_name and got and not _same_place(str(got), plan.location):
         raise ConfigError(f"{name} was asked for, and {plan.loader} loaded {got} in its place; nothing was trained.")

@@ -5,7 +5,6 @@ goes to stderr, since stdout is for results; it reports nothing home.
 """
 
 import contextlib
-import os
 import sys
 from collections.abc import Sequence
 from typing import Any, cast
@@ -14,6 +13,7 @@ import torch
 from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from mcp_rl.backends.loading.first import set_manners
 from mcp_rl.backends.loading.loaded import dtype_for
 from mcp_rl.backends.loading.options import INSTALL, LoadPlan
 from mcp_rl.errors import ConfigError
@@ -102,7 +102,7 @@ def _own_length(config: Any) -> int:
 
 @contextlib.contextmanager
 def _quietly() -> Any:
-    os.environ.setdefault("UNSLOTH_DISABLE_STATISTICS", "1")
+    set_manners()
     with contextlib.redirect_stdout(sys.stderr):
         yield
 
