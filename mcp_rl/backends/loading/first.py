@@ -27,7 +27,7 @@ def import_first(use: bool | None = None) -> bool:
 
 
 def set_manners() -> None:
-    """Unsloth reports nothing home, and keeps the code that it writes in the user's cache and not in the working folder.
+    """Unsloth reports nothing home, and keeps the code that it writes in the user's cache, not in the working folder.
     What the user has set stays."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     os.environ.setdefault("UNSLOTH_DISABLE_STATISTICS", "1")
