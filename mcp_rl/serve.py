@@ -8,6 +8,7 @@ a model is given is rendered as in training. vLLM itself stays on loopback behin
 import contextlib
 import json
 import os
+import re
 import shlex
 import socket
 import time
@@ -28,6 +29,7 @@ from mcp_rl.serving.app import make_app
 from mcp_rl.serving.served import Served
 from mcp_rl.serving.service import Service
 
+_SETTING = re.compile(r"\w+(\.\w+)+=")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -61,7 +63,7 @@ def prepare(
     key_variable: str | None = None,
 ) -> ServeJob:
     """`words` are names of models and settings of the section `engine`. Raises UserError."""
-    overrides = [word for word in words if word.startswith("engine.") and "=" in word]
+    overrides = [word for word in words if _SETTING.match(word)]
     names = [word for word in words if word not in overrides]
     if not names:
         raise ConfigError("A model is needed: the name of a run such as calc-001 or calc-001@5, a folder, mcp-rl/tiny.")
@@ -72,6 +74,8 @@ def prepare(
             "--api-key-env VARIABLE, or leave --host out."
         )
     settings = load_section("engine", EngineConfig, overrides, {"kind": engine} if engine else {})
+    if settings.kind == "local" and settings.url:
+        raise ConfigError(f"{settings.url} is a vLLM server's, and --engine local is to sample; leave one of them out.")
     if engine_kind(settings) == "vllm" and settings.url is None:
         find_vllm(settings.python)
     models = [_model(name, project / "models") for name in names]

@@ -40,6 +40,9 @@ def test_what_cannot_be_served_is_one_sentence_before_anything_is_loaded(
     assert "openai/gpt-4.1 has no weights" in refused(capsys, "litellm:openai/gpt-4.1", "--port", "0")
     assert "both be called 'mcp-rl/tiny'" in refused(capsys, "mcp-rl/tiny", "mcp-rl/tiny")
     assert "did you mean" in refused(capsys, "mcp-rl/tiny", "engine.max_contxt=100")
+    assert "begin with engine." in refused(capsys, "mcp-rl/tiny", "train.steps=3")
+    url = ("--engine-url", "http://127.0.0.1:9/v1")
+    assert "leave one of them out" in refused(capsys, "mcp-rl/tiny", "--engine", "local", *url)
     assert "port" in refused(capsys, "mcp-rl/tiny", "--port", "70000")
 
 
@@ -86,7 +89,7 @@ def test_models_are_served_until_ctrl_c(here: Path) -> None:
             assert first["calc-001"] == first["calc-001@1"] != first["0000"]
             assert httpx.get(f"{url[0]}/models").status_code == 401
             process.send_signal(signal.SIGINT)
-            rest = process.communicate(timeout=30)[0]
+            rest = process.communicate(timeout=120)[0]
         finally:
             process.kill()
     assert (process.returncode, rest.strip()) == (0, "Stopped.")

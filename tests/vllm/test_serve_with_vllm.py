@@ -163,7 +163,7 @@ def test_the_command_starts_vllm_and_leaves_nothing_behind(vllm_python: Path, tm
             assert client.models.list().data[0].model_extra["max_model_len"] == 512
             children = psutil.Process(process.pid).children(recursive=True)
             process.send_signal(signal.SIGINT)
-            assert process.communicate(timeout=60)[0].strip().endswith("Stopped.")
+            assert process.communicate(timeout=120)[0].strip().endswith("Stopped.")
         finally:
             process.kill()
     assert process.returncode == 0 and children
