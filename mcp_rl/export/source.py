@@ -17,6 +17,7 @@ from mcp_rl.training.preparation import check_base_model
 from mcp_rl.visible import visible
 
 _ADAPTER, _CONFIG = "adapter_config.json", "config.json"
+_LICENSE = re.compile(r"^license:\s*[\"']?([\w.+-]+)", re.MULTILINE)
 _CARDS = ("README.md", "model_card.md")
 
 

@@ -15,63 +15,16 @@ from safetensors import safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
 from mcp_rl.cli import main
-from mcp_rl.config import TINY, TrainConfig
-from mcp_rl.evaluate import EvaluationResult
+from mcp_rl.config import TINY
 from mcp_rl.evaluation.models import find_model
 from mcp_rl.learning.checkpoint import find_damage
 from mcp_rl.learning.merge import merge
-from mcp_rl.run_directory import RunDirectory, RunIdentity, RunState
-from mcp_rl.scenario import McpScenario, StdioServer, ToolCall
 from mcp_rl.tiny import weights_path
+from tests.export.trained import write_run
 
 ROOT = Path(__file__).resolve().parents[2]
 CALCULATOR = ROOT / "servers" / "python" / "mcp_calculator" / "server.py"
 IDS = torch.arange(20, 60)[None]
-
-
-def evaluated(step: int, success: float) -> dict[str, Any]:
-    """An evaluation of 40 scenarios as a run keeps it."""
-    by_tool = {"add": {"scenarios": 40.0, "success": success, "low": success - 0.1, "high": success + 0.05}}
-    measure = {"rollouts": 40, "success": success, "ci95": (success - 0.125, success + 0.0625), "reward": success,
-               "turns": 2.0, "sampled_tokens": 20.0, "faults": 0, "stop_reasons": {"answered": 40}}  # fmt: skip
-    found = EvaluationResult.model_validate(
-        {"step": step, "scenarios": 40, "greedy": measure, "sampled": None, "by_tool": by_tool, "outcomes": {}}
-    )
-    return found.model_dump(mode="json")
-
-
-def write_run(folder: Path, method: str, base_model: str = TINY) -> Path:
-    """A run of one server after two steps, its weights moved a little; step 1 was kept and not evaluated."""
-    from mcp_rl.backends.base_model import load_learner, load_tokenizer
-    from mcp_rl.learning.state import save_learner, tokenizer_files
-
-    config = TrainConfig.model_validate({"method": method, "lora": {"rank": 4, "alpha": 8}})
-    learner = load_learner(base_model, config)
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for name, parameter in learner.parameters.items():
-            if method == "full" or "lora_B" in name:
-                parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=2e-3)
-    run = RunDirectory(folder)
-    files = tokenizer_files(load_tokenizer(base_model))
-    for step in (1, 2):
-        learner.step = step
-        base_name = str(weights_path()) if base_model == TINY else base_model
-        save_learner(run.checkpoints, learner, files, base_name=base_name, title="t")
-    identity = RunIdentity(
-        server="mcp_calculator", base_model=base_model, seed=7, schema_hash="feedbeef", scenarios_hash="explored",
-        settings={"train.method": method, "evaluation.greedy": True},
-    )  # fmt: skip
-    run.begin(identity, {"name": folder.name, "project": "default", "base_model": base_model})
-    run.save_state(RunState(step=2, before=evaluated(0, 0.25), after=evaluated(2, 0.875), after_step=2))
-    scenario = McpScenario(
-        task_description="Add.", server_params=StdioServer(command="x"), reference=(ToolCall(tool="add", arguments={}),)
-    )
-    run.save_scenarios("train", [scenario])
-    run.save_scenarios(
-        "val", [scenario.model_copy(update={"id": f"v{n}", "task_description": f"Add {n}."}) for n in range(40)]
-    )
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -243,6 +196,39 @@ def test_a_base_that_was_not_the_adapters_is_noticed(
     words = ["export", "calc", "--format", "merged", "--output-dir", str(place), "--out", str(tmp_path / "x")]
     assert main([*words, "--base", str(tmp_path / "other")]) == 2
     assert "its num_hidden_layers is 2, and the base's is 4" in capsys.readouterr().err
+
+
+def test_fine_tuning_and_a_folder_of_no_run_say_what_is_known_of_them(place: Path, tmp_path: Path) -> None:
+    run = tmp_path / "default" / "models" / "tuned"
+    shutil.copytree(place / "default" / "models" / "calc", run)
+    about = {"name": "tuned", "project": "default", "base_model": TINY, "sft": {"seed": 3}}
+    (run / "model.json").write_text(json.dumps(about))
+    shutil.copytree(run / "checkpoints" / "0002", tmp_path / "found")
+    assert main(["export", "tuned", "--output-dir", str(tmp_path)]) == 0
+    card = (tmp_path / "default" / "exports" / "tuned-2-adapter" / "README.md").read_text()
+    assert "trained with supervised fine-tuning, 2 steps" in card and "sft, mcp" in card and "| seed | 3 |" in card
+    assert main(["export", str(tmp_path / "found"), "--out", str(tmp_path / "x")]) == 0
+    card = (tmp_path / "x" / "README.md").read_text()
+    assert "# found" in card and "It was not evaluated where it was exported." in card and "None" not in card
+
+
+def test_the_revision_and_the_precision_that_a_run_loaded_are_told(place: Path, tmp_path: Path) -> None:
+    run = tmp_path / "default" / "models" / "calc"
+    shutil.copytree(place / "default" / "models" / "calc", run)
+    about = json.loads((run / "model.json").read_text())
+    loaded = {"quantisation": "4-bit", "revision": "main", "commit": "c0ffee"}
+    (run / "model.json").write_text(json.dumps({**about, "loaded": loaded}))
+    words = ["export", "calc", "--output-dir", str(tmp_path), "--base", "org/model"]
+    assert main(words) == 0
+    folder = tmp_path / "default" / "exports" / "calc-2-adapter"
+    assert json.loads((folder / "adapter_config.json").read_text())["revision"] == "c0ffee"
+    card = (folder / "README.md").read_text()
+    assert (
+        "| base while it was trained | 4 bits |" in card and 'from_pretrained("org/model", revision="c0ffee")' in card
+    )
+    assert main([*words, "--format", "merged"]) == 0
+    card = (tmp_path / "default" / "exports" / "calc-2-merged" / "README.md").read_text()
+    assert "was trained on the base in 4 bits and is merged into its weights in float32" in card
 
 
 # -- the arithmetic, on adapters of every kind
