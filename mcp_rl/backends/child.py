@@ -125,11 +125,16 @@ class ChildProcess:
             await self._stack.aclose()
 
     async def _read(self, stream: BufferedByteReceiveStream) -> None:
-        with suppress(anyio.EndOfStream, anyio.IncompleteRead, anyio.BrokenResourceError, OSError, ValueError):
+        ending = ""
+        try:
             while True:
                 self._take(*await read_frame(stream.receive_exactly))
-        with suppress(anyio.ClosedResourceError):
-            await self._find_out()
+        except (anyio.EndOfStream, anyio.IncompleteRead, anyio.BrokenResourceError, OSError):
+            """It has ended, or is about to."""
+        except Exception:  # nothing that comes after what is no message would be one
+            ending = "sent what is no message, and was ended"
+            self.child.kill()
+        await self._find_out(ending)
 
     def _take(self, message: Message, parts: list[bytes]) -> None:
         self.state.update(message.get("state", {}))
@@ -149,18 +154,17 @@ class ChildProcess:
                 for piece in await self._outgoing.get():
                     await self.child.process.stdin.send(piece)
 
-    async def _find_out(self) -> None:
-        """The channel has closed, so the process has ended or is about to: how?"""
+    async def _find_out(self, ending: str) -> None:
+        """The channel has closed: how did the process end, where `ending` does not say it?"""
         doing = [call for call, _ in self._asked.values()]
         with anyio.move_on_after(_END_SECONDS):
             await self.child.wait()
         if self.child.returncode is None:
             self.child.kill()
-            ending = "closed its channel and had to be ended"
-        else:
-            ending = self.child.ending
+            ending = ending or "closed its channel, and was ended"
         by_kernel = kernel_kills() > self._kills
-        self._give_up(died(ending, doing, self.child.log.path, self.child.tail(), by_kernel=by_kernel))
+        said = died(ending or self.child.ending, doing, self.child.log.path, self.child.tail(), by_kernel=by_kernel)
+        self._give_up(said)
 
     def _give_up(self, error: EngineStop) -> None:
         self._gone = self._gone or error

@@ -33,7 +33,7 @@ def failed(kind: str, sentence: str, doing: str, log: Path | None = None, who: s
     if out_of_memory(kind):
         return EngineStop(f"The learner ran out of memory{when}: {sentence}. {_LESS_MEMORY}; {_CONTINUES}.")
     where = f" The traceback is in {log}." if log is not None else ""
-    return EngineStop(f"The learner failed{when} with {kind}: {sentence}.{where}")
+    return EngineStop(f"The learner failed{when} with {kind}: {sentence}; {_CONTINUES}.{where}")
 
 
 def died(

@@ -41,6 +41,8 @@ async def main():
                 os.kill(os.getpid(), message["arguments"]["signal"])
             case "exit":
                 os._exit(message["arguments"]["status"])
+            case "babble":
+                os.write(channel._out, b"this is no frame of anybody's" * 10)
             case "raise":
                 channel.send({"id": message["id"], "error": error_message(MemoryError("no more"))}, [])
             case "echo":
@@ -144,6 +146,15 @@ async def test_the_end_of_the_process_is_named_with_its_last_words(tmp_path: Pat
                 await process.ask("echo")
 
 
+async def test_what_is_no_message_ends_the_process_and_nobody_waits_for_ever(tmp_path: Path) -> None:
+    async with echo(tmp_path) as process:
+        with pytest.raises(
+            EngineStop, match=r"process sent what is no message, and was ended; the same command continues"
+        ):
+            await process.ask("babble")
+    assert process.child.returncode is not None
+
+
 async def test_running_out_of_memory_says_which_settings(tmp_path: Path) -> None:
     async with echo(tmp_path) as process:
         with pytest.raises(
@@ -175,7 +186,10 @@ def test_what_else_is_known_of_an_error_crosses_too() -> None:
     assert type(full) is UserError and str(full) == "Cannot use /x: the disk is full."
     strange = error_of(error_message(KeyError("a\nb")), unexpected)
     assert isinstance(strange, RunStop)
-    assert str(strange) == "The learner failed in an update with KeyError: 'a\\nb'. The traceback is in learner.log."
+    assert str(strange).startswith(
+        "The learner failed in an update with KeyError: 'a\\nb'; the same command continues "
+    )
+    assert str(strange).endswith(" The traceback is in learner.log.")
     memory = error_of({"class": None, "kind": "OutOfMemoryError", "sentence": "CUDA out of memory"}, unexpected)
     assert str(memory).startswith("The learner ran out of memory in an update: CUDA out of memory. Lower ")
 

@@ -128,3 +128,11 @@ time.sleep(600)
         assert {process.pid, child.pid} <= set(ours())
         end_leftovers()
         assert not psutil.wait_procs([child], timeout=10)[1]
+
+
+def test_processes_of_another_container_are_not_judged(dead_owner: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ids that their markers name are of another namespace."""
+    with running(marked(dead_owner)) as process:
+        assert process.pid in ours()
+        monkeypatch.setattr(search, "_namespace", lambda pid: "outer" if pid == os.getpid() else "inner")
+        assert process.pid not in ours()
