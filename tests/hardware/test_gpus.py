@@ -1,7 +1,7 @@
 """Which GPUs CUDA programs see, by what was printed and by the environment."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcp_rl.errors import ConfigError
@@ -58,6 +58,7 @@ def test_a_child_sees_the_gpus_that_are_counted_here() -> None:
         device_environment([0, 3], given)
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 7), unique=True, min_size=1), st.data())
 def test_children_of_children_see_the_same_gpus(numbers: list[int], data: st.DataObject) -> None:
     inner = data.draw(st.lists(st.integers(0, len(numbers) - 1), unique=True, min_size=1))
@@ -66,6 +67,7 @@ def test_children_of_children_see_the_same_gpus(numbers: list[int], data: st.Dat
     assert seen == [str(numbers[number]) for number in inner]
 
 
+@settings(deadline=None)
 @given(st.text(max_size=20))
 def test_nothing_that_the_variable_may_hold_is_an_error(text: str) -> None:
     gpus = [(uuid, gpu) for uuid, gpu in parse_smi(PRINTED)]

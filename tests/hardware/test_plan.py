@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcp_rl.config import TINY, RunConfig
@@ -61,6 +61,7 @@ def test_where_every_weight_can_be_trained(size: str, gib: int, column: int) -> 
     assert plan.quantisation == "none"
 
 
+@settings(deadline=None)
 @given(size=sizes, method=methods, memory=memories, packages=installed, stale=staleness, gpus=st.integers(1, 8))
 def test_a_plan_that_fits_stays_within_the_memory(
     size: str, method: str, memory: float, packages: tuple[str, ...], stale: int, gpus: int
@@ -78,6 +79,7 @@ def test_a_plan_that_fits_stays_within_the_memory(
         assert len(plan.problems) == 1 and SHAPES[size] in plan.problems[0] and "GiB" in plan.problems[0]
 
 
+@settings(deadline=None)
 @given(size=sizes, method=methods, memory=memories, more=st.floats(0, 100), packages=installed, stale=staleness)
 def test_more_memory_never_makes_anything_smaller(
     size: str, method: str, memory: float, more: float, packages: tuple[str, ...], stale: int
@@ -94,6 +96,7 @@ def test_more_memory_never_makes_anything_smaller(
         assert greater.activation_checkpointing <= less.activation_checkpointing
 
 
+@settings(deadline=None)
 @given(size=sizes, memory=memories, packages=installed)
 def test_a_gpu_for_the_engine_alone_never_makes_anything_smaller(
     size: str, memory: float, packages: tuple[str, ...]
@@ -253,6 +256,7 @@ def test_on_a_cpu_what_is_free_at_the_moment_changes_no_choice() -> None:
     assert quiet.fits and "1.0 GiB are free now" in planned(busy, "0.5B").problems[0]
 
 
+@settings(deadline=None)
 @given(size=sizes, memory=memories, more=st.floats(0, 100))
 def test_more_memory_of_a_cpu_never_makes_a_pass_slower(size: str, memory: float, more: float) -> None:
     less, greater = planned(_cpu(memory), size), planned(_cpu(memory + more), size)
