@@ -15,7 +15,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
@@ -119,7 +119,8 @@ def dismissing() -> Iterator[None]:
     try:
         yield
     finally:
-        announce(environment_store(), None)
+        with suppress(RuntimeError):  # where torchrun was killed its store is gone, and nobody waits there
+            announce(environment_store(), None)
 
 
 def host_for(launched: Launched, environment: Mapping[str, str] = os.environ) -> str | None:
