@@ -135,6 +135,8 @@ class Learner:
                 raise
             finally:
                 self.optimizer.zero_grad()
+                if self.device.type == "cuda":
+                    torch.cuda.empty_cache()  # an engine in another process may share the GPU
         self.step += 1
         if self.ranks is not None:
             tally = self.ranks.merged(tally)
