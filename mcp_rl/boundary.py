@@ -46,7 +46,7 @@ def run_guarded(command: Callable[[], int | None], *, log_dir: Callable[[], Path
             return _reader_left()
         sentence, code = verdict(error)
         if sentence is None:
-            sentence = f"Unexpected {type(error).__name__}: {_first_line(error)}. {_write_traceback(raised, log_dir())}"
+            sentence = f"Unexpected {type(error).__name__}: {first_line(error)}. {_write_traceback(raised, log_dir())}"
         say(sentence)
         return code
 
@@ -107,7 +107,8 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
         yield error
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """What an error says, in a line without its full stop."""
     lines = str(error).strip().splitlines()
     return lines[0].rstrip(".") if lines else "no message"
 

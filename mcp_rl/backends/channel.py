@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from mcp_rl import errors
-from mcp_rl.boundary import verdict
+from mcp_rl.boundary import first_line, verdict
 from mcp_rl.errors import EngineError, McpRlError, ServerFault, UserError
 
 Message = dict[str, Any]
@@ -58,8 +58,7 @@ def error_message(error: BaseException) -> Message:
     sentence, code = verdict(error)
     if isinstance(error, Exception) and sentence is not None and code == 2:
         return {"class": UserError.__name__, "sentence": sentence}
-    lines = str(error).strip().splitlines() or ["no message"]
-    return {"class": None, "kind": type(error).__name__, "sentence": lines[0].rstrip(".")}
+    return {"class": None, "kind": type(error).__name__, "sentence": first_line(error)}
 
 
 def error_of(message: Message, unexpected: Callable[[str, str], McpRlError]) -> McpRlError:

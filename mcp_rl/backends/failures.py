@@ -22,15 +22,15 @@ _DOING = {
 }
 
 
-def out_of_memory(kind: str) -> bool:
-    """Whether an error of this class means that memory ran out."""
-    return kind in ("OutOfMemoryError", "MemoryError")
+def out_of_memory(kind: str, sentence: str) -> bool:
+    """Whether an error of this class, with this first line, means that memory ran out: of a GPU, or of the machine."""
+    return kind in ("OutOfMemoryError", "MemoryError") or "DefaultCPUAllocator" in sentence
 
 
 def failed(kind: str, sentence: str, doing: str, log: Path | None = None, who: str = "The learner") -> EngineError:
     """The learner raised an error that nobody foresaw; it is there still, and its run cannot go on."""
     when = f" {_DOING[doing]}" if doing in _DOING else ""
-    if out_of_memory(kind):
+    if out_of_memory(kind, sentence):
         return EngineStop(f"The learner ran out of memory{when}: {sentence}. {_LESS_MEMORY}; {_CONTINUES}.")
     where = f" The traceback is in {log}." if log is not None else ""
     return EngineStop(f"The learner failed{when} with {kind}: {sentence}; {_CONTINUES}.{where}")

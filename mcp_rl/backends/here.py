@@ -18,10 +18,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from mcp_rl.backends.base_model import base_location, make_learner, open_base
+from mcp_rl.backends.failures import failed, out_of_memory
 from mcp_rl.backends.hosts import LearnerHost, LocalSettings, Opened
 from mcp_rl.backends.initial import find_initial
 from mcp_rl.backends.loading.options import loaded_before, plan_loading
 from mcp_rl.backends.weights import sampled_weights
+from mcp_rl.boundary import first_line
 from mcp_rl.chat.hermes import ChatFormat
 from mcp_rl.config import TrainConfig
 from mcp_rl.durable import write_atomically
@@ -237,5 +239,12 @@ def _write_batch(path: Path, batch: Sequence[Sample]) -> None:
 
 
 async def in_thread(function: Callable[..., T], *args: Any) -> T:
-    """Torch work, off the event loop. It is not abandoned when cancelled, so that nothing is left half done."""
-    return await anyio.to_thread.run_sync(functools.partial(function, *args))
+    """Torch work, off the event loop. It is not abandoned when cancelled, so that nothing is left half done. Raises
+    EngineStop where memory runs out."""
+    try:
+        return await anyio.to_thread.run_sync(functools.partial(function, *args))
+    except (RuntimeError, MemoryError) as error:  # torch.OutOfMemoryError is a RuntimeError
+        kind, said = type(error).__name__, first_line(error)
+        if not out_of_memory(kind, said):
+            raise
+        raise failed(kind, said, getattr(function, "__name__", "").strip("_")) from error
