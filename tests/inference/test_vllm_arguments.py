@@ -216,6 +216,18 @@ def test_a_missing_vllm_is_one_sentence_with_the_command_that_installs_it(tmp_pa
         VllmServer("m", served_name="m", config=EngineConfig(python=Path(sys.executable)), log=tmp_path / "log")
 
 
+def venv_with_vllm(tmp_path: Path, name: str, version: str) -> Path:
+    """The Python of an environment with something that looks like vLLM, and that must not be imported."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", "--symlinks", tmp_path / "venv"], check=True)
+    packages = next((tmp_path / "venv").glob("lib/python*/site-packages"))
+    (packages / "vllm").mkdir()
+    (packages / "vllm" / "__init__.py").write_text("raise RuntimeError('vLLM must not be imported')")
+    about = packages / f"{name.replace('-', '_')}-{version}.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.4\nName: {name}\nVersion: {version}\n")
+    return tmp_path / "venv" / "bin" / "python"
+
+
 @pytest.mark.parametrize(
     ("name", "version", "is_cpu", "refused"),
     [
@@ -228,19 +240,23 @@ def test_a_missing_vllm_is_one_sentence_with_the_command_that_installs_it(tmp_pa
 def test_which_vllm_there_is_is_read_from_what_is_installed(
     name: str, version: str, is_cpu: bool, refused: str | None, tmp_path: Path
 ) -> None:
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", "--symlinks", tmp_path / "venv"], check=True)
-    packages = next((tmp_path / "venv").glob("lib/python*/site-packages"))
-    (packages / "vllm").mkdir()
-    (packages / "vllm" / "__init__.py").write_text("raise RuntimeError('vLLM must not be imported')")
-    about = packages / f"{name.replace('-', '_')}-{version}.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text(f"Metadata-Version: 2.4\nName: {name}\nVersion: {version}\n")
-    python = tmp_path / "venv" / "bin" / "python"
+    python = venv_with_vllm(tmp_path, name, version)
     if refused is not None:
         with pytest.raises(ConfigError, match=refused):
             find_vllm(python)
     else:
         assert find_vllm(python) == Installed(str(python), version, is_cpu)
+
+
+def test_a_newer_vllm_is_started_by_its_new_name(tmp_path: Path) -> None:
+    python = venv_with_vllm(tmp_path, "vllm", "0.32.0")
+    (launcher := next(tmp_path.rglob("site-packages")) / "vllm/entrypoints/launchers/api_server").mkdir(parents=True)
+    (launcher / "entry.py").touch()
+    found = find_vllm(python)
+    assert command(found, EngineConfig(), Served("m", "m"), port=1)[1:3] == [
+        "-m",
+        f"{'.'.join(launcher.parts[-4:])}.entry",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def check_served(config: EngineConfig, served: Served) -> None:
 def command(vllm: Installed, config: EngineConfig, served: Served, *, port: int) -> list[str]:
     """The server's command line; no secret is in it."""
     given = {argument_name(name): value for name, value in config.args.items()}
-    words = [vllm.python, "-m", "vllm.entrypoints.openai.api_server"]
+    words = [vllm.python, "-m", vllm.module]
     words += ["--model", served.model, "--served-model-name", served.name]
     words += ["--host", "127.0.0.1", "--port", str(port), "--middleware", "mcp_rl_guard.Guard"]
     words += ["--disable-uvicorn-access-log", "--enable-prompt-tokens-details"]

