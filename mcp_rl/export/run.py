@@ -267,12 +267,11 @@ class _Making:
         tokenizer = load_tokenizer(str(checkpoint) if own else str(base))
         for name, content in tokenizer_files(tokenizer).items():
             (folder / name).write_bytes(content)
-        place = self._config_folder()
-        if place is not None:
-            eos = tokenizer.eos_token_id
-            (folder / "generation_config.json").write_bytes(
-                generation_config(place, int(eos) if eos is not None else None)
-            )
+        eos = tokenizer.eos_token_id
+        ends = generation_config(
+            self._config_folder(), int(eos) if eos is not None else None, trained=self.source.kind != "base"
+        )
+        (folder / "generation_config.json").write_bytes(ends)
         return tokenizer
 
     def _config_folder(self) -> Path | None:

@@ -1,6 +1,7 @@
 """An exported folder is there whole or not at all: filled aside, sealed with a manifest, renamed into place."""
 
 import contextlib
+import glob
 import hashlib
 import json
 import os
@@ -9,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from mcp_rl.durable import sync_file, sync_folder
 from mcp_rl.errors import ConfigError
@@ -41,8 +44,23 @@ def staged(out: Path, about: dict[str, Any], *, overwrite: bool = False) -> Iter
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+def _tidy(target: Path) -> None:
+    """What exports that were killed have left: put back what had no successor, remove the rest."""
+    for kind in ("old", "tmp"):
+        for left in target.parent.glob(f".{glob.escape(target.name)}.*.{kind}"):
+            owner = left.name.split(".")[-2]
+            if not owner.isdigit() or psutil.pid_exists(int(owner)):
+                continue
+            if kind == "old" and not target.exists():
+                left.rename(target)
+            else:
+                shutil.rmtree(left, ignore_errors=True)
+
+
 def check_free(out: Path, *, overwrite: bool) -> None:
-    """Raises ConfigError where `out` must not be written."""
+    """Raises ConfigError where `out` must not be written. What killed exports left there is put right first."""
+    with _typed(out):
+        _tidy(out.resolve())
     if not out.exists() and not out.is_symlink():
         return
     if not out.is_dir() or out.is_symlink():

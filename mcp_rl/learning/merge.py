@@ -34,6 +34,11 @@ _WEIGHTS = "model.safetensors"
 _INDEX = f"{_WEIGHTS}.index.json"
 _INPUT, _OUTPUT = "model.embed_tokens", "lm_head"
 """The two layers that share their weights where they are tied."""
+_SAMPLING = {
+    *("do_sample", "temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff"),
+    *("repetition_penalty", "encoder_repetition_penalty", "no_repeat_ngram_size", "length_penalty"),
+}
+"""Fields of generation_config.json that change what is drawn."""
 
 
 @dataclass(frozen=True)
@@ -241,13 +246,21 @@ def _merge_loaded(base: Path, adapter: Path | None, out: Path, dtype: str, shard
     return Merged(parameters, str(target).removeprefix("torch."), files, 0.0 if target == torch.float32 else math.nan)
 
 
-def generation_config(base: Path, eos: int | None) -> bytes:
-    """generation_config.json of the model in `base`, in which the end of a turn (`eos`) ends a text."""
-    try:
-        config = GenerationConfig.from_pretrained(base)
-    except OSError:
-        config = GenerationConfig.from_model_config(AutoConfig.from_pretrained(base))
-    content: dict[str, Any] = config.to_diff_dict()
+def generation_config(base: Path | None, eos: int | None, *, trained: bool) -> bytes:
+    """generation_config.json of the model in `base` (None: it is not on this machine), in which the end of a turn
+    (`eos`) ends a text.
+
+    What was `trained` is sampled as it was evaluated: without penalties, cuts or a temperature that its base brought.
+    """
+    content: dict[str, Any] = {}
+    if base is not None:
+        try:
+            config = GenerationConfig.from_pretrained(base)
+        except OSError:
+            config = GenerationConfig.from_model_config(AutoConfig.from_pretrained(base))
+        content = config.to_diff_dict()
+    if trained:
+        content = {key: value for key, value in content.items() if key not in _SAMPLING}
     ends = content.get("eos_token_id")
     listed = ends if isinstance(ends, list) else [] if ends is None else [ends]
     if eos is not None and eos not in listed:

@@ -1,6 +1,7 @@
 """What is exported is the model: others load it as its card says, and it calls tools."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from mcp_rl.cli import main
 from mcp_rl.config import TINY
 from mcp_rl.evaluation.models import find_model
 from mcp_rl.learning.checkpoint import find_damage
-from mcp_rl.learning.merge import merge
+from mcp_rl.learning.merge import generation_config, merge
 from mcp_rl.tiny import weights_path
 from tests.export.trained import write_run
 
@@ -144,6 +145,19 @@ def test_nothing_is_overwritten_without_being_told_and_nothing_foreign_ever(
     words[-1] = str(tmp_path / "foreign")
     assert main([*words, "--overwrite"]) == 2
     assert (tmp_path / "foreign" / "thesis.txt").read_text() == "years of work"
+
+
+def test_what_a_killed_export_left_is_put_right(place: Path, tmp_path: Path) -> None:
+    words = ["export", "calc", "--output-dir", str(place), "--out", str(tmp_path / "x")]
+    assert main(words) == 0
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    (tmp_path / "x").rename(tmp_path / f".x.{dead.pid}.old")  # killed between two renames
+    (tmp_path / f".x.{dead.pid}.tmp").mkdir()
+    (tmp_path / f".x.{os.getpid()}.elsewhere").mkdir()
+    assert main(words) == 2  # the earlier export is there again
+    assert {path.name for path in tmp_path.iterdir()} == {"x", f".x.{os.getpid()}.elsewhere"}
+    assert find_damage(tmp_path / "x") is None
 
 
 @pytest.mark.parametrize(
@@ -297,6 +311,18 @@ def test_a_quantised_base_asks_for_its_16_bits(tmp_path: Path) -> None:
     (base / "config.json").write_text(json.dumps({**about, "quantization_config": {"quant_method": "bitsandbytes"}}))
     with pytest.raises(Exception, match="give the same model in 16 bits with --base"):
         merge(base, None, tmp_path / "merged")
+
+
+def test_what_was_trained_is_not_sampled_by_the_penalties_of_its_base(tmp_path: Path) -> None:
+    base = small_base(tmp_path / "base", tied=True)
+    brought = {"do_sample": True, "top_k": 20, "repetition_penalty": 1.05, "eos_token_id": [7, 8], "pad_token_id": 7}
+    (base / "generation_config.json").write_text(json.dumps(brought))
+    kept = json.loads(generation_config(base, 9, trained=False))
+    assert (kept["repetition_penalty"], kept["eos_token_id"]) == (1.05, [9, 7, 8])
+    plain = json.loads(generation_config(base, 7, trained=True))
+    assert (plain["eos_token_id"], plain["pad_token_id"]) == ([7, 8], 7)
+    assert {"do_sample", "top_k", "repetition_penalty"}.isdisjoint(plain)
+    assert json.loads(generation_config(None, 5, trained=True)) == {"eos_token_id": 5}
 
 
 def test_the_tokenizer_of_an_export_is_the_runs(exports: Path) -> None:
