@@ -21,6 +21,7 @@ from mcp_rl.errors import ConfigError
 from mcp_rl.learning.attention import rounding, stock_attention
 from mcp_rl.learning.logprobs import Predictors, checkpointed_layers, predicted_logprobs
 from mcp_rl.learning.output_layer import logits_of
+from mcp_rl.learning.tree_attention import check_length
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def row_logprobs(
 ) -> tuple[Tensor, Tensor]:
     """Log-probability [S] of each sampled token and entropy [S] where it was drawn, in nats, at the temperature.
 
-    Raises ConfigError for rows longer than the model was loaded for.
+    Raises ConfigError for rows longer than the model was loaded for, or than its positions are the same for all rows.
     """
     base = cast(PreTrainedModel, model.get_base_model()) if isinstance(model, PeftModel) else model
     limit = getattr(base, "max_seq_length", None)  # of Unsloth, which would cut them without a word
@@ -78,6 +79,7 @@ def row_logprobs(
             f"A sequence of {batch.tokens.shape[1]} tokens is longer than the {limit} that the model was loaded for: "
             "raise unsloth.max_seq_length, or keep episodes shorter."
         )
+    check_length(base, batch.tokens.shape[1])
     with _layers_kept(model, base, activation_checkpointing):
         hidden = _hidden(base, batch.tokens)
     return predicted_logprobs(base, hidden.flatten(0, 1), batch.predictors, temperature)

@@ -179,6 +179,18 @@ def test_rows_longer_than_the_model_was_loaded_for_are_refused() -> None:
         row_logprobs(model, batch)
 
 
+def test_rows_beyond_which_frequencies_change_are_refused_since_shorter_ones_would_change_too() -> None:
+    rotary = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
+    model = architecture("Llama", rope_parameters=rotary, max_position_embeddings=32)()
+    for length in (32, 33):
+        batch = RowsBatch.of([list(range(length)), [1, 2]], [np.arange(3), np.arange(1)], torch.arange(4))
+        if length == 32:
+            row_logprobs(model, batch)
+            continue
+        with pytest.raises(ConfigError, match=r"Episodes of 33 tokens .* beyond 32 tokens"):
+            row_logprobs(model, batch)
+
+
 def test_sequences_of_like_length_are_put_together_within_the_budget() -> None:
     parts = split_rows([5, 40, 7, 39, 100, 6], 80)
     assert parts == [[4], [1, 3], [2, 5, 0]]
