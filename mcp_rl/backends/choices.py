@@ -16,7 +16,7 @@ from typing import Any, Literal
 from mcp_rl.backends.hosts import LocalSettings
 from mcp_rl.backends.launched import launched
 from mcp_rl.backends.loading.options import loaded_before, plan_loading
-from mcp_rl.config import TINY, EngineConfig, PlacementConfig, RolloutConfig, RunConfig, TrainConfig
+from mcp_rl.config import TINY, EngineConfig, PlacementConfig, RolloutConfig, RunConfig, TrainConfig, UnslothConfig
 from mcp_rl.errors import ConfigError
 from mcp_rl.hardware.detect import cuda_build, detect
 from mcp_rl.hardware.gpus import read_gpus
@@ -105,6 +105,29 @@ def resolve(
             f"{INEXACT_CAP:g} (train.importance_cap)."
         )
     return Choices(resolved, made, [*said, *(f"This may run out of memory: {problem}" for problem in made.problems)])
+
+
+def resolve_alone(
+    base_model: str, config: TrainConfig, *, machine: Machine | None = None
+) -> tuple[TrainConfig, list[str]]:
+    """The settings of a learner that nothing samples, and what to say of them: how much it takes in a pass. Its base is
+    as the weights are stored."""
+    machine = machine or detect()
+    if base_model == TINY:
+        return config, []
+    try:
+        shape = model_shape(base_model)
+    except ConfigError:
+        return config, []
+    asked = wanted(config, EngineConfig(), PlacementConfig(), UnslothConfig(load_in_4bit=False), RolloutConfig())
+    made = plan(machine, shape, asked.model_copy(update={"sampled": False}))
+    chosen = _train_settings(config, made).model_copy(update={"importance_cap": config.importance_cap})
+    said = [f"This may run out of memory: {problem}" for problem in made.problems]
+    if chosen != config:
+        kept = "computed again" if chosen.activation_checkpointing else "kept"
+        tokens = chosen.microbatch_tokens
+        said.insert(0, f"{made.where}: {tokens:,} tokens of {base_model} in a pass, activations {kept}.")
+    return chosen, said
 
 
 def _on_cpu(settings: LocalSettings, rollout: RolloutConfig, machine: Machine) -> Choices:

@@ -90,7 +90,7 @@ def _way(machine: Machine, shape: ModelShape, wanted: Wanted, rows: int, microba
     table.append(Item(what=f"activations of {microbatch:,} tokens", learning=microbatch * per_token))
     logits = min(microbatch * shape.vocabulary, memory.CPU_LOGIT_ELEMENTS) * memory.LOGIT_BYTES
     table.append(Item(what="logits", learning=logits))
-    kv_tokens = rows * context // 4 if engine == "local" else None
+    kv_tokens = rows * context // 4 if engine == "local" and wanted.sampled else None
     if kv_tokens is not None:
         cache = kv_tokens * memory.kv_bytes(shape, dtype)
         table.append(Item(what=f"keys and values of {kv_tokens:,} tokens", learning=cache, sampling=cache))

@@ -39,7 +39,7 @@ def devices(machine: Machine, wanted: Wanted) -> tuple[tuple[Gpu, ...], tuple[Gp
 
 def sharing(machine: Machine, wanted: Wanted) -> Sharing:
     """How learner and engine come by memory. Our own engine is in the learner's process, on the learner's base."""
-    if wanted.engine.url is not None:
+    if wanted.engine.url is not None or not wanted.sampled:
         return "alone"
     if engine_kind(machine, wanted) == "local":
         return "split"

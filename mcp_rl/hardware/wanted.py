@@ -43,6 +43,8 @@ class Wanted(Found):
     unsloth: bool | None = None
     engine: EngineConfig = EngineConfig()
     placement: PlacementConfig = PlacementConfig()
+    sampled: bool = True
+    """Whether anything samples; supervised fine-tuning has no engine."""
     ranks: int = 1
     """Processes of the learner that somebody else started (torchrun)."""
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from mcp_rl.backends.choices import resolve_alone
 from mcp_rl.backends.initial import check_initial, find_initial, initial_hash
 from mcp_rl.chat.hermes import ChatFormat
 from mcp_rl.config import TrainConfig
@@ -104,6 +105,7 @@ def _prepared(
     if train.schedule in ("linear", "cosine") and train.decay_steps == 0:
         train = train.model_copy(update={"decay_steps": steps})
     _begin(config, run, train, found)
+    train, chosen = resolve_alone(config.base_model, train)
     checkpoint = newest_checkpoint(run.checkpoints)
     init = config.init if checkpoint is None else None
     learner = make_learner(base, config.base_model, train, seed=config.seed, init=init)
@@ -117,7 +119,7 @@ def _prepared(
     shared = f", {len(every) - len(found)} that are there twice left out" if len(every) > len(found) else ""
     progress.say(f"{counted(len(learned), 'conversation')} to learn from, {len(held)} held out{shared}.")
     where = f"Continuing from step {learner.step}" if learner.step else "The run is kept"
-    for sentence in [*notes, f"{where} in {run.path}."]:
+    for sentence in [*chosen, *notes, f"{where} in {run.path}."]:
         progress.say(sentence)
     return _Tuning(
         config,

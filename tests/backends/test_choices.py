@@ -7,13 +7,21 @@ from typing import Any
 
 import pytest
 
-from mcp_rl.backends.choices import Choices, check_wishes, engine_kind, in_process, kept_quantisation, resolve
+from mcp_rl.backends.choices import (
+    Choices,
+    check_wishes,
+    engine_kind,
+    in_process,
+    kept_quantisation,
+    resolve,
+    resolve_alone,
+)
 from mcp_rl.backends.hosts import LocalSettings
 from mcp_rl.config import TINY, EngineConfig, PlacementConfig, RolloutConfig, RunConfig, TrainConfig, UnslothConfig
 from mcp_rl.errors import ConfigError
 from mcp_rl.hardware.detect import detect
 from mcp_rl.hardware.machine import Machine
-from tests.hardware.machines import SHAPES, machine
+from tests.hardware.machines import SHAPES, machine, planned
 
 CPU = Machine(cpus=2, free_cpus=2, memory=2**34, free_memory=2**34, packages={"torch": "1", "vllm": "1"})
 
@@ -109,6 +117,16 @@ def test_a_run_goes_on_in_the_precision_that_it_was_begun_with(tmp_path: Path) -
     assert small.settings.unsloth.load_in_4bit is True and small.plan and small.plan.quantisation == "4-bit"
     (tmp_path / "model.json").write_text(json.dumps({"loaded": {"quantisation": "none"}}))
     assert chosen(tmp_path, machine(10)).settings.unsloth.load_in_4bit is False
+
+
+def test_a_learner_that_nothing_samples_has_the_memory_for_itself() -> None:
+    sampled = planned(machine(24), "7B", unsloth={"load_in_4bit": False})
+    alone, said = resolve_alone(SHAPES["7B"], TrainConfig(), machine=machine(24))
+    assert not sampled.fits and alone.activation_checkpointing and alone.importance_cap is None
+    assert said == [
+        f"Some GPU 24GB: {alone.microbatch_tokens:,} tokens of {SHAPES['7B']} in a pass, activations computed again."
+    ]
+    assert resolve_alone(TINY, TrainConfig(), machine=machine(24)) == (TrainConfig(), [])
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"loaded": 3}', '{"loaded": {"quantisation": "new"}}'])
