@@ -138,11 +138,11 @@ def test_adapters_of_equal_names_are_equal_and_others_differ() -> None:
 
 def test_idle_is_what_neither_samples_nor_learns_and_is_judged_on_a_device() -> None:
     parts = {"sample": [9.0, 2.0], "rest": [0.1], "update": [3.0], "wake": [0.2], "swap": [5.0, 0.2]}
-    found = with_vllm.step_figures(parts, {"before_gb": None}, DRY)
+    found = with_vllm.step_figures(parts, {"share_gb": None}, DRY)
     assert found["idle_share"] == pytest.approx(0.5 / 5.5)
     with pytest.raises(Failed, match="50 % of a step is idle"):
-        with_vllm.step_figures({**parts, "swap": [4.7]}, {"before_gb": None}, REAL)
-    memory = {"before_gb": 1.0, "after_sample_gb": 61.0, "after_rest_gb": 58.0}
+        with_vllm.step_figures({**parts, "swap": [4.7]}, {"share_gb": None}, REAL)
+    memory = {"share_gb": 60.0, "after_sample_gb": 61.0, "after_rest_gb": 58.0}
     with pytest.raises(Failed, match=r"sleep gave back 3.0 of 60.0 GB"):
         with_vllm.step_figures(parts, memory, REAL)
     assert with_vllm.step_figures(parts, {**memory, "after_rest_gb": 5.0}, REAL)["given_back_by_sleep_gb"] == 56.0

@@ -14,7 +14,7 @@ import anyio
 import psutil
 
 from benchmarks.gpu_check.device_memory import settled, used_gb
-from benchmarks.gpu_check.jobs import job_words
+from benchmarks.gpu_check.jobs import as_user, job_words
 from benchmarks.gpu_check.models import base_folder
 from benchmarks.gpu_check.setting import ROOT, Failed, Figures, Setting, check
 from benchmarks.gpu_check.with_vllm import SERVER_SHARE, local_settings, paired, run_async
@@ -83,14 +83,16 @@ async def _vllm_killed(setting: Setting) -> Figures:
 def run_killed(setting: Setting) -> Figures:
     """A run killed with SIGKILL in the middle, several times: no process and no memory of it is left."""
     times = 1 if setting.dry_run else 5
-    found: Figures = {"kills": times, "before_gb": used_gb(), "processes": [], "gone_seconds": []}
     with tempfile.TemporaryDirectory() as place:
         folder = base_folder(setting.half, setting, Path(place) / "base")
+        found: Figures = {"kills": times, "before_gb": used_gb(), "processes": [], "gone_seconds": []}
         for number in range(times):
             words = job_words(setting, Path(place), str(folder), steps=1000, name=f"run{number}")
             log = Path(place) / f"log{number}"
             with log.open("wb") as out:
-                run = subprocess.Popen([sys.executable, "-m", "mcp_rl", *words], cwd=ROOT, stdout=out, stderr=out)
+                run = subprocess.Popen(
+                    [sys.executable, "-m", "mcp_rl", *words], cwd=ROOT, stdout=out, stderr=out, env=as_user()
+                )
             history = Path(place) / "default" / "models" / f"run{number}" / "history.jsonl"
             deadline = time.monotonic() + 400
             while not history.exists() and run.poll() is None and time.monotonic() < deadline:

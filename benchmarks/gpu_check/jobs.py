@@ -1,6 +1,7 @@
 """Whole runs, as a user starts them."""
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -50,6 +51,11 @@ def main_job(setting: Setting) -> Figures:
     return found
 
 
+def as_user() -> dict[str, str]:
+    """The environment without what this check has set for itself: vLLM's sleep has memory of its own kind."""
+    return {name: value for name, value in os.environ.items() if name != "PYTORCH_ALLOC_CONF"}
+
+
 def job_words(setting: Setting, place: Path, base: str, *, steps: int, name: str) -> list[str]:
     """`mcp-rl train` on a base that knows nothing, with a reward that differs all the same: else nothing is learned."""
     words = ["train", "--server", "mcp_calculator", "--base-model", base, "--backend", "local", "--steps", str(steps)]
@@ -67,7 +73,9 @@ def random_job(setting: Setting) -> Figures:
         folder = base_folder(setting.half, setting, Path(place) / "base")
         began = time.perf_counter()
         words = job_words(setting, Path(place), str(folder), steps=2, name="random")
-        done = subprocess.run([sys.executable, "-m", "mcp_rl", *words], capture_output=True, text=True, cwd=ROOT)
+        done = subprocess.run(
+            [sys.executable, "-m", "mcp_rl", *words], capture_output=True, text=True, cwd=ROOT, env=as_user()
+        )
         seconds = time.perf_counter() - began
         if done.returncode:
             raise Failed(f"it ended with {done.returncode}: {done.stderr.strip().splitlines()[-1:]}", {})
@@ -107,7 +115,7 @@ def two_gpus(setting: Setting) -> Figures:
         for name, (command, more) in commands.items():
             words = [*job_words(setting, Path(place), str(folder), steps=2, name=name), *more]
             began = time.perf_counter()
-            done = subprocess.run([*command, *words], capture_output=True, text=True, cwd=ROOT)
+            done = subprocess.run([*command, *words], capture_output=True, text=True, cwd=ROOT, env=as_user())
             if done.returncode:
                 raise Failed(f"{name} ended with {done.returncode}: {done.stderr.strip().splitlines()[-1:]}", found)
             history = (Path(place) / "default" / "models" / name / "history.jsonl").read_text().splitlines()

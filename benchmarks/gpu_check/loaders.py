@@ -38,8 +38,6 @@ def unsloth_update(setting: Setting) -> Figures:
             "budget": budget(setting, shape),
             "checkpointing": not setting.dry_run,
         }
-        if not setting.dry_run:
-            torch.cuda.empty_cache()
         grads = {}
         for name, (loader, forward) in WAYS.items():
             if loader == "unsloth" and (reason := without_unsloth(setting)):

@@ -87,6 +87,8 @@ def base_folder(shape: Shape, setting: Setting, folder: Path) -> Path:
     dtype = torch.float32 if setting.dry_run else torch.bfloat16
     disable_progress_bar()  # type: ignore[no-untyped-call]
     random_model(shape, setting.device, dtype).save_pretrained(folder)
+    if not setting.dry_run:  # what comes next may be another process
+        torch.cuda.empty_cache()
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     for name in ("tokenizer_config.json", "chat_template.jinja"):
         shutil.copyfile(weights_path() / name, folder / name)
