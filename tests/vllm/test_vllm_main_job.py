@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import httpx
 import psutil
 import pytest
 
@@ -19,8 +18,8 @@ from mcp_rl.backends.policies import LocalPolicies
 from mcp_rl.chat.hermes import ParsedCompletion, parse_completion
 from mcp_rl.config import TINY
 from mcp_rl.inference.engine import Sampling
-from mcp_rl.inference.vllm.server import VllmServer
 from mcp_rl.scenario import StdioServer
+from mcp_rl.tiny import weights_path
 from mcp_rl.toolserver.pool import Sessions
 
 STEPS = 3
@@ -36,6 +35,23 @@ REQUESTS = (
     "Take the square root of 2 to the power of 10.",
     "Hello!",
 )
+
+
+READ = """
+import json, sys
+from transformers import AutoTokenizer
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.tool_parsers.hermes_tool_parser import Hermes2ProToolParser
+
+tokenizer = AutoTokenizer.from_pretrained(sys.argv[1])
+request = ChatCompletionRequest(model="any", messages=[{"role": "user", "content": "?"}])
+read = []
+for text in json.load(sys.stdin):
+    found = Hermes2ProToolParser(tokenizer).extract_tool_calls(text, request)
+    calls = [(call.function.name, call.function.arguments) for call in found.tool_calls]
+    read.append({"calls": calls, "content": found.content or ""})
+print(json.dumps(read))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +85,7 @@ def _is_vllm(process: psutil.Process) -> bool:
         words = process.cmdline()
     except psutil.Error:
         return False
-    return "vllm.entrypoints.openai.api_server" in words and Path(words[0]).name.startswith("python")
+    return words[1:3] == ["-m", "vllm.entrypoints.openai.api_server"]  # not the watchdog that started it
 
 
 def test_the_main_job_learns_with_vllm_though_its_server_is_killed_in_the_middle_of_a_step(
@@ -99,14 +115,14 @@ def _logs(process: psutil.Process) -> list[str]:
 
 
 async def test_vllm_reads_tool_calls_as_we_do_on_a_thousand_completions(
-    vllm_server: VllmServer, trained: tuple[Path, str]
+    vllm_python: Path, trained: tuple[Path, str]
 ) -> None:
     texts = await _sampled(1000, trained[0] / "checkpoints" / f"{STEPS:04d}")
-    read = await _read_by_vllm(vllm_server, [ids for ids, _ in texts])
+    read = await anyio.to_thread.run_sync(_read_by_vllm, vllm_python, texts)
     unexplained = []
     same = 0
     reasons: dict[str, int] = {}
-    for (_, text), theirs in zip(texts, read, strict=True):
+    for text, theirs in zip(texts, read, strict=True):
         ours = parse_completion(text)
         if _calls(ours) == theirs["calls"] and ours.content == theirs["content"].strip():
             same += 1
@@ -117,14 +133,14 @@ async def test_vllm_reads_tool_calls_as_we_do_on_a_thousand_completions(
     print(f"{same} of {len(texts)} read the same; {reasons}")
     assert unexplained == []
     assert len(texts) == 1000
-    assert sum(bool(parse_completion(text).calls) for _, text in texts) > 400
+    assert sum(bool(parse_completion(text).calls) for text in texts) > 400
     assert same > 600
 
 
-async def _sampled(count: int, checkpoint: Path) -> list[tuple[list[int], str]]:
-    """Ids and texts of first turns and of turns after a result, by the base and by the trained policy, some of them
+async def _sampled(count: int, checkpoint: Path) -> list[str]:
+    """Texts of first turns and of turns after a result, by the base and by the trained policy, some of them
     hot enough to be malformed."""
-    found: list[tuple[list[int], str]] = []
+    found: list[str] = []
     async with Sessions() as sessions, LocalPolicies(TINY) as policies:
         schemas = [(await sessions.get(server)).schemas.openai for server in SERVERS]
         for version, adapter in ((0, None), (1, checkpoint)):
@@ -138,7 +154,7 @@ async def _sampled(count: int, checkpoint: Path) -> list[tuple[list[int], str]]:
                 async with policies.engine.episode(seed=seed) as episode:
                     for _ in range(2):
                         ids = (await episode.generate(new, sampling)).token_ids
-                        found.append((ids, chat.decode(ids)))
+                        found.append(chat.decode(ids))
                         if ids[-1] not in chat.stop_token_ids:
                             return
                         new = chat.continuation([{"role": "tool", "content": str(draw.randrange(100))}])
@@ -154,33 +170,19 @@ async def _sampled(count: int, checkpoint: Path) -> list[tuple[list[int], str]]:
     return found
 
 
-async def _read_by_vllm(server: VllmServer, sampled: list[list[int]]) -> list[dict[str, Any]]:
-    """What vLLM's own chat endpoint would make of these ids."""
-    headers = {"authorization": f"Bearer {server.api_key}"}
-    tool = {"type": "function", "function": {"name": "any", "parameters": {"type": "object"}}}
-    chat = {
-        "model": server.served_name,
-        "messages": [{"role": "user", "content": "?"}],
-        "tools": [tool],
-        "skip_special_tokens": False,
-    }
-    found = []
-    async with httpx.AsyncClient(base_url=server.url, headers=headers, timeout=60) as client:
-        for ids in sampled:
-            choice = {"index": 0, "token_ids": ids, "finish_reason": "stop"}
-            body = {
-                "model": server.served_name,
-                "generate_response": {"choices": [choice]},
-                "prompt_token_ids": [1],
-                "chat_request": chat,
-            }
-            answer = await client.post("/v1/chat/completions/derender", json=body)
-            assert answer.status_code == 200, answer.text
-            message = answer.json()["choices"][0]["message"]
-            calls = [call["function"] for call in message.get("tool_calls") or []]
-            content = (message.get("content") or "").removesuffix("<|im_end|>")
-            found.append({"calls": [(c["name"], json.loads(c["arguments"])) for c in calls], "content": content})
-    return found
+def _read_by_vllm(python: Path, texts: list[str]) -> list[dict[str, Any]]:
+    """What vLLM's own parser, as its chat endpoint calls it, makes of these turns."""
+    done = subprocess.run(
+        [python, "-c", READ, str(weights_path())],
+        input=json.dumps(texts),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    read: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+    for turn in read:
+        turn["calls"] = [(name, json.loads(arguments)) for name, arguments in turn["calls"]]
+    return read
 
 
 def _calls(ours: ParsedCompletion) -> list[tuple[str, Any]]:
