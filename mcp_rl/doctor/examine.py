@@ -11,6 +11,7 @@ from pathlib import Path
 
 from mcp_rl.backends.base_name import check_base_model, in_cache
 from mcp_rl.backends.choices import INEXACT_CAP, check_wishes, inexact, kept_quantisation, ranks
+from mcp_rl.boundary import without_secrets
 from mcp_rl.config import TINY, RunConfig
 from mcp_rl.doctor import surroundings
 from mcp_rl.errors import ConfigError, McpRlError
@@ -88,7 +89,7 @@ def examine(config: RunConfig, *, server_given: bool = True) -> Report:
         plan=made,
         importance_cap=_cap(config, made),
         smaller=tuple(smaller(machine, shape, asked)) if made and shape and not made.fits else (),
-        problems=tuple(dict.fromkeys(problems)),
+        problems=tuple(dict.fromkeys(map(without_secrets, problems))),
         notes=tuple(_notes(machine, left)),
     )
 
