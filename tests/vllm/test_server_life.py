@@ -91,13 +91,18 @@ async def test_sleep_is_nothing_on_a_cpu(vllm_server: VllmServer) -> None:
     await vllm_server.ready()
 
 
-async def test_a_killed_server_is_started_again_once_and_nothing_of_it_is_left(
+async def test_a_killed_server_is_started_again_once_when_there_is_memory_for_it_and_nothing_of_it_is_left(
     vllm_config: EngineConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with a_server(vllm_config, tmp_path, lora_rank=8, max_context=256) as server:
         before = server.url, server.api_key
         assert server.pid is not None
+        server._asleep = True  # as on a GPU whose memory the learner has
         os.kill(server.pid, signal.SIGKILL)
+        await until(lambda: not server._serves)
+        await anyio.sleep(1)
+        assert (server.starts, processes_of(tmp_path)) == (1, [])
+        await server.wake()
         await until(lambda: server.starts == 2)
         await server.ready()
         assert (server.url, server.api_key) != before

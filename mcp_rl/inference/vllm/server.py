@@ -17,9 +17,10 @@ import anyio
 import httpx
 
 from mcp_rl.config import EngineConfig
+from mcp_rl.config.engine_arguments import argument_name
 from mcp_rl.errors import ConfigError, EngineError, EngineStop
 from mcp_rl.inference.vllm.arguments import Served, check_served, command, environment
-from mcp_rl.inference.vllm.causes import Death, written_by
+from mcp_rl.inference.vllm.causes import Death, cause_of_death, written_by
 from mcp_rl.inference.vllm.installed import find_vllm
 from mcp_rl.inference.vllm.ports import free_port
 from mcp_rl.inference.vllm.pulse import Pulse
@@ -29,6 +30,8 @@ _PORT_ATTEMPTS = 3
 _DEATHS_APART_SECONDS = 600.0
 """A second death sooner than this after the first is not answered with another start."""
 _PROBE_SECONDS = 0.25
+_NOTICED_SECONDS = 10.0
+"""For a death to be noticed after a request broke off."""
 _SAY_SECONDS = 20.0
 """A start that takes longer is spoken of, and again after twice the time."""
 _SLEEP_SECONDS = 300.0
@@ -114,7 +117,8 @@ class VllmServer:
     @property
     def seeds(self) -> bool:
         """Whether a request may bring a seed: not where a CPU computes a prompt in parts, of which 0.32 dies."""
-        return not (self.vllm.cpu and self.config.args.get("enable-chunked-prefill"))
+        in_parts = any(argument_name(name) == "enable-chunked-prefill" and on for name, on in self.config.args.items())
+        return not (self.vllm.cpu and in_parts)
 
     @property
     def sleeps(self) -> bool:
@@ -142,11 +146,23 @@ class VllmServer:
             await self._changed.wait()
 
     async def sleep(self) -> None:
-        """Give up the GPU's memory, turns in flight ended first; nothing on a CPU. Nothing is sampled until `wake`."""
-        self._asleep = self.sleeps
-        if self.sleeps:
-            await self.ready()
+        """Give up the GPU's memory, turns in flight ended first; nothing on a CPU. Nothing is sampled until `wake`.
+
+        Where it dies meanwhile, it is not started again before `wake`: somebody else has the memory.
+        """
+        if not self.sleeps:
+            return
+        await self.ready()
+        self._asleep = True
+        try:
             await self._ask("/sleep", level="1", mode="wait")
+        except EngineError:
+            with anyio.move_on_after(_NOTICED_SECONDS):
+                while self._serves:
+                    await self._changed.wait()
+            if self._serves:
+                self._asleep = False
+                raise
 
     async def wake(self) -> None:
         """Take the memory again, with the base's weights; keys and values are forgotten."""
@@ -204,6 +220,8 @@ class VllmServer:
                     )
                 last_death = time.monotonic()
                 _log.warning("vLLM's server died and is started again. %s", death.sentence(self.log))
+                while self._asleep and not self._stopping.is_set():  # noqa: ASYNC110
+                    await anyio.sleep(_PROBE_SECONDS)
         except EngineStop as error:
             self._error = error
         except OSError as error:
@@ -265,11 +283,6 @@ class VllmServer:
         async with self.client(timeout=5) as client:
             while (now := time.monotonic()) - began < self.config.start_seconds:
                 if await self._serves_us(client):
-                    if self._asleep:
-                        try:
-                            await self._ask("/sleep", level="1", mode="wait")
-                        except EngineError as error:
-                            _log.warning("%s It stays awake.", error)
                     return True
                 if now - began > say_after:
                     say_after *= 2
@@ -298,7 +311,8 @@ class VllmServer:
             except httpx.HTTPError as error:
                 raise EngineError(f"vLLM's server did not answer {path}: {error or type(error).__name__}.") from error
         if answer.is_error:
-            raise EngineError(f"vLLM's server refused {path}: {answer.status_code} {answer.text[:300]}")
+            why = cause_of_death(answer.text, None) or f"{answer.status_code} {answer.text[:300]}"
+            raise EngineError(f"vLLM's server refused {path}: {why}.")
 
     def _set_serving(self, serves: bool) -> None:
         self._serves = serves
