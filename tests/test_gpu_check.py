@@ -143,7 +143,7 @@ def test_idle_is_what_neither_samples_nor_learns_and_is_judged_on_a_device() -> 
     with pytest.raises(Failed, match="50 % of a step is idle"):
         with_vllm.step_figures({**parts, "swap": [4.7]}, {"share_gb": None}, REAL)
     memory = {"share_gb": 60.0, "after_sample_gb": 61.0, "after_rest_gb": 58.0}
-    with pytest.raises(Failed, match=r"sleep gave back 3.0 of 60.0 GB"):
+    with pytest.raises(Failed, match=r"sleep gave back 3.0 of vLLM's 60.0 GB"):
         with_vllm.step_figures(parts, memory, REAL)
     assert with_vllm.step_figures(parts, {**memory, "after_rest_gb": 5.0}, REAL)["given_back_by_sleep_gb"] == 56.0
 
