@@ -255,7 +255,9 @@ class Learner:
 
     def _own(self, samples: list[Sample]) -> list[Sample]:
         """What this process computes of them."""
-        return samples if self.ranks is None else self.ranks.share(samples, shared=self.config.prefix_sharing)
+        if self.ranks is None:
+            return samples
+        return self.ranks.share(samples, shared=self.config.prefix_sharing and self.forward.kind == "tree")
 
     def _in_step(
         self, samples: Sequence[Sample], own: Sequence[Sample], *, with_reference: bool = False

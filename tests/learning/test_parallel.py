@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from mcp_rl.errors import CanaryError, ConfigError
+from mcp_rl.learning.forward import Forward
 from mcp_rl.learning.parallel import Ranks
 from mcp_rl.learning.sharding import undivided
 from mcp_rl.learning.step import Learner
@@ -36,6 +37,9 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
 def prepared(settings: dict[str, Any]) -> tuple[Learner, list[Any]]:
     learner = learner_of(settings)
     groups = episodes(learner)
+    if settings.get("forward") == "rows":
+        learner.forward = Forward(("rows", "tree"))
+        learner.forward.take("rows", learner.model, learner.reference)
     if settings.get("max_staleness"):
         one_step_on(learner)
     return learner, groups
@@ -74,8 +78,19 @@ def assert_alike(found: tuple[Weights, list[Any]], known: tuple[Weights, list[An
         {**FULL},
         {**FULL, **LEASH, **CORRECTED, "activation_checkpointing": True},
         {**FULL, **LEASH, "minibatches": 16, "epochs": 1},
+        {**FULL, **LEASH, "forward": "rows"},
     ],
-    ids=["grpo", "dr_grpo corrected", "cispo", "gspo", "one has nothing to do", "full", "full leash", "full idle"],
+    ids=[
+        "grpo",
+        "dr_grpo corrected",
+        "cispo",
+        "gspo",
+        "one has nothing to do",
+        "full",
+        "full leash",
+        "full idle",
+        "full rows",
+    ],
 )
 def test_an_update_of_two_processes_is_that_of_one(two: Pair, settings: dict[str, Any]) -> None:
     first, second = two.do(learn, settings)
