@@ -19,7 +19,7 @@ def import_early(use_unsloth: bool | None) -> None:
     """Import what a learner needs; `use_unsloth` is `unsloth.use`. What fails shows where it is used."""
     import_first(use_unsloth)
     with suppress(Exception):
-        importlib.import_module("mcp_rl.inference.local")
+        importlib.import_module("transformers.modeling_utils")
         importlib.import_module("transformers.models.auto.modeling_auto")
         if os.environ.get("IMPORT_PEFT") != "0":
             importlib.import_module("mcp_rl.backends.leader")

@@ -146,6 +146,16 @@ async def test_it_continues_what_one_process_began_and_killed_in_a_save_leaves_w
         assert backend.frontier == {"next": 1} and backend.step == backend.engine.version == 1
         await steps(model, backend, 3)
         assert_same(whole, tmp_path, 3)
+        learner = backend._learner
+        assert learner is not None
+        (tmp_path / "policy").mkdir()
+        await learner.write_policy(tmp_path / "policy")
+        saved = model.path / "checkpoints" / "0003" / FILES[0]
+        assert (tmp_path / "policy" / FILES[0]).read_bytes() == saved.read_bytes()
+        segment = (await play(backend.engine, 99))[0].trajectories[0].segments[0]
+        [logprobs] = await learner.token_logprobs([segment.tokens])
+        for at, sampled in enumerate(segment.sampled):
+            assert not sampled or logprobs[at - 1] == pytest.approx(segment.logprobs[at], abs=1e-4)
         await backend.train(model, await play(backend.engine, 3), save=False)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(kill_when, learner_of(backend), model.path / "checkpoints")
