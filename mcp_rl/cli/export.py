@@ -54,7 +54,10 @@ def export(
     ] = None,
     dtype: Annotated[Dtype, typer.Option(help="Of merged weights; auto: the base's own.")] = Dtype.AUTO,
     quantise: Annotated[
-        str | None, typer.Option(help="Type of a GGUF file's weights: f32, f16, bf16, q8_0, q4_k_m, …; f16.")
+        str | None,
+        typer.Option(
+            "--quantise", "--quantize", help="Type of a GGUF file's weights: f32, f16, bf16, q8_0, q4_k_m, …; f16."
+        ),
     ] = None,
     converter: Annotated[
         Path | None,

@@ -60,7 +60,9 @@ async def main(server: str, folders: list[str]) -> dict[str, Any]:
                 for body in re.findall(r"<tool_call>(.*?)</tool_call>", text, re.DOTALL):
                     asked = json.loads(body)
                     answer = await session.call_tool(asked["name"], asked["arguments"])
-                    calls.append([asked["name"], asked["arguments"], answer.content[0].text, answer.is_error])
+                    calls.append(
+                        [asked["name"], asked["arguments"], getattr(answer.content[0], "text", None), answer.is_error]
+                    )
             with torch.no_grad():
                 logits = model.double()(input_ids=torch.arange(20, 60)[None]).logits[0]
             found[folder] = {"calls": calls, "ends": text.endswith(tokenizer.eos_token), "logits": logits.tolist()}

@@ -205,7 +205,7 @@ def test_a_base_that_was_not_the_adapters_is_noticed(
     place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = Qwen2Config.from_pretrained(weights_path())
-    other.num_hidden_layers, other.layer_types = 2, other.layer_types[:2]
+    other.num_hidden_layers, other.layer_types = 2, ["full_attention"] * 2
     Qwen2ForCausalLM(other).save_pretrained(tmp_path / "other")
     words = ["export", "calc", "--format", "merged", "--output-dir", str(place), "--out", str(tmp_path / "x")]
     assert main([*words, "--base", str(tmp_path / "other")]) == 2
@@ -266,7 +266,7 @@ def adapted(base: Path, folder: Path, **settings: Any) -> Any:
     for name, parameter in made.named_parameters():
         if "lora_" in name:
             torch.nn.init.normal_(parameter, std=0.1)
-    made.save_pretrained(folder, save_embedding_layers=False)
+    made.save_pretrained(str(folder), save_embedding_layers=False)
     return made
 
 

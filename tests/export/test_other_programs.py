@@ -161,11 +161,16 @@ def test_gos_template_writes_what_the_models_own_does(tmp_path: Path) -> None:
     one = {"role": "assistant", "content": "", "tool_calls": [call("f", a=1)]}
     two = {"role": "assistant", "content": "So:", "tool_calls": [call("f", a=1), call("g", b="x")]}
     answer = {"role": "assistant", "content": "A"}
-    talks = [[user], [user, answer, more], [user, one, results[0]], [user, two, *results, answer, more]]
+    talks: list[list[dict[str, Any]]] = [
+        [user],
+        [user, answer, more],
+        [user, one, results[0]],
+        [user, two, *results, answer, more],
+    ]
     schemas = [{"name": name, "description": "d", "parameters": {"type": "object"}} for name in "fg"]
     for talk, count, system in itertools.product(talks, (0, 1, 2), ("", "Be brief.")):
-        messages = [{"role": "system", "content": system}] * bool(system) + talk
-        tools = [{"type": "function", "function": schema} for schema in schemas[:count]]
+        messages = [*([{"role": "system", "content": system}] if system else []), *talk]
+        tools: list[Any] = [{"type": "function", "function": schema} for schema in schemas[:count]]
         wanted = tokenizer.apply_chat_template(
             messages, tools=tools or None, tokenize=False, add_generation_prompt=True
         )
