@@ -17,10 +17,13 @@ from mcp_rl.backends.choices import (
     resolve_alone,
 )
 from mcp_rl.backends.hosts import LocalSettings
+from mcp_rl.backends.local import LocalBackend
 from mcp_rl.config import TINY, EngineConfig, PlacementConfig, RolloutConfig, RunConfig, TrainConfig, UnslothConfig
 from mcp_rl.errors import ConfigError
 from mcp_rl.hardware.detect import detect
 from mcp_rl.hardware.machine import Machine
+from mcp_rl.model import TrainableModel
+from mcp_rl.tiny import weights_path
 from tests.hardware.machines import SHAPES, machine, planned
 
 CPU = Machine(cpus=2, free_cpus=2, memory=2**34, free_memory=2**34, packages={"torch": "1", "vllm": "1"})
@@ -199,3 +202,19 @@ def test_wishes_that_can_be_pass() -> None:
     parts = {"placement": {"learner_gpus": [0, 1], "engine_gpus": [2, 3]}, "unsloth": {"dtype": "bfloat16"}}
     check_wishes(RunConfig.model_validate({"server": "any", **parts}), machine(24, 4))
     check_wishes(RunConfig(server=("any",)))
+
+
+@pytest.mark.parametrize("named", [True, False])
+async def test_a_backend_learns_with_what_was_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool
+) -> None:
+    small = CPU.model_copy(update={"memory": 2**30, "free_memory": 2**30})
+    monkeypatch.setattr("mcp_rl.backends.choices.detect", lambda *_: small)
+    base = TINY if named else str(weights_path())
+    model = TrainableModel[None]("any", "demo", base, base_path=tmp_path)
+    async with LocalBackend(config=TrainConfig(learning_rate=1e-3), rollout=RolloutConfig(), seed=3) as backend:
+        said = await backend.choose(model)
+        await model.register(backend)
+        assert (said == []) == named
+        assert (backend.learner.config.microbatch_tokens == 16384) == named
+        assert backend.learner.config.learning_rate == backend.config.learning_rate == 1e-3
