@@ -18,6 +18,8 @@ from pathlib import Path
 
 import anyio
 import uvicorn
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mcp_rl.backends.choices import engine_kind
 from mcp_rl.config import EngineConfig, PlacementConfig
@@ -26,9 +28,12 @@ from mcp_rl.evaluation.models import ModelSpec, find_model
 from mcp_rl.inference.vllm.installed import find_vllm
 from mcp_rl.overrides import load_section
 from mcp_rl.serving.app import make_app
+from mcp_rl.serving.refusals import failed
 from mcp_rl.serving.served import Served
 from mcp_rl.serving.service import Service
 
+_BACKLOG = 2048
+"""Connections that wait to be accepted: uvicorn's own number."""
 _SETTING = re.compile(r"\w+(\.\w+)+=")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -132,12 +137,13 @@ def _names(words: Sequence[str], models: Sequence[ModelSpec]) -> list[list[str]]
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """The socket to serve on. Raises ConfigError where it cannot be had."""
+    """A socket that listens. Raises ConfigError where it cannot be had."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         bound = socket.socket(family, kind, protocol)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
+        bound.listen(_BACKLOG)  # two sockets may be bound to one port as long as neither listens
     except OSError as error:
         if error.errno == 98 or "in use" in str(error):
             raise ConfigError(
@@ -151,26 +157,44 @@ async def run_serving(job: ServeJob, say: Callable[[str], None]) -> None:
     """Serve until the task is cancelled. Raises UserError, EngineError."""
     from mcp_rl.backends.serving import opened_models  # imports torch, where our engine samples
 
+    switch = Switch()
     with contextlib.closing(bind(job.host, job.port)) as bound:
-        async with opened_models(job.models, job.engine, job.placement, job.folder, say) as opened:
+        async with (
+            _running(switch, bound) as port,
+            opened_models(job.models, job.engine, job.placement, job.folder, say) as opened,
+        ):
             created = int(time.time())
             served = [
                 Served(lambda names=names: names, lambda e=e: e, lambda c=c: c, spec.name, created)  # type: ignore[misc]
                 for names, spec, (e, c) in zip(job.names, job.models, opened.models, strict=True)
             ]
-            app = make_app(Service(served), key=job.key)
-            async with _running(app, bound) as port:
-                job.serving = True
-                for line in next_words(job, port):
-                    say(line)
-                await opened.until_gone()
+            switch.app = make_app(Service(served, away=opened.away), key=job.key)
+            job.serving = True
+            for line in next_words(job, port):
+                say(line)
+            await opened.until_gone()
+
+
+class Switch:
+    """The application, once the models are there."""
+
+    def __init__(self) -> None:
+        self.app: ASGIApp = _loading
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.app(scope, receive, send)
+
+
+async def _loading(scope: Scope, receive: Receive, send: Send) -> None:
+    refusal = failed("The model is being loaded; try again in a moment.", status=503, again=True)
+    await JSONResponse(refusal.body, refusal.status, refusal.headers)(scope, receive, send)
 
 
 @contextlib.asynccontextmanager
-async def _running(app: object, bound: socket.socket) -> AsyncIterator[int]:
+async def _running(app: ASGIApp, bound: socket.socket) -> AsyncIterator[int]:
     """The application on a socket. In the end turns in flight have a second, then they are cancelled."""
     config = uvicorn.Config(
-        app,  # type: ignore[arg-type]
+        app,
         log_level="critical",
         access_log=False,
         lifespan="off",

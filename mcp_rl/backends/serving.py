@@ -29,6 +29,8 @@ class Opened:
     """An engine and a chat format for each policy, in their order."""
     until_gone: Callable[[], Awaitable[None]] = anyio.sleep_forever
     """Waits for as long as it can be; raises EngineError where the engine will not come back."""
+    away: Callable[[], bool] = lambda: False
+    """Whether the engine is not there for now; known while `until_gone` is awaited."""
 
 
 class Policy(Protocol):
@@ -44,6 +46,8 @@ class Policy(Protocol):
     def step(self) -> int: ...
 
 
+_AWAY_SECONDS = 2.0
+"""A server that takes longer to say that it is there is away."""
 _LOOK_SECONDS = 2.0
 """Between two looks at whether vLLM is there."""
 
@@ -164,12 +168,26 @@ async def _with_vllm(
             stack.push_async_callback(sampled.forget, version)
         found.append((sampled, chat))
 
-    async def until_gone() -> None:
-        while True:
-            await server.ready()
-            await anyio.sleep(_LOOK_SECONDS)
+    watch = _Watch(server)
+    return Opened(found, watch.until_gone, lambda: watch.away)
 
-    return Opened(found, until_gone)
+
+class _Watch:
+    """Looks whether a server is there."""
+
+    def __init__(self, server: Any) -> None:
+        self._server = server
+        self.away = False
+
+    async def until_gone(self) -> None:
+        while True:
+            with anyio.move_on_after(_AWAY_SECONDS) as looking:
+                await self._server.ready()
+            if looking.cancelled_caught:
+                self.away = True
+                await self._server.ready()
+            self.away = False
+            await anyio.sleep(_LOOK_SECONDS)
 
 
 def _as_trained(engine: EngineConfig, policies: Sequence[Policy]) -> EngineConfig:

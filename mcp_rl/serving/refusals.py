@@ -52,4 +52,5 @@ def too_busy(limit: int) -> Refusal:
 
 def failed(message: str, *, status: int = 500, again: bool = False) -> Refusal:
     """The world broke on our side."""
-    return Refusal(message, status=status, kind="server_error", headers={} if again else {"x-should-retry": "false"})
+    headers = {"retry-after": "5"} if again else {"x-should-retry": "false"}
+    return Refusal(message, status=status, kind="server_error", headers=headers)

@@ -47,10 +47,11 @@ Handler = Callable[[bytes], Awaitable[Reply]]
 
 
 class Service:
-    """All that is served. `most` is how many turns may be in flight, those included that wait for the engine."""
+    """All that is served. `most` is how many turns may be in flight, those included that wait for the engine; `away`
+    says whether the engine is not there for now, so that new requests are not kept waiting for it."""
 
-    def __init__(self, served: Sequence[Served], *, most: int = 512) -> None:
-        self.served = list(served)
+    def __init__(self, served: Sequence[Served], *, most: int = 512, away: Callable[[], bool] = lambda: False) -> None:
+        self.served, self._away = list(served), away
         self._most, self._in_flight = most, 0
         self.routes: dict[tuple[str, str], Handler] = {
             ("GET", "/health"): self.health,
@@ -69,6 +70,8 @@ class Service:
             return Reply(refusal.status, refusal.body, headers=refusal.headers)
 
     async def health(self, _: bytes) -> Reply:
+        if self._away():
+            raise failed("The engine is not there.", status=503, again=True)
         return Reply(body={"status": "ok"})
 
     async def models(self, _: bytes) -> Reply:
@@ -130,6 +133,8 @@ class Service:
 
     async def _reply(self, served: Served, wanted: "_Wanted", answer: ChatAnswer | CompletionAnswer) -> Reply:
         """The first slice is sampled before anything is sent, so that what is wrong has a status of its own."""
+        if self._away():
+            raise failed("The engine is not there; it is waited for, or started again.", status=503, again=True)
         if self._in_flight + len(wanted.prompts) > self._most:
             raise too_busy(self._most)
         stack = AsyncExitStack()

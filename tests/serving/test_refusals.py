@@ -13,6 +13,7 @@ import pytest
 from benchmarks.loopback import serving
 from mcp_rl.errors import EngineError
 from mcp_rl.inference.engine import Completion, Sampling
+from mcp_rl.serve import Switch
 from mcp_rl.serving.app import make_app
 from mcp_rl.serving.in_process import openai_client
 from mcp_rl.serving.served import fixed
@@ -160,6 +161,24 @@ def test_with_a_key_nobody_is_answered_without_it(tiny: ServedTiny) -> None:
             headers={**key, "content-type": "application/json"},
         )
         assert chunked.status_code == 413
+
+
+def test_an_engine_that_is_away_keeps_nobody_waiting(tiny: ServedTiny) -> None:
+    gone: list[str] = []
+    service = Service(tiny.service.served, away=lambda: bool(gone))
+    with serving(make_app(service)) as url:
+        asked = {"model": "tiny", "messages": ASKED, "max_tokens": 2}
+        assert httpx.post(f"{url}/v1/chat/completions", json=asked).status_code == 200
+        gone.append("vLLM")
+        reply = httpx.post(f"{url}/v1/chat/completions", json=asked)
+        assert (reply.status_code, reply.headers["retry-after"]) == (503, "5")
+        assert "not there" in reply.json()["error"]["message"] and httpx.get(f"{url}/health").status_code == 503
+
+
+def test_a_model_that_is_being_loaded_keeps_nobody_waiting() -> None:
+    with serving(Switch()) as url:
+        reply = httpx.get(f"{url}/v1/models")
+        assert reply.status_code == 503 and "being loaded" in reply.json()["error"]["message"]
 
 
 class Patient:

@@ -3,16 +3,19 @@
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import httpx
 import openai
 import pytest
 
 from mcp_rl.cli import main
+from mcp_rl.serve import bind
 
 Captured = pytest.CaptureFixture[str]
 
@@ -58,7 +61,7 @@ def test_nobody_outside_this_machine_is_served_without_a_key(
 
 
 def test_a_port_that_is_taken_is_one_sentence(here: Path, capsys: Captured) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
+    with bind("127.0.0.1", 0) as taken:  # as another of ours has it, which may be loading yet
         port = taken.getsockname()[1]
         assert f"The port {port} of 127.0.0.1 is taken" in refused(capsys, "mcp-rl/tiny", "--port", str(port))
 
@@ -88,11 +91,24 @@ def test_models_are_served_until_ctrl_c(here: Path) -> None:
             }
             assert first["calc-001"] == first["calc-001@1"] != first["0000"]
             assert httpx.get(f"{url[0]}/models").status_code == 401
-            process.send_signal(signal.SIGINT)
+            endless = {"model": "calc-001", "prompt": "hello", "temperature": 0, "max_tokens": 8000}
+            with ThreadPoolExecutor() as threads:
+                asked = threads.submit(unanswered, f"{url[0]}/completions", endless)
+                time.sleep(0.5)
+                process.send_signal(signal.SIGINT)
+                assert asked.result(timeout=120)
             rest = process.communicate(timeout=120)[0]
         finally:
             process.kill()
     assert (process.returncode, rest.strip()) == (0, "Stopped.")
+
+
+def unanswered(url: str, body: dict[str, Any]) -> bool:
+    """Whether a request was ended without an answer."""
+    try:
+        return httpx.post(url, json=body, headers={"authorization": "Bearer sesame"}, timeout=None).status_code >= 500
+    except httpx.TransportError:
+        return True
 
 
 def train_one_step(folder: Path) -> Path:

@@ -161,6 +161,11 @@ def test_the_command_starts_vllm_and_leaves_nothing_behind(vllm_python: Path, tm
             answer = client.chat.completions.create(model="mcp-rl/tiny", messages=ASKED, tools=TOOLS, temperature=0)
             assert answer.choices[0].message.tool_calls[0].function.name == "add"
             assert client.models.list().data[0].model_extra["max_model_len"] == 512
+            vllm = [p for p in psutil.Process(process.pid).children(recursive=True) if "api_server" in str(p.cmdline())]
+            vllm[-1].kill()
+            patient = openai.OpenAI(base_url=url[0], api_key="none", max_retries=60)
+            again = patient.chat.completions.create(model="mcp-rl/tiny", messages=ASKED, tools=TOOLS, temperature=0)
+            assert again.choices[0].message.tool_calls[0].function == answer.choices[0].message.tool_calls[0].function
             children = psutil.Process(process.pid).children(recursive=True)
             process.send_signal(signal.SIGINT)
             assert process.communicate(timeout=120)[0].strip().endswith("Stopped.")
