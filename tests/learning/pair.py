@@ -56,7 +56,7 @@ def pair(folder: Path) -> Iterator[Pair]:
 def _serve(rank: int, store: str, connection: Connection) -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     import torch
-    from torch.distributed import FileStore
+    from torch._C._distributed_c10d import FileStore
 
     ranks = Ranks(rank, 2, FileStore(store, 2), device=torch.device("cpu"), timeout=300)
     try:
