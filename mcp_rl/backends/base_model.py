@@ -79,12 +79,8 @@ def open_base(plan: LoadPlan, before: Mapping[str, Any] | None = None) -> Base:
         config = read_config(plan)
         if plan.name != plan.base_model:
             check_stands_for(plan, read_config(plan, base_location(plan.base_model)), config)
-        if plan.loader == "unsloth":
-            model, theirs = load_with_unsloth(plan, config)
-            if options.fix_tokenizer:
-                tokenizer = theirs
-        else:
-            model = load_with_transformers(plan, config)
+        load = load_with_unsloth if plan.loader == "unsloth" else load_with_transformers
+        model = load(plan, config)  # with the tokenizer that prompts are rendered by, not one that Unsloth mended
         check_asked(model, plan, config)
     except (OSError, ValueError, ImportError, RuntimeError) as error:
         raise _unloadable(plan.name, error) from error

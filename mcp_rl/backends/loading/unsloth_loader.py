@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import torch
 from peft import PeftModel
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
 from mcp_rl.backends.loading.first import set_manners
 from mcp_rl.backends.loading.loaded import dtype_for
@@ -23,8 +23,8 @@ FALLBACK_LENGTH = 4096
 """Most tokens of a sequence where nothing says how many, and the model does not either."""
 
 
-def load_with_unsloth(plan: LoadPlan, config: Any) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The model and the tokenizer as Unsloth made them. Raises ConfigError where Unsloth cannot be used here, and what
+def load_with_unsloth(plan: LoadPlan, config: Any) -> PreTrainedModel:
+    """The model as Unsloth made it. Raises ConfigError where Unsloth cannot be used here, and what
     Unsloth raises."""
     with _quietly():
         try:
@@ -35,8 +35,8 @@ def load_with_unsloth(plan: LoadPlan, config: Any) -> tuple[PreTrainedModel, Pre
             raise ConfigError(
                 "Unsloth needs a GPU, and found none: set unsloth.use=false, and transformers loads the model."
             ) from error
-        model, tokenizer = FastLanguageModel.from_pretrained(**arguments(plan, config))
-    return cast(PreTrainedModel, model), cast(PreTrainedTokenizerBase, tokenizer)
+        model, _ = FastLanguageModel.from_pretrained(**arguments(plan, config))
+    return cast(PreTrainedModel, model)
 
 
 def arguments(plan: LoadPlan, config: Any) -> dict[str, Any]:
