@@ -1,5 +1,6 @@
 """Models opened to be served, several at once: one base in memory and its policies, by our engine or by vLLM."""
 
+import contextlib
 import json
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -14,8 +15,10 @@ from mcp_rl.backends.choices import engine_kind, kept_quantisation
 from mcp_rl.chat.hermes import ChatFormat
 from mcp_rl.config import TINY, EngineConfig, PlacementConfig
 from mcp_rl.config.engine_arguments import argument_name
-from mcp_rl.errors import CheckpointError, ConfigError
+from mcp_rl.errors import CheckpointError, ConfigError, EngineError
 from mcp_rl.inference.engine import Engine
+from mcp_rl.inference.vllm.client import VllmClient
+from mcp_rl.inference.vllm.engine import PolicyVersion, VllmEngine
 from mcp_rl.inference.vllm.remote import RemoteServer
 from mcp_rl.inference.vllm.server import VllmServer
 from mcp_rl.tiny import weights_path
@@ -48,6 +51,7 @@ class Policy(Protocol):
 
 _AWAY_SECONDS = 2.0
 """A server that takes longer to say that it is there is away."""
+_FORGET_SECONDS = 10.0
 _LOOK_SECONDS = 2.0
 """Between two looks at whether vLLM is there."""
 
@@ -112,8 +116,6 @@ async def _with_vllm(
     """One server for all of them. An engine for each: an adapter has a name of its own there."""
     from mcp_rl.backends.base_model import load_tokenizer
     from mcp_rl.inference.vllm.applied import check_applied
-    from mcp_rl.inference.vllm.client import VllmClient
-    from mcp_rl.inference.vllm.engine import PolicyVersion, VllmEngine
 
     base = _one_base(policies)
     adapters = [policy.checkpoint for policy in policies if policy.checkpoint and _is_adapter(policy.checkpoint)]
@@ -165,11 +167,17 @@ async def _with_vllm(
         await check_applied(client, version, server.served_name)
         sampled.switch(version)
         if engine.url is not None:
-            stack.push_async_callback(sampled.forget, version)
+            stack.push_async_callback(_forget, sampled, version)
         found.append((sampled, chat))
 
     watch = _Watch(server)
     return Opened(found, watch.until_gone, lambda: watch.away)
+
+
+async def _forget(engine: VllmEngine, policy: PolicyVersion) -> None:
+    """Nothing of ours stays in a server that is somebody else's, also where we are cancelled."""
+    with anyio.CancelScope(shield=True), anyio.move_on_after(_FORGET_SECONDS), contextlib.suppress(EngineError):
+        await engine.forget(policy)
 
 
 class _Watch:
