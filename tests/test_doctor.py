@@ -1,12 +1,16 @@
 """`mcp-rl doctor` as it runs on this machine, and what it says of others."""
 
+import http.server
 import io
 import json
 import os
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +21,7 @@ from rich.console import Console
 from mcp_rl.config import RunConfig
 from mcp_rl.doctor import examine as examination
 from mcp_rl.doctor.examine import Report, examine
-from mcp_rl.doctor.surroundings import KEYS, keys, loopback_port
+from mcp_rl.doctor.surroundings import KEYS, hub, keys, loopback_port
 from mcp_rl.doctor.words import print_report
 from mcp_rl.hardware.detect import detect, memory, torch_gpus
 from mcp_rl.hardware.machine import Machine
@@ -207,6 +211,33 @@ def test_a_container_s_limit_counts_and_its_page_cache_does_not(tmp_path: Path) 
 
 def test_keys_are_there_or_not() -> None:
     assert keys({"HF_TOKEN": SECRET, "WANDB_API_KEY": ""}) == {name: name == "HF_TOKEN" for name in KEYS}
+
+
+def test_a_hub_answers_or_not_and_nobody_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        assert hub() == "no connection"
+        silent.listen(1)
+        assert hub(0.2) == "no answer within 0.2 s"
+    with serving() as address:
+        monkeypatch.setattr(constants, "ENDPOINT", address)
+        assert hub() is None
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert hub() == "HF_HUB_OFFLINE is set"
+
+
+@contextmanager
+def serving() -> Iterator[str]:
+    """A server that knows no page."""
+    with http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
 
 
 def test_a_port_can_be_opened_here() -> None:

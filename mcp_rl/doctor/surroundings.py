@@ -1,9 +1,12 @@
 """What a run needs beside the machine itself: a port, programs that servers are started with, keys, the hub."""
 
+import http.client
 import os
 import shutil
 import socket
 import subprocess
+import urllib.error
+import urllib.request
 from collections.abc import Mapping
 from contextlib import suppress
 
@@ -45,13 +48,15 @@ def programs() -> dict[str, str | None]:
 
 def hub(seconds: float = 1.5) -> str | None:
     """None where the model hub answers, else why it cannot be asked."""
-    import httpx
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE:
         return "HF_HUB_OFFLINE is set"
     try:
-        httpx.head(constants.ENDPOINT, timeout=seconds, follow_redirects=False)
-    except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
-        return f"no answer within {seconds:g} s" if isinstance(error, httpx.TimeoutException) else "no connection"
-    return None
+        with urllib.request.urlopen(urllib.request.Request(constants.ENDPOINT, method="HEAD"), timeout=seconds):
+            return None
+    except urllib.error.HTTPError:
+        return None  # it answers, whatever it says
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        late = isinstance(error, TimeoutError) or isinstance(getattr(error, "reason", None), TimeoutError)
+        return f"no answer within {seconds:g} s" if late else "no connection"

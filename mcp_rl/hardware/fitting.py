@@ -1,5 +1,6 @@
 """What fits a GPU in a given precision: the learner's pass, the engine's keys and values, an episode's length."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -111,6 +112,7 @@ class Fitting:
         base, fixed, share = sum(self.resident.values()), sum(self.fixed.values()), self.wanted.engine.memory_share
         mine, theirs = mine - base, theirs - fixed - (0 if self.sharing == "apart" else base)
         enough = self.wanted.rows * self.whole // 4 * self.of_token
+        plenty = max(2 * enough, self._engine_memory // 4 if self.engine == "vllm" else 0)
         largest = int(MOST_SHARE * self._engine_memory) - fixed if self.engine == "vllm" else theirs
         if share is not None and self.engine == "vllm":
             self.cache = min(theirs, int(share * self._engine_memory) - fixed)
@@ -118,9 +120,9 @@ class Fitting:
             tokens = max(self.whole, self.asked_pass)
             a_pass = tokens * self.per_token + memory.logit_bytes(self.shape, tokens)
             learner = min(a_pass, max(theirs // 2, theirs - enough))
-            self.cache = min(theirs - learner, 2 * enough, largest)
+            self.cache = min(theirs - learner, plenty, largest)
         else:
-            self.cache = min(theirs, 2 * enough, largest)
+            self.cache = min(theirs, plenty, largest)
         self.cache = 0 if self.sharing == "alone" else max(0, self.cache)
         if self.sharing == "split":
             mine = theirs - self.cache
@@ -172,7 +174,7 @@ class Fitting:
         if self.wanted.engine.memory_share is not None:
             return self.wanted.engine.memory_share
         part = (sum(self.fixed.values()) + self.cache) / self._engine_memory
-        return min(MOST_SHARE, max(0.01, int(part * 100) / 100))
+        return min(MOST_SHARE, math.ceil(part * 1000) / 1000)
 
     @property
     def fits(self) -> bool:

@@ -109,6 +109,16 @@ def test_a_gpu_for_the_engine_alone_never_makes_anything_smaller(
         assert PRECISION[apart.quantisation] >= PRECISION[shared.quantisation]
 
 
+@pytest.mark.parametrize("gib", [24, 141])
+def test_vllm_s_share_holds_all_that_it_needs_however_small_the_model(gib: int) -> None:
+    config = RunConfig(server=("any",))
+    for made in (plan(machine(gib), model_shape(TINY), wanted_by(config)), planned(machine(gib), "0.5B")):
+        of_vllm = sum(item.sampling for item in made.table if not item.learning)
+        assert made.memory_share is not None and of_vllm <= made.memory_share * gib * GIB
+        cache = next(item.sampling for item in made.table if item.what.startswith("keys"))
+        assert cache >= gib * GIB / 4 - 1
+
+
 def test_what_others_use_of_a_gpu_is_not_planned_with() -> None:
     free, used = planned(machine(24), "3B"), planned(machine(24, used=8), "3B")
     assert used.available[0] == free.available[0] - 8 * GIB
