@@ -114,7 +114,10 @@ def _plan(report: Report) -> Iterable[tuple[str, str]]:
     yield "learner", f"{place}; {plan.microbatch_tokens:,} tokens in a pass, activations {kept}"
     engine = "our own" if plan.engine == "local" else "vLLM"
     share = "" if plan.memory_share is None else f", {plan.memory_share:.0%} of the memory"
-    yield "engine", f"{engine}{share}; episodes of up to {plan.context:,} tokens, {plan.rows} side by side"
+    episodes = (
+        f"episodes of up to {plan.context:,} tokens, {plan.rows} side by side" if plan.context else "it has no room"
+    )
+    yield "engine", f"{engine}{share}; {episodes}"
     corrected = f"each token's weight, by at most {report.importance_cap:g}" if report.importance_cap else "nothing"
     yield "corrected", f"{corrected} (train.importance_cap)"
     for reason in plan.reasons:

@@ -133,7 +133,7 @@ def _reasons(chosen: Fitting, *, several: bool) -> Iterator[str]:
     if (unused := len(machine.usable_gpus) - len(used)) > 0:
         free = min(set(range(len(machine.usable_gpus))) - set(used))
         yield (
-            f"{unused} of {len(machine.usable_gpus)} GPUs are not used: --engine-gpus {free} gives vLLM its own, "
+            f"Of {len(machine.usable_gpus)} GPUs, {len(used)} {'is' if len(used) == 1 else 'are'} used: --engine-gpus {free} gives vLLM its own, "
             f"--learner-gpus {learning[0].number},{free} learns on two."
         )
     if any(gpu.free < 0.9 * gpu.memory for gpu in used.values()):
