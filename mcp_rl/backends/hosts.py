@@ -129,6 +129,10 @@ def make_hosts(settings: LocalSettings) -> tuple[LearnerHost, SamplerHost]:
 
         child = ChildLearner(settings, sampling=not vllm)
         return child, _vllm(settings) if vllm else ChildSampler(child)
+    if vllm:
+        from mcp_rl.backends.loading.first import import_first
+
+        import_first(settings.unsloth.use)  # before transformers and PEFT, which come with what follows
     from mcp_rl.backends.here import LocalSampler
     from mcp_rl.backends.leader import learner_here
 
