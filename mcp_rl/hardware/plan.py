@@ -130,11 +130,11 @@ def _reasons(chosen: Fitting, *, several: bool) -> Iterator[str]:
             f"Keys and values of {chosen.kv_tokens:,} tokens fit: {chosen.rows} of {wanted.rows} episodes in flight, "
             f"at {chosen.context // 4:,} tokens each; the others wait."
         )
-    if (unused := len(machine.usable_gpus) - len(used)) > 0:
+    if len(machine.usable_gpus) > len(used):
         free = min(set(range(len(machine.usable_gpus))) - set(used))
+        count = f"{len(used)} of {len(machine.usable_gpus)} GPUs {'is' if len(used) == 1 else 'are'} used"
         yield (
-            f"Of {len(machine.usable_gpus)} GPUs, {len(used)} {'is' if len(used) == 1 else 'are'} used: --engine-gpus {free} gives vLLM its own, "
-            f"--learner-gpus {learning[0].number},{free} learns on two."
+            f"{count}: --engine-gpus {free} gives vLLM its own, --learner-gpus {learning[0].number},{free} learns on two."
         )
     if any(gpu.free < 0.9 * gpu.memory for gpu in used.values()):
         yield "Counted is the memory that is free now: other processes have some of it."
