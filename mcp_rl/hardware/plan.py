@@ -133,9 +133,8 @@ def _reasons(chosen: Fitting, *, several: bool) -> Iterator[str]:
     if len(machine.usable_gpus) > len(used):
         free = min(set(range(len(machine.usable_gpus))) - set(used))
         count = f"{len(used)} of {len(machine.usable_gpus)} GPUs {'is' if len(used) == 1 else 'are'} used"
-        yield (
-            f"{count}: --engine-gpus {free} gives vLLM its own, --learner-gpus {learning[0].number},{free} learns on two."
-        )
+        two = f"{learning[0].number},{free}"
+        yield f"{count}: --engine-gpus {free} gives vLLM its own, --learner-gpus {two} learns on two."
     if any(gpu.free < 0.9 * gpu.memory for gpu in used.values()):
         yield "Counted is the memory that is free now: other processes have some of it."
 
