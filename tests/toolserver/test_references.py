@@ -56,7 +56,8 @@ async def test_an_entry_of_a_file_is_started_as_it_says_and_no_secret_is_written
     got = {name: told["env"].get(name) for name in ("A_TOKEN", "B", "C", "FROM_FILE", "MINE")}
     expected = {"A_TOKEN": f"{SECRET}2", "B": f"<{SECRET}>", "C": "plain $MINE", "FROM_FILE": f"{SECRET}3"}
     assert got == {**expected, "MINE": None}
-    assert not [name for name in told["env"] if name.startswith("MCP_RL")]
+    ours = {name for name in told["env"] if name.startswith("MCP_RL")}
+    assert ours == {"MCP_RL_OWNER", "MCP_RL_ROLE", "MCP_RL_RUN"}, "the marker by which what is left behind is found"
     assert SECRET not in scenario_lines([McpScenario(task_description="Do it.", server_params=params)])
 
 
