@@ -5,9 +5,12 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from mcp_rl.backends.child import child_environment
 from mcp_rl.backends.launched import Launched, check_launched, launched
-from mcp_rl.config import PlacementConfig, RunConfig
+from mcp_rl.backends.vllm_sampler import engine_devices
+from mcp_rl.config import PlacementConfig, RunConfig, UnslothConfig
 from mcp_rl.errors import ConfigError
+from mcp_rl.hardware.gpus import device_environment
 
 
 def refused(**settings: Any) -> str:
@@ -25,6 +28,7 @@ def refused(**settings: Any) -> str:
         ({"placement": {"engine_gpus": (1,)}, "engine": {"url": "http://127.0.0.1:1/v1"}}, "runs already"),
         ({"placement": {"learner_gpus": (0, 1), "learner_processes": 2}}, "for CPUs"),
         ({"placement": {"learner_gpus": (0, 1), "in_process": True}}, "processes of their own"),
+        ({"placement": {"learner_gpus": (1,), "in_process": True}}, "CUDA_VISIBLE_DEVICES=1"),
         (
             {"placement": {"learner_processes": 9}, "rollout": {"groups_per_step": 2, "group_size": 4}},
             "9 learners have nothing to divide",
@@ -78,3 +82,34 @@ def test_settings_that_contradict_torchrun_are_refused(
     check_launched(PlacementConfig(learner_gpus=(0, 1), learner_processes=2, engine_gpus=(2,)))
     with pytest.raises(ConfigError, match=said):
         check_launched(PlacementConfig.model_validate(placement))
+
+
+@pytest.mark.parametrize(
+    ("placement", "devices"),
+    [
+        ({}, ()),
+        ({"learner_gpus": (1,)}, (1,)),
+        ({"learner_gpus": (0, 1)}, (0, 1)),
+        ({"learner_gpus": (0, 1), "engine_gpus": (2, 3)}, (2, 3)),
+    ],
+)
+def test_vllm_samples_where_it_is_told_and_else_where_the_learner_is(
+    placement: dict[str, Any], devices: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    assert engine_devices(PlacementConfig.model_validate(placement)) == devices
+
+
+def test_vllm_shares_the_gpus_of_learners_that_torchrun_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    assert engine_devices(PlacementConfig()) == (0, 1)
+    assert engine_devices(PlacementConfig(engine_gpus=(2,))) == (2,)
+
+
+def test_the_learners_process_counts_gpus_as_vllm_and_the_plan_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
+    assert child_environment(PlacementConfig(), UnslothConfig(), sampling=False)["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
+    assert device_environment([0], {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"})["CUDA_DEVICE_ORDER"] == "FASTEST_FIRST"
+    assert child_environment(PlacementConfig(), UnslothConfig(), sampling=False)["CUDA_DEVICE_ORDER"] == "FASTEST_FIRST"

@@ -360,6 +360,7 @@ def child_environment(placement: PlacementConfig, unsloth: UnslothConfig, *, sam
     (our engine samples no model that it has changed), and the token that the configuration names."""
     use = False if sampling else unsloth.use
     environment = {UNSLOTH: "" if use is None else str(int(use))}
+    environment["CUDA_DEVICE_ORDER"] = os.environ.get("CUDA_DEVICE_ORDER") or "PCI_BUS_ID"  # as vLLM counts
     if placement.learner_gpus:
         environment |= device_environment(placement.learner_gpus)
     name = unsloth.token

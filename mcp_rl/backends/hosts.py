@@ -5,6 +5,7 @@ in-process engine or vLLM. `make_hosts` puts together what the settings ask for;
 This module imports no torch.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -129,6 +130,7 @@ def make_hosts(settings: LocalSettings) -> tuple[LearnerHost, SamplerHost]:
 
         child = ChildLearner(settings, sampling=not vllm)
         return child, _vllm(settings) if vllm else ChildSampler(child)
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # as vLLM and nvidia-smi count; torch has not looked yet
     if vllm:
         from mcp_rl.backends.loading.first import import_first
 

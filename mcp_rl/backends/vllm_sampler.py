@@ -16,10 +16,11 @@ from typing import Any
 
 import anyio
 
+from mcp_rl.backends.choices import ranks
 from mcp_rl.backends.hosts import LearnerHost, LocalSettings
 from mcp_rl.backends.swap_probe import SwapProbe, probe_ids
 from mcp_rl.chat.hermes import ChatFormat
-from mcp_rl.config import TINY, EngineConfig
+from mcp_rl.config import TINY, EngineConfig, PlacementConfig
 from mcp_rl.errors import ConfigError, EngineError
 from mcp_rl.inference.vllm.client import VllmClient
 from mcp_rl.inference.vllm.engine import PolicyVersion, VllmEngine
@@ -195,7 +196,7 @@ def make_server(settings: LocalSettings, folder: Path | None = None) -> Any:
         model,
         served_name=settings.base_model,
         config=_with_quantisation(settings.engine, bool(unsloth.load_in_4bit)),
-        gpus=settings.placement.engine_gpus,
+        gpus=engine_devices(settings.placement),
         log=settings.run / "logs" / "vllm.log",
         run=settings.run,
         lora_rank=rank,
@@ -209,6 +210,13 @@ def make_server(settings: LocalSettings, folder: Path | None = None) -> Any:
         sleep=_shares(settings) and settings.engine.sharing != "split" and train.max_staleness == 0,
         new_weights=train.method == "full",
     )
+
+
+def engine_devices(placement: PlacementConfig) -> tuple[int, ...]:
+    """GPUs that sample: the learner's where none were named, those that torchrun's learners take among them; empty: the
+    first one."""
+    started = ranks()
+    return placement.engine_gpus or placement.learner_gpus or (tuple(range(started)) if started > 1 else ())
 
 
 def _shares(settings: LocalSettings) -> bool:

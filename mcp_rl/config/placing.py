@@ -38,6 +38,12 @@ def placement_contradictions(config: "RunConfig") -> Iterator[str]:
             f"placement.in_process = true and placement.learner_gpus with {len(learning)} GPUs: several learners are "
             "processes of their own"
         )
+    if placement.in_process and len(learning) == 1 and learning != (0,):
+        yield (
+            f"placement.in_process = true and placement.learner_gpus = {learning[0]}: a learner in the trainer's own "
+            f"process takes the first GPU that it sees; start with CUDA_VISIBLE_DEVICES={learning[0]} in place of it, "
+            "or leave placement.in_process out"
+        )
     if train.optimizer == "adafactor" and train.method == "full" and learners > 1:
         yield (
             'train.optimizer = "adafactor" remembers rows and columns of whole weights, which several learners divide: '

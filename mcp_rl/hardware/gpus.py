@@ -55,14 +55,14 @@ def device_environment(numbers: Sequence[int], environment: Mapping[str, str] = 
     `numbers` count what this process sees. Raises ConfigError where CUDA_VISIBLE_DEVICES leaves fewer.
     """
     given = environment.get("CUDA_VISIBLE_DEVICES")
+    order = environment.get("CUDA_DEVICE_ORDER") or "PCI_BUS_ID"
     if given is None:
-        return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(map(str, numbers))}
+        return {"CUDA_DEVICE_ORDER": order, "CUDA_VISIBLE_DEVICES": ",".join(map(str, numbers))}
     entries = visible_entries(given)
     if missing := [number for number in numbers if number >= len(entries)]:
         raise ConfigError(
             f"GPU {missing[0]} is not there: CUDA_VISIBLE_DEVICES={given} leaves {len(entries)}, counted from 0."
         )
-    order = environment.get("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     return {"CUDA_DEVICE_ORDER": order, "CUDA_VISIBLE_DEVICES": ",".join(entries[number] for number in numbers)}
 
 
