@@ -10,10 +10,12 @@ with its checks, clipping and optimiser.
 
 import argparse
 import json
+import os
 import platform
 import random
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
@@ -91,6 +93,7 @@ async def measure(arguments: argparse.Namespace, folder: Path) -> Json:
     given = [1, 2, 4, 8] if gpus else [int(count) for count in arguments.processes.split(",")]
     counts = [count for count in given if not gpus or count <= len(gpus)]
     seconds: dict[int, list[float]] = {count: [] for count in counts}
+    processor: dict[int, list[float]] = {count: [] for count in counts}
     metrics: dict[int, Json] = {}
     for turn in range(arguments.rounds):
         for count in counts:
@@ -107,8 +110,10 @@ async def measure(arguments: argparse.Namespace, folder: Path) -> Json:
                         arguments.groups, arguments.size, prompt=arguments.prompt, sampled=arguments.sampled, step=step
                     )
                     await set_logprobs(host, batch)
+                    began = time.process_time()
                     metrics[count] = await host.update(batch, train)
                     if step:  # the first one allocates and compiles
+                        processor[count].append(time.process_time() - began)
                         seconds[count].append(metrics[count]["update_seconds"])
             finally:
                 await host.close()
@@ -124,6 +129,8 @@ async def measure(arguments: argparse.Namespace, folder: Path) -> Json:
         "speedup": {
             str(count): round(median(seconds[counts[0]]) / median(values), 3) for count, values in seconds.items()
         },
+        "processor_seconds_of_the_first": {str(count): round(median(v), 4) for count, v in processor.items()},
+        "load_in_the_end": os.getloadavg()[0],
         "forward_tokens": {str(count): found["forward_tokens"] for count, found in metrics.items()},
         "loss": {str(count): found["loss"] for count, found in metrics.items()},
     }
