@@ -49,7 +49,7 @@ class Policy(Protocol):
     def step(self) -> int: ...
 
 
-_AWAY_SECONDS = 2.0
+_AWAY_SECONDS = 15.0
 """A server that takes longer to say that it is there is away."""
 _FORGET_SECONDS = 10.0
 _LOOK_SECONDS = 2.0
