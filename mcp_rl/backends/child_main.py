@@ -25,7 +25,7 @@ from anyio.abc import TaskGroup
 from mcp_rl.backends.channel import Message, error_message, frame, read_frame_blocking
 from mcp_rl.backends.early import UNSLOTH, import_early
 from mcp_rl.backends.hosts import LearnerHost, LocalSettings
-from mcp_rl.backends.plain_tokenizer import Description, described
+from mcp_rl.backends.plain_tokenizer import described
 from mcp_rl.boundary import without_secrets
 from mcp_rl.chat.hermes import ChatFormat
 from mcp_rl.config import TrainConfig
@@ -170,9 +170,11 @@ class Host:
 
         settings = LocalSettings.model_validate_json(arguments["settings"])
         self._sampler = LocalSampler(settings) if arguments["sampling"] else None
-        self._learner = learner_here(settings, on_base=None if self._sampler is None else self._on_base)
-        opened = await self._learner.open()
-        description = await anyio.to_thread.run_sync(_described, settings.base_model)
+        learner = learner_here(settings, on_base=None if self._sampler is None else self._on_base)
+        self._learner = learner
+        opened = await learner.open()
+        assert learner.chat is not None
+        description = await anyio.to_thread.run_sync(described, learner.chat.tokenizer)
         tokenizer = [] if description is None else [description.model_dump_json().encode()]
         return opened.model_dump(mode="json"), tokenizer
 
@@ -235,12 +237,6 @@ class Host:
 
 async def _completed(turn: Coroutine[Any, Any, Any]) -> Answer:
     return asdict(await turn), []
-
-
-def _described(base_model: str) -> Description | None:
-    from mcp_rl.backends.base_model import load_tokenizer
-
-    return described(load_tokenizer(base_model))
 
 
 def _groups(parts: list[bytes]) -> list[TrajectoryGroup]:

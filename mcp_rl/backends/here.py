@@ -54,6 +54,8 @@ class LearnerHere:
         self.settings = settings
         self._on_base = on_base
         self._learner: Learner | None = None
+        self.chat: ChatFormat | None = None
+        """The chat format of the base as it was loaded, of its own revision; None before `open`."""
 
     @property
     def learner(self) -> Learner:
@@ -83,8 +85,9 @@ class LearnerHere:
         )
         base = open_base(plan, before)
         self._tokenizer_files = tokenizer_files(base.tokenizer)
+        self.chat = ChatFormat(base.tokenizer)
         if self._on_base is not None:
-            self._on_base(base.model, ChatFormat(base.tokenizer))
+            self._on_base(base.model, self.chat)
         init = settings.init if checkpoint is None else None
         notes: list[str] = []
         self._learner = make_learner(

@@ -168,8 +168,9 @@ class LocalBackend:
             for sentence in self.skipped:
                 log.warning(sentence)
             told: ChatFormat | None = getattr(learner, "chat", None)
-            chat = told if told is not None else await anyio.to_thread.run_sync(_chat_format, model.base_model)
-            self._chat = chat
+            if told is None:
+                told = await anyio.to_thread.run_sync(_chat_format, settings, self._opened.loaded)
+            self._chat = chat = told
             await sampler.open(learner, chat)
             await sampler.take(learner, self.step)
             if self._opened.checkpoint is None:
@@ -246,10 +247,17 @@ class LocalBackend:
         return (folder / name).read_bytes() if folder is not None and (folder / name).is_file() else None
 
 
-def _chat_format(base_model: str) -> ChatFormat:
+def _chat_format(settings: LocalSettings, loaded: Mapping[str, Any]) -> ChatFormat:
+    """Of the base as the learner has loaded it."""
     from mcp_rl.backends.base_model import load_tokenizer
+    from mcp_rl.backends.loading.options import token_of
 
-    return ChatFormat(load_tokenizer(base_model))
+    unsloth = settings.unsloth
+    revision = None if unsloth.model_name else unsloth.revision or loaded.get("revision")
+    code = unsloth.trust_remote_code
+    return ChatFormat(
+        load_tokenizer(settings.base_model, revision=revision, token=token_of(unsloth), trust_remote_code=code)
+    )
 
 
 def _versions(groups: Iterable[TrajectoryGroup]) -> Iterable[int]:

@@ -18,6 +18,7 @@ import anyio
 
 from mcp_rl.backends.choices import ranks
 from mcp_rl.backends.hosts import LearnerHost, LocalSettings
+from mcp_rl.backends.loading.options import loaded_before
 from mcp_rl.backends.swap_probe import SwapProbe, probe_ids
 from mcp_rl.chat.hermes import ChatFormat
 from mcp_rl.config import TINY, EngineConfig, PlacementConfig
@@ -203,7 +204,7 @@ def make_server(settings: LocalSettings, folder: Path | None = None) -> Any:
         adapters=train.max_staleness + 2,
         max_context=settings.max_context,
         dtype=unsloth.dtype,
-        revision=unsloth.revision,
+        revision=unsloth.revision or loaded_before(settings.run).get("revision"),
         trust_remote_code=unsloth.trust_remote_code,
         token=unsloth.token,
         seed=settings.seed % 2**31,

@@ -1,6 +1,7 @@
 """What is loaded is exactly what was asked for, with the same options by either loader, and is written down."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from huggingface_hub import constants
 from transformers import AutoConfig, PreTrainedModel
 
 from mcp_rl.backends.base_model import base_location, load_base, make_learner, open_base
@@ -16,8 +18,11 @@ from mcp_rl.backends.hosts import LocalSettings
 from mcp_rl.backends.loading import first, loaded, options
 from mcp_rl.backends.loading.options import loaded_before, plan_loading
 from mcp_rl.backends.loading.unsloth_loader import arguments
+from mcp_rl.backends.local import LocalBackend
 from mcp_rl.config import TINY, TrainConfig, UnslothConfig
 from mcp_rl.errors import ConfigError
+from mcp_rl.model import TrainableModel
+from mcp_rl.tiny import weights_path
 from tests.learning.architectures import architecture
 
 FULL = TrainConfig(method="full")
@@ -263,3 +268,23 @@ def test_unsloth_is_left_alone_where_it_was_asked_not_to_be_used(monkeypatch: py
     assert not first.import_first(None)
     with pytest.raises(ConfigError, match="contradict each other"):
         plan_loading(TINY, UnslothConfig(use=True))
+
+
+async def test_a_run_speaks_the_chat_format_of_the_revision_that_it_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a model of the hub, whose main branch has another chat template by now."""
+    model = tmp_path / "hub" / "models--acme--tiny"
+    template = (weights_path() / "chat_template.jinja").read_text(encoding="utf-8")
+    for branch, commit, written in (("main", "a" * 40, template + "{# newer #}"), ("old", "b" * 40, template)):
+        shutil.copytree(weights_path(), model / "snapshots" / commit)
+        (model / "snapshots" / commit / "chat_template.jinja").write_text(written, encoding="utf-8")
+        (model / "refs").mkdir(exist_ok=True)
+        (model / "refs" / branch).write_text(commit)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    trained = TrainableModel[None]("one", "test", "acme/tiny", base_path=tmp_path)
+    async with LocalBackend(in_process=True, unsloth=UnslothConfig(revision="old")) as backend:
+        await trained.register(backend)
+        assert backend.loaded["revision"] == "b" * 40
+        assert backend.chat.tokenizer.chat_template == template

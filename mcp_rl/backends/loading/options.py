@@ -48,8 +48,13 @@ class LoadPlan:
     rank: int = 16
 
     def token(self) -> str | bool | None:
-        """The token of the environment's variable; None for one that was left by logging in, False for none at all."""
-        return os.environ.get(self.options.token) or None if self.options.token else False
+        """As `token_of` says."""
+        return token_of(self.options)
+
+
+def token_of(options: UnslothConfig) -> str | bool | None:
+    """The token of the environment's variable; None for one that was left by logging in, False for none at all."""
+    return os.environ.get(options.token) or None if options.token else False
 
 
 def base_location(name: str) -> str:
