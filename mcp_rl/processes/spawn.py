@@ -33,12 +33,19 @@ _COMPUTING = (
         "GLOO_",
         "LD_",
         "DYLD_",
+        "CUBLAS_",
+        "CUDNN_",
+        "FLASHINFER_",
+        "BNB_",
     ),
     *("TORCH", "PYTORCH_", "TRITON_", "HF_", "HUGGINGFACE_", "TRANSFORMERS_", "VLLM_", "UNSLOTH_", "IMPORT_", "XDG_"),
     *("PYTHON", "VIRTUAL_ENV", "CONDA_PREFIX", "SSL_CERT_", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
     *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
+    *("ALL_PROXY", "all_proxy"),
 )
 """How the names of variables begin that say how and where models are loaded and computed."""
+_COMPILERS = ("CC", "CXX", "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "MAX_JOBS")
+"""Triton and torch compile kernels with what these name; in a conda environment there is no other compiler."""
 _LAUNCHERS = "TORCHELASTIC_"
 """What torchrun tells its workers is not for what they start."""
 _WATCHDOG = Path(__file__).with_name("watchdog.py")
@@ -106,7 +113,7 @@ def basic_environment() -> dict[str, str]:
 
 def computing_environment() -> dict[str, str]:
     """`basic_environment`, and what says how models are loaded and computed; nothing whose name is a secret's."""
-    wanted = {name: value for name, value in os.environ.items() if name.startswith(_COMPUTING)}
+    wanted = {name: v for name, v in os.environ.items() if name.startswith(_COMPUTING) or name in _COMPILERS}
     left_out = {name for name in wanted if is_secret_name(name) or name.startswith(_LAUNCHERS)}
     return basic_environment() | {name: value for name, value in wanted.items() if name not in left_out}
 

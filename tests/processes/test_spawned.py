@@ -68,16 +68,16 @@ async def test_it_sees_what_computing_needs_and_no_secret(tmp_path: Path, monkey
     monkeypatch.setenv("HF_TOKEN", "hf-secret")
     monkeypatch.setenv("VLLM_API_KEY", "vllm-secret")
     monkeypatch.setenv("HF_HOME", "/models")
+    monkeypatch.setenv("CC", "/conda/bin/cc")
+    monkeypatch.setenv("CCTV", "of no use")
     log = tmp_path / "it.log"
-    program = (
-        "import os; print(os.environ.get('HF_HOME'), os.environ['GIVEN'], os.environ['MCP_RL_ROLE'], dict(os.environ))"
-    )
+    program = "import os; print(os.environ.get('HF_HOME'), os.environ.get('CC'), os.environ['GIVEN'], os.environ['MCP_RL_ROLE'], dict(os.environ))"
     given = {"GIVEN": "yes"}
     async with spawned(python(program), role="tester", run=None, log=log, environment=given) as child:
         with anyio.fail_after(20):
             await child.wait()
     said = log.read_text()
-    assert said.startswith("/models yes tester") and "secret" not in said
+    assert said.startswith("/models /conda/bin/cc yes tester") and "secret" not in said and "CCTV" not in said
 
 
 async def test_its_pipes_are_a_channel_and_its_end_closes_them(tmp_path: Path) -> None:
