@@ -42,6 +42,8 @@ from mcp_rl.run_directory import typed_errors
 from mcp_rl.trajectory import TrajectoryGroup
 
 T = TypeVar("T")
+_ROWS = 64
+"""Tokens whose probabilities over the vocabulary exist at once in float32, beside vLLM's memory on the same GPU."""
 
 
 class LearnerHere:
@@ -103,9 +105,11 @@ class LearnerHere:
         loaded = base.loaded
         if checkpoint is None:
             self._made(self._learner)
+            free_cached()
             return Opened(skipped=[*notes, *find_initial(init).skipped] if init is not None else notes, loaded=loaded)
         frontier = restore(self._learner, checkpoint)
         self._made(self._learner)
+        free_cached()
         return Opened(
             checkpoint=checkpoint.path,
             frontier=dict(frontier),
@@ -222,16 +226,25 @@ def token_logprobs(learner: Learner, sequences: Sequence[Sequence[int]]) -> list
     with stock_attention(base):
         for sequence in sequences:
             ids = torch.tensor([list(sequence)], device=learner.device)
-            logprobs = model(input_ids=ids, use_cache=False).logits[0, :-1].float().log_softmax(-1)
-            found.append(logprobs.gather(1, ids[0, 1:, None])[:, 0].tolist())
+            logits = model(input_ids=ids, use_cache=False).logits[0, :-1]
+            own: list[float] = []
+            for rows, targets in zip(logits.split(_ROWS), ids[0, 1:].split(_ROWS), strict=True):
+                own += rows.float().log_softmax(-1).gather(1, targets[:, None])[:, 0].tolist()
+            found.append(own)
+    free_cached()
     return found
+
+
+def free_cached() -> None:
+    """What torch has freed and keeps for itself goes back to the GPU, which an engine in another process may share."""
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def _give_back() -> None:
     """Models hold each other in circles, and what is freed stays torch's own until it is told."""
     gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
+    free_cached()
 
 
 def _write_batch(path: Path, batch: Sequence[Sample]) -> None:

@@ -16,7 +16,7 @@ from mcp_rl.tiny import weights_path
 async def test_they_are_those_of_the_written_policy_and_of_the_learner_as_it_moves(tmp_path: Path) -> None:
     learner = LearnerHere(LocalSettings(base_model=TINY, run=tmp_path / "run", title="test/policy"))
     await learner.open()
-    sequences = [[5, 99, 41, 7, 300], [8, 8, 1200, 17]]
+    sequences = [[5, 99, 41, 7, 300], [8, 8, 1200, 17], [(37 * i + 5) % 900 for i in range(150)]]
     before = await learner.token_logprobs(sequences)
     with torch.no_grad():
         for name, parameter in learner.learner.model.named_parameters():
