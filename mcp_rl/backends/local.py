@@ -7,6 +7,7 @@ Where the learner is (this process, a child, several) and what samples (the in-p
 import logging
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,7 +19,7 @@ from mcp_rl.backends.hosts import LearnerHost, LocalSettings, Opened, SamplerHos
 from mcp_rl.backends.result import TrainResult
 from mcp_rl.chat.hermes import ChatFormat
 from mcp_rl.config import EngineConfig, PlacementConfig, RolloutConfig, TrainConfig, UnslothConfig
-from mcp_rl.errors import ConfigError
+from mcp_rl.errors import CanaryError, ConfigError, EngineError
 from mcp_rl.inference.engine import Engine
 from mcp_rl.learning import canaries
 from mcp_rl.learning.checkpoint import tidy
@@ -205,7 +206,13 @@ class LocalBackend:
         alone = self.config.max_staleness == 0  # else rollouts go on meanwhile
         if alone:
             await sampler.rest()
-        metrics = await learner.update(groups, self.config)
+        try:
+            metrics = await learner.update(groups, self.config)
+        except (CanaryError, ConfigError):  # the learner is as it was, and the caller may go on
+            if alone:
+                with suppress(EngineError):
+                    await sampler.wake()
+            raise
         swapped = time.perf_counter()
         if alone:
             await sampler.wake()

@@ -12,6 +12,7 @@ from peft import PeftModel
 from pydantic import BaseModel
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
+from mcp_rl.backends.here import LocalSampler
 from mcp_rl.backends.local import LocalBackend
 from mcp_rl.config import LoraConfig, TrainConfig
 from mcp_rl.errors import CanaryError, ConfigError
@@ -214,6 +215,26 @@ async def test_logprobs_of_another_temperature_stop_the_run(base: str, tmp_path:
         backend.learner.temperature = 0.5
 
     await stops(base, tmp_path, cool, "disagree")
+
+
+async def test_an_engine_that_rested_for_an_update_that_is_refused_samples_again(
+    base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    for name in ("rest", "wake"):
+
+        async def note(sampler: LocalSampler, name: str = name) -> None:
+            asked.append(name)
+
+        monkeypatch.setattr(LocalSampler, name, note)
+    async with LocalBackend(config=CONFIG) as backend:
+        model = make_model(base, tmp_path)
+        await model.register(backend)
+        with pytest.raises(CanaryError, match="Sampler and learner disagree"):
+            await backend.train(model, await play(backend, 0, temperature=0.3))
+        assert asked == ["rest", "wake"] and backend.step == 0
+        await backend.train(model, await play(backend, 0))
+        assert asked == ["rest", "wake", "rest", "wake"] and backend.step == 1
 
 
 async def test_the_event_loop_lives_while_the_learner_works(base: str, tmp_path: Path) -> None:
