@@ -228,7 +228,7 @@ def token_logprobs(learner: Learner, sequences: Sequence[Sequence[int]]) -> list
             ids = torch.tensor([list(sequence)], device=learner.device)
             logits = model(input_ids=ids, use_cache=False).logits[0, :-1]
             own: list[float] = []
-            for rows, targets in zip(logits.split(_ROWS), ids[0, 1:].split(_ROWS), strict=True):
+            for rows, targets in zip(torch.split(logits, _ROWS), torch.split(ids[0, 1:], _ROWS), strict=True):
                 own += rows.float().log_softmax(-1).gather(1, targets[:, None])[:, 0].tolist()
             found.append(own)
     free_cached()

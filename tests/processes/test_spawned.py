@@ -71,7 +71,8 @@ async def test_it_sees_what_computing_needs_and_no_secret(tmp_path: Path, monkey
     monkeypatch.setenv("CC", "/conda/bin/cc")
     monkeypatch.setenv("CCTV", "of no use")
     log = tmp_path / "it.log"
-    program = "import os; print(os.environ.get('HF_HOME'), os.environ.get('CC'), os.environ['GIVEN'], os.environ['MCP_RL_ROLE'], dict(os.environ))"
+    shown = "os.environ.get('HF_HOME'), os.environ.get('CC'), os.environ['GIVEN'], os.environ['MCP_RL_ROLE']"
+    program = f"import os; print({shown}, dict(os.environ))"
     given = {"GIVEN": "yes"}
     async with spawned(python(program), role="tester", run=None, log=log, environment=given) as child:
         with anyio.fail_after(20):
