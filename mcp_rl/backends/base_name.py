@@ -1,6 +1,7 @@
 """Whether there is a base model of a name: in a folder, in the local cache, on the hub. Nothing heavy is imported."""
 
 import difflib
+import re
 from pathlib import Path
 
 from mcp_rl.config import TINY
@@ -45,3 +46,19 @@ def in_cache(name: str) -> bool:
     from huggingface_hub import try_to_load_from_cache
 
     return isinstance(try_to_load_from_cache(name, "config.json"), str)
+
+
+def commit_of(name: str, revision: str | None = None) -> str | None:
+    """The commit of a hub's model that is in the cache for a revision (None: the main branch); None for a folder, and
+    where it is not there."""
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    if name == TINY or Path(name).expanduser().is_dir():
+        return None
+    try:
+        found = try_to_load_from_cache(name, "config.json", revision=revision)
+    except HFValidationError:
+        return None
+    commit = Path(found).parent.name if isinstance(found, str) else ""
+    return commit if re.fullmatch(r"[0-9a-f]{40}", commit) else None

@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 from mcp_rl.backends.base_model import load_base
 from mcp_rl.backends.weights import sampled_weights
 from mcp_rl.chat.hermes import ChatFormat
+from mcp_rl.config import UnslothConfig
 from mcp_rl.errors import CheckpointError, EngineError
 from mcp_rl.inference.local import LocalEngine
 from mcp_rl.inference.low_rank import LowRank
@@ -32,15 +33,17 @@ class LocalPolicies:
     def __init__(
         self,
         base_model: str,
+        revision: str | None = None,
         *,
         beside: "LocalPolicies | None" = None,
         gang: bool | None = None,
         max_context: int | None = None,
         max_rows: int = 256,
     ) -> None:
-        """`beside` are opened policies of the same base, whose weights in memory are used, so that two policies can be
-        sampled at once. The others are as LocalEngine has them."""
-        self.base_model = base_model
+        """`revision` is that of a model of the hub; None: the main branch's. `beside` are opened policies of the same
+        base, whose weights in memory are used, so that two policies can be sampled at once. The others are as
+        LocalEngine has them."""
+        self.base_model, self.revision = base_model, revision
         self._beside, self._gang, self._max_context, self._max_rows = beside, gang, max_context, max_rows
 
     async def __aenter__(self) -> Self:
@@ -49,7 +52,8 @@ class LocalPolicies:
         if self._beside is not None:
             self._base, self.chat = self._beside._base, self._beside.chat
         else:
-            self._base, tokenizer = await anyio.to_thread.run_sync(load_base, self.base_model)
+            options = UnslothConfig(revision=self.revision)
+            self._base, tokenizer = await anyio.to_thread.run_sync(load_base, self.base_model, options)
             self.chat = ChatFormat(tokenizer)
         engine = LocalEngine(
             self._base,

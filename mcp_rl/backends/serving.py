@@ -1,6 +1,7 @@
 """Models opened to be served, several at once: one base in memory and its policies, by our engine or by vLLM."""
 
 import contextlib
+import functools
 import json
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -12,6 +13,7 @@ from typing import Any, Protocol
 import anyio
 
 from mcp_rl.backends.choices import engine_kind, kept_quantisation
+from mcp_rl.backends.loading.options import trained_revision
 from mcp_rl.chat.hermes import ChatFormat
 from mcp_rl.config import TINY, EngineConfig, PlacementConfig
 from mcp_rl.config.engine_arguments import argument_name
@@ -86,20 +88,21 @@ async def _here(
 ) -> Opened:
     from mcp_rl.backends.policies import LocalPolicies
 
-    bases: dict[str, LocalPolicies] = {}
+    bases: dict[tuple[str, str | None], LocalPolicies] = {}
     found: list[tuple[Engine, ChatFormat]] = []
     for policy in policies:
         # A turn does not wait for others: answers may differ in the last bit with what else is sampled.
+        base = policy.name, trained_revision(policy.name, policy.checkpoint)
         opened = await stack.enter_async_context(
             LocalPolicies(
-                policy.name,
-                beside=bases.get(policy.name),
+                *base,
+                beside=bases.get(base),
                 gang=False,
                 max_context=engine.max_context,
                 max_rows=engine.max_rows,
             )
         )
-        bases.setdefault(policy.name, opened)
+        bases.setdefault(base, opened)
         await opened.use(policy.checkpoint, policy.step)
         found.append((opened.engine, opened.chat))
     return Opened(found)
@@ -120,7 +123,7 @@ async def _with_vllm(
     base = _one_base(policies)
     adapters = [policy.checkpoint for policy in policies if policy.checkpoint and _is_adapter(policy.checkpoint)]
     rank = max(map(_rank, adapters)) if adapters else None
-    location = str(weights_path()) if base == TINY else base
+    location, revision = str(weights_path()) if base == TINY else base, _revision(policies, base)
     if engine.url is not None:
         server: Any = RemoteServer(
             engine.url,
@@ -141,12 +144,13 @@ async def _with_vllm(
             run=folder,
             lora_rank=rank,
             adapters=max(1, len(adapters)),
+            revision=revision,
             say=say,
         )
     await server.start()
     stack.push_async_callback(server.close)
     await server.ready()
-    tokenizer = await anyio.to_thread.run_sync(load_tokenizer, base)
+    tokenizer = await anyio.to_thread.run_sync(functools.partial(load_tokenizer, base, revision=revision))
     found: list[tuple[Engine, ChatFormat]] = []
     for number, policy in enumerate(policies):
         chat = ChatFormat(tokenizer)
@@ -214,10 +218,20 @@ def _quantisation(policy: Policy) -> str:
     return (kept_quantisation(run) if run else None) or "none"
 
 
-def server_for(policy: Policy) -> tuple[str, str]:
+def _revision(policies: Sequence[Policy], base: str) -> str | None:
+    """Of the base that is served. Raises ConfigError where they were trained on several."""
+    kept = {policy.label: trained_revision(base, policy.checkpoint) for policy in policies}
+    if len(set(kept.values())) > 1:
+        raise ConfigError(f"Not all of {', '.join(kept)} are of one revision of {base}: serve them apart.")
+    return next(iter(kept.values()))
+
+
+def server_for(policy: Policy) -> tuple[str, str, str | None]:
     """Which server of vLLM samples it: those of which this is the same are sampled by one."""
     whole = policy.checkpoint is not None and not _is_adapter(policy.checkpoint)
-    return (str(policy.checkpoint) if whole else policy.name), _quantisation(policy) if policy.checkpoint else "none"
+    base = str(policy.checkpoint) if whole else policy.name
+    quantisation = _quantisation(policy) if policy.checkpoint else "none"
+    return base, quantisation, trained_revision(base, policy.checkpoint)
 
 
 def _common_folder(adapters: Sequence[Path]) -> Path | None:

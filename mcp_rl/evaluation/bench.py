@@ -72,10 +72,11 @@ class Bench:
     async def _engine(self, model: ModelSpec) -> "tuple[Engine, ChatFormat]":
         """What samples it, and the format that it speaks."""
         from mcp_rl.backends.choices import engine_kind
+        from mcp_rl.backends.loading.options import trained_revision
 
         if engine_kind(self.config.engine) == "vllm":
             return await self._from_vllm(model)
-        policies = await self._base(model.name)
+        policies = await self._base(model.name, trained_revision(model.name, model.checkpoint))
         await policies.use(model.checkpoint, model.step)
         return policies.engine, policies.chat
 
@@ -89,7 +90,7 @@ class Bench:
             config = self.config
             opening = opened_models(same, config.engine, config.placement, self.folder or Path(), self.say)
             opened = await self._stack.enter_async_context(opening)
-            self._served = {m.label: found for m, found in zip(same, opened, strict=True)}
+            self._served = {m.label: found for m, found in zip(same, opened.models, strict=True)}
         return self._served[model.label]
 
     def _options(self, model: ModelSpec) -> PlayerOptions:
@@ -102,13 +103,13 @@ class Bench:
             "finish": self.scoring.rollout,
         }
 
-    async def _base(self, name: str) -> "LocalPolicies":
+    async def _base(self, name: str, revision: str | None) -> "LocalPolicies":
         from mcp_rl.backends.policies import LocalPolicies  # imports torch
 
-        if self._policies is None or self._policies.base_model != name:
+        if self._policies is None or (self._policies.base_model, self._policies.revision) != (name, revision):
             await self._stack.aclose()
             self._policies = None
-            self._policies = await self._stack.enter_async_context(LocalPolicies(name))
+            self._policies = await self._stack.enter_async_context(LocalPolicies(name, revision))
         return self._policies
 
 

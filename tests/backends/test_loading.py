@@ -16,9 +16,10 @@ from mcp_rl.backends.base_model import base_location, load_base, make_learner, o
 from mcp_rl.backends.here import LearnerHere
 from mcp_rl.backends.hosts import LocalSettings
 from mcp_rl.backends.loading import first, loaded, options
-from mcp_rl.backends.loading.options import loaded_before, plan_loading
+from mcp_rl.backends.loading.options import loaded_before, plan_loading, trained_revision
 from mcp_rl.backends.loading.unsloth_loader import arguments
 from mcp_rl.backends.local import LocalBackend
+from mcp_rl.backends.policies import LocalPolicies
 from mcp_rl.config import TINY, TrainConfig, UnslothConfig
 from mcp_rl.errors import ConfigError
 from mcp_rl.model import TrainableModel
@@ -270,10 +271,10 @@ def test_unsloth_is_left_alone_where_it_was_asked_not_to_be_used(monkeypatch: py
         plan_loading(TINY, UnslothConfig(use=True))
 
 
-async def test_a_run_speaks_the_chat_format_of_the_revision_that_it_trains(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of a model of the hub, whose main branch has another chat template by now."""
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """acme/tiny of the hub, whose main branch has another chat template than the branch "old"; returns that of "old".
+    Main is commit aaa…, old is bbb…."""
     model = tmp_path / "hub" / "models--acme--tiny"
     template = (weights_path() / "chat_template.jinja").read_text(encoding="utf-8")
     for branch, commit, written in (("main", "a" * 40, template + "{# newer #}"), ("old", "b" * 40, template)):
@@ -283,8 +284,25 @@ async def test_a_run_speaks_the_chat_format_of_the_revision_that_it_trains(
         (model / "refs" / branch).write_text(commit)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    return template
+
+
+async def test_a_run_speaks_the_chat_format_of_the_revision_that_it_trains(hub: str, tmp_path: Path) -> None:
     trained = TrainableModel[None]("one", "test", "acme/tiny", base_path=tmp_path)
     async with LocalBackend(in_process=True, unsloth=UnslothConfig(revision="old")) as backend:
         await trained.register(backend)
         assert backend.loaded["revision"] == "b" * 40
-        assert backend.chat.tokenizer.chat_template == template
+        assert backend.chat.tokenizer.chat_template == hub
+
+
+async def test_a_checkpoint_is_sampled_on_the_revision_that_it_was_trained_on(hub: str, tmp_path: Path) -> None:
+    checkpoint = tmp_path / "run" / "checkpoints" / "0005"
+    checkpoint.mkdir(parents=True)
+    loaded = {"model_name": "acme/tiny", "revision": "b" * 40}
+    (tmp_path / "run" / "model.json").write_text(json.dumps({"loaded": loaded}))
+    assert trained_revision("acme/tiny", checkpoint) == "b" * 40
+    assert trained_revision("acme/tiny", None) == "a" * 40, "the main branch"
+    assert trained_revision(TINY, None) is None and trained_revision(str(tmp_path), None) is None
+    assert trained_revision("acme/never-seen", None) is None
+    async with LocalPolicies("acme/tiny", trained_revision("acme/tiny", checkpoint)) as policies:
+        assert policies.chat.tokenizer.chat_template == hub

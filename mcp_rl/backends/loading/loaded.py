@@ -1,16 +1,14 @@
 """What was really loaded: looked up in the model itself, compared with what was asked for, and written down."""
 
-import re
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, cast
 
 import torch
-from huggingface_hub import try_to_load_from_cache
-from huggingface_hub.errors import HFValidationError
 from transformers import PreTrainedModel
 
+from mcp_rl.backends.base_name import commit_of
 from mcp_rl.backends.loading.options import LoadPlan, Quantisation
 from mcp_rl.errors import ConfigError
 
@@ -92,7 +90,7 @@ def describe(model: PreTrainedModel, plan: LoadPlan, before: Mapping[str, Any] |
         "max_seq_length": getattr(model, "max_seq_length", None) or plan.max_seq_length,
         "architecture": type(model).__name__,
         "parameters": model.num_parameters(),
-        "revision": _commit(plan) or plan.revision,
+        "revision": commit_of(plan.location, plan.revision) or plan.revision,
         "versions": _versions(),
     }
     for key in ("model_name", "quantisation", "architecture", "parameters"):
@@ -102,18 +100,6 @@ def describe(model: PreTrainedModel, plan: LoadPlan, before: Mapping[str, Any] |
                 "start a new run with --name."
             )
     return about
-
-
-def _commit(plan: LoadPlan) -> str | None:
-    """Of a model of the hub; None for a folder. It was just loaded, so it is in the cache, under its commit."""
-    if Path(plan.location).is_dir():
-        return None
-    try:
-        found = try_to_load_from_cache(plan.location, "config.json", revision=plan.revision)
-    except HFValidationError:
-        return None
-    commit = Path(found).parent.name if isinstance(found, str) else ""
-    return commit if re.fullmatch(r"[0-9a-f]{40}", commit) else None
 
 
 def _versions() -> dict[str, str]:

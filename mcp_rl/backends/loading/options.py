@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
+from mcp_rl.backends.base_name import commit_of
 from mcp_rl.config import TINY, TrainConfig, UnslothConfig
 from mcp_rl.errors import ConfigError
 from mcp_rl.tiny import weights_path
@@ -111,6 +112,14 @@ def loaded_before(run: Path) -> dict[str, Any]:
         return {}
     loaded = content.get("loaded") if isinstance(content, dict) else None
     return loaded if isinstance(loaded, dict) else {}
+
+
+def trained_revision(base_model: str, checkpoint: Path | None) -> str | None:
+    """The commit of the base that a run's checkpoint was trained on, as the run says; else the one in the cache. None
+    where there is none."""
+    loaded = loaded_before(checkpoint.resolve().parent.parent) if checkpoint is not None else {}
+    named = loaded.get("model_name") == base_model and isinstance(loaded.get("revision"), str)
+    return str(loaded["revision"]) if named else commit_of(base_model)
 
 
 def _loader(options: UnslothConfig, before: Mapping[str, Any], *, allowed: bool) -> Loader:
