@@ -60,7 +60,7 @@ def test_no_vocabulary_size_matrix_of_the_batch_is_ever_made(monkeypatch: pytest
     use_tree_attention(model)
     weights = model.get_output_embeddings().weight.numel()
     memory = update(model, batch := batch_of(20, own=20))
-    assert len(batch.rows) * 8192 > 3 * weights
+    assert len(batch.predictors.rows) * 8192 > 3 * weights
     assert memory.largest <= 4 * weights
 
 
