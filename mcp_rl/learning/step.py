@@ -247,7 +247,9 @@ class Learner:
             if self.config.kl or self.config.cap:
                 self.ranks.exchange(samples, own)
         if first and check_sampler:
-            check_agreement(tally if self.ranks is None else self.ranks.merged(tally), rounded=rounds(self.model))
+            # A copy of every weight is learned in float32 and sampled in the precision of the base.
+            rounded = rounds(self.model) or (self.reference is not None and rounds(self.reference))
+            check_agreement(tally if self.ranks is None else self.ranks.merged(tally), rounded=rounded)
         tally.add(loss=loss)
         norm = self.descend(check_moved=first)
         if self.ranks is None or self.ranks.leads:

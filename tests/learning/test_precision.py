@@ -1,7 +1,9 @@
 """A learner in 16 bits against a sampler in 32: rounding stops no run, what is wrong does."""
 
+import copy
 from functools import cache
 
+import numpy as np
 import pytest
 import torch
 from transformers import PreTrainedModel
@@ -58,6 +60,32 @@ def test_rounding_in_16_bits_stops_no_run_though_float32s_own_limit_would() -> N
     metrics = learner.update(sampled(1.0))
     assert learner.step == 1
     assert 0.001 < metrics["logprob_difference_mean"] < 0.1
+
+
+def rough_base_learner() -> Learner:
+    """All weights are trained in float32; what samples them is in the base's 16 bits."""
+    base, _ = load_base(TINY, UnslothConfig(dtype="bfloat16"))
+    return make_learner(base, TINY, TrainConfig(epochs=1, method="full", learning_rate=1e-6))
+
+
+def test_every_weight_in_float32_is_sampled_in_16_bits_without_stopping_the_run() -> None:
+    learner = rough_base_learner()
+    assert next(iter(learner.parameters.values())).dtype == torch.float32
+    metrics = learner.update(rounded())
+    assert learner.step == 1 and 0.01 < metrics["logprob_difference_mean"] < 0.1
+    with pytest.raises(CanaryError, match="by more than rounding explains"):
+        rough_base_learner().update(sampled(0.7))
+
+
+def rounded() -> list[TrajectoryGroup]:
+    """The same turns, with log-probabilities as engines of 16 bits have them."""
+    groups = copy.deepcopy(sampled(1.0))
+    random = np.random.default_rng(0)
+    for group in groups:
+        for segment in (segment for trajectory in group for segment in trajectory.segments):
+            noise = random.normal(0, 0.03, len(segment.logprobs))
+            segment.logprobs = [value + float(add) for value, add in zip(segment.logprobs, noise, strict=True)]
+    return groups
 
 
 def test_a_few_tokens_are_judged_by_what_is_known_of_their_mean() -> None:
