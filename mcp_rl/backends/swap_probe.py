@@ -39,7 +39,7 @@ class SwapProbe:
     """What was found of each version so far."""
 
     def __init__(self, client: VllmClient, ids: Sequence[int], *, base: str | None = None) -> None:
-        """`base` is the name of the server's base model, where a policy is an adapter of it."""
+        """`base` is the name of the server's base model, where a policy is an adapter that makes another of it."""
         self._client, self._base = client, base
         self.ids = list(ids)
         half = len(self.ids) // 2

@@ -86,8 +86,9 @@ class VllmSampler:
             max_context=context,
             seeds=getattr(self.server, "seeds", True),
         )
-        whole = self._settings.train.method == "full"
-        self._probe = SwapProbe(self._client, probe_ids(chat, context - 2), base=None if whole else base)
+        untrained = learner.step == 0 and self._settings.init is None  # then the policy is the base
+        adapter = self._settings.train.method == "lora" and not untrained
+        self._probe = SwapProbe(self._client, probe_ids(chat, context - 2), base=base if adapter else None)
 
     async def take(self, learner: LearnerHost, step: int) -> None:
         """Turns that begin from now on are sampled with the policy of this step."""

@@ -88,6 +88,14 @@ def test_the_base_in_place_of_a_policy_is_noticed_where_they_differ_by_more_than
         check_not_base(pair.probe(sampled=base), base)
 
 
+def test_kernels_that_round_unlike_each_other_are_no_policy_that_stayed_away() -> None:
+    """They do so in the same way each time: what an adapter that is next to nothing leaves is the base to the bit."""
+    for seed in range(20):
+        pair = Pair(0.0, seed)
+        learned = [value + pair.random.gauss(0, 0.08) for value in pair.true]
+        check_not_base(Probe(1, pair.true, learned), pair.true)
+
+
 def test_another_scale_and_another_model_are_noticed() -> None:
     pair = Pair(1e-6, 1)
     first = pair.probe()
