@@ -17,6 +17,8 @@ from mcp_rl.config import RunConfig, config_keys, section_of
 from mcp_rl.errors import ConfigError
 
 _Section = TypeVar("_Section", bound=BaseModel)
+_KIND = re.compile(r"bool|int|float|str|literal\[.*\]")
+"""What pydantic adds to the place of an error for each kind that a value may be of."""
 
 
 def load_config(
@@ -75,7 +77,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 def parse_override(text: str) -> tuple[str, Any]:
     """`train.learning_rate=1e-4` as key and value; the value is TOML, and a word that is not TOML is a string."""
     key, equals, value = text.partition("=")
-    if not equals or not re.fullmatch(r"\w+(\.\w+)*", key):
+    if not equals or not re.fullmatch(r"\w+(\.[\w-]+)*", key):
         raise ConfigError(f"Cannot read {text!r}: an override looks like train.learning_rate=1e-4.")
     try:
         return key, tomllib.loads(f"value = {value}")["value"]
@@ -125,9 +127,13 @@ def _unknown_key(dotted: str, leaf: str, prefix: str, model: type[BaseModel]) ->
 
 def _sentence(error: ValidationError) -> str:
     """The first problem of a ValidationError as one sentence that names key and value."""
-    first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"])
-    message = first["msg"].removeprefix("Value error, ").rstrip(".")
+    first, *others = error.errors()
+    place, message = first["loc"], first["msg"].removeprefix("Value error, ").rstrip(".")
+    if place and _KIND.fullmatch(str(place[-1])):  # of a value that may be of several kinds, each with its own message
+        place = place[:-1]
+        same = [other["msg"] for other in others if other["loc"][:-1] == place]
+        message = " or ".join((message, *(text.removeprefix("Input should be ").partition(",")[0] for text in same)))
+    where = ".".join(str(part) for part in place)
     if not where:
         return f"{message}."
     if where == "unsloth.token":  # what was given may be a token

@@ -93,10 +93,37 @@ def test_an_unknown_key_names_the_nearest_right_one(override: str, near: str) ->
         ("scenarios.val=720", "scenarios.count = 720"),
         ("train.minibatches=1000", "train.minibatches = 1000"),
         ("rollout.max_turn_tokens=1000", "rollout.max_tokens = 384"),
+        ("engine.url=", "engine.url = ''"),
+        ("unsloth.use_gradient_checkpointing=unslot", "checkpointing = 'unslot' does not work: input should be 'unsl"),
+        ("engine.args.x=[1]", "engine.args.x = [1] does not work"),
+        ("engine.args.max-model-len=9", "engine.max_context"),
+        ("placement.learner_gpus=[-1]", "= -1 does not work"),
     ],
 )
 def test_a_value_that_cannot_work_is_one_sentence_that_names_it(override: str, words: str) -> None:
     assert words in complaint(override)
+
+
+def test_what_the_engine_is_given_may_be_written_as_it_is_typed() -> None:
+    config = load_config(
+        overrides=[
+            "engine.args.max-num-batched-tokens=8192",
+            "engine.args.compilation-config.level=0",
+            "engine.environment.VLLM_CPU_KVCACHE_SPACE=4",
+            "placement.learner_gpus=0,1",
+            "placement.engine_gpus=2",
+        ],
+        options=CALCULATOR,
+    )
+    assert config.engine.args == {"max-num-batched-tokens": 8192, "compilation-config.level": 0}
+    assert config.engine.environment == {"VLLM_CPU_KVCACHE_SPACE": "4"}
+    assert (config.placement.learner_gpus, config.placement.engine_gpus) == ((0, 1), (2,))
+
+
+def test_settings_of_an_engine_that_cannot_hold_together_are_refused() -> None:
+    assert "nothing ahead" in complaint("engine.sharing=sleep", "train.max_staleness=1")
+    assert "is not vLLM" in complaint("engine.sharing=sleep", "engine.kind=local")
+    assert "not started by us" in complaint("engine.sharing=split", "engine.url=http://127.0.0.1:1/v1")
 
 
 def test_contradicting_sources_of_scenarios_are_refused() -> None:

@@ -52,6 +52,11 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "sampled by ours": ({"unsloth": {"use": True}, "engine": {"kind": "local"}}, "cannot sample a model with the"),
     "a tree in Unsloth": ({"unsloth": {"use": True}, "train": {"forward": "tree"}}, 'train.forward = "tree"'),
+    "nobody mends": ({"unsloth": {"use": False, "fix_tokenizer": False}}, "only Unsloth mends tokenizers"),
+    "checkpointing of nobody": (
+        {"unsloth": {"use": False, "use_gradient_checkpointing": True}},
+        "it is train.activation_checkpointing that says it",
+    ),
     "positions": ({"unsloth": {"rope_scaling": {"type": "round", "factor": 2}}}, "needs a type of linear, dynamic"),
     "shorter": ({"unsloth": {"rope_scaling": {"type": "linear", "factor": 0.5}}}, "factor of 1 or more, not 0.5"),
     "pinned": (

@@ -30,6 +30,7 @@ from mcp_rl.cli.serve import serve
 from mcp_rl.cli.servers import servers
 from mcp_rl.cli.sft import sft
 from mcp_rl.cli.train import train
+from mcp_rl.errors import McpRlError
 
 __all__ = ["app", "main"]
 
@@ -101,6 +102,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         job = typer.main.get_command(app).main(args=arguments, prog_name="mcp-rl", standalone_mode=False)
     except TyperException as error:
         say(_usage_sentence(error))
+        return error.exit_code
+    except McpRlError as error:
+        say(str(error))
         return error.exit_code
     if not callable(job):
         return int(job or 0)

@@ -37,7 +37,7 @@ def serve(
     output_dir: Annotated[Path, typer.Option(help="Where projects are kept; .mcp_rl here.")] = Path(".mcp_rl"),
 ) -> Job:
     """Serve trained models behind OpenAI's protocol, with tool calls, until Ctrl-C."""
-    words = [*(names or ()), *([f"engine.url={engine_url}"] if engine_url else [])]
+    words = [*(names or ()), *([f"engine.url={engine_url}"] if engine_url is not None else [])]
     asked: dict[str, Any] = {
         "engine": engine and engine.value,
         "engine_gpus": devices(engine_gpus, "--engine-gpus"),

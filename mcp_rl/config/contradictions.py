@@ -96,12 +96,18 @@ def _engine_contradictions(config: "RunConfig") -> Iterator[str]:
     engine = config.engine
     yield from argument_mistakes(engine.args)
     yield from variable_mistakes(engine.environment)
-    of_vllm = ("url", "python", "args", "environment", "memory_share")
-    if engine.kind == "local" and (name := next((name for name in of_vllm if getattr(engine, name)), None)):
+    of_start = [name for name in ("python", "args", "environment", "memory_share") if getattr(engine, name)]
+    of_start += ["sharing"] if engine.sharing != "auto" else []
+    of_vllm = [*(["url"] if engine.url else []), *of_start]
+    if engine.kind == "local" and (name := next(iter(of_vllm), None)):
         yield f'engine.{name} is set but engine.kind = "local" is not vLLM: leave one of them out'
-    of_start = ("python", "args", "environment", "memory_share")
-    if engine.url and (name := next((name for name in of_start if getattr(engine, name)), None)):
+    if engine.url and (name := next(iter(of_start), None)):
         yield f"engine.url and engine.{name} are both set: a server that runs already is not started by us"
+    if engine.sharing == "sleep" and config.train.max_staleness:
+        yield (
+            f'engine.sharing = "sleep" and train.max_staleness = {config.train.max_staleness}: an engine that sleeps '
+            'while the learner works samples nothing ahead; take "split", or leave one of them out'
+        )
     if engine.url and re.match(r"https?://[^/?#]+", engine.url) is None:
         yield f"engine.url = {engine.url!r} is no http address, such as http://127.0.0.1:8000/v1"
     if engine.url and re.match(r"https?://[^/?#]*@", engine.url):

@@ -12,6 +12,13 @@ if TYPE_CHECKING:
 _POSITIONS = ("linear", "dynamic", "yarn", "llama3", "longrope")
 """Kinds of rotary positions that transformers and Unsloth both know."""
 
+_OF_UNSLOTH = {
+    "fix_tokenizer": "only Unsloth mends tokenizers, so leave it out",
+    "use_exact_model_name": "only Unsloth takes other copies, so leave it out",
+    "use_gradient_checkpointing": "without Unsloth it is train.activation_checkpointing that says it",
+}
+"""Options that mean nothing to transformers and PEFT, and what to do."""
+
 
 def loading_contradictions(options: UnslothConfig, train: TrainConfig) -> Iterator[str]:
     """Of how the base model is loaded."""
@@ -46,6 +53,10 @@ def loading_contradictions(options: UnslothConfig, train: TrainConfig) -> Iterat
         for name in ("gpu_memory_utilization", "float8_kv_cache", "disable_log_stats"):
             if getattr(options, name) != type(options).model_fields[name].default:
                 yield f"unsloth.{name} is of unsloth.fast_inference, which is off: vLLM's own settings are in [engine]"
+    if options.use is False:
+        for name, instead in _OF_UNSLOTH.items():
+            if getattr(options, name) != type(options).model_fields[name].default:
+                yield f"unsloth.{name} is set and unsloth.use = false: {instead}"
     if options.use and train.forward == "tree":
         yield (
             'unsloth.use = true and train.forward = "tree": Unsloth puts its own attention into the model, so leave '

@@ -1,11 +1,45 @@
 """What a run is computed with: the engine, the processes and devices, and how the base model is loaded."""
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, NonNegativeInt
 
 from mcp_rl.config.section import Section
+
+
+def _flat(given: object) -> object:
+    """Arguments of arguments, {compilation-config = {level = 0}}, as vLLM's command line has them."""
+    return dict(_pairs(given)) if isinstance(given, Mapping) else given
+
+
+def _pairs(given: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in given.items():
+        if isinstance(value, Mapping):
+            yield from _pairs(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _texts(given: object) -> object:
+    """Variables are texts, also where a number was written."""
+    if not isinstance(given, Mapping):
+        return given
+    return {
+        name: str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+        for name, value in given.items()
+    }
+
+
+def _numbers(given: object) -> object:
+    """`0` and `0,1`, as the options take them."""
+    if isinstance(given, str) and all(part.strip().isdecimal() for part in given.split(",")):
+        return tuple(int(part) for part in given.split(","))
+    return (given,) if isinstance(given, int) and not isinstance(given, bool) else given
+
+
+GpuNumbers = Annotated[tuple[NonNegativeInt, ...], BeforeValidator(_numbers)]
 
 
 class EngineConfig(Section):
@@ -13,13 +47,13 @@ class EngineConfig(Section):
 
     kind: Literal["auto", "local", "vllm"] = "auto"
     """vLLM where there is a GPU and vLLM is installed, or where `url` or `python` is set; else ours, in process."""
-    url: str | None = None
+    url: str | None = Field(default=None, min_length=1)
     """A vLLM server that runs already, such as http://127.0.0.1:8000/v1; none: one is started for the run."""
     python: Path | None = None
     """The Python whose environment has vLLM; none: our own."""
-    args: dict[str, bool | int | float | str] = Field(default={})
+    args: Annotated[dict[str, bool | int | float | str], BeforeValidator(_flat)] = Field(default={})
     """More arguments of vLLM's server, such as {max-num-batched-tokens = 8192}; true is a flag without a value."""
-    environment: dict[str, str] = Field(default={})
+    environment: Annotated[dict[str, str], BeforeValidator(_texts)] = Field(default={})
     """More variables for vLLM's process, such as {VLLM_CPU_KVCACHE_SPACE = "4"}."""
     memory_share: float | None = Field(default=None, gt=0, lt=1)
     """Share of a GPU's memory that vLLM takes; none: by the memory and the model, as `mcp-rl doctor` shows."""
@@ -40,11 +74,11 @@ class PlacementConfig(Section):
     in_process: bool | None = None
     """Whether the learner is in the trainer's own process; none: on a CPU yes, on a GPU no, where a child's crash is a
     named error and its memory is really freed."""
-    learner_gpus: tuple[int, ...] = ()
+    learner_gpus: GpuNumbers = ()
     """Devices that learn, one process each (data-parallel); empty: the first one."""
     learner_processes: int | None = Field(default=None, ge=1, le=64)
     """Processes that learn side by side on CPUs; none: one. On GPUs there is one for each of `learner_gpus`."""
-    engine_gpus: tuple[int, ...] = ()
+    engine_gpus: GpuNumbers = ()
     """Devices that sample; empty: the learner's, shared."""
 
 
@@ -54,7 +88,7 @@ class UnslothConfig(Section):
 
     use: bool | None = None
     """Load with Unsloth; none: where it is installed and there is a GPU, unless IMPORT_UNSLOTH=0."""
-    model_name: str | None = None
+    model_name: str | None = Field(default=None, min_length=1)
     """What is loaded in place of `base_model`, such as a 4-bit copy of it; none: exactly `base_model`."""
     max_seq_length: int | None = Field(default=None, ge=64)
     """Most tokens of a sequence that is learned; none: the engine's context."""
@@ -68,7 +102,7 @@ class UnslothConfig(Section):
     """Train every weight; none: as `train.method` says, which it must agree with."""
     token: Literal["HF_TOKEN"] | None = "HF_TOKEN"
     """The variable with the token for gated models, whose value is never written; none: no token."""
-    device_map: str | None = None
+    device_map: str | None = Field(default=None, min_length=1)
     """Where layers are put; none: all of them on the learner's device."""
     rope_scaling: dict[str, float | str] | None = None
     """Other positions than the model's own; none: its own."""
@@ -77,11 +111,11 @@ class UnslothConfig(Section):
     trust_remote_code: bool = False
     """Run code from the model's repository: never, unless it is asked for."""
     use_gradient_checkpointing: Literal["unsloth"] | bool = "unsloth"
-    """Activations offloaded by Unsloth, computed again (true), or kept (false); without Unsloth, "unsloth" is as
-    `train.activation_checkpointing` says."""
+    """Activations offloaded by Unsloth, computed again (true), or kept (false); without Unsloth,
+    `train.activation_checkpointing` says it."""
     resize_model_vocab: int | None = Field(default=None, ge=1)
     """Another size of the vocabulary; none: the model's."""
-    revision: str | None = None
+    revision: str | None = Field(default=None, min_length=1)
     """Branch, tag or commit on the hub; none: the main branch."""
     use_exact_model_name: bool = True
     """Never another copy under a like name: what is trained is what was asked for."""
