@@ -105,6 +105,19 @@ def test_a_process_id_that_is_used_again_is_no_living_owner() -> None:
     zombie.wait()
 
 
+def test_an_owner_lives_on_where_the_clock_was_set_by_hours() -> None:
+    """The time of creation is reckoned from the clock."""
+    own = marking("learner", None)[marker.OWNER]
+    pid, _, rest = own.partition(":")
+    created, _, ticks = rest.partition(":")
+    assert ticks, "Linux tells it"
+    with (
+        running(marked(f"{pid}:{float(created) - 7200:.2f}:{ticks}")) as living,
+        running(marked(f"{pid}:{created}:{int(ticks) + 1}")) as left,
+    ):
+        assert living.pid not in ours() and left.pid in ours()
+
+
 def test_what_is_ending_by_itself_is_neither_named_nor_ended(dead_owner: str) -> None:
     said: list[str] = []
     brief = "import time; print('up', flush=True); time.sleep(0.2)"
