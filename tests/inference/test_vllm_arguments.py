@@ -1,5 +1,6 @@
 """What vLLM's server is started with, and what is made of its end; nothing of vLLM is needed here."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -19,6 +20,7 @@ from mcp_rl.errors import ConfigError
 from mcp_rl.inference.vllm.arguments import (
     GUARD,
     Served,
+    check_installed,
     check_served,
     command,
     environment,
@@ -386,3 +388,13 @@ print(json.dumps([
     variables = {"PYTHONPATH": str(GUARD), "VLLM_API_KEY": "k3y", "PYTHONSAFEPATH": "1"}
     ran = subprocess.run([sys.executable, "-c", program], env=variables, capture_output=True, check=True)
     assert json.loads(ran.stdout) == ["passed", 401, 401, 401, "passed", 401, "websocket.close", "passed"]
+
+
+def test_a_base_in_4_bits_needs_the_plugin_of_vllm() -> None:
+    config = EngineConfig(args={"quantization": "bitsandbytes"})
+    with pytest.raises(ConfigError, match=r"`/opt/vllm/bin/python -m pip install vllm-bnb-plugin`"):
+        check_installed(GPU, config)
+    check_installed(GPU, EngineConfig())
+    check_installed(dataclasses.replace(GPU, bitsandbytes=True), config)
+    died = Death(False, None, 1, "ValueError: Invalid quantization method: bitsandbytes")
+    assert "vllm-bnb-plugin" in died.sentence(Path("vllm.log"))

