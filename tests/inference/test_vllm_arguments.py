@@ -30,6 +30,7 @@ from mcp_rl.inference.vllm.arguments import (
 from mcp_rl.inference.vllm.causes import Death, last_lines
 from mcp_rl.inference.vllm.installed import Installed, find_vllm
 from mcp_rl.inference.vllm.pulse import Pulse, metric
+from mcp_rl.inference.vllm.remote import RemoteServer
 from mcp_rl.inference.vllm.server import VllmServer
 
 GPU = Installed("/opt/vllm/bin/python", "0.32.0", cpu=False)
@@ -398,3 +399,15 @@ def test_a_base_in_4_bits_needs_the_plugin_of_vllm() -> None:
     check_installed(dataclasses.replace(GPU, bitsandbytes=True), config)
     died = Death(False, None, 1, "ValueError: Invalid quantization method: bitsandbytes")
     assert "vllm-bnb-plugin" in died.sentence(Path("vllm.log"))
+
+
+async def test_a_server_that_runs_already_is_asked_directly_whatever_proxy_there_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As its requests for tokens are: a proxy would get to see the key."""
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    with living() as url:
+        await RemoteServer(url, away_seconds=2).ready()

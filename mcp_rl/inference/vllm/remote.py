@@ -107,7 +107,7 @@ class RemoteServer:
 
     def client(self, *, timeout: float | None = None) -> httpx.AsyncClient:
         headers = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
-        return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=timeout)
+        return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=timeout, trust_env=False)
 
     async def _look(self, client: httpx.AsyncClient) -> None:
         """Whether it is still the process that it was, as far as its metrics tell."""
