@@ -10,6 +10,8 @@ _LESS_MEMORY = (
     "Lower train.microbatch_tokens, rollout.max_tokens or engine.memory_share, set train.activation_checkpointing=true "
     "or unsloth.load_in_4bit=true"
 )
+_OUT_OF_MEMORY = ("DefaultCPUAllocator", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+"""What torch says of memory that its own allocator of a GPU did not ask for, or of the machine's."""
 _CONTINUES = "the same command continues from the last whole step"
 _DOING = {
     "open": "while it was loaded",
@@ -24,7 +26,7 @@ _DOING = {
 
 def out_of_memory(kind: str, sentence: str) -> bool:
     """Whether an error of this class, with this first line, means that memory ran out: of a GPU, or of the machine."""
-    return kind in ("OutOfMemoryError", "MemoryError") or "DefaultCPUAllocator" in sentence
+    return kind in ("OutOfMemoryError", "MemoryError") or any(words in sentence for words in _OUT_OF_MEMORY)
 
 
 def failed(kind: str, sentence: str, doing: str, log: Path | None = None, who: str = "The learner") -> EngineError:

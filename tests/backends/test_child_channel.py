@@ -164,6 +164,21 @@ async def test_running_out_of_memory_says_which_settings(tmp_path: Path) -> None
         assert (await process.ask("echo", fine=True))[0] == {"fine": True}
 
 
+@pytest.mark.parametrize(
+    ("kind", "sentence"),
+    [
+        ("OutOfMemoryError", "CUDA out of memory. Tried to allocate 2.00 GiB"),
+        ("AcceleratorError", "CUDA error: out of memory"),
+        ("RuntimeError", "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    ],
+)
+def test_memory_that_runs_out_is_known_by_all_that_torch_calls_it(kind: str, sentence: str) -> None:
+    assert "The learner ran out of memory in an update" in str(failed(kind, sentence, "update"))
+    assert "failed in an update with" in str(
+        failed(kind.replace("OutOfMemory", "Value"), "CUDA error: other", "update")
+    )
+
+
 def error_classes() -> list[type[McpRlError]]:
     found = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, McpRlError)]
     assert len(found) > 20
