@@ -242,7 +242,7 @@ def test_unsloth_is_asked_for_exactly_the_settings_and_prints_nothing_among_resu
         "load_in_8bit": False, "full_finetuning": False, "token": None, "rope_scaling": None, "fix_tokenizer": True,
         "trust_remote_code": False, "use_gradient_checkpointing": "unsloth", "resize_model_vocab": None,
         "revision": None, "use_exact_model_name": True, "fast_inference": False, "random_state": 5,
-        "max_lora_rank": 64, "device_map": {"": "cpu"},
+        "max_lora_rank": 64, "device_map": {"": "cpu"}, "offload_embedding": False,
     }  # fmt: skip
     out, err = capsys.readouterr()
     assert out == "" and "a banner" in err

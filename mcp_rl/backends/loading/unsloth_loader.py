@@ -57,6 +57,7 @@ def arguments(plan: LoadPlan, config: Any) -> dict[str, Any]:
         "resize_model_vocab": options.resize_model_vocab,
         "revision": plan.revision,
         "use_exact_model_name": options.use_exact_model_name,
+        "offload_embedding": False,  # by itself it puts large ones into the machine's memory, for which nobody planned
         "fast_inference": options.fast_inference,
         "random_state": plan.seed,
         "max_lora_rank": plan.rank,
