@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from mcp_rl.config import EngineConfig
-from mcp_rl.errors import EngineStop
+from mcp_rl.errors import EngineError, EngineStop
 from mcp_rl.inference.vllm import server as server_module
 from mcp_rl.inference.vllm.ports import free_port
 from mcp_rl.inference.vllm.pulse import Pulse
@@ -89,6 +89,21 @@ async def test_sleep_is_nothing_on_a_cpu(vllm_server: VllmServer) -> None:
     await vllm_server.sleep()
     await vllm_server.wake()
     await vllm_server.ready()
+
+
+async def test_a_server_that_dies_of_waking_is_started_again_awake(
+    vllm_config: EngineConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with a_server(vllm_config, tmp_path, max_context=256) as server:
+        monkeypatch.setattr(VllmServer, "sleeps", property(lambda server: True))
+
+        async def killed(path: str, **query: str) -> None:
+            os.kill(server.pid or 0, signal.SIGKILL)
+            raise EngineError(f"vLLM's server did not answer {path}.")
+
+        server._ask = killed  # type: ignore[method-assign]
+        await server.wake()
+        assert server.starts == 2 and await sampled(server) > 0
 
 
 async def test_a_killed_server_is_started_again_once_when_there_is_memory_for_it_and_nothing_of_it_is_left(

@@ -158,19 +158,29 @@ class VllmServer:
         try:
             await self._ask("/sleep", level="1", mode="wait")
         except EngineError:
-            with anyio.move_on_after(_NOTICED_SECONDS):
-                while self._serves:
-                    await self._changed.wait()
-            if self._serves:
+            if not await self._died():
                 self._asleep = False
                 raise
 
     async def wake(self) -> None:
         """Take the memory again, with the base's weights; keys and values are forgotten."""
         self._asleep = False
-        if self.sleeps:
-            await self.ready()
+        if not self.sleeps:
+            return
+        await self.ready()
+        try:
             await self._ask("/wake_up")
+        except EngineError:  # where it has died of it, it is started again, awake
+            if not await self._died():
+                raise
+            await self.ready()
+
+    async def _died(self) -> bool:
+        """Whether it is gone, or soon is, after a request broke off."""
+        with anyio.move_on_after(_NOTICED_SECONDS):
+            while self._serves:
+                await self._changed.wait()
+        return not self._serves
 
     async def close(self) -> None:
         """End it, and whatever it started."""
