@@ -234,14 +234,14 @@ class Learner:
     def _update_once(self, samples: list[Sample], tally: Tally, *, first: bool, check_sampler: bool) -> None:
         goal = objective(self.config)
         totals = Totals.of((len(sample.targets) for sample in samples), self.config.sequence_norm)
-        loss = 0.0
+        loss, scale = 0.0, self._scale(sum(len(sample.targets) for sample in samples))
         own = self._own(samples)
         for chosen, packed in self._in_step(samples, own, with_reference=bool(self.config.kl)):
             part = self._loss([own[i] for i in chosen], packed, goal, totals, tally, first=first)
             loss += (value := float(part.detach()))
             if self.ranks is None:
                 canaries.check_finite("loss", value)
-            part.backward()  # type: ignore[no-untyped-call]
+            (part * scale if scale != 1 else part).backward()  # type: ignore[no-untyped-call]
         if self.ranks is not None:
             canaries.check_finite("loss", self.ranks.total(loss))
             if self.config.kl or self.config.cap:
@@ -251,9 +251,19 @@ class Learner:
             rounded = rounds(self.model) or (self.reference is not None and rounds(self.reference))
             check_agreement(tally if self.ranks is None else self.ranks.merged(tally), rounded=rounded)
         tally.add(loss=loss)
+        if scale != 1:
+            for parameter in self.parameters.values():
+                if parameter.grad is not None:
+                    parameter.grad.div_(scale)
         norm = self.descend(check_moved=first)
         if self.ranks is None or self.ranks.leads:
             tally.add(grad_norm=norm, updates=1)
+
+    def _scale(self, tokens: int) -> float:
+        """By how much a loss is multiplied before its gradient is taken, and the gradient divided (Micikevicius et al.,
+        Mixed Precision Training, 2018): the gradient of one of many tokens is too small for float16. A power of two."""
+        model = self.model.get_base_model() if isinstance(self.model, PeftModel) else self.model
+        return 2.0 ** min(15, tokens.bit_length() - 1) if model.dtype == torch.float16 else 1.0
 
     def _own(self, samples: list[Sample]) -> list[Sample]:
         """What this process computes of them."""
