@@ -30,6 +30,9 @@ INEXACT_CAP = 2.0
 """Of the weight that corrects a sampler whose log-probabilities round otherwise than the learner's (truncated
 importance sampling: Yao et al., 2025)."""
 
+_ANSWER_SECONDS = 5.0
+"""For a server that runs already to say anything."""
+
 
 def in_process(placement: PlacementConfig) -> bool:
     """Whether the learner is in the trainer's own process; of ranks that torchrun started, each is in its own."""
@@ -226,6 +229,8 @@ def check_wishes(config: RunConfig, machine: Machine | None = None) -> None:
         from mcp_rl.inference.vllm.installed import find_vllm
 
         find_vllm(engine.python)
+    if engine.url is not None and engine.kind != "local":
+        _check_reachable(engine.url)
     if unsloth.use and not here().usable_gpus:
         raise ConfigError(f"unsloth.use = true needs a GPU, but {_gpus_there(here())}: leave it out.")
     if unsloth.dtype == "float16" and not here().usable_gpus:
@@ -241,6 +246,20 @@ def _check_gpus(placement: PlacementConfig, here: Callable[[], Machine]) -> None
     for name, numbers in asked.items():
         if numbers and (missing := [number for number in numbers if number >= len(here().usable_gpus)]):
             raise ConfigError(f"placement.{name} names GPU {missing[0]}, but {_gpus_there(here())}.")
+
+
+def _check_reachable(url: str) -> None:
+    """Whether anybody answers there at all; what the server can do is asked when a run begins with it."""
+    import httpx
+
+    address = url.rstrip("/").removesuffix("/v1")
+    try:
+        httpx.get(f"{address}/health", timeout=_ANSWER_SECONDS)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        what = str(error) or type(error).__name__
+        raise ConfigError(
+            f"The vLLM server at {address} cannot be reached: {what}. Is it running, and is that its address?"
+        ) from error
 
 
 def _gpus_there(machine: Machine) -> str:

@@ -119,6 +119,7 @@ async def _with_vllm(
     """One server for all of them. An engine for each: an adapter has a name of its own there."""
     from mcp_rl.backends.base_model import load_tokenizer
     from mcp_rl.inference.vllm.applied import check_applied
+    from mcp_rl.inference.vllm.installed import find_vllm
 
     base = _one_base(policies)
     adapters = [policy.checkpoint for policy in policies if policy.checkpoint and _is_adapter(policy.checkpoint)]
@@ -133,6 +134,7 @@ async def _with_vllm(
             max_context=engine.max_context,
         )
     else:
+        find_vllm(engine.python)  # before a start is spoken of
         log = folder / "logs" / "vllm.log"
         say(f"vLLM is starting, which takes a minute or more; its log is {log}.")
         server = VllmServer(

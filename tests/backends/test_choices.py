@@ -190,6 +190,7 @@ def test_ranks_of_torchrun_keep_the_learner_in_their_own_process(
         (CPU, {"unsloth": {"dtype": "float16"}}, "unsloth.dtype = float16 needs a GPU"),
         (machine(16, capability=(7, 5)), {"unsloth": {"dtype": "bfloat16"}}, "Some GPU 16GB does not compute with it"),
         (CPU, {"engine": {"python": "/nowhere/python"}}, "'/nowhere/python' is no program"),
+        (CPU, {"engine": {"url": "http://127.0.0.1:1/v1"}}, "The vLLM server at http://127.0.0.1:1 cannot be reached"),
     ],
 )
 def test_a_wish_that_cannot_be_is_one_sentence(there: Machine, parts: dict[str, Any], sentence: str) -> None:
