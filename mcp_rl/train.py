@@ -116,14 +116,15 @@ async def _imports_begun(config: RunConfig, run: RunDirectory) -> AsyncIterator[
 
 def _placed(config: RunConfig, run: RunDirectory) -> tuple[bool, bool]:
     """Whether the learner of the local backend will be in this process, and whether our own engine samples it."""
-    from mcp_rl.backends.choices import engine_kind, in_process, ranks
+    from mcp_rl.backends.choices import engine_for, engine_kind, in_process, ranks
     from mcp_rl.hardware.detect import detect
 
     machine = detect(run.path)
-    here, vllm = in_process(config.placement), engine_kind(config.engine) == "vllm"
+    engine = engine_for(config.base_model, config.engine)
+    here, vllm = in_process(config.placement), engine_kind(engine) == "vllm"
     if machine.usable_gpus and ranks() == 1:
         here = here and config.placement.in_process is True
-        vllm = vllm or (config.engine.kind == "auto" and machine.has("vllm"))
+        vllm = vllm or (engine.kind == "auto" and machine.has("vllm"))
     return here, not vllm
 
 

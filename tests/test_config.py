@@ -94,6 +94,7 @@ def test_an_unknown_key_names_the_nearest_right_one(override: str, near: str) ->
         ("train.minibatches=1000", "train.minibatches = 1000"),
         ("rollout.max_turn_tokens=1000", "rollout.max_tokens = 384"),
         ("engine.url=", "engine.url = ''"),
+        ("engine.url=http://127.0.0.1:1/v1?key=abc", "holds a query"),
         ("unsloth.use_gradient_checkpointing=unslot", "checkpointing = 'unslot' does not work: input should be 'unsl"),
         ("engine.args.x=[1]", "engine.args.x = [1] does not work"),
         ("engine.args.max-model-len=9", "engine.max_context"),

@@ -57,6 +57,12 @@ def engine_kind(engine: EngineConfig) -> Literal["local", "vllm"]:
     return "vllm" if _gpu_is_here() and find_spec("vllm") is not None else "local"
 
 
+def engine_for(base_model: str, engine: EngineConfig) -> EngineConfig:
+    """The built-in model is sampled by our own engine unless vLLM is asked for: it is too small for a server."""
+    asked = engine.kind != "auto" or engine.url or engine.python
+    return engine if asked or base_model != TINY else engine.model_copy(update={"kind": "local"})
+
+
 def ranks() -> int:
     """Processes of the learner that torchrun or accelerate started on this machine, this one among them."""
     started = launched()
@@ -84,6 +90,7 @@ def resolve(
     machine = machine or detect(settings.run)
     if not machine.usable_gpus:
         return _on_cpu(settings, rollout or RolloutConfig(), machine)
+    settings = settings.model_copy(update={"engine": engine_for(settings.base_model, settings.engine)})
     kept = kept_quantisation(settings.run)
     asked = wanted(
         settings.train,
@@ -254,7 +261,7 @@ def _check_reachable(url: str) -> None:
 
     address = url.rstrip("/").removesuffix("/v1")
     try:
-        httpx.get(f"{address}/health", timeout=_ANSWER_SECONDS)
+        httpx.get(f"{address}/health", timeout=_ANSWER_SECONDS, trust_env=False)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         what = str(error) or type(error).__name__
         raise ConfigError(

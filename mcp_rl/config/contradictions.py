@@ -110,6 +110,8 @@ def _engine_contradictions(config: "RunConfig") -> Iterator[str]:
         )
     if engine.url and re.match(r"https?://[^/?#]+", engine.url) is None:
         yield f"engine.url = {engine.url!r} is no http address, such as http://127.0.0.1:8000/v1"
+    if engine.url and re.match(r"[^#]*\?", engine.url):
+        yield "engine.url holds a query, which may be a secret and is no part of a server's address: leave it out"
     if engine.url and re.match(r"https?://[^/?#]*@", engine.url):
         yield "engine.url holds a user name or password, which must not reach a file: set MCP_RL_ENGINE_KEY instead"
 

@@ -71,10 +71,10 @@ class Bench:
 
     async def _engine(self, model: ModelSpec) -> "tuple[Engine, ChatFormat]":
         """What samples it, and the format that it speaks."""
-        from mcp_rl.backends.choices import engine_kind
+        from mcp_rl.backends.choices import engine_for, engine_kind
         from mcp_rl.backends.loading.options import trained_revision
 
-        if engine_kind(self.config.engine) == "vllm":
+        if engine_kind(engine_for(model.name, self.config.engine)) == "vllm":
             return await self._from_vllm(model)
         policies = await self._base(model.name, trained_revision(model.name, model.checkpoint))
         await policies.use(model.checkpoint, model.step)

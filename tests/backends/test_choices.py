@@ -80,6 +80,13 @@ def test_on_a_gpu_everything_that_was_open_is_decided_and_said_in_one_line(tmp_p
     assert LocalSettings.model_validate_json(there.model_dump_json()) == there
 
 
+def test_the_built_in_model_is_sampled_by_our_engine_on_a_gpu_too_unless_vllm_is_asked_for(tmp_path: Path) -> None:
+    built_in = settings(tmp_path).model_copy(update={"base_model": TINY})
+    assert resolve(built_in, machine=machine(24)).settings.engine.kind == "local"
+    asked = built_in.model_copy(update={"engine": EngineConfig(kind="vllm")})
+    assert resolve(asked, machine=machine(24)).settings.engine.kind == "vllm"
+
+
 def test_what_somebody_set_is_kept(tmp_path: Path) -> None:
     parts: dict[str, Any] = {
         "engine": EngineConfig(kind="local", max_context=3000, max_rows=7),
