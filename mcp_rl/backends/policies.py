@@ -33,17 +33,16 @@ class LocalPolicies:
     def __init__(
         self,
         base_model: str,
-        revision: str | None = None,
+        options: UnslothConfig | None = None,
         *,
         beside: "LocalPolicies | None" = None,
         gang: bool | None = None,
         max_context: int | None = None,
         max_rows: int = 256,
     ) -> None:
-        """`revision` is that of a model of the hub; None: the main branch's. `beside` are opened policies of the same
-        base, whose weights in memory are used, so that two policies can be sampled at once. The others are as
-        LocalEngine has them."""
-        self.base_model, self.revision = base_model, revision
+        """`options` say how the base is loaded. `beside` are opened policies of the same base, whose weights in memory
+        are used, so that two policies can be sampled at once. The others are as LocalEngine has them."""
+        self.base_model, self.options = base_model, options or UnslothConfig()
         self._beside, self._gang, self._max_context, self._max_rows = beside, gang, max_context, max_rows
 
     async def __aenter__(self) -> Self:
@@ -52,8 +51,7 @@ class LocalPolicies:
         if self._beside is not None:
             self._base, self.chat = self._beside._base, self._beside.chat
         else:
-            options = UnslothConfig(revision=self.revision)
-            self._base, tokenizer = await anyio.to_thread.run_sync(load_base, self.base_model, options)
+            self._base, tokenizer = await anyio.to_thread.run_sync(load_base, self.base_model, self.options)
             self.chat = ChatFormat(tokenizer)
         engine = LocalEngine(
             self._base,

@@ -13,9 +13,9 @@ from typing import Any, Protocol
 import anyio
 
 from mcp_rl.backends.choices import engine_kind, kept_quantisation
-from mcp_rl.backends.loading.options import trained_revision
+from mcp_rl.backends.loading.options import trained_dtype, trained_options, trained_revision
 from mcp_rl.chat.hermes import ChatFormat
-from mcp_rl.config import TINY, EngineConfig, PlacementConfig
+from mcp_rl.config import TINY, EngineConfig, PlacementConfig, UnslothConfig
 from mcp_rl.config.engine_arguments import argument_name
 from mcp_rl.errors import CheckpointError, ConfigError, EngineError
 from mcp_rl.inference.engine import Engine
@@ -88,11 +88,11 @@ async def _here(
 ) -> Opened:
     from mcp_rl.backends.policies import LocalPolicies
 
-    bases: dict[tuple[str, str | None], LocalPolicies] = {}
+    bases: dict[tuple[str, UnslothConfig], LocalPolicies] = {}
     found: list[tuple[Engine, ChatFormat]] = []
     for policy in policies:
         # A turn does not wait for others: answers may differ in the last bit with what else is sampled.
-        base = policy.name, trained_revision(policy.name, policy.checkpoint)
+        base = policy.name, trained_options(policy.name, policy.checkpoint)
         opened = await stack.enter_async_context(
             LocalPolicies(
                 *base,
@@ -147,6 +147,7 @@ async def _with_vllm(
             lora_rank=rank,
             adapters=max(1, len(adapters)),
             revision=revision,
+            dtype=_dtype(policies),
             say=say,
         )
     await server.start()
@@ -218,6 +219,12 @@ def _quantisation(policy: Policy) -> str:
     """As the run says in whose folder the checkpoint lies."""
     run = policy.checkpoint.resolve().parent.parent if policy.checkpoint else None
     return (kept_quantisation(run) if run else None) or "none"
+
+
+def _dtype(policies: Sequence[Policy]) -> str:
+    """What vLLM computes in: what the policies were trained in, as far as their runs agree on that."""
+    kept = {trained_dtype(policy.checkpoint) for policy in policies if policy.checkpoint} - {None}
+    return str(kept.pop()) if len(kept) == 1 else "auto"
 
 
 def _revision(policies: Sequence[Policy], base: str) -> str | None:

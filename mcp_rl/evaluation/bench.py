@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mcp_rl.config import RunConfig
+from mcp_rl.config import RunConfig, UnslothConfig
 from mcp_rl.evaluation.chat_model import ChatModel, ChatSetting
 from mcp_rl.evaluation.models import ModelSpec
 from mcp_rl.evaluation.scripted import SCRIPTS, ScriptedSetting
@@ -72,11 +72,11 @@ class Bench:
     async def _engine(self, model: ModelSpec) -> "tuple[Engine, ChatFormat]":
         """What samples it, and the format that it speaks."""
         from mcp_rl.backends.choices import engine_for, engine_kind
-        from mcp_rl.backends.loading.options import trained_revision
+        from mcp_rl.backends.loading.options import trained_options
 
         if engine_kind(engine_for(model.name, self.config.engine)) == "vllm":
             return await self._from_vllm(model)
-        policies = await self._base(model.name, trained_revision(model.name, model.checkpoint))
+        policies = await self._base(model.name, trained_options(model.name, model.checkpoint))
         await policies.use(model.checkpoint, model.step)
         return policies.engine, policies.chat
 
@@ -103,13 +103,13 @@ class Bench:
             "finish": self.scoring.rollout,
         }
 
-    async def _base(self, name: str, revision: str | None) -> "LocalPolicies":
+    async def _base(self, name: str, options: UnslothConfig) -> "LocalPolicies":
         from mcp_rl.backends.policies import LocalPolicies  # imports torch
 
-        if self._policies is None or (self._policies.base_model, self._policies.revision) != (name, revision):
+        if self._policies is None or (self._policies.base_model, self._policies.options) != (name, options):
             await self._stack.aclose()
             self._policies = None
-            self._policies = await self._stack.enter_async_context(LocalPolicies(name, revision))
+            self._policies = await self._stack.enter_async_context(LocalPolicies(name, options))
         return self._policies
 
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from mcp_rl.chat.conversation import Text
 from mcp_rl.serving.refusals import Refusal
@@ -125,12 +125,18 @@ class _StreamOptions(_Part):
     include_obfuscation: Literal[False] = False
 
 
+def _sampled_or_greedy(temperature: float) -> float:
+    if 0 < temperature < 0.01:
+        raise ValueError("give 0 for greedy, or 0.01 or more: what is between is not the same for every engine")
+    return temperature
+
+
 class _Asked(_Part):
     model: str
     stream: bool = False
     stream_options: _StreamOptions | None = None
     max_tokens: int | None = Field(default=None, ge=1)
-    temperature: float = Field(default=1.0, ge=0, le=2, allow_inf_nan=False)
+    temperature: Annotated[float, AfterValidator(_sampled_or_greedy)] = Field(1.0, ge=0, le=2, allow_inf_nan=False)
     seed: Seed | None = None
     stop: Stop = []
     n: int = Field(default=1, ge=1, le=128)

@@ -16,7 +16,13 @@ from mcp_rl.backends.base_model import base_location, load_base, make_learner, o
 from mcp_rl.backends.here import LearnerHere
 from mcp_rl.backends.hosts import LocalSettings
 from mcp_rl.backends.loading import first, loaded, options
-from mcp_rl.backends.loading.options import loaded_before, plan_loading, trained_revision
+from mcp_rl.backends.loading.options import (
+    loaded_before,
+    plan_loading,
+    trained_dtype,
+    trained_options,
+    trained_revision,
+)
 from mcp_rl.backends.loading.unsloth_loader import arguments
 from mcp_rl.backends.local import LocalBackend
 from mcp_rl.backends.policies import LocalPolicies
@@ -304,5 +310,16 @@ async def test_a_checkpoint_is_sampled_on_the_revision_that_it_was_trained_on(hu
     assert trained_revision("acme/tiny", None) == "a" * 40, "the main branch"
     assert trained_revision(TINY, None) is None and trained_revision(str(tmp_path), None) is None
     assert trained_revision("acme/never-seen", None) is None
-    async with LocalPolicies("acme/tiny", trained_revision("acme/tiny", checkpoint)) as policies:
+    async with LocalPolicies("acme/tiny", trained_options("acme/tiny", checkpoint)) as policies:
         assert policies.chat.tokenizer.chat_template == hub
+
+
+def test_a_checkpoint_is_sampled_on_the_base_as_it_was_loaded_for_it(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoints" / "0005"
+    checkpoint.mkdir(parents=True)
+    loaded = {"base_model": "acme/big", "model_name": "acme/big-4bit", "quantisation": "4-bit", "dtype": "bfloat16"}
+    (tmp_path / "model.json").write_text(json.dumps({"loaded": {**loaded, "revision": "c" * 40}}))
+    again = UnslothConfig(model_name="acme/big-4bit", load_in_4bit=True, revision="c" * 40)
+    assert trained_options("acme/big", checkpoint) == again
+    assert trained_dtype(checkpoint) == "bfloat16"
+    assert trained_options(TINY, None) == UnslothConfig() and trained_dtype(None) is None

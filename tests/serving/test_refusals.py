@@ -39,6 +39,7 @@ def chat(tiny: ServedTiny, **fields: Any) -> httpx.Response:
         ({"guided_json": {}}, "guided_json", "no such field"),
         ({"logprobs": True, "top_logprobs": 3}, "top_logprobs", "no other's"),
         ({"temperature": -1}, "temperature", "greater than or equal to 0"),
+        ({"temperature": 0.001}, "temperature", "0 for greedy, or 0.01 or more"),
         ({"temperature": "hot"}, "temperature", "valid number"),
         ({"max_tokens": 0}, "max_tokens", "greater than or equal to 1"),
         ({"n": True}, "n", "valid integer"),

@@ -122,6 +122,26 @@ def trained_revision(base_model: str, checkpoint: Path | None) -> str | None:
     return str(loaded["revision"]) if named else commit_of(base_model)
 
 
+def trained_options(base_model: str, checkpoint: Path | None) -> UnslothConfig:
+    """How the base has to be loaded for a run's checkpoint to be what it was when it was trained: its revision, its
+    quantisation, and what was loaded in its place. The type follows from the machine."""
+    loaded = loaded_before(checkpoint.resolve().parent.parent) if checkpoint is not None else {}
+    name, revision = loaded.get("model_name"), loaded.get("revision")
+    instead = name if isinstance(name, str) and name != base_model and loaded.get("base_model") == base_model else None
+    return UnslothConfig(
+        model_name=instead,
+        revision=revision if instead and isinstance(revision, str) else trained_revision(base_model, checkpoint),
+        load_in_4bit=True if loaded.get("quantisation") == "4-bit" else None,
+        load_in_8bit=loaded.get("quantisation") == "8-bit",
+    )
+
+
+def trained_dtype(checkpoint: Path | None) -> str | None:
+    """In what the base was computed when a run's checkpoint was trained, as the run says; None where it does not."""
+    found = loaded_before(checkpoint.resolve().parent.parent).get("dtype") if checkpoint is not None else None
+    return found if found in ("float32", "bfloat16", "float16") else None
+
+
 def _loader(options: UnslothConfig, before: Mapping[str, Any], *, allowed: bool) -> Loader:
     named = os.environ.get("IMPORT_UNSLOTH")
     if options.use:
