@@ -11,7 +11,7 @@ import threading
 import traceback
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from mcp_rl.backends.early import UNSLOTH, import_early
 from mcp_rl.backends.hosts import LocalSettings
@@ -34,13 +34,24 @@ Message = tuple[Any, ...]
 
 
 def follow(launched: Launched) -> int:
-    """As one of torchrun's processes; returns the exit code. Raises EngineStop where rank 0 cannot be reached."""
+    """As one of torchrun's processes, which ends in here; where there was nothing to follow, the exit code is returned.
+    Raises EngineStop where rank 0 cannot be reached."""
     for number in (signal.SIGINT, signal.SIGTERM):  # rank 0 decides what they mean, and then we end with it
         signal.signal(number, signal.SIG_IGN)
     _see_own_device(launched)
     store = environment_store()
     invitation = announced(store)
-    return 0 if invitation is None else _Follower(invitation, launched.rank, store).serve()
+    if invitation is not None:
+        _leave(_Follower(invitation, launched.rank, store).serve())
+    return 0
+
+
+def _leave(status: int) -> NoReturn:
+    """End this process at once: threads of torch.distributed that are still in its C++ code when the interpreter takes
+    itself down would abort it."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def _see_own_device(launched: Launched) -> None:
@@ -125,17 +136,18 @@ def _not_here(base: object, chat: object) -> None:
     """Rank 0's engine samples."""
 
 
-def main() -> int:
+def main() -> NoReturn:
     """Started by rank 0, which puts its invitation into our environment."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     invitation = os.environ.pop(INVITATION)
     import_early({"0": False, "1": True}.get(os.environ.get(UNSLOTH, "")))
     try:
-        return _Follower(invitation, int(sys.argv[1])).serve()
+        status = _Follower(invitation, int(sys.argv[1])).serve()
     except McpRlError as error:
         print(error, file=sys.stderr, flush=True)
-        return _LOST_STATUS
+        status = _LOST_STATUS
+    _leave(status)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -281,5 +281,5 @@ def _versions(groups: Iterable[TrajectoryGroup]) -> Iterable[int]:
 
 def _registered(part: T | None) -> T:
     if part is None:
-        raise ConfigError("The backend has no model (any more): call `await model.register(backend)` first.")
+        raise ConfigError("The backend has no model yet, or was closed: call `await model.register(backend)` first.")
     return part
