@@ -4,7 +4,7 @@ import os
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from multiprocessing import get_context
+from multiprocessing import get_context, resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,7 @@ def pair(folder: Path) -> Iterator[Pair]:
         for process in processes:
             process.kill()
             process.join()
+        resource_tracker._resource_tracker._stop()  # it came with the first of them; other tests count our children
 
 
 def _serve(rank: int, store: str, connection: Connection) -> None:
