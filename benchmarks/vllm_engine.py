@@ -9,7 +9,6 @@ Parts, each with a server of its own on loopback (`--parts`; a part that is left
   log-probability is compared with what the learner of the version that it says computes: a token of another policy,
   or one that was sampled after what another had cached, is off by what lies between two policies.
 - `clients`: processor time that our side takes for a request, against the openai package's client.
-- `speed`: sampled tokens per second, 64 episodes of two turns, against the in-process engine.
 - `main_job`: the same job with either engine, `--steps` steps for each of `--seeds`: success on tasks that were never
   trained on. `--main-job-results` takes what `benchmarks.main_job --out` wrote instead of running it.
 """
@@ -31,12 +30,11 @@ import anyio
 from openai import AsyncOpenAI
 
 from benchmarks import main_job
-from mcp_rl.backends.base_model import load_base, load_tokenizer
+from mcp_rl.backends.base_model import load_tokenizer
 from mcp_rl.backends.vllm_sampler import VllmSampler
 from mcp_rl.chat.hermes import ChatFormat
 from mcp_rl.config import TINY, EngineConfig
-from mcp_rl.inference.engine import Engine, Sampling
-from mcp_rl.inference.local import LocalEngine
+from mcp_rl.inference.engine import Sampling
 from mcp_rl.inference.vllm.client import VllmClient
 from tests.vllm.policies import MovingLearner
 
@@ -191,39 +189,6 @@ async def clients(python: Path, requests: int = 384, at_once: int = 64) -> dict[
     return figures
 
 
-async def rate(engine: Engine, rounds: int = 3, episodes: int = 64) -> float:
-    """Sampled tokens per second: the median round, the first not counted."""
-    rates = []
-    for number in range(rounds + 1):
-        sampled = 0
-
-        async def play(seed: int) -> None:
-            nonlocal sampled
-            async with engine.episode(seed=seed) as episode:
-                for new in (prompt_of(seed), [11, 12, 13]):
-                    sampled += len((await episode.generate(new, Sampling(max_tokens=24))).token_ids)
-
-        began = time.perf_counter()
-        async with anyio.create_task_group() as tasks:
-            for seed in range(episodes):
-                tasks.start_soon(play, 1000 * number + seed)
-        rates.append(sampled / (time.perf_counter() - began))
-    return round(statistics.median(rates[1:]), 1)
-
-
-async def speed(python: Path) -> dict[str, Any]:
-    base, tokenizer = load_base(TINY)
-    chat = ChatFormat(tokenizer)
-    with tempfile.TemporaryDirectory() as folder:
-        async with (
-            sampler_of(python, Path(folder)) as (_, sampler),
-            LocalEngine(base, stop_token_ids=chat.stop_token_ids) as local,
-        ):
-            vllm, ours = await rate(sampler.engine), await rate(local)
-            again = await rate(sampler.engine)
-    return {"vllm_tokens_per_second": max(vllm, again), "in_process_tokens_per_second": ours}
-
-
 def jobs(options: argparse.Namespace) -> dict[str, Any]:
     """Validation success of both engines, one line for each run."""
     runs = []
@@ -263,7 +228,7 @@ def _kind(arguments: Sequence[str]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", type=Path, required=True, help="The Python of an environment with vLLM.")
-    parser.add_argument("--parts", nargs="+", default=["swaps", "clients", "speed", "main_job"])
+    parser.add_argument("--parts", nargs="+", default=["swaps", "clients", "main_job"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--main-job-results", type=Path, nargs="+", default=[])
@@ -275,7 +240,7 @@ def main() -> None:
         "machine": f"{platform.machine()}, {platform.system()}, Python {platform.python_version()}, shared cores",
         "versions": {name: version(name) for name in ("torch", "transformers", "peft", "httpx", "openai")},
     }
-    for part, measure in (("swaps", swaps), ("clients", clients), ("speed", speed)):
+    for part, measure in (("swaps", swaps), ("clients", clients)):
         if part in options.parts:
             known[part] = anyio.run(measure, options.python)
             print(part, json.dumps(known[part], indent=2), flush=True)
