@@ -245,7 +245,8 @@ def check_wishes(config: RunConfig, machine: Machine | None = None) -> None:
     if unsloth.dtype == "bfloat16" and (old := next((g for g in here().usable_gpus if not g.bfloat16), None)):
         raise ConfigError(f"unsloth.dtype = bfloat16: {old.name} does not compute with it; take float16.")
     asked = unsloth if unsloth.use else unsloth.model_copy(update={"use": False})
-    plan_loading(config.base_model, asked, config.train, unsloth_allowed=engine_kind(engine) == "vllm")
+    sampled_by_vllm = engine_kind(engine_for(config.base_model, engine)) == "vllm"
+    plan_loading(config.base_model, asked, config.train, unsloth_allowed=sampled_by_vllm)
 
 
 def _check_gpus(placement: PlacementConfig, here: Callable[[], Machine]) -> None:

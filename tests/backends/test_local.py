@@ -1,7 +1,6 @@
 """The whole loop in one process, on a random model with the built-in tokenizer: sample, learn, save, go on."""
 
 import logging
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 import torch
 from peft import PeftModel
 from pydantic import BaseModel
-from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from transformers import AutoModelForCausalLM
 
 from mcp_rl.backends.here import LocalSampler
 from mcp_rl.backends.local import LocalBackend
@@ -19,25 +18,9 @@ from mcp_rl.errors import CanaryError, ConfigError
 from mcp_rl.inference.engine import Sampling
 from mcp_rl.model import TrainableModel
 from mcp_rl.scenario import McpScenario, StdioServer
-from mcp_rl.tiny import weights_path
 from mcp_rl.trajectory import Segment, Trajectory, TrajectoryGroup
 
 CONFIG = TrainConfig(checkpoint_every=1, learning_rate=5e-3, lora=LoraConfig(rank=4, alpha=8))
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A folder with a random Qwen2 of the built-in vocabulary."""
-    folder = tmp_path_factory.mktemp("base")
-    for path in weights_path().iterdir():
-        if path.suffix != ".safetensors":
-            shutil.copy(path, folder)
-    config = Qwen2Config.from_pretrained(folder)
-    config.update({"hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 96, "layer_types": None})
-    config = Qwen2Config(**{k: v for k, v in config.to_dict().items() if k != "layer_types"})
-    torch.manual_seed(0)
-    Qwen2ForCausalLM(config).save_pretrained(folder)
-    return str(folder)
 
 
 def make_model(base: str, folder: Path) -> TrainableModel[None]:
