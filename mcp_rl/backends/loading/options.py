@@ -99,8 +99,9 @@ def plan_loading(
     if name == TINY and plan.dtype == "auto":
         plan = replace(plan, dtype="float32")  # a million parameters have no use for half of the bits
     if plan.quantisation in ("8-bit", "4-bit"):
-        _need("bitsandbytes", f"Loading {name} in {plan.quantisation}s")
-        _need("accelerate", f"Loading {name} in {plan.quantisation}s")
+        loading = f"Loading {name} in {plan.quantisation.replace('-', ' ')}s"
+        _need("bitsandbytes", loading)
+        _need("accelerate", loading)
     return plan
 
 
