@@ -17,9 +17,7 @@ from mcp_rl.backends.local import LocalBackend
 from mcp_rl.config import PlacementConfig, TrainConfig
 from mcp_rl.errors import CanaryError, EngineStop
 from mcp_rl.model import TrainableModel
-from tests.backends.test_local import CONFIG, base, make_model, play
-
-__all__ = ["base"]
+from tests.backends.test_local import CONFIG, make_model, play
 
 
 async def train(
