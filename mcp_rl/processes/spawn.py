@@ -48,6 +48,7 @@ _COMPILERS = ("CC", "CXX", "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIB
 """Triton and torch compile kernels with what these name; in a conda environment there is no other compiler."""
 _LAUNCHERS = "TORCHELASTIC_"
 """What torchrun tells its workers is not for what they start."""
+_TRACKER = "multiprocessing.resource_tracker"
 _WATCHDOG = Path(__file__).with_name("watchdog.py")
 _POLL = 0.02
 _ASK_SECONDS = 1.0
@@ -94,11 +95,12 @@ class Child:
         return self.log.tail(lines, characters)
 
     def kill(self) -> None:
-        """SIGKILL to it and all that it started."""
+        """SIGKILL to it and all that it started, but for what removes their shared memory once they are gone."""
         with suppress(psutil.Error):
             for process in psutil.Process(self.process.pid).children(recursive=True):
                 with suppress(psutil.Error):
-                    process.kill()
+                    if not any(_TRACKER in word for word in process.cmdline()):
+                        process.kill()
 
 
 def under_watchdog(command: Sequence[str], *, stdin: Literal["null", "pass"], folder: str = "") -> list[str]:
@@ -128,18 +130,20 @@ async def spawned(
     environment: Mapping[str, str] | None = None,
     channel: bool = False,
     cwd: Path | None = None,
+    folder: Path | None = None,
 ) -> AsyncIterator[Child]:
     """Run a command for as long as the context is open; all of it is ended in the end, whatever it does.
 
     It sees of our environment what `computing_environment` lets through, a marker with `role` and the folder of the
     run, and `environment`. What it writes to stderr (and to stdout) goes to `log`, within bounds. With `channel` its
     standard input and output are pipes of ours, `child.process.stdin` and `.stdout`; when the input ends it has a
-    moment to go by itself. Raises OSError where it cannot be started at all.
+    moment to go by itself. `folder` is removed when all of it has ended, however we end. Raises OSError where it
+    cannot be started at all.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with opened_log(log) as file:
         process = await anyio.open_process(
-            under_watchdog(command, stdin="pass" if channel else "null"),
+            under_watchdog(command, stdin="pass" if channel else "null", folder=str(folder or "")),
             stdin=PIPE,
             stdout=PIPE if channel else file.file,
             stderr=file.file,

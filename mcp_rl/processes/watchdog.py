@@ -4,9 +4,11 @@
 lifeline: the other end is held by the starter and by nobody else, so it hangs up when the starter closes it or dies,
 however it dies. "pass" hands the same input on to the command (a server on stdio), "null" gives it an empty one. When
 the lifeline hangs up, on SIGTERM and after the command's exit, everything that descends from the command is ended: on
-stdio it is given a moment to go by itself, then comes SIGTERM, then SIGKILL. On Linux descendants are found wherever
-they went, since orphans fall to this process (PR_SET_CHILD_SUBREAPER), and the command dies with this process
-(PR_SET_PDEATHSIG); elsewhere it is the process group. FOLDER, unless it is empty, is removed at the end.
+stdio it is given a moment to go by itself, then comes SIGTERM, then SIGKILL. What removes the shared memory of those
+that are killed (the resource tracker of `multiprocessing`, which waits for their end) gets the time for it. On Linux
+descendants are found wherever they went, since orphans fall to this process (PR_SET_CHILD_SUBREAPER), and the command
+dies with this process (PR_SET_PDEATHSIG); elsewhere it is the process group. FOLDER, unless it is empty, is removed at
+the end.
 
 What the command writes to stderr ("null": to stdout too) goes through here into our own stderr, a file: as it comes up
 to a limit, and of all that follows only the last part, so that a server may flood it for days and fills no disk.
@@ -24,6 +26,10 @@ _POLITE_SECONDS = 0.4
 """To exit by itself after its input closed, and again after SIGTERM."""
 _CHECK_SECONDS = 2.0
 """How often the starter is looked for, where somebody else happens to hold the lifeline too."""
+_TRACKER = b"multiprocessing.resource_tracker"
+"""Ends by itself when all that it tracks for have ended, and then removes what they left in shared memory."""
+_KILLS_WITHOUT_TRACKERS = 20
+"""One every 0.05 seconds."""
 _HEAD_BYTES = 2**19
 _TAIL_BYTES = 2**17
 """What is kept of what a server writes: so much of its beginning, and at least so much of its end."""
@@ -179,10 +185,10 @@ def _end_all(child: int, status: int | None, log: _Log) -> int:
         _signal_all(child, signal.SIGTERM)
         ended = _gone_within(child, _POLITE_SECONDS, log)
         status = ended if ended is not None else status
-    for _ in range(100):  # a process that forks faster than this would need a cgroup
+    for kills in range(100):  # a process that forks faster than this would need a cgroup
         if not _descendants(child):
             break
-        _signal_all(child, signal.SIGKILL)
+        _signal_all(child, signal.SIGKILL, spared=_TRACKER if kills < _KILLS_WITHOUT_TRACKERS else None)
         ended = _gone_within(child, 0.05, log)
         status = ended if ended is not None else status
     return os.waitstatus_to_exitcode(status) % 256 if status is not None else 0
@@ -201,13 +207,21 @@ def _gone_within(child: int, seconds: float, log: _Log) -> int | None:
         time.sleep(0.01)
 
 
-def _signal_all(child: int, number: int) -> None:
+def _signal_all(child: int, number: int, *, spared: bytes | None = None) -> None:
+    """A signal to all but those whose command line holds `spared`."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         if not _HAS_PROC:
             os.killpg(os.getpgrp(), number)
     for pid in _descendants(child):
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, number)
+            if spared is None or spared not in _command_line(pid):
+                os.kill(pid, number)
+
+
+def _command_line(pid: int) -> bytes:
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as words:  # noqa: PTH123
+        return words.read()
+    return b""
 
 
 def _descendants(child: int) -> list[int]:

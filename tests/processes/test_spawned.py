@@ -63,6 +63,34 @@ async def test_killed_or_crashed_it_says_how_and_what_its_last_words_were(tmp_pa
         assert child.ending == "was killed by SIGSEGV" and child.tail() == ""
 
 
+SHARING = """
+import multiprocessing, signal, sys, time
+from multiprocessing.shared_memory import SharedMemory
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+semaphore = multiprocessing.get_context("spawn").Lock()
+memory = SharedMemory(create=True, size=4096)
+print(memory.name.lstrip("/"), "sem." + semaphore._semlock.name.lstrip("/"), "begun", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="shared memory has no names here")
+@pytest.mark.parametrize("how", ["left", "killed", "the command alone is killed"])
+async def test_shared_memory_and_a_folder_go_with_it_also_where_it_is_killed(how: str, tmp_path: Path) -> None:
+    log, own = tmp_path / "it.log", tmp_path / "own"
+    own.mkdir()
+    (own / "socket").touch()
+    async with spawned(python(SHARING), role="test", run=None, log=log, folder=own) as child:
+        await begun(log)
+        made = [Path("/dev/shm", name) for name in log.read_text().split()[:2]]
+        assert [path.exists() for path in made] == [True, True]
+        if how != "left":
+            child.kill() if how == "killed" else os.kill(child.pid, signal.SIGKILL)
+            with anyio.fail_after(20):
+                await child.wait()
+    assert [path.exists() for path in (*made, own)] == [False, False, False]
+
+
 async def test_it_sees_what_computing_needs_and_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
     monkeypatch.setenv("HF_TOKEN", "hf-secret")
