@@ -143,7 +143,8 @@ class PolicySpeaker:
 
     async def turn(self, new: Sequence[dict[str, Any]]) -> SaidTurn:
         """Observe the rendering of the new messages alone, then sample until a stop token or the limit."""
-        new_ids = self._chat.continuation(new) if self._segment.tokens else self._opening(new)
+        said = self._segment.tokens
+        new_ids = self._chat.continuation(new, after=said[-1]) if said else self._opening(new)
         left = self._limits.max_tokens - self.sampled
         budget = min(self._limits.max_turn_tokens, left)
         with during(Activity.SAMPLING):

@@ -6,12 +6,13 @@ Both loaders take the same options, and what they loaded is compared with what w
 import logging
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
 from mcp_rl.backends.initial import check_initial
@@ -19,6 +20,7 @@ from mcp_rl.backends.loading.loaded import check_asked, check_stands_for, descri
 from mcp_rl.backends.loading.options import LoadPlan, base_location, plan_loading
 from mcp_rl.backends.loading.transformers_loader import load_with_transformers, read_config
 from mcp_rl.backends.loading.unsloth_loader import adapt_with_unsloth, load_with_unsloth
+from mcp_rl.chat.ends import RECORDED, listed_ends, recorded_ends
 from mcp_rl.config import TrainConfig, UnslothConfig
 from mcp_rl.errors import ConfigError
 from mcp_rl.learning.adapter import add_adapter, full_copy
@@ -26,7 +28,16 @@ from mcp_rl.learning.forward import forward_for
 from mcp_rl.learning.state import load_weights
 from mcp_rl.learning.step import Learner
 
-__all__ = ["Base", "base_location", "load_base", "load_learner", "load_tokenizer", "make_learner", "open_base"]
+__all__ = [
+    "Base",
+    "base_location",
+    "load_base",
+    "load_ends",
+    "load_learner",
+    "load_tokenizer",
+    "make_learner",
+    "open_base",
+]
 log = logging.getLogger(__name__)
 
 
@@ -53,6 +64,16 @@ def load_tokenizer(
         raise _unloadable(name, error) from error
 
 
+def load_ends(name: str, *, revision: str | None = None) -> tuple[int, ...]:
+    """The ids at which a base model ends its turns, as its generation_config.json says, else its config.json."""
+    try:
+        return listed_ends(GenerationConfig.from_pretrained(base_location(name), revision=revision or "main"))
+    except OSError:
+        with suppress(OSError, ValueError):
+            return listed_ends(AutoConfig.from_pretrained(base_location(name), revision=revision or "main"))
+    return ()
+
+
 def load_base(name: str, options: UnslothConfig | None = None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """A base model and its tokenizer, float32 on a CPU, to be sampled or trained by transformers and PEFT.
 
@@ -63,7 +84,7 @@ def load_base(name: str, options: UnslothConfig | None = None) -> tuple[PreTrain
 
 
 def open_base(plan: LoadPlan, before: Mapping[str, Any] | None = None) -> Base:
-    """Load exactly what the plan says. `before` is what an earlier start of the run loaded.
+    """Load exactly what the plan says. `before` is what an earlier start of the run loaded; None for a new run.
 
     Raises ConfigError, one sentence, where it is not there, may not be read, or is not what was asked for.
     """
@@ -84,7 +105,8 @@ def open_base(plan: LoadPlan, before: Mapping[str, Any] | None = None) -> Base:
         check_asked(model, plan, config)
     except (OSError, ValueError, ImportError, RuntimeError) as error:
         raise _unloadable(plan.name, error) from error
-    return Base(model, tokenizer, plan, describe(model, plan, before))
+    ends = listed_ends(getattr(model, "generation_config", None)) if before is None else recorded_ends(before)
+    return Base(model, tokenizer, plan, {**describe(model, plan, before), RECORDED: list(ends)})
 
 
 def _unloadable(name: str, error: Exception) -> ConfigError:

@@ -28,6 +28,7 @@ from mcp_rl.backends.early import UNSLOTH
 from mcp_rl.backends.failures import died, failed, kernel_kills
 from mcp_rl.backends.hosts import LearnerHost, LocalSettings, Opened
 from mcp_rl.backends.plain_tokenizer import Description, PlainTokenizer
+from mcp_rl.chat.ends import recorded_ends
 from mcp_rl.chat.hermes import ChatFormat
 from mcp_rl.config import PlacementConfig, TrainConfig, UnslothConfig
 from mcp_rl.errors import ConfigError, EngineStop, McpRlError
@@ -237,7 +238,8 @@ class ChildLearner:
         opened, described = await self.process.ask("open", abandon=True, settings=told, sampling=self.sampling)
         self.process.ready = True
         if described:
-            self.chat = ChatFormat(PlainTokenizer(Description.model_validate_json(described[0])))
+            plain = PlainTokenizer(Description.model_validate_json(described[0]))
+            self.chat = ChatFormat(plain, recorded_ends(opened["loaded"]))
         return Opened.model_validate(opened)
 
     async def update(self, groups: Sequence[TrajectoryGroup], config: TrainConfig) -> dict[str, float]:

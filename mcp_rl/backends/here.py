@@ -24,6 +24,7 @@ from mcp_rl.backends.initial import find_initial
 from mcp_rl.backends.loading.options import loaded_before, plan_loading
 from mcp_rl.backends.weights import sampled_weights
 from mcp_rl.boundary import first_line
+from mcp_rl.chat.ends import recorded_ends
 from mcp_rl.chat.hermes import ChatFormat
 from mcp_rl.config import TrainConfig
 from mcp_rl.durable import write_atomically
@@ -75,7 +76,9 @@ class LearnerHere:
     def _open(self) -> Opened:
         settings = self.settings
         checkpoint = newest_checkpoint(settings.checkpoints)
-        before = loaded_before(settings.run) if checkpoint is not None else {}
+        before = loaded_before(settings.run) if checkpoint is not None else None
+        if checkpoint is not None and checkpoint.step == 0 and not before:
+            before = None  # it was killed before it wrote down what it had loaded
         plan = plan_loading(
             settings.base_model,
             settings.unsloth,
@@ -87,7 +90,7 @@ class LearnerHere:
         )
         base = open_base(plan, before)
         self._tokenizer_files = tokenizer_files(base.tokenizer)
-        self.chat = ChatFormat(base.tokenizer)
+        self.chat = ChatFormat(base.tokenizer, recorded_ends(base.loaded))
         if self._on_base is not None:
             self._on_base(base.model, self.chat)
         init = settings.init if checkpoint is None else None

@@ -17,6 +17,7 @@ import anyio
 from mcp_rl.backends.choices import Choices, resolve
 from mcp_rl.backends.hosts import LearnerHost, LocalSettings, Opened, SamplerHost, make_hosts
 from mcp_rl.backends.result import TrainResult
+from mcp_rl.chat.ends import recorded_ends
 from mcp_rl.chat.hermes import ChatFormat
 from mcp_rl.config import EngineConfig, PlacementConfig, RolloutConfig, TrainConfig, UnslothConfig
 from mcp_rl.errors import CanaryError, ConfigError, EngineError
@@ -262,9 +263,8 @@ def _chat_format(settings: LocalSettings, loaded: Mapping[str, Any]) -> ChatForm
     unsloth = settings.unsloth
     revision = None if unsloth.model_name else unsloth.revision or loaded.get("revision")
     code = unsloth.trust_remote_code
-    return ChatFormat(
-        load_tokenizer(settings.base_model, revision=revision, token=token_of(unsloth), trust_remote_code=code)
-    )
+    tokenizer = load_tokenizer(settings.base_model, revision=revision, token=token_of(unsloth), trust_remote_code=code)
+    return ChatFormat(tokenizer, recorded_ends(loaded))
 
 
 def _versions(groups: Iterable[TrajectoryGroup]) -> Iterable[int]:

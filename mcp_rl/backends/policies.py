@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 
 from mcp_rl.backends.base_model import load_base
 from mcp_rl.backends.weights import sampled_weights
+from mcp_rl.chat.ends import listed_ends
 from mcp_rl.chat.hermes import ChatFormat
 from mcp_rl.config import UnslothConfig
 from mcp_rl.errors import CheckpointError, EngineError
@@ -52,7 +53,7 @@ class LocalPolicies:
             self._base, self.chat = self._beside._base, self._beside.chat
         else:
             self._base, tokenizer = await anyio.to_thread.run_sync(load_base, self.base_model, self.options)
-            self.chat = ChatFormat(tokenizer)
+            self.chat = ChatFormat(tokenizer, listed_ends(getattr(self._base, "generation_config", None)))
         engine = LocalEngine(
             self._base,
             stop_token_ids=self.chat.stop_token_ids,

@@ -117,7 +117,7 @@ async def _with_vllm(
     say: Callable[[str], None],
 ) -> Opened:
     """One server for all of them. An engine for each: an adapter has a name of its own there."""
-    from mcp_rl.backends.base_model import load_tokenizer
+    from mcp_rl.backends.base_model import load_ends, load_tokenizer
     from mcp_rl.inference.vllm.applied import check_applied
     from mcp_rl.inference.vllm.installed import find_vllm
 
@@ -154,9 +154,10 @@ async def _with_vllm(
     stack.push_async_callback(server.close)
     await server.ready()
     tokenizer = await anyio.to_thread.run_sync(functools.partial(load_tokenizer, base, revision=revision))
+    ends = await anyio.to_thread.run_sync(functools.partial(load_ends, base, revision=revision))
     found: list[tuple[Engine, ChatFormat]] = []
     for number, policy in enumerate(policies):
-        chat = ChatFormat(tokenizer)
+        chat = ChatFormat(tokenizer, ends)
         client = VllmClient(server)
         stack.push_async_callback(client.aclose)
         limits = [limit for limit in (engine.max_context, server.max_context) if limit is not None]

@@ -4,15 +4,19 @@ Invariant: the ids of a conversation are `initial + sampled + continuation + sam
 rendering of the new messages alone, cut from a rendering that ends in a placeholder assistant turn, so nothing that
 the policy saw or sampled is ever rendered or tokenized again.
 
+A model may end its turn with several tokens (generation_config.json lists them), and its template writes one of them.
+Whichever is sampled is kept. Where it is not the template's, the template's own follows it as a given token, so that
+the frame of every turn is closed before the next one opens.
+
 Text that comes from outside (requests, tool results) cannot forge a turn or a tag: control strings in it are broken
 by a space after their first character.
 """
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
 from mcp_rl.errors import ConfigError
@@ -77,25 +81,29 @@ def _no_constant(name: str) -> None:
 class ChatFormat:
     """Renders conversations for one tokenizer. Raises ConfigError where its template cannot be continued exactly."""
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Any, ends: Collection[int] = ()) -> None:
+        """`ends` are ids that end a turn besides the tokenizer's own; what the tokenizer does not know is no end."""
         self.tokenizer = tokenizer
         if not tokenizer.chat_template:
             raise ConfigError(f"The tokenizer of {tokenizer.name_or_path!r} has no chat template; use a chat model.")
         if tokenizer.eos_token is None:
             raise ConfigError(f"The tokenizer of {tokenizer.name_or_path!r} has no end-of-turn token (eos_token).")
-        special = {str(token) for token in tokenizer.added_tokens_decoder.values() if token.special}
-        self._special = {int(id) for id, token in tokenizer.added_tokens_decoder.items() if token.special}
+        eos, known = int(tokenizer.eos_token_id), [id for id in sorted(ends) if 0 <= id < len(tokenizer)]
+        written = {id: str(tokenizer.decode([id], skip_special_tokens=False)) for id in known}
+        listed = {eos: str(tokenizer.eos_token), **{id: text for id, text in written.items() if id != eos}}
+        added = {int(id): token for id, token in tokenizer.added_tokens_decoder.items()}
+        self._special = {id for id, token in added.items() if token.special or id in listed}
+        special = {str(added[id]) for id in self._special}
         controls = {*tokenizer.all_special_tokens, *special, *_TAGS}
         self._controls = re.compile("|".join(re.escape(text) for text in sorted(controls, key=len, reverse=True)))
         self._encoded = lru_cache(_TEXTS)(self._encode)
         self._skeletons: dict[tuple[str, ...], str] = {}
         self._openings: dict[tuple[int, str], tuple[Sequence[dict[str, Any]], list[int]]] = {}
+        own = self._own_end(listed)
+        self.stop_token_ids = (own, *(id for id in listed if id != own))
+        """Ids that end a turn, the one first that the template writes."""
+        self._end = listed[own]
         self._continuation_text([{"role": "tool", "content": "probe"}])
-
-    @cached_property
-    def stop_token_ids(self) -> tuple[int, ...]:
-        """Ids that end a turn."""
-        return (int(self.tokenizer.eos_token_id),)
 
     def encode(self, text: str) -> list[int]:
         """Ids of text in which control strings count as such."""
@@ -122,13 +130,14 @@ class ChatFormat:
             known = self._openings[key] = (tools, ids)
         return list(known[1])
 
-    def continuation(self, messages: Sequence[Message]) -> list[int]:
-        """Ids that follow a sampled turn whose last token is a stop token: the rest of the turn's frame, the new
-        tool or user messages, the next generation prompt."""
-        return self.encode(self._continuation_text([self._safe(m) for m in messages]))
+    def continuation(self, messages: Sequence[Message], after: int | None = None) -> list[int]:
+        """Ids that follow a sampled turn whose last token is `after` (None: the template's own end): the rest of the
+        turn's frame, the new tool or user messages, the next generation prompt."""
+        ids = self.encode(self._continuation_text([self._safe(m) for m in messages]))
+        return ids if after is None or after == self.stop_token_ids[0] else [self.stop_token_ids[0], *ids]
 
     def said(self, content: str, calls: Sequence[ParsedCall] = ()) -> list[int]:
-        """Ids that a policy samples where it says this, in the template's own writing, the stop token included.
+        """Ids that a policy samples where it says this, in the template's own writing, its end included.
 
         Raises ValueError where they would not be read back as the same turn: the text holds a control string.
         """
@@ -138,14 +147,14 @@ class ChatFormat:
             functions = [{"name": call.name, "arguments": call.arguments} for call in calls]
             turn["tool_calls"] = [{"id": "call", "type": "function", "function": function} for function in functions]
         opening, whole = self._render([request], (), prompt=True), self._render([request, turn], (), prompt=False)
-        text, stop, rest = whole.removeprefix(opening).partition(self.tokenizer.eos_token)
+        text, stop, rest = whole.removeprefix(opening).partition(self._end)
         read = parse_completion(text)
         if not whole.startswith(opening) or not stop or (calls and not read.calls):
             raise ConfigError(
                 f"The chat template of {self.tokenizer.name_or_path!r} does not write an assistant's turn as a rollout "
                 "samples it, with Hermes tool calls after the generation prompt, so it cannot be trained on."
             )
-        ids = [*self.encode(text), *self.stop_token_ids]
+        ids = [*self.encode(text), self.stop_token_ids[0]]
         if rest.strip() or read != ParsedCompletion(content.strip(), list(calls)) or self._special & set(ids[:-1]):
             raise ValueError("it holds a control string of the chat format")
         return ids
@@ -157,21 +166,37 @@ class ChatFormat:
             self._skeletons[roles] = self._skeleton(roles)
         return _SLOT.sub(lambda slot: str(messages[int(slot[1])]["content"]), self._skeletons[roles])
 
-    def _skeleton(self, roles: tuple[str, ...]) -> str:
+    def _own_end(self, listed: dict[int, str]) -> int:
+        """Of these ids and their texts the one that the template writes after what the assistant says."""
+        after = self._after_answer(["tool"])
+        found = [(after.find(text), -len(text), id) for id, text in listed.items() if text and text in after]
+        return min(found)[2] if found else next(iter(listed))
+
+    def _after_answer(self, roles: Sequence[str]) -> str:
+        """What a template writes after the assistant's words: the end of its turn, and messages of these roles."""
         opening: list[Message] = [{"role": "user", "content": _REQUEST}, {"role": "assistant", "content": _ANSWER}]
         new = [
             {"role": role, "content": _NEW.format(i), "name": "tool", "tool_call_id": "call"}
             for i, role in enumerate(roles)
         ]
-        text = self._render(opening + new, (), prompt=True)
-        after = text.partition(_ANSWER)[2]
-        frame, stop, rest = after.partition(self.tokenizer.eos_token)
+        from jinja2 import TemplateError  # where a template is rendered, it is there
+
+        try:
+            return self._render(opening + new, (), prompt=True).partition(_ANSWER)[2]
+        except TemplateError as error:
+            raise ConfigError(
+                f"The chat template of {self.tokenizer.name_or_path!r} takes no messages of "
+                f"{' and '.join(dict.fromkeys(roles))} after an assistant's: {error}."
+            ) from error
+
+    def _skeleton(self, roles: tuple[str, ...]) -> str:
+        frame, stop, rest = self._after_answer(roles).partition(self._end)
         if frame.strip() or not stop or any(_NEW.format(i) not in rest for i in range(len(roles))):
             raise ConfigError(
                 f"The chat template of {self.tokenizer.name_or_path!r} does not append tool messages after an "
-                f"assistant turn that ends in {self.tokenizer.eos_token!r}, so it cannot be continued token-exactly."
+                f"assistant turn that ends in {self._end!r}, so it cannot be continued token-exactly."
             )
-        return str(rest)
+        return rest
 
     def _render(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]], *, prompt: bool) -> str:
         return str(

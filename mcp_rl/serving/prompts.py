@@ -103,7 +103,7 @@ class Prompts:
         order = {call.id: number for number, call in enumerate(said.tool_calls if said else ())}
         new = sorted(new, key=lambda m: order.get(m.get("tool_call_id", ""), len(order)))
         new = [{key: _sound(value) for key, value in message.items()} for message in new]
-        return self.chat.continuation(new) if ids else self.chat.initial(new, tools)
+        return self.chat.continuation(new, after=ids[-1]) if ids else self.chat.initial(new, tools)
 
     def _said(self, before: list[int], turn: Said, where: str) -> list[int]:
         content = turn.content or ""
