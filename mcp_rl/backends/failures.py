@@ -33,9 +33,9 @@ def failed(kind: str, sentence: str, doing: str, log: Path | None = None, who: s
     """The learner raised an error that nobody foresaw; it is there still, and its run cannot go on."""
     when = f" {_DOING[doing]}" if doing in _DOING else ""
     if out_of_memory(kind, sentence):
-        return EngineStop(f"The learner ran out of memory{when}: {sentence}. {_LESS_MEMORY}; {_CONTINUES}.")
+        return EngineStop(f"{who} ran out of memory{when}: {sentence}. {_LESS_MEMORY}; {_CONTINUES}.")
     where = f" The traceback is in {log}." if log is not None else ""
-    return EngineStop(f"The learner failed{when} with {kind}: {sentence}; {_CONTINUES}.{where}")
+    return EngineStop(f"{who} failed{when} with {kind}: {sentence}; {_CONTINUES}.{where}")
 
 
 def died(

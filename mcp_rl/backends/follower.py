@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from mcp_rl.backends.ranked import RankedLearner
 
 REQUESTS = ("load", "agree", "learn", "gather", "measure")
-"""What rank 0 may ask for: methods of RankedLearner. Before them comes `enter`, after them `end`."""
+"""What rank 0 may ask for: methods of RankedLearner. Before them come `prepare` and `enter`, after them `end`."""
 _LOST_STATUS = 3
 Message = tuple[Any, ...]
 
@@ -69,13 +69,13 @@ class _Follower:
         self._connection: Connection = come(invitation, rank)
         self._messages: SimpleQueue[Message | None] = SimpleQueue()
         self._busy = False
+        """Whether something that was asked for is not answered yet."""
         self._learner: RankedLearner | None = None
 
     def serve(self) -> int:
         """Until rank 0 wants no more."""
         threading.Thread(target=self._read, name="mcp-rl-requests", daemon=True).start()
         while (message := self._messages.get()) is not None and message[0] != "end":
-            self._busy = True
             try:
                 self._do(*message)
                 failure = None
@@ -101,30 +101,45 @@ class _Follower:
         """Where rank 0 goes while we are at work, what we wait for may never come."""
         try:
             while True:
-                self._messages.put(self._connection.recv())
+                message = self._connection.recv()
+                self._busy = message[0] != "end"
+                self._messages.put(message)
         except (EOFError, OSError):
             if self._busy:
                 print(f"Learner {self._rank} ends at once: learner 0 is gone.", file=sys.stderr, flush=True)
                 os._exit(_LOST_STATUS)
             self._messages.put(None)
+        except Exception:  # such as a class that another version of a package does not have
+            print(without_secrets(traceback.format_exc()), file=sys.stderr, flush=True)
+            os._exit(_LOST_STATUS)
 
     def _do(self, call: str, *arguments: Any) -> None:
-        if call == "enter":
-            self._enter(*arguments)
+        if call == "prepare":
+            self._prepare(*arguments)
+        elif call == "enter" and self._learner is not None:
+            self._enter(self._learner, *arguments)
         elif call in REQUESTS and self._learner is not None:
             getattr(self._learner, call)(*arguments)
         else:
             raise EngineStop(f"Learner {self._rank} was asked for {call!r}, which it cannot do now.")
 
-    def _enter(self, told: str, sampled: bool, size: int, where: str | None) -> None:
+    def _prepare(self, told: str, sampled: bool, device: str) -> None:
+        """Everything that can fail in one rank alone, before all wait for each other."""
         settings = LocalSettings.model_validate_json(told)
         import_first(False if sampled else settings.unsloth.use)
+        from mcp_rl.backends.ranked import RankedLearner, own_device
+
+        if (own := own_device().type) != device:
+            raise EngineStop(
+                f"Learner {self._rank} would learn on {own}, and learner 0 on {device}: each needs a GPU of its own, "
+                "or all learn on CPUs; CUDA_VISIBLE_DEVICES says what they see."
+            )
+        self._learner = RankedLearner(settings, on_base=_not_here if sampled else None)
+
+    def _enter(self, learner: "RankedLearner", size: int, where: str | None) -> None:
         from torch._C._distributed_c10d import FileStore
 
-        from mcp_rl.backends.ranked import RankedLearner
-
-        self._learner = RankedLearner(settings, on_base=_not_here if sampled else None)
-        self._learner.enter(self._rank, size, FileStore(where, size) if where else self._required_store())
+        learner.enter(self._rank, size, FileStore(where, size) if where else self._required_store())
 
     def _required_store(self) -> "Store":
         if self._store is None:

@@ -24,8 +24,17 @@ from mcp_rl.backends.failures import died, failed, kernel_kills
 from mcp_rl.backends.here import LearnerHere, in_thread
 from mcp_rl.backends.hosts import LocalSettings, Opened
 from mcp_rl.backends.launched import Launched, launched
-from mcp_rl.backends.meeting import INVITATION, JOIN_SECONDS, Meeting, announce, environment_store, host_for, send_all
-from mcp_rl.backends.ranked import Failure, RankedLearner, failure_of
+from mcp_rl.backends.meeting import (
+    INVITATION,
+    JOIN_SECONDS,
+    SILENCE_SECONDS,
+    Meeting,
+    announce,
+    environment_store,
+    host_for,
+    send_all,
+)
+from mcp_rl.backends.ranked import Failure, RankedLearner, failure_of, own_device
 from mcp_rl.chat.hermes import ChatFormat
 from mcp_rl.config import PlacementConfig, TrainConfig
 from mcp_rl.errors import EngineStop
@@ -41,11 +50,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 OnBase = Callable[[PreTrainedModel, ChatFormat], None]
 _ANSWER_SECONDS = 10.0
-"""For the others to answer, once rank 0 has failed."""
+"""For the others to answer, once one has failed."""
 _END_SECONDS = 5.0
 """For a process to end once it was told to, or has closed its connection."""
 _DOING = {
-    **dict.fromkeys(("enter", "load", "agree"), "open"),
+    **dict.fromkeys(("prepare", "enter", "load", "agree"), "open"),
     "learn": "update",
     "gather": "save",
     "measure": "token_logprobs",
@@ -64,6 +73,9 @@ def learner_here(settings: LocalSettings, *, on_base: OnBase | None = None) -> L
     return LeadingLearner(settings, size, started, on_base=on_base)
 
 
+def _nothing() -> None: ...
+
+
 def processes(placement: PlacementConfig) -> int:
     """How many learners the settings ask for."""
     return placement.learner_processes or max(1, len(placement.learner_gpus))
@@ -76,6 +88,10 @@ class _Answers:
     failures: dict[int, Failure] = field(default_factory=dict)
     lost: list[int] = field(default_factory=list)
     """Those that were gone before anything was broken off."""
+    silent: list[int] = field(default_factory=list)
+    """Those that were there and did not answer."""
+    own_failed: bool = False
+    """Whether rank 0 itself has failed."""
 
 
 class LeadingLearner(RankedLearner):
@@ -109,8 +125,8 @@ class LeadingLearner(RankedLearner):
             store = await in_thread(environment_store)
             announce(store, meeting.invitation)
         self._others = await in_thread(meeting.wait, JOIN_SECONDS, self._check_children)
-        told = self.settings.model_dump_json()
-        await self._together("enter", told, self.sampled, self.size, where, own=lambda: self.enter(0, self.size, store))
+        await self._together("prepare", self.settings.model_dump_json(), self.sampled, own_device().type, own=_nothing)
+        await self._together("enter", self.size, where, own=lambda: self.enter(0, self.size, store))
         opened = await self._together("load", own=self.load)
         await self._together("agree", own=self.agree)
         return opened
@@ -136,9 +152,14 @@ class LeadingLearner(RankedLearner):
                 log=self.settings.run / "logs" / f"learner-{rank}.log",
                 environment=environment,
             )
-            self._children[rank] = await self._stack.enter_async_context(process)
+            try:
+                self._children[rank] = await self._stack.enter_async_context(process)
+            except OSError as error:
+                raise EngineStop(f"{self._name(rank)} cannot be started: {error}.") from error
 
     def _check_children(self) -> None:
+        """Called in a thread while the others are awaited."""
+        anyio.from_thread.check_cancelled()
         for rank, child in self._children.items():
             if child.returncode is not None:
                 raise died(child.ending, ["open"], child.log.path, child.tail(), who=self._name(rank))
@@ -189,10 +210,10 @@ class LeadingLearner(RankedLearner):
                     try:
                         result.append(await in_thread(own))
                     except Exception as raised:
-                        error = raised
+                        error, answers.own_failed = raised, True
                     finally:
                         done.set()
-            if gone is None and error is None and not answers.failures and not answers.lost:
+            if error is None and not answers.failures and not answers.lost and not answers.silent:
                 return result[0]
             failure = await self._what_happened(call, answers, error)
         raise failure from (error if error is not failure else None)
@@ -200,8 +221,8 @@ class LeadingLearner(RankedLearner):
     def _collect(self, answers: _Answers, done: threading.Event) -> None:
         """Read what the others say. What cannot go on any more is broken off."""
         waiting = dict(self._others)
-        patience = _ANSWER_SECONDS
-        while waiting and patience > 0:
+        quiet = 0.0
+        while waiting:
             ready = wait(waiting.values(), _GLANCE)
             for rank in [rank for rank, connection in waiting.items() if connection in ready]:
                 try:
@@ -213,9 +234,15 @@ class LeadingLearner(RankedLearner):
                         answers.failures[rank] = failure
             if answers.lost:
                 break
-            if done.is_set() or answers.failures:  # the rest comes soon, or waits for what never comes
-                patience -= 0 if ready else _GLANCE
-        if waiting or answers.lost:
+            if done.is_set() or answers.failures:
+                quiet = 0.0 if ready else quiet + _GLANCE
+            failed_already = (
+                answers.own_failed or answers.failures
+            )  # the rest fails soon, or waits for what never comes
+            if quiet > (_ANSWER_SECONDS if failed_already else SILENCE_SECONDS):
+                answers.silent += waiting
+                break
+        if answers.lost or answers.silent:
             self._break_off()
 
     async def _what_happened(self, call: str, answers: _Answers, error: Exception | None) -> Exception:
@@ -234,6 +261,11 @@ class LeadingLearner(RankedLearner):
             found = failed(said.kind, said.sentence, _DOING[call], self._log(rank), self._name(rank))
         elif error is not None and not isinstance(error, LostRank):
             found = error
+        elif error is None and not answers.failures:
+            found = EngineStop(
+                f"{self._name(answers.silent[0])} said nothing for {SILENCE_SECONDS:.0f} s after the first was done, "
+                "so it counts as lost; the same command continues from the last whole step."
+            )
         else:
             found = EngineStop(f"{error or next(iter(answers.failures.values())).sentence}")
         self._over = str(found)

@@ -1,17 +1,21 @@
 """How learners in several processes find each other, and what carries rank 0's requests and the others' answers.
 
 Messages go between Python processes of one user and prove that they know a key which is made for each start
-(`multiprocessing.connection`). On one machine they go through a socket in a folder that nobody else may enter, so no
-port is open; over several machines, where torchrun started us, through a port of the first. torch.distributed, which
-carries tensors, meets in a file of that folder or in torchrun's store.
+(`multiprocessing.connection`); nothing is unpickled before that. On one machine they go through a socket in a folder
+that nobody else may enter, so no port is open; over several machines, where torchrun started us, through a port of the
+first, until all are there. torch.distributed, which carries tensors, meets in a file of that folder or in torchrun's
+store.
 """
 
+import fcntl
 import functools
 import json
 import os
 import secrets
 import shutil
 import socket
+import stat
+import struct
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -32,6 +36,11 @@ INVITATION = "MCP_RL_LEARNERS"
 """Variable with where rank 0 is, for a process that it starts."""
 JOIN_SECONDS = 300.0
 """For all processes to be there: they are importing torch."""
+SILENCE_SECONDS = 600.0
+"""A rank that is alive and sends nothing for so long, where the others wait for it, counts as lost."""
+_GREETING_SECONDS = 10.0
+"""For whoever comes to prove that it knows the key."""
+_PREFIX, _HELD = "mcp_rl_learners_", "held"
 _ANNOUNCED = "mcp_rl/invitation"
 _LONGEST_WAIT = timedelta(days=2)
 """For rank 0 to open its learner, which comes after the tool server was explored. torchrun ends us where it ends."""
@@ -41,12 +50,20 @@ class Meeting:
     """Rank 0's side: where the others come to."""
 
     def __init__(self, size: int, *, host: str | None = None) -> None:
-        """`host`: where the others are on other machines too, the name by which they know this one."""
+        """`host`: where the others are on other machines too, the name by which they know this one. Raises EngineStop
+        where there can be no such place."""
         self.size = size
-        self.folder = Path(tempfile.mkdtemp(prefix="mcp_rl_learners_"))
+        _remove_forgotten()
+        self.folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        self._held = _lock(self.folder)
         self._key = secrets.token_bytes(32)
         self._socket = socket.socket(socket.AF_UNIX if host is None else socket.AF_INET)
-        self._socket.bind(str(self.folder / "meeting") if host is None else (host, 0))
+        try:
+            self._socket.bind(str(self.folder / "meeting") if host is None else (host, 0))
+        except OSError as error:
+            self.close()
+            where = f"in {self.folder}; name a folder with a shorter path in TMPDIR" if host is None else f"at {host}"
+            raise EngineStop(f"Learners cannot meet {where}: {error}.") from error
         self._socket.listen(size)
         self._socket.settimeout(0.2)
 
@@ -56,40 +73,89 @@ class Meeting:
         return json.dumps([self._socket.getsockname(), self._key.hex()])
 
     def wait(self, seconds: float, check: Callable[[], None]) -> dict[int, Connection]:
-        """Connections to the others, by rank, when all are there. `check` is called meanwhile, and raises where there
-        is nothing to wait for any more. Raises EngineStop where they do not come in time."""
+        """Connections to the others, by rank, when all are there; nobody can come any more then. `check` is called
+        meanwhile, and raises where there is nothing to wait for. Raises EngineStop where they do not come in time."""
         found: dict[int, Connection] = {}
         end = time.monotonic() + seconds
-        while len(found) < self.size - 1:
+        while missing := [str(rank) for rank in range(1, self.size) if rank not in found]:
             check()
             if time.monotonic() > end:
-                missing = [str(rank) for rank in range(1, self.size) if rank not in found]
                 raise EngineStop(f"Learners {', '.join(missing)} of {self.size} did not come within {seconds:.0f} s.")
             try:
                 accepted, _ = self._socket.accept()
-                accepted.setblocking(True)
-                connection = Connection(accepted.detach())
+            except OSError:  # nobody in this moment, or somebody who has gone again
+                continue
+            arrived = self._met(accepted)
+            if arrived is not None and str(arrived[0]) in missing:
+                found[arrived[0]] = arrived[1]
+        self._socket.close()
+        return found
+
+    def _met(self, accepted: socket.socket) -> tuple[int, Connection] | None:
+        """The rank of whoever has come, and the connection; None where it does not know the key, or says nothing."""
+        accepted.setblocking(True)
+        _limit(accepted, _GREETING_SECONDS)
+        with accepted, suppress(OSError, EOFError, AuthenticationError, ValueError):
+            with Connection(os.dup(accepted.fileno())) as connection:
                 deliver_challenge(connection, self._key)
                 answer_challenge(connection, self._key)
-                found[int(connection.recv())] = connection
-            except (TimeoutError, AuthenticationError, EOFError, ConnectionError):
-                continue
-        return found
+                rank = int(connection.recv_bytes(16))
+            _limit(accepted, SILENCE_SECONDS)
+            return rank, Connection(accepted.detach())
+        return None
 
     def close(self) -> None:
         self._socket.close()
         shutil.rmtree(self.folder, ignore_errors=True)
+        os.close(self._held)
+
+
+def _lock(folder: Path) -> int:
+    """A file in the folder that is locked for as long as this process lives; it has its name only when it is."""
+    held = os.open(folder / "new", os.O_CREAT | os.O_RDWR, 0o600)
+    fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    (folder / "new").rename(folder / _HELD)
+    return held
+
+
+def _remove_forgotten() -> None:
+    """Folders of meetings whose rank 0 was killed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with suppress(OSError):  # what is held is somebody's
+            if folder.lstat().st_uid != os.getuid():
+                continue
+            held = os.open(folder / _HELD, os.O_RDWR)
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(held)
+
+
+def _limit(connected: socket.socket, seconds: float) -> None:
+    """For how long one read or write of a socket may wait, whoever does it."""
+    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        connected.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", int(seconds), 0))
 
 
 def come(invitation: str, rank: int) -> Connection:
     """The other side: a connection to rank 0. Raises EngineStop where it cannot be reached."""
     address, key = json.loads(invitation)
     try:
+        if isinstance(address, str):
+            _check_own(Path(address).parent)
         connection = Client(tuple(address) if isinstance(address, list) else address, authkey=bytes.fromhex(key))
-        connection.send(rank)
+        connection.send_bytes(str(rank).encode())
         return connection
     except (OSError, EOFError, AuthenticationError) as error:
         raise EngineStop(f"Learner {rank} cannot reach learner 0: {error}.") from error
+
+
+def _check_own(folder: Path) -> None:
+    """Whoever can write to torchrun's store could name a socket of their own."""
+    about = folder.stat()
+    if about.st_uid != os.getuid() or stat.S_IMODE(about.st_mode) & 0o077:
+        raise PermissionError(f"others may enter {folder}")
 
 
 @functools.cache

@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 
 from mcp_rl.backends.here import LearnerHere, token_logprobs
 from mcp_rl.backends.hosts import LocalSettings, Opened
+from mcp_rl.backends.meeting import SILENCE_SECONDS
 from mcp_rl.boundary import without_secrets
 from mcp_rl.chat.hermes import ChatFormat
 from mcp_rl.config import TrainConfig
@@ -21,9 +22,6 @@ from mcp_rl.trajectory import TrajectoryGroup
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
-SILENCE_SECONDS = 600.0
-"""A rank that is alive and sends nothing for so long, where the others wait for it, counts as lost."""
-
 
 @dataclass(frozen=True)
 class Failure:
@@ -34,6 +32,11 @@ class Failure:
     sentence: str
     ours: bool
     """Whether it was raised on purpose."""
+
+
+def own_device() -> torch.device:
+    """Where this process learns: each sees its own GPU alone, or as the first."""
+    return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
 
 
 def failure_of(error: BaseException) -> Failure:
@@ -55,8 +58,7 @@ class RankedLearner(LearnerHere):
 
     def enter(self, rank: int, size: int, store: "Store") -> None:
         """Join the other ranks."""
-        device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
-        self.ranks = Ranks(rank, size, store, device=device, timeout=SILENCE_SECONDS)
+        self.ranks = Ranks(rank, size, store, device=own_device(), timeout=SILENCE_SECONDS)
 
     def leave(self) -> None:
         if self.ranks is not None:

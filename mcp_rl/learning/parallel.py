@@ -8,13 +8,17 @@ ranks first, so that all of them raise the same or none.
 Numbers of a model travel by NCCL between GPUs and by gloo between CPUs; counts and columns always by gloo.
 """
 
+import io
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor
 
 from mcp_rl.errors import CanaryError, EngineError
@@ -23,6 +27,7 @@ from mcp_rl.learning.tally import Tally
 from mcp_rl.learning.tree import split_evenly
 
 T = TypeVar("T")
+Column = npt.NDArray[np.float32]
 BUCKET_ELEMENTS = 1 << 26
 """Gradients that are summed in one message: 256 MiB of float32."""
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -41,6 +46,7 @@ class Ranks:
         """Joins the others; returns when all are there. `timeout`, in seconds, is for each message: a rank that is
         alive and silent for so long counts as lost. Raises LostRank."""
         self.rank, self.size, self.device = rank, size, device
+        self._aborted = False
         wait = timedelta(seconds=timeout)
         with reaching("joining"):
             backend = "nccl" if device.type == "cuda" else "gloo"
@@ -53,15 +59,19 @@ class Ranks:
         return self.rank == 0
 
     def close(self) -> None:
-        """Leave. Nothing waits for the others."""
+        """Leave. Nothing waits for the others, as NCCL would for all of a machine to take leave at once."""
+        self.abort()
         if dist.is_initialized():
-            dist.destroy_process_group()
+            with suppress(RuntimeError):  # what was broken off before
+                dist.destroy_process_group()
 
     def abort(self) -> None:
         """Break off what this rank is waiting for, from another thread: it raises there. GPUs only: a message between
         CPUs fails by itself when its other end has gone."""
-        if self.device.type == "cuda" and dist.is_initialized() and dist.group.WORLD is not None:
-            dist.group.WORLD.abort()
+        if self.device.type == "cuda" and not self._aborted and dist.is_initialized() and dist.group.WORLD is not None:
+            self._aborted = True
+            with suppress(RuntimeError):
+                dist.group.WORLD.abort()
 
     def share(self, samples: Sequence[Sample], *, shared: bool = True) -> list[Sample]:
         """This rank's part of a minibatch, in its order; it may be empty."""
@@ -69,11 +79,21 @@ class Ranks:
         return [samples[index] for index in parts[self.rank]]
 
     def everyones(self, own: T) -> list[T]:
-        """What each rank gave, by rank."""
-        found: list[T | None] = [None] * self.size
+        """What each rank gave, by rank: numbers, tensors, and lists, tuples and mappings of them.
+
+        Whoever is on the machine can reach the port that gloo listens on, so nothing that could run is unpickled.
+        """
+        file = io.BytesIO()
+        torch.save(own, file)
+        content = torch.frombuffer(file.getbuffer(), dtype=torch.uint8)
         with reaching("exchanging counts"):
-            dist.all_gather_object(found, own, group=self._plain)
-        return found  # type: ignore[return-value]
+            lengths = list(torch.zeros(self.size, 1, dtype=torch.int64))
+            dist.all_gather(lengths, torch.tensor([len(content)]), group=self._plain)
+            longest = int(max(lengths))
+            gathered = list(torch.empty(self.size, longest, dtype=torch.uint8))
+            dist.all_gather(gathered, F.pad(content, (0, longest - len(content))), group=self._plain)
+        parts = (part[: int(length)] for part, length in zip(gathered, lengths, strict=True))
+        return [torch.load(io.BytesIO(part.numpy().tobytes()), weights_only=True) for part in parts]
 
     def total(self, value: float) -> float:
         """The sum over the ranks, to the same bits on each of them."""
@@ -85,16 +105,19 @@ class Ranks:
 
     def merged(self, own: Tally) -> Tally:
         """What all ranks counted."""
-        return Tally.of_all(self.everyones(own))
+        return Tally.of_all(Tally(**told) for told in self.everyones(vars(own)))
 
     def exchange(self, samples: Sequence[Sample], own: Sequence[Sample]) -> None:
         """Let every rank know the columns that the others computed for their shares of the samples."""
         place = {id(sample): index for index, sample in enumerate(samples)}
-        columns = [(place[id(sample)], sample.weights, sample.old, sample.reference) for sample in own]
+        columns = [
+            (place[id(sample)], torch.from_numpy(sample.weights), _tensor(sample.old), _tensor(sample.reference))
+            for sample in own
+        ]
         for found in self.everyones(columns):
             for index, weights, old, reference in found:
                 sample = samples[index]
-                sample.weights, sample.old, sample.reference = weights, old, reference
+                sample.weights, sample.old, sample.reference = weights.numpy(), _array(old), _array(reference)
 
     def sum_gradients(self, parameters: Iterable[Tensor]) -> None:
         """Every parameter's gradient becomes the sum over the ranks; None stays None where no rank has one."""
@@ -118,6 +141,14 @@ class Ranks:
                 f"At step {step} the weights of learner {different[0]} of {self.size} are not those of learner 0, so "
                 "the run stops before they learn different policies."
             )
+
+
+def _tensor(column: Column | None) -> Tensor | None:
+    return None if column is None else torch.from_numpy(column)
+
+
+def _array(column: Tensor | None) -> Column | None:
+    return None if column is None else column.numpy()
 
 
 def _buckets(parameters: Sequence[Tensor]) -> Iterator[list[Tensor]]:

@@ -2,7 +2,10 @@
 
 import functools
 import math
+import os
+import pickle
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -232,6 +235,32 @@ def test_weights_that_drift_apart_by_one_bit_stop_all(two: Pair) -> None:
     for error in two.do(drift):
         assert isinstance(error, CanaryError)
         assert "learner 1" in str(error)
+
+
+class Ruse:
+    """What somebody who gets at the port would have unpickled."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (self.folder,)
+
+
+def exchange(ranks: Ranks, folder: str) -> tuple[list[Any], bool]:
+    known = ranks.everyones([(ranks.rank, 0.1, torch.arange(3.0) + ranks.rank, None)] * (1 + 2 * ranks.rank))
+    with pytest.raises(pickle.UnpicklingError):
+        ranks.everyones(Ruse(folder) if ranks.rank else None)
+    return known, os.path.exists(folder)  # noqa: PTH110
+
+
+def test_what_ranks_tell_each_other_crosses_and_nothing_of_it_is_run(two: Pair, tmp_path: Path) -> None:
+    for known, ran in two.do(exchange, str(tmp_path / "ran")):
+        assert not ran
+        assert [len(part) for part in known] == [1, 3]
+        for rank, part in enumerate(known):
+            for number, exact, values, nothing in part:
+                assert (number, exact, nothing, values.tolist()) == (rank, 0.1, None, [rank, 1.0 + rank, 2.0 + rank])
 
 
 def cost(part: list[int], sequences: list[list[int]]) -> int:
