@@ -8,13 +8,12 @@ import functools
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-import anyio
-
 from mcp_rl.activity import Activity, during
 from mcp_rl.boundary import without_secrets
 from mcp_rl.errors import ConfigError, McpRlError, RunStop, ServerFault
 from mcp_rl.rollout import Rollout
 from mcp_rl.scenario import McpScenario
+from mcp_rl.tasks import run_all
 from mcp_rl.trajectory import PendingGroup, StopReason, Trajectory, TrajectoryGroup
 
 Attempt = Callable[[int], Awaitable[Trajectory]]
@@ -97,7 +96,7 @@ async def gather_groups(
             await _play_members(more, group, tries, tally, on_rollout)
         return await _after(group, after_each, tally)
 
-    await _all(functools.partial(play_group, index, plan) for index, plan in enumerate(plans))
+    await run_all(functools.partial(play_group, index, plan) for index, plan in enumerate(plans))
     return [group for group in groups if group is not None]
 
 
@@ -134,7 +133,7 @@ async def _play_members(
         if last is not None and on_rollout is not None:
             on_rollout(last)
 
-    await _all(functools.partial(play_member, index, member) for index, member in enumerate(members))
+    await run_all(functools.partial(play_member, index, member) for index, member in enumerate(members))
     group.trajectories += [trajectory for trajectory in finished if trajectory is not None]
     group.exceptions += [sentence for member in sentences for sentence in member]
 
@@ -153,24 +152,6 @@ async def _after(group: TrajectoryGroup, after_each: AfterEach | None, tally: _T
         group.exceptions.append(str(error))
         tally.add(str(error), len(group))
         return group
-
-
-async def _all(jobs: Iterable[Callable[[], Awaitable[None]]]) -> None:
-    """Run jobs at once, started in order. The first error cancels the rest and is raised as itself."""
-    errors: list[Exception] = []
-
-    async def guarded(job: Callable[[], Awaitable[None]], scope: anyio.CancelScope) -> None:
-        try:
-            await job()
-        except Exception as error:
-            errors.append(error)
-            scope.cancel()
-
-    async with anyio.create_task_group() as tasks:
-        for job in jobs:
-            tasks.start_soon(guarded, job, tasks.cancel_scope)
-    if errors:
-        raise errors[0]
 
 
 async def gather_trajectory_groups(

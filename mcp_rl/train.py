@@ -32,6 +32,7 @@ from mcp_rl.rewards.scoring import CALLS, Scoring
 from mcp_rl.run_directory import RunDirectory, RunState, StepProgress, open_run
 from mcp_rl.scenario import ServerGroup, ServerParams
 from mcp_rl.scenarios.fit import short_of_turns
+from mcp_rl.tasks import run_all
 from mcp_rl.threads import prepare_torch_threads
 from mcp_rl.toolserver.connection import Deadlines
 from mcp_rl.toolserver.isolation import on_undeclared_isolation
@@ -335,18 +336,11 @@ async def _in_child_task(job: Callable[[], Awaitable[T]]) -> T:
     """Run a job in a task of its own. Ctrl-C cancels our own task, whatever it awaits; a child is cancelled by scopes,
     so that what it shields (an update with its books, a checkpoint) is finished first."""
     results: list[T] = []
-    errors: list[Exception] = []
 
     async def child() -> None:
-        try:
-            results.append(await job())
-        except Exception as error:
-            errors.append(error)
+        results.append(await job())
 
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(child)
-    if errors:
-        raise errors[0]
+    await run_all([child])
     return results[0]
 
 

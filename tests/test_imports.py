@@ -30,7 +30,7 @@ LAYERS = [
     {"inference", "learning", "toolserver", "tracking", "tiny", "run_directory", "overrides", "language_model"},
     {"trajectory", "plugins", "processes"},
     {"scenario", "config", "chat", "boundary"},
-    {"errors", "threads", "durable", "visible", "activity"},
+    {"errors", "threads", "durable", "visible", "activity", "tasks"},
 ]
 """From top to bottom. A part imports from parts that lie below its own line, and from no other."""
 

@@ -8,17 +8,16 @@ import hashlib
 import itertools
 import json
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import anyio
-
 from mcp_rl.language_model import Call, Message
 from mcp_rl.rewards.judge import Judge, Score, Verdict, read_cached, usage, write_cached
 from mcp_rl.rewards.transcript import Exhibit, distinct, exhibits
+from mcp_rl.tasks import run_all
 from mcp_rl.trajectory import Trajectory, TrajectoryGroup
 
 Prompt = Callable[[TrajectoryGroup, Sequence[Exhibit]], list[Message]]
@@ -53,7 +52,7 @@ class Panel:
             for number in range(rounds)
             for judge in self.judges
         ]
-        await all_of([lambda question=question: self._ask(group, question) for question in asked])  # type: ignore[misc]
+        await run_all([lambda question=question: self._ask(group, question) for question in asked])  # type: ignore[misc]
         for index, same in enumerate(judged):
             _set(same.trajectories, [question.score(index) for question in asked[: len(self.judges)]], [
                 question.score(index).value for question in asked
@@ -147,24 +146,3 @@ def _set(
         trajectory.explanation = words
         if len(judges) > 1:
             trajectory.metrics |= {f"ruler_{judge.model}": s.value for judge, s in zip(judges, first, strict=True)}
-
-
-async def all_of(jobs: Sequence[Callable[[], Awaitable[None]]]) -> None:
-    """Run jobs at once; the first error cancels the rest and is raised as itself."""
-    if len(jobs) == 1:
-        return await jobs[0]()
-    errors: list[Exception] = []
-
-    async def guarded(job: Callable[[], Awaitable[None]], scope: anyio.CancelScope) -> None:
-        try:
-            await job()
-        except Exception as error:
-            errors.append(error)
-            scope.cancel()
-
-    async with anyio.create_task_group() as tasks:
-        for job in jobs:
-            tasks.start_soon(guarded, job, tasks.cancel_scope)
-    if errors:
-        raise errors[0]
-    return None

@@ -15,12 +15,13 @@ from mcp_rl.rewards.efficiency import shape
 from mcp_rl.rewards.judge import Judge, check_judge
 from mcp_rl.rewards.ledger import Ledger
 from mcp_rl.rewards.mix import mix_rewards
-from mcp_rl.rewards.panel import Panel, all_of
+from mcp_rl.rewards.panel import Panel
 from mcp_rl.rewards.patience import Patience
 from mcp_rl.rewards.ruler import ruler_prompt
 from mcp_rl.rewards.verdict import RewardFunction, Verdict
 from mcp_rl.rewards.verifier import VerifierFunction, check_verifiers, verdict_of, verify
 from mcp_rl.scenario import McpScenario
+from mcp_rl.tasks import run_all
 from mcp_rl.trajectory import Trajectory, TrajectoryGroup
 
 CALLS, VERDICTS = "calls.jsonl", "verdicts"
@@ -131,7 +132,7 @@ class Scoring:
             for group in after
             if group.scenario.id in earlier and (rollout := _first(group))
         ]
-        await all_of([partial(self._compare, pair) for pair in pairs])
+        await run_all([partial(self._compare, pair) for pair in pairs])
         scores = [(one.metrics["ruler"], two.metrics["ruler"]) for one, two in pairs if "ruler" in two.metrics]
         if not scores:
             return {"judge_compared": 0.0}
