@@ -14,21 +14,24 @@ by a space after their first character.
 
 import json
 import re
+from array import array
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
+from mcp_rl.chat.remembered import Remembered
 from mcp_rl.errors import ConfigError
 
 Message = dict[str, Any]
 
 _TAGS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<tools>", "</tools>")
 _CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
-_OPENINGS = 256
-"""Openings that are remembered: a group's rollouts all begin with the same one."""
-_TEXTS = 1024
-"""Texts whose ids are remembered: rollouts of a group often get the same result of a tool."""
+_OPENINGS = 64 * 2**20
+"""Bytes of openings that are remembered: a group's rollouts all begin with the same one."""
+_TEXTS = 16 * 2**20
+"""Bytes of texts whose ids are remembered: rollouts of a group often get the same result of a tool."""
+_OVERHEAD = 200
+"""Bytes that whatever is remembered takes beside its content."""
 _REQUEST, _ANSWER, _NEW = "\u2402request\u2403", "\u2402answer\u2403", "\u2402new{}\u2403"
 _SLOT = re.compile(_NEW.format(r"(\d+)"))
 
@@ -96,9 +99,9 @@ class ChatFormat:
         special = {str(added[id]) for id in self._special}
         controls = {*tokenizer.all_special_tokens, *special, *_TAGS}
         self._controls = re.compile("|".join(re.escape(text) for text in sorted(controls, key=len, reverse=True)))
-        self._encoded = lru_cache(_TEXTS)(self._encode)
+        self._encoded: Remembered[str, array[int]] = Remembered(_TEXTS)
         self._skeletons: dict[tuple[str, ...], str] = {}
-        self._openings: dict[tuple[int, str], tuple[Sequence[dict[str, Any]], list[int]]] = {}
+        self._openings: Remembered[tuple[int, str], tuple[Sequence[dict[str, Any]], array[int]]] = Remembered(_OPENINGS)
         own = self._own_end(listed)
         self.stop_token_ids = (own, *(id for id in listed if id != own))
         """Ids that end a turn, the one first that the template writes."""
@@ -107,10 +110,14 @@ class ChatFormat:
 
     def encode(self, text: str) -> list[int]:
         """Ids of text in which control strings count as such."""
-        return list(self._encoded(text))
+        if (known := self._encoded.get(text)) is not None:
+            return known.tolist()
+        ids: list[int] = self._encode(text)
+        self._encoded.put(text, array("i", ids), len(text) + 4 * len(ids) + _OVERHEAD)
+        return ids
 
-    def _encode(self, text: str) -> tuple[int, ...]:
-        return tuple(self.tokenizer.encode(text, add_special_tokens=False, verbose=False))  # we count ourselves
+    def _encode(self, text: str) -> list[int]:
+        return list(self.tokenizer.encode(text, add_special_tokens=False, verbose=False))  # we count ourselves
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of sampled ids, a stop token at the end left out."""
@@ -123,12 +130,12 @@ class ChatFormat:
         """Ids of the opening messages and the tool schemas, up to and including the generation prompt."""
         key = (id(tools), json.dumps(messages, sort_keys=True, default=str))
         known = self._openings.get(key)
-        if known is None or known[0] is not tools:
-            if len(self._openings) >= _OPENINGS:
-                self._openings.clear()
-            ids = self.encode(self._render([self._safe(m) for m in messages], tools, prompt=True))
-            known = self._openings[key] = (tools, ids)
-        return list(known[1])
+        if known is not None and known[0] is tools:
+            return known[1].tolist()
+        ids = self._encode(self._render([self._safe(m) for m in messages], self._harmless_in(tools), prompt=True))
+        weight = len(key[1]) + (16 if tools else 4) * len(ids) + _OVERHEAD  # the tools' own objects stay too
+        self._openings.put(key, (tools, array("i", ids)), weight)
+        return ids
 
     def continuation(self, messages: Sequence[Message], after: int | None = None) -> list[int]:
         """Ids that follow a sampled turn whose last token is `after` (None: the template's own end): the rest of the
@@ -208,6 +215,14 @@ class ChatFormat:
     def harmless(self, text: str) -> str:
         """The text with every control string in it broken."""
         return self._controls.sub(lambda m: m[0][0] + " " + m[0][1:], text)
+
+    def _harmless_in(self, value: Any) -> Any:
+        """`harmless` for every text in JSON: a server's descriptions of its tools come from outside too."""
+        if isinstance(value, str):
+            return self.harmless(value)
+        if isinstance(value, dict):
+            return {self.harmless(key): self._harmless_in(part) for key, part in value.items()}
+        return [self._harmless_in(part) for part in value] if isinstance(value, list | tuple) else value
 
     def _safe(self, message: Message) -> Message:
         return {**message, "content": self.harmless(message["content"])}

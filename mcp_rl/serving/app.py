@@ -5,12 +5,9 @@ import json
 from contextlib import aclosing
 
 import anyio
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_rl.serving.refusals import Refusal
 from mcp_rl.serving.service import Handler, Reply, Service
@@ -21,40 +18,42 @@ _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 _OPEN = {"/health"}
 
 
-def make_app(service: Service, *, key: str | None = None, max_body: int = MAX_BODY) -> Starlette:
+def make_app(service: Service, *, key: str | None = None, max_body: int = MAX_BODY) -> ASGIApp:
     """The application. With a key, every request but /health needs it as a bearer token; without one, only requests
     that name this machine by its loopback address are answered, so that no web page can make a browser ask for it."""
-    routes = [
-        Route(path, _Door(service, handler, path, key, max_body), methods=[method])
-        for (method, path), handler in service.routes.items()
-    ]
-    return Starlette(routes=routes, exception_handlers={HTTPException: _http_error})
+    return _Door(service, key, max_body)
 
 
 class _Door:
-    """One path."""
+    """Where requests come in."""
 
-    def __init__(self, service: Service, handler: Handler, path: str, key: str | None, max_body: int) -> None:
-        self._service, self._handler, self._path = service, handler, path
-        self._key, self._max_body = key, max_body
+    def __init__(self, service: Service, key: str | None, max_body: int) -> None:
+        self._service, self._key, self._max_body = service, key, max_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
         request = Request(scope, receive)
         try:
-            self._check(request)
+            handler = self._find(request)
             body = await self._body(request)
         except Refusal as refusal:
             await JSONResponse(refusal.body, refusal.status, refusal.headers)(scope, receive, send)
             return
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_cancel_when_gone, receive, tasks.cancel_scope)
-            reply = await self._service.answer(self._handler, body)
+            reply = await self._service.answer(handler, body)
             await _send(reply, scope, receive, send)
             tasks.cancel_scope.cancel()
 
+    def _find(self, request: Request) -> Handler:
+        """What answers. Raises Refusal for whom it does not answer."""
+        path = request.scope["path"]
+        if path not in _OPEN:
+            self._check(request)
+        return self._service.handler(request.method, path if path == "/" else path.rstrip("/"))
+
     def _check(self, request: Request) -> None:
-        if self._path in _OPEN:
-            return
         if self._key is None:
             if _host(request.headers.get("host", "")) not in _LOOPBACK:
                 raise Refusal("Without a key, only requests to 127.0.0.1 or localhost are answered.", status=403)
@@ -115,13 +114,6 @@ def _json(reply: Reply) -> Response:
 def event_bytes(event: str) -> bytes:
     """One server-sent event."""
     return f"data: {event}\n\n".encode()
-
-
-async def _http_error(request: Request, error: Exception) -> Response:
-    """404 and 405 of the router."""
-    assert isinstance(error, HTTPException)
-    said = f"There is no {request.method} {request.url.path} here."
-    return JSONResponse(Refusal(said, status=error.status_code).body, error.status_code, error.headers)
 
 
 def _host(header: str) -> str:

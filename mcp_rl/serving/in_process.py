@@ -35,10 +35,10 @@ class _Transport(httpx2.AsyncBaseTransport):
         self._service = service
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        handler = self._service.routes.get((request.method, request.url.path))
-        if handler is None:
-            refusal = Refusal(f"There is no {request.method} {request.url.path} here.", status=404)
-            return _response(Reply(404, refusal.body))
+        try:
+            handler = self._service.handler(request.method, request.url.path)
+        except Refusal as refusal:
+            return _response(Reply(refusal.status, refusal.body))
         return _response(await self._service.answer(handler, await request.aread()))
 
 

@@ -7,49 +7,64 @@ turn is written anew by the chat template.
 
 import hashlib
 import json
-import threading
 from array import array
-from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jinja2
 
 from mcp_rl.chat.hermes import ChatFormat, ParsedCall
+from mcp_rl.chat.remembered import Remembered
 from mcp_rl.errors import ConfigError
 from mcp_rl.serving.reading import CLOSE, OPEN
 from mcp_rl.serving.refusals import Refusal
 from mcp_rl.serving.requests import Message, Result, Said
 
-_REMEMBERED = 65_536
-"""Turns: 20 MiB at 60 tokens each."""
-_TOOLS = 64
-"""Lists of tools that are kept, so that equal ones are rendered once."""
+if TYPE_CHECKING:
+    from hashlib import _Hash
+
+REMEMBERED = 32 * 2**20
+"""Bytes of turns: about 75,000 of 60 tokens."""
+_TOOLS = 16 * 2**20
+"""Bytes of lists of tools that are kept, so that equal ones are rendered once."""
+_OVERHEAD = 200
+"""Bytes that whatever is kept takes beside its content."""
 
 
 class Turns:
     """The ids of turns that were sampled, by what came before them and by how they were answered."""
 
-    def __init__(self, most: int = _REMEMBERED) -> None:
-        self._most = most
-        self._ids: OrderedDict[bytes, array[int]] = OrderedDict()
-        self._lock = threading.Lock()
+    def __init__(self, most: int = REMEMBERED) -> None:
+        self._ids: Remembered[bytes, array[int]] = Remembered(most)
 
     def remember(self, before: Sequence[int], content: str, calls: Sequence[tuple[str, str]], ids: list[int]) -> None:
         """`calls` are names and arguments as they were answered. Clients write arguments that are no JSON object as
         an empty one when they send them back, so the turn is known by that too."""
         mended = [(name, arguments if _object(arguments) is not None else "{}") for name, arguments in calls]
-        with self._lock:
-            for key in {_key(before, content, calls), _key(before, content, mended)}:
-                self._ids[key] = array("l", ids)
-                self._ids.move_to_end(key)
-            while len(self._ids) > self._most:
-                self._ids.popitem(last=False)
+        digest, kept = Digest(before), array("i", ids)
+        for key in {digest.of_turn(content, calls), digest.of_turn(content, mended)}:
+            self._ids.put(key, kept, 4 * len(ids) + _OVERHEAD)
 
-    def recall(self, before: Sequence[int], content: str, calls: Sequence[tuple[str, str]]) -> list[int] | None:
-        with self._lock:
-            found = self._ids.get(_key(before, content, calls))
-        return None if found is None else list(found)
+    def recall(self, before: "Digest", content: str, calls: Sequence[tuple[str, str]]) -> list[int] | None:
+        found = self._ids.get(before.of_turn(content, calls))
+        return None if found is None else found.tolist()
+
+
+class Digest:
+    """Of ids, as they come."""
+
+    def __init__(self, ids: Sequence[int] = ()) -> None:
+        self._hash: _Hash = hashlib.sha256()
+        self.add(ids)
+
+    def add(self, ids: Sequence[int]) -> None:
+        self._hash.update(array("i", ids).tobytes())
+
+    def of_turn(self, content: str, calls: Sequence[tuple[str, str]]) -> bytes:
+        """Of the ids and a turn after them, as it was answered."""
+        digest = self._hash.copy()
+        digest.update(json.dumps([content, list(calls)]).encode())
+        return digest.digest()
 
 
 class Prompts:
@@ -58,7 +73,7 @@ class Prompts:
     def __init__(self, chat: ChatFormat) -> None:
         self.chat = chat
         self.turns = Turns()
-        self._tools: OrderedDict[str, list[dict[str, Any]]] = OrderedDict()
+        self._tools: Remembered[str, list[dict[str, Any]]] = Remembered(_TOOLS)
 
     def of_messages(self, messages: Sequence[Message], tools: list[dict[str, Any]]) -> list[int]:
         """Ids up to and including the generation prompt. Raises Refusal for messages that are no conversation."""
@@ -66,9 +81,12 @@ class Prompts:
             return self._of_messages(messages, self._shared(tools))
         except (ConfigError, jinja2.TemplateError, UnicodeError) as error:
             raise Refusal(f"The chat template cannot render these messages: {error}", param="messages") from error
+        except RecursionError as error:
+            raise Refusal("The messages or tools are nested too deeply to be rendered.", param="tools") from error
 
     def _of_messages(self, messages: Sequence[Message], tools: list[dict[str, Any]]) -> list[int]:
         ids: list[int] = []
+        digest = Digest()
         new: list[dict[str, Any]] = []
         said: Said | None = None
         answered: set[str] = set()
@@ -78,8 +96,9 @@ class Prompts:
                 if said is None and not new:
                     raise Refusal(f"{where}: the assistant cannot speak first.", param="messages")
                 _check_answered(said, answered, where)
-                ids += self._given(ids, new, said, tools)
-                ids += self._said(ids, message, where)
+                digest.add(given := self._given(ids, new, said, tools))
+                digest.add(turn := self._said(digest, message, where))
+                ids += given + turn
                 new, said, answered = [], message, set()
             elif isinstance(message, Result):
                 _check_result(message, said, new, answered, where)
@@ -105,7 +124,7 @@ class Prompts:
         new = [{key: _sound(value) for key, value in message.items()} for message in new]
         return self.chat.continuation(new, after=ids[-1]) if ids else self.chat.initial(new, tools)
 
-    def _said(self, before: list[int], turn: Said, where: str) -> list[int]:
+    def _said(self, before: Digest, turn: Said, where: str) -> list[int]:
         content = turn.content or ""
         calls = [(call.function.name, call.function.arguments) for call in turn.tool_calls]
         if (known := self.turns.recall(before, content, calls)) is not None:
@@ -146,12 +165,10 @@ class Prompts:
     def _shared(self, tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """The same list for equal ones: a chat format knows by it what it has rendered before."""
         key = json.dumps(tools)
-        if key not in self._tools:
-            self._tools[key] = tools
-            if len(self._tools) > _TOOLS:
-                self._tools.popitem(last=False)
-        self._tools.move_to_end(key)
-        return self._tools[key]
+        if (known := self._tools.get(key)) is not None:
+            return known
+        self._tools.put(key, tools, 10 * len(key) + _OVERHEAD)  # objects take more than their text
+        return tools
 
 
 def _check_answered(said: Said | None, answered: set[str], where: str) -> None:
@@ -199,9 +216,3 @@ def _no_constant(name: str) -> None:
 def _sound(text: str) -> str:
     """Without halves of characters, which no tokenizer reads."""
     return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-def _key(before: Sequence[int], content: str, calls: Sequence[tuple[str, str]]) -> bytes:
-    digest = hashlib.sha256(array("l", before).tobytes())
-    digest.update(json.dumps([content, list(calls)]).encode())
-    return digest.digest()

@@ -1,6 +1,6 @@
 """What goes wrong with a request, in the form in which OpenAI's clients read it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 INVALID = "invalid_request_error"
@@ -24,6 +24,15 @@ class Refusal(Exception):
         self.body: dict[str, Any] = {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
+def no_such_path(method: str, path: str, known: Sequence[tuple[str, str]]) -> Refusal:
+    """404, or 405 where the path takes another method."""
+    if others := [other for other, there in known if there == path]:
+        return Refusal(f"{path} takes {' or '.join(others)}, not {method}.", status=405)
+    meant = [there for _, there in known if there.endswith(path) and path.count("/") > 1]
+    hint = f" did you mean {meant[0]}?" if meant else f" there is: {', '.join(there for _, there in known)}."
+    return Refusal(f"There is no {path} here;{hint}", status=404)
+
+
 def unknown_model(name: str, known: list[str]) -> Refusal:
     there = ", ".join(known)
     return Refusal(
@@ -40,7 +49,9 @@ def context_exceeded(room: int, asked: int) -> Refusal:
     )
 
 
-def too_busy(limit: int) -> Refusal:
+def too_busy(limit: int, asked: int = 0) -> Refusal:
+    if asked > limit:
+        return Refusal(f"{asked} turns in one request are too many; {limit} are in flight at most.", param="n")
     return Refusal(
         f"{limit} turns are in flight already; try again later.",
         status=429,
@@ -51,6 +62,6 @@ def too_busy(limit: int) -> Refusal:
 
 
 def failed(message: str, *, status: int = 500, again: bool = False) -> Refusal:
-    """The world broke on our side."""
+    """The world broke on our side. `again`: it may be whole again soon."""
     headers = {"retry-after": "5"} if again else {"x-should-retry": "false"}
     return Refusal(message, status=status, kind="server_error", headers=headers)

@@ -103,7 +103,8 @@ class _ToolFunction(_History):
     name: str = Field(min_length=1)
     description: str | None = None
     parameters: dict[str, Any] | None = None
-    strict: Literal[False] | None = None
+    strict: bool | None = None
+    """Taken as a wish: nothing holds arguments to their schema while they are sampled."""
 
 
 class _Tool(_Part):
@@ -148,11 +149,13 @@ class _WithTools(_Part):
 
     @property
     def schemas(self) -> list[dict[str, Any]]:
-        """The tools as a chat template takes them: what the client wrote of each, in its order."""
-        return [
-            {"type": "function", "function": tool.function.model_dump(exclude_unset=True, exclude={"strict"})}
-            for tool in self.tools
-        ]
+        """The tools as a chat template takes them: what the client wrote of each, and no null for what it did not."""
+        return [{"type": "function", "function": _written(tool.function)} for tool in self.tools]
+
+
+def _written(function: _ToolFunction) -> dict[str, Any]:
+    fields = {"name": function.name, "description": function.description, "parameters": function.parameters}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 class ChatRequest(_Asked, _WithTools):
@@ -242,8 +245,6 @@ def _refused(error: ValidationError, fields: Mapping[str, Any]) -> Refusal:
     param = where[0] if where else None
     if param == "top_logprobs" or (param == "logprobs" and first["type"] == "literal_error"):
         said = "the log-probability of sampled tokens is known, and no other's: it can be 0 alone"
-    elif name.endswith("function.strict"):
-        said = "arguments are not held to their schema while they are sampled; leave strict out, or set it to false"
     elif first["type"] == "extra_forbidden":
         said = "there is no such field here"
     else:

@@ -5,6 +5,7 @@ ends with it.
 """
 
 import contextlib
+import functools
 import hashlib
 import json
 import logging
@@ -13,16 +14,17 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
+import anyio.to_thread
 
 from mcp_rl.boundary import first_error
 from mcp_rl.errors import EngineError, McpRlError
 from mcp_rl.serving.answers import ChatAnswer, CompletionAnswer
 from mcp_rl.serving.prompts import Prompts
 from mcp_rl.serving.reading import CLOSE
-from mcp_rl.serving.refusals import Refusal, context_exceeded, failed, too_busy, unknown_model
+from mcp_rl.serving.refusals import Refusal, context_exceeded, failed, no_such_path, too_busy, unknown_model
 from mcp_rl.serving.requests import ChatRequest, CompletionRequest, NamedTool, TokenizeRequest, read
 from mcp_rl.serving.sampling import SampledTurn
 from mcp_rl.serving.served import Served
@@ -43,6 +45,10 @@ class Reply:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
+_MODEL = "/v1/models/"
+_LONG_BODY = 64 * 2**10
+"""Bytes of a request that is rendered aside."""
+T = TypeVar("T")
 Handler = Callable[[bytes], Awaitable[Reply]]
 
 
@@ -53,13 +59,22 @@ class Service:
     def __init__(self, served: Sequence[Served], *, most: int = 512, away: Callable[[], bool] = lambda: False) -> None:
         self.served, self._away = list(served), away
         self._most, self._in_flight = most, 0
-        self.routes: dict[tuple[str, str], Handler] = {
+        self._routes: dict[tuple[str, str], Handler] = {
             ("GET", "/health"): self.health,
             ("GET", "/v1/models"): self.models,
             ("POST", "/v1/chat/completions"): self.chat,
             ("POST", "/v1/completions"): self.complete,
             ("POST", "/tokenize"): self.tokenize,
         }
+
+    def handler(self, method: str, path: str) -> Handler:
+        """What answers there. Raises Refusal where nothing does."""
+        found = self._routes.get(("GET" if method == "HEAD" else method, path))
+        if found is None and method in ("GET", "HEAD") and path.startswith(_MODEL):
+            return functools.partial(self.model, path.removeprefix(_MODEL))
+        if found is None:
+            raise no_such_path(method, path, list(self._routes))
+        return found
 
     async def answer(self, handler: Handler, body: bytes) -> Reply:
         """The reply, an error included. Only cancellation leaves this."""
@@ -75,20 +90,11 @@ class Service:
         return Reply(body={"status": "ok"})
 
     async def models(self, _: bytes) -> Reply:
-        cards = [
-            {
-                "id": name,
-                "object": "model",
-                "created": served.created,
-                "owned_by": "mcp-rl",
-                "root": served.base,
-                "parent": None,
-                "max_model_len": served.engine().max_context,
-            }
-            for served in self.served
-            for name in served.names()
-        ]
+        cards = [_card(served, name) for served in self.served for name in served.names()]
         return Reply(body={"object": "list", "data": cards})
+
+    async def model(self, name: str, _: bytes) -> Reply:
+        return Reply(body=_card(self._named(name), name))
 
     async def tokenize(self, body: bytes) -> Reply:
         asked = read(TokenizeRequest, body)
@@ -96,10 +102,11 @@ class Service:
         if (asked.prompt is None) == (asked.messages is None):
             raise Refusal("Either prompt or messages is needed.", param="prompt")
         prompts = served.prompts
-        if asked.messages is not None:
-            ids = prompts.of_messages(asked.messages, asked.schemas)
+        messages, text = asked.messages, asked.prompt or ""
+        if messages is not None:
+            ids = await _aside(body, lambda: prompts.of_messages(messages, asked.schemas))
         else:
-            ids = _encoded(prompts, asked.prompt or "")
+            ids = await _aside(body, lambda: _encoded(prompts, text))
         return Reply(body={"tokens": ids, "count": len(ids), "max_model_len": served.engine().max_context})
 
     async def chat(self, body: bytes) -> Reply:
@@ -109,7 +116,7 @@ class Service:
         begun = _begun(served.prompts, asked, choice)
         # A model that may call nothing is shown no tools, as in training where there are none.
         tools = [] if choice == "none" else asked.schemas
-        prompt = served.prompts.of_messages(asked.messages, tools) + begun
+        prompt = await _aside(body, lambda: served.prompts.of_messages(asked.messages, tools)) + begun
         one_call = isinstance(choice, NamedTool) or not asked.parallel_tool_calls
         stop = [*asked.stop, *([CLOSE] if tools and one_call else [])]
         turns = _Wanted([prompt] * asked.n, asked.limit, asked.temperature, asked.seed, stop, asked.stream)
@@ -119,8 +126,10 @@ class Service:
     async def complete(self, body: bytes) -> Reply:
         asked = read(CompletionRequest, body)
         served = self._named(asked.model)
-        prompts = [p if isinstance(p, list) else _encoded(served.prompts, p) for p in asked.prompts]
-        _check_ids(prompts, len(served.prompts.chat.tokenizer))
+        given = asked.prompts
+        if len(given) * asked.n > self._most:
+            raise too_busy(self._most, len(given) * asked.n)
+        prompts = await _aside(body, lambda: [_ids_of(served.prompts, prompt) for prompt in given])
         every = [prompt for prompt in prompts for _ in range(asked.n)]
         turns = _Wanted(every, asked.max_tokens, asked.temperature, asked.seed, asked.stop, asked.stream)
         return await self._reply(served, turns, CompletionAnswer(asked, served, prompts))
@@ -136,7 +145,7 @@ class Service:
         if self._away():
             raise failed("The engine is not there; it is waited for, or started again.", status=503, again=True)
         if self._in_flight + len(wanted.prompts) > self._most:
-            raise too_busy(self._most)
+            raise too_busy(self._most, len(wanted.prompts))
         stack = AsyncExitStack()
         try:
             stack.enter_context(self._counted(len(wanted.prompts)))
@@ -244,6 +253,18 @@ def _refusal(error: BaseException) -> Refusal:
     return failed(f"This is a bug of the server: {type(found).__name__}; its log has more.")
 
 
+def _card(served: Served, name: str) -> dict[str, Any]:
+    return {
+        "id": name,
+        "object": "model",
+        "created": served.created,
+        "owned_by": "mcp-rl",
+        "root": served.base,
+        "parent": None,
+        "max_model_len": served.engine().max_context,
+    }
+
+
 def _begun(prompts: Prompts, asked: ChatRequest, choice: Any) -> list[int]:
     """The ids that the turn is made to begin with."""
     if choice in ("auto", "none"):
@@ -267,12 +288,20 @@ def _encoded(prompts: Prompts, text: str) -> list[int]:
         raise Refusal("prompt: half of a character cannot be read.", param="prompt") from error
 
 
-def _check_ids(prompts: Sequence[list[int]], known: int) -> None:
-    for prompt in prompts:
-        if not prompt:
-            raise Refusal("prompt: there is nothing to continue.", param="prompt")
-        if wrong := [id for id in prompt if not 0 <= id < known]:
-            raise Refusal(f"prompt: there is no token {wrong[0]}; ids end before {known}.", param="prompt")
+def _ids_of(prompts: Prompts, prompt: str | list[int]) -> list[int]:
+    ids = _encoded(prompts, prompt) if isinstance(prompt, str) else prompt
+    if not ids:
+        raise Refusal("prompt: there is nothing to continue.", param="prompt")
+    known = len(prompts.chat.tokenizer)
+    if wrong := [id for id in ids if not 0 <= id < known]:
+        raise Refusal(f"prompt: there is no token {wrong[0]}; ids end before {known}.", param="prompt")
+    return ids
+
+
+async def _aside(body: bytes, work: Callable[[], T]) -> T:
+    """Rendering and tokenizing of a request. A long one takes seconds, so it is done in a thread, while streams and
+    others go on."""
+    return await anyio.to_thread.run_sync(work) if len(body) > _LONG_BODY else work()
 
 
 def _seed(seed: int | None, number: int) -> int:

@@ -20,8 +20,14 @@ from mcp_rl.serving.served import fixed
 from mcp_rl.serving.service import Service
 from tests.serving.conftest import ASKED, TOOLS, ServedTiny
 
+JSON = {"content-type": "application/json"}
 CALL = {"id": "c", "type": "function", "function": {"name": "add", "arguments": "{}"}}
 SAID = {"role": "assistant", "tool_calls": [CALL]}
+
+
+DEEP: dict[str, Any] = {"type": "number"}
+for _ in range(150):
+    DEEP = {"properties": {"a": DEEP}}
 
 
 def chat(tiny: ServedTiny, **fields: Any) -> httpx.Response:
@@ -44,7 +50,7 @@ def chat(tiny: ServedTiny, **fields: Any) -> httpx.Response:
         ({"max_tokens": 0}, "max_tokens", "greater than or equal to 1"),
         ({"n": True}, "n", "valid integer"),
         ({"stop": [""]}, "stop", "at least 1 character"),
-        ({"tools": [{"type": "function", "function": {"name": "f", "strict": True}}]}, "tools", "held to their schema"),
+        ({"tools": [{"type": "function", "function": {"name": "f", "strict": "yes"}}]}, "tools", "valid boolean"),
         ({"tools": [{"type": "custom", "custom": {}}]}, "tools", "tools.0"),
         ({"tool_choice": "sometimes"}, "tool_choice", "tool_choice"),
         ({"messages": []}, "messages", "at least 1 item"),
@@ -77,6 +83,17 @@ def test_what_changes_nothing_is_accepted(tiny: ServedTiny) -> None:
     }
     ignored = {"user": "me", "metadata": {"a": "b"}, "store": False, "tools": [], "stream_options": None, "n": 1}
     assert chat(tiny, **neutral, **ignored, max_tokens=2).status_code == 200
+
+
+def test_tools_go_in_as_in_training_whatever_a_client_adds_to_them(tiny: ServedTiny) -> None:
+    bare = {"name": "add", "parameters": TOOLS[0]["function"]["parameters"]}
+    added = {**bare, "strict": True, "description": None}
+    prompts = [
+        httpx.post(f"{tiny.url}/tokenize", json={"messages": ASKED, "tools": [{"type": "function", "function": tool}]})
+        for tool in (bare, added)
+    ]
+    assert prompts[0].json()["tokens"] == prompts[1].json()["tokens"]
+    assert prompts[0].json()["tokens"] == tiny.chat.initial(ASKED, [{"type": "function", "function": bare}])
 
 
 def test_an_unknown_model_is_named_with_the_known_ones(tiny: ServedTiny) -> None:
@@ -120,10 +137,47 @@ def test_bodies_that_are_no_requests(tiny: ServedTiny, body: bytes, said: str) -
     assert reply.status_code == 400 and said in reply.json()["error"]["message"]
 
 
+def test_a_request_that_would_be_too_many_turns_takes_no_memory(tiny: ServedTiny) -> None:
+    body = b'{"model": "tiny", "n": 128, "prompt": [' + b"[5]," * 40_000 + b"[5]]}"
+    reply = httpx.post(f"{tiny.url}/v1/completions", content=body, headers=JSON, timeout=60)
+    assert reply.status_code == 400 and "5120128 turns in one request" in reply.json()["error"]["message"]
+
+
+def test_what_is_nested_too_deeply_is_refused(tiny: ServedTiny) -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": DEEP}}
+    assert chat(tiny, tools=[tool], max_tokens=1).status_code in (200, 400)
+    deeper = json.dumps({"model": "tiny", "messages": ASKED, "tools": [tool]}).replace(
+        '{"type": "number"}', '{"a":' * 700 + "1" + "}" * 700
+    )
+    reply = httpx.post(f"{tiny.url}/v1/chat/completions", content=deeper.encode(), headers=JSON)
+    assert reply.status_code == 400, reply.text
+
+
+async def test_a_long_request_is_rendered_while_others_are_answered(tiny: ServedTiny) -> None:
+    long = {"model": "tiny", "messages": [{"role": "user", "content": "Hello there! " * 20_000}]}
+    answered: list[str] = []
+    async with httpx.AsyncClient(timeout=120) as client, anyio.create_task_group() as tasks:
+
+        async def ask() -> None:
+            reply = await client.post(f"{tiny.url}/v1/chat/completions", json=long)
+            assert reply.json()["error"]["code"] == "context_length_exceeded"
+            answered.append("long")
+
+        tasks.start_soon(ask)
+        await anyio.sleep(0.1)
+        assert (await client.get(f"{tiny.url}/health")).status_code == 200
+        answered.append("short")
+    assert answered == ["short", "long"]
+
+
 def test_paths_methods_kinds_and_hosts(tiny: ServedTiny) -> None:
     assert httpx.get(f"{tiny.url}/health").json() == {"status": "ok"}
     assert httpx.get(f"{tiny.url}/v1/nothing").status_code == 404
     assert httpx.get(f"{tiny.url}/v1/completions").status_code == 405
+    near = httpx.post(f"{tiny.url}/chat/completions", json={})
+    assert near.status_code == 404 and "did you mean /v1/chat/completions?" in near.json()["error"]["message"]
+    assert httpx.get(f"{tiny.url}/v1/models/").json()["data"][0]["id"] == "tiny"
+    assert httpx.head(f"{tiny.url}/health").content == b""
     assert httpx.post(f"{tiny.url}/v1/completions", content=b"{}").status_code == 415
     there = httpx.get(f"{tiny.url}/v1/models", headers={"host": "evil.example"})
     assert there.status_code == 403 and "127.0.0.1" in there.json()["error"]["message"]
