@@ -8,6 +8,8 @@ import errno
 import fcntl
 import json
 import os
+import re
+import shlex
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -17,7 +19,7 @@ from typing import IO, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from mcp_rl.config import RunConfig, flat_values
+from mcp_rl.config import RunConfig, config_keys, flat_values
 from mcp_rl.durable import sync_file, write_atomically
 from mcp_rl.errors import RunDirectoryError
 from mcp_rl.scenario import McpScenario, read_scenarios, scenario_lines
@@ -42,21 +44,76 @@ class RunIdentity(BaseModel):
     """The settings that change what is learned, flat: dotted name to value."""
 
     def differences(self, other: "RunIdentity") -> list[str]:
-        """What `other` has that this one has not, each as `name (was A, is B)`. A setting that came with a later
-        version of the package than this identity was at its default."""
+        """What `other` has that this one has not, each as `name (was A, is B)`."""
+        return [f"{name} (was {was!r}, is {now!r})" for name, was, now in self._different(other)]
+
+    def difference(self, other: "RunIdentity") -> str | None:
+        """The end of a sentence that says that a run `cannot be continued`: why, and what to do. None where it can."""
+        if not (found := self._different(other)):
+            return None
+        differing = "; ".join(self.differences(other))
+        advice = ["start over with --fresh", "choose another name with --name"]
+        keys = list(dict.fromkeys(_setting(name) for name, *_ in found))
+        words = [_typed(key, self._value(key)) for key in keys]
+        if None not in words:
+            add = [word for word in words if word]
+            leave = [key for key, word in zip(keys, words, strict=True) if word == ""]
+            how = [*([f"add {' '.join(add)}"] if add else []), *([f"leave out {', '.join(leave)}"] if leave else [])]
+            advice.insert(0, f"to go on with it, {' and '.join(how)}")
+        said = f"{', '.join(advice[:-1])}, or {advice[-1]}"
+        return f"because it was made with another {differing}. {said[0].upper()}{said[1:]}."
+
+    def _value(self, key: str) -> Any:
+        """Of a setting, or of a part of the identity; a table's entries stand there one by one."""
+        flat = self._flat()
+        entries = {name.removeprefix(f"{key}."): value for name, value in flat.items() if name.startswith(f"{key}.")}
+        return entries or flat.get(key)
+
+    def _different(self, other: "RunIdentity") -> list[tuple[str, Any, Any]]:
+        """Name, what it is here and what it is there. A setting that one of them does not know, since it came with a
+        later version of the package or is no part of an identity any more, was at its default."""
         defaults = flat_values(RunConfig(server=("any",), base_model=self.base_model))
-        theirs = other._flat()
-        mine = self._flat()
-        mine |= {name: defaults[name] for name in theirs if name in defaults and name not in mine}
-        return [
-            f"{name} (was {mine.get(name)!r}, is {theirs.get(name)!r})"
-            for name in [*mine, *(name for name in theirs if name not in mine)]
-            if mine.get(name) != theirs.get(name)
-        ]
+        mine, theirs = self._flat(), other._flat()
+        names = [*mine, *(name for name in theirs if name not in mine)]
+        for flat in (mine, theirs):
+            flat |= {name: defaults[name] for name in names if name in defaults and name not in flat}
+        return [(name, mine.get(name), theirs.get(name)) for name in names if mine.get(name) != theirs.get(name)]
 
     def _flat(self) -> dict[str, Any]:
         fields = self.model_dump(mode="json")
         return {**{k: v for k, v in fields.items() if k != "settings"}, **fields["settings"]}
+
+
+_OPTIONS = {
+    "seed": "--seed",
+    "base_model": "--base-model",
+    "held_out": "--held-out",
+    "batch_size": "--batch-size",
+    "epochs": "--epochs",
+}
+
+
+def _setting(name: str) -> str:
+    """The setting that a flat name is, or is an entry of."""
+    return next((key for key, _ in config_keys() if name.startswith(f"{key}.")), name)
+
+
+def _typed(name: str, value: Any) -> str | None:
+    """The word of a command that makes this part of an identity what it was: "" to leave the setting out, None where no
+    word does."""
+    if name in _OPTIONS:
+        return shlex.join([_OPTIONS[name], str(value)])
+    if name in ("server", "init") or name not in {
+        key for key, _ in config_keys()
+    }:  # names and hashes of something else
+        return None
+    if value is None:
+        return ""
+    if isinstance(value, dict):
+        entries = ", ".join(f"{json.dumps(key)} = {json.dumps(entry)}" for key, entry in value.items())
+        return shlex.quote(f"{name}={{{entries}}}")
+    plain = isinstance(value, str) and re.fullmatch(r"(?!(true|false|inf|nan)$)[A-Za-z][\w./-]*", value)
+    return shlex.quote(f"{name}={value if plain else json.dumps(value, ensure_ascii=False)}")
 
 
 class RunState(BaseModel):
@@ -135,11 +192,8 @@ class RunDirectory:
         mine = self.identity()
         if mine is None:
             return
-        if differences := mine.differences(identity):
-            raise RunDirectoryError(
-                f"The run in {self.path} cannot be continued, because it was made with another "
-                f"{'; '.join(differences)}. Start over with --fresh, or choose another name with --name."
-            )
+        if difference := mine.difference(identity):
+            raise RunDirectoryError(f"The run in {self.path} cannot be continued, {difference}")
         self.check_checkpoints()
 
     def check_checkpoints(self) -> None:

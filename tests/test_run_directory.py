@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from mcp_rl.config import TINY
 from mcp_rl.durable import write_atomically
 from mcp_rl.errors import RunDirectoryError
 from mcp_rl.run_directory import RunDirectory, RunIdentity, RunState, StepProgress, open_run
@@ -68,7 +69,7 @@ def test_a_new_run_starts_at_step_zero_and_a_saved_state_comes_back(tmp_path: Pa
     [
         ({"server": "mcp_files"}, "server (was 'mcp_calculator', is 'mcp_files')"),
         ({"schema_hash": "ffff"}, "schema_hash (was 'ab12', is 'ffff')"),
-        ({"settings": {"rollout.group_size": 16}}, "train.learning_rate (was 0.0001, is None)"),
+        ({"settings": {"rollout.group_size": 16}}, "train.learning_rate (was 0.0001, is 0.0008)"),
     ],
 )
 def test_a_run_made_for_something_else_is_refused_with_what_differs(
@@ -234,3 +235,28 @@ def test_fresh_removes_nothing_that_is_needed(tmp_path: Path, monkeypatch: pytes
         assert (run / "checkpoints" / "0001").is_dir()
     with open_run(run, fresh=True, needed=[tmp_path / "models" / "ab"]):
         assert not (run / "checkpoints" / "0001").exists()
+
+
+def test_what_to_type_to_go_on_with_a_run_is_said(tmp_path: Path) -> None:
+    settings = {"unsloth.load_in_4bit": True, "unsloth.revision": None, "train.loss": "dr_grpo", "train.lora.rank": 8}
+    was = RunIdentity(server="s", base_model=TINY, seed=0, schema_hash="a", scenarios_hash="b", settings=settings)
+    assert was.difference(was) is None
+    table = {"reward.weights.verifier": 0.5, "reward.weights.own": 0.5}
+    mixed = was.model_copy(update={"settings": {**settings, **table}})
+    said = mixed.difference(was)
+    assert said and """add 'reward.weights={"verifier" = 0.5, "own" = 0.5}', start over""" in said
+    typed = {"unsloth.revision": "main", "train.loss": "grpo", "train.lora.rank": 16}
+    said = was.difference(was.model_copy(update={"settings": typed, "seed": 3}))
+    assert said is not None and said.endswith(
+        "To go on with it, add --seed 0 unsloth.load_in_4bit=true train.loss=dr_grpo train.lora.rank=8 and leave out "
+        "unsloth.revision, start over with --fresh, or choose another name with --name."
+    )
+    for changed in ({"schema_hash": "c"}, {"server": "t"}, {"settings": {**settings, "init": "0123456789abcdef"}}):
+        said = was.difference(was.model_copy(update=changed))
+        assert said and said.endswith("Start over with --fresh, or choose another name with --name.")
+
+
+def test_a_setting_that_is_no_part_of_an_identity_any_more_was_at_its_default() -> None:
+    was = {"unsloth.use": None, "unsloth.disable_log_stats": True, "unsloth.dtype": "auto"}
+    old = RunIdentity(server="s", base_model=TINY, seed=0, schema_hash="a", scenarios_hash="b", settings=was)
+    assert old.difference(old.model_copy(update={"settings": {}})) is None

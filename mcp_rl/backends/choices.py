@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from mcp_rl.backends.hosts import LocalSettings
 from mcp_rl.backends.launched import launched
-from mcp_rl.backends.loading.options import loaded_before, plan_loading
+from mcp_rl.backends.loading.options import begun_with, computed_dtypes, loaded_before, loaded_for, plan_loading
 from mcp_rl.config import TINY, EngineConfig, PlacementConfig, RolloutConfig, RunConfig, TrainConfig, UnslothConfig
 from mcp_rl.errors import ConfigError
 from mcp_rl.hardware.detect import cuda_build, detect
@@ -88,6 +88,7 @@ def resolve(
 ) -> Choices:
     """Fill in what the settings leave open. `machine`: another than this one."""
     machine = machine or detect(settings.run)
+    settings = as_begun(settings, machine)
     if not machine.usable_gpus:
         return _on_cpu(settings, rollout or RolloutConfig(), machine)
     settings = settings.model_copy(update={"engine": engine_for(settings.base_model, settings.engine)})
@@ -117,19 +118,40 @@ def resolve(
     return Choices(resolved, made, [*said, *(f"This may run out of memory: {problem}" for problem in made.problems)])
 
 
+def as_begun(settings: LocalSettings, machine: Machine) -> LocalSettings:
+    """What the settings leave open of the base, as the run loaded it; of a new one, as it was loaded for what the run
+    begins with. Everything that loads it or plans for it goes by the result."""
+    gpus = machine.usable_gpus
+    if loaded := loaded_before(settings.run):
+        dtypes = computed_dtypes(gpu=bool(gpus), bfloat16=all(gpu.bfloat16 for gpu in gpus))
+        unsloth = begun_with(settings.unsloth, loaded, settings.base_model, dtypes=dtypes)
+    else:  # its weights go on, and its machine does not
+        unsloth = begun_with(
+            settings.unsloth, {**loaded_for(settings.init), "loader": None}, settings.base_model, dtypes=()
+        )
+    return settings.model_copy(update={"unsloth": unsloth})
+
+
 def resolve_alone(
-    base_model: str, config: TrainConfig, *, machine: Machine | None = None
+    base_model: str,
+    config: TrainConfig,
+    *,
+    unsloth: UnslothConfig | None = None,
+    machine: Machine | None = None,
 ) -> tuple[TrainConfig, list[str]]:
     """The settings of a learner that nothing samples, and what to say of them: how much it takes in a pass. Its base is
-    as the weights are stored."""
+    as the weights are stored, where `unsloth` says nothing else."""
+    unsloth = unsloth or UnslothConfig()
     machine = machine or detect()
     if base_model == TINY:
         return config, []
     try:
-        shape = model_shape(base_model)
+        shape = model_shape(unsloth.model_name or base_model)
     except ConfigError:
         return config, []
-    asked = wanted(config, EngineConfig(), PlacementConfig(), UnslothConfig(load_in_4bit=False), RolloutConfig())
+    if unsloth.load_in_4bit is None:
+        unsloth = unsloth.model_copy(update={"load_in_4bit": False})
+    asked = wanted(config, EngineConfig(), PlacementConfig(), unsloth, RolloutConfig())
     made = plan(machine, shape, asked.model_copy(update={"sampled": False}))
     chosen = _train_settings(config, made).model_copy(update={"importance_cap": config.importance_cap})
     said = [f"This may run out of memory: {problem}" for problem in made.problems]

@@ -13,8 +13,8 @@ from mcp_rl.evaluation.models import ModelSpec
 from mcp_rl.evaluation.scripted import SCRIPTS, ScriptedSetting
 from mcp_rl.player import Player, PlayerOptions, SettingPlayer
 from mcp_rl.rewards.scoring import Scoring
-from mcp_rl.rollout import Limits
 from mcp_rl.scenario import ServerParams
+from mcp_rl.speaker import Limits
 from mcp_rl.toolserver.pool import Session, Sessions
 
 if TYPE_CHECKING:
@@ -76,7 +76,8 @@ class Bench:
 
         if engine_kind(engine_for(model.name, self.config.engine)) == "vllm":
             return await self._from_vllm(model)
-        policies = await self._base(model.name, trained_options(model.name, model.checkpoint))
+        place = model.checkpoint or (model.run.path if model.run else None)  # step 0 is a run's too
+        policies = await self._base(model.name, trained_options(model.name, place))
         await policies.use(model.checkpoint, model.step)
         return policies.engine, policies.chat
 

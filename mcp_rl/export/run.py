@@ -1,5 +1,6 @@
 """`mcp-rl export`: find the model, write its folder, prove that it is the model."""
 
+import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from mcp_rl.boundary import without_secrets
 from mcp_rl.errors import CheckpointError, ConfigError
 from mcp_rl.export.adapter import check_adapter, write_adapter
-from mcp_rl.export.card import Contents, model_card
+from mcp_rl.export.card import BASE_FOLDER, Contents, model_card
 from mcp_rl.export.gguf import Converter, check_quantiser, check_type, find_converter, write_gguf
 from mcp_rl.export.ollama import create, has_ollama, modelfile, ollama_has, ollama_name
 from mcp_rl.export.proof import Proof, proof_of
@@ -139,6 +140,13 @@ class _Making:
         beside = self.source.base_called is None
         self._tokenizer(folder)
         if beside:
+            self._stretch(folder / BASE_FOLDER)
+        elif self.source.positions:
+            self.notes.append(
+                "It was trained with other rotary positions than its base has, which whoever loads the base must give "
+                f"it: {json.dumps(self.source.positions)}."
+            )
+        if beside:
             self.notes.append("The base has no name that others could find it by, so it lies in base/.")
         self._card(folder, Contents("adapter", base_in_folder=beside, rank=rank, notes=self.notes))
 
@@ -217,7 +225,24 @@ class _Making:
                 f"{done.dtype}, so what it says differs a little from what was trained: evaluate the merged model."
             )
         self._compare(base, adapter, folder, tokenizer, exact=done.dtype == "float32")
+        self._stretch(folder)
         return tokenizer
+
+    def _stretch(self, folder: Path) -> None:
+        """Write the rotary positions of the training into the configuration in a folder."""
+        if (scaling := self.source.positions) is None:
+            return
+        from transformers import AutoConfig
+
+        from mcp_rl.backends.loading.transformers_loader import with_positions
+
+        place = folder / "config.json"
+        text = with_positions(AutoConfig.from_pretrained(folder), scaling).get_text_config()
+        content = json.loads(place.read_bytes())
+        content.pop("rope_scaling", None)
+        content.pop("rope_theta", None)  # both are in what follows
+        content |= {"rope_parameters": text.rope_parameters, "max_position_embeddings": text.max_position_embeddings}
+        place.write_text(json.dumps(content, indent=2) + "\n")
 
     def _weights(self) -> tuple[Path, Path | None]:
         """Folder of the weights to begin with, and of the adapter."""
@@ -263,8 +288,10 @@ class _Making:
 
         checkpoint = self.source.checkpoint
         own = checkpoint is not None and (checkpoint / "tokenizer_config.json").is_file()
-        base = self.source.base_at or self.source.base_model
-        tokenizer = load_tokenizer(str(checkpoint) if own else str(base))
+        base = str(self.source.base_at or self.source.base_model)
+        tokenizer = (
+            load_tokenizer(str(checkpoint)) if own else load_tokenizer(base, revision=self.source.revision_of(base))
+        )
         for name, content in tokenizer_files(tokenizer).items():
             (folder / name).write_bytes(content)
         eos = tokenizer.eos_token_id
@@ -283,8 +310,6 @@ class _Making:
         return here.parent if here is not None and here.is_file() else None
 
     def _positions(self) -> int:
-        import json
-
         place = self._config_folder()
         content = json.loads((place / "config.json").read_bytes()) if place else {}
         return int(content.get("max_position_embeddings") or 8192)

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mcp_rl.backends.initial import read_shapes
-from mcp_rl.config import TINY
+from mcp_rl.backends.loading.options import follow
+from mcp_rl.config import TINY, UnslothConfig
 from mcp_rl.errors import CheckpointError, ConfigError, RunDirectoryError
 from mcp_rl.evaluation.models import find_model
 from mcp_rl.learning.checkpoint import MANIFEST, find_damage
@@ -46,22 +47,38 @@ class Source:
 
     @property
     def revision(self) -> str | None:
-        """Commit of the base on the hub, where the run says it."""
-        loaded = self._loaded
-        return loaded.get("commit") or loaded.get("revision") or None
+        """Commit of `base_called` on the hub, where the run says it."""
+        return self.revision_of(self.base_called or self.weights)
+
+    def revision_of(self, name: str) -> str | None:
+        """Commit of a base of this name that the run loaded."""
+        revision, loaded = self._loaded.get("revision"), self._loaded.get("model_name", name)
+        return revision if isinstance(revision, str) and loaded == name else None
+
+    @property
+    def weights(self) -> str:
+        """What the run loaded for its base model: the same name, or what stood in `unsloth.model_name`. A copy in 4 or
+        8 bits stands for the base in 16: nothing is merged into the copy."""
+        options = follow(UnslothConfig(), self._loaded, self.base_model)
+        return self.base_model if options.model_name is None or self.quantisation else options.model_name
+
+    @property
+    def positions(self) -> dict[str, float | str] | None:
+        """Other rotary positions than the base's own, with which an adapter was trained."""
+        found = follow(UnslothConfig(), self._loaded, self.base_model).rope_scaling
+        return found if self.kind == "adapter" else None
 
     @property
     def quantisation(self) -> str | None:
         """In which the base was loaded for training, where it was."""
         found = self._loaded.get("quantisation")
-        return found.replace("-bit", " bits") if found and found != "none" else None
+        return found.replace("-bit", " bits") if isinstance(found, str) and found != "none" else None
 
     @property
-    def _loaded(self) -> dict[str, str]:
+    def _loaded(self) -> dict[str, Any]:
         """What model.json says of it."""
         loaded = self.about.get("loaded")
-        kept = loaded if isinstance(loaded, dict) else {}
-        return {key: value for key, value in kept.items() if isinstance(value, str)}
+        return loaded if isinstance(loaded, dict) else {}
 
     @property
     def about(self) -> dict[str, Any]:
@@ -75,34 +92,32 @@ class Source:
         """
         if self.base_at is not None:
             return self.base_at
-        if self.base_model == TINY:
+        if self.weights == TINY:
             return weights_path()
-        if (folder := Path(self.base_model).expanduser()).is_dir():
+        if (folder := Path(self.weights).expanduser()).is_dir():
             return folder
-        return _snapshot(self.base_model, self.revision)
+        return _snapshot(self.weights, self.revision_of(self.weights))
 
     @property
     def base_license(self) -> str | None:
         """As the base's own card names it, where the card is on this machine."""
-        if self.base_model == TINY:
+        if self.weights == TINY:
             return "apache-2.0"
         for card in _CARDS:
-            if (text := _read(self.here(card))) and (
-                found := re.search(r"^license:\s*[\"']?([\w.+-]+)", text, re.MULTILINE)
-            ):
+            if (text := _read(self.here(card))) and (found := _LICENSE.search(text)):
                 return found[1]
         return None
 
     def here(self, name: str) -> Path | None:
         """A file of the base that is on this machine already."""
-        folder = self.base_folder() if self.base_model == TINY else self.base_at or Path(self.base_model).expanduser()
+        folder = self.base_at or (weights_path() if self.weights == TINY else Path(self.weights).expanduser())
         if folder.is_dir():
             return folder / name
         from huggingface_hub import try_to_load_from_cache
         from huggingface_hub.errors import HFValidationError
 
         try:
-            found = try_to_load_from_cache(self.base_model, name, revision=self.revision)
+            found = try_to_load_from_cache(self.weights, name, revision=self.revision_of(self.weights))
         except HFValidationError:
             return None
         return Path(found) if isinstance(found, str) else None
@@ -143,7 +158,7 @@ def _of_checkpoint(folder: Path, label: str, run: RunDirectory | None) -> Source
 
 
 def _with_base(source: Source, base: str | None) -> Source:
-    called = None if Path(source.base_model).expanduser().is_dir() or source.base_model == TINY else source.base_model
+    called = None if Path(source.weights).expanduser().is_dir() or source.weights == TINY else source.weights
     if base is None:
         return Source(**{**source.__dict__, "base_called": called})
     folder = Path(base).expanduser()
@@ -157,7 +172,7 @@ def _with_base(source: Source, base: str | None) -> Source:
 
 
 def _check_same_shape(source: Source, folder: Path) -> None:
-    if source.base_model != TINY and not Path(source.base_model).expanduser().is_dir():
+    if source.weights != TINY and not Path(source.weights).expanduser().is_dir():
         return
     ours, theirs = (
         _json(place / _CONFIG) for place in (Source(**{**source.__dict__, "base_at": None}).base_folder(), folder)

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from mcp_rl.backends.initial import initial_hash
+from mcp_rl.backends.loading.first import import_first
+from mcp_rl.backends.loading.options import loaded_before, plan_loading
 from mcp_rl.config import RunConfig, TrainConfig
 from mcp_rl.errors import CheckpointError, ConfigError, RunDirectoryError
 from mcp_rl.learning.checkpoint import find_damage, newest_checkpoint
@@ -37,9 +39,10 @@ OFF_POLICY_CAP = 2.0
 """Of importance weights where the run had none: what `train.importance_cap` is with `train.max_staleness`."""
 _SAME_POLICY = (
     "train.microbatch_tokens", "train.prefix_sharing", "train.activation_checkpointing", "train.checkpoint_every",
-    "train.keep_checkpoints", "train.keep_best", "steps", "init",
+    "train.keep_checkpoints", "train.keep_best", "steps", "init", "unsloth.trust_remote_code",
 )  # fmt: skip
 """Settings that change the result in its last bits at most."""
+_FOREIGN_CODE = "unsloth.trust_remote_code"
 _UNKNOWN_TO_IDENTITY = ("microbatch_tokens", "checkpoint_every", "keep_checkpoints", "keep_best")
 _COMPARED = ("loss", "grad_norm", "entropy", "trained_tokens", "logprob_difference_mean")
 
@@ -138,12 +141,16 @@ def _check(origin: Origin, overrides: Mapping[str, Any]) -> None:
             "episodes it used."
         )
     for key in overrides:
-        if key.split(".")[0] not in ("train", "seed", "steps", "init"):
+        if key.split(".")[0] not in ("train", "seed", "steps", "init") and key != _FOREIGN_CODE:
             raise ConfigError(
                 f"A replay cannot change {key}: the episodes are as they were played. It can change train.*, seed, "
                 "steps and init."
             )
     name = origin.identity.base_model
+    if origin.command.get(_FOREIGN_CODE) and _FOREIGN_CODE not in overrides:
+        raise ConfigError(
+            f"The run was made with code out of its model's repository: add {_FOREIGN_CODE}=true to run it again."
+        )
     check_base_model(name)
     if (revision := base_revision(name)) != origin.identity.base_revision:
         raise ConfigError(
@@ -233,7 +240,9 @@ def _identify(
         run.check(identity)
         return
     project = target.parent.parent.name
-    about = {"name": target.name, "project": project, "base_model": identity.base_model}
+    about: dict[str, Any] = {"name": target.name, "project": project, "base_model": identity.base_model}
+    if loaded := loaded_before(origin.run.path):
+        about["loaded"] = loaded
     run.begin(identity, about | ({"init": str(init.path)} if init.path else {}))
 
 
@@ -261,6 +270,11 @@ class _Retraining:
     off_policy: bool
     progress: Progress
 
+    @property
+    def loaded(self) -> Mapping[str, Any]:
+        """What the run loaded, which is loaded again; empty where an earlier version made it."""
+        return loaded_before(self.origin.run.path)
+
     def go(self) -> None:
         """Take all steps that are left."""
         for phase in self.phases:
@@ -284,25 +298,37 @@ class _Retraining:
 
     def _learner(self, config: RunConfig) -> "tuple[Learner, dict[str, bytes], str]":
         """At the newest checkpoint of the replay, else where the run began; with what a checkpoint needs besides."""
-        from mcp_rl.backends.base_model import base_location, load_base, make_learner
+        if by_unsloth := self.loaded.get("loader") == "unsloth":
+            import_first()  # before transformers and PEFT
+        from mcp_rl.backends.base_model import base_location, make_learner, open_base
         from mcp_rl.learning.state import restore, tokenizer_files
 
         name = self.origin.identity.base_model
-        base, tokenizer = load_base(name)
+        plan = plan_loading(
+            name,
+            config.unsloth.model_copy(update={"use": None}),  # by what loaded it then, where that is here
+            config.train,
+            seed=self.config.seed,
+            before=self.loaded,
+            unsloth_allowed=by_unsloth,
+        )
+        opened = open_base(plan, self.loaded or None)
         newest = newest_checkpoint(self.run.checkpoints)
         learner = make_learner(
-            base,
+            opened.model,
             name,
             config.train,
             seed=self.config.seed,
             temperature=config.rollout.temperature,
             init=self.init if newest is None else None,
+            plan=plan,
+            say=self.progress.say,
         )
         if newest is not None:
             self.state.progress = StepProgress.model_validate(restore(learner, newest))
             for sentence in newest.skipped:
                 self.progress.say(sentence)
-        return learner, tokenizer_files(tokenizer), base_location(name)
+        return learner, tokenizer_files(opened.tokenizer), base_location(name)
 
     def _step(self, learner: "Learner") -> dict[str, float]:
         began = time.monotonic()

@@ -13,6 +13,7 @@ from mcp_rl.overrides import load_config, parse_override
 from mcp_rl.run_directory import RunDirectory, RunIdentity
 from mcp_rl.training.preparation import CARRIED
 
+_LOADED = "the checkpoint is of its base model as it was loaded"
 _FIXED = {
     "server": "the scenarios and the episodes so far are of its server",
     "transport": "it is no part of what is learned; give it to `mcp-rl train`",
@@ -26,6 +27,13 @@ _FIXED = {
     "train.method": "the checkpoint's weights are of its kind",
     "train.lora": "the checkpoint's adapter has its shape",
     "train.optimizer": "the checkpoint holds the state of its optimiser",
+    "unsloth.model_name": _LOADED,
+    "unsloth.revision": _LOADED,
+    "unsloth.load_in_4bit": _LOADED,
+    "unsloth.load_in_8bit": _LOADED,
+    "unsloth.rope_scaling": _LOADED,
+    "unsloth.resize_model_vocab": _LOADED,
+    "unsloth.random_state": "the adapter is made",
     "name": "the option --name says it",
     "project": "the option --project says it",
     "output_dir": "the option --output-dir says it",

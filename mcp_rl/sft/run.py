@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
@@ -20,6 +20,9 @@ from rich.console import Console
 
 from mcp_rl.backends.choices import resolve_alone
 from mcp_rl.backends.initial import check_initial, find_initial, initial_hash
+from mcp_rl.backends.loading.first import import_first
+from mcp_rl.backends.loading.options import LoadPlan, begun_with, loaded_before, loaded_for, plan_loading
+from mcp_rl.chat.ends import recorded_ends
 from mcp_rl.chat.hermes import ChatFormat
 from mcp_rl.config import TrainConfig
 from mcp_rl.errors import ConfigError, RunDirectoryError
@@ -41,7 +44,7 @@ from mcp_rl.sft.report import SftReport, best_of, counted
 from mcp_rl.sft.settings import DECISIVE, SftConfig
 from mcp_rl.threads import prepare_torch_threads
 from mcp_rl.tracking.progress import Progress
-from mcp_rl.training.preparation import base_revision, check_base_model
+from mcp_rl.training.preparation import base_revision, check_base_model, loading_identity
 
 if TYPE_CHECKING:
     from mcp_rl.learning.samples import Sample
@@ -67,6 +70,8 @@ def run_sft(config: SftConfig, *, fresh: bool = False, console: Console | None =
         state.threads = prepare_torch_threads(state.threads)  # before torch is imported
         console = console or Console()
         end_leftovers(functools.partial(console.print, highlight=False, markup=False))
+        if config.unsloth.use:
+            import_first(True)  # before transformers and PEFT
         tuning = _prepared(config, run, state, sources, console)
         with tuning.progress:
             tuning.take_steps(began)
@@ -84,12 +89,15 @@ def _sources(config: SftConfig) -> list[Source]:
 def _prepared(
     config: SftConfig, run: RunDirectory, state: RunState, sources: Sequence[Source], console: Console
 ) -> "_Tuning":
-    from mcp_rl.backends.base_model import base_location, load_base, make_learner
+    from mcp_rl.backends.base_model import base_location, make_learner, open_base
     from mcp_rl.learning.sft import sample_of
     from mcp_rl.learning.state import other_versions, restore, tokenizer_files
 
-    base, tokenizer = load_base(config.base_model)
-    chat = ChatFormat(tokenizer)
+    before = loaded_before(run.path)
+    plan = _plan(config, before)
+    opened = open_base(plan, before or None)
+    base, tokenizer = opened.model, opened.tokenizer
+    chat = ChatFormat(tokenizer, recorded_ends(opened.loaded))
     every = [one for source in sources for one in source.demonstrations(chat, config.min_reward)]
     if not every:
         raise ConfigError(
@@ -104,15 +112,15 @@ def _prepared(
     train = config.train
     if train.schedule in ("linear", "cosine") and train.decay_steps == 0:
         train = train.model_copy(update={"decay_steps": steps})
-    _begin(config, run, train, found)
-    train, chosen = resolve_alone(config.base_model, train)
+    _begin(config, run, train, found, opened.loaded)
+    train, chosen = resolve_alone(config.base_model, train, unsloth=plan.options)
     checkpoint = newest_checkpoint(run.checkpoints)
     init = config.init if checkpoint is None else None
-    learner = make_learner(base, config.base_model, train, seed=config.seed, init=init)
     notes = [*find_initial(init).skipped] if init is not None else []
+    learner = make_learner(base, config.base_model, train, seed=config.seed, init=init, plan=plan, say=notes.append)
     if checkpoint is not None:
         state.progress = StepProgress.model_validate(restore(learner, checkpoint))
-        notes = [*checkpoint.skipped, *filter(None, [other_versions(checkpoint)])]
+        notes += [*checkpoint.skipped, *filter(None, [other_versions(checkpoint)])]
     state.step = learner.step
     run.discard_after(learner.step)
     progress = Progress(steps=steps, done=learner.step, console=console)
@@ -135,7 +143,32 @@ def _prepared(
     )
 
 
-def _begin(config: SftConfig, run: RunDirectory, train: TrainConfig, found: Sequence[Demonstration]) -> None:
+def _plan(config: SftConfig, before: Mapping[str, Any]) -> LoadPlan:
+    """How the base is loaded: as before, where the run goes on; else as it was for what the run begins with, or learns
+    from. Unsloth does it only where it is asked to."""
+    options = config.unsloth
+    if not before:
+        theirs = {**loaded_for(config.init or config.from_run), "loader": None}
+        if config.train.method == "full":
+            theirs["quantisation"] = None  # all weights of what was sampled in 4 bits are trained in more
+        options = begun_with(options, theirs, config.base_model, dtypes=())
+    return plan_loading(
+        config.base_model,
+        options,
+        config.train,
+        seed=config.seed,
+        before=before,
+        unsloth_allowed=bool(options.use),
+    )
+
+
+def _begin(
+    config: SftConfig,
+    run: RunDirectory,
+    train: TrainConfig,
+    found: Sequence[Demonstration],
+    loaded: Mapping[str, Any],
+) -> None:
     """Write model.json for a new run, or see that an earlier one was made for the same."""
     values = train.model_dump(mode="json")
     settings: dict[str, Any] = {
@@ -145,6 +178,7 @@ def _begin(config: SftConfig, run: RunDirectory, train: TrainConfig, found: Sequ
         "epochs": config.epochs,
         "init": initial_hash(config.init) if config.init is not None else None,
         **{f"train.{name}": values[name] for name in DECISIVE},
+        **loading_identity(config.unsloth),
     }
     identity = RunIdentity(
         server="",
@@ -159,18 +193,16 @@ def _begin(config: SftConfig, run: RunDirectory, train: TrainConfig, found: Sequ
     if about is None:
         named = {"name": config.name, "project": config.project, "base_model": config.base_model}
         revision = {"base_revision": identity.base_revision}
-        run.write_json("model.json", {**named, **revision, KIND: identity.model_dump(mode="json")})
+        about = {**named, **revision, "loaded": dict(loaded), KIND: identity.model_dump(mode="json")}
+        run.write_json("model.json", about)
         return
     if KIND not in about:
         raise RunDirectoryError(
             f"The run in {run.path} is one of `mcp-rl train`: choose another name with --name, and add --init "
             f"{run.path} to begin with what it learned."
         )
-    if differences := RunIdentity.model_validate(about[KIND]).differences(identity):
-        raise RunDirectoryError(
-            f"The run in {run.path} cannot be continued, because it was made with another {'; '.join(differences)}. "
-            "Start over with --fresh, or choose another name with --name."
-        )
+    if difference := RunIdentity.model_validate(about[KIND]).difference(identity):
+        raise RunDirectoryError(f"The run in {run.path} cannot be continued, {difference}")
     run.check_checkpoints()
 
 

@@ -8,7 +8,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mcp_rl.backends.initial import find_initial
-from mcp_rl.config import TINY, TrainConfig
+from mcp_rl.config import TINY, TrainConfig, UnslothConfig
+from mcp_rl.config.loading import loading_contradictions
 from mcp_rl.errors import ConfigError
 from mcp_rl.overrides import load_section
 from mcp_rl.run_directory import RunDirectory
@@ -54,6 +55,8 @@ class SftConfig(BaseModel):
     """Share of the prompts that are not trained on, to see whether what is learned holds for others."""
     train: TrainConfig
     """Rate, schedule, optimiser, adapter and checkpoints; the rest of the section has no meaning here."""
+    unsloth: UnslothConfig = UnslothConfig()
+    """How the base is loaded. What is left open is as it was for what this run begins with or learns from."""
 
     @property
     def run_dir(self) -> Path:
@@ -89,13 +92,15 @@ def sft_config(
     known = [base_of(find_initial(init).folder)] if init else []
     known += [base_of(source)] if source else []
     base = base_model or next(filter(None, known), TINY)
+    train, unsloth = sft_sections(base, overrides)
     try:
         return SftConfig(
             files=tuple(files),
             from_run=source,
             base_model=base,
             name=default_name(files, source) if name is None else name,
-            train=sft_settings(base, overrides),
+            train=train,
+            unsloth=unsloth,
             **given,
         )
     except ValidationError as error:
@@ -103,6 +108,21 @@ def sft_config(
         option = f"--{str(first['loc'][0]).replace('_', '-')}"
         message = first["msg"].removeprefix("Value error, ").rstrip(".")
         raise ConfigError(f"{option} {first['input']} does not work: {message[0].lower()}{message[1:]}.") from error
+
+
+def sft_sections(base_model: str, overrides: Sequence[str] = ()) -> tuple[TrainConfig, UnslothConfig]:
+    """The sections `train` and `unsloth` of a fine-tuning. Raises ConfigError for an override that has no meaning here,
+    and for two that contradict each other."""
+    loading = [override for override in overrides if override.startswith("unsloth.")]
+    for override in overrides:
+        name = override.partition("=")[0]
+        if override not in loading and "." in name and not name.startswith("train."):
+            raise ConfigError(f"{name} cannot be set here: fine-tuning has the settings of train and unsloth alone.")
+    train = sft_settings(base_model, [override for override in overrides if override not in loading])
+    unsloth = load_section("unsloth", UnslothConfig, loading, {})
+    if problem := next(loading_contradictions(unsloth, train), None):
+        raise ConfigError(f"{problem}.")
+    return train, unsloth
 
 
 def sft_settings(base_model: str, overrides: Sequence[str] = ()) -> TrainConfig:

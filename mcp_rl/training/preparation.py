@@ -8,7 +8,7 @@ from typing import Any
 from mcp_rl.backends.base_name import check_base_model as check_base_model
 from mcp_rl.backends.choices import check_wishes
 from mcp_rl.backends.initial import check_initial, initial_hash
-from mcp_rl.config import TINY, JudgeConfig, RunConfig, flat_values
+from mcp_rl.config import TINY, JudgeConfig, RunConfig, UnslothConfig, flat_values
 from mcp_rl.errors import ScenarioError
 from mcp_rl.plugins.manager import Plugins
 from mcp_rl.plugins.server import ToolServer
@@ -31,6 +31,9 @@ _WITHOUT_EFFECT = (
     "rollout.concurrency", "rollout.deadline", "rollout.tool_deadline", "rollout.max_exceptions",
     "train.checkpoint_every", "train.keep_checkpoints", "train.keep_best", "train.microbatch_tokens",
     "evaluation.every", "engine", "placement", "train.forward",
+    "unsloth.use", "unsloth.dtype", "unsloth.max_seq_length", "unsloth.full_finetuning", "unsloth.token",
+    "unsloth.device_map", "unsloth.trust_remote_code", "unsloth.use_gradient_checkpointing", "unsloth.fast_inference",
+    "unsloth.gpu_memory_utilization", "unsloth.float8_kv_cache", "unsloth.max_lora_rank", "unsloth.disable_log_stats",
     "judge.base_url", "judge.deadline", "judge.retries", "judge.concurrency", "judge.patience", "judge.max_cost",
     "judge.price", "judge.cache", "judge.rubric_file",
 )  # fmt: skip
@@ -41,6 +44,8 @@ CARRIED = (
     "train.checkpoint_every", "train.keep_checkpoints", "train.keep_best", "train.microbatch_tokens", "train.forward",
     "evaluation.every", "engine.kind", "engine.python", "engine.args", "engine.memory_share", "engine.sharing",
     "engine.max_context", "engine.max_rows", "placement.in_process", "placement.learner_gpus", "placement.engine_gpus",
+    "unsloth.use", "unsloth.dtype", "unsloth.max_seq_length", "unsloth.token", "unsloth.device_map",
+    "unsloth.trust_remote_code", "unsloth.use_gradient_checkpointing",
     "judge.deadline", "judge.retries", "judge.concurrency", "judge.patience", "judge.max_cost", "judge.price",
 )  # fmt: skip
 """Of these, what model.json keeps all the same, so that a run that is branched off goes on with it: nothing in them
@@ -102,6 +107,12 @@ def identify(config: RunConfig, server: ToolServer, schema_hash: str) -> RunIden
         scenarios_hash=_scenarios_hash(scenario_file(config, server)),
         settings=settings,
     )
+
+
+def loading_identity(options: UnslothConfig) -> dict[str, Any]:
+    """Which weights are loaded, as settings of an identity: `identify` has them among the others."""
+    every = {f"unsloth.{key}": value for key, value in flat_values(options).items()}
+    return {key: value for key, value in every.items() if not _without_effect(key)}
 
 
 def carried(config: RunConfig) -> dict[str, Any]:

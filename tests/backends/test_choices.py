@@ -129,6 +129,17 @@ def test_a_run_goes_on_in_the_precision_that_it_was_begun_with(tmp_path: Path) -
     assert chosen(tmp_path, machine(10)).settings.unsloth.load_in_4bit is False
 
 
+def test_a_new_run_is_loaded_as_what_it_begins_with_was(tmp_path: Path) -> None:
+    loaded = {"base_model": SHAPES["3B"], "model_name": SHAPES["3B"], "quantisation": "4-bit", "dtype": "float32"}
+    (tmp_path / "first" / "checkpoints" / "0005").mkdir(parents=True)
+    (tmp_path / "first" / "model.json").write_text(json.dumps({"loaded": {**loaded, "revision": "d" * 40}}))
+    for init in (tmp_path / "first", tmp_path / "first" / "checkpoints" / "0005"):
+        found = chosen(tmp_path / "second", machine(80), init=init).settings.unsloth
+        assert found.load_in_4bit is True and found.revision == "d" * 40 and found.dtype == "bfloat16"
+    asked = chosen(tmp_path / "second", machine(80), init=init, unsloth=UnslothConfig(load_in_4bit=False))
+    assert asked.settings.unsloth.load_in_4bit is False
+
+
 def test_a_learner_that_nothing_samples_has_the_memory_for_itself() -> None:
     sampled = planned(machine(24), "7B", unsloth={"load_in_4bit": False})
     alone, said = resolve_alone(SHAPES["7B"], TrainConfig(), machine=machine(24))

@@ -17,6 +17,9 @@ from mcp_rl.backends.here import LearnerHere
 from mcp_rl.backends.hosts import LocalSettings
 from mcp_rl.backends.loading import first, loaded, options
 from mcp_rl.backends.loading.options import (
+    begun_with,
+    computed_dtypes,
+    follow,
     loaded_before,
     plan_loading,
     trained_dtype,
@@ -323,3 +326,37 @@ def test_a_checkpoint_is_sampled_on_the_base_as_it_was_loaded_for_it(tmp_path: P
     assert trained_options("acme/big", checkpoint) == again
     assert trained_dtype(checkpoint) == "bfloat16"
     assert trained_options(TINY, None) == UnslothConfig() and trained_dtype(None) is None
+
+
+LOADED = {
+    "base_model": "acme/big", "model_name": "acme/big-4bit", "quantisation": "4-bit", "dtype": "bfloat16",
+    "loader": "transformers", "revision": "c" * 40, "rope_scaling": {"type": "linear", "factor": 2.0},
+}  # fmt: skip
+
+
+def test_what_the_settings_leave_open_is_loaded_as_it_was() -> None:
+    again = follow(UnslothConfig(), LOADED, "acme/big")
+    assert (again.model_name, again.revision, again.load_in_4bit) == ("acme/big-4bit", "c" * 40, True)
+    assert again.rope_scaling == LOADED["rope_scaling"] and again.dtype == "auto" and again.use is None
+    plain = follow(UnslothConfig(load_in_4bit=False, revision="v2"), LOADED, "acme/big")
+    assert plain.load_in_4bit is False and plain.revision == "v2", "what is asked for counts"
+    other = follow(UnslothConfig(model_name="acme/other"), LOADED, "acme/big")
+    assert other == UnslothConfig(model_name="acme/other"), "what was loaded of one says nothing of another"
+    assert follow(UnslothConfig(), LOADED, "acme/small") == UnslothConfig()
+    assert not follow(UnslothConfig(), {**LOADED, "trust_remote_code": True}, "acme/big").trust_remote_code
+    odd = {**LOADED, "model_name": 3, "revision": ["x"], "rope_scaling": "no"}
+    assert follow(UnslothConfig(), odd, "acme/big") == UnslothConfig()
+
+
+def test_a_run_of_a_gpu_goes_on_where_its_precision_is_not_computed() -> None:
+    cpu, old_gpu = computed_dtypes(gpu=False), computed_dtypes(gpu=True, bfloat16=False)
+    for dtype, machine, found in (
+        ("float16", cpu, "auto"), ("bfloat16", cpu, "bfloat16"), ("bfloat16", old_gpu, "auto"),
+        ("float16", old_gpu, "float16"),
+    ):  # fmt: skip
+        assert begun_with(UnslothConfig(), {**LOADED, "dtype": dtype}, "acme/big", dtypes=machine).dtype == found
+    kept = begun_with(UnslothConfig(), {**LOADED, "quantisation": "none"}, "acme/big", dtypes=cpu)
+    assert kept.load_in_4bit is False and kept.use is False
+    assert begun_with(UnslothConfig(), LOADED, "acme/small", dtypes=cpu) == UnslothConfig()
+    before = {**opened().loaded, "dtype": "float16"}
+    assert open_base(plan_loading(TINY, before=before), before).loaded["dtype"] == "float32"

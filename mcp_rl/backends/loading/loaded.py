@@ -93,6 +93,8 @@ def describe(model: PreTrainedModel, plan: LoadPlan, before: Mapping[str, Any] |
         "revision": commit_of(plan.location, plan.revision) or plan.revision,
         "versions": _versions(),
     }
+    given = {"rope_scaling": plan.options.rope_scaling, "resize_model_vocab": plan.options.resize_model_vocab}
+    about |= {key: value for key, value in given.items() if value is not None}
     for key in ("model_name", "quantisation", "architecture", "parameters"):
         if before and key in before and before[key] != about[key]:
             raise ConfigError(

@@ -5,7 +5,7 @@ No torch here. The plan holds no secret: a token stays in the environment until 
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,6 +18,7 @@ from mcp_rl.tiny import weights_path
 
 Quantisation = Literal["none", "8-bit", "4-bit"]
 Loader = Literal["transformers", "unsloth"]
+DTYPES = ("float32", "bfloat16", "float16")
 INSTALL = {
     "unsloth": "pip install 'mcp-rl[gpu]'",
     "bitsandbytes": "pip install 'bitsandbytes>=0.46'",
@@ -78,7 +79,9 @@ def plan_loading(
 
     Raises ConfigError, one sentence, for what cannot be: an extra that is missing, a folder with two models in it.
     """
-    options, train, before = options or UnslothConfig(), train or TrainConfig(), before or {}
+    options, train = options or UnslothConfig(), train or TrainConfig()
+    if before:
+        options = begun_with(options, before, base_model, dtypes=_computed_here() if "dtype" in before else ())
     name = options.model_name or base_model
     location = base_location(name)
     _check_folder(name, location)
@@ -86,10 +89,10 @@ def plan_loading(
         base_model,
         name,
         location,
-        loader=_loader(options, before, allowed=unsloth_allowed),
-        quantisation=_quantisation(options, before),
-        dtype=options.dtype if options.dtype != "auto" else str(before.get("dtype", "auto")),
-        revision=options.revision or before.get("revision"),
+        loader=_loader(options, allowed=unsloth_allowed),
+        quantisation=_quantisation(options),
+        dtype=options.dtype,
+        revision=options.revision,
         full=train.method == "full",
         max_seq_length=options.max_seq_length or max_seq_length,
         options=options,
@@ -115,35 +118,97 @@ def loaded_before(run: Path) -> dict[str, Any]:
     return loaded if isinstance(loaded, dict) else {}
 
 
-def trained_revision(base_model: str, checkpoint: Path | None) -> str | None:
-    """The commit of the base that a run's checkpoint was trained on, as the run says; else the one in the cache. None
-    where there is none."""
-    loaded = loaded_before(checkpoint.resolve().parent.parent) if checkpoint is not None else {}
+def loaded_for(place: Path | None) -> dict[str, Any]:
+    """What the run in this folder loaded, or the run to which the checkpoint in this folder belongs; empty where nobody
+    says it."""
+    if place is None:
+        return {}
+    place = place.expanduser().resolve()
+    return loaded_before(place if (place / "model.json").is_file() else place.parent.parent)
+
+
+def follow(asked: UnslothConfig, loaded: Mapping[str, Any], base_model: str) -> UnslothConfig:
+    """The settings, with the weights that they leave open as they were `loaded`: which ones, of which revision, in how
+    many bits, with which positions and tokens. What was loaded for another base model says nothing of this one.
+
+    That code of a model's repository may run is never taken from a file: it must be asked for each time.
+    """
+    name = loaded.get("model_name")
+    if loaded.get("base_model", name) != base_model or not isinstance(name, str):
+        return asked
+    found: dict[str, Any] = {}
+    if asked.model_name is None and name != base_model:
+        found["model_name"] = name
+    same = name == (asked.model_name or name)
+    if asked.revision is None and same and isinstance(revision := loaded.get("revision"), str):
+        found["revision"] = revision
+    if asked.load_in_4bit is None and not asked.load_in_8bit and same:
+        match loaded.get("quantisation"):
+            case "4-bit":
+                found["load_in_4bit"] = True
+            case "8-bit":
+                found["load_in_8bit"] = True
+    for key, kind in (("rope_scaling", dict), ("resize_model_vocab", int)):
+        if getattr(asked, key) is None and same and isinstance(value := loaded.get(key), kind):
+            found[key] = value
+    return asked.model_copy(update=found)
+
+
+def begun_with(
+    asked: UnslothConfig, loaded: Mapping[str, Any], base_model: str, *, dtypes: Collection[str]
+) -> UnslothConfig:
+    """`follow` for a learner: by the same loader and in the same precision too, where it is among the `dtypes` that
+    this machine computes, and never in fewer bits."""
+    if loaded.get("base_model", base_model) != base_model:
+        return asked
+    options = follow(asked, loaded, base_model)
+    found: dict[str, Any] = {}
+    if options.use is None and loaded.get("loader") == "transformers":
+        found["use"] = False
+    if options.dtype == "auto" and (dtype := loaded.get("dtype")) in DTYPES and dtype in dtypes:
+        found["dtype"] = dtype
+    if loaded.get("quantisation") == "none" and options.load_in_4bit is None and not options.load_in_8bit:
+        found["load_in_4bit"] = False
+    return options.model_copy(update=found)
+
+
+def trained_revision(base_model: str, place: Path | None) -> str | None:
+    """The commit of the base that a run, or a run's checkpoint, was trained on, as the run says; else the one in the
+    cache. None where there is none."""
+    loaded = loaded_for(place)
     named = loaded.get("model_name") == base_model and isinstance(loaded.get("revision"), str)
     return str(loaded["revision"]) if named else commit_of(base_model)
 
 
-def trained_options(base_model: str, checkpoint: Path | None) -> UnslothConfig:
-    """How the base has to be loaded for a run's checkpoint to be what it was when it was trained: its revision, its
-    quantisation, and what was loaded in its place. The type follows from the machine."""
-    loaded = loaded_before(checkpoint.resolve().parent.parent) if checkpoint is not None else {}
-    name, revision = loaded.get("model_name"), loaded.get("revision")
-    instead = name if isinstance(name, str) and name != base_model and loaded.get("base_model") == base_model else None
-    return UnslothConfig(
-        model_name=instead,
-        revision=revision if instead and isinstance(revision, str) else trained_revision(base_model, checkpoint),
-        load_in_4bit=True if loaded.get("quantisation") == "4-bit" else None,
-        load_in_8bit=loaded.get("quantisation") == "8-bit",
-    )
+def trained_options(base_model: str, place: Path | None) -> UnslothConfig:
+    """How the base has to be loaded for a run's checkpoint to be what it was when it was trained. The type follows from
+    the machine."""
+    options = follow(UnslothConfig(), loaded_for(place), base_model)
+    if options.model_name is not None:
+        return options
+    return options.model_copy(update={"revision": trained_revision(base_model, place)})
 
 
 def trained_dtype(checkpoint: Path | None) -> str | None:
     """In what the base was computed when a run's checkpoint was trained, as the run says; None where it does not."""
-    found = loaded_before(checkpoint.resolve().parent.parent).get("dtype") if checkpoint is not None else None
-    return found if found in ("float32", "bfloat16", "float16") else None
+    found = loaded_for(checkpoint).get("dtype")
+    return found if found in DTYPES else None
 
 
-def _loader(options: UnslothConfig, before: Mapping[str, Any], *, allowed: bool) -> Loader:
+def _computed_here() -> Collection[str]:
+    import torch
+
+    if not torch.cuda.is_available():
+        return computed_dtypes(gpu=False)
+    return computed_dtypes(gpu=True, bfloat16=torch.cuda.is_bf16_supported(including_emulation=False))
+
+
+def computed_dtypes(*, gpu: bool, bfloat16: bool = True) -> Collection[str]:
+    """What a machine computes in: a CPU no float16, an older GPU no bfloat16."""
+    return {"float32", *(["float16"] if gpu else []), *(["bfloat16"] if bfloat16 else [])}
+
+
+def _loader(options: UnslothConfig, *, allowed: bool) -> Loader:
     named = os.environ.get("IMPORT_UNSLOTH")
     if options.use:
         if named == "0":
@@ -157,22 +222,17 @@ def _loader(options: UnslothConfig, before: Mapping[str, Any], *, allowed: bool)
         return "unsloth"
     if options.use is False or named == "0" or not allowed or find_spec("unsloth") is None:
         return "transformers"
-    if before.get("loader") in ("transformers", "unsloth"):
-        return "unsloth" if before["loader"] == "unsloth" else "transformers"
     import torch
 
     return "unsloth" if torch.cuda.is_available() else "transformers"
 
 
-def _quantisation(options: UnslothConfig, before: Mapping[str, Any]) -> Quantisation | None:
+def _quantisation(options: UnslothConfig) -> Quantisation | None:
     if options.load_in_8bit:
         return "8-bit"
-    if options.load_in_4bit is not None:
-        return "4-bit" if options.load_in_4bit else "none"
-    kept = before.get("quantisation")
-    if kept == "8-bit":
-        return "8-bit"
-    return "4-bit" if kept == "4-bit" else None
+    if options.load_in_4bit is None:
+        return None
+    return "4-bit" if options.load_in_4bit else "none"
 
 
 def _need(package: str, what: str) -> None:

@@ -30,7 +30,7 @@ def load_with_transformers(plan: LoadPlan, config: Any) -> PreTrainedModel:
     if plan.revision is not None:
         settings["revision"] = plan.revision
     if options.rope_scaling is not None:
-        settings["config"] = _with_positions(config, options.rope_scaling)
+        settings["config"] = with_positions(config, options.rope_scaling)
     if options.device_map is not None:
         settings["device_map"] = options.device_map
     elif plan.quantisation in ("8-bit", "4-bit"):
@@ -69,7 +69,7 @@ def _stay_trainable(model: Any) -> None:
             module.support_avx512bf16_for_cpu = False
 
 
-def _with_positions(config: Any, scaling: dict[str, float | str]) -> Any:
+def with_positions(config: Any, scaling: dict[str, float | str]) -> Any:
     """The configuration with other rotary positions: `{type = "linear", factor = 2}` and the like."""
     text = config.get_text_config()
     own = getattr(text, "rope_parameters", None)
