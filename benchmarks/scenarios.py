@@ -24,10 +24,10 @@ from mcp_rl.plugins.manager import Plugins, load_plugins
 from mcp_rl.plugins.resolve import resolve_server
 from mcp_rl.plugins.server import ToolServer
 from mcp_rl.rewards.verifier import verify
-from mcp_rl.rollout import Limits
 from mcp_rl.scenario import McpScenario
 from mcp_rl.scenarios.check import check
 from mcp_rl.scenarios.recipe import Recipe
+from mcp_rl.speaker import Limits
 from mcp_rl.toolserver.pool import Sessions
 from mcp_rl.trajectory import Trajectory
 

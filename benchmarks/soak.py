@@ -41,8 +41,8 @@ from mcp_rl.gather import GroupPlan, gather_groups
 from mcp_rl.inference.scripted import ScriptedEngine
 from mcp_rl.player import Player
 from mcp_rl.plugins.server import ToolServer
-from mcp_rl.rollout import Limits
 from mcp_rl.scenario import Launch, McpScenario, OneServer, SseServer, StdioServer, StreamableHttpServer
+from mcp_rl.speaker import Limits
 from mcp_rl.tiny.tokenizer import build_tokenizer
 from mcp_rl.toolserver.connection import Deadlines
 from mcp_rl.toolserver.pool import Sessions

@@ -10,8 +10,9 @@ from mcp_rl.chat.hermes import ChatFormat
 from mcp_rl.config import RolloutConfig
 from mcp_rl.errors import ServerError, ServerFault
 from mcp_rl.inference.engine import Engine
-from mcp_rl.rollout import Limits, Setting, World, play, unreachable
+from mcp_rl.rollout import play, unreachable
 from mcp_rl.scenario import McpScenario, ServerParams
+from mcp_rl.speaker import Limits, Setting, World
 from mcp_rl.toolserver.caller import calling_as
 from mcp_rl.trajectory import Trajectory
 

@@ -1,177 +1,30 @@
 """One scenario, played once: the model samples a turn, its tool calls run on the live server, the results go back.
 
 A rollout is a pure function of (engine, tools, scenario, seed). It never raises for what happened in it: the model's
-mistakes are tool messages, the world's are a fault on the trajectory. The next prompt is always the previous ids,
-the sampled ids and the rendering of only the new messages.
+mistakes are tool messages, the world's are a fault on the trajectory. What a model is told and says: `speaker.py`.
 """
 
 import difflib
 import hashlib
 import json
 import time
-from collections.abc import AsyncIterator, Generator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from collections.abc import Generator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 
 from mcp_rl.activity import Activity, during
 from mcp_rl.boundary import without_secrets
-from mcp_rl.chat.hermes import ChatFormat, ParsedCall, ParsedCompletion, parse_completion
+from mcp_rl.chat.hermes import ParsedCall
 from mcp_rl.errors import ContextOverflow, EngineError, RunStop, ServerError, ServerFault
-from mcp_rl.inference.engine import Completion, Engine, Episode, Sampling
 from mcp_rl.scenario import McpScenario, ToolCall
+from mcp_rl.speaker import Limits, SaidTurn, Setting, Speaker, World
 from mcp_rl.toolserver.caller import calling_as
-from mcp_rl.toolserver.results import truncate_middle
-from mcp_rl.trajectory import CallRecord, Segment, StopReason, Trajectory
+from mcp_rl.trajectory import CallRecord, StopReason, Trajectory
 
 if TYPE_CHECKING:
     from mcp_rl.model import TrainableModel
-    from mcp_rl.toolserver.pool import Session
-
-
-@dataclass(frozen=True)
-class Limits:
-    """How long a rollout may get. Checked in this order; the first that is met names the StopReason.
-
-    1. `seconds`, at any moment: TIMEOUT.
-    2. A turn cut off before its stop token: CONTEXT_FULL where the engine had no room for the turn's share, else
-       MAX_TOKENS where less than a turn's share was left, else MAX_TURN_TOKENS. Its calls are not executed.
-    3. A turn without a tool call: ANSWERED, whatever the remaining limits say.
-    4. `max_tool_calls`, which this turn's calls would exceed: MAX_TOOL_CALLS; none of them is executed.
-    5. `max_turns`, where nobody could read the results any more: MAX_TURNS; the calls are not executed.
-    6. `max_tokens` used up to the last one: MAX_TOKENS; the calls are not executed.
-       Where answers are handed in with a call, a turn with that call is exempt from 5 and 6.
-    7. The engine's context, when the results do not fit: CONTEXT_FULL.
-    """
-
-    max_turns: int | None = None
-    """Model turns, the answer included; None for the scenario's own limit, which is never exceeded."""
-    max_turn_tokens: int = 256
-    """Sampled tokens in one turn."""
-    max_tokens: int = 4096
-    """Sampled tokens in all turns together."""
-    max_tool_calls: int = 32
-    seconds: float = 600.0
-    """Wall-clock time of the rollout, waiting included."""
-    max_result_tokens: int = 1024
-    """A longer tool result is cut in the middle, with a mark that says how long it was."""
-    tool_deadline: float | None = None
-    """Seconds for one tool call; None for the connection's own. A call that takes longer is a fault."""
-
-
-@dataclass(frozen=True)
-class SaidTurn:
-    """What a model said in one turn."""
-
-    parsed: ParsedCompletion
-    text: str
-    """As it was written, calls and all."""
-    cut_off: StopReason | None = None
-    """The limit that ended the turn before the model did."""
-
-
-class Speaker(Protocol):
-    """A model's side of one conversation: it is given new messages and says a turn."""
-
-    sampled: int
-    """Tokens that it has said in all."""
-
-    async def turn(self, new: Sequence[dict[str, Any]]) -> SaidTurn:
-        """The turn that follows the new messages: first the opening, later the results of the calls.
-
-        Raises ContextOverflow where they do not fit, EngineError where the model could not be asked.
-        """
-        ...
-
-    def cut(self, text: str, limit: int) -> str:
-        """The text, its middle left out where it is longer than `limit` tokens."""
-        ...
-
-
-class Setting(Protocol):
-    """What a rollout touches: a model that speaks, and the tools it has. A dataclass."""
-
-    @property
-    def session(self) -> "Session": ...
-
-    @property
-    def system_prompt(self) -> str | None: ...
-
-    def speaker(
-        self, scenario: McpScenario, trajectory: Trajectory, temperature: float, limits: Limits
-    ) -> AbstractAsyncContextManager[Speaker]:
-        """The model's side of a new conversation; it keeps on the trajectory what it sees and says."""
-        ...
-
-
-@dataclass(frozen=True)
-class World:
-    """What a rollout of a policy touches: the engine that samples, the format it speaks, the tools it has."""
-
-    engine: Engine
-    chat: ChatFormat
-    session: "Session"
-    system_prompt: str | None = None
-
-    @asynccontextmanager
-    async def speaker(
-        self, scenario: McpScenario, trajectory: Trajectory, temperature: float, limits: Limits
-    ) -> AsyncIterator["PolicySpeaker"]:
-        async with self.engine.episode(seed=trajectory.seed) as episode:
-            yield PolicySpeaker(episode, self.chat, self.session, trajectory, temperature, limits)
-
-
-class PolicySpeaker:
-    """Samples turns from an engine, token-exactly: history is never rendered or tokenized again."""
-
-    def __init__(
-        self,
-        episode: Episode,
-        chat: ChatFormat,
-        session: "Session",
-        trajectory: Trajectory,
-        temperature: float,
-        limits: Limits,
-    ) -> None:
-        self.sampled = 0
-        self._episode, self._chat, self._session = episode, chat, session
-        self._segment = Segment()
-        trajectory.segments = [self._segment]
-        self._temperature, self._limits = temperature, limits
-
-    async def turn(self, new: Sequence[dict[str, Any]]) -> SaidTurn:
-        """Observe the rendering of the new messages alone, then sample until a stop token or the limit."""
-        said = self._segment.tokens
-        new_ids = self._chat.continuation(new, after=said[-1]) if said else self._opening(new)
-        left = self._limits.max_tokens - self.sampled
-        budget = min(self._limits.max_turn_tokens, left)
-        with during(Activity.SAMPLING):
-            completion: Completion = await self._episode.generate(
-                new_ids, Sampling(temperature=self._temperature, max_tokens=budget)
-            )
-        self._segment.observe(new_ids)
-        self._segment.act(completion.token_ids, completion.logprobs, completion.version)
-        self.sampled += len(completion.token_ids)
-        text = self._chat.decode(completion.token_ids)
-        return SaidTurn(parse_completion(text), text, self._cut_off(completion, budget, left))
-
-    def cut(self, text: str, limit: int) -> str:
-        """No tokenizer makes more tokens of a text than it has bytes, so most texts need no counting."""
-        if len(text.encode()) <= limit:
-            return text
-        return truncate_middle(text, limit, lambda part: len(self._chat.encode(part)), "tokens")
-
-    def _opening(self, messages: Sequence[dict[str, Any]]) -> list[int]:
-        return self._chat.initial(messages, self._session.schemas.openai)
-
-    def _cut_off(self, completion: Completion, budget: int, left: int) -> StopReason | None:
-        if completion.finish == "stop":
-            return None
-        if len(completion.token_ids) < budget:
-            return StopReason.CONTEXT_FULL
-        return StopReason.MAX_TOKENS if left < self._limits.max_turn_tokens else StopReason.MAX_TURN_TOKENS
 
 
 _LAST_TURN = (StopReason.MAX_TURNS, StopReason.MAX_TOKENS)

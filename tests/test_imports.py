@@ -27,6 +27,7 @@ LAYERS = [
     {"evaluate", "backends"},
     {"gather", "player", "model", "rewards", "scenarios"},
     {"rollout", "serving", "hardware"},
+    {"speaker"},
     {"inference", "learning", "toolserver", "tracking", "tiny", "run_directory", "overrides", "language_model"},
     {"trajectory", "plugins", "processes"},
     {"scenario", "config", "chat", "boundary"},

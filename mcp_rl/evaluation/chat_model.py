@@ -20,8 +20,8 @@ from mcp_rl.chat.hermes import ParsedCall, ParsedCompletion
 from mcp_rl.errors import ConfigError, ContextOverflow, EngineError
 from mcp_rl.evaluation.chat_client import ChatClient, Reply, RequestError, chat_client
 from mcp_rl.language_model import import_litellm
-from mcp_rl.rollout import Limits, SaidTurn
 from mcp_rl.scenario import McpScenario
+from mcp_rl.speaker import Limits, SaidTurn
 from mcp_rl.toolserver.results import truncate_middle
 from mcp_rl.tracking.measure import COMPLETION_TOKENS, COST, PROMPT_TOKENS
 from mcp_rl.trajectory import StopReason, Trajectory

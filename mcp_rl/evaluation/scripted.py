@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from anyio.lowlevel import checkpoint
 
 from mcp_rl.chat.hermes import ParsedCall, ParsedCompletion
-from mcp_rl.rollout import Limits, SaidTurn
 from mcp_rl.scenario import McpScenario
+from mcp_rl.speaker import Limits, SaidTurn
 from mcp_rl.toolserver.results import truncate_middle
 from mcp_rl.trajectory import Trajectory
 

@@ -15,8 +15,9 @@ from mcp_rl.backends.policies import LocalPolicies
 from mcp_rl.config import LoraConfig, TrainConfig
 from mcp_rl.inference.engine import Sampling
 from mcp_rl.model import TrainableModel
-from mcp_rl.rollout import World, play
+from mcp_rl.rollout import play
 from mcp_rl.scenario import McpScenario, StdioServer
+from mcp_rl.speaker import World
 from mcp_rl.tiny import weights_path
 from mcp_rl.toolserver.pool import Session, Sessions
 from mcp_rl.trajectory import Trajectory, TrajectoryGroup

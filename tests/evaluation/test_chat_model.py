@@ -16,8 +16,9 @@ from mcp_rl.errors import ConfigError
 from mcp_rl.evaluation.chat_client import LiteLLM, OpenAIServer, chat_client
 from mcp_rl.evaluation.chat_model import ChatModel, ChatSetting
 from mcp_rl.language_model import import_litellm
-from mcp_rl.rollout import Limits, play
+from mcp_rl.rollout import play
 from mcp_rl.scenario import McpScenario, StdioServer
+from mcp_rl.speaker import Limits
 from mcp_rl.toolserver.pool import Session, Sessions
 from mcp_rl.trajectory import StopReason, Trajectory
 from tests.evaluation.chat_server import ChatServer, Says, call, failure, serve

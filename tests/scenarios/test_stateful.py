@@ -15,12 +15,12 @@ from mcp_rl.player import SettingPlayer
 from mcp_rl.plugins.manager import load_plugins
 from mcp_rl.plugins.server import ToolServer
 from mcp_rl.rewards.verifier import verify
-from mcp_rl.rollout import Limits
 from mcp_rl.scenario import McpScenario, StdioServer, ToolCall, scenario_lines
 from mcp_rl.scenarios.check import Finding, check
 from mcp_rl.scenarios.explore import explore
 from mcp_rl.scenarios.recipe import Recipe
 from mcp_rl.scenarios.split import overlap, split
+from mcp_rl.speaker import Limits
 from mcp_rl.toolserver.pool import Session, Sessions
 from mcp_rl.trajectory import Trajectory
 

@@ -17,8 +17,8 @@ from mcp_rl.player import Player
 from mcp_rl.plugins.manager import load_plugins
 from mcp_rl.plugins.server import ToolServer
 from mcp_rl.rewards.verifier import verify
-from mcp_rl.rollout import Limits
 from mcp_rl.scenario import McpScenario, StdioServer, Verifier
+from mcp_rl.speaker import Limits
 from mcp_rl.tiny import weights_path
 from mcp_rl.toolserver.pool import Session, Sessions
 from mcp_rl.trajectory import StopReason, Trajectory

@@ -9,8 +9,8 @@ import pytest
 from mcp_rl.errors import ServerError
 from mcp_rl.gather import GroupPlan, gather_groups
 from mcp_rl.player import SettingPlayer
-from mcp_rl.rollout import Setting
 from mcp_rl.scenario import McpScenario, SseServer, StdioServer, StreamableHttpServer
+from mcp_rl.speaker import Setting
 from mcp_rl.toolserver.connection import connect
 from mcp_rl.toolserver.pool import Session, Sessions
 from mcp_rl.trajectory import StopReason, Trajectory
