@@ -125,15 +125,10 @@ class LocalBackend:
         await self.close()
 
     async def close(self) -> None:
-        """End the engine and the learner. Everything that was saved stays."""
+        """End the engine and the learner. Everything that was saved stays. A second time it does nothing."""
         sampler, learner = self._sampler, self._learner
         self._sampler = self._learner = None
-        try:
-            if sampler is not None:
-                await sampler.close()
-        finally:
-            if learner is not None:
-                await learner.close()
+        await _close(sampler, learner)
 
     async def choose(self, model: "TrainableModel[Any]") -> list[str]:
         """Look at the machine and decide what the settings leave open; returns sentences that say what. `register` does
@@ -156,7 +151,8 @@ class LocalBackend:
         return self._choices.said
 
     async def register(self, model: "TrainableModel[Any]") -> None:
-        """Load the base, continue from the newest whole checkpoint or write the initial one, start the engine."""
+        """Load the base, continue from the newest whole checkpoint or write the initial one, start the engine. Raises
+        ConfigError or EngineStop where the backend is closed meanwhile."""
         if self._learner is not None:
             raise ConfigError(f"This backend already trains a model; {model.name!r} needs a backend of its own.")
         if self._settings is None or self._settings.run != model.path:
@@ -167,6 +163,7 @@ class LocalBackend:
         self._learner, self._sampler = learner, sampler
         try:
             self._opened = await learner.open()
+            self._check_not_closed(learner)
             for sentence in self.skipped:
                 log.warning(sentence)
             told: ChatFormat | None = getattr(learner, "chat", None)
@@ -177,10 +174,17 @@ class LocalBackend:
             await sampler.take(learner, self.step)
             if self._opened.checkpoint is None:
                 await self.save(model)
+            self._check_not_closed(learner)
         except BaseException:
-            with anyio.CancelScope(shield=True):
-                await self.close()
+            if self._learner is learner:
+                self._learner = self._sampler = None
+            with anyio.CancelScope(shield=True):  # also where `close` came while they were half there
+                await _close(sampler, learner)
             raise
+
+    def _check_not_closed(self, learner: LearnerHost) -> None:
+        if self._learner is not learner:
+            raise ConfigError("The backend was closed while its model was loaded.")
 
     async def train(
         self,
@@ -202,6 +206,8 @@ class LocalBackend:
             self.config = self._choices.train(config) if self._choices else config
         canaries.check_version(sampler.engine.version, self.step)
         canaries.check_once(trajectory for group in groups for trajectory in group)
+        for reward in (trajectory.reward for group in groups for trajectory in group):
+            canaries.check_finite("reward", 0.0 if reward is None else reward)
         if self.config.max_staleness == 0:  # else the learner drops and corrects what is older
             canaries.check_sampled_versions(_versions(groups), self.step)
         alone = self.config.max_staleness == 0  # else rollouts go on meanwhile
@@ -277,6 +283,15 @@ def _versions(groups: Iterable[TrajectoryGroup]) -> Iterable[int]:
         for version, sampled in zip(segment.versions, segment.sampled, strict=True)
         if sampled
     )
+
+
+async def _close(sampler: SamplerHost | None, learner: LearnerHost | None) -> None:
+    try:
+        if sampler is not None:
+            await sampler.close()
+    finally:
+        if learner is not None:
+            await learner.close()
 
 
 def _registered(part: T | None) -> T:

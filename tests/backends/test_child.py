@@ -2,7 +2,6 @@
 
 import asyncio
 import shutil
-import signal
 from pathlib import Path
 
 import anyio
@@ -12,7 +11,7 @@ import pytest
 
 from mcp_rl.backends.local import LocalBackend
 from mcp_rl.config import LoraConfig, TrainConfig
-from mcp_rl.errors import ConfigError, ContextOverflow, EngineError, EngineStop
+from mcp_rl.errors import ConfigError, ContextOverflow, EngineStop
 from mcp_rl.inference.engine import Engine, Sampling
 from mcp_rl.model import TrainableModel
 from mcp_rl.scenario import McpScenario, StdioServer
@@ -155,30 +154,3 @@ async def kill_when(process: psutil.Process, folder: Path) -> None:
     while set(folder.iterdir()) <= before:  # noqa: ASYNC240
         await anyio.lowlevel.checkpoint()
     process.kill()
-
-
-async def test_a_child_that_is_killed_is_a_named_error_for_all_that_wait(
-    base: str, whole: Path, tmp_path: Path
-) -> None:
-    copied(whole, tmp_path, 1)
-    model = make_model(base, tmp_path)
-    async with LocalBackend(config=CONFIG, in_process=False) as backend:
-        await model.register(backend)
-        raised: list[EngineError] = []
-
-        async def turn(seed: int) -> None:
-            async with backend.engine.episode(seed=seed) as episode:
-                try:
-                    await episode.generate([20, 21, 22], Sampling(max_tokens=500))
-                except EngineError as error:
-                    raised.append(error)
-
-        async with anyio.create_task_group() as tasks:
-            for seed in range(3):
-                tasks.start_soon(turn, seed)
-            await anyio.sleep(0.05)
-            learner_of(backend).send_signal(signal.SIGKILL)
-        assert len(raised) == 3 and all(isinstance(error, EngineStop) for error in raised)
-        assert "The learner's process was killed while it sampled, " in str(raised[0])
-        assert "train.microbatch_tokens" in str(raised[0]) and "the same command continues" in str(raised[0])
-    assert await model.get_step() == 1

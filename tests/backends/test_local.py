@@ -81,6 +81,17 @@ async def test_learns_saves_and_goes_on_as_if_never_stopped(base: str, tmp_path:
     assert len((parts.path / "history.jsonl").read_text().splitlines()) == 4
 
 
+async def test_a_reward_that_is_no_number_stops_the_run(base: str, tmp_path: Path) -> None:
+    model = make_model(base, tmp_path)
+    async with LocalBackend(config=CONFIG) as backend:
+        await model.register(backend)
+        groups = await play(backend, 0)
+        groups[1].trajectories[2].reward = float("nan")
+        with pytest.raises(CanaryError, match="The reward is nan"):
+            await backend.train(model, groups)
+        assert backend.step == 0
+
+
 async def test_a_checkpoint_gives_the_engine_s_logprobs_with_plain_peft(base: str, tmp_path: Path) -> None:
     model = make_model(base, tmp_path)
     async with LocalBackend(config=CONFIG) as backend:
