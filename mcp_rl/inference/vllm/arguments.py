@@ -14,6 +14,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import psutil
 
@@ -155,11 +156,18 @@ def _passed(name: str, value: bool | int | float | str) -> list[str]:
 
 
 def environment(
-    vllm: Installed, config: EngineConfig, served: Served, *, key: str, ours: Mapping[str, str] = os.environ
+    vllm: Installed,
+    config: EngineConfig,
+    served: Served,
+    *,
+    key: str,
+    scratch: Mapping[str, str] = MappingProxyType({}),
+    ours: Mapping[str, str] = os.environ,
 ) -> dict[str, str]:
     """What vLLM's process gets beside what every child of ours inherits (`processes/spawn.py`: no secrets).
 
-    `key` is what requests must bring. The token for the hub is handed on only where the model is there.
+    `key` is what requests must bring, `scratch` says where temporary files go (`scratch.py`). The token for the hub is
+    handed on only where the model is there.
     """
     # Kernels are compiled with programs (ninja) that lie beside that Python.
     found = {"PATH": os.pathsep.join(filter(None, [str(Path(vllm.python).parent), ours.get("PATH", "")]))}
@@ -171,7 +179,8 @@ def environment(
         found["HF_TOKEN"] = ours[served.token]
     found["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "0" if served.lora_rank is None else "1"
     found["VLLM_SERVER_DEV_MODE"] = "1" if served.new_weights or (served.sleep and not vllm.cpu) else "0"
-    return found | (_cpu_variables(config, ours) if vllm.cpu else _gpu_variables(served, ours)) | config.environment
+    of_device = _cpu_variables(config, ours) if vllm.cpu else _gpu_variables(served, ours)
+    return {**found, **scratch, **of_device, **config.environment}
 
 
 def _cpu_variables(config: EngineConfig, ours: Mapping[str, str]) -> dict[str, str]:

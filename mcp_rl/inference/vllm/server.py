@@ -6,6 +6,7 @@ that failed, and a second death within ten minutes of the first, are an EngineSt
 """
 
 import asyncio
+import contextlib
 import functools
 import logging
 import secrets
@@ -24,6 +25,7 @@ from mcp_rl.inference.vllm.causes import Death, cause_of_death, written_by
 from mcp_rl.inference.vllm.installed import find_vllm
 from mcp_rl.inference.vllm.ports import free_port
 from mcp_rl.inference.vllm.pulse import Pulse
+from mcp_rl.inference.vllm.scratch import Scratch
 from mcp_rl.processes.spawn import spawned
 
 _PORT_ATTEMPTS = 3
@@ -247,17 +249,29 @@ class VllmServer:
 
     async def _live(self) -> "Death | None":
         """One start, until it ends; None where we ended it."""
+        with contextlib.closing(Scratch()) as scratch:
+            return await self._live_in(scratch)
+
+    async def _live_in(self, scratch: Scratch) -> "Death | None":
         port = free_port()
         self.starts += 1
         self.url, self.api_key = f"http://127.0.0.1:{port}", secrets.token_hex(24)
         words = command(self.vllm, self.config, self.served, port=port)
         variables = await anyio.to_thread.run_sync(
-            functools.partial(environment, self.vllm, self.config, self.served, key=self.api_key)
+            functools.partial(
+                environment, self.vllm, self.config, self.served, key=self.api_key, scratch=scratch.environment
+            )
         )
         began, served = time.monotonic(), False
         self.log.parent.mkdir(parents=True, exist_ok=True)
         async with spawned(
-            words, role="vllm", run=self.run, log=self.log, environment=variables, cwd=self.log.parent.resolve()
+            words,
+            role="vllm",
+            run=self.run,
+            log=self.log,
+            environment=variables,
+            cwd=self.log.parent.resolve(),
+            folder=scratch.path,
         ) as child:
             self.pid = child.pid
             reason: str | None = None
