@@ -2,19 +2,21 @@
 
 import json
 import os
-import time
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from benchmarks.gpu_check import checks as checks  # puts them into the list
-from benchmarks.gpu_check import measure, models, with_vllm
+from benchmarks.gpu_check import measure, models, running, with_vllm
 from benchmarks.gpu_check.odd_tokens import odd_tokens
-from benchmarks.gpu_check.running import main, run_check
-from benchmarks.gpu_check.setting import CHECKS, DRY, REAL, Failed, Figures, Setting, Shape, Skipped
+from benchmarks.gpu_check.running import Outcome, main, run_check
+from benchmarks.gpu_check.setting import CHECKS, DRY, REAL, ROOT, Failed, Figures, Setting, Shape, Skipped
 from mcp_rl.chat.hermes import ChatFormat
 from mcp_rl.scenario import McpScenario, StdioServer
 from mcp_rl.trajectory import Segment, Trajectory
@@ -51,9 +53,12 @@ def broken(setting: Setting) -> Figures:
     raise RuntimeError("the device is gone")
 
 
+NEVER_DONE = ["sleep", "61.0625"]
+
+
 def slow(setting: Setting) -> Figures:
-    """Never ends."""
-    time.sleep(60)
+    """Never ends, nor does what it has started."""
+    subprocess.run(NEVER_DONE)
     return {}
 
 
@@ -70,6 +75,13 @@ def below(setting: Setting) -> Figures:
 def needless(setting: Setting) -> Figures:
     """Has no meaning here."""
     raise Skipped("there is nothing to measure")
+
+
+def _words(process: psutil.Process) -> list[str]:
+    with suppress(psutil.Error):
+        if process.status() != psutil.STATUS_ZOMBIE:
+            return process.cmdline()
+    return []
 
 
 @pytest.mark.parametrize(
@@ -89,9 +101,35 @@ def test_one_check_that_goes_wrong_is_told_and_costs_nothing_else(
     outcome = run_check("wrong", DRY, limit=1.0 if check is slow else 30.0)
     assert (outcome.status, outcome.reason) == (status, reason)
     assert outcome.about == check.__doc__
+    assert not [process for process in psutil.process_iter() if _words(process) == NEVER_DONE]
     if check is below:
         assert outcome.figures == {"speed": 1.0}
     assert run_check("device", DRY, limit=60).status == "passed"
+
+
+def sees(setting: Setting) -> Figures:
+    """What a check's process is told."""
+    return {"offline": os.environ["HF_HUB_OFFLINE"], "devices": os.environ.get("CUDA_VISIBLE_DEVICES"), "path": ROOT}
+
+
+def test_where_cuda_was_touched_a_check_has_a_process_that_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """bitsandbytes touches it when PEFT imports it, and what is forked then cannot use the device."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setitem(CHECKS, "sees", sees)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    outcome = run_check("sees", DRY, limit=120)
+    assert (outcome.status, outcome.figures["offline"], outcome.figures["devices"]) == ("passed", "1", "")
+    assert "CUDA_VISIBLE_DEVICES" not in os.environ
+
+
+def test_what_was_measured_stays_where_the_rest_is_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def some(setting: Setting, wanted: object, limit: float) -> Iterator[Outcome]:
+        yield Outcome("device", "", figures={"name": "x", "where": tmp_path})
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(running, "outcomes", some)
+    assert main(["--dry-run", "--out", str(tmp_path / "gpu.json")]) == 130
+    assert json.loads((tmp_path / "gpu.json").read_text())["checks"]["device"]["figures"]["where"] == str(tmp_path)
 
 
 def test_the_work_of_an_update_is_counted_by_hand_to_the_same() -> None:

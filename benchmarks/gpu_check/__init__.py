@@ -13,4 +13,5 @@ docs/gpu.md says what each figure means.
 import os
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # as NVIDIA's library counts, which says what memory is used
 os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")

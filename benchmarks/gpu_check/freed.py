@@ -100,6 +100,9 @@ def run_killed(setting: Setting) -> Figures:
             if run.poll() is not None:
                 said = log.read_text(errors="replace").strip().splitlines()[-1:]
                 raise Failed(f"the run ended by itself, with {run.returncode}: {said}", found)
+            if not history.exists():
+                run.kill()
+                raise Failed("the run took no step in 400 s", found)
             children = psutil.Process(run.pid).children(recursive=True)
             run.kill()
             run.wait()

@@ -17,10 +17,15 @@ from importlib.metadata import version
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+import psutil
 import torch
 
 import benchmarks.gpu_check as package
-from benchmarks.gpu_check.setting import CHECKS, DRY, REAL, ROOT, Failed, Figures, Setting, Skipped
+from benchmarks.gpu_check.setting import CHECKS, DRY, REAL, ROOT, Check, Failed, Figures, Setting, Skipped
+from mcp_rl.durable import write_atomically
+
+LONGER = {"two_gpus": 2, "run_killed": 4}
+"""Checks that start several runs with vLLM, and how many times the limit they have."""
 
 
 @dataclass
@@ -43,14 +48,10 @@ class Outcome:
         return f"{self.name:<20} {self.status:<8} {self.seconds:6.1f} s  {self.reason or told}"
 
 
-def _child(name: str, setting: Setting, answer: Connection) -> None:
+def _child(function: Check, outcome: Outcome, setting: Setting, answer: Connection) -> None:
     """Run one check and send what became of it."""
-    outcome = Outcome(name, CHECKS[name].__doc__ or "")
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    if setting.dry_run:
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""
     try:
-        outcome.figures = CHECKS[name](setting)
+        outcome.figures = function(setting)
     except Skipped as skipped:
         outcome.status, outcome.reason = "skipped", str(skipped)
     except Failed as failed:
@@ -64,27 +65,55 @@ def _child(name: str, setting: Setting, answer: Connection) -> None:
 
 
 def run_check(name: str, setting: Setting, limit: float) -> Outcome:
-    """One check in a process of its own, which is killed when its time is over."""
-    here, there = multiprocessing.get_context("fork").Pipe(duplex=False)
-    child = multiprocessing.get_context("fork").Process(target=_child, args=(name, setting, there), name=name)
+    """One check in a process of its own, which is killed with all that it started when its time is over."""
+    # What has touched CUDA cannot fork, and bitsandbytes touches it where PEFT imports it.
+    context = multiprocessing.get_context("spawn" if torch.cuda.is_available() else "fork")
+    here, there = context.Pipe(duplex=False)
+    outcome = Outcome(name, CHECKS[name].__doc__ or "")
+    child = context.Process(target=_child, args=(CHECKS[name], outcome, setting, there), name=name)
     began = time.monotonic()
-    child.start()
+    with _environment(setting):
+        child.start()
     there.close()
-    outcome = Outcome(name, CHECKS[name].__doc__ or "", "failed")
     try:
         if here.poll(limit):
             outcome = Outcome(**here.recv())
         else:
-            outcome.reason = f"it was not done in {limit:.0f} s"
+            outcome.status, outcome.reason = "failed", f"it was not done in {limit:.0f} s"
     except EOFError:
         child.join(10)
-        outcome.reason = f"its process died with exit code {child.exitcode}"
+        outcome.status, outcome.reason = "failed", f"its process died with exit code {child.exitcode}"
     finally:
-        child.kill()
+        _end(child.pid)
         child.join()
         here.close()
     outcome.seconds = round(time.monotonic() - began, 2)
     return outcome
+
+
+@contextlib.contextmanager
+def _environment(setting: Setting) -> Iterator[None]:
+    """What a check's process sees, from its first import on."""
+    given = {"HF_HUB_OFFLINE": "1"} | ({"CUDA_VISIBLE_DEVICES": ""} if setting.dry_run else {})
+    before = {name: os.environ.get(name) for name in given}
+    os.environ.update(given)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _end(pid: int | None) -> None:
+    """Kill a check and the runs and servers that it has started, which would disturb the next."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        for one in [*process.children(recursive=True), process]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.kill()
 
 
 def versions() -> dict[str, str | None]:
@@ -101,12 +130,6 @@ def driver() -> str | None:
     return None
 
 
-def has_cuda() -> bool:
-    """Asked in another process: one that has touched CUDA cannot fork."""
-    with multiprocessing.get_context("fork").Pool(1) as pool:
-        return bool(pool.apply(torch.cuda.is_available))
-
-
 def commit() -> str | None:
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         return subprocess.run(
@@ -119,7 +142,7 @@ def outcomes(setting: Setting, wanted: Sequence[str], limit: float) -> Iterator[
     """One after another; what was not wanted is skipped."""
     for name, function in CHECKS.items():
         if name in wanted:
-            yield run_check(name, setting, limit)
+            yield run_check(name, setting, limit * LONGER.get(name, 1))
         else:
             yield Outcome(name, function.__doc__ or "", "skipped", "it was not asked for")
 
@@ -134,13 +157,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--limit", type=float, default=600.0, help="seconds for each check")
     parser.add_argument("--dry-run", action="store_true", help="small shapes on the CPU, whatever there is")
     given = parser.parse_args(arguments)
-    setting = DRY if given.dry_run or not has_cuda() else REAL
+    setting = DRY if given.dry_run or not torch.cuda.is_available() else REAL
     if setting.dry_run:
         print("No CUDA device is used: a dry run, small shapes on the CPU.", file=sys.stderr)
-    found = []
-    for outcome in outcomes(setting, given.only, given.limit):
-        print(outcome.line(), file=sys.stderr, flush=True)
-        found.append(outcome)
+    out = given.out or (None if setting.dry_run else ROOT / "benchmarks" / "results" / "gpu_check.json")
+    found: list[Outcome] = []
+    try:
+        for outcome in outcomes(setting, given.only, given.limit):
+            print(outcome.line(), file=sys.stderr, flush=True)
+            found.append(outcome)
+            if out is not None:  # what was measured stays, whatever comes next
+                write_atomically(out, _text(setting, found).encode())
+    except KeyboardInterrupt:
+        print("Interrupted: what was not run yet is not in the result.", file=sys.stderr)
+        return 130
+    if out is None:
+        print(_text(setting, found), end="")
+    else:
+        print(f"Written to {out}.", file=sys.stderr)
+    return 1 if any(outcome.status == "failed" for outcome in found) else 0
+
+
+def _text(setting: Setting, found: Sequence[Outcome]) -> str:
+    """The result as JSON."""
     told = next((outcome.figures for outcome in found if outcome.name == "device"), {})
     result = {
         "dry_run": setting.dry_run,
@@ -152,12 +191,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "failed": [outcome.name for outcome in found if outcome.status == "failed"],
         "checks": {outcome.name: asdict(outcome) for outcome in found},
     }
-    text = json.dumps(result, indent=2) + "\n"
-    out = given.out or (None if setting.dry_run else ROOT / "benchmarks" / "results" / "gpu_check.json")
-    if out is None:
-        print(text, end="")
-    else:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(text)
-        print(f"Written to {out}.", file=sys.stderr)
-    return 1 if result["failed"] else 0
+    return json.dumps(result, indent=2, default=str) + "\n"

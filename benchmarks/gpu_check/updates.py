@@ -35,7 +35,7 @@ def device(setting: Setting) -> Figures:
     if setting.dry_run:
         return found
     about = torch.cuda.get_device_properties(0)
-    if not torch.cuda.is_bf16_supported():
+    if not torch.cuda.is_bf16_supported(including_emulation=False):
         raise Failed(f"{about.name} does not compute in bfloat16", found)
     return found | {
         "name": about.name,
