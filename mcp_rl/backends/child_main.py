@@ -50,7 +50,9 @@ class Channel:
     def __init__(self) -> None:
         """Take over standard input and output; whoever reads and prints gets nothing and the log from now on."""
         self._in, self._out = os.dup(0), os.dup(1)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.close(nothing)
         os.dup2(2, 1)
         os.set_blocking(self._in, True)
         os.set_blocking(self._out, True)
@@ -70,10 +72,14 @@ class Channel:
         threading.Thread(target=self._write, name="mcp-rl-channel-out", daemon=True).start()
 
     def _read(self, loop: asyncio.AbstractEventLoop, inbox: Inbox) -> None:
-        with suppress(EOFError, OSError):
+        try:
             while True:
                 loop.call_soon_threadsafe(inbox.put_nowait, read_frame_blocking(self._exactly))
-        os._exit(0)  # the parent has gone; what it did not wait for is of no use to anybody
+        except (EOFError, OSError):
+            os._exit(0)  # the parent has gone; what it did not wait for is of no use to anybody
+        except Exception:  # no message of ours: whoever waits for its answer must not wait for ever
+            print(without_secrets(traceback.format_exc()), file=sys.stderr, flush=True)
+            os._exit(1)
 
     def _exactly(self, length: int) -> bytes:
         data = bytearray(length)

@@ -96,6 +96,8 @@ class Child:
 
     def kill(self) -> None:
         """SIGKILL to it and all that it started, but for what removes their shared memory once they are gone."""
+        if self.process.returncode is not None:  # somebody else may have the watchdog's id by now
+            return
         with suppress(psutil.Error):
             for process in psutil.Process(self.process.pid).children(recursive=True):
                 with suppress(psutil.Error):
