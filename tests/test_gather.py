@@ -56,7 +56,7 @@ async def test_everything_is_in_flight_at_once_and_starts_in_order() -> None:
 
         return play
 
-    with anyio.fail_after(2):
+    with anyio.fail_after(20):
         await gather_groups([plan(s, 2, meet(i)) for i, s in enumerate(SCENARIOS)])
     assert started == [(group, member) for group in range(3) for member in range(2)]
 
@@ -94,7 +94,7 @@ async def test_more_failures_than_allowed_stop_everything_with_one_sentence() ->
             raise
         return good(SCENARIOS[0], member)
 
-    with anyio.fail_after(2), pytest.raises(ServerFault, match=r"1 of 3 rollouts failed.*The server died\."):
+    with anyio.fail_after(20), pytest.raises(ServerFault, match=r"1 of 3 rollouts failed.*The server died\."):
         await gather_groups([plan(SCENARIOS[0], 3, play)], redos=0)
     assert sorted(cancelled) == [1, 2]
 

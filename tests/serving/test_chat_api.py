@@ -89,7 +89,7 @@ def test_a_history_that_was_never_sampled_here_is_written_as_the_template_does(t
 async def test_a_stream_says_the_same_as_a_whole_answer(tiny: ServedTiny, seed: int) -> None:
     asked: dict[str, Any] = {
         **{"model": "tiny", "messages": ASKED, "tools": TOOLS, "temperature": 1.5, "seed": seed},
-        **{"max_tokens": 80, "logprobs": True, "extra_body": EXACT},
+        **{"max_tokens": 80, "logprobs": True, "top_logprobs": 2 * seed, "extra_body": EXACT},
     }
     async with tiny.client() as client:
         whole = await client.chat.completions.create(**asked)
@@ -116,6 +116,22 @@ async def test_a_streamed_answer_is_remembered_as_a_whole_one_is(tiny: ServedTin
     sampled = (await direct(tiny, tiny.chat.initial(ASKED, TOOLS))).token_ids
     start = len(tiny.chat.initial(ASKED, TOOLS))
     assert then.model_extra["prompt_token_ids"][start : start + len(sampled)] == sampled
+
+
+async def test_the_likeliest_tokens_are_told(tiny: ServedTiny) -> None:
+    asked: dict[str, Any] = {"model": "tiny", "temperature": 0, "max_tokens": 6}
+    async with tiny.client() as client:
+        chat = await client.chat.completions.create(**asked, messages=ASKED, tools=TOOLS, logprobs=True, top_logprobs=3)
+        plain = await client.completions.create(**asked, prompt="What is 2 plus 3?", logprobs=3)
+        none = await client.completions.create(**asked, prompt="What is 2 plus 3?", logprobs=0)
+    for token in chat.choices[0].logprobs.content:
+        first, *others = token.top_logprobs
+        assert (first.token, first.logprob, first.bytes) == (token.token, token.logprob, token.bytes)
+        assert len(others) == 2 and first.logprob > others[0].logprob >= others[1].logprob
+    logprobs = plain.choices[0].logprobs
+    for text, logprob, top in zip(logprobs.tokens, logprobs.token_logprobs, logprobs.top_logprobs, strict=True):
+        assert top[text] == max(top.values()) == logprob and 1 < len(top) <= 3
+    assert none.choices[0].logprobs.top_logprobs is None
 
 
 async def test_choices_and_seeds(tiny: ServedTiny) -> None:
@@ -253,15 +269,19 @@ def summary(whole: ChatCompletion) -> dict[str, Any]:
         "content": choice.message.content or "",
         "calls": [(call.function.name, call.function.arguments) for call in calls],
         "finish": choice.finish_reason,
-        "logprobs": [(token.token, token.logprob) for token in choice.logprobs.content],
+        "logprobs": [told(token) for token in choice.logprobs.content],
         "ids": choice.model_extra["token_ids"],
     }
+
+
+def told(token: Any) -> tuple[str, float, list[tuple[str, float]]]:
+    return token.token, token.logprob, [(other.token, other.logprob) for other in token.top_logprobs]
 
 
 def put_together(chunks: list[Any]) -> dict[str, Any]:
     content, finish = "", None
     calls: dict[int, tuple[str, str]] = {}
-    logprobs: list[tuple[str, float]] = []
+    logprobs: list[Any] = []
     ids: list[int] = []
     for chunk in chunks:
         for choice in chunk.choices:
@@ -270,7 +290,7 @@ def put_together(chunks: list[Any]) -> dict[str, Any]:
                 name, arguments = calls.get(call.index, (call.function.name, ""))
                 calls[call.index] = name, arguments + call.function.arguments
             if choice.logprobs:
-                logprobs += [(token.token, token.logprob) for token in choice.logprobs.content]
+                logprobs += [told(token) for token in choice.logprobs.content]
             ids += (choice.model_extra or {}).get("token_ids", [])
             finish = choice.finish_reason or finish
     found = {"content": content, "calls": [calls[n] for n in sorted(calls)], "finish": finish}

@@ -1,10 +1,10 @@
 """A small MCP server on stdio, by hand, with a state, whose tools all may be repeated.
 
 A call with `hang` is never answered. `slow_start` as the first argument is a server that needs a while, `down FILE`
-one that does not start while the file is there, `destroys` one whose tool `write` is annotated as destructive,
-`grows FILE` one that has a tool more when the file is there, `falters FILE` one that does not start the second to
-fifth time, which the file counts, `nested` one with a tool whose name holds `__`, `mute FILE` one with a resource, of
-which it says nothing while the file is there.
+one that does not start while the file is there, and notes each try in FILE.tries, `destroys` one whose tool `write` is
+annotated as destructive, `grows FILE` one that has a tool more when the file is there, `falters FILE` one that does not
+start the second to fifth time, which the file counts, `nested` one with a tool whose name holds `__`, `mute FILE` one
+with a resource, of which it says nothing while the file is there.
 """
 
 import json
@@ -20,6 +20,8 @@ match sys.argv[1:]:
     case ["slow_start"]:
         time.sleep(0.3)
     case ["down", file] if os.path.exists(file):  # noqa: PTH110
+        with open(f"{file}.tries", "a") as tries:  # noqa: PTH123
+            tries.write("tried\n")
         sys.exit("the database is away")
     case ["grows", file] if os.path.exists(file):  # noqa: PTH110
         TOOLS["erase"] = {}

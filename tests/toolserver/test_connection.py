@@ -38,10 +38,17 @@ def wait_until_gone(processes, seconds=30.0):
     return alive
 
 
+@pytest.fixture
+def started():
+    """The processes that a test has started, and theirs; what an earlier test's fixtures keep is none of them."""
+    before = set(psutil.Process().children(recursive=True))
+    return lambda: [p for p in psutil.Process().children(recursive=True) if p not in before]
+
+
 @pytest.mark.parametrize("transport", ["stdio", "sse", "streamable-http"])
-async def test_the_calculator_works_over_every_transport_and_is_gone_afterwards(transport):
+async def test_the_calculator_works_over_every_transport_and_is_gone_afterwards(transport, started):
     async with connect(calculator(transport), deadlines=PATIENT) as connection:
-        servers = psutil.Process().children(recursive=True)
+        servers = started()
         assert tuple(tool.name for tool in connection.tools) == CALCULATOR
         assert connection.server_info["name"] == "mcp_calculator"
         assert all(tool.repeatable and tool.output_schema for tool in connection.tools)
@@ -70,21 +77,21 @@ async def test_a_network_server_that_exits_at_start_is_an_error_with_its_last_li
             pass
 
 
-async def test_a_network_server_that_never_listens_is_an_error_and_is_ended():
+async def test_a_network_server_that_never_listens_is_an_error_and_is_ended(started):
     params = SseServer(url="http://127.0.0.1:{port}/sse", launch=Launch(command="{python}", args=(str(ODD), "mute")))
     with pytest.raises(ServerError, match=r"took no connection at http://127.0.0.1:\d+/sse within 0.5 s"):
         async with connect(params, deadlines=Deadlines(spawn=0.5)):
             pass
-    assert not psutil.Process().children()
+    assert not started()
 
 
-async def test_a_server_that_never_answers_is_an_error_within_its_deadline():
-    started = time.monotonic()
+async def test_a_server_that_never_answers_is_an_error_within_its_deadline(started):
+    began = time.monotonic()
     with pytest.raises(ServerError, match=r"mute did not answer within 0.5 s"):
         async with connect(odd("mute"), deadlines=Deadlines(initialize=0.5), name="mute"):
             pass
-    assert time.monotonic() - started < 20
-    assert not psutil.Process().children()
+    assert time.monotonic() - began < 20
+    assert not started()
 
 
 async def test_a_server_without_tools_is_an_error():
@@ -222,14 +229,14 @@ async def test_a_caller_that_gives_up_takes_nobody_along():
         assert (await connection.call("echo", {"text": "fine"})).text == "fine"
 
 
-async def test_cancelling_while_the_server_starts_leaves_no_process():
+async def test_cancelling_while_the_server_starts_leaves_no_process(started):
     opening = asyncio.create_task(connect(odd("mute"), deadlines=PATIENT).__aenter__())
-    while not psutil.Process().children():  # noqa: ASYNC110 - nothing tells of a new process
+    while not started():  # noqa: ASYNC110 - nothing tells of a new process
         await asyncio.sleep(0.02)
     opening.cancel()
     with pytest.raises(asyncio.CancelledError):
         await opening
-    assert not wait_until_gone(psutil.Process().children())
+    assert not wait_until_gone(started())
 
 
 async def test_connections_may_close_in_any_order_and_in_other_tasks():
@@ -249,12 +256,12 @@ async def test_a_call_in_flight_when_the_connection_closes_is_a_fault():
         await call
 
 
-async def test_a_server_that_ignores_every_request_to_go_is_ended_with_all_it_started():
+async def test_a_server_that_ignores_every_request_to_go_is_ended_with_all_it_started(started):
     async with connect(odd("stubborn"), deadlines=PATIENT):
-        processes = psutil.Process().children(recursive=True)
+        processes = started()
         assert len(processes) == 3  # the watchdog, the server, and what the server put into a session of its own
-        started = time.monotonic()
-    assert time.monotonic() - started < 20
+        began = time.monotonic()
+    assert time.monotonic() - began < 20
     assert not wait_until_gone(processes)
 
 

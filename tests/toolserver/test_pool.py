@@ -74,7 +74,7 @@ async def test_an_episode_that_is_cancelled_while_its_server_starts_takes_no_roo
 
 
 async def test_a_reset_that_hangs_is_a_fault_in_time_and_the_next_episode_has_a_new_server() -> None:
-    async with sessions_of(call=0.3) as sessions:
+    async with sessions_of(call=1.0) as sessions:
         async with sessions.lease(STATE) as lease:
             first = await ask(lease.session.connection, "look")
         with pytest.raises(ServerFault, match="did not answer a call of reset within"):

@@ -139,7 +139,7 @@ async def test_a_deadline_of_a_tool_holds_by_the_names_that_the_tool_has() -> No
     ):
         async with opened(asked, deadlines={named: 0.2}) as sessions:
             session = await sessions.get(asked.params())
-            with anyio.fail_after(5), pytest.raises(ServerFault, match="did not answer a call of look within"):
+            with anyio.fail_after(20), pytest.raises(ServerFault, match="did not answer a call of look within"):
                 await session.connection.call(called, {"hang": True})
 
 
@@ -315,8 +315,9 @@ async def test_a_server_that_never_worked_is_not_tried_again(tmp_path: Path) -> 
     (tmp_path / "away").touch()
     state = server("state", "down", str(tmp_path / "away"))
     async with opened(state) as sessions:
-        with anyio.fail_after(3), pytest.raises(ServerError, match="the database is away"):
+        with pytest.raises(ServerError, match="the database is away"):
             await sessions.get(state.params())
+    assert (tmp_path / "away.tries").read_text() == "tried\n"
 
 
 async def test_what_idles_is_closed_and_opened_again_when_it_is_needed() -> None:
@@ -325,12 +326,12 @@ async def test_what_idles_is_closed_and_opened_again_when_it_is_needed() -> None
         async with sessions.lease(state.params()) as first:
             async with sessions.lease(state.params()) as second:
                 idle = second.session.connection
-            with anyio.fail_after(5):
+            with anyio.fail_after(20):
                 while idle.alive:  # noqa: ASYNC110
                     await anyio.sleep(0.05)
             assert first.session.connection.alive  # an episode has it, however long it takes
             before = await ask(first.session, "look")
-        with anyio.fail_after(5):
+        with anyio.fail_after(20):
             while first.session.connection.alive:  # noqa: ASYNC110
                 await anyio.sleep(0.05)
         async with sessions.lease(state.params()) as lease:
@@ -339,7 +340,7 @@ async def test_what_idles_is_closed_and_opened_again_when_it_is_needed() -> None
 
 async def test_a_rested_connection_is_asked_whether_it_still_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(places, "_CHECK_AFTER", 0.0)
-    monkeypatch.setattr(places, "_PING_SECONDS", 0.5)
+    monkeypatch.setattr(places, "_PING_SECONDS", 2.0)
     state = server("state", reset_tool="reset", instances=1)
     async with opened(state) as sessions:
         pids = []
