@@ -192,16 +192,16 @@ class ChatFormat:
             return self._render(opening + new, (), prompt=True).partition(_ANSWER)[2]
         except TemplateError as error:
             raise ConfigError(
-                f"The chat template of {self.tokenizer.name_or_path!r} takes no messages of "
-                f"{' and '.join(dict.fromkeys(roles))} after an assistant's: {error}."
+                f"The chat template of {self.tokenizer.name_or_path!r} takes no {_several(roles)} messages after an "
+                f"assistant's: {error}."
             ) from error
 
     def _skeleton(self, roles: tuple[str, ...]) -> str:
         frame, stop, rest = self._after_answer(roles).partition(self._end)
         if frame.strip() or not stop or any(_NEW.format(i) not in rest for i in range(len(roles))):
             raise ConfigError(
-                f"The chat template of {self.tokenizer.name_or_path!r} does not append tool messages after an "
-                f"assistant turn that ends in {self._end!r}, so it cannot be continued token-exactly."
+                f"The chat template of {self.tokenizer.name_or_path!r} does not append {_several(roles)} messages after "
+                f"an assistant turn that ends in {self._end!r}, so it cannot be continued token-exactly."
             )
         return rest
 
@@ -226,3 +226,7 @@ class ChatFormat:
 
     def _safe(self, message: Message) -> Message:
         return {**message, "content": self.harmless(message["content"])}
+
+
+def _several(roles: Sequence[str]) -> str:
+    return " and ".join(dict.fromkeys(roles)) or "no"

@@ -20,7 +20,7 @@ from mcp_rl.inference.policy import Policy
 from mcp_rl.inference.prefill import Piece, group_trunks, prefill, trunk_length
 from mcp_rl.inference.prefixes import Asked, Entry, PrefixTree, SlotEntries, check_stamp
 from mcp_rl.inference.row import Row
-from mcp_rl.inference.sampler import draw
+from mcp_rl.inference.sampler import draw, likeliest
 from mcp_rl.inference.sharing import plan_sharing
 
 TRUNKS = 8
@@ -156,10 +156,13 @@ class Batch:
         return Plan(store, count, write, last, length, reach, self._groups)
 
     def _sample(self, rows: Sequence[Row], logits: Tensor) -> list[Row]:
-        temperatures = [row.turn.sampling.temperature for row in rows if row.turn is not None]
+        asked = [row.turn.sampling for row in rows if row.turn is not None]
+        temperatures = [sampling.temperature for sampling in asked]
         ids, logprobs = draw(logits, temperatures, [row.uniform() for row in rows])
+        top = likeliest(logits, temperatures, max(sampling.top_logprobs for sampling in asked))
         self.stats.decoded_tokens += len(rows)
-        ended = [row for row, token, logprob in zip(rows, ids, logprobs, strict=True) if row.append(token, logprob)]
+        sampled = zip(rows, ids, logprobs, top, strict=True)
+        ended = [row for row, token, logprob, best in sampled if row.append(token, logprob, best)]
         if ended:
             self._retire(ended)
         return ended

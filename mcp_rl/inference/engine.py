@@ -22,12 +22,16 @@ class Sampling:
     """Texts that end the turn, wherever tokens begin and end; the token that completes one is the last sampled."""
     stop_token_ids: tuple[int, ...] = ()
     """Ids that end the turn, besides the engine's own."""
+    top_logprobs: int = 0
+    """So many of the likeliest tokens come back beside each sampled one."""
     seed: int | None = None
     """Draw this turn's tokens from a stream of its own, from its start; None goes on with the episode's."""
 
     def __post_init__(self) -> None:
         if isinstance(self.stop, str) or not all(self.stop):
             raise ValueError(f"stop is a tuple of texts that are not empty, not {self.stop!r}.")
+        if self.top_logprobs < 0:
+            raise ValueError(f"top_logprobs is 0 or more, not {self.top_logprobs}.")
         if self.max_tokens < 1 or not 0 <= self.temperature < float("inf"):
             raise ValueError(f"A turn samples at least one token, at a temperature of 0 or more: {self}.")
 
@@ -46,6 +50,9 @@ class Completion:
     """"stop" (a stop token or a stop text was sampled) or "length" (max_tokens or the context's end was reached)."""
     cached_tokens: int = field(default=0, compare=False)
     """Ids up to the first sampled one that the engine had computed before; of an episode's first turn."""
+    top_logprobs: list[list[tuple[int, float]]] = field(default_factory=list)
+    """For each id the likeliest tokens under the distribution that it was drawn from, the likeliest first; empty where
+    none were asked for."""
 
 
 class Episode(Protocol):

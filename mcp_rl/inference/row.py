@@ -1,5 +1,6 @@
 """The engine's side of one episode: its ids, what is computed of them, and the turn that is being sampled."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from mcp_rl.inference.cache import Trunk
@@ -19,6 +20,8 @@ class Turn:
     """The turn's own stream of random numbers; None takes the episode's."""
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    top: list[list[tuple[int, float]]] = field(default_factory=list)
+    """The likeliest tokens for each id, where some were asked for."""
     finish: str = ""
 
 
@@ -56,12 +59,14 @@ class Row:
         assert self.turn is not None
         return (self.turn.draws or self.draws).next()
 
-    def append(self, token: int, logprob: float) -> bool:
-        """Take a sampled token; True where it ends the turn."""
+    def append(self, token: int, logprob: float, top: Sequence[tuple[int, float]] = ()) -> bool:
+        """Take a sampled token, and the likeliest ones in its place; True where it ends the turn."""
         turn = self.turn
         assert turn is not None
         self.ids.append(token)
         turn.ids.append(token)
         turn.logprobs.append(logprob)
+        if wanted := turn.sampling.top_logprobs:
+            turn.top.append(list(top[:wanted]))
         turn.finish = "stop" if turn.stops.ends(turn.ids) else "length" if len(turn.ids) >= turn.limit else ""
         return bool(turn.finish)

@@ -31,15 +31,11 @@ def draw(logits: Tensor, temperatures: Sequence[float], uniforms: Sequence[float
     softmax(logits / temperature), at temperature 1 for greedy rows.
     """
     device = logits.device
-    given = torch.tensor([[t or 1.0 for t in temperatures], uniforms], dtype=torch.float64).to(device)
-    logprobs = logits.float()
-    if any(temperature not in (0, 1) for temperature in temperatures):
-        logprobs = logprobs / given[0, :, None].float()
-    logprobs = logprobs.log_softmax(-1)
+    logprobs = _logprobs(logits, temperatures)
     cumulative = logprobs.exp().cumsum(-1, dtype=torch.float64)
     total = cumulative[:, -1]
     # Kept below the total, so that a token of probability 0 at the end is never drawn.
-    target = given[1] * total
+    target = torch.tensor(uniforms, dtype=torch.float64).to(device) * total
     target = torch.minimum(target, torch.nextafter(total, torch.zeros_like(total)))
     ids = torch.searchsorted(cumulative, target[:, None], right=True)[:, 0]
     if 0 in temperatures:
@@ -48,3 +44,19 @@ def draw(logits: Tensor, temperatures: Sequence[float], uniforms: Sequence[float
     # One transfer from the device; float64 holds every id exactly.
     drawn, taken = torch.stack([ids.double(), logprobs.gather(1, ids[:, None])[:, 0].double()]).tolist()
     return [int(token) for token in drawn], taken
+
+
+def likeliest(logits: Tensor, temperatures: Sequence[float], most: int) -> list[list[tuple[int, float]]]:
+    """The `most` likeliest tokens of each row and their log-probabilities, as `draw` has them, the likeliest first."""
+    if not most:
+        return [[] for _ in temperatures]
+    values, ids = _logprobs(logits, temperatures).topk(min(most, logits.shape[-1]))
+    return [list(zip(*row, strict=True)) for row in zip(ids.tolist(), values.tolist(), strict=True)]
+
+
+def _logprobs(logits: Tensor, temperatures: Sequence[float]) -> Tensor:
+    logprobs = logits.float()
+    if any(temperature not in (0, 1) for temperature in temperatures):
+        divisors = torch.tensor([t or 1.0 for t in temperatures], dtype=torch.float64).to(logits.device)
+        logprobs = logprobs / divisors[:, None].float()
+    return logprobs.log_softmax(-1)

@@ -204,7 +204,7 @@ class Scheduler:
         for row in rows:
             request = self._sampled.pop(row)
             turn = request.turn
-            request.answer(Completion(turn.ids, turn.logprobs, row.version, turn.finish, row.copied))
+            request.answer(Completion(turn.ids, turn.logprobs, row.version, turn.finish, row.copied, turn.top))
 
     def _fail(self, error: McpRlError) -> None:
         for request in [*self._waiting, *self._sampled.values()]:

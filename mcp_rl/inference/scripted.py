@@ -70,4 +70,6 @@ class ScriptedEpisode:
         self._ids += sampled
         self._turn += 1
         finish = "stop" if len(sampled) == len(whole) else "length"
-        return Completion(sampled, [self._engine._logprob] * len(sampled), self._engine.version, finish)
+        logprob = self._engine._logprob
+        top = [[(id, logprob)] for id in sampled] if sampling.top_logprobs else []
+        return Completion(sampled, [logprob] * len(sampled), self._engine.version, finish, top_logprobs=top)

@@ -156,16 +156,16 @@ class ChatAnswer(_Answer):
     def _logprobs(self, turn: SampledTurn, since: int) -> dict[str, Any] | None:
         if not self._logprobs_asked:
             return None
-        tokens = [
-            (self._token(id), logprob) for id, logprob in zip(turn.ids[since:], turn.logprobs[since:], strict=True)
+        tokens = zip(turn.ids[since:], turn.logprobs[since:], turn.likeliest(since), strict=True)
+        content = [
+            {**self._entry(id, logprob), "top_logprobs": [self._entry(*one) for one in top]}
+            for id, logprob, top in tokens
         ]
-        return {
-            "content": [
-                {"token": text, "logprob": logprob, "bytes": _bytes(text), "top_logprobs": []}
-                for text, logprob in tokens
-            ],
-            "refusal": None,
-        }
+        return {"content": content, "refusal": None}
+
+    def _entry(self, id: int, logprob: float) -> dict[str, Any]:
+        text = self._token(id)
+        return {"token": text, "logprob": logprob, "bytes": _bytes(text)}
 
 
 class _Message:
@@ -260,9 +260,16 @@ class CompletionAnswer(_Answer):
         return {
             "tokens": tokens,
             "token_logprobs": turn.logprobs[since:],
-            "top_logprobs": None,
+            "top_logprobs": [self._by_text(top) for top in turn.likeliest(since)] if self._asked.logprobs else None,
             "text_offset": offsets,
         }
+
+    def _by_text(self, top: Sequence[tuple[int, float]]) -> dict[str, float]:
+        """Of pieces of characters, which have no text of their own, the likeliest is told."""
+        found: dict[str, float] = {}
+        for id, logprob in top:
+            found.setdefault(self._token(id), logprob)
+        return found
 
 
 def _delta(delta: Delta, ids: Sequence[str]) -> dict[str, Any]:

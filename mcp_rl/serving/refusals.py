@@ -30,13 +30,16 @@ def no_such_path(method: str, path: str, known: Sequence[tuple[str, str]]) -> Re
         return Refusal(f"{path} takes {' or '.join(others)}, not {method}.", status=405)
     meant = [there for _, there in known if there.endswith(path) and path.count("/") > 1]
     hint = f" did you mean {meant[0]}?" if meant else f" there is: {', '.join(there for _, there in known)}."
-    return Refusal(f"There is no {path} here;{hint}", status=404)
+    return Refusal(f"There is no {path[:200]} here;{hint}", status=404)
 
 
 def unknown_model(name: str, known: list[str]) -> Refusal:
     there = ", ".join(known)
     return Refusal(
-        f"The model {name!r} is not served here; there is: {there}.", status=404, param="model", code="model_not_found"
+        f"The model {name[:200]!r} is not served here; there is: {there}.",
+        status=404,
+        param="model",
+        code="model_not_found",
     )
 
 

@@ -43,6 +43,8 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 }
 """The values at which these change nothing. At any other they would be another distribution than the policy's own."""
 
+MOST_LOGPROBS = 20
+"""Likeliest tokens that are told for each sampled one."""
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**64)]
 Stop = Annotated[
     list[Annotated[str, Field(min_length=1, max_length=1000)]],
@@ -166,7 +168,7 @@ class ChatRequest(_Asked, _WithTools):
     parallel_tool_calls: bool = True
     max_completion_tokens: int | None = Field(default=None, ge=1)
     logprobs: bool = False
-    top_logprobs: Literal[0] | None = None
+    top_logprobs: int = Field(default=0, ge=0, le=MOST_LOGPROBS)
 
     @property
     def limit(self) -> int | None:
@@ -179,7 +181,7 @@ class CompletionRequest(_Asked):
 
     prompt: str | list[int] | list[str] | list[list[int]]
     max_tokens: int | None = Field(default=16, ge=1)
-    logprobs: Literal[0] | None = None
+    logprobs: int | None = Field(default=None, ge=0, le=MOST_LOGPROBS)
     add_special_tokens: Literal[False] = False
 
     @property
@@ -243,9 +245,7 @@ def _refused(error: ValidationError, fields: Mapping[str, Any]) -> Refusal:
     where = [str(part) for part in first["loc"] if _is_key(part)]
     name = ".".join(where)
     param = where[0] if where else None
-    if param == "top_logprobs" or (param == "logprobs" and first["type"] == "literal_error"):
-        said = "the log-probability of sampled tokens is known, and no other's: it can be 0 alone"
-    elif first["type"] == "extra_forbidden":
+    if first["type"] == "extra_forbidden":
         said = "there is no such field here"
     else:
         said = first["msg"].removeprefix("Value error, ").rstrip(".")

@@ -28,8 +28,11 @@ class SampledTurn:
     """Tokens that the engine's context holds."""
     temperature: float
     stop: Sequence[str] = ()
+    top_logprobs: int = 0
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    top: list[list[tuple[int, float]]] = field(default_factory=list)
+    """The likeliest tokens for each id, where some were asked for."""
     text: str = ""
     """What is certain of it: no half of a character, and nothing that may yet become a stop text."""
     finish: str = ""
@@ -44,7 +47,7 @@ class SampledTurn:
         left = min(self.limit, self.room - len(self.prompt)) - len(self.ids)
         wanted = left if most is None else min(most, left)
         new = [] if self.ids else self.prompt
-        sampling = Sampling(temperature=self.temperature, max_tokens=wanted, stop=tuple(self.stop))
+        sampling = Sampling(self.temperature, wanted, stop=tuple(self.stop), top_logprobs=self.top_logprobs)
         try:
             completion = await self.episode.generate(new, sampling)
         except ContextOverflow as error:
@@ -53,6 +56,7 @@ class SampledTurn:
             self.cached = completion.cached_tokens
         self.ids += completion.token_ids
         self.logprobs += completion.logprobs
+        self.top += completion.top_logprobs
         self.version = completion.version
         ended = completion.finish == "stop"
         if ended or len(completion.token_ids) < wanted or wanted == left:
@@ -69,6 +73,10 @@ class SampledTurn:
             held = max((_overlap(whole, text) for text in self.stop), default=0)
             certain = whole[: len(whole) - held].rstrip(_CUT_CHARACTER)
             self.text = certain if certain.startswith(self.text) else self.text
+
+    def likeliest(self, since: int) -> list[list[tuple[int, float]]]:
+        """For each id from there on."""
+        return self.top[since:] if self.top_logprobs else [[] for _ in self.ids[since:]]
 
     @property
     def continuable(self) -> bool:

@@ -119,7 +119,9 @@ class Service:
         prompt = await _aside(body, lambda: served.prompts.of_messages(asked.messages, tools)) + begun
         one_call = isinstance(choice, NamedTool) or not asked.parallel_tool_calls
         stop = [*asked.stop, *([CLOSE] if tools and one_call else [])]
-        turns = _Wanted([prompt] * asked.n, asked.limit, asked.temperature, asked.seed, stop, asked.stream)
+        if asked.top_logprobs and not asked.logprobs:
+            raise Refusal("top_logprobs needs logprobs: true.", param="top_logprobs")
+        turns = _Wanted([prompt] * asked.n, asked, asked.limit, stop, asked.top_logprobs)
         answer = ChatAnswer(asked, served, prompt, begun, reads_calls=bool(tools), one_call=one_call)
         return await self._reply(served, turns, answer)
 
@@ -131,7 +133,7 @@ class Service:
             raise too_busy(self._most, len(given) * asked.n)
         prompts = await _aside(body, lambda: [_ids_of(served.prompts, prompt) for prompt in given])
         every = [prompt for prompt in prompts for _ in range(asked.n)]
-        turns = _Wanted(every, asked.max_tokens, asked.temperature, asked.seed, asked.stop, asked.stream)
+        turns = _Wanted(every, asked, asked.max_tokens, asked.stop, asked.logprobs or 0)
         return await self._reply(served, turns, CompletionAnswer(asked, served, prompts))
 
     def _named(self, name: str) -> Served:
@@ -150,12 +152,12 @@ class Service:
         try:
             stack.enter_context(self._counted(len(wanted.prompts)))
             turns = [await _opened(stack, served, wanted, number) for number in range(len(wanted.prompts))]
-            await _advance(turns, _SLICES[0] if wanted.stream else None)
+            await _advance(turns, _SLICES[0] if wanted.asked.stream else None)
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await stack.aclose()
             raise
-        if wanted.stream:
+        if wanted.asked.stream:
             return Reply(events=Events(stack, _events(turns, answer)))
         await stack.aclose()
         return Reply(body=answer.whole(turns))
@@ -174,21 +176,22 @@ class _Wanted:
     """The turns of one request."""
 
     prompts: list[list[int]]
+    asked: ChatRequest | CompletionRequest
     limit: int | None
-    temperature: float
-    seed: int | None
     stop: Sequence[str]
-    stream: bool
+    top_logprobs: int
 
 
 async def _opened(stack: AsyncExitStack, served: Served, wanted: _Wanted, number: int) -> SampledTurn:
-    engine, prompt = served.engine(), wanted.prompts[number]
+    engine, asked, prompt = served.engine(), wanted.asked, wanted.prompts[number]
     room = engine.max_context
     if len(prompt) >= room:
         raise context_exceeded(room, len(prompt))
-    episode = await stack.enter_async_context(engine.episode(seed=_seed(wanted.seed, number)))
+    episode = await stack.enter_async_context(engine.episode(seed=_seed(asked.seed, number)))
     limit = room if wanted.limit is None else wanted.limit
-    return SampledTurn(episode, served.prompts.chat, prompt, limit, room, wanted.temperature, wanted.stop)
+    return SampledTurn(
+        episode, served.prompts.chat, prompt, limit, room, asked.temperature, wanted.stop, wanted.top_logprobs
+    )
 
 
 async def _advance(turns: Sequence[SampledTurn], most: int | None) -> None:

@@ -72,7 +72,7 @@ def test_a_template_that_refuses_tool_messages_is_one_sentence() -> None:
         "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools here') }}{% endif %}"
         "{{ m.content }}<|im_end|>{% endfor %}"
     )
-    with pytest.raises(ConfigError, match="no messages of tool after an assistant's: no tools here"):
+    with pytest.raises(ConfigError, match="no tool messages after an assistant's: no tools here"):
         ChatFormat(tokenizer)
 
 

@@ -22,6 +22,7 @@ from tests.serving.conftest import ASKED, TOOLS, ServedTiny
 
 JSON = {"content-type": "application/json"}
 CALL = {"id": "c", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+SPOKEN = {"role": "assistant", "content": "Hi"}
 SAID = {"role": "assistant", "tool_calls": [CALL]}
 
 
@@ -43,7 +44,8 @@ def chat(tiny: ServedTiny, **fields: Any) -> httpx.Response:
         ({"top_k": 5}, "top_k", "set it to -1 or 0"),
         ({"response_format": {"type": "json_object"}}, "response_format", "not supported"),
         ({"guided_json": {}}, "guided_json", "no such field"),
-        ({"logprobs": True, "top_logprobs": 3}, "top_logprobs", "no other's"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "less than or equal to 20"),
+        ({"top_logprobs": 3}, "top_logprobs", "needs logprobs: true"),
         ({"temperature": -1}, "temperature", "greater than or equal to 0"),
         ({"temperature": 0.001}, "temperature", "0 for greedy, or 0.01 or more"),
         ({"temperature": "hot"}, "temperature", "valid number"),
@@ -60,6 +62,7 @@ def chat(tiny: ServedTiny, **fields: Any) -> httpx.Response:
         ({"messages": [SAID]}, "messages", "cannot speak first"),
         ({"messages": [*ASKED, {"role": "assistant", "content": "Hi"}]}, "messages", "the assistant's own"),
         ({"messages": [*ASKED, SAID, *ASKED]}, "messages", "'c' has no tool message"),
+        ({"messages": [*ASKED, SPOKEN, {"role": "system", "content": "x"}]}, "messages", "append system messages"),
         ({"messages": [*ASKED, {"role": "tool", "content": "1", "tool_call_id": "x"}]}, "messages", "no tool call 'x'"),
         ({"messages": [*ASKED, {"role": "assistant", "function_call": {"name": "f"}}]}, "messages", "older protocol"),
     ],

@@ -1,0 +1,32 @@
+"""The likeliest tokens beside each sampled one, under the distribution that it was drawn from."""
+
+import pytest
+import torch
+
+from mcp_rl.inference.engine import Completion, Sampling
+from mcp_rl.inference.local import LocalEngine
+from tests.inference.models import STOP, prompt, tiny_model
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+async def test_the_likeliest_tokens_are_those_of_the_models_own_distribution(temperature: float) -> None:
+    model, given = tiny_model(), prompt()
+    turns: dict[int, Completion] = {}
+    async with LocalEngine(model, stop_token_ids=[STOP]) as engine:
+        for wanted in (0, 1, 5, 1000):
+            async with engine.episode(seed=3) as episode:
+                sampling = Sampling(temperature=temperature, max_tokens=8, top_logprobs=wanted)
+                turns[wanted] = await episode.generate(given, sampling)
+    ids = turns[5].token_ids
+    assert all(turn.token_ids == ids for turn in turns.values()), "asking for them changed what is drawn"
+    assert turns[0].top_logprobs == [] and len(turns[1000].top_logprobs[0]) == 97
+    with torch.no_grad():
+        logits = model(torch.tensor([[*given, *ids]])).logits[0, len(given) - 1 : -1]
+    reference = (logits / (temperature or 1.0)).log_softmax(-1)
+    for place, (top, logprob) in enumerate(zip(turns[5].top_logprobs, turns[5].logprobs, strict=True)):
+        values, tokens = reference[place].topk(5)
+        assert [token for token, _ in top] == tokens.tolist()
+        assert [value for _, value in top] == pytest.approx(values.tolist(), abs=1e-5)
+        assert dict(turns[1000].top_logprobs[place])[ids[place]] == logprob
+        assert turns[1].top_logprobs[place] == top[:1]
+        assert temperature or top[0] == (ids[place], logprob)
