@@ -200,8 +200,8 @@ class ChatFormat:
         frame, stop, rest = self._after_answer(roles).partition(self._end)
         if frame.strip() or not stop or any(_NEW.format(i) not in rest for i in range(len(roles))):
             raise ConfigError(
-                f"The chat template of {self.tokenizer.name_or_path!r} does not append {_several(roles)} messages after "
-                f"an assistant turn that ends in {self._end!r}, so it cannot be continued token-exactly."
+                f"The chat template of {self.tokenizer.name_or_path!r} does not append {_several(roles)} messages "
+                f"after an assistant turn that ends in {self._end!r}, so it cannot be continued token-exactly."
             )
         return rest
 
