@@ -1,6 +1,7 @@
 # make train   set up, then train the built-in model on the calculator; ARGS="--steps 20" adds arguments
 # make test    set up, then run the tests; ARGS="tests/test_cli.py" runs only those
 # make test-vllm   set up, make .venv-vllm with vLLM for CPUs, then run the tests that need it
+# make test-others   set up, put bitsandbytes and llama.cpp into .venv-others, then run the tests that need one of them
 # make gpu-check   set up, then measure learner and engine on this machine's GPU; a dry run where there is none
 # make setup   create .venv and install what is needed; does nothing where that is done
 #
@@ -18,7 +19,7 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3
 READY := $(VENV)/.ready
 BIN := $(VENV)/bin
 
-.PHONY: train test test-vllm lint gpu-check setup wheel clean
+.PHONY: train test test-vllm test-others lint gpu-check setup wheel clean
 
 train: setup
 	@$(BIN)/python -m mcp_rl.train --server mcp_calculator $(ARGS)
@@ -48,6 +49,22 @@ $(VLLM_VENV)/.ready:
 	$(VLLM_VENV)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec triton
 	touch $@
 
+# Where bitsandbytes can be imported, PEFT imports it in every process, which costs a second: so it is in no environment.
+# The source package of llama-cpp-python has llama.cpp's converter, and the wheel of xllamacpp has llama.cpp itself.
+OTHERS := $(CURDIR)/.venv-others
+
+test-others: setup $(OTHERS)/.ready
+	PYTHONPATH="$(OTHERS)" MCP_RL_GGUF_CONVERTER="$(OTHERS)/llama.cpp" \
+		$(BIN)/python -m pytest $(or $(ARGS),tests/backends/test_quantised.py tests/runs/test_quantised_runs.py tests/export)
+
+$(OTHERS)/.ready:
+	@echo "Installing bitsandbytes and llama.cpp into .venv-others; a minute, and only this time."
+	mkdir -p $(OTHERS)/llama.cpp
+	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(OTHERS) 'bitsandbytes>=0.46' xllamacpp sentencepiece
+	$(BIN)/python -m pip download --quiet --no-deps --no-binary :all: --dest $(OTHERS) llama-cpp-python
+	tar -xzf $(OTHERS)/llama_cpp_python-*.tar.gz -C $(OTHERS)/llama.cpp --strip-components=3 --wildcards '*/vendor/llama.cpp/*'
+	touch $@
+
 gpu-check: setup
 	$(BIN)/python -m benchmarks.gpu_check $(ARGS)
 
@@ -65,4 +82,4 @@ wheel: setup
 	$(BIN)/python -m build --wheel --outdir dist
 
 clean:
-	rm -rf $(VENV) $(VLLM_VENV) build dist
+	rm -rf $(VENV) $(VLLM_VENV) $(OTHERS) build dist

@@ -1,4 +1,4 @@
-"""Bases that bitsandbytes quantised: loaded, trained with an adapter, sampled. It has a CPU build, where installed."""
+"""Bases that bitsandbytes quantised: loaded, trained with an adapter, sampled. On a CPU too: `make test-others`."""
 
 from pathlib import Path
 
