@@ -86,6 +86,9 @@ def test_on_a_cpu_it_computes_in_float32_in_one_process_and_compiles_nothing() -
     found = started(CPU, sleep=True)
     assert (found["--dtype"], found["--distributed-executor-backend"]) == ("float32", "uni")
     assert found["--enforce-eager"] is found["--no-enable-chunked-prefill"] is True
+    assert found["--block-size"] == "32"
+    assert "--worker-extension-cls" not in found
+    assert started(CPU, lora_rank=8)["--worker-extension-cls"] == "mcp_rl_lora.Adapters"
     assert not {"--gpu-memory-utilization", "--enable-sleep-mode", "--tensor-parallel-size"} & set(found)
     variables = environment(CPU, EngineConfig(), Served("m", "m", sleep=True), key="k", ours={"OMP_NUM_THREADS": "3"})
     assert (variables["OMP_NUM_THREADS"], variables["VLLM_ENABLE_V1_MULTIPROCESSING"]) == ("3", "0")
@@ -97,7 +100,7 @@ def test_on_a_gpu_it_takes_its_share_of_memory_and_sleeps_where_that_is_wanted()
     found = started(sleep=True, dtype="bfloat16")
     assert (found["--dtype"], found["--gpu-memory-utilization"]) == ("bfloat16", "0.4")
     assert found["--enable-sleep-mode"] is True
-    assert "--enforce-eager" not in found
+    assert not {"--enforce-eager", "--block-size", "--worker-extension-cls"} & set(found)
     assert (
         environment(GPU, EngineConfig(), Served("m", "m", sleep=True), key="k", ours={})["VLLM_SERVER_DEV_MODE"] == "1"
     )

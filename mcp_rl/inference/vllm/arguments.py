@@ -27,7 +27,7 @@ from mcp_rl.threads import free_cpus
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """The ranks that vLLM has kernels for (`vllm.config.lora.MaxLoRARanks`): ours is rounded up."""
 GUARD = Path(__file__).with_name("guard")
-"""A folder with one module that vLLM's Python imports; nothing else of ours is on its path."""
+"""A folder with two modules that vLLM's Python imports; nothing else of ours is on its path."""
 _GIB = 2**30
 
 
@@ -88,7 +88,8 @@ def check_installed(vllm: Installed, config: EngineConfig) -> None:
     if given.get("quantization") == "bitsandbytes" and not vllm.bitsandbytes:
         raise ConfigError(
             "vLLM computes with a base in 4 bits by a plugin, which its environment lacks: "
-            f"`{vllm.python} -m pip install vllm-bnb-plugin`, or set unsloth.load_in_4bit=false."
+            f"`{vllm.python} -m pip install vllm-bnb-plugin`, or sample with --engine local; for a new run there is "
+            "unsloth.load_in_4bit=false too."
         )
 
 
@@ -116,17 +117,22 @@ def command(vllm: Installed, config: EngineConfig, served: Served, *, port: int)
         rank = next(rank for rank in LORA_RANKS if rank >= served.lora_rank)
         words += ["--enable-lora", "--max-lora-rank", str(rank)]
         words += ["--max-loras", str(served.adapters), "--max-cpu-loras", str(2 * served.adapters)]
-    words += _for_cpu(given) if vllm.cpu else _for_gpus(config, served, given)
+    words += _for_cpu(served, given) if vllm.cpu else _for_gpus(config, served, given)
     return words + [word for name, value in given.items() for word in _passed(name, value)]
 
 
-def _for_cpu(given: Mapping[str, object]) -> list[str]:
+def _for_cpu(served: Served, given: Mapping[str, object]) -> list[str]:
     """One process that compiles nothing: a small model is ready in half a minute. A prompt goes forward at once, since
     0.32 dies of a request with a seed whose prompt is computed in parts (`gpu_model_runner.py` asks its generator for
-    an offset, which only CUDA's have)."""
+    an offset, which only CUDA's have). Adapters are computed by `guard/mcp_rl_lora.py`, and the prefix cache has blocks
+    of 32 tokens, its smallest here, in place of 128: most prompts of tools are shorter than a few of those."""
     words = [] if {"enforce-eager", "no-enforce-eager"} & set(given) else ["--enforce-eager"]
     if not {"enable-chunked-prefill", "no-enable-chunked-prefill"} & set(given):
         words += ["--no-enable-chunked-prefill"]
+    if "block-size" not in given:
+        words += ["--block-size", "32"]
+    if served.lora_rank is not None and "worker-extension-cls" not in given:
+        words += ["--worker-extension-cls", "mcp_rl_lora.Adapters"]
     return words if "distributed-executor-backend" in given else [*words, "--distributed-executor-backend", "uni"]
 
 
