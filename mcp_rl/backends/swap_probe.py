@@ -1,13 +1,12 @@
 """Proof, after each swap, that a server samples the learner's policy, from known tokens (law 9).
 
-A conversation that never changes is given to both sides. The server computes it twice: its second half token by token
-after whatever beginnings its prefix cache holds, then all of it anew. `learning/canaries.py` says what must agree.
+A conversation that never changes is given to both sides at once. The server computes all of it anew, and tokens near
+its end once more after whatever beginnings its prefix cache holds. `learning/canaries.py` says what must agree.
 """
 
+import functools
 from collections import deque
-from collections.abc import Sequence
-
-import anyio
+from collections.abc import Awaitable, Callable, Sequence
 
 from mcp_rl.backends.hosts import LearnerHost
 from mcp_rl.chat.hermes import ChatFormat
@@ -15,10 +14,14 @@ from mcp_rl.inference.vllm.client import VllmClient
 from mcp_rl.inference.vllm.engine import PolicyVersion
 from mcp_rl.learning import canaries
 from mcp_rl.learning.canaries import Probe
+from mcp_rl.tasks import run_all
 
-TOKENS = 320
-"""More than two blocks of a prefix cache: 128 tokens each on a CPU, 16 on a GPU."""
+CACHED = 128
+"""Tokens that a prefix cache holds whole blocks of: they are of 16 tokens on a GPU, of 128 at most."""
+TOKENS = CACHED + 16
 THROUGH_CACHE = 8
+"""Tokens that are computed after a cached beginning: all of their prompts begin with the same `CACHED` tokens, so that
+together they cost hardly more than those, and each is wrong where the cache is another policy's."""
 REMEMBERED = 8
 """Versions that a new one is compared with, besides the first."""
 _TOOL = {
@@ -42,33 +45,55 @@ class SwapProbe:
         """`base` is the name of the server's base model, where a policy is an adapter that makes another of it."""
         self._client, self._base = client, base
         self.ids = list(ids)
-        half = len(self.ids) // 2
-        self._places = sorted({half + (len(self.ids) - 1 - half) * i // THROUGH_CACHE for i in range(THROUGH_CACHE)})
+        begin = CACHED if len(ids) >= TOKENS else len(ids) // 2
+        self._places = sorted({begin + (len(ids) - 1 - begin) * i // THROUGH_CACHE for i in range(THROUGH_CACHE)})
         """Indices in the list of log-probabilities, which begins with the second token's."""
         self._first: Probe | None = None
         self._earlier: deque[Probe] = deque(maxlen=REMEMBERED)
 
-    async def check(self, learner: LearnerHost, policy: PolicyVersion) -> Probe:
-        """Raises CanaryError where the server does not sample the learner's policy under this name."""
-        through_cache = dict.fromkeys(self._places, 0.0)
+    async def check(
+        self, learner: LearnerHost, policy: PolicyVersion, load: Callable[[], Awaitable[None]] | None = None
+    ) -> Probe:
+        """Have the server `load` the policy where it has not, while the learner computes what must come out.
 
-        async def ask(place: int) -> None:
-            through_cache[place] = await self._client.next_logprob(
-                policy.model, self.ids[: place + 1], self.ids[place + 1]
-            )
+        Raises CanaryError where the server does not sample the learner's policy under this name, and what `load`
+        raises.
+        """
+        learned: list[float] = []
+        sampled: list[float] = []
+        through_cache: list[float] = []
+        base: list[float] = []
 
-        async with anyio.create_task_group() as tasks:
-            for place in self._places:
-                tasks.start_soon(ask, place)
-        sampled = await self._client.logprobs(policy.model, self.ids)
-        (learned,) = await learner.token_logprobs([self.ids])
+        async def expect() -> None:
+            learned.extend((await learner.token_logprobs([self.ids]))[0])
+
+        async def compute_anew(model: str, found: list[float]) -> None:
+            found.extend(await self._client.logprobs(model, self.ids))
+
+        async def continue_cached() -> None:
+            prompts = [self.ids[: place + 1] for place in self._places]
+            tokens = [self.ids[place + 1] for place in self._places]
+            through_cache.extend(await self._client.next_logprobs(policy.model, prompts, tokens))
+
+        async def ask() -> None:
+            if load is not None:
+                await load()
+            jobs: list[Callable[[], Awaitable[None]]] = [
+                continue_cached,
+                functools.partial(compute_anew, policy.model, sampled),
+            ]
+            if self._first is None and self._base is not None:
+                jobs.append(functools.partial(compute_anew, self._base, base))
+            await run_all(jobs)
+
+        await run_all([ask, expect])
         probe = Probe(policy.version, sampled, learned)
-        if self._first is None and self._base is not None:
-            canaries.check_not_base(probe, await self._client.logprobs(self._base, self.ids))
+        if base:
+            canaries.check_not_base(probe, base)
         first = self._first or probe
         canaries.check_arrived(probe, [first, *self._earlier] if first is not probe else [])
         canaries.check_same_policy(probe, first)
-        canaries.check_cache(probe, self._places, list(through_cache.values()))
+        canaries.check_cache(probe, self._places, through_cache)
         self._first = first
         self._earlier.append(probe)
         return probe

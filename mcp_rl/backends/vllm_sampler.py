@@ -98,9 +98,14 @@ class VllmSampler:
         written = time.perf_counter()
         if policy.whole:
             await engine.pause()
-        await engine.load(policy)
-        loaded = time.perf_counter()
-        await self.probe.check(learner, policy)
+        loaded = written
+
+        async def load() -> None:
+            nonlocal loaded
+            await engine.load(policy)
+            loaded = time.perf_counter()
+
+        await self.probe.check(learner, policy, load)
         engine.switch(policy)
         before, self._newest = self._newest, policy
         if before is not None and before.whole:

@@ -1,4 +1,4 @@
-"""What we ask a vLLM server for, over one HTTP client that all episodes share.
+"""What we ask a vLLM server for, over connections that all episodes share.
 
 Tokens go in and out as ids; nothing is rendered or tokenized there. A request that the server could not answer, because
 it died or is being restarted, is asked again when it is back: it is only sampling, so nothing was lost. vLLM queues
@@ -8,7 +8,9 @@ ends it in vLLM too.
 
 import json
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import secrets
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -75,10 +77,46 @@ class Sampled:
     """A stop token or a stop text ended it, not the limit."""
     cached: int
     """Tokens of the prompt that were in the prefix cache, as far as the server tells."""
+    top_logprobs: list[list[tuple[int, float]]]
+    """For each id the likeliest tokens, the likeliest first; empty where none were asked for."""
 
 
 class Unanswered(Exception):
     """The server was not there, or broke while it answered."""
+
+
+class _Connections:
+    """HTTP clients of one connection each, as many as requests were ever in flight at once.
+
+    A client of many connections looks through all of them whenever a request begins or ends (httpcore 1.0): with a few
+    hundred in flight that would take most of our processor time, and grow with their square.
+    """
+
+    def __init__(self) -> None:
+        self._made: list[httpx.AsyncClient] = []
+        self._idle: list[httpx.AsyncClient] = []
+        self._tls = httpx.create_ssl_context(trust_env=False)
+
+    @contextmanager
+    def one(self) -> Iterator[httpx.AsyncClient]:
+        """A client for one request; the one that was used last, whose connection is still open."""
+        http = self._idle.pop() if self._idle else self._new()
+        try:
+            yield http
+        finally:
+            self._idle.append(http)
+
+    def _new(self) -> httpx.AsyncClient:
+        limits = httpx.Limits(max_connections=1, keepalive_expiry=4)  # vLLM closes what is idle for 5 s
+        timeout = httpx.Timeout(None, connect=10)
+        http = httpx.AsyncClient(limits=limits, timeout=timeout, verify=self._tls, trust_env=False)
+        self._made.append(http)
+        return http
+
+    async def aclose(self) -> None:
+        made, self._made, self._idle = self._made, [], []
+        for http in made:
+            await http.aclose()
 
 
 class VllmClient:
@@ -90,14 +128,10 @@ class VllmClient:
         """Awaited before each request, to put back what a server that was started again has forgotten."""
         self.forgot = False
         """The server did not know a policy that it was given, so somebody else has started it again."""
-        self._http = httpx.AsyncClient(
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=1024, keepalive_expiry=4),
-            timeout=httpx.Timeout(None, connect=10),
-            trust_env=False,
-        )
+        self._connections = _Connections()
 
     async def aclose(self) -> None:
-        await self._http.aclose()
+        await self._connections.aclose()
 
     async def sample(
         self,
@@ -109,6 +143,7 @@ class VllmClient:
         stop_token_ids: Sequence[int],
         stop: Sequence[str] = (),
         seed: int | None = None,
+        top_logprobs: int = 0,
     ) -> Sampled:
         """Sample what follows the prompt, asking again as often as the server has to be restarted meanwhile.
 
@@ -126,29 +161,33 @@ class VllmClient:
             "prompt": list(prompt),
             "max_tokens": max_tokens,
             "temperature": temperature,
-            "logprobs": 0,
+            "logprobs": top_logprobs,
             "stop_token_ids": list(stop_token_ids),
         }
         if stop:
             body["stop"] = list(stop)
         if seed is not None:
             body["seed"] = seed
-        return _sampled(await self._kept(lambda: self._post("/v1/completions", body, None)))
+        return _sampled(await self._kept(lambda: self._post("/v1/completions", body, None)), top_logprobs)
 
     async def logprobs(self, model: str, ids: Sequence[int]) -> list[float]:
-        """Natural-log probability of every token but the first, at temperature 1. The prefix cache is not read."""
+        """Natural-log probability of every token but the first, at temperature 1. The prefix cache is not read, and
+        nothing that is computed here is ever read from it."""
         body = {**_EXACT, "model": model, "prompt": list(ids), "max_tokens": 1, "prompt_logprobs": 0}
+        body["cache_salt"] = secrets.token_hex(8)
         answer = await self._kept(lambda: self._post("/v1/completions", body))
         found = answer["choices"][0]["prompt_logprobs"]
         return [position[str(id)]["logprob"] for id, position in zip(ids[1:], found[1:], strict=True)]
 
-    async def next_logprob(self, model: str, prompt: Sequence[int], token: int) -> float:
-        """Natural-log probability that `token` follows, at temperature 1, the prompt's beginning taken from the prefix
-        cache where it is there."""
-        body = {**_EXACT, "model": model, "prompt": list(prompt), "max_tokens": 1, "temperature": 1.0}
-        body |= {"logprobs": 1, "logprob_token_ids": [token]}
+    async def next_logprobs(self, model: str, prompts: Sequence[Sequence[int]], tokens: Sequence[int]) -> list[float]:
+        """Natural-log probability that each prompt is followed by its token, at temperature 1, the prompts' beginnings
+        taken from the prefix cache where they are there. One request; at most 128 different tokens."""
+        body = {**_EXACT, "model": model, "prompt": [list(prompt) for prompt in prompts], "max_tokens": 1}
+        body |= {"temperature": 1.0, "logprobs": 1, "logprob_token_ids": sorted(set(tokens))}
         answer = await self._kept(lambda: self._post("/v1/completions", body))
-        return float(answer["choices"][0]["logprobs"]["top_logprobs"][0][f"token_id:{token}"])
+        choices = sorted(answer["choices"], key=lambda choice: choice["index"])
+        found = [choice["logprobs"]["top_logprobs"][0] for choice in choices]
+        return [float(given[f"token_id:{token}"]) for given, token in zip(found, tokens, strict=True)]
 
     async def load_adapter(self, name: str, folder: Path) -> None:
         """Raises EngineError where vLLM refuses it, Unanswered where the server is not there."""
@@ -216,8 +255,8 @@ class VllmClient:
             headers["authorization"] = f"Bearer {self.server.api_key}"
         url = self.server.url.rstrip("/") + path
         try:
-            with anyio.fail_after(seconds):
-                answer = await self._http.request(method, url, content=content, headers=headers)
+            with anyio.fail_after(seconds), self._connections.one() as http:
+                answer = await http.request(method, url, content=content, headers=headers)
         except TimeoutError:
             raise EngineError(f"vLLM did not answer {path} in {seconds:g} s.") from None
         except (httpx.TransportError, httpx.StreamError) as error:
@@ -253,11 +292,18 @@ def _reason(answer: httpx.Response) -> str:
     return " ".join(str(text).split())[:400] or "without a reason"
 
 
-def _sampled(answer: Mapping[str, Any]) -> Sampled:
+def _sampled(answer: Mapping[str, Any], most: int = 0) -> Sampled:
     choice = answer["choices"][0]
     logprobs = choice["logprobs"]["token_logprobs"]
     ids = [int(token.removeprefix("token_id:")) for token in choice["logprobs"]["tokens"]]
     if not ids or not all(isinstance(value, float) and math.isfinite(value) for value in logprobs):
         raise EngineError(f"vLLM sampled {len(ids)} tokens, and not each with a logprob.")
     details = (answer.get("usage") or {}).get("prompt_tokens_details") or {}
-    return Sampled(ids, logprobs, choice["finish_reason"] == "stop", int(details.get("cached_tokens") or 0))
+    top = [_likeliest(found, most) for found in choice["logprobs"]["top_logprobs"]] if most else []
+    return Sampled(ids, logprobs, choice["finish_reason"] == "stop", int(details.get("cached_tokens") or 0), top)
+
+
+def _likeliest(found: Mapping[str, float], most: int) -> list[tuple[int, float]]:
+    """vLLM tells the sampled token too, where it is not among them."""
+    known = [(int(token.removeprefix("token_id:")), float(logprob)) for token, logprob in found.items()]
+    return sorted(known, key=lambda one: -one[1])[:most]
