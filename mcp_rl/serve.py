@@ -25,7 +25,6 @@ from mcp_rl.backends.choices import engine_kind
 from mcp_rl.config import EngineConfig, PlacementConfig
 from mcp_rl.errors import ConfigError
 from mcp_rl.evaluation.models import ModelSpec, find_model
-from mcp_rl.inference.vllm.installed import find_vllm
 from mcp_rl.overrides import load_section
 from mcp_rl.serving.app import make_app
 from mcp_rl.serving.refusals import failed
@@ -81,14 +80,17 @@ def prepare(
     settings = load_section("engine", EngineConfig, overrides, {"kind": engine} if engine else {})
     if settings.kind == "local" and settings.url:
         raise ConfigError(f"{settings.url} is a vLLM server's, and --engine local is to sample; leave one of them out.")
-    if engine_kind(settings) == "vllm" and settings.url is None:
-        find_vllm(settings.python)
     models = [_model(name, project / "models") for name in names]
+    called, placement = _names(names, models), PlacementConfig(engine_gpus=engine_gpus or ())
+    if engine_kind(settings) == "vllm":
+        from mcp_rl.backends.serving import check_served
+
+        check_served(models, settings, placement)
     return ServeJob(
         models,
-        _names(names, models),
+        called,
         settings,
-        PlacementConfig(engine_gpus=engine_gpus or ()),
+        placement,
         project / "serving",
         host,
         port,

@@ -15,7 +15,15 @@ from typing import Any, Literal
 
 from mcp_rl.backends.hosts import LocalSettings
 from mcp_rl.backends.launched import launched
-from mcp_rl.backends.loading.options import begun_with, computed_dtypes, loaded_before, loaded_for, plan_loading
+from mcp_rl.backends.loading.options import (
+    base_location,
+    begun_with,
+    computed_dtypes,
+    follow,
+    loaded_before,
+    loaded_for,
+    plan_loading,
+)
 from mcp_rl.config import TINY, EngineConfig, PlacementConfig, RolloutConfig, RunConfig, TrainConfig, UnslothConfig
 from mcp_rl.errors import ConfigError
 from mcp_rl.hardware.detect import cuda_build, detect
@@ -29,9 +37,6 @@ from mcp_rl.hardware.wanted import Wanted, wanted
 INEXACT_CAP = 2.0
 """Of the weight that corrects a sampler whose log-probabilities round otherwise than the learner's (truncated
 importance sampling: Yao et al., 2025)."""
-
-_ANSWER_SECONDS = 5.0
-"""For a server that runs already to say anything."""
 
 
 def in_process(placement: PlacementConfig) -> bool:
@@ -258,8 +263,6 @@ def check_wishes(config: RunConfig, machine: Machine | None = None) -> None:
         from mcp_rl.inference.vllm.installed import find_vllm
 
         find_vllm(engine.python)
-    if engine.url is not None and engine.kind != "local":
-        _check_reachable(engine.url)
     if unsloth.use and not here().usable_gpus:
         raise ConfigError(f"unsloth.use = true needs a GPU, but {_gpus_there(here())}: leave it out.")
     if unsloth.dtype == "float16" and not here().usable_gpus:
@@ -269,6 +272,8 @@ def check_wishes(config: RunConfig, machine: Machine | None = None) -> None:
     asked = unsloth if unsloth.use else unsloth.model_copy(update={"use": False})
     sampled_by_vllm = engine_kind(engine_for(config.base_model, engine)) == "vllm"
     plan_loading(config.base_model, asked, config.train, unsloth_allowed=sampled_by_vllm)
+    if engine.url is not None and engine.kind != "local":
+        _check_remote(config)
 
 
 def _check_gpus(placement: PlacementConfig, here: Callable[[], Machine]) -> None:
@@ -278,18 +283,17 @@ def _check_gpus(placement: PlacementConfig, here: Callable[[], Machine]) -> None
             raise ConfigError(f"placement.{name} names GPU {missing[0]}, but {_gpus_there(here())}.")
 
 
-def _check_reachable(url: str) -> None:
-    """Whether anybody answers there at all; what the server can do is asked when a run begins with it."""
-    import httpx
+def _check_remote(config: RunConfig) -> None:
+    """Whether the server that runs already is one that the run can use."""
+    from mcp_rl.inference.vllm.remote import RemoteServer, check_remote
 
-    address = url.rstrip("/").removesuffix("/v1")
-    try:
-        httpx.get(f"{address}/health", timeout=_ANSWER_SECONDS, trust_env=False)
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        what = str(error) or type(error).__name__
-        raise ConfigError(
-            f"The vLLM server at {address} cannot be reached: {what}. Is it running, and is that its address?"
-        ) from error
+    loaded = loaded_before(config.run_dir) or loaded_for(config.init)
+    unsloth = follow(config.unsloth, loaded, config.base_model)
+    rank = config.train.lora.rank if config.train.method == "lora" else None
+    model = base_location(unsloth.model_name or config.base_model)
+    check_remote(
+        RemoteServer(str(config.engine.url), model=model, lora_rank=rank, max_context=config.engine.max_context)
+    )
 
 
 def _gpus_there(machine: Machine) -> str:

@@ -12,18 +12,20 @@ from typing import Any, Protocol
 
 import anyio
 
-from mcp_rl.backends.choices import engine_kind, kept_quantisation
-from mcp_rl.backends.loading.options import trained_dtype, trained_options, trained_revision
+from mcp_rl.backends.choices import engine_kind
+from mcp_rl.backends.loading.options import base_location, trained_dtype, trained_options
 from mcp_rl.chat.hermes import ChatFormat
-from mcp_rl.config import TINY, EngineConfig, PlacementConfig, UnslothConfig
+from mcp_rl.config import EngineConfig, PlacementConfig, UnslothConfig
 from mcp_rl.config.engine_arguments import argument_name
 from mcp_rl.errors import CheckpointError, ConfigError, EngineError
 from mcp_rl.inference.engine import Engine
+from mcp_rl.inference.vllm import arguments
+from mcp_rl.inference.vllm.arguments import Served, check_installed
 from mcp_rl.inference.vllm.client import VllmClient
 from mcp_rl.inference.vllm.engine import PolicyVersion, VllmEngine
-from mcp_rl.inference.vllm.remote import RemoteServer
+from mcp_rl.inference.vllm.installed import find_vllm
+from mcp_rl.inference.vllm.remote import RemoteServer, check_remote
 from mcp_rl.inference.vllm.server import VllmServer
-from mcp_rl.tiny import weights_path
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,30 @@ class Policy(Protocol):
     @property
     def checkpoint(self) -> Path | None: ...
     @property
+    def place(self) -> Path | None:
+        """The folder of the checkpoint, or of the run where this is the base that it began with."""
+        ...
+
+    @property
     def step(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class VllmBase:
+    """What vLLM loads to sample a policy: what was loaded for its training. Policies of one base have one server."""
+
+    model: str
+    """A name on the hub, or a folder; that of the checkpoint where every weight was trained."""
+    revision: str | None
+    quantisation: str = "none"
+    positions: str = ""
+    """Scaled ones (rope_scaling), as JSON."""
+    vocabulary: int | None = None
+    """Resized to."""
+
+    @property
+    def location(self) -> str:
+        return base_location(self.model)
 
 
 _AWAY_SECONDS = 15.0
@@ -92,7 +117,7 @@ async def _here(
     found: list[tuple[Engine, ChatFormat]] = []
     for policy in policies:
         # A turn does not wait for others: answers may differ in the last bit with what else is sampled.
-        base = policy.name, trained_options(policy.name, policy.checkpoint)
+        base = policy.name, trained_options(policy.name, policy.place)
         opened = await stack.enter_async_context(
             LocalPolicies(
                 *base,
@@ -119,42 +144,33 @@ async def _with_vllm(
     """One server for all of them. An engine for each: an adapter has a name of its own there."""
     from mcp_rl.backends.base_model import load_ends, load_tokenizer
     from mcp_rl.inference.vllm.applied import check_applied
-    from mcp_rl.inference.vllm.installed import find_vllm
 
     base = _one_base(policies)
-    adapters = [policy.checkpoint for policy in policies if policy.checkpoint and _is_adapter(policy.checkpoint)]
-    rank = max(map(_rank, adapters)) if adapters else None
-    location, revision = str(weights_path()) if base == TINY else base, _revision(policies, base)
+    adapters = _adapters(policies)
     if engine.url is not None:
-        server: Any = RemoteServer(
-            engine.url,
-            model=location,
-            lora_rank=rank,
-            adapters=_common_folder(adapters),
-            max_context=engine.max_context,
-        )
+        server: Any = _remote(engine, base, adapters)
     else:
         find_vllm(engine.python)  # before a start is spoken of
         log = folder / "logs" / "vllm.log"
         say(f"vLLM is starting, which takes a minute or more; its log is {log}.")
         server = VllmServer(
-            location,
-            served_name=base,
-            config=_as_trained(engine, policies),
+            base.location,
+            served_name=base.model,
+            config=_as_trained(engine, base),
             gpus=placement.engine_gpus,
             log=log,
             run=folder,
-            lora_rank=rank,
+            lora_rank=_highest_rank(adapters),
             adapters=max(1, len(adapters)),
-            revision=revision,
+            revision=base.revision,
             dtype=_dtype(policies),
             say=say,
         )
     await server.start()
     stack.push_async_callback(server.close)
     await server.ready()
-    tokenizer = await anyio.to_thread.run_sync(functools.partial(load_tokenizer, base, revision=revision))
-    ends = await anyio.to_thread.run_sync(functools.partial(load_ends, base, revision=revision))
+    tokenizer = await anyio.to_thread.run_sync(functools.partial(load_tokenizer, base.model, revision=base.revision))
+    ends = await anyio.to_thread.run_sync(functools.partial(load_ends, base.model, revision=base.revision))
     found: list[tuple[Engine, ChatFormat]] = []
     for number, policy in enumerate(policies):
         chat = ChatFormat(tokenizer, ends)
@@ -206,61 +222,96 @@ class _Watch:
             await anyio.sleep(_LOOK_SECONDS)
 
 
-def _as_trained(engine: EngineConfig, policies: Sequence[Policy]) -> EngineConfig:
-    """vLLM computes with the base in 4 bits where the adapters were trained on it so. Raises ConfigError."""
-    kept = {policy.label: _quantisation(policy) for policy in policies if policy.checkpoint}
-    if len(set(kept.values())) > 1:
-        raise ConfigError(f"Not all of {', '.join(kept)} were trained on the base in one precision: serve them apart.")
-    if "4-bit" not in kept.values() or any(argument_name(name) == "quantization" for name in engine.args):
+def check_served(policies: Sequence[Policy], engine: EngineConfig, placement: PlacementConfig) -> None:
+    """Raises ConfigError for what `opened_models` would refuse, and CheckpointError, before anything is loaded or
+    started; a server that runs already is asked."""
+    if engine_kind(engine) == "local":
+        return
+    base, adapters = _one_base(policies), _adapters(policies)
+    rank = _highest_rank(adapters)
+    if engine.url is not None:
+        check_remote(_remote(engine, base, adapters))
+        return
+    config, served = _as_trained(engine, base), Served(base.location, base.model, placement.engine_gpus, lora_rank=rank)
+    arguments.check_served(config, served)
+    check_installed(find_vllm(engine.python), config)
+
+
+def _remote(engine: EngineConfig, base: VllmBase, adapters: Sequence[Path]) -> RemoteServer:
+    return RemoteServer(
+        str(engine.url),
+        model=base.location,
+        lora_rank=_highest_rank(adapters),
+        adapters=_common_folder(adapters),
+        max_context=engine.max_context,
+    )
+
+
+def _as_trained(engine: EngineConfig, base: VllmBase) -> EngineConfig:
+    """vLLM computes with the base in 4 bits where the adapters were trained on it so."""
+    if base.quantisation != "4-bit" or any(argument_name(name) == "quantization" for name in engine.args):
         return engine
     return engine.model_copy(update={"args": {**engine.args, "quantization": "bitsandbytes"}})
 
 
-def _quantisation(policy: Policy) -> str:
-    """As the run says in whose folder the checkpoint lies."""
-    run = policy.checkpoint.resolve().parent.parent if policy.checkpoint else None
-    return (kept_quantisation(run) if run else None) or "none"
-
-
 def _dtype(policies: Sequence[Policy]) -> str:
     """What vLLM computes in: what the policies were trained in, as far as their runs agree on that."""
-    kept = {trained_dtype(policy.checkpoint) for policy in policies if policy.checkpoint} - {None}
+    kept = {trained_dtype(policy.place) for policy in policies if policy.place} - {None}
     return str(kept.pop()) if len(kept) == 1 else "auto"
 
 
-def _revision(policies: Sequence[Policy], base: str) -> str | None:
-    """Of the base that is served. Raises ConfigError where they were trained on several."""
-    kept = {policy.label: trained_revision(base, policy.checkpoint) for policy in policies}
-    if len(set(kept.values())) > 1:
-        raise ConfigError(f"Not all of {', '.join(kept)} are of one revision of {base}: serve them apart.")
-    return next(iter(kept.values()))
-
-
-def server_for(policy: Policy) -> tuple[str, str, str | None]:
+def server_for(policy: Policy) -> VllmBase:
     """Which server of vLLM samples it: those of which this is the same are sampled by one."""
-    whole = policy.checkpoint is not None and not _is_adapter(policy.checkpoint)
-    base = str(policy.checkpoint) if whole else policy.name
-    quantisation = _quantisation(policy) if policy.checkpoint else "none"
-    return base, quantisation, trained_revision(base, policy.checkpoint)
+    if policy.checkpoint is not None and not _is_adapter(policy.checkpoint):
+        return VllmBase(str(policy.checkpoint), None)
+    options = trained_options(policy.name, policy.place)
+    return VllmBase(
+        options.model_name or policy.name,
+        options.revision,
+        "4-bit" if options.load_in_4bit else "8-bit" if options.load_in_8bit else "none",
+        json.dumps(options.rope_scaling, sort_keys=True) if options.rope_scaling else "",
+        options.resize_model_vocab,
+    )
 
 
 def _common_folder(adapters: Sequence[Path]) -> Path | None:
     return Path(os.path.commonpath([adapter.resolve().parent for adapter in adapters])) if adapters else None
 
 
-def _one_base(policies: Sequence[Policy]) -> str:
+def _one_base(policies: Sequence[Policy]) -> VllmBase:
     """What vLLM loads: a server of it has one base. Raises ConfigError."""
-    bases = {}
-    for policy in policies:
-        whole = policy.checkpoint is not None and not _is_adapter(policy.checkpoint)
-        bases[str(policy.checkpoint) if whole else policy.name] = policy.label
-    if len(bases) > 1:
-        labels = " and ".join(list(bases.values())[:2])
+    bases = {server_for(policy): policy.label for policy in policies}
+    (base, label), *others = bases.items()
+    if others:
+        other, another = others[0]
+        labels, apart = f"{label} and {another}", "serve them one by one, or with --engine local."
+        if base.model != other.model:
+            raise ConfigError(f"vLLM serves one base model with its adapters, and {labels} have two: {apart}")
+        what = (
+            "one revision of it" if base.revision != other.revision
+            else "it in one precision" if base.quantisation != other.quantisation
+            else "it loaded in one way"
+        )  # fmt: skip
+        raise ConfigError(f"vLLM serves one {base.model}, and {labels} were not trained on {what}: {apart}")
+    loaded = {
+        "in 8 bits": base.quantisation == "8-bit",
+        "with scaled positions (unsloth.rope_scaling)": bool(base.positions),
+        "with another vocabulary (unsloth.resize_model_vocab)": base.vocabulary is not None,
+    }
+    if how := next((how for how, is_so in loaded.items() if is_so), None):
         raise ConfigError(
-            f"vLLM serves one base model with its adapters, and {labels} have two: serve them one by one, or with "
-            "--engine local."
+            f"{label} was trained on {base.model} loaded {how}, and vLLM would load it otherwise and sample another "
+            "model: add --engine local."
         )
-    return next(iter(bases))
+    return base
+
+
+def _adapters(policies: Sequence[Policy]) -> list[Path]:
+    return [policy.checkpoint for policy in policies if policy.checkpoint and _is_adapter(policy.checkpoint)]
+
+
+def _highest_rank(adapters: Sequence[Path]) -> int | None:
+    return max(map(_rank, adapters)) if adapters else None
 
 
 def _is_adapter(folder: Path) -> bool:

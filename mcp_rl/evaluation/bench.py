@@ -76,8 +76,7 @@ class Bench:
 
         if engine_kind(engine_for(model.name, self.config.engine)) == "vllm":
             return await self._from_vllm(model)
-        place = model.checkpoint or (model.run.path if model.run else None)  # step 0 is a run's too
-        policies = await self._base(model.name, trained_options(model.name, place))
+        policies = await self._base(model.name, trained_options(model.name, model.place))
         await policies.use(model.checkpoint, model.step)
         return policies.engine, policies.chat
 

@@ -41,6 +41,11 @@ class ModelSpec:
         return self.name if self.kind in ("base", "checkpoint") else None
 
     @property
+    def place(self) -> Path | None:
+        """Where it is told how the base was loaded: the checkpoint, or for its step 0 the run."""
+        return self.checkpoint or (self.run.path if self.run else None)
+
+    @property
     def identity(self) -> RunIdentity | None:
         """What its run was made for."""
         about = self.run.read_json("model.json") if self.run else None

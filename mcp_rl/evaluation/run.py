@@ -18,6 +18,7 @@ from typing import Any
 import anyio
 from rich.console import Console
 
+from mcp_rl.backends.choices import engine_for, engine_kind
 from mcp_rl.config import TINY, RunConfig
 from mcp_rl.durable import write_atomically
 from mcp_rl.errors import ConfigError, ServerError, UserError
@@ -104,7 +105,21 @@ def prepare(
         plugins.scenario_sources.pick(config.scenarios.source, plugins.problems)
     chosen = choose(config, models, server, plugins, count)
     Scoring(config.judge, plugins.verifiers, config.reward, plugins.rewards).check(chosen.scenarios)
+    _check_vllm(models, config)
     return EvaluationJob(config, models, server, plugins, chosen, count, greedy, name)
+
+
+def _check_vllm(models: Sequence[ModelSpec], config: RunConfig) -> None:
+    """Whether vLLM can sample those that it is to sample. Raises ConfigError."""
+    weighed = [model for model in models if model.base_model]
+    sampled = [model for model in weighed if engine_kind(engine_for(model.name, config.engine)) == "vllm"]
+    if not sampled:
+        return
+    from mcp_rl.backends.serving import check_served, server_for
+
+    for base in dict.fromkeys(map(server_for, sampled)):
+        same = [model for model in sampled if server_for(model) == base]
+        check_served(same, config.engine, config.placement)
 
 
 async def run_evaluation(job: EvaluationJob, console: Console) -> EvaluationReport:

@@ -21,6 +21,8 @@ from mcp_rl.errors import ConfigError
 _PROMPT = [5, 6, 7]
 """Ids that every vocabulary has."""
 _RANK_OF_NOBODY = 100_000
+_FIRST_SECONDS = 15.0
+"""For a server to say what it serves, which takes it no computing."""
 _FLAGS = "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 in its environment and --enable-lora"
 
 
@@ -28,7 +30,7 @@ async def served_base(client: httpx.AsyncClient, whose: str, model: str | None) 
     """What the server says of its base model. Raises ConfigError where there is no such server, it wants another key,
     or its base is not `model` (a folder or a name on the hub)."""
     try:
-        answer = await client.get("/v1/models")
+        answer = await client.get("/v1/models", timeout=_FIRST_SECONDS)
     except httpx.HTTPError as error:
         what = str(error) or type(error).__name__
         raise ConfigError(f"{whose} cannot be reached: {what}. Is it running, and is that its address?") from error
@@ -38,10 +40,12 @@ async def served_base(client: httpx.AsyncClient, whose: str, model: str | None) 
         listed = [entry for entry in answer.json()["data"] if not entry.get("parent")]
         base: dict[str, Any] = listed[0]
         roots = {str(entry.get("root") or entry["id"]) for entry in listed} | {str(entry["id"]) for entry in listed}
-    except (ValueError, KeyError, TypeError, IndexError):
-        raise ConfigError(f"{whose} is no vLLM server: it answers /v1/models with {answer.text[:100]!r}.") from None
-    if base.get("owned_by") != "vllm":
-        raise ConfigError(f"{whose} is no vLLM server: its model is owned by {base.get('owned_by')!r}.")
+        owner = base.get("owned_by")
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError):
+        said = f"{answer.status_code} {answer.text[:100]!r}"
+        raise ConfigError(f"{whose} is no vLLM server: it answers /v1/models with {said}.") from None
+    if owner != "vllm":
+        raise ConfigError(f"{whose} is no vLLM server: its model is owned by {owner!r}.")
     if model is not None and not any(_same_model(model, root) for root in roots):
         raise ConfigError(f"{whose} serves {base.get('root') or base['id']}, and the run's base model is {model}.")
     return base
@@ -89,38 +93,48 @@ async def _top(client: httpx.AsyncClient, whose: str, name: str, temperature: fl
     body |= {"min_p": 0.0, "repetition_penalty": 1.0, "logprobs": 5}
     body |= {"return_token_ids": True, "return_tokens_as_token_ids": True}
     answer = await client.post("/v1/completions", json=body)
+    said = f"{answer.status_code} {answer.text[:200]!r}"
     if answer.is_error:
-        raise ConfigError(f"{whose} does not complete a prompt of token ids: {answer.status_code} {answer.text[:200]}")
-    choice = answer.json()["choices"][0]
-    if not choice.get("token_ids"):
-        raise ConfigError(f"{whose} returns no token ids, so it is too old: it has to be vLLM 0.30 or newer.")
-    found: dict[str, float] = ((choice.get("logprobs") or {}).get("top_logprobs") or [{}])[0]
-    return found
+        raise ConfigError(f"{whose} does not complete a prompt of token ids: {said}.")
+    try:
+        choice = answer.json()["choices"][0]
+        if not choice.get("token_ids"):
+            raise ConfigError(f"{whose} returns no token ids, so it is too old: it has to be vLLM 0.30 or newer.")
+        top = ((choice.get("logprobs") or {}).get("top_logprobs") or [{}])[0]
+        return {str(token): float(value) for token, value in top.items()}
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError):
+        raise ConfigError(f"{whose} completes a prompt as vLLM does not: {said}.") from None
 
 
-async def check_adapters(client: httpx.AsyncClient, whose: str, *, rank: int, folder: Path) -> None:
-    """Raises ConfigError where the server takes no adapters of that rank out of that folder while it runs."""
-    probe = (folder / f"probe-{secrets.token_hex(4)}").resolve()
-    probe.mkdir(parents=True)
+async def check_adapters(client: httpx.AsyncClient, whose: str, *, rank: int, folder: Path | None) -> None:
+    """Raises ConfigError where the server takes no adapters of that rank out of that folder while it runs. Without a
+    folder nothing is written, and neither it nor the rank is checked."""
+    name = f"probe-{secrets.token_hex(4)}"
+    probe = (folder or Path("/nowhere")).resolve() / name
     config = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": _RANK_OF_NOBODY, "lora_alpha": 1, "bias": "none"}
     try:
-        config["target_modules"] = ["q_proj"]
-        write_atomically(probe / "adapter_config.json", json.dumps(config).encode())
-        answer = await client.post("/v1/load_lora_adapter", json={"lora_name": probe.name, "lora_path": str(probe)})
+        if folder is not None:
+            probe.mkdir(parents=True)
+            config["target_modules"] = ["q_proj"]
+            write_atomically(probe / "adapter_config.json", json.dumps(config).encode())
+        answer = await client.post("/v1/load_lora_adapter", json={"lora_name": name, "lora_path": str(probe)})
     finally:
-        shutil.rmtree(probe, ignore_errors=True)
+        if folder is not None:
+            shutil.rmtree(probe, ignore_errors=True)
     if answer.status_code in (404, 405) and "adapter" not in answer.text.lower():
         raise ConfigError(f"{whose} lets no adapters be loaded while it runs: start it with {_FLAGS}.")
     if "is not enabled" in answer.text:
         raise ConfigError(f"{whose} takes no adapters: start it with {_FLAGS} --max-lora-rank {rank}.")
     if "No adapter found" in answer.text:
+        if folder is None:
+            return
         raise ConfigError(
             f"{whose} does not see {probe.parent}, where adapters are written: it has to be on this machine, or "
             "the folder on a disk that both share under that name."
         )
     limit = re.search(r"greater than max_lora_rank (\d+)", answer.text)
     if limit is None:
-        raise ConfigError(f"{whose} answered an adapter with {answer.status_code} {answer.text[:200]}")
+        raise ConfigError(f"{whose} answered an adapter with {answer.status_code} {answer.text[:200]!r}.")
     if int(limit[1]) < rank:
         raise ConfigError(
             f"{whose} takes adapters of rank {limit[1]} at most, and train.lora.rank = {rank}: start it with "

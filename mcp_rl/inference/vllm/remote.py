@@ -6,6 +6,8 @@ import re
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -21,6 +23,12 @@ _AWAY_SECONDS = 300.0
 """For whoever runs the server to start it again."""
 _PROBE_SECONDS = 1.0
 _log = logging.getLogger(__name__)
+
+
+def check_remote(server: "RemoteServer") -> None:
+    """`server.check()`, from wherever: in a thread, since a loop may be running in this one."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(anyio.run, server.check).result()
 
 
 class RemoteServer:
@@ -62,8 +70,19 @@ class RemoteServer:
         self._began: float | None = None
         """When the server's process began, as it says."""
 
+    async def check(self) -> None:
+        """Check that it can do what is asked of it, as far as that goes without writing anything. Raises ConfigError
+        with one sentence where it cannot."""
+        await self._check(None)
+
     async def start(self) -> None:
-        """Check that it can do what the run needs. Raises ConfigError with one sentence where it cannot."""
+        """`check`, and that it sees the adapters' folder and takes their rank."""
+        await self._check(self._adapters or Path(tempfile.gettempdir()))
+        async with self.client(timeout=10) as client:
+            with suppress(httpx.HTTPError):
+                await self._look(client)
+
+    async def _check(self, folder: Path | None) -> None:
         whose = f"The vLLM server at {self.url}"
         async with self.client(timeout=120) as client:
             try:
@@ -72,10 +91,8 @@ class RemoteServer:
                 checks.check_context(base, whose, self._wanted)
                 await checks.check_sampling(client, whose, self.served_name)
                 if self._rank is not None:
-                    folder = self._adapters or Path(tempfile.gettempdir())
                     await checks.check_adapters(client, whose, rank=self._rank, folder=folder)
-                await self._look(client)
-            except httpx.HTTPError as error:
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
                 raise ConfigError(f"{whose} broke off a check: {error or type(error).__name__}.") from error
 
     async def ready(self) -> None:
@@ -113,8 +130,9 @@ class RemoteServer:
         """Whether it is still the process that it was, as far as its metrics tell."""
         answer = await client.get("/metrics")
         began = None if answer.is_error else metric(answer.text, "process_start_time_seconds")
-        if self.starts == 0 or began != self._began:
-            self.starts, self._began = self.starts + 1, began
+        if self.starts == 0 or (began is not None and self._began not in (None, began)):
+            self.starts += 1
+        self._began = self._began if began is None else began
         if not answer.is_error:
             # What vLLM takes on a CPU, and on GPUs for few kinds of model.
             self.seeds = re.search(r'^vllm:cache_config_info\{.*\bblock_size="128"', answer.text, re.MULTILINE) is None
