@@ -7,8 +7,8 @@ the lifeline hangs up, on SIGTERM and after the command's exit, everything that 
 stdio it is given a moment to go by itself, then comes SIGTERM, then SIGKILL. What removes the shared memory of those
 that are killed (the resource tracker of `multiprocessing`, which waits for their end) gets the time for it. On Linux
 descendants are found wherever they went, since orphans fall to this process (PR_SET_CHILD_SUBREAPER), and the command
-dies with this process (PR_SET_PDEATHSIG); elsewhere it is the process group. FOLDER, unless it is empty, is removed at
-the end.
+dies with this process (PR_SET_PDEATHSIG); elsewhere it is the process group, of which the command is the first. FOLDER,
+unless it is empty, is removed at the end.
 
 What the command writes to stderr ("null": to stdout too) goes through here into our own stderr, a file: as it comes up
 to a limit, and of all that follows only the last part, so that a server may flood it for days and fills no disk.
@@ -54,7 +54,7 @@ def main() -> int:
         os.dup2(2, 1)  # only the server may hold the output, or its end would never be seen
     log = _Log(reading)
     try:
-        status = _wait(child, wakeup, starter, log)
+        status = _wait(child, wakeup, starter, log, mode)
         if status is None and mode == "pass":
             status = _gone_within(child, _POLITE_SECONDS, log)
         status = _end_all(child, status, log)
@@ -136,6 +136,8 @@ def _become(command: list[str], mode: str) -> None:
     try:
         if mode == "null":
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        if not _HAS_PROC:
+            os.setpgid(0, 0)
         watchdog = os.getppid()
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != watchdog:
@@ -147,10 +149,12 @@ def _become(command: list[str], mode: str) -> None:
     os._exit(127)
 
 
-def _wait(child: int, wakeup: int, starter: int, log: _Log) -> int | None:
+def _wait(child: int, wakeup: int, starter: int, log: _Log, mode: str) -> int | None:
     """Until the command ends (its status), or until it has to be ended (None)."""
     poll = select.poll()
-    poll.register(0, 0)  # reports nothing but the hang-up
+    # Linux reports a hang-up unasked; Darwin looks for one only where it is asked for something, and then at every byte
+    # that the command has not read yet.
+    poll.register(0, select.POLLHUP if mode == "null" else 0)
     poll.register(wakeup, select.POLLIN)
     poll.register(log.source, select.POLLIN)
     while True:
@@ -208,10 +212,11 @@ def _gone_within(child: int, seconds: float, log: _Log) -> int | None:
 
 
 def _signal_all(child: int, number: int, *, spared: bytes | None = None) -> None:
-    """A signal to all but those whose command line holds `spared`."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        if not _HAS_PROC:
-            os.killpg(os.getpgrp(), number)
+    """A signal to all but those whose command line holds `spared`, where there is a /proc to read it from."""
+    if not _HAS_PROC:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(child, number)
+        return
     for pid in _descendants(child):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if spared is None or spared not in _command_line(pid):
@@ -225,11 +230,13 @@ def _command_line(pid: int) -> bytes:
 
 
 def _descendants(child: int) -> list[int]:
-    """Processes below this one, those not yet reaped included; where there is no /proc, the command if it lives."""
+    """Processes below this one, those not yet reaped included; where there is no /proc, the command if it or another of
+    its group lives."""
     if not _HAS_PROC:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(child, 0)
-            return [child]
+        for asked in (os.killpg, os.kill):  # the command may not have made its group yet
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                asked(child, 0)
+                return [child]
         return []
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):  # noqa: PTH208

@@ -11,6 +11,7 @@ import anyio
 import psutil
 import pytest
 
+from mcp_rl.processes.spawn import _WATCHDOG as WATCHDOG
 from mcp_rl.processes.spawn import spawned
 
 FAMILY = """
@@ -126,6 +127,7 @@ async def test_its_pipes_are_a_channel_and_its_end_closes_them(tmp_path: Path) -
 HOLDER = """
 import anyio, sys
 from pathlib import Path
+from mcp_rl.processes.spawn import _WATCHDOG as WATCHDOG
 from mcp_rl.processes.spawn import spawned
 
 async def main():
@@ -155,3 +157,47 @@ def test_nothing_outlives_us(tmp_path: Path, how: signal.Signals) -> None:
     finally:
         holder.kill()
         holder.wait()
+
+
+WITHOUT_PROC = """
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location("watchdog", sys.argv.pop(1))
+watchdog = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(watchdog)
+watchdog._HAS_PROC = False
+sys.exit(watchdog.main())
+"""
+IN_ONE_GROUP = """
+import subprocess, sys, time
+stubborn = "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
+below = subprocess.Popen([sys.executable, "-c", stubborn], stdout=subprocess.PIPE)
+below.stdout.readline()
+print("begun", below.pid, flush=True)
+time.sleep(float(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("lives", ["600", "0"])
+def test_where_there_is_no_proc_all_of_its_group_goes_and_the_folder_with_it(tmp_path: Path, lives: str) -> None:
+    """As on macOS; also where the command itself has ended by then."""
+    folder = tmp_path / "own"
+    folder.mkdir()
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [*python(WITHOUT_PROC), str(WATCHDOG), "null", str(folder), *python(IN_ONE_GROUP), lives],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    said: list[str] = []
+    deadline = time.monotonic() + 30
+    while not said and time.monotonic() < deadline:
+        said = (tmp_path / "log").read_text().split("\n")[:-1]
+        time.sleep(0.02)
+    below = int(said[0].removeprefix("begun "))
+    if lives == "600":
+        assert process.stdin is not None
+        process.stdin.close()
+    assert process.wait(20) == (0 if lives == "0" else 256 - signal.SIGTERM)
+    assert not psutil.pid_exists(below) and not folder.exists()
