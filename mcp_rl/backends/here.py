@@ -197,10 +197,7 @@ class LocalSampler:
     async def take(self, learner: LearnerHost, step: int) -> None:
         assert isinstance(learner, LearnerHere)
         policy = await learner.in_one_piece()
-        if isinstance(policy.model, PeftModel):
-            weights: Mapping[str, Tensor | LowRank] = await in_thread(sampled_weights, policy.model)
-        else:
-            weights = await in_thread(policy.sampled_weights)
+        weights: Mapping[str, Tensor | LowRank] = await in_thread(sampled_weights, policy.model, policy.reference)
         await self.engine.load_policy(weights, step)
         canaries.check_version(self.engine.version, step)
         if self.engine.fingerprint != fingerprint_of(weights):

@@ -4,6 +4,7 @@ Nothing is loaded here. Whether they fit is known from the configurations and th
 file begins with, so that a misfit is said before a server or a model starts.
 """
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -46,8 +47,38 @@ class Initial:
         return [self.folder / _CONFIG, *sorted(self.folder.glob("model*.safetensors"))]
 
 
+_Stamp = tuple[tuple[str, int, int, int], ...]
+_known: dict[Path, tuple[_Stamp, Initial]] = {}
+"""What was found in a folder and verified, and what the folder looked like then."""
+
+
 def find_initial(path: Path) -> Initial:
-    """In a run's folder its newest whole checkpoint; else the folder itself. Raises ConfigError where nothing is."""
+    """In a run's folder its newest whole checkpoint; else the folder itself. Raises ConfigError where nothing is.
+
+    A start asks several times: hashes are compared again only where a file has another size, time or place.
+    """
+    place = path.expanduser().absolute()
+    stamp = _stamp(place)
+    known = _known.get(place)
+    if known is not None and known[0] == stamp:
+        return known[1]
+    found = _find(path)
+    _known[place] = stamp, found
+    return found
+
+
+def _stamp(folder: Path) -> _Stamp:
+    """Of every file that may be looked at."""
+    found = []
+    for pattern in ("*", "checkpoints/*/*"):
+        for file in sorted(folder.glob(pattern)):
+            with contextlib.suppress(OSError):
+                about = file.stat()
+                found.append((str(file), about.st_size, about.st_mtime_ns, about.st_ino))
+    return tuple(found)
+
+
+def _find(path: Path) -> Initial:
     folder, skipped = path.expanduser(), list[str]()
     if not folder.is_dir():
         raise ConfigError(f"There is nothing to begin with in {path}: there is no such folder.")
@@ -77,15 +108,26 @@ def find_initial(path: Path) -> Initial:
 def initial_hash(path: Path) -> str:
     """Of the weights, wherever they lie. Raises ConfigError where there are none."""
     initial = find_initial(path)
-    digest = hashlib.sha256()
+    digest, known = hashlib.sha256(), _verified(initial.folder)
     for file in initial.files:
         if file.name == _ADAPTER_CONFIG:  # it names the base by its place, too
             kept = {name: _json(file).get(name) for name in ("r", "lora_alpha", "target_modules")}
             digest.update(json.dumps(kept | {"target_modules": sorted(kept["target_modules"] or [])}).encode())
             continue
-        with file.open("rb") as content:
-            digest.update(hashlib.file_digest(content, "sha256").digest())
+        digest.update(known[file.name] if file.name in known else _sha256(file))
     return digest.hexdigest()[:16]
+
+
+def _verified(folder: Path) -> dict[str, bytes]:
+    """Name to SHA-256 of the files that a manifest names, which `find_initial` has compared with it."""
+    if not (folder / MANIFEST).is_file():
+        return {}
+    return {name: bytes.fromhex(about["sha256"]) for name, about in _json(folder / MANIFEST)["files"].items()}
+
+
+def _sha256(file: Path) -> bytes:
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").digest()
 
 
 def check_initial(path: Path, config: TrainConfig, base_model: str) -> Initial:

@@ -16,11 +16,18 @@ MERGED_PARAMETERS = 64_000_000
 """Adapted float32 layers of up to so many weights (256 MB) are merged: small models are sampled faster so."""
 
 
-def sampled_weights(model: PeftModel | PreTrainedModel) -> Mapping[str, Tensor | LowRank]:
-    """What the engine must load to sample the model, by the names of the base's weights."""
+def sampled_weights(
+    model: PeftModel | PreTrainedModel, base: PreTrainedModel | None = None
+) -> Mapping[str, Tensor | LowRank]:
+    """What the engine must load to sample the model, by the names of the base's weights; of a whole model in the
+    precision of the `base` that it is a copy of."""
     if isinstance(model, PeftModel) and not _merges_well(model):
         return low_rank_weights(model)
-    return merged_weights(model)  # type: ignore[arg-type, unused-ignore]
+    weights = merged_weights(model)
+    if base is None:
+        return weights  # type: ignore[return-value, unused-ignore]
+    kinds = {name: parameter.dtype for name, parameter in base.named_parameters()}
+    return {name: weight.to(kinds[name]) for name, weight in weights.items()}
 
 
 def _merges_well(model: PeftModel) -> bool:

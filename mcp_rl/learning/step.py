@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 from mcp_rl.config import TrainConfig
 from mcp_rl.errors import ConfigError
 from mcp_rl.learning import canaries
-from mcp_rl.learning.adapter import merged_weights, trainable_parameters
+from mcp_rl.learning.adapter import trainable_parameters
 from mcp_rl.learning.forward import Forward, logprobs_of, measure, rounds
 from mcp_rl.learning.losses import Objective, Totals, kl_to_reference, objective
 from mcp_rl.learning.off_policy import check_agreement, compare, correct, per_sample, staleness
@@ -164,14 +164,6 @@ class Learner:
         checkpointing = self.config.activation_checkpointing
         run = partial(logprobs_of, model, packed.batch, self.temperature, activation_checkpointing=checkpointing)
         return run() if self.sharding is None else self.sharding.run(model, run)
-
-    def sampled_weights(self) -> dict[str, Tensor]:
-        """What a sampler of the base needs to sample the policy, by the names and in the precision of the base."""
-        weights = merged_weights(self.model)
-        if self.reference is None:
-            return weights
-        kinds = {name: parameter.dtype for name, parameter in self.reference.named_parameters()}
-        return {name: weight.to(kinds[name]) for name, weight in weights.items()}
 
     def descend(self, *, check_moved: bool = True) -> float:
         """Clip the gradient, take the optimiser's step at this step's rate, and forget the gradient.

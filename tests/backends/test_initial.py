@@ -1,8 +1,11 @@
 """A run begins with the weights of another one, and what does not fit is said before anything starts."""
 
+import hashlib
 import json
+import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -188,3 +191,32 @@ def test_of_a_run_whose_newest_checkpoint_is_damaged_the_one_before_is_taken_and
     ) as said:
         find_initial(tmp_path / "run")
     assert "--fresh" not in str(said.value)
+
+
+def test_a_start_verifies_what_it_begins_with_once_and_again_where_it_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner = load_learner(TINY, LORA)
+    path = save_learner(tmp_path / "checkpoints", learner, {}, base_name=TINY, title="t").path
+    read: list[str] = []
+    digest = hashlib.file_digest
+
+    def counted(file: Any, name: str) -> Any:
+        read.append(Path(file.name).name)
+        return digest(file, name)
+
+    monkeypatch.setattr(hashlib, "file_digest", counted)
+    check_initial(tmp_path, LORA, TINY)
+    found = initial_hash(tmp_path)
+    load_learner(TINY, LORA, init=tmp_path)
+    assert find_initial(tmp_path).folder == path
+    assert read.count("adapter_model.safetensors") == 1
+    (path / "manifest.json").rename(tmp_path / "kept.json")
+    assert initial_hash(path) == found, "whoever says what the hashes are"
+    (tmp_path / "kept.json").rename(path / "manifest.json")
+    weights = path / "adapter_model.safetensors"
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    os.utime(weights, ns=(1, 1))
+    with pytest.raises(ConfigError, match="none of the 1 checkpoints"):
+        find_initial(tmp_path)

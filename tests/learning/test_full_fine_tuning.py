@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+from mcp_rl.backends.weights import sampled_weights
 from mcp_rl.config import TrainConfig
 from mcp_rl.errors import ConfigError
 from mcp_rl.inference.policy import Policy, fingerprint_of
@@ -41,7 +42,7 @@ def test_a_sampler_of_the_base_takes_every_weight_and_the_base_stays(make_base: 
     learner = make_full_learner(base)
     policy = Policy(base)
     learner.update(make_groups(learner))
-    weights = learner.sampled_weights()
+    weights = sampled_weights(learner.model, learner.reference)
     policy.load(weights, 1)
     assert policy.fingerprint == fingerprint_of(weights)
     sampled = dict(policy.model.named_parameters(remove_duplicate=False))
@@ -56,7 +57,7 @@ def test_a_base_in_lower_precision_is_trained_in_float32_and_sampled_as_it_was()
     learner = make_full_learner(base)
     assert {p.dtype for p in learner.parameters.values()} == {torch.float32}
     policy = Policy(base)
-    policy.load(weights := learner.sampled_weights(), 1)
+    policy.load(weights := sampled_weights(learner.model, learner.reference), 1)
     assert policy.fingerprint == fingerprint_of(weights)
     assert {p.dtype for p in policy.model.parameters()} == {torch.bfloat16} == {base.dtype}
 
