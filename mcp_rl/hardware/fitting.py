@@ -213,19 +213,33 @@ class Fitting:
         if self.sharing == "sleep":
             yield Item(what="vLLM asleep", learning=memory.ASLEEP)
 
-    def _engine_fixed(self) -> dict[str, int]:
+    @property
+    def host(self) -> int:
+        """Bytes of the machine's own memory that vLLM moves its weights and adapters to while it sleeps, from each of
+        its GPUs (`vllm.device_allocator.cumem`: what the model was loaded into, by level 1)."""
+        if self.sharing != "sleep":
+            return 0
+        return sum(self._engine_weights().values()) * len(devices(self.machine, self.wanted)[1])
+
+    def _engine_weights(self) -> dict[str, int]:
+        """On each GPU of vLLM's."""
         shape, wanted = self.shape, self.wanted
-        if self.sharing == "alone":
-            return {}
-        working = memory.engine_working(shape, wanted.rows)
-        if self.engine == "local":
-            return {"the engine's activations": working}
         adapter = memory.adapter_parameters(shape, wanted.lora) if wanted.method == "lora" else 0
         return {
             f"vLLM's base, {precision(self.quantisation, self.dtype)}": (
                 memory.weights(shape, self.quantisation, self.dtype) // self.split
             ),
             "vLLM's adapters": LORAS * memory.size_of(self.dtype) * adapter,
+        }
+
+    def _engine_fixed(self) -> dict[str, int]:
+        if self.sharing == "alone":
+            return {}
+        working = memory.engine_working(self.shape, self.wanted.rows)
+        if self.engine == "local":
+            return {"the engine's activations": working}
+        return {
+            **self._engine_weights(),
             "vLLM's activations": working,
             "vLLM's graphs, CUDA": memory.CONTEXT + memory.GRAPHS,
         }

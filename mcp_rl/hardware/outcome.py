@@ -38,6 +38,8 @@ class Plan(Found):
     table: tuple[Item, ...]
     available: tuple[int, int]
     """Bytes while learning and while sampling, after a reserve."""
+    host: int = 0
+    """Bytes of the machine's own memory that vLLM's weights take while it sleeps."""
     reasons: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
     """What would not work, a sentence each; none: the plan holds."""

@@ -27,6 +27,16 @@ def plan(machine: Machine, shape: ModelShape, wanted: Wanted) -> Plan:
     """What the run comes to on this machine. Explicit wishes that cannot be are `check_wishes`'s to refuse."""
     if not machine.usable_gpus:
         return plan_on_cpu(machine, shape, wanted)
+    made = _on_gpus(machine, shape, wanted)
+    if made.host <= _for_host(machine) or wanted.engine.sharing != "auto":
+        return made
+    engine = wanted.engine.model_copy(update={"sharing": "split"})
+    why = f"asleep, vLLM would keep {gib(made.host)} in the machine's memory, which has {gib(machine.memory)}"
+    beside = _on_gpus(machine, shape, wanted.model_copy(update={"engine": engine}), split_because=why)
+    return beside if beside.fits else made
+
+
+def _on_gpus(machine: Machine, shape: ModelShape, wanted: Wanted, *, split_because: str = "") -> Plan:
     bfloat16 = all(gpu.bfloat16 for side in devices(machine, wanted) for gpu in side)
     dtype: Dtype = wanted.dtype or ("bfloat16" if bfloat16 else "float16")
     if wanted.dtype is None and shape.name == TINY:
@@ -54,8 +64,9 @@ def plan(machine: Machine, shape: ModelShape, wanted: Wanted) -> Plan:
         activation_checkpointing=chosen.checkpointing,
         table=chosen.table,
         available=chosen.available,
-        reasons=tuple(_reasons(chosen, several=len(tried) > 1)),
-        problems=() if chosen.fits else (_misfit(chosen),),
+        host=chosen.host,
+        reasons=tuple(_reasons(chosen, several=len(tried) > 1, split_because=split_because)),
+        problems=tuple(_problems(chosen)),
     )
 
 
@@ -86,7 +97,7 @@ def _where(machine: Machine, wanted: Wanted) -> str:
     return ", ".join(kind if count == 1 else f"{count} of {kind}" for kind, count in counts.items())
 
 
-def _reasons(chosen: Fitting, *, several: bool) -> Iterator[str]:
+def _reasons(chosen: Fitting, *, several: bool, split_because: str) -> Iterator[str]:
     machine, shape, wanted = chosen.machine, chosen.shape, chosen.wanted
     learning, sampling = devices(machine, wanted)
     used = {gpu.number: gpu for gpu in (*learning, *sampling)}
@@ -106,9 +117,15 @@ def _reasons(chosen: Fitting, *, several: bool) -> Iterator[str]:
         missing = " and ".join(missing_for_4_bits(machine, wanted))
         yield f"16 bits: 4 would need {missing}, not installed here."
     if chosen.sharing == "sleep":
-        yield "vLLM sleeps while the learner works, so each has the memory in turn."
+        short = f", of which {gib(machine.free_memory)} are free now" if chosen.host > machine.free_memory else ""
+        yield (
+            "vLLM sleeps while the learner works, so each has the memory in turn; its weights, "
+            f"{gib(chosen.host)}, are in the machine's memory meanwhile{short}."
+        )
     elif chosen.engine == "vllm" and chosen.sharing == "split":
-        going = "rollouts go on while the learner works" if wanted.overlapping else "the settings say so"
+        going = split_because or (
+            "rollouts go on while the learner works" if wanted.overlapping else "the settings say so"
+        )
         yield f"Learner and vLLM have a part of the memory each: {going}."
     elif chosen.sharing == "apart":
         over = f", its weights over {chosen.split} of them" if chosen.split > 1 else ""
@@ -140,8 +157,20 @@ def _reasons(chosen: Fitting, *, several: bool) -> Iterator[str]:
         yield "Counted is the memory that is free now: other processes have some of it."
 
 
-def _could_do_with_less(chosen: Fitting) -> bool:
-    return chosen.wanted.method == "lora" and not chosen.good
+def _problems(chosen: Fitting) -> Iterator[str]:
+    if not chosen.fits:
+        yield _misfit(chosen)
+    if chosen.host > _for_host(chosen.machine):
+        yield (
+            f"vLLM would keep {gib(chosen.host)} in the machine's memory while it sleeps, and that has "
+            f"{gib(chosen.machine.memory)}: set engine.sharing=split, or give vLLM a GPU of its own with --engine-gpus."
+        )
+
+
+def _for_host(machine: Machine) -> int:
+    """Bytes of the machine's memory that may be counted on. As on a CPU, those that it has, and not those that are free
+    now: a run that goes on is computed as it was."""
+    return machine.memory - machine.memory // 8
 
 
 def _misfit(chosen: Fitting) -> str:

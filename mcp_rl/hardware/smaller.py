@@ -32,6 +32,9 @@ def _changes(machine: Machine, wanted: Wanted) -> Iterator[tuple[str, Machine, W
     if wanted.engine.memory_share is not None:
         engine = wanted.engine.model_copy(update={"memory_share": None})
         yield "Without engine.memory_share", machine, _with(wanted, engine=engine)
+    if wanted.engine.sharing == "sleep":
+        engine = wanted.engine.model_copy(update={"sharing": "split"})
+        yield "With engine.sharing=split", machine, _with(wanted, engine=engine)
     if wanted.overlapping:
         yield "Without train.max_staleness", machine, _with(wanted, overlapping=False)
     if wanted.method == "lora" and wanted.quantisation in (None, "none"):

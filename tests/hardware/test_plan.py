@@ -302,3 +302,26 @@ def test_the_line_names_what_matters() -> None:
 def test_a_plan_is_json() -> None:
     plan = planned(machine(24), "3B")
     assert Plan.model_validate_json(plan.model_dump_json()) == plan
+
+
+def test_the_weights_of_a_sleeping_vllm_are_counted_in_the_machines_memory() -> None:
+    def with_memory(gib: int, free: int | None = None, **settings: Any) -> Plan:
+        there = machine(80, settings.pop("gpus", 1))
+        memory = {"memory": gib * GIB, "free_memory": (gib if free is None else free) * GIB}
+        return planned(there.model_copy(update=memory), "7B", **settings)
+
+    roomy = with_memory(64)
+    base = 2 * qwen("7B").parameters
+    assert roomy.sharing == "sleep" and base < roomy.host < base + GIB
+    assert any("are in the machine's memory meanwhile." in reason for reason in roomy.reasons)
+    assert any("free now" in reason for reason in with_memory(64, free=8).reasons)
+    small = with_memory(16)
+    assert (small.sharing, small.host, small.problems) == ("split", 0, ())
+    assert any("asleep, vLLM would keep 14." in reason for reason in small.reasons)
+    insisted = with_memory(16, engine={"sharing": "sleep"})
+    assert insisted.sharing == "sleep" and "set engine.sharing=split" in insisted.problems[0]
+    config = RunConfig(server=("any",), base_model=SHAPES["7B"], engine={"sharing": "sleep"})  # type: ignore[arg-type]
+    there = machine(80).model_copy(update={"memory": 16 * GIB, "free_memory": 16 * GIB})
+    assert "With engine.sharing=split it fits." in smaller(there, qwen("7B"), wanted_by(config))
+    apart = with_memory(16, gpus=2, placement={"engine_gpus": (1,)})
+    assert (apart.sharing, apart.host, apart.problems) == ("apart", 0, ())
