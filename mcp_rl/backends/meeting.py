@@ -42,6 +42,7 @@ _GREETING_SECONDS = 10.0
 """For whoever comes to prove that it knows the key."""
 _PREFIX, _HELD = "mcp_rl_learners_", "held"
 _ANNOUNCED = "mcp_rl/invitation"
+_CONNECT_WAIT = timedelta(seconds=60)
 _LONGEST_WAIT = timedelta(days=2)
 """For rank 0 to open its learner, which comes after the tool server was explored. torchrun ends us where it ends."""
 
@@ -160,11 +161,16 @@ def _check_own(folder: Path) -> None:
 
 @functools.cache
 def environment_store() -> "Store":
-    """The store that torchrun's processes share."""
+    """The store that torchrun's processes share. Raises EngineStop where it cannot be reached."""
     from torch._C._distributed_c10d import PrefixStore
     from torch.distributed.rendezvous import rendezvous
 
-    store, _, _ = next(rendezvous("env://", timeout=_LONGEST_WAIT))
+    # Where torchrun has it, it is there from the beginning; else rank 0 makes it when it opens its learner.
+    there = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == str(True)
+    try:
+        store, _, _ = next(rendezvous("env://", timeout=_CONNECT_WAIT if there else _LONGEST_WAIT))
+    except (RuntimeError, ValueError) as error:
+        raise EngineStop(f"The store of torchrun cannot be reached: {str(error).splitlines()[0]}") from error
     return PrefixStore("mcp_rl", store)
 
 
@@ -185,7 +191,7 @@ def dismissing() -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(RuntimeError):  # where torchrun was killed its store is gone, and nobody waits there
+        with suppress(RuntimeError, EngineStop):  # where torchrun was killed its store is gone, and nobody waits there
             announce(environment_store(), None)
 
 

@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from mcp_rl.backends import leader, meeting
 from mcp_rl.backends.follower import _Follower
 from mcp_rl.backends.hosts import LocalSettings
 from mcp_rl.backends.leader import LeadingLearner
-from mcp_rl.backends.meeting import Meeting, come
+from mcp_rl.backends.meeting import Meeting, come, environment_store
 from mcp_rl.backends.ranked import Failure
 from mcp_rl.errors import ConfigError, EngineStop
 
@@ -191,3 +192,18 @@ def test_a_follower_on_another_kind_of_device_says_so_before_anybody_waits(setti
     serving.join(60)
     assert not serving.is_alive()
     place.close()
+
+
+def test_a_store_of_torchrun_that_is_gone_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torchrun was killed, and nobody waits two days for it."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and does not listen
+        port = str(taken.getsockname()[1])
+        variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "RANK": "0", "WORLD_SIZE": "2"}
+        for name, value in {**variables, "TORCHELASTIC_USE_AGENT_STORE": "True"}.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(meeting, "_CONNECT_WAIT", timedelta(seconds=1))
+        with pytest.raises(EngineStop, match="The store of torchrun cannot be reached"):
+            environment_store()
+        with meeting.dismissing():
+            """Ends without an error all the same."""
