@@ -122,6 +122,14 @@ async def test_3_json_that_cannot_be_read_is_said_so(calculator: Session, chat: 
     assert trajectory.messages[1]["tool_calls"][0]["function"]["arguments"] == broken
 
 
+@pytest.mark.parametrize("written", [r'"add", "arguments": {"a": "\ud800", "b": 1}', r'"a\ud83d", "arguments": {}'])
+async def test_3_half_of_a_character_is_the_models_mistake(calculator: Session, chat: ChatFormat, written: str) -> None:
+    trajectory = await run(calculator, chat, turns(f'<tool_call>\n{{"name": {written}}}\n</tool_call>', "no"))
+    [record] = trajectory.calls
+    assert "half of a character" in record.result and (record.is_error, record.sent) == (True, False)
+    assert Trajectory.model_validate_json(trajectory.model_dump_json()) == trajectory
+
+
 async def test_4_arguments_that_do_not_fit_the_schema_are_not_sent(calculator: Session, chat: ChatFormat) -> None:
     trajectory = await run(calculator, chat, turns(call("add", a="six"), "no"))
     [record] = trajectory.calls

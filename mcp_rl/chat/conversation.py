@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
-from mcp_rl.chat.hermes import ChatFormat, ParsedCall
+from mcp_rl.chat.hermes import ChatFormat, ParsedCall, read_json
 from mcp_rl.errors import ConfigError
 
 
@@ -225,7 +225,7 @@ def _plain(message: _Given | _Result) -> dict[str, Any]:
 
 def _object(arguments: str) -> dict[str, Any]:
     try:
-        found = _loaded(arguments)
+        found = read_json(arguments)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"not valid JSON: {error}") from error
     if not isinstance(found, dict):
@@ -255,26 +255,12 @@ def _problem(error: ValidationError) -> str:
 
 def _json(line: str, where: str) -> Any:
     try:
-        found = _loaded(line)
+        found = read_json(line)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{where}: this is not valid JSON: {error}.") from error
     if not isinstance(found, dict):
         raise ConfigError(f"{where}: this is no JSON object; each line needs one with messages.")
     return found
-
-
-def _loaded(text: str) -> Any:
-    """Raises ValueError also for what a tokenizer could not read."""
-    found = json.loads(text, parse_constant=_no_constant)
-    try:
-        json.dumps(found, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(f"{error.object[error.start]!a} is half of a character") from error
-    return found
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
 
 
 def _text(path: Path) -> str:

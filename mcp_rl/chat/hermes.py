@@ -61,7 +61,7 @@ def parse_completion(text: str) -> ParsedCompletion:
 
 def _parse_call(body: str) -> ParsedCall:
     try:
-        call = json.loads(body, parse_constant=_no_constant)
+        call = read_json(body)
     except (ValueError, RecursionError) as error:
         return ParsedCall("", None, f"The tool call is not valid JSON: {error}.")
     if not isinstance(call, dict) or not isinstance(call.get("name"), str):
@@ -69,12 +69,23 @@ def _parse_call(body: str) -> ParsedCall:
     arguments = call.get("arguments", {})
     if isinstance(arguments, str):  # some models encode them twice
         try:
-            arguments = json.loads(arguments, parse_constant=_no_constant)
+            arguments = read_json(arguments)
         except (ValueError, RecursionError) as error:
             return ParsedCall(call["name"], None, f"The arguments are not valid JSON: {error}.")
     if not isinstance(arguments, dict):
         return ParsedCall(call["name"], None, "The arguments must be a JSON object.")
     return ParsedCall(call["name"], arguments)
+
+
+def read_json(text: str) -> Any:
+    """Raises ValueError, RecursionError for what is no JSON, and for a half of a character, which JSON can escape and
+    nobody can encode, neither a tokenizer nor a server."""
+    found = json.loads(text, parse_constant=_no_constant)
+    try:
+        json.dumps(found, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{error.object[error.start]!a} is half of a character") from error
+    return found
 
 
 def _no_constant(name: str) -> None:

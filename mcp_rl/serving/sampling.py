@@ -37,6 +37,8 @@ class SampledTurn:
     """What is certain of it: no half of a character, and nothing that may yet become a stop text."""
     finish: str = ""
     """"stop" or "length"."""
+    stopped: bool = False
+    """A stop text ended it, and cut its text."""
     version: int = -1
     """Of the policy that sampled its newest token."""
     cached: int = 0
@@ -67,6 +69,7 @@ class SampledTurn:
         whole = self.chat.decode(self.ids)
         if found := [at for at in (whole.find(text) for text in self.stop) if at >= 0]:
             self.text, self.finish = whole[: min(found)], "stop"
+            self._end_at_stop_text()
         elif self.finish:
             self.text = whole
         else:
@@ -74,14 +77,22 @@ class SampledTurn:
             certain = whole[: len(whole) - held].rstrip(_CUT_CHARACTER)
             self.text = certain if certain.startswith(self.text) else self.text
 
+    def _end_at_stop_text(self) -> None:
+        """Forget what was sampled after it. The engine ends a turn at the token that completes a stop text, but does
+        not see one that began in the slice before."""
+        self.stopped = True
+        while any(text in self.chat.decode(self.ids[:-1]) for text in self.stop):
+            for sampled in (self.ids, self.logprobs, self.top):
+                del sampled[-1:]
+
     def likeliest(self, since: int) -> list[list[tuple[int, float]]]:
         """For each id from there on."""
         return self.top[since:] if self.top_logprobs else [[] for _ in self.ids[since:]]
 
     @property
     def continuable(self) -> bool:
-        """Whether another message may follow the very ids: they end as every turn does."""
-        return bool(self.ids) and self.ids[-1] in self.chat.stop_token_ids
+        """Whether another message may follow the very ids: they end as every turn does, and all of it was answered."""
+        return not self.stopped and bool(self.ids) and self.ids[-1] in self.chat.stop_token_ids
 
 
 def _overlap(text: str, stop: str) -> int:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from safetensors.torch import load_file, save_file
 
 from mcp_rl.backends.base_model import load_ends
 from mcp_rl.backends.local import LocalBackend, _chat_format
@@ -21,8 +20,8 @@ from mcp_rl.speaker import World
 from mcp_rl.tiny import weights_path
 from mcp_rl.toolserver.pool import Session, Sessions
 from mcp_rl.trajectory import Trajectory, TrajectoryGroup
+from tests.two_ends import OTHER, OWN, write_base
 
-OWN, OTHER = 2116, 2117
 CALCULATOR = StdioServer(
     command="{python}", args=("{bundled}/servers/python/mcp_calculator/server.py", "--transport", "stdio")
 )
@@ -32,16 +31,7 @@ CONFIG = TrainConfig(checkpoint_every=1, lora=LoraConfig(rank=4, alpha=8))
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The built-in model, with <|endoftext|> more likely than <|im_end|> wherever it ends a turn."""
-    folder = tmp_path_factory.mktemp("ends") / "base"
-    shutil.copytree(weights_path(), folder)
-    weights = load_file(folder / "model.safetensors")
-    embedding = weights["model.embed_tokens.weight"]
-    embedding[OTHER] = 1.1 * embedding[OWN]
-    save_file(weights, folder / "model.safetensors", {"format": "pt"})
-    generation = folder / "generation_config.json"
-    generation.write_text(json.dumps({**json.loads(generation.read_bytes()), "eos_token_id": [OWN, OTHER]}))
-    return folder
+    return write_base(tmp_path_factory.mktemp("ends") / "base")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -144,6 +144,9 @@ def test_calls_are_read_in_order_and_text_around_them_is_kept() -> None:
         '{"name": "a", "arguments": [1]}',
         '{"name": "a", "arguments": {"x": NaN}}',
         "[" * 100_000,
+        r'{"name": "a\ud800", "arguments": {}}',
+        r'{"name": "a", "arguments": {"x": ["\ud83d"]}}',
+        r'{"name": "a", "arguments": "{\"x\": \"\\ud800\"}"}',
     ],
 )
 def test_a_malformed_call_is_a_call_with_a_sentence(body: str) -> None:
@@ -151,6 +154,12 @@ def test_a_malformed_call_is_a_call_with_a_sentence(body: str) -> None:
     assert call.arguments is None
     assert call.error
     assert call.error.endswith(".")
+    assert (call.name + call.error).encode()
+
+
+def test_two_halves_make_a_character() -> None:
+    [call] = parse_completion(r'<tool_call>{"name": "a", "arguments": {"x": "\ud83d\ude00"}}</tool_call>').calls
+    assert call.arguments == {"x": "\U0001f600"}
 
 
 def test_an_unclosed_call_counts() -> None:

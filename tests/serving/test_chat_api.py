@@ -170,6 +170,25 @@ async def test_a_turn_ends_at_its_limit_and_at_stop_texts(tiny: ServedTiny) -> N
     assert text == streamed and text.endswith(",") and '"arg' not in text
 
 
+async def test_a_stop_text_across_two_slices_of_a_stream_ends_it_at_the_same_token(tiny: ServedTiny) -> None:
+    asked: dict[str, Any] = {"model": "tiny", "messages": ASKED, "temperature": 0, "logprobs": True}
+    asked |= {"tools": TOOLS, "tool_choice": "none", "extra_body": EXACT}
+    async with tiny.client() as client:
+        free = await client.chat.completions.create(**asked)
+        tokens = [token.token for token in free.choices[0].logprobs.content]
+        stop = tokens[3] + tokens[4]  # the first slice has four tokens
+        assert len(tokens) > 6 and "".join(tokens).index(stop) == len("".join(tokens[:3]))
+        whole = await client.chat.completions.create(**asked, stop=stop)
+        chunks = [chunk async for chunk in await client.chat.completions.create(**asked, stop=stop, stream=True)]
+        assert put_together(chunks) == summary(whole) and len(summary(whole)["ids"]) == 5
+        # What the client was not given does not come back as if it had been.
+        answer = {"role": "assistant", "content": whole.choices[0].message.content}
+        more = [*ASKED, answer, {"role": "user", "content": "Go on."}]
+        then = await client.chat.completions.create(**asked | {"messages": more, "max_tokens": 1})
+    prompt, ids = then.model_extra["prompt_token_ids"], summary(whole)["ids"]
+    assert ids not in [prompt[at : at + 5] for at in range(len(prompt))]
+
+
 async def test_choices_of_tools(tiny: ServedTiny) -> None:
     hello = [{"role": "user", "content": "Hello!"}]
     asked: dict[str, Any] = {"model": "tiny", "messages": hello, "temperature": 0}

@@ -193,6 +193,7 @@ class VllmEngine:
                 stop_token_ids=sorted({*self._stops, *sampling.stop_token_ids}),
                 stop=sampling.stop,
                 seed=seed if self._seeds and sampling.temperature else None,
+                top_logprobs=sampling.top_logprobs,
             )
             ids = sampled.token_ids
             if sampling.stop:  # vLLM looks for them in another text than we do: pieces as they come
@@ -207,7 +208,8 @@ class VllmEngine:
             stats.asked_again += self._client.server.starts != starts
             stopped = sampled.stopped or rule.ends(ids)
             finish = "stop" if stopped else "length"
-            return Completion(ids, sampled.logprobs[: len(ids)], policy.version, finish, cached)
+            top = sampled.top_logprobs[: len(ids)]
+            return Completion(ids, sampled.logprobs[: len(ids)], policy.version, finish, cached, top)
 
 
 class VllmEpisode:
