@@ -7,6 +7,7 @@ was asked for and cannot be.
 """
 
 import functools
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -16,6 +17,7 @@ from typing import Any, Literal
 from mcp_rl.backends.hosts import LocalSettings
 from mcp_rl.backends.launched import launched
 from mcp_rl.backends.loading.options import (
+    INSTALL,
     base_location,
     begun_with,
     computed_dtypes,
@@ -37,6 +39,8 @@ from mcp_rl.hardware.wanted import Wanted, wanted
 INEXACT_CAP = 2.0
 """Of the weight that corrects a sampler whose log-probabilities round otherwise than the learner's (truncated
 importance sampling: Yao et al., 2025)."""
+_SPREAD = ("auto", "balanced", "balanced_low_0", "sequential")
+_DEVICE = re.compile(r"(?P<kind>cpu|cuda|mps|xpu|npu|hpu)(?::(?P<number>\d{1,3}))?")
 
 
 def in_process(placement: PlacementConfig) -> bool:
@@ -269,6 +273,8 @@ def check_wishes(config: RunConfig, machine: Machine | None = None) -> None:
         raise ConfigError(f"unsloth.dtype = float16 needs a GPU, but {_gpus_there(here())}: leave it out.")
     if unsloth.dtype == "bfloat16" and (old := next((g for g in here().usable_gpus if not g.bfloat16), None)):
         raise ConfigError(f"unsloth.dtype = bfloat16: {old.name} does not compute with it; take float16.")
+    if unsloth.device_map is not None:
+        _check_device_map(unsloth.device_map, config.placement, here)
     asked = unsloth if unsloth.use else unsloth.model_copy(update={"use": False})
     sampled_by_vllm = engine_kind(engine_for(config.base_model, engine)) == "vllm"
     plan_loading(config.base_model, asked, config.train, unsloth_allowed=sampled_by_vllm)
@@ -281,6 +287,23 @@ def _check_gpus(placement: PlacementConfig, here: Callable[[], Machine]) -> None
     for name, numbers in asked.items():
         if numbers and (missing := [number for number in numbers if number >= len(here().usable_gpus)]):
             raise ConfigError(f"placement.{name} names GPU {missing[0]}, but {_gpus_there(here())}.")
+
+
+def _check_device_map(asked: str, placement: PlacementConfig, here: Callable[[], Machine]) -> None:
+    """A way to spread the model, as transformers and accelerate know them, or a device."""
+    whose = f"unsloth.device_map = {asked!r}"
+    device = _DEVICE.fullmatch(asked)
+    if asked not in _SPREAD and device is None:
+        raise ConfigError(f"{whose} is neither of {', '.join(_SPREAD)} nor a device, such as cpu or cuda:0.")
+    if device is not None and device["kind"] == "cuda":
+        seen = len(here().usable_gpus)
+        if placement.learner_gpus and not placement.in_process:
+            seen = min(seen, len(placement.learner_gpus))
+        if int(device["number"] or 0) >= seen:
+            there = f"the learner sees {seen}, counted from 0" if seen else _gpus_there(here())
+            raise ConfigError(f"{whose} is not there: {there}.")
+    if find_spec("accelerate") is None:
+        raise ConfigError(f"{whose} needs accelerate, which is not installed: {INSTALL['accelerate']}")
 
 
 def _check_remote(config: RunConfig) -> None:

@@ -196,6 +196,13 @@ def test_ranks_of_torchrun_keep_the_learner_in_their_own_process(
 @pytest.mark.parametrize(
     ("there", "parts", "sentence"),
     [
+        (CPU, {"unsloth": {"device_map": "cuda:0"}}, "'cuda:0' is not there: this machine has no GPU"),
+        (
+            CPU,
+            {"unsloth": {"device_map": "gpu0"}},
+            "'gpu0' is neither of auto, balanced, balanced_low_0, sequential nor",
+        ),
+        (machine(24), {"unsloth": {"device_map": "cuda:1"}}, "is not there: the learner sees 1, counted from 0."),
         (machine(24), {"placement": {"engine_gpus": [1]}}, "names GPU 1, but this machine has 1 GPU, numbered 0."),
         (machine(24, 4), {"placement": {"learner_gpus": [0, 4]}}, "this machine has 4 GPUs, numbered 0 to 3."),
         (CPU, {"placement": {"learner_gpus": [0]}}, "placement.learner_gpus names GPU 0, but this machine has no GPU"),
