@@ -1,5 +1,6 @@
 """GGUF files, by llama.cpp's own converter and quantiser."""
 
+import json
 import os
 import re
 import shutil
@@ -77,6 +78,32 @@ def write_gguf(converter: Converter, model: Path, out: Path, kind: str) -> None:
     if not direct:
         _run(["llama-quantize", str(first), str(out), kind.upper()], model)
         first.unlink()
+
+
+def ambiguous(tokenizer: Path) -> str | None:
+    """A text in which two added tokens of a tokenizer.json overlap; None where there is none.
+
+    The tokenizers library takes the one that begins first. llama.cpp looks for one token after the other, long ones
+    first, so that it may find the second before.
+    """
+    try:
+        entries = json.loads(tokenizer.read_bytes()).get("added_tokens") or []
+    except (OSError, ValueError):
+        return None
+    added = {str(entry["content"]) for entry in entries}
+    begun: dict[str, list[str]] = {}
+    for token in sorted(added):
+        for end in range(1, len(token)):
+            begun.setdefault(token[:end], []).append(token)
+    found = []
+    for first in added:
+        for begin in range(1, len(first)):
+            for second in begun.get(first[begin:], ()):
+                text = first + second[len(first) - begin :]
+                longer = any(text[:end] in added for end in range(len(first) + 1, len(text) + 1))
+                if len(second) >= len(first) and text.find(second) == begin and not longer:
+                    found.append(text)
+    return min(found, key=lambda text: (len(text), text), default=None)
 
 
 def _command(script: Path) -> Converter:

@@ -28,8 +28,9 @@ Messages = Sequence[dict[str, Any]]
 Render = Callable[[Messages, Sequence[dict[str, Any]], bool], str]
 
 
-def modelfile(tokenizer: Any, weights: str, *, positions: int, license: str | None) -> str:
-    """The whole file. `weights` is what FROM names. Raises ConfigError where the chat template is not Hermes'."""
+def modelfile(tokenizer: Any, weights: str, *, positions: int, license: str | None, ends: Sequence[int] = ()) -> str:
+    """The whole file. `weights` is what FROM names, `ends` the tokens that end a turn besides the tokenizer's own.
+    Raises ConfigError where the chat template is not Hermes'."""
 
     def render(messages: Messages, tools: Sequence[dict[str, Any]], prompt: bool) -> str:
         text = tokenizer.apply_chat_template(
@@ -38,7 +39,9 @@ def modelfile(tokenizer: Any, weights: str, *, positions: int, license: str | No
         return str(text)
 
     template = go_template(render, str(tokenizer.eos_token))
-    lines = [f"FROM {weights}", f'TEMPLATE """{template}"""', f"PARAMETER stop {json.dumps(tokenizer.eos_token)}"]
+    stops = dict.fromkeys([str(tokenizer.eos_token), *map(str, tokenizer.convert_ids_to_tokens(list(ends)))])
+    lines = [f"FROM {weights}", f'TEMPLATE """{template}"""']
+    lines += [f"PARAMETER stop {json.dumps(stop, ensure_ascii=False)}" for stop in stops]
     lines.append(f"PARAMETER num_ctx {min(CONTEXT, positions)}")
     if license:
         lines.append(f'LICENSE """{license}"""')

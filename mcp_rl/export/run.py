@@ -12,7 +12,7 @@ from mcp_rl.boundary import without_secrets
 from mcp_rl.errors import CheckpointError, ConfigError
 from mcp_rl.export.adapter import check_adapter, write_adapter
 from mcp_rl.export.card import BASE_FOLDER, Contents, model_card
-from mcp_rl.export.gguf import Converter, check_quantiser, check_type, find_converter, write_gguf
+from mcp_rl.export.gguf import Converter, ambiguous, check_quantiser, check_type, find_converter, write_gguf
 from mcp_rl.export.ollama import create, has_ollama, modelfile, ollama_has, ollama_name
 from mcp_rl.export.proof import Proof, proof_of
 from mcp_rl.export.source import Source, find_source
@@ -169,7 +169,14 @@ class _Making:
                 "The weights are given to Ollama as safetensors, which it converts itself for the architectures that "
                 "it knows; with llama.cpp's convert_hf_to_gguf.py they would be one GGUF file."
             )
-        text = modelfile(tokenizer, weights, positions=self._positions(), license=self.source.base_license)
+        found = json.loads((folder / "generation_config.json").read_bytes()).get("eos_token_id")
+        text = modelfile(
+            tokenizer,
+            weights,
+            positions=self._positions(),
+            license=self.source.base_license,
+            ends=found if isinstance(found, list) else [],
+        )
         (folder / "Modelfile").write_text(text, encoding="utf-8")
         name = ollama_name(self.source.label)
         self._card(folder, Contents("ollama", ollama_name=name, notes=self.notes))
@@ -206,6 +213,11 @@ class _Making:
                 shutil.copyfile(merged / name, folder / name)
         shutil.rmtree(merged)
         self.found["dtype"] = self.tools.kind
+        if text := ambiguous(folder / "tokenizer.json"):
+            self.notes.append(
+                f"The tokenizer has added tokens that overlap in a text, as in {text!r}, which llama.cpp may cut at "
+                "another place than in training: evaluate it there."
+            )
         return tokenizer
 
     def _merge(self, folder: Path) -> Any:

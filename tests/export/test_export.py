@@ -230,7 +230,7 @@ def test_the_revision_and_the_precision_that_a_run_loaded_are_told(place: Path, 
     run = tmp_path / "default" / "models" / "calc"
     shutil.copytree(place / "default" / "models" / "calc", run)
     about = json.loads((run / "model.json").read_text())
-    loaded = {"quantisation": "4-bit", "revision": "main", "commit": "c0ffee"}
+    loaded = {"quantisation": "4-bit", "revision": "c0ffee", "model_name": "org/model"}
     (run / "model.json").write_text(json.dumps({**about, "loaded": loaded}))
     words = ["export", "calc", "--output-dir", str(tmp_path), "--base", "org/model"]
     assert main(words) == 0

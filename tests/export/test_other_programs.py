@@ -16,6 +16,7 @@ from mcp_rl.cli import main
 from mcp_rl.config import TINY
 from mcp_rl.errors import ConfigError
 from mcp_rl.export.convert import split_of
+from mcp_rl.export.gguf import ambiguous
 from mcp_rl.export.ollama import modelfile, ollama_name
 from mcp_rl.tiny import weights_path
 
@@ -96,6 +97,33 @@ def test_a_quantiser_that_is_missing_is_named_before_anything_is_done(
     assert main(["export", TINY, "--format", "gguf", "--quantise", "Q4_K_M", "--out", str(tmp_path / "x")]) == 0
     assert (tmp_path / "x" / "model.gguf").read_text() == "Q4_K_M"
     assert not (tmp_path / "x" / "model.f16.gguf").exists()
+
+
+@pytest.mark.parametrize(
+    ("tokens", "text"),
+    [
+        (["<|a|>", "<|b|>"], None),
+        (["\n\n", "\n\n\n", "\n\n\n\n"], None),
+        (["12", "20"], "120"),
+        (["ab", "bc", "abc"], None),
+        (["abc", "cd"], None),
+    ],
+)
+def test_tokens_that_llama_cpp_may_find_in_another_order_are_named(
+    tokens: list[str], text: str | None, tmp_path: Path
+) -> None:
+    (tmp_path / "t.json").write_text(json.dumps({"added_tokens": [{"content": token} for token in tokens]}))
+    assert ambiguous(tmp_path / "t.json") == text
+
+
+def test_every_end_of_a_turn_stops_ollama() -> None:
+    tokenizer = AutoTokenizer.from_pretrained(weights_path())
+    text = modelfile(tokenizer, ".", positions=64, license=None, ends=[tokenizer.eos_token_id, 0])
+    stops = [line for line in text.splitlines() if line.startswith("PARAMETER stop ")]
+    assert stops == [
+        f'PARAMETER stop "{tokenizer.eos_token}"',
+        f'PARAMETER stop "{tokenizer.convert_ids_to_tokens(0)}"',
+    ]
 
 
 def test_without_ollama_the_command_to_run_is_printed(
