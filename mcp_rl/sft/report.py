@@ -71,5 +71,6 @@ def next_command(config: SftConfig, report: SftReport) -> str:
         if getattr(lora, name) != type(lora).model_fields[name].default
     ]
     changed += ["train.method=full"] if config.train.method == "full" else []
+    changed += ["unsloth.trust_remote_code=true"] if config.unsloth.trust_remote_code else []
     base = "" if config.base_model == TINY else f" --base-model {shlex.quote(config.base_model)}"
     return f"mcp-rl train --server SERVER{base} --init {shlex.join([str(weights), *changed])}"
