@@ -1,4 +1,4 @@
-"""vLLM as the engine of a run: what a swap of policies costs, that no token is of another one, and what is learned.
+"""vLLM as the engine of a run: what a swap of policies costs, and that no token is of another one.
 
     python -m benchmarks.vllm_engine --python VENV/bin/python --out benchmarks/results/vllm_engine.json
 
@@ -9,8 +9,8 @@ Parts, each with a server of its own on loopback (`--parts`; a part that is left
   log-probability is compared with what the learner of the version that it says computes: a token of another policy,
   or one that was sampled after what another had cached, is off by what lies between two policies.
 - `clients`: processor time that our side takes for a request, against the openai package's client.
-- `main_job`: the same job with either engine, `--steps` steps for each of `--seeds`: success on tasks that were never
-  trained on. `--main-job-results` takes what `benchmarks.main_job --out` wrote instead of running it.
+
+What is learned with it: `python -m benchmarks.main_job --engines local vllm`.
 """
 
 import argparse
@@ -29,7 +29,6 @@ from typing import Any
 import anyio
 from openai import AsyncOpenAI
 
-from benchmarks import main_job
 from mcp_rl.backends.base_model import load_tokenizer
 from mcp_rl.backends.vllm_sampler import VllmSampler
 from mcp_rl.chat.hermes import ChatFormat
@@ -189,49 +188,10 @@ async def clients(python: Path, requests: int = 384, at_once: int = 64) -> dict[
     return figures
 
 
-def jobs(options: argparse.Namespace) -> dict[str, Any]:
-    """Validation success of both engines, one line for each run."""
-    runs = []
-    for path in options.main_job_results:
-        written = json.loads(path.read_text(encoding="utf-8"))
-        runs += [(_kind(written["arguments"]), written["arguments"], run) for run in written["runs"]]
-    if not options.main_job_results:
-        for seed in options.seeds:
-            for kind in ("local", "vllm"):
-                words = ["--steps", str(options.steps), f"engine.kind={kind}"]
-                words += [f"engine.python={options.python}"] if kind == "vllm" else []
-                runs.append((kind, words, main_job.run(seed, "mcp_calculator", words)))
-    lines = [
-        {
-            "engine": kind,
-            "seed": run["seed"],
-            "steps": run["step"],
-            "before": run["val"]["before"]["success"],
-            "after": run["val"]["after"]["success"],
-            "after_ci95": [round(bound, 3) for bound in run["val"]["after"]["ci95"]],
-            "wall_seconds": run["wall_seconds"],
-            "faults": run["train"]["faults"],
-        }
-        for kind, _, run in runs
-    ]
-    means = {
-        f"{kind}_after_mean": round(statistics.fmean(line["after"] for line in lines if line["engine"] == kind), 3)
-        for kind in sorted({line["engine"] for line in lines})
-    }
-    return {**means, "runs": sorted(lines, key=lambda line: (line["engine"], line["seed"]))}
-
-
-def _kind(arguments: Sequence[str]) -> str:
-    return "vllm" if "engine.kind=vllm" in arguments else "local"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", type=Path, required=True, help="The Python of an environment with vLLM.")
-    parser.add_argument("--parts", nargs="+", default=["swaps", "clients", "main_job"])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--main-job-results", type=Path, nargs="+", default=[])
+    parser.add_argument("--parts", nargs="+", choices=["swaps", "clients"], default=["swaps", "clients"])
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     known = json.loads(options.out.read_text()) if options.out and options.out.is_file() else {}
@@ -244,9 +204,6 @@ def main() -> None:
         if part in options.parts:
             known[part] = anyio.run(measure, options.python)
             print(part, json.dumps(known[part], indent=2), flush=True)
-    if "main_job" in options.parts:
-        known["main_job"] = jobs(options)
-        print("main_job", json.dumps(known["main_job"], indent=2))
     if options.out:
         options.out.write_text(json.dumps(known, indent=2) + "\n")
 
