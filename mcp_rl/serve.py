@@ -161,6 +161,7 @@ async def run_serving(job: ServeJob, say: Callable[[str], None]) -> None:
 
     switch = Switch()
     with contextlib.closing(bind(job.host, job.port)) as bound:
+        say(f"Loading {', '.join(names[0] for names in job.names)} …")
         async with (
             _running(switch, bound) as port,
             opened_models(job.models, job.engine, job.placement, job.folder, say) as opened,

@@ -1,5 +1,6 @@
 """OpenAI's objects for turns that were sampled, whole or as the chunks of a stream."""
 
+import itertools
 import secrets
 import time
 from collections.abc import Iterator, Sequence
@@ -256,7 +257,7 @@ class CompletionAnswer(_Answer):
             return None
         tokens = [self._token(id) for id in turn.ids[since:]]
         start = len(self._chat.tokenizer.decode(turn.ids[:since], skip_special_tokens=False))
-        offsets = [start + sum(map(len, tokens[:n])) for n in range(len(tokens))]
+        offsets = list(itertools.accumulate(map(len, tokens[:-1]), initial=start)) if tokens else []
         return {
             "tokens": tokens,
             "token_logprobs": turn.logprobs[since:],

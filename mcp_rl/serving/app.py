@@ -51,7 +51,11 @@ class _Door:
         path = request.scope["path"]
         if path not in _OPEN:
             self._check(request)
-        return self._service.handler(request.method, path if path == "/" else path.rstrip("/"))
+        handler = self._service.handler(request.method, path if path == "/" else path.rstrip("/"))
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if request.method == "POST" and kind != "application/json":
+            raise Refusal("The header Content-Type: application/json is needed.", status=415)
+        return handler
 
     def _check(self, request: Request) -> None:
         if self._key is None:
@@ -64,9 +68,6 @@ class _Door:
                 code="invalid_api_key",
                 headers={"www-authenticate": "Bearer"},
             )
-        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if request.method == "POST" and kind != "application/json":
-            raise Refusal("The header Content-Type: application/json is needed.", status=415)
 
     async def _body(self, request: Request) -> bytes:
         """All of it. Raises Refusal where it is too long, before it is read as far as its header says so."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from mcp_rl.chat.hermes import ParsedCall, parse_completion
+from mcp_rl.chat.hermes import ParsedCall, parse_completion, read_json
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 _HEADER = re.compile(r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"arguments"\s*:\s*(?=\{)')
@@ -182,7 +182,7 @@ def _read(text: str) -> Any:
 
 def _name(text: str) -> str | None:
     try:
-        return str(json.loads(text))
+        return str(read_json(text))
     except ValueError:
         return None
 

@@ -34,6 +34,7 @@ BROKEN = [
     '<tool_call>{"name": "add", "arguments": {"a": 1}, "name": "sub"}</tool_call>',
     '<tool_call>{"name": "add", "arguments": {"a": ]}</tool_call>',
     '<tool_call>{"name": "add", "arguments": [1]}</tool_call>',
+    '<tool_call>{"name": "add", "arguments": {"a": "\\ud800"}}</tool_call>',
 ]
 
 
@@ -89,6 +90,12 @@ def test_no_text_breaks_the_reader_and_the_text_outside_calls_is_the_parsers(tur
     text, calls = read(list(turn))
     parsed = parse_completion(turn)
     assert (text, len(calls)) == (parsed.content, len(parsed.calls))
+
+
+def test_a_name_with_half_of_a_character_is_no_name() -> None:
+    """Who sends it back could not encode it."""
+    turn = '<tool_call>{"name": "a\\ud800", "arguments": {"a": 1}}</tool_call>'
+    assert read([turn])[1] == [("", turn[len(OPEN) : -len(CLOSE)])]
 
 
 def test_arguments_are_handed_on_before_the_call_is_over() -> None:

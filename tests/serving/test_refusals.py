@@ -177,6 +177,7 @@ def test_paths_methods_kinds_and_hosts(tiny: ServedTiny) -> None:
     assert httpx.get(f"{tiny.url}/health").json() == {"status": "ok"}
     assert httpx.get(f"{tiny.url}/v1/nothing").status_code == 404
     assert httpx.get(f"{tiny.url}/v1/completions").status_code == 405
+    assert httpx.post(f"{tiny.url}/v1/models").status_code == 405
     near = httpx.post(f"{tiny.url}/chat/completions", json={})
     assert near.status_code == 404 and "did you mean /v1/chat/completions?" in near.json()["error"]["message"]
     assert httpx.get(f"{tiny.url}/v1/models/").json()["data"][0]["id"] == "tiny"
