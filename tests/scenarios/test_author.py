@@ -3,11 +3,11 @@
 import json
 import re
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from chat_server import Answer, Asked, ChatServer, call_list, failure, readings, rewrites, serve, tasks
 
 from mcp_rl.language_model import LanguageModel, LanguageModelError
@@ -20,6 +20,8 @@ from mcp_rl.scenarios.author_report import AuthorReport
 from mcp_rl.scenarios.author_values import tells_answer, unfit, values_lost
 from mcp_rl.scenarios.stage import Stage, Unplayable, agrees
 from mcp_rl.toolserver.pool import Session, Sessions
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 CALCULATOR = load_plugins().server("mcp_calculator")
 PARAMS = CALCULATOR.params("stdio")
@@ -66,10 +68,16 @@ def good(asked: Asked) -> str:
     return tasks({"request": "Double what 3 and 4 make together.", "calls": call_list(ADD_THEN_DOUBLE)})
 
 
-@asynccontextmanager
-async def opened() -> AsyncIterator[tuple[Sessions, Session]]:
+OPENED: list[tuple[Sessions, Session]] = []
+"""The calculator, which is one for all tests: it knows nothing of what it was asked before."""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", autouse=True)
+async def _calculator() -> AsyncIterator[None]:
     async with Sessions(server=CALCULATOR) as sessions:
-        yield sessions, await sessions.get(PARAMS)
+        OPENED.append((sessions, await sessions.get(PARAMS)))
+        yield
+    OPENED.clear()
 
 
 async def authored(
@@ -78,17 +86,17 @@ async def authored(
     limits = {name: options.pop(name) for name in ("max_cost", "retries") if name in options}
     with serve(answer) as chat:
         model = LanguageModel("openai/gpt-4.1-mini", chat.url, role="author", backoff=0.01, **limits)
-        async with opened() as (sessions, session):
-            scenarios, report = await author_scenarios(
-                sessions,
-                session,
-                server=CALCULATOR,
-                params=PARAMS,
-                explored=EXPLORED if explored is None else explored,
-                model=model,
-                tasks=tasks,
-                **options,
-            )
+        sessions, session = OPENED[0]
+        scenarios, report = await author_scenarios(
+            sessions,
+            session,
+            server=CALCULATOR,
+            params=PARAMS,
+            explored=EXPLORED if explored is None else explored,
+            model=model,
+            tasks=tasks,
+            **options,
+        )
     return scenarios, report, chat
 
 
@@ -422,22 +430,22 @@ def call(tool: str, **arguments: Any) -> Call:
 
 
 async def test_the_stage_plays_only_what_may_be_played_and_knows_what_agrees() -> None:
-    async with opened() as (sessions, session):
-        stage = Stage(sessions, session, CALCULATOR, PARAMS)
-        played = await stage.play([call("add", a=31, b=4)])
-        assert agrees(played, EXPLORED[0]) and not agrees(played, EXPLORED[1])
-        unordered = EXPLORED[0].model_copy(
-            update={
-                "verifier": Verifier(kind="calls", expected=[], options={"ordered": False}),
-                "reference": tuple(ToolCall(tool=t, arguments={"a": 1.0, "b": 2}) for t in ("add", "subtract")),
-            }
-        )
-        both = await stage.play([call("subtract", a=1, b=2), call("add", a=1, b=2)])
-        assert agrees(both, unordered)
-        in_order = Verifier(kind="calls", expected=[])
-        assert not agrees(both, unordered.model_copy(update={"verifier": in_order}))
-        with pytest.raises(Unplayable, match="too many calls"):
-            await stage.play([call("add", a=1, b=2)] * 9)
-        no_call = EXPLORED[0].model_copy(update={"reference": (), "verifier": Verifier(kind="none")})
-        nothing = await stage.play([])
-        assert agrees(nothing, no_call) and not agrees(both, no_call) and not agrees(nothing, EXPLORED[0])
+    sessions, session = OPENED[0]
+    stage = Stage(sessions, session, CALCULATOR, PARAMS)
+    played = await stage.play([call("add", a=31, b=4)])
+    assert agrees(played, EXPLORED[0]) and not agrees(played, EXPLORED[1])
+    unordered = EXPLORED[0].model_copy(
+        update={
+            "verifier": Verifier(kind="calls", expected=[], options={"ordered": False}),
+            "reference": tuple(ToolCall(tool=t, arguments={"a": 1.0, "b": 2}) for t in ("add", "subtract")),
+        }
+    )
+    both = await stage.play([call("subtract", a=1, b=2), call("add", a=1, b=2)])
+    assert agrees(both, unordered)
+    in_order = Verifier(kind="calls", expected=[])
+    assert not agrees(both, unordered.model_copy(update={"verifier": in_order}))
+    with pytest.raises(Unplayable, match="too many calls"):
+        await stage.play([call("add", a=1, b=2)] * 9)
+    no_call = EXPLORED[0].model_copy(update={"reference": (), "verifier": Verifier(kind="none")})
+    nothing = await stage.play([])
+    assert agrees(nothing, no_call) and not agrees(both, no_call) and not agrees(nothing, EXPLORED[0])

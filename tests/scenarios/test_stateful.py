@@ -31,7 +31,7 @@ CHANGING = {"write_note", "create_note", "append_to_note", "replace_text", "rena
 def notes_server() -> ToolServer:
     script = str(Path(__file__).with_name("notes_server.py"))
     params = {"stdio": StdioServer(command=sys.executable, args=(script,))}
-    return ToolServer("notes", "Notes.", params, isolation="reset", reset_tool="start_over")
+    return ToolServer("notes", "Notes.", params, isolation="reset", reset_tool="start_over", instances=2)
 
 
 async def explored(server: ToolServer, recipe: Recipe = RECIPE) -> list[McpScenario]:
