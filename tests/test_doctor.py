@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from mcp_rl.config import RunConfig
 from mcp_rl.doctor import examine as examination
 from mcp_rl.doctor.examine import Report, examine
 from mcp_rl.doctor.surroundings import KEYS, hub, keys, loopback_port
+from mcp_rl.doctor.versions import disagreements
 from mcp_rl.doctor.words import print_report
 from mcp_rl.hardware.detect import detect, memory, torch_gpus
 from mcp_rl.hardware.machine import Machine
@@ -60,6 +62,20 @@ def test_json_holds_the_same_and_what_does_not_work_ends_with_two() -> None:
     assert any("not on this machine, and the model hub cannot be reached" in problem for problem in report.problems)
     assert any("engine.python = '/nowhere' is no program" in problem for problem in report.problems)
     assert set(report.keys) == set(KEYS) and all(isinstance(there, bool) for there in report.keys.values())
+
+
+def test_packages_beside_other_versions_than_they_need_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    about = tmp_path / "sampling_kernels-2.0.dist-info"
+    about.mkdir()
+    needs = ("pydantic<1.0", "psutil>=1", "no-such-package>=1", "rich<1; extra == 'more'", "rich<1; os_name == 'none'")
+    lines = ["Metadata-Version: 2.1", "Name: sampling-kernels", "Version: 2.0", *(f"Requires-Dist: {n}" for n in needs)]
+    (about / "METADATA").write_text("\n".join(lines))
+    monkeypatch.syspath_prepend(tmp_path)
+    (sentence,) = disagreements(("sampling-kernels", "nobody-has-this"))
+    have = version("pydantic")
+    assert sentence.startswith(f"sampling-kernels 2.0 needs pydantic<1.0, and {have} is installed: install all of it")
 
 
 def test_settings_that_mean_nothing_are_refused_as_everywhere() -> None:

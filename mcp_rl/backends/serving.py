@@ -4,6 +4,7 @@ import contextlib
 import functools
 import json
 import os
+import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -172,6 +173,7 @@ async def _with_vllm(
     tokenizer = await anyio.to_thread.run_sync(functools.partial(load_tokenizer, base.model, revision=base.revision))
     ends = await anyio.to_thread.run_sync(functools.partial(load_ends, base.model, revision=base.revision))
     found: list[tuple[Engine, ChatFormat]] = []
+    own = secrets.token_hex(4)  # a server that is somebody else's may hold what another of us loaded, or left
     for number, policy in enumerate(policies):
         chat = ChatFormat(tokenizer, ends)
         client = VllmClient(server)
@@ -185,7 +187,7 @@ async def _with_vllm(
             seeds=server.seeds,
         )
         adapter = policy.checkpoint if policy.checkpoint in adapters else None
-        name = server.served_name if adapter is None else f"serve-{os.getpid()}-{number}@{policy.step}"
+        name = server.served_name if adapter is None else f"serve-{own}-{number}@{policy.step}"
         version = PolicyVersion(policy.step, name, adapter.resolve() if adapter else None)
         await sampled.load(version)
         await check_applied(client, version, server.served_name)

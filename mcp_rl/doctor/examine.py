@@ -14,6 +14,7 @@ from mcp_rl.backends.choices import INEXACT_CAP, check_wishes, inexact, kept_qua
 from mcp_rl.boundary import without_secrets
 from mcp_rl.config import TINY, RunConfig
 from mcp_rl.doctor import surroundings
+from mcp_rl.doctor.versions import disagreements
 from mcp_rl.errors import ConfigError, McpRlError
 from mcp_rl.hardware import memory
 from mcp_rl.hardware.detect import detect, torch_gpus
@@ -22,6 +23,7 @@ from mcp_rl.hardware.plan import Plan, gib, plan
 from mcp_rl.hardware.shape import ModelShape, model_shape
 from mcp_rl.hardware.smaller import smaller
 from mcp_rl.hardware.wanted import Wanted, wanted_by
+from mcp_rl.inference.vllm.installed import find_vllm
 from mcp_rl.processes.leftovers import leftovers
 
 NEEDED = ("torch", "transformers", "peft")
@@ -35,6 +37,8 @@ class Report(Found):
     machine: Machine
     torch_gpus: int | None
     """GPUs that torch really uses; None where it was not asked, or did not answer."""
+    vllm: str | None
+    """The vLLM of `engine.python`, which has an environment of its own; None where none is named."""
     programs: dict[str, str | None]
     keys: dict[str, bool]
     """Whether each is set, and nothing else of it."""
@@ -81,6 +85,7 @@ def examine(config: RunConfig, *, server_given: bool = True) -> Report:
         python=sys.version.split()[0],
         machine=machine,
         torch_gpus=seen,
+        vllm=_named_vllm(config),
         programs=programs,
         keys=surroundings.keys(),
         hub=hub,
@@ -90,7 +95,7 @@ def examine(config: RunConfig, *, server_given: bool = True) -> Report:
         importance_cap=_cap(config, made),
         smaller=tuple(smaller(machine, shape, asked)) if made and shape and not made.fits else (),
         problems=tuple(dict.fromkeys(map(without_secrets, problems))),
-        notes=tuple(_notes(machine, left)),
+        notes=tuple(map(without_secrets, (*_notes(machine, left), *disagreements()))),
     )
 
 
@@ -174,6 +179,16 @@ def _of_settings(config: RunConfig) -> Iterator[str]:
         check_settings(config, server, plugins)
     except McpRlError as error:
         yield str(error)
+
+
+def _named_vllm(config: RunConfig) -> str | None:
+    if config.engine.python is None:
+        return None
+    try:
+        found = find_vllm(config.engine.python)
+    except ConfigError:
+        return None  # a problem, which is told as one
+    return f"{found.version}{', built for CPUs' if found.cpu else ''}, of {found.python}"
 
 
 def _cap(config: RunConfig, made: Plan | None) -> float:

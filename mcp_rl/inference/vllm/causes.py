@@ -58,7 +58,7 @@ _CAUSES: tuple[tuple[str, str], ...] = (
     ),
     (r"couldn't connect to|Temporary failure in name resolution|offline mode is enabled", "It cannot reach the hub"),
     (r"No space left on device", "The disk is full"),
-    (r"No module named '([\w.]+)'", "Its environment lacks the package {0}"),
+    (r"ModuleNotFoundError: No module named '([\w.]+)'", "Its environment lacks the package {0}"),
     (r"EngineDeadError", "Its engine process died"),
 )
 _PREFIX = re.compile(r"^(\(\w+ pid=\d+\) ?)?([A-Z]+ \d\d-\d\d \d\d:\d\d:\d\d \[[^\]]*\])?")

@@ -13,6 +13,7 @@ from mcp_rl.errors import ConfigError
 OLDEST = (0, 30)
 _NEWER = "vllm.entrypoints.launchers.api_server.entry"
 """From 0.32 on; the older name is to go."""
+_ASK_SECONDS = 60.0
 _ASK = """
 import importlib.metadata, importlib.util, json
 found = {}
@@ -48,7 +49,8 @@ class Installed:
 def find_vllm(python: Path | None = None) -> Installed:
     """The vLLM of that Python's environment; None: of our own. Takes about 50 ms.
 
-    Raises ConfigError, with the command that installs it, where there is none or it is too old.
+    Raises ConfigError, with the command that installs it, where there is none or it is too old; and where that Python
+    does not answer.
     """
     found_at = shutil.which(sys.executable if python is None else str(python.expanduser()))
     if found_at is None:
@@ -84,8 +86,10 @@ def _packages(program: str) -> dict[str, str]:
     """Versions of vLLM and torch there, by the distribution's name, and vLLM's folder; empty without a vLLM, or where
     the program is no Python."""
     try:
-        asked = subprocess.run([program, "-I", "-c", _ASK], capture_output=True, text=True, timeout=60)
+        asked = subprocess.run([program, "-I", "-c", _ASK], capture_output=True, text=True, timeout=_ASK_SECONDS)
         found: dict[str, str] = json.loads(asked.stdout)
-    except (OSError, subprocess.TimeoutExpired, json.JSONDecodeError):
+    except subprocess.TimeoutExpired as error:
+        raise ConfigError(f"{program} did not say within {_ASK_SECONDS:g} s which vLLM it has: try again.") from error
+    except (OSError, json.JSONDecodeError, UnicodeDecodeError):
         return {}
-    return found
+    return found if isinstance(found, dict) else {}
