@@ -27,6 +27,7 @@ from mcp_rl.backends.loading.options import (
     plan_loading,
 )
 from mcp_rl.config import TINY, EngineConfig, PlacementConfig, RolloutConfig, RunConfig, TrainConfig, UnslothConfig
+from mcp_rl.config.engine_arguments import argument_name
 from mcp_rl.errors import ConfigError
 from mcp_rl.hardware.detect import cuda_build, detect
 from mcp_rl.hardware.gpus import read_gpus
@@ -278,8 +279,14 @@ def check_wishes(config: RunConfig, machine: Machine | None = None) -> None:
     asked = unsloth if unsloth.use else unsloth.model_copy(update={"use": False})
     sampled_by_vllm = engine_kind(engine_for(config.base_model, engine)) == "vllm"
     plan_loading(config.base_model, asked, config.train, unsloth_allowed=sampled_by_vllm)
+    loaded = follow(unsloth, loaded_before(config.run_dir) or loaded_for(config.init), config.base_model)
+    if sampled_by_vllm and (how := unlike_vllm(loaded, engine)) is not None:
+        raise ConfigError(
+            f"The base is to be loaded {how}, and vLLM would load it otherwise, so it would sample another model than "
+            "the one that learns: leave that out, or add --engine local."
+        )
     if engine.url is not None and engine.kind != "local":
-        _check_remote(config)
+        _check_remote(config, loaded)
 
 
 def _check_gpus(placement: PlacementConfig, here: Callable[[], Machine]) -> None:
@@ -306,14 +313,25 @@ def _check_device_map(asked: str, placement: PlacementConfig, here: Callable[[],
         raise ConfigError(f"{whose} needs accelerate, which is not installed: {INSTALL['accelerate']}")
 
 
-def _check_remote(config: RunConfig) -> None:
+def unlike_vllm(unsloth: UnslothConfig, engine: EngineConfig) -> str | None:
+    """How a base is loaded that a vLLM which we start would load otherwise; None where there is nothing of the kind, or
+    vLLM is told so by `engine.args`."""
+    told = {argument_name(name) for name in engine.args}
+    if engine.url is not None:
+        return None
+    if unsloth.load_in_8bit and "quantization" not in told:
+        return "in 8 bits"
+    if unsloth.rope_scaling is not None and "hf-overrides" not in told:
+        return "with scaled positions (unsloth.rope_scaling)"
+    return None if unsloth.resize_model_vocab is None else "with another vocabulary (unsloth.resize_model_vocab)"
+
+
+def _check_remote(config: RunConfig, loaded: UnslothConfig) -> None:
     """Whether the server that runs already is one that the run can use."""
     from mcp_rl.inference.vllm.remote import RemoteServer, check_remote
 
-    loaded = loaded_before(config.run_dir) or loaded_for(config.init)
-    unsloth = follow(config.unsloth, loaded, config.base_model)
     rank = config.train.lora.rank if config.train.method == "lora" else None
-    model = base_location(unsloth.model_name or config.base_model)
+    model = base_location(loaded.model_name or config.base_model)
     check_remote(
         RemoteServer(str(config.engine.url), model=model, lora_rank=rank, max_context=config.engine.max_context)
     )

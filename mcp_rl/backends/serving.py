@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import anyio
 
-from mcp_rl.backends.choices import engine_kind
+from mcp_rl.backends.choices import engine_kind, unlike_vllm
 from mcp_rl.backends.loading.options import base_location, trained_dtype, trained_options
 from mcp_rl.chat.hermes import ChatFormat
 from mcp_rl.config import EngineConfig, PlacementConfig, UnslothConfig
@@ -146,7 +146,7 @@ async def _with_vllm(
     from mcp_rl.backends.base_model import load_ends, load_tokenizer
     from mcp_rl.inference.vllm.applied import check_applied
 
-    base = _one_base(policies)
+    base = _one_base(policies, engine)
     adapters = _adapters(policies)
     if engine.url is not None:
         server: Any = _remote(engine, base, adapters)
@@ -229,7 +229,7 @@ def check_served(policies: Sequence[Policy], engine: EngineConfig, placement: Pl
     started; a server that runs already is asked."""
     if engine_kind(engine) == "local":
         return
-    base, adapters = _one_base(policies), _adapters(policies)
+    base, adapters = _one_base(policies, engine), _adapters(policies)
     rank = _highest_rank(adapters)
     if engine.url is not None:
         check_remote(_remote(engine, base, adapters))
@@ -280,7 +280,7 @@ def _common_folder(adapters: Sequence[Path]) -> Path | None:
     return Path(os.path.commonpath([adapter.resolve().parent for adapter in adapters])) if adapters else None
 
 
-def _one_base(policies: Sequence[Policy]) -> VllmBase:
+def _one_base(policies: Sequence[Policy], engine: EngineConfig) -> VllmBase:
     """What vLLM loads: a server of it has one base. Raises ConfigError."""
     bases = {server_for(policy): policy.label for policy in policies}
     (base, label), *others = bases.items()
@@ -295,12 +295,9 @@ def _one_base(policies: Sequence[Policy]) -> VllmBase:
             else "it loaded in one way"
         )  # fmt: skip
         raise ConfigError(f"vLLM serves one {base.model}, and {labels} were not trained on {what}: {apart}")
-    loaded = {
-        "in 8 bits": base.quantisation == "8-bit",
-        "with scaled positions (unsloth.rope_scaling)": bool(base.positions),
-        "with another vocabulary (unsloth.resize_model_vocab)": base.vocabulary is not None,
-    }
-    if how := next((how for how, is_so in loaded.items() if is_so), None):
+    whole = policies[0].checkpoint is not None and not _is_adapter(policies[0].checkpoint)
+    options = UnslothConfig() if whole else trained_options(policies[0].name, policies[0].place)
+    if (how := unlike_vllm(options, engine)) is not None:
         raise ConfigError(
             f"{label} was trained on {base.model} loaded {how}, and vLLM would load it otherwise and sample another "
             "model: add --engine local."

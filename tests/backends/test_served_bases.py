@@ -17,6 +17,7 @@ from mcp_rl.backends.serving import check_served, server_for
 from mcp_rl.config import TINY, EngineConfig, PlacementConfig, RunConfig
 from mcp_rl.errors import ConfigError
 from mcp_rl.evaluation.run import prepare as prepare_evaluation
+from mcp_rl.inference.vllm import installed
 from mcp_rl.serve import prepare as prepare_serving
 from mcp_rl.tiny import weights_path
 
@@ -80,9 +81,17 @@ def test_policies_of_two_bases_are_not_served_together(loaded: dict[str, Any], s
         ({"resize_model_vocab": 2048}, "with another vocabulary"),
     ],
 )
-def test_a_base_that_vllm_would_load_otherwise_is_refused(loaded: dict[str, Any], how: str, tmp_path: Path) -> None:
+def test_a_base_that_vllm_would_load_otherwise_is_refused(
+    loaded: dict[str, Any], how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(ConfigError, match=f"was trained on {TINY} loaded {how}.*: add --engine local"):
         check_served([trained(tmp_path / "run", **loaded)], VLLM, PlacementConfig())
+    run = tmp_path / "default" / "models" / "run"
+    trained(run, **loaded)
+    config = RunConfig(server=("any",), name="run", output_dir=tmp_path, engine=EngineConfig(kind="vllm"))
+    monkeypatch.setattr(installed, "find_vllm", lambda python: None)
+    with pytest.raises(ConfigError, match=f"The base is to be loaded {how}.*, and vLLM would load it otherwise"):
+        check_wishes(config)
 
 
 class Somebody(BaseHTTPRequestHandler):
