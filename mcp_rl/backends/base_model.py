@@ -15,11 +15,13 @@ from typing import Any
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
+from mcp_rl.backends.failures import out_of_memory
 from mcp_rl.backends.initial import check_initial
 from mcp_rl.backends.loading.loaded import check_asked, check_stands_for, describe
 from mcp_rl.backends.loading.options import LoadPlan, base_location, plan_loading
 from mcp_rl.backends.loading.transformers_loader import load_with_transformers, read_config
 from mcp_rl.backends.loading.unsloth_loader import adapt_with_unsloth, load_with_unsloth
+from mcp_rl.boundary import first_line
 from mcp_rl.chat.ends import RECORDED, listed_ends, recorded_ends
 from mcp_rl.config import TrainConfig, UnslothConfig
 from mcp_rl.errors import ConfigError
@@ -59,9 +61,12 @@ def load_tokenizer(
     where: dict[str, Any] = {"revision": revision, "token": token, "trust_remote_code": trust_remote_code}
     given = {key: value for key, value in where.items() if value is not None}
     try:
-        return AutoTokenizer.from_pretrained(base_location(name), **given)
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(base_location(name), **given)
     except (OSError, ValueError) as error:
         raise _unloadable(name, error) from error
+    if not tokenizer.encode("a", add_special_tokens=False):  # transformers makes an empty one where there is none
+        raise ConfigError(f"The base model {name!r} has no tokenizer beside its weights: put its files there.")
+    return tokenizer
 
 
 def load_ends(name: str, *, revision: str | None = None) -> tuple[int, ...]:
@@ -104,6 +109,8 @@ def open_base(plan: LoadPlan, before: Mapping[str, Any] | None = None) -> Base:
         model = load(plan, config)  # with the tokenizer that prompts are rendered by, not one that Unsloth mended
         check_asked(model, plan, config)
     except (OSError, ValueError, ImportError, RuntimeError) as error:
+        if out_of_memory(type(error).__name__, first_line(error)):
+            raise  # whoever asked knows what to do about it
         raise _unloadable(plan.name, error) from error
     ends = listed_ends(getattr(model, "generation_config", None)) if before is None else recorded_ends(before)
     return Base(model, tokenizer, plan, {**describe(model, plan, before), RECORDED: list(ends)})
@@ -116,11 +123,7 @@ def _unloadable(name: str, error: Exception) -> ConfigError:
             f"Cannot load the base model {name!r}: it is gated, and {known}; accept its licence on the hub, and put a "
             "token of that account into the environment variable HF_TOKEN."
         )
-    return ConfigError(f"Cannot load the base model {name!r}: {_first_line(error)}")
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+    return ConfigError(f"Cannot load the base model {name!r}: {first_line(error)}")
 
 
 def load_learner(
@@ -161,7 +164,7 @@ def make_learner(
         try:
             adapted = adapt(base, base_name=name, seed=seed if plan is None else plan.seed, **settings)  # type: ignore[arg-type]
         except ValueError as error:
-            raise ConfigError(f"The base model {base_model!r} takes no such adapter: {_first_line(error)}") from error
+            raise ConfigError(f"The base model {base_model!r} takes no such adapter: {first_line(error)}") from error
         learner = Learner(adapted, config, **how)
     if initial is not None:
         load_weights(learner.model, initial.folder)

@@ -10,7 +10,7 @@ from mcp_rl.export.card import BASE_FOLDER
 from mcp_rl.export.source import Source
 
 ADAPTER, CONFIG = "adapter_model.safetensors", "adapter_config.json"
-_BASE_FILES = ("*.safetensors", "*.safetensors.index.json", "*.json", "*.txt", "*.jinja", "*.model", "LICENSE*", "*.py")
+_BASE_FILES = ("*.json", "*.txt", "*.jinja", "*.model", "LICENSE*", "*.py")
 
 
 def check_adapter(source: Source) -> None:
@@ -54,8 +54,11 @@ def adapter_config(source: Source) -> dict[str, Any]:
 
 def copy_base(base: Path, folder: Path) -> None:
     """What transformers loads of a base: weights, configuration, tokenizer."""
+    from mcp_rl.learning.merge import weight_files
+
     folder.mkdir()
-    for file in sorted({file for pattern in _BASE_FILES for file in base.glob(pattern)}):
+    weights = weight_files(base)
+    for file in sorted({*weights, *(file for pattern in _BASE_FILES for file in base.glob(pattern))}):
         shutil.copyfile(file, folder / file.name)
-    if not list(folder.glob("*.safetensors")):
+    if not weights:
         raise ConfigError(f"The base model in {base} has no *.safetensors files: save it so, and name it by --base.")

@@ -179,8 +179,9 @@ def _use_adapter(source: Source, contents: Contents) -> str:
     beside = "The base lies beside the adapter, in `base/`. " if contents.base_in_folder else ""
     rank = next((rank for rank in _RANKS if contents.rank is not None and rank >= contents.rank), 64)
     revision = f', revision="{source.revision}"' if source.revision and not contents.base_in_folder else ""
+    pinned = f" --revision {source.revision}" if revision else ""
     serve = (
-        f"vllm serve {base} --enable-lora --max-lora-rank {rank} --lora-modules {source.slug}=. "
+        f"vllm serve {base}{pinned} --enable-lora --max-lora-rank {rank} --lora-modules {source.slug}=. "
         "--enable-auto-tool-choice --tool-call-parser hermes"
     )
     return (

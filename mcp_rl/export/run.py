@@ -2,6 +2,7 @@
 
 import json
 import math
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -184,17 +185,23 @@ class _Making:
     def create(self, out: Path) -> None:
         """Give it to Ollama, where there is one."""
         name = ollama_name(self.source.label)
+        by_hand = f"cd {shlex.quote(str(out))} && ollama create {name} -f Modelfile"
         if not has_ollama():
             self.notes.append(
                 f"Ollama is not installed here (https://ollama.com/download), so the model was not created; where it "
-                f"is, run: cd {out} && ollama create {name} -f Modelfile"
+                f"is, run: {by_hand}"
             )
-        elif ollama_has(name) and not self.order.overwrite:
-            self.notes.append(
-                f"Ollama has a model {name} already, which was left alone: add --overwrite to replace it."
-            )
-        else:
+            return
+        try:
+            if ollama_has(name) and not self.order.overwrite:
+                self.notes.append(
+                    f"Ollama has a model {name} already, which was left alone: add --overwrite to replace it."
+                )
+                return
             create(name, str(out))
+        except ConfigError as error:  # the folder is whole all the same
+            self.notes.append(f"The model was not created. {error} Once that is mended: {by_hand}")
+        else:
             self.found["ollama"] = name
             self.notes.append(f"Ollama has it as {name}: ollama run {name}")
 

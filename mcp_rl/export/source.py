@@ -205,7 +205,7 @@ def _snapshot(name: str, revision: str | None) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
-    wanted = ["*.safetensors", "*.safetensors.index.json", "*.json", "*.txt", "*.jinja", "*.model", "*.md"]
+    wanted = ["model*.safetensors", "*.safetensors.index.json", "*.json", "*.txt", "*.jinja", "*.model", "*.md"]
     try:
         try:
             place = snapshot_download(name, revision=revision, allow_patterns=wanted, local_files_only=True)

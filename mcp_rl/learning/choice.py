@@ -56,7 +56,7 @@ def attempt(
 
 def choose(trials: Mapping[str, Trial], *, reference: str, tolerance: float) -> Choice:
     """The fastest of the ways whose values are within `tolerance` of the reference's, on average; the first of equally
-    fast ones. Raises RuntimeError where every way failed."""
+    fast ones. Raises RuntimeError where every way failed, and where the reference's values are not finite."""
     seconds = {name: trial.seconds for name, trial in trials.items() if not trial.failure}
     if not seconds:
         failures = "; ".join(f"{name}: {trial.failure}" for name, trial in trials.items())
@@ -67,6 +67,8 @@ def choose(trials: Mapping[str, Trial], *, reference: str, tolerance: float) -> 
         gaps = {name: _gap(trials[name].values, trials[reference].values) for name in seconds}
         right = [name for name in seconds if gaps[name] <= tolerance]
         reasons += [f"{name} is off by {gaps[name]:.2g} on average" for name in seconds if name not in right]
+    if not right:  # not even the reference is within reach of itself: its values are not finite
+        raise RuntimeError(f"no way to compute the batch gives finite values ({', '.join(reasons)})")
     best = min(right, key=lambda name: seconds[name])
     reasons += [f"{name} takes {seconds[name]:.3f} s" for name in right]
     return Choice(best, f"{best} is taken: {', '.join(reasons)}.", seconds)

@@ -85,7 +85,7 @@ def merge(
             "model in 16 bits with --base."
         )
     out.mkdir(parents=True, exist_ok=True)
-    files = sorted(base.glob("*.safetensors"))
+    files = weight_files(base)
     factors = _plain_factors(adapter) if adapter is not None else {}
     homes = _homes(files)
     tied = bool(config.get("tie_word_embeddings")) and f"{_OUTPUT}.weight" not in homes
@@ -114,6 +114,15 @@ def merge(
     files_written = writer.close()
     _write_config(base, out, config, writer.dtype, untied)
     return Merged(writer.parameters, writer.dtype, files_written, math.sqrt(lost / update) if update else 0.0, untied)
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files that transformers loads of a model's folder, where others may lie beside them: Mistral's
+    hold the same weights once more under other names."""
+    if (folder / _INDEX).is_file():
+        named = _json(folder / _INDEX).get("weight_map")
+        return sorted({folder / Path(str(name)).name for name in (named if isinstance(named, dict) else {}).values()})
+    return [folder / _WEIGHTS] if (folder / _WEIGHTS).is_file() else sorted(folder.glob("*.safetensors"))
 
 
 def _plan(homes: Mapping[str, Path], untied: bool) -> Iterator[tuple[str, str, str]]:
@@ -283,7 +292,7 @@ def exact_dtype(base: Path, free: int) -> str | None:
     """In which both models can be computed one after the other in `free` bytes: float64, where rounding on the way
     hides nothing, else float32, else not at all."""
     about = _json(base / "config.json")
-    stored = sum(file.stat().st_size for file in base.glob("*.safetensors"))
+    stored = sum(file.stat().st_size for file in weight_files(base))
     weights = stored / (4 if str(about.get("dtype") or about.get("torch_dtype")) == "float32" else 2)
     for name, size in (("float64", 8), ("float32", 4)):
         if weights * size * 1.3 + 2e8 < free:  # a part of it is there twice while it is loaded

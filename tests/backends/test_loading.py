@@ -360,3 +360,14 @@ def test_a_run_of_a_gpu_goes_on_where_its_precision_is_not_computed() -> None:
     assert begun_with(UnslothConfig(), LOADED, "acme/small", dtypes=cpu) == UnslothConfig()
     before = {**opened().loaded, "dtype": "float16"}
     assert open_base(plan_loading(TINY, before=before), before).loaded["dtype"] == "float32"
+
+
+def test_memory_that_runs_out_while_a_base_is_loaded_is_no_missing_base(monkeypatch: pytest.MonkeyPatch) -> None:
+    from mcp_rl.backends import base_model
+
+    def load(*args: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    monkeypatch.setattr(base_model, "load_with_transformers", load)
+    with pytest.raises(torch.OutOfMemoryError):
+        opened()

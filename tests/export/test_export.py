@@ -13,13 +13,15 @@ import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
 from mcp_rl.cli import main
 from mcp_rl.config import TINY
 from mcp_rl.evaluation.models import find_model
+from mcp_rl.export.adapter import copy_base
 from mcp_rl.learning.checkpoint import find_damage
-from mcp_rl.learning.merge import generation_config, merge
+from mcp_rl.learning.merge import generation_config, merge, weight_files
 from mcp_rl.tiny import weights_path
 from tests.export.trained import write_run
 
@@ -243,6 +245,24 @@ def test_the_revision_and_the_precision_that_a_run_loaded_are_told(place: Path, 
     assert main([*words, "--format", "merged"]) == 0
     card = (tmp_path / "default" / "exports" / "calc-2-merged" / "README.md").read_text()
     assert "was trained on the base in 4 bits and is merged into its weights in float32" in card
+
+
+def test_weights_that_lie_there_once_more_are_not_exported_twice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = small_base(tmp_path / "base", tied=False)
+    again = {f"again.{name}": tensor for name, tensor in load_file(base / "model.safetensors").items()}
+    save_file(again, base / "consolidated.safetensors")
+    assert main(["export", str(base), "--format", "merged", "--out", str(tmp_path / "x")]) == 2
+    assert "has no tokenizer beside its weights" in capsys.readouterr().err
+    merge(base, None, tmp_path / "once")
+    assert not any(name.startswith("again.") for name in load_file(tmp_path / "once" / "model.safetensors"))
+    copy_base(base, tmp_path / "copied")
+    assert not (tmp_path / "copied" / "consolidated.safetensors").exists()
+    AutoModelForCausalLM.from_pretrained(base).save_pretrained(tmp_path / "parts", max_shard_size="20KB")
+    save_file(again, tmp_path / "parts" / "consolidated.safetensors")
+    parts = weight_files(tmp_path / "parts")
+    assert len(parts) > 1 and all(part.name.startswith("model-") and part.is_file() for part in parts)
 
 
 # -- the arithmetic, on adapters of every kind

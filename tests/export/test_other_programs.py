@@ -163,6 +163,18 @@ def test_ollama_gets_the_model_and_an_older_one_of_that_name_is_left_alone(
     assert "has a model tiny:latest already, which was left alone" in capsys.readouterr().out
 
 
+def test_an_export_is_there_where_ollama_fails(
+    programs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program(programs / "ollama", "import sys; sys.exit('Error: could not connect to ollama server')")
+    assert main(["export", TINY, "--format", "ollama", "--out", str(tmp_path / "x")]) == 0
+    said = capsys.readouterr().out
+    assert (
+        "was not created. `ollama list` failed: Error: could not connect to ollama server. Once that is mended" in said
+    )
+    assert "&& ollama create tiny:latest -f Modelfile" in said and (tmp_path / "x" / "Modelfile").is_file()
+
+
 def test_a_model_is_called_what_ollama_accepts() -> None:
     assert ollama_name("My Run@80") == "my-run:80"
     assert ollama_name("/a/b/Calc") == "calc:latest"

@@ -141,3 +141,9 @@ def test_where_no_way_works_that_is_one_sentence(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(ConfigError, match=r"cannot be trained here: every way .* no kernel"):
         learner.update(groups)
     assert learner.step == 0
+
+
+def test_values_that_are_not_finite_are_no_reference() -> None:
+    nothing = Trial(1.0, np.full(3, np.nan, np.float32))
+    with pytest.raises(RuntimeError, match="no way to compute the batch gives finite values"):
+        choose({"tree": nothing, "rows": nothing}, reference="rows", tolerance=1e-3)
