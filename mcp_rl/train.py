@@ -157,9 +157,16 @@ class _Setting:
 async def _prepared(setting: _Setting) -> AsyncIterator["Trainer"]:
     """Everything that steps need, open; all of it is closed again."""
     config, run, progress = setting.config, setting.run, setting.progress
+    from mcp_rl.model import TrainableModel
+
     params = setting.server.params(config.transport)
     deadlines = Deadlines(call=config.rollout.tool_deadline)
-    async with open_sessions(setting.server, config.tools, deadlines=deadlines, log_dir=run.logs) as sessions:
+    model = TrainableModel[None](config.name, config.project, config.base_model, base_path=config.output_dir)
+    async with (
+        open_sessions(setting.server, config.tools, deadlines=deadlines, log_dir=run.logs) as sessions,
+        _backend(config, setting.plugins) as backend,
+    ):
+        await _begin(backend, model)
         session = await sessions.get(params)
         await _greet(setting, sessions, session, params)
         stored = run.identity() if config.tools.allow_schema_change else None
@@ -184,42 +191,39 @@ async def _prepared(setting: _Setting) -> AsyncIterator["Trainer"]:
             run.save_scenarios("train", train)
             run.begin(identity, _about(config))
 
-        from mcp_rl.model import TrainableModel
         from mcp_rl.training.trainer import Trainer
 
-        model = TrainableModel[None](config.name, config.project, config.base_model, base_path=config.output_dir)
-        async with _backend(config, setting.plugins) as backend:
-            for sentence in await _choices(backend, model):
-                progress.say(sentence)
-            await model.register(backend)
-            for sentence in getattr(backend, "skipped", ()):
-                progress.say(sentence)
-            _follow(setting.state, run, backend.engine.version, backend.frontier)
-            player = Player(
-                backend.engine,
-                backend.chat,
-                sessions,
-                params=params,
-                system_prompt=setting.server.system_prompt,
-                temperature=config.rollout.temperature,
-                limits=limits_of(config.rollout),
-                concurrency=config.rollout.concurrency,
-                finish=scoring.rollout,
-            )
-            yield Trainer(
-                config,
-                run,
-                setting.state,
-                setting.plugins,
-                model,
-                backend,
-                player,
-                scoring,
-                train,
-                val,
-                progress,
-                setting.trackers,
-            )
+        for sentence in await _choices(backend, model):
+            progress.say(sentence)
+        await model.register(backend)
+        for sentence in getattr(backend, "skipped", ()):
+            progress.say(sentence)
+        _follow(setting.state, run, backend.engine.version, backend.frontier)
+        player = Player(
+            backend.engine,
+            backend.chat,
+            sessions,
+            params=params,
+            system_prompt=setting.server.system_prompt,
+            temperature=config.rollout.temperature,
+            limits=limits_of(config.rollout),
+            concurrency=config.rollout.concurrency,
+            finish=scoring.rollout,
+        )
+        yield Trainer(
+            config,
+            run,
+            setting.state,
+            setting.plugins,
+            model,
+            backend,
+            player,
+            scoring,
+            train,
+            val,
+            progress,
+            setting.trackers,
+        )
 
 
 def _about(config: RunConfig) -> dict[str, Any]:
@@ -257,6 +261,14 @@ async def _backend(config: RunConfig, plugins: Plugins) -> AsyncIterator["Backen
         yield backend
     finally:
         await backend.close()
+
+
+async def _begin(backend: "Backend", model: "TrainableModel[None]") -> None:
+    """Begin what takes long and may overlap with exploring. A failure shows where it is needed."""
+    begin = getattr(backend, "begin", None)
+    if begin is not None:
+        with suppress(McpRlError):
+            await begin(model)
 
 
 async def _choices(backend: "Backend", model: "TrainableModel[None]") -> Sequence[str]:

@@ -120,8 +120,22 @@ class SamplerHost(Protocol):
     async def close(self) -> None: ...
 
 
-def make_hosts(settings: LocalSettings) -> tuple[LearnerHost, SamplerHost]:
-    """Neither is opened yet. Raises ConfigError for what this machine cannot do."""
+async def begin_sampler(settings: LocalSettings) -> SamplerHost | None:
+    """What samples, where its start takes long and need not wait for the learner: on its way, for `make_hosts`. None
+    elsewhere. Raises ConfigError for what this machine cannot do."""
+    from mcp_rl.backends.choices import engine_kind
+
+    if engine_kind(settings.engine) != "vllm":
+        return None
+    from mcp_rl.backends.vllm_sampler import VllmSampler
+
+    sampler = VllmSampler(settings)
+    return sampler if await sampler.begin() else None
+
+
+def make_hosts(settings: LocalSettings, begun: SamplerHost | None = None) -> tuple[LearnerHost, SamplerHost]:
+    """Neither is opened yet; `begun` is what `begin_sampler` gave. Raises ConfigError for what this machine cannot
+    do."""
     from mcp_rl.backends.choices import engine_kind, in_process
 
     vllm = engine_kind(settings.engine) == "vllm"
@@ -129,7 +143,7 @@ def make_hosts(settings: LocalSettings) -> tuple[LearnerHost, SamplerHost]:
         from mcp_rl.backends.child import ChildLearner, ChildSampler
 
         child = ChildLearner(settings, sampling=not vllm)
-        return child, _vllm(settings) if vllm else ChildSampler(child)
+        return child, begun or _vllm(settings) if vllm else ChildSampler(child)
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # as vLLM and nvidia-smi count; torch has not looked yet
     if vllm:
         from mcp_rl.backends.loading.first import import_first
@@ -139,7 +153,7 @@ def make_hosts(settings: LocalSettings) -> tuple[LearnerHost, SamplerHost]:
     from mcp_rl.backends.leader import learner_here
 
     if vllm:
-        return learner_here(settings), _vllm(settings)
+        return learner_here(settings), begun or _vllm(settings)
     sampler = LocalSampler(settings)
     return learner_here(settings, on_base=sampler.build), sampler
 

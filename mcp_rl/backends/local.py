@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio
 
 from mcp_rl.backends.choices import Choices, resolve
-from mcp_rl.backends.hosts import LearnerHost, LocalSettings, Opened, SamplerHost, make_hosts
+from mcp_rl.backends.hosts import LearnerHost, LocalSettings, Opened, SamplerHost, begin_sampler, make_hosts
 from mcp_rl.backends.result import TrainResult
 from mcp_rl.chat.ends import recorded_ends
 from mcp_rl.chat.hermes import ChatFormat
@@ -76,6 +76,8 @@ class LocalBackend:
         self._opened: Opened | None = None
         self._learner: LearnerHost | None = None
         self._sampler: SamplerHost | None = None
+        self._begun: tuple[LocalSettings, SamplerHost | None] | None = None
+        """What `begin` did, and for which settings; until `register` takes it."""
         self._chat: ChatFormat | None = None
 
     @property
@@ -129,6 +131,12 @@ class LocalBackend:
         sampler, learner = self._sampler, self._learner
         self._sampler = self._learner = None
         await _close(sampler, learner)
+        await self._end_begun()
+
+    async def _end_begun(self) -> None:
+        begun, self._begun = self._begun, None
+        if begun is not None and begun[1] is not None:
+            await begun[1].close()
 
     async def choose(self, model: "TrainableModel[Any]") -> list[str]:
         """Look at the machine and decide what the settings leave open; returns sentences that say what. `register` does
@@ -150,17 +158,27 @@ class LocalBackend:
         self._settings = self._choices.settings
         return self._choices.said
 
+    async def begin(self, model: "TrainableModel[Any]") -> None:
+        """Begin what takes long and needs no learner, in the background: vLLM's server, where it shares no device with
+        one. `register` goes on with it, and does it too, where nobody has."""
+        if self._settings is None or self._settings.run != model.path:
+            await self.choose(model)
+        settings = _registered(self._settings)
+        if self._begun is None or self._begun[0] != settings:
+            await self._end_begun()
+            self._begun = settings, await begin_sampler(settings)
+
     async def register(self, model: "TrainableModel[Any]") -> None:
         """Load the base, continue from the newest whole checkpoint or write the initial one, start the engine. Raises
         ConfigError or EngineStop where the backend is closed meanwhile."""
         if self._learner is not None:
             raise ConfigError(f"This backend already trains a model; {model.name!r} needs a backend of its own.")
-        if self._settings is None or self._settings.run != model.path:
-            await self.choose(model)
-        settings = _registered(self._settings)
+        await self.begin(model)
+        assert self._begun is not None
+        settings, begun = self._begun
         self.config = settings.train
-        learner, sampler = make_hosts(settings)
-        self._learner, self._sampler = learner, sampler
+        learner, sampler = make_hosts(settings, begun)
+        self._learner, self._sampler, self._begun = learner, sampler, None
         try:
             self._opened = await learner.open()
             self._check_not_closed(learner)

@@ -67,6 +67,15 @@ class VllmSampler:
         assert self._probe is not None
         return self._probe
 
+    async def begin(self) -> bool:
+        """Begin to start a server of our own, without a learner and without waiting, where that takes nothing from one:
+        not on a GPU that both use, whose free memory vLLM measures as it starts. Whether it did."""
+        own = self._settings.engine.url is None
+        if not own or self._unties or not (self.server.vllm.cpu or not _shares(self._settings)):
+            return False
+        await self.server.start()
+        return True
+
     async def open(self, learner: LearnerHost, chat: ChatFormat) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)  # of a run that was killed
         if self._unties:
