@@ -9,9 +9,14 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletion
 
+from mcp_rl.chat.hermes import ChatFormat
 from mcp_rl.inference.engine import Completion, Sampling
+from mcp_rl.inference.scripted import ScriptedEngine
+from mcp_rl.serving.in_process import openai_client
+from mcp_rl.serving.served import fixed
 from mcp_rl.serving.service import Service
 from tests.serving.conftest import ASKED, TOOLS, ServedTiny
+from tests.two_ends import OTHER, OWN
 
 EXACT = {"return_token_ids": True}
 
@@ -214,10 +219,6 @@ async def test_choices_of_tools(tiny: ServedTiny) -> None:
 
 
 async def test_one_call_at_a_time_where_parallel_ones_are_not_allowed(policies: Any) -> None:
-    from mcp_rl.inference.scripted import ScriptedEngine
-    from mcp_rl.serving.in_process import openai_client
-    from mcp_rl.serving.served import fixed
-
     call = '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": 2}}\n</tool_call>'
     engine = ScriptedEngine(lambda text, seed, turn: f"Sure. {call}\n{call}", policies.chat)
     client = openai_client(Service([fixed(["two"], engine, policies.chat)]))
@@ -226,6 +227,22 @@ async def test_one_call_at_a_time_where_parallel_ones_are_not_allowed(policies: 
     assert [len(said.choices[0].message.tool_calls) for said in (both, one)] == [2, 1]
     assert one.usage.completion_tokens < both.usage.completion_tokens
     assert one.choices[0].finish_reason == "tool_calls" and one.choices[0].message.content == "Sure."
+
+
+async def test_an_end_that_the_template_does_not_write_is_kept_and_closed(policies: Any) -> None:
+    chat = ChatFormat(policies.chat.tokenizer, [OTHER])
+    engine = ScriptedEngine(lambda text, seed, turn: "It is 42.<|endoftext|>", chat)
+    client = openai_client(Service([fixed(["two"], engine, chat)]))
+    asked: dict[str, Any] = {"model": "two", "extra_body": EXACT}
+    first = await client.chat.completions.create(**asked, messages=ASKED)
+    [choice] = first.choices
+    assert (choice.message.content, choice.finish_reason) == ("It is 42.", "stop")
+    more = [*ASKED, choice.message.model_dump(exclude_none=True), {"role": "user", "content": "Why?"}]
+    then = await client.chat.completions.create(**asked, messages=more)
+    sampled = [*chat.encode("It is 42."), OTHER]
+    assert choice.model_extra["token_ids"] == sampled
+    so_far = first.model_extra["prompt_token_ids"] + sampled
+    assert then.model_extra["prompt_token_ids"] == [*so_far, OWN, *chat.continuation(more[-1:])]
 
 
 async def test_completions_take_text_and_ids_and_give_ids_back(tiny: ServedTiny) -> None:
