@@ -10,6 +10,7 @@ import functools
 import secrets
 import shutil
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ from mcp_rl.tiny import weights_path
 
 ADAPTERS = "adapters"
 """The folder in a run's where the versions lie that are being sampled."""
+_FORGET_SECONDS = 10.0
+"""For somebody else's server to unload what is ours."""
 
 
 @dataclass(frozen=True)
@@ -132,19 +135,19 @@ class VllmSampler:
         await self.server.wake()
 
     async def close(self) -> None:
+        """Also where the caller is cancelled: nothing is left behind."""
         engine, self._engine = self._engine, None
-        try:
-            if engine is not None and self._settings.engine.url is not None:  # it goes on without us
-                with anyio.move_on_after(10):
-                    for policy in engine.held:
-                        await engine.forget(policy)
-        except EngineError:
-            return
-        finally:
-            if self._client is not None:
-                await self._client.aclose()
-            await self.server.close()
-            shutil.rmtree(self._folder, ignore_errors=True)
+        with anyio.CancelScope(shield=True):
+            try:
+                if engine is not None and self._settings.engine.url is not None:  # it goes on without us
+                    with anyio.move_on_after(_FORGET_SECONDS), suppress(EngineError):
+                        for policy in engine.held:
+                            await engine.forget(policy)
+                if self._client is not None:
+                    await self._client.aclose()
+            finally:
+                await self.server.close()
+                shutil.rmtree(self._folder, ignore_errors=True)
 
     async def _write(self, learner: LearnerHost, step: int) -> PolicyVersion:
         """The policy in a folder that no other version ever had: vLLM knows cached prefixes by an adapter's name and

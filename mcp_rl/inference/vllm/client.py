@@ -27,7 +27,7 @@ ASKED_AGAIN = 12
 PAUSE_SECONDS = 2.0
 """Longest pause before that."""
 ADMIN_SECONDS = 300.0
-"""For what is not sampling: loading an adapter or weights, a probe."""
+"""For what does not wait in vLLM's queue behind turns: loading an adapter or weights."""
 TEMPERATURES = (0.01, 2.0)
 """What vLLM samples with: it raises what is lower and refuses what is higher; 0 is greedy."""
 _LOST = {500, 502, 503, 504}
@@ -175,7 +175,7 @@ class VllmClient:
         nothing that is computed here is ever read from it."""
         body = {**_EXACT, "model": model, "prompt": list(ids), "max_tokens": 1, "prompt_logprobs": 0}
         body["cache_salt"] = secrets.token_hex(8)
-        answer = await self._kept(lambda: self._post("/v1/completions", body))
+        answer = await self._kept(lambda: self._post("/v1/completions", body, None))
         found = answer["choices"][0]["prompt_logprobs"]
         return [position[str(id)]["logprob"] for id, position in zip(ids[1:], found[1:], strict=True)]
 
@@ -184,7 +184,7 @@ class VllmClient:
         taken from the prefix cache where they are there. One request; at most 128 different tokens."""
         body = {**_EXACT, "model": model, "prompt": [list(prompt) for prompt in prompts], "max_tokens": 1}
         body |= {"temperature": 1.0, "logprobs": 1, "logprob_token_ids": sorted(set(tokens))}
-        answer = await self._kept(lambda: self._post("/v1/completions", body))
+        answer = await self._kept(lambda: self._post("/v1/completions", body, None))
         choices = sorted(answer["choices"], key=lambda choice: choice["index"])
         found = [choice["logprobs"]["top_logprobs"][0] for choice in choices]
         return [float(given[f"token_id:{token}"]) for given, token in zip(found, tokens, strict=True)]

@@ -1,0 +1,149 @@
+"""What a swap is proven with, and when: the order of it, its errors, its lengths. `tests/vllm` has the real server."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from mcp_rl.backends.base_model import load_tokenizer
+from mcp_rl.backends.hosts import LocalSettings
+from mcp_rl.backends.swap_probe import CACHED, TOKENS, SwapProbe, probe_ids
+from mcp_rl.backends.vllm_sampler import VllmSampler
+from mcp_rl.chat.hermes import ChatFormat
+from mcp_rl.config import TINY
+from mcp_rl.errors import CanaryError, EngineStop
+from mcp_rl.inference.vllm.engine import PolicyVersion
+
+
+def logprob(shift: float, prompt: Sequence[int], token: int) -> float:
+    """Of a policy that is made of nothing but a number."""
+    return -1.0 - ((sum(prompt) * 31 + token * 7) % 97) / 50 - shift * ((token + len(prompt)) % 5)
+
+
+def logprobs(shift: float, ids: Sequence[int]) -> list[float]:
+    return [logprob(shift, ids[:place], ids[place]) for place in range(1, len(ids))]
+
+
+class Pair:
+    """A learner and the client of what samples its policy, each with a policy of its own."""
+
+    def __init__(self) -> None:
+        self.learned = self.sampled = self.cached = 0.0
+        self.prompts: list[list[int]] = []
+        self.asked: list[str] = []
+        self.go = anyio.Event()
+        self.go.set()
+
+    async def token_logprobs(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
+        await self.go.wait()
+        return [logprobs(self.learned, ids) for ids in sequences]
+
+    async def logprobs(self, model: str, ids: Sequence[int]) -> list[float]:
+        self.asked.append(model)
+        return logprobs(self.sampled if model != "base" else -9.0, ids)
+
+    async def next_logprobs(self, model: str, prompts: Sequence[Sequence[int]], tokens: Sequence[int]) -> list[float]:
+        self.prompts = [list(prompt) for prompt in prompts]
+        return [logprob(self.cached, prompt, token) for prompt, token in zip(prompts, tokens, strict=True)]
+
+    def move(self, to: float) -> None:
+        self.learned = self.sampled = self.cached = to
+
+
+@pytest.fixture(scope="module")
+def chat() -> ChatFormat:
+    return ChatFormat(load_tokenizer(TINY))
+
+
+def probe_of(pair: Any, ids: Sequence[int], **options: Any) -> SwapProbe:
+    return SwapProbe(pair, ids, **options)
+
+
+async def check(probe: SwapProbe, pair: Any, step: int, load: Any = None) -> None:
+    await probe.check(pair, PolicyVersion(step, f"run@{step}"), load)
+
+
+async def test_the_learner_computes_while_the_server_loads_and_the_server_is_asked_afterwards(chat: ChatFormat) -> None:
+    pair, computing = Pair(), anyio.Event()
+
+    class Telling(Pair):
+        async def token_logprobs(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
+            computing.set()
+            return await super().token_logprobs(sequences)
+
+    pair = Telling()
+
+    async def load() -> None:
+        with anyio.fail_after(5):
+            await computing.wait()
+        assert pair.asked == []
+
+    await check(probe_of(pair, probe_ids(chat, 4000)), pair, 0, load)
+    assert pair.asked == ["run@0"]
+
+
+async def test_what_loading_raises_is_raised_as_itself_and_the_learner_is_not_waited_for(chat: ChatFormat) -> None:
+    pair = Pair()
+    pair.go = anyio.Event()
+
+    async def load() -> None:
+        raise EngineStop("gone")
+
+    with anyio.fail_after(5), pytest.raises(EngineStop, match="gone"):
+        await check(probe_of(pair, probe_ids(chat, 4000)), pair, 0, load)
+
+
+async def test_every_prompt_through_the_cache_begins_with_whole_blocks_of_it(chat: ChatFormat) -> None:
+    pair, ids = Pair(), probe_ids(chat, 4000)
+    assert len(ids) == TOKENS
+    await check(probe_of(pair, ids), pair, 0)
+    assert len(pair.prompts) == 8
+    assert {tuple(prompt[:CACHED]) for prompt in pair.prompts} == {tuple(ids[:CACHED])}
+    assert all(CACHED < len(prompt) < TOKENS for prompt in pair.prompts)
+
+
+@pytest.mark.parametrize("most", [3, 4, 10, 100, TOKENS - 1])
+async def test_a_short_context_has_a_shorter_probe(chat: ChatFormat, most: int) -> None:
+    pair, ids = Pair(), probe_ids(chat, most)
+    assert len(ids) == most
+    await check(probe_of(pair, ids), pair, 0)
+    assert pair.prompts
+    assert all(0 < len(prompt) < most for prompt in pair.prompts)
+
+
+async def test_a_policy_that_stays_away_the_base_and_a_stale_cache_are_noticed(chat: ChatFormat) -> None:
+    ids = probe_ids(chat, 4000)
+    pair = Pair()
+    probe = probe_of(pair, ids)
+    await check(probe, pair, 0)
+    pair.move(0.01)
+    await check(probe, pair, 1)
+    pair.cached = 0.0
+    with pytest.raises(CanaryError, match="prefix cache is not of the policy of step 2"):
+        await check(probe, pair, 2)
+    pair.move(0.02)
+    pair.sampled = pair.cached = 0.01
+    with pytest.raises(CanaryError, match="policy of step 3 did not arrive"):
+        await check(probe, pair, 3)
+    pair = Pair()
+    pair.sampled = pair.cached = -9.0
+    with pytest.raises(CanaryError, match="the probabilities of the base model"):
+        await check(probe_of(pair, ids, base="base"), pair, 1)
+
+
+async def test_a_sampler_that_is_closed_by_a_caller_that_is_cancelled_ends_its_server(tmp_path: Path) -> None:
+    class Lasting:
+        closed = False
+
+        async def close(self) -> None:
+            await anyio.sleep(0.01)
+            self.closed = True
+
+    server = Lasting()
+    sampler = VllmSampler(LocalSettings(base_model=TINY, run=tmp_path, title="a/b"), server=server)
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await sampler.close()
+    assert server.closed
