@@ -9,8 +9,9 @@ from typing import Any
 
 import psutil
 
-from mcp_rl.errors import ConfigError
 from mcp_rl.hardware.machine import Gpu, GpuProcess
+from mcp_rl.processes.devices import device_environment as device_environment
+from mcp_rl.processes.devices import visible_entries as visible_entries
 
 MIB = 2**20
 _QUERY = "index,uuid,name,memory.total,memory.free,compute_cap,driver_version"
@@ -25,16 +26,6 @@ def read_gpus(environment: Mapping[str, str] = os.environ) -> tuple[Gpu, ...]:
     return found if found is not None else visible_gpus(_by_command(), visible)
 
 
-def visible_entries(text: str) -> list[str]:
-    """What CUDA_VISIBLE_DEVICES names. CUDA stops reading at -1 and at what is named twice."""
-    entries: list[str] = []
-    for entry in (part.strip() for part in text.split(",")):
-        if not entry or entry.startswith("-") or entry in entries:
-            break
-        entries.append(entry)
-    return entries
-
-
 def visible_gpus(gpus: Sequence[tuple[str, Gpu]], visible: str | None) -> tuple[Gpu, ...]:
     """Those of `gpus` (each with its UUID) that CUDA_VISIBLE_DEVICES names, in its order; all where it is not set."""
     if visible is None:
@@ -47,23 +38,6 @@ def visible_gpus(gpus: Sequence[tuple[str, Gpu]], visible: str | None) -> tuple[
                 break
             chosen.append(match[0].model_copy(update={"device": entry}))
     return tuple(gpu.model_copy(update={"number": number}) for number, gpu in enumerate(chosen))
-
-
-def device_environment(numbers: Sequence[int], environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Variables with which a child process sees exactly these GPUs, as 0, 1 and so on.
-
-    `numbers` count what this process sees. Raises ConfigError where CUDA_VISIBLE_DEVICES leaves fewer.
-    """
-    given = environment.get("CUDA_VISIBLE_DEVICES")
-    order = environment.get("CUDA_DEVICE_ORDER") or "PCI_BUS_ID"
-    if given is None:
-        return {"CUDA_DEVICE_ORDER": order, "CUDA_VISIBLE_DEVICES": ",".join(map(str, numbers))}
-    entries = visible_entries(given)
-    if missing := [number for number in numbers if number >= len(entries)]:
-        raise ConfigError(
-            f"GPU {missing[0]} is not there: CUDA_VISIBLE_DEVICES={given} leaves {len(entries)}, counted from 0."
-        )
-    return {"CUDA_DEVICE_ORDER": order, "CUDA_VISIBLE_DEVICES": ",".join(entries[number] for number in numbers)}
 
 
 def parse_smi(text: str) -> list[tuple[str, Gpu]]:

@@ -24,7 +24,6 @@ from mcp_rl.inference.vllm.arguments import (
     check_served,
     command,
     environment,
-    visible_devices,
     weights_split,
 )
 from mcp_rl.inference.vllm.causes import Death, last_lines
@@ -127,11 +126,17 @@ def test_weights_are_split_only_where_they_leave_one_gpu_no_room(billions: int, 
 
 
 def test_gpus_are_counted_among_those_that_a_scheduler_gave_us() -> None:
-    assert visible_devices((1, 2), None) == "1,2"
-    assert visible_devices((1,), "4,6") == "6"
-    assert visible_devices((0,), "GPU-abc") == "GPU-abc"
-    with pytest.raises(ConfigError, match=r"no GPU 2: CUDA_VISIBLE_DEVICES=4,6 shows 2"):
-        visible_devices((2,), "4,6")
+    def seen(gpus: tuple[int, ...], visible: str | None) -> str:
+        ours = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+        return environment(GPU, EngineConfig(), Served("m", "m", gpus), key="k", ours=ours)["CUDA_VISIBLE_DEVICES"]
+
+    assert seen((1, 2), None) == "1,2"
+    assert seen((1,), "4,6") == "6"
+    assert seen((0,), "GPU-abc") == "GPU-abc"
+    with pytest.raises(ConfigError, match=r"GPU 2 is not there: CUDA_VISIBLE_DEVICES=4,6 leaves 2"):
+        seen((2,), "4,6")
+    with pytest.raises(ConfigError, match=r"GPU 1 is not there: CUDA_VISIBLE_DEVICES=4,-1,6 leaves 1"):
+        seen((1,), "4,-1,6")  # where CUDA stops reading
 
 
 def test_arguments_of_the_configuration_are_passed_on() -> None:

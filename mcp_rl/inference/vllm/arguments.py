@@ -11,7 +11,7 @@ What is asked for, and why:
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -22,6 +22,7 @@ from mcp_rl.config import EngineConfig
 from mcp_rl.config.engine_arguments import argument_mistakes, argument_name, variable_mistakes
 from mcp_rl.errors import ConfigError
 from mcp_rl.inference.vllm.installed import Installed
+from mcp_rl.processes.devices import device_environment
 from mcp_rl.threads import free_cpus
 
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
@@ -197,29 +198,14 @@ def _cpu_variables(config: EngineConfig, ours: Mapping[str, str]) -> dict[str, s
 
 
 def _gpu_variables(served: Served, ours: Mapping[str, str]) -> dict[str, str]:
-    found = {"CUDA_DEVICE_ORDER": ours.get("CUDA_DEVICE_ORDER") or "PCI_BUS_ID"}
     if served.gpus:
-        found["CUDA_VISIBLE_DEVICES"] = visible_devices(served.gpus, ours.get("CUDA_VISIBLE_DEVICES"))
-    return found
+        return device_environment(served.gpus, ours)
+    return {"CUDA_DEVICE_ORDER": ours.get("CUDA_DEVICE_ORDER") or "PCI_BUS_ID"}
 
 
 def _cpu_cache(share: float | None, memory: int) -> int:
     """GiB of keys and values on a CPU: the share that is asked for, or a sixteenth of the memory; from 1 to 16."""
     return max(1, min(16, int(memory * (share or 1 / 16) / _GIB)))
-
-
-def visible_devices(gpus: Sequence[int], visible: str | None) -> str:
-    """CUDA_VISIBLE_DEVICES for these GPUs. Where a scheduler has set the variable (`visible`), they count within it.
-
-    Raises ConfigError for a number that it does not reach.
-    """
-    if not visible:
-        return ",".join(map(str, gpus))
-    names = [name.strip() for name in visible.split(",")]
-    for number in gpus:
-        if not 0 <= number < len(names):
-            raise ConfigError(f"There is no GPU {number}: CUDA_VISIBLE_DEVICES={visible} shows {len(names)} of them.")
-    return ",".join(names[number] for number in gpus)
 
 
 def weights_split(weights: int, memory: int, gpus: int, share: float = 0.9) -> int:

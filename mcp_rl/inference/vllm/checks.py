@@ -42,13 +42,18 @@ async def served_base(client: httpx.AsyncClient, whose: str, model: str | None) 
         roots = {str(entry.get("root") or entry["id"]) for entry in listed} | {str(entry["id"]) for entry in listed}
         owner = base.get("owned_by")
     except (ValueError, KeyError, TypeError, IndexError, AttributeError):
-        said = f"{answer.status_code} {answer.text[:100]!r}"
+        said = f"{answer.status_code} {_short(answer, 100)}"
         raise ConfigError(f"{whose} is no vLLM server: it answers /v1/models with {said}.") from None
     if owner != "vllm":
         raise ConfigError(f"{whose} is no vLLM server: its model is owned by {owner!r}.")
     if model is not None and not any(_same_model(model, root) for root in roots):
         raise ConfigError(f"{whose} serves {base.get('root') or base['id']}, and the run's base model is {model}.")
     return base
+
+
+def _short(answer: httpx.Response, characters: int = 200) -> str:
+    """The beginning of what it says, on one line and in quotes."""
+    return repr(" ".join(answer.text[: 10 * characters].split())[:characters])
 
 
 def _same_model(ours: str, theirs: str) -> bool:
@@ -93,7 +98,7 @@ async def _top(client: httpx.AsyncClient, whose: str, name: str, temperature: fl
     body |= {"min_p": 0.0, "repetition_penalty": 1.0, "logprobs": 5}
     body |= {"return_token_ids": True, "return_tokens_as_token_ids": True}
     answer = await client.post("/v1/completions", json=body)
-    said = f"{answer.status_code} {answer.text[:200]!r}"
+    said = f"{answer.status_code} {_short(answer)}"
     if answer.is_error:
         raise ConfigError(f"{whose} does not complete a prompt of token ids: {said}.")
     try:
@@ -134,7 +139,7 @@ async def check_adapters(client: httpx.AsyncClient, whose: str, *, rank: int, fo
         )
     limit = re.search(r"greater than max_lora_rank (\d+)", answer.text)
     if limit is None:
-        raise ConfigError(f"{whose} answered an adapter with {answer.status_code} {answer.text[:200]!r}.")
+        raise ConfigError(f"{whose} answered an adapter with {answer.status_code} {_short(answer)}.")
     if int(limit[1]) < rank:
         raise ConfigError(
             f"{whose} takes adapters of rank {limit[1]} at most, and train.lora.rank = {rank}: start it with "
