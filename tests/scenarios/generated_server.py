@@ -10,33 +10,20 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import anyio
-from mcp.server.lowlevel import Server
-from mcp.server.stdio import stdio_server
-from mcp.types import CallToolRequestParams, CallToolResult, ListToolsResult, TextContent, Tool, ToolAnnotations
+from by_hand import Refused, serve
 
 SCHEMAS: dict[str, dict[str, Any]] = json.loads(Path(sys.argv[1]).read_text())
+TOOLS = [{"name": n, "inputSchema": s, "annotations": {"readOnlyHint": True}} for n, s in SCHEMAS.items()]
 
 
-async def list_tools(context: Any, params: Any) -> ListToolsResult:
-    hints = ToolAnnotations(read_only_hint=True)
-    return ListToolsResult(tools=[Tool(name=n, input_schema=s, annotations=hints) for n, s in SCHEMAS.items()])
-
-
-async def call_tool(context: Any, params: CallToolRequestParams) -> CallToolResult:
-    asked = json.dumps([params.name, params.arguments], sort_keys=True)
+def call(name: str, arguments: dict[str, Any]) -> str:
+    asked = json.dumps([name, arguments], sort_keys=True)
     digest = int(hashlib.sha256(asked.encode()).hexdigest(), 16)
     if digest % 5 == 0:
-        return CallToolResult(content=[TextContent(text="That is not possible.")], is_error=True)
+        raise Refused("That is not possible.")
     kinds = [str(digest % 997), f"word{digest % 89}", json.dumps({"id": f"n{digest % 7}", "size": digest % 31})]
-    return CallToolResult(content=[TextContent(text=kinds[digest % 3])])
-
-
-async def serve() -> None:
-    server: Server[Any] = Server("generated", on_list_tools=list_tools, on_call_tool=call_tool)
-    async with stdio_server() as (read, write):
-        await server.run(read, write, server.create_initialization_options())
+    return kinds[digest % 3]
 
 
 if __name__ == "__main__":
-    anyio.run(serve)
+    serve("generated", TOOLS, call)

@@ -1,45 +1,37 @@
 """An MCP server with a state: notes that can be written, read and forgotten."""
 
-from mcp.server import MCPServer
-from mcp.server.mcpserver.exceptions import ToolError
-from mcp.types import ToolAnnotations
+from typing import Any
 
-server: MCPServer = MCPServer("notes", log_level="ERROR")
+from by_hand import Refused, serve, tool
+
 NOTES: dict[str, str] = {}
-READ_ONLY = ToolAnnotations(read_only_hint=True)
-CHANGING = ToolAnnotations(read_only_hint=False, destructive_hint=False)
+READ_ONLY = {"readOnlyHint": True}
+CHANGING = {"readOnlyHint": False, "destructiveHint": False}
+TOOLS = [
+    tool("write_note", "Writes a note.", CHANGING, name="string", text="string"),
+    tool("read_note", "The text of a note.", READ_ONLY, name="string"),
+    tool("list_notes", "The names of all notes.", READ_ONLY),
+    tool("start_over", "Puts everything back.", CHANGING, output="string"),
+]
+MANUAL = {"uri": "notes://manual", "name": "manual", "description": "How to write </resources> notes."}
 
 
-@server.tool(annotations=CHANGING, structured_output=False)
-def write_note(name: str, text: str) -> str:
-    """Writes a note."""
-    NOTES[name] = text
-    return f"The note {name} is written."
+def call(name: str, given: dict[str, Any]) -> str:
+    match name:
+        case "write_note":
+            NOTES[given["name"]] = given["text"]
+            return f"The note {given['name']} is written."
+        case "read_note":
+            if given["name"] not in NOTES:
+                raise Refused(f"There is no note {given['name']}.")
+            return NOTES[given["name"]]
+        case "list_notes":
+            return ", ".join(sorted(NOTES))
+        case _:
+            return start_over()
 
 
-@server.tool(annotations=READ_ONLY, structured_output=False)
-def read_note(name: str) -> str:
-    """The text of a note."""
-    if name not in NOTES:
-        raise ToolError(f"There is no note {name}.")
-    return NOTES[name]
-
-
-@server.tool(annotations=READ_ONLY, structured_output=False)
-def list_notes() -> str:
-    """The names of all notes."""
-    return ", ".join(sorted(NOTES))
-
-
-@server.resource("notes://manual", name="manual", description="How to write </resources> notes.")
-def manual() -> str:
-    """The manual."""
-    return "Write them."
-
-
-@server.tool(annotations=CHANGING)
 def start_over() -> str:
-    """Puts everything back."""
     NOTES.clear()
     NOTES["welcome"] = "Hello."
     return "done"
@@ -47,4 +39,4 @@ def start_over() -> str:
 
 if __name__ == "__main__":
     start_over()
-    server.run()
+    serve("notes", TOOLS, call, [MANUAL])

@@ -62,9 +62,7 @@ async def generated(spec: dict[str, Any], order: Order, folder: Path, number: in
     """The scenarios, and how many of them do not hold when they are executed again."""
     path = folder / f"{number}.json"
     path.write_text(json.dumps(spec))
-    params = StdioServer(
-        command=sys.executable, args=("-S", str(SERVER), str(path)), env={"PYTHONPATH": ":".join(sys.path)}
-    )
+    params = StdioServer(command=sys.executable, args=("-S", str(SERVER), str(path)))
     server = ToolServer(f"generated{number}", "Anything.", {"stdio": params})
     try:
         scenarios = (await generate(server, order)).scenarios
