@@ -40,16 +40,17 @@ def supervise(learner: Learner, samples: Sequence[Sample]) -> dict[str, float]:
     total = sum(len(sample.targets) for sample in samples)
     loss = entropy = 0.0
     flat = unshared = 0
-    rate = learning_rate(learner.config, learner.step)
+    rate, scale = learning_rate(learner.config, learner.step), learner.scale(total)
     try:
         for _, packed in learner.parts(samples):
             logprobs, surprise = learner.logprobs(packed)
             part = -logprobs.sum() / total
             loss += (value := float(part.detach()))
             check_finite("loss", value)
-            part.backward()  # type: ignore[no-untyped-call]
+            (part * scale if scale != 1 else part).backward()  # type: ignore[no-untyped-call]
             entropy += float(surprise.detach().sum()) / total
             flat, unshared = flat + packed.flat_tokens, unshared + packed.unshared_tokens
+        learner.unscale(scale)
         norm = learner.descend(check_moved=learner.step == 0)
     finally:
         learner.optimizer.zero_grad()

@@ -226,7 +226,7 @@ class Learner:
     def _update_once(self, samples: list[Sample], tally: Tally, *, first: bool, check_sampler: bool) -> None:
         goal = objective(self.config)
         totals = Totals.of((len(sample.targets) for sample in samples), self.config.sequence_norm)
-        loss, scale = 0.0, self._scale(sum(len(sample.targets) for sample in samples))
+        loss, scale = 0.0, self.scale(sum(len(sample.targets) for sample in samples))
         own = self._own(samples)
         for chosen, packed in self._in_step(samples, own, with_reference=bool(self.config.kl)):
             part = self._loss([own[i] for i in chosen], packed, goal, totals, tally, first=first)
@@ -243,19 +243,22 @@ class Learner:
             rounded = rounds(self.model) or (self.reference is not None and rounds(self.reference))
             check_agreement(tally if self.ranks is None else self.ranks.merged(tally), rounded=rounded)
         tally.add(loss=loss)
-        if scale != 1:
-            for parameter in self.parameters.values():
-                if parameter.grad is not None:
-                    parameter.grad.div_(scale)
+        self.unscale(scale)
         norm = self.descend(check_moved=first)
         if self.ranks is None or self.ranks.leads:
             tally.add(grad_norm=norm, updates=1)
 
-    def _scale(self, tokens: int) -> float:
+    def scale(self, tokens: int) -> float:
         """By how much a loss is multiplied before its gradient is taken, and the gradient divided (Micikevicius et al.,
         Mixed Precision Training, 2018): the gradient of one of many tokens is too small for float16. A power of two."""
         model = self.model.get_base_model() if isinstance(self.model, PeftModel) else self.model
         return 2.0 ** min(15, tokens.bit_length() - 1) if model.dtype == torch.float16 else 1.0
+
+    def unscale(self, scale: float) -> None:
+        """Divide the gradient by what the loss was multiplied by."""
+        for parameter in self.parameters.values() if scale != 1 else ():
+            if parameter.grad is not None:
+                parameter.grad.div_(scale)
 
     def _own(self, samples: list[Sample]) -> list[Sample]:
         """What this process computes of them."""
