@@ -114,14 +114,16 @@ async def _here(
 ) -> Opened:
     from mcp_rl.backends.policies import LocalPolicies
 
-    bases: dict[tuple[str, UnslothConfig], LocalPolicies] = {}
+    bases: dict[tuple[str, str], LocalPolicies] = {}
     found: list[tuple[Engine, ChatFormat]] = []
     for policy in policies:
+        options = trained_options(policy.name, policy.place)
+        base = policy.name, options.model_dump_json()
         # A turn does not wait for others: answers may differ in the last bit with what else is sampled.
-        base = policy.name, trained_options(policy.name, policy.place)
         opened = await stack.enter_async_context(
             LocalPolicies(
-                *base,
+                policy.name,
+                options,
                 beside=bases.get(base),
                 gang=False,
                 max_context=engine.max_context,

@@ -5,7 +5,7 @@ import json
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from mcp_rl.backends.choices import check_wishes
-from mcp_rl.backends.serving import check_served, server_for
+from mcp_rl.backends.serving import check_served, opened_models, server_for
 from mcp_rl.config import TINY, EngineConfig, PlacementConfig, RunConfig
 from mcp_rl.errors import ConfigError
 from mcp_rl.evaluation.run import prepare as prepare_evaluation
+from mcp_rl.inference.engine import Sampling
 from mcp_rl.inference.vllm import installed
 from mcp_rl.serve import prepare as prepare_serving
 from mcp_rl.tiny import weights_path
@@ -92,6 +93,21 @@ def test_a_base_that_vllm_would_load_otherwise_is_refused(
     monkeypatch.setattr(installed, "find_vllm", lambda python: None)
     with pytest.raises(ConfigError, match=f"The base is to be loaded {how}.*, and vLLM would load it otherwise"):
         check_wishes(config)
+
+
+async def test_our_own_engine_samples_a_base_with_scaled_positions_and_the_plain_one_side_by_side(
+    tmp_path: Path,
+) -> None:
+    trained(tmp_path / "run", rope_scaling={"rope_type": "linear", "factor": 2.0})
+    scaled = Trained("run@0", TINY, None, tmp_path / "run", step=0)
+    both = [scaled, replace(scaled, label="again"), Trained(TINY, TINY, None, None, step=0)]
+    local = EngineConfig(kind="local", max_context=64)
+    async with opened_models(both, local, PlacementConfig(), tmp_path, print) as opened:
+        logprobs = []
+        for engine, _ in opened.models:
+            async with engine.episode(seed=0) as episode:
+                logprobs.append((await episode.generate(range(20, 40), Sampling(temperature=0, max_tokens=1))).logprobs)
+    assert logprobs[0] == logprobs[1] and abs(logprobs[0][0] - logprobs[2][0]) > 1e-4
 
 
 class Somebody(BaseHTTPRequestHandler):
