@@ -25,9 +25,10 @@ from mcp_rl.doctor.examine import Report, examine
 from mcp_rl.doctor.surroundings import KEYS, hub, keys, loopback_port
 from mcp_rl.doctor.versions import disagreements
 from mcp_rl.doctor.words import print_report
-from mcp_rl.hardware.detect import detect, memory, torch_gpus
+from mcp_rl.hardware.detect import detect, torch_gpus
 from mcp_rl.hardware.machine import Machine
 from mcp_rl.processes.marker import marking
+from mcp_rl.processes.memory import machine_memory
 from tests.hardware.machines import SHAPES, machine
 
 SECRET = "sk-nobody-may-see-this-0123456789"
@@ -211,7 +212,7 @@ def test_a_torch_that_does_not_answer_is_named() -> None:
 
 
 def test_a_container_s_limit_counts_and_its_page_cache_does_not(tmp_path: Path) -> None:
-    from mcp_rl.hardware.detect import _cgroup_memory
+    from mcp_rl.processes.memory import _cgroup_memory
 
     for name, text in {
         "memory.max": "1000\n",
@@ -222,7 +223,7 @@ def test_a_container_s_limit_counts_and_its_page_cache_does_not(tmp_path: Path) 
     assert list(_cgroup_memory(tmp_path)) == [(1000, 400)]
     (tmp_path / "memory.max").write_text("max\n")
     assert list(_cgroup_memory(tmp_path)) == []
-    assert memory()[0] > 0
+    assert machine_memory()[0] > 0
 
 
 def test_keys_are_there_or_not() -> None:

@@ -12,10 +12,9 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
-import psutil
-
 from mcp_rl.hardware.gpus import read_gpus
 from mcp_rl.hardware.machine import Disk, Machine
+from mcp_rl.processes.memory import machine_memory
 from mcp_rl.threads import cpu_limit, free_cpus
 
 PACKAGES = (
@@ -33,7 +32,7 @@ _ASK_TORCH = (
 
 def detect(output_dir: Path = Path(".mcp_rl"), *, sample_seconds: float = 0.0) -> Machine:
     """What this machine has. CPUs count as free by how idle they are over `sample_seconds`; 0: all that we may use."""
-    total, free = memory()
+    total, free = machine_memory()
     cpus = cpu_limit()
     return Machine(
         cpus=cpus,
@@ -52,33 +51,6 @@ def installed() -> Iterator[tuple[str, str]]:
     for name in PACKAGES:
         with suppress(PackageNotFoundError):
             yield name, version(name)
-
-
-def memory() -> tuple[int, int]:
-    """Bytes in all and free, of this machine or of the container that we are in."""
-    system = psutil.virtual_memory()
-    total, free = int(system.total), int(system.available)
-    for limit, used in _cgroup_memory():
-        total, free = min(total, limit), min(free, max(0, limit - used))
-    return total, free
-
-
-def _cgroup_memory(root: Path = Path("/sys/fs/cgroup")) -> Iterator[tuple[int, int]]:
-    """Limit and use, in bytes, of each control group above this process that has a limit. Its page cache, which is
-    given up when memory is short, is not counted as used."""
-    folders: list[Path] = [root, root / "memory"]
-    with suppress(OSError):
-        for line in Path("/proc/self/cgroup").read_text().splitlines():
-            path = line.rpartition(":")[2].strip("/")
-            below = root if line.startswith("0::") else root / "memory"
-            folders += [below.joinpath(*path.split("/")[:depth]) for depth in range(1, len(path.split("/")) + 1)]
-    for folder in dict.fromkeys(folders):
-        for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
-            with suppress(OSError, ValueError):
-                most = int((folder / limit).read_text())
-                stat = (folder / "memory.stat").read_text()
-                cached = re.search(r"^(?:total_)?inactive_file (\d+)", stat, re.MULTILINE)
-                yield most, int((folder / used).read_text()) - int(cached[1] if cached else 0)
 
 
 def cuda_build() -> str | None:

@@ -9,12 +9,13 @@ from typing import Any
 from mcp_rl.config import TINY, EngineConfig
 from mcp_rl.hardware import memory
 from mcp_rl.hardware.fitting import FEW_ROWS, GRAIN, LEAST_CONTEXT, Item, resident
-from mcp_rl.hardware.machine import Machine
+from mcp_rl.hardware.machine import GIB, Machine
 from mcp_rl.hardware.memory import Dtype, Quantisation
 from mcp_rl.hardware.outcome import Plan, gib
 from mcp_rl.hardware.placing import engine_kind, in_process, loader
 from mcp_rl.hardware.shape import ModelShape
 from mcp_rl.hardware.wanted import Wanted
+from mcp_rl.inference.vllm.arguments import cpu_cache
 
 GOOD_PASS = 2048
 """A CPU gains nothing from larger passes than this, but for what they share."""
@@ -94,6 +95,11 @@ def _way(machine: Machine, shape: ModelShape, wanted: Wanted, rows: int, microba
     if kv_tokens is not None:
         cache = kv_tokens * memory.kv_bytes(shape, dtype)
         table.append(Item(what=f"keys and values of {kv_tokens:,} tokens", learning=cache, sampling=cache))
+    if engine == "vllm" and wanted.engine.url is None and wanted.sampled:
+        cache = cpu_cache(wanted.engine.memory_share, machine.memory) * GIB
+        base = memory.weights(shape, quantisation, dtype)
+        for what, size in (("process", memory.CPU_ENGINE), (f"base, {dtype}", base), ("keys and values", cache)):
+            table.append(Item(what=f"vLLM's {what}", learning=size, sampling=size))
     return Plan(
         device="cpu",
         where=f"the CPU ({machine.cpus} cores)",

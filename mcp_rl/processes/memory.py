@@ -1,10 +1,43 @@
-"""How much memory this process has had."""
+"""How much memory there is, and how much this process has had."""
 
+import re
 import resource
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
 
 
 def peak_rss_mb() -> float:
     """Most memory that this process ever had; the kernel counts in KiB, macOS in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
+
+
+def machine_memory() -> tuple[int, int]:
+    """Bytes in all and free, of this machine or of the container that we are in."""
+    system = psutil.virtual_memory()
+    total, free = int(system.total), int(system.available)
+    for limit, used in _cgroup_memory():
+        total, free = min(total, limit), min(free, max(0, limit - used))
+    return total, free
+
+
+def _cgroup_memory(root: Path = Path("/sys/fs/cgroup")) -> Iterator[tuple[int, int]]:
+    """Limit and use, in bytes, of each control group above this process that has a limit. Its page cache, which is
+    given up when memory is short, is not counted as used."""
+    folders: list[Path] = [root, root / "memory"]
+    with suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            path = line.rpartition(":")[2].strip("/")
+            below = root if line.startswith("0::") else root / "memory"
+            folders += [below.joinpath(*path.split("/")[:depth]) for depth in range(1, len(path.split("/")) + 1)]
+    for folder in dict.fromkeys(folders):
+        for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
+            with suppress(OSError, ValueError):
+                most = int((folder / limit).read_text())
+                stat = (folder / "memory.stat").read_text()
+                cached = re.search(r"^(?:total_)?inactive_file (\d+)", stat, re.MULTILINE)
+                yield most, int((folder / used).read_text()) - int(cached[1] if cached else 0)

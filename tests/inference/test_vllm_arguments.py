@@ -17,6 +17,7 @@ import pytest
 
 from mcp_rl.config import EngineConfig, RunConfig
 from mcp_rl.errors import ConfigError
+from mcp_rl.inference.vllm import arguments
 from mcp_rl.inference.vllm.arguments import (
     GUARD,
     Served,
@@ -93,6 +94,11 @@ def test_on_a_cpu_it_computes_in_float32_in_one_process_and_compiles_nothing() -
     assert (variables["OMP_NUM_THREADS"], variables["VLLM_ENABLE_V1_MULTIPROCESSING"]) == ("3", "0")
     assert variables["VLLM_SERVER_DEV_MODE"] == "0"
     assert int(variables["VLLM_CPU_KVCACHE_SPACE"]) >= 1
+
+
+def test_on_a_cpu_keys_and_values_have_a_share_of_what_a_container_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arguments, "machine_memory", lambda: (32 * 2**30, 2**30))
+    assert environment(CPU, EngineConfig(), Served("m", "m"), key="k", ours={})["VLLM_CPU_KVCACHE_SPACE"] == "2"
 
 
 def test_on_a_gpu_it_takes_its_share_of_memory_and_sleeps_where_that_is_wanted() -> None:

@@ -16,13 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-import psutil
-
 from mcp_rl.config import EngineConfig
 from mcp_rl.config.engine_arguments import argument_mistakes, argument_name, variable_mistakes
 from mcp_rl.errors import ConfigError
 from mcp_rl.inference.vllm.installed import Installed
 from mcp_rl.processes.devices import device_environment
+from mcp_rl.processes.memory import machine_memory
 from mcp_rl.threads import free_cpus
 
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
@@ -193,7 +192,7 @@ def environment(
 def _cpu_variables(config: EngineConfig, ours: Mapping[str, str]) -> dict[str, str]:
     found = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "TORCHDYNAMO_DISABLE": "1", "OMP_WAIT_POLICY": "PASSIVE"}
     found["OMP_NUM_THREADS"] = ours.get("OMP_NUM_THREADS") or str(max(1, free_cpus() - 1))
-    cache = str(_cpu_cache(config.memory_share, psutil.virtual_memory().total))
+    cache = str(cpu_cache(config.memory_share, machine_memory()[0]))
     return found | {"VLLM_CPU_KVCACHE_SPACE": ours.get("VLLM_CPU_KVCACHE_SPACE") or cache}
 
 
@@ -203,7 +202,7 @@ def _gpu_variables(served: Served, ours: Mapping[str, str]) -> dict[str, str]:
     return {"CUDA_DEVICE_ORDER": ours.get("CUDA_DEVICE_ORDER") or "PCI_BUS_ID"}
 
 
-def _cpu_cache(share: float | None, memory: int) -> int:
+def cpu_cache(share: float | None, memory: int) -> int:
     """GiB of keys and values on a CPU: the share that is asked for, or a sixteenth of the memory; from 1 to 16."""
     return max(1, min(16, int(memory * (share or 1 / 16) / _GIB)))
 
