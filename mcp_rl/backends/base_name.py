@@ -1,11 +1,17 @@
-"""Whether there is a base model of a name: in a folder, in the local cache, on the hub. Nothing heavy is imported."""
+"""Whether there is a base model of a name, in a folder, in the local cache or on the hub, and which weights it has.
+Nothing heavy is imported."""
 
 import difflib
+import hashlib
 import re
 from pathlib import Path
 
 from mcp_rl.config import TINY
 from mcp_rl.errors import ConfigError
+from mcp_rl.tiny import weights_path
+
+_REVISION_BYTES = 16 * 2**20
+"""Of each weight file; the tiny model's is smaller, and of a large one the first layers tell."""
 
 
 def check_base_model(name: str) -> None:
@@ -62,3 +68,16 @@ def commit_of(name: str, revision: str | None = None) -> str | None:
         return None
     commit = Path(found).parent.name if isinstance(found, str) else ""
     return commit if re.fullmatch(r"[0-9a-f]{40}", commit) else None
+
+
+def base_revision(base_model: str) -> str:
+    """Of the shipped weights or a folder: a hash of the weight files' beginnings and sizes. Empty for a hub's name."""
+    folder = weights_path() if base_model == TINY else Path(base_model).expanduser()
+    if not folder.is_dir():
+        return ""
+    digest = hashlib.sha256()
+    for path in sorted([*folder.glob("*.safetensors"), *folder.glob("*.bin")]):
+        digest.update(f"{path.name} {path.stat().st_size} ".encode())
+        with path.open("rb") as file:
+            digest.update(file.read(_REVISION_BYTES))
+    return digest.hexdigest()[:16]

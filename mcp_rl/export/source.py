@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mcp_rl.backends.initial import read_shapes
-from mcp_rl.backends.loading.options import follow
+from mcp_rl.backends.loading.options import check_same_weights, follow
 from mcp_rl.config import TINY, UnslothConfig
 from mcp_rl.errors import CheckpointError, ConfigError, RunDirectoryError
 from mcp_rl.evaluation.models import find_model
@@ -59,13 +59,13 @@ class Source:
     def weights(self) -> str:
         """What the run loaded for its base model: the same name, or what stood in `unsloth.model_name`. A copy in 4 or
         8 bits stands for the base in 16: nothing is merged into the copy."""
-        options = follow(UnslothConfig(), self._loaded, self.base_model)
+        options = follow(UnslothConfig(), self._loaded, self.base_model, verify=False)
         return self.base_model if options.model_name is None or self.quantisation else options.model_name
 
     @property
     def positions(self) -> dict[str, float | str] | None:
         """Other rotary positions than the base's own, with which an adapter was trained."""
-        found = follow(UnslothConfig(), self._loaded, self.base_model).rope_scaling
+        found = follow(UnslothConfig(), self._loaded, self.base_model, verify=False).rope_scaling
         return found if self.kind == "adapter" else None
 
     @property
@@ -94,6 +94,8 @@ class Source:
             return self.base_at
         if self.weights == TINY:
             return weights_path()
+        if self.weights != self.base_model:
+            check_same_weights(self.weights, self._loaded)
         if (folder := Path(self.weights).expanduser()).is_dir():
             return folder
         return _snapshot(self.weights, self.revision_of(self.weights))

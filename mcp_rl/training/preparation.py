@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from mcp_rl.backends.base_name import base_revision as base_revision
 from mcp_rl.backends.base_name import check_base_model as check_base_model
 from mcp_rl.backends.choices import check_wishes
 from mcp_rl.backends.initial import check_initial, initial_hash
-from mcp_rl.config import TINY, JudgeConfig, RunConfig, UnslothConfig, flat_values
+from mcp_rl.config import JudgeConfig, RunConfig, UnslothConfig, flat_values
 from mcp_rl.errors import ScenarioError
 from mcp_rl.plugins.manager import Plugins
 from mcp_rl.plugins.server import ToolServer
@@ -19,7 +20,6 @@ from mcp_rl.scenarios.fit import check_server
 from mcp_rl.scenarios.foreign import read_scenario_file
 from mcp_rl.scenarios.sources import run_scenarios, scenario_file
 from mcp_rl.scenarios.split import split
-from mcp_rl.tiny import weights_path
 from mcp_rl.toolserver.cassette import check_cassette
 from mcp_rl.toolserver.pool import Sessions
 from mcp_rl.tracking.trackers import check_trackers
@@ -50,9 +50,6 @@ CARRIED = (
 )  # fmt: skip
 """Of these, what model.json keeps all the same, so that a run that is branched off goes on with it: nothing in them
 can be a secret."""
-
-_REVISION_BYTES = 16 * 2**20
-"""Of each weight file; the tiny model's is smaller, and of a large one the first layers tell."""
 
 
 def check_inputs(config: RunConfig, server: ToolServer, plugins: Plugins) -> None:
@@ -139,19 +136,6 @@ def _scenarios_hash(file: Path | None) -> str:
         return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
     except OSError as error:
         raise ScenarioError(f"Cannot read the scenarios file {file}: {error.strerror or error}.") from error
-
-
-def base_revision(base_model: str) -> str:
-    """Of the shipped weights or a folder: a hash of the weight files' beginnings and sizes. Empty for a hub's name."""
-    folder = weights_path() if base_model == TINY else Path(base_model)
-    if not folder.is_dir():
-        return ""
-    digest = hashlib.sha256()
-    for path in sorted([*folder.glob("*.safetensors"), *folder.glob("*.bin")]):
-        digest.update(f"{path.name} {path.stat().st_size} ".encode())
-        with path.open("rb") as file:
-            digest.update(file.read(_REVISION_BYTES))
-    return digest.hexdigest()[:16]
 
 
 async def prepare_scenarios(

@@ -12,6 +12,7 @@ from small_run import train
 
 from mcp_rl.backends.loading.options import trained_options
 from mcp_rl.cli import main
+from mcp_rl.errors import ConfigError
 
 Captured = pytest.CaptureFixture[str]
 
@@ -105,3 +106,23 @@ def test_an_export_merges_into_what_was_loaded(instead: Path, other: Path, tmp_p
     assert main(["export", str(instead), "--out", str(tmp_path / "adapter")]) == 0
     beside = load_file(tmp_path / "adapter" / "base" / "model.safetensors")
     assert torch.equal(beside[untouched], theirs[untouched])
+
+
+def test_other_weights_where_those_of_a_run_were_are_refused(
+    instead: Path, other: Path, tmp_path: Path, capsys: Captured
+) -> None:
+    kept = (other / "model.safetensors").read_bytes()
+    shutil.copyfile(other.parent / "base" / "model.safetensors", other / "model.safetensors")
+    try:
+        said = f"{other}, which was loaded for {other.parent / 'base'}, holds other weights now"
+        out = str(tmp_path / "spoiled")
+        for words in (
+            ["replay", str(instead), "--to", "x"],
+            ["export", str(instead), "--format", "merged", "--out", out],
+        ):
+            assert main(words) == 2
+            assert said in capsys.readouterr().err
+        with pytest.raises(ConfigError, match="holds other weights now"):  # as it is evaluated and served
+            trained_options(loaded(instead)["base_model"], instead / "checkpoints" / "0002")
+    finally:
+        (other / "model.safetensors").write_bytes(kept)

@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from transformers import PreTrainedModel
 
-from mcp_rl.backends.base_name import commit_of
+from mcp_rl.backends.base_name import base_revision, commit_of
 from mcp_rl.backends.loading.options import LoadPlan, Quantisation
 from mcp_rl.errors import ConfigError
 
@@ -93,6 +93,8 @@ def describe(model: PreTrainedModel, plan: LoadPlan, before: Mapping[str, Any] |
         "revision": commit_of(plan.location, plan.revision) or plan.revision,
         "versions": _versions(),
     }
+    if plan.name != plan.base_model and (weights := base_revision(plan.name)):
+        about["weights"] = weights
     given = {"rope_scaling": plan.options.rope_scaling, "resize_model_vocab": plan.options.resize_model_vocab}
     about |= {key: value for key, value in given.items() if value is not None}
     for key in ("model_name", "quantisation", "architecture", "parameters"):

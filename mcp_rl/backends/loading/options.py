@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
-from mcp_rl.backends.base_name import commit_of
+from mcp_rl.backends.base_name import base_revision, commit_of
 from mcp_rl.config import TINY, TrainConfig, UnslothConfig
 from mcp_rl.errors import ConfigError
 from mcp_rl.tiny import weights_path
@@ -127,11 +127,12 @@ def loaded_for(place: Path | None) -> dict[str, Any]:
     return loaded_before(place if (place / "model.json").is_file() else place.parent.parent)
 
 
-def follow(asked: UnslothConfig, loaded: Mapping[str, Any], base_model: str) -> UnslothConfig:
+def follow(asked: UnslothConfig, loaded: Mapping[str, Any], base_model: str, *, verify: bool = True) -> UnslothConfig:
     """The settings, with the weights that they leave open as they were `loaded`: which ones, of which revision, in how
     many bits, with which positions and tokens. What was loaded for another base model says nothing of this one.
 
-    That code of a model's repository may run is never taken from a file: it must be asked for each time.
+    That code of a model's repository may run is never taken from a file: it must be asked for each time. Raises
+    ConfigError, with `verify`, where other weights lie where they were.
     """
     name = loaded.get("model_name")
     if loaded.get("base_model", name) != base_model or not isinstance(name, str):
@@ -140,6 +141,8 @@ def follow(asked: UnslothConfig, loaded: Mapping[str, Any], base_model: str) -> 
     if asked.model_name is None and name != base_model:
         found["model_name"] = name
     same = name == (asked.model_name or name)
+    if verify and same:
+        check_same_weights(name, loaded)
     if asked.revision is None and same and isinstance(revision := loaded.get("revision"), str):
         found["revision"] = revision
     if asked.load_in_4bit is None and not asked.load_in_8bit and same:
@@ -152,6 +155,13 @@ def follow(asked: UnslothConfig, loaded: Mapping[str, Any], base_model: str) -> 
         if getattr(asked, key) is None and same and isinstance(value := loaded.get(key), kind):
             found[key] = value
     return asked.model_copy(update=found)
+
+
+def check_same_weights(name: str, loaded: Mapping[str, Any]) -> None:
+    """Raises ConfigError where a folder holds other weights than those that were loaded from it."""
+    if (then := loaded.get("weights")) and then != (now := base_revision(name)):
+        found = "holds other weights now" if now else "is not there any more"
+        raise ConfigError(f"{name}, which was loaded for {loaded.get('base_model')}, {found}: put them back there.")
 
 
 def begun_with(
