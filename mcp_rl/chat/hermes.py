@@ -88,6 +88,11 @@ def read_json(text: str) -> Any:
     return found
 
 
+def whole_characters(text: str) -> str:
+    """Without halves of characters, which nobody can encode."""
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
@@ -224,8 +229,8 @@ class ChatFormat:
         )
 
     def harmless(self, text: str) -> str:
-        """The text with every control string in it broken."""
-        return self._controls.sub(lambda m: m[0][0] + " " + m[0][1:], text)
+        """The text with every control string in it broken, and no half of a character."""
+        return self._controls.sub(lambda m: m[0][0] + " " + m[0][1:], whole_characters(text))
 
     def _harmless_in(self, value: Any) -> Any:
         """`harmless` for every text in JSON: a server's descriptions of its tools come from outside too."""

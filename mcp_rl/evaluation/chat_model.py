@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from mcp_rl.boundary import without_secrets
-from mcp_rl.chat.hermes import ParsedCall, ParsedCompletion
+from mcp_rl.chat.hermes import ParsedCall, ParsedCompletion, read_json, whole_characters
 from mcp_rl.errors import ConfigError, ContextOverflow, EngineError
 from mcp_rl.evaluation.chat_client import ChatClient, Reply, RequestError, chat_client
 from mcp_rl.language_model import import_litellm
@@ -155,7 +155,7 @@ class ChatSpeaker:
         )
         self._count(reply, time.perf_counter() - started)
         calls = [_call(call["function"]) for call in reply.message.get("tool_calls") or []]
-        content = str(reply.message.get("content") or "")
+        content = whole_characters(str(reply.message.get("content") or ""))
         self._remember(reply.message, calls)
         cut_off = None
         if reply.cut_off:
@@ -203,20 +203,17 @@ class ChatSpeaker:
 def _written(message: dict[str, Any], content: str) -> str:
     """The turn as it was written, for the record of a call whose JSON cannot be read."""
     calls = message.get("tool_calls") or []
-    return "\n".join([*([content] if content else []), *(str(call["function"].get("arguments")) for call in calls)])
+    arguments = (whole_characters(str(call["function"].get("arguments"))) for call in calls)
+    return "\n".join([*([content] if content else []), *arguments])
 
 
 def _call(function: dict[str, Any]) -> ParsedCall:
     """A call as OpenAI writes it, its arguments a JSON object in a string."""
-    name, text = str(function.get("name") or ""), function.get("arguments") or "{}"
+    name, text = whole_characters(str(function.get("name") or "")), function.get("arguments") or "{}"
     try:
-        arguments = json.loads(text, parse_constant=_no_constant) if isinstance(text, str) else text
+        arguments = read_json(text if isinstance(text, str) else json.dumps(text))
     except (ValueError, RecursionError) as error:
         return ParsedCall(name, None, f"The arguments are not valid JSON: {error}.")
     if not isinstance(arguments, dict):
         return ParsedCall(name, None, "The arguments must be a JSON object.")
     return ParsedCall(name, arguments)
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import jinja2
 
-from mcp_rl.chat.hermes import ChatFormat, ParsedCall
+from mcp_rl.chat.hermes import ChatFormat, ParsedCall, read_json, whole_characters
 from mcp_rl.chat.remembered import Remembered
 from mcp_rl.errors import ConfigError
 from mcp_rl.serving.reading import CLOSE, OPEN
@@ -121,7 +121,6 @@ class Prompts:
         """What is new, results in the order of their calls, as a rollout gives them."""
         order = {call.id: number for number, call in enumerate(said.tool_calls if said else ())}
         new = sorted(new, key=lambda m: order.get(m.get("tool_call_id", ""), len(order)))
-        new = [{key: _sound(value) for key, value in message.items()} for message in new]
         return self.chat.continuation(new, after=ids[-1]) if ids else self.chat.initial(new, tools)
 
     def _said(self, before: Digest, turn: Said, where: str) -> list[int]:
@@ -131,14 +130,14 @@ class Prompts:
             return known
         if len({call.id for call in turn.tool_calls}) < len(calls):
             raise Refusal(f"{where}: two tool calls have the same id.", param="messages")
-        parsed = [ParsedCall(_sound(name), _object(_sound(arguments))) for name, arguments in calls]
-        content = self.chat.harmless(_sound(content))
+        parsed = [ParsedCall(whole_characters(name), _object(arguments)) for name, arguments in calls]
+        content = self.chat.harmless(content)
         if all(call.arguments is not None for call in parsed):
             try:
                 return self.chat.said(content, parsed)
             except ValueError:  # a control string among the arguments
                 pass
-        written = [self.chat.harmless(_written(_sound(name), _sound(arguments))) for name, arguments in calls]
+        written = [self.chat.harmless(_written(name, arguments)) for name, arguments in calls]
         text = "\n".join([*filter(None, [content]), *(f"{OPEN}\n{body}\n{CLOSE}" for body in written)])
         return [*self.chat.encode(text), *self.chat.stop_token_ids[:1]]
 
@@ -203,16 +202,7 @@ def _written(name: str, arguments: str) -> str:
 
 def _object(text: str) -> dict[str, Any] | None:
     try:
-        found = json.loads(text or "{}", parse_constant=_no_constant)
+        found = read_json(text or "{}")
     except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _sound(text: str) -> str:
-    """Without halves of characters, which no tokenizer reads."""
-    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -286,6 +286,7 @@ def _begun(prompts: Prompts, asked: ChatRequest, choice: Any) -> list[int]:
 
 def _encoded(prompts: Prompts, text: str) -> list[int]:
     try:
+        text.encode()
         return prompts.chat.encode(text)
     except UnicodeError as error:
         raise Refusal("prompt: half of a character cannot be read.", param="prompt") from error

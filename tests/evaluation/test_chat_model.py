@@ -67,6 +67,29 @@ async def test_it_calls_the_live_server_and_answers_from_what_comes_back(calcula
     assert second["messages"][1]["tool_calls"][0]["id"] == second["messages"][2]["tool_call_id"] == "toolu_7"
 
 
+@pytest.mark.parametrize("half", ["content", "name", "arguments", "escaped"])
+async def test_half_of_a_character_is_the_models_mistake(calculator: Session, half: str) -> None:
+    written = {"content": "x", "name": "add", "arguments": '{"a": 1, "b": "y"}'}
+    written |= {
+        "content": {"content": "z\ud83d"},
+        "name": {"name": "z\ud83d"},
+        "arguments": {"arguments": '{"a": 1, "b": "\ud83d"}'},
+        "escaped": {"arguments": r'{"a": 1, "b": "\ud83d"}'},
+    }[half]
+
+    def says(body: dict[str, Any], number: int) -> Response:
+        function = {"name": written["name"], "arguments": written["arguments"]}
+        said: dict[str, Any] = {"role": "assistant", "content": written["content"]}
+        said |= {} if number else {"tool_calls": [{"id": "c", "type": "function", "function": function}]}
+        return Response(json.dumps({"choices": [{"index": 0, "message": said}]}), media_type="application/json")
+
+    trajectory, _ = await played(calculator, says)
+    [record] = trajectory.calls
+    assert trajectory.stop_reason is StopReason.ANSWERED and record.is_error and not record.sent
+    assert Trajectory.model_validate_json(trajectory.model_dump_json()) == trajectory
+    assert half != "escaped" or "half of a character" in record.result
+
+
 async def test_what_an_episode_took_is_on_the_trajectory(calculator: Session) -> None:
     trajectory, _ = await played(calculator, multiplies)
     metrics = trajectory.metrics
