@@ -28,7 +28,7 @@ _CHECK_SECONDS = 2.0
 """How often the starter is looked for, where somebody else happens to hold the lifeline too."""
 _TRACKER = b"multiprocessing.resource_tracker"
 """Ends by itself when all that it tracks for have ended, and then removes what they left in shared memory."""
-_KILLS_WITHOUT_TRACKERS = 20
+_KILLS_WITHOUT_TRACKERS = 40
 """One every 0.05 seconds."""
 _HEAD_BYTES = 2**19
 _TAIL_BYTES = 2**17

@@ -1,6 +1,7 @@
 """A server that was there already: what it lacks is one sentence before anything is trained."""
 
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from mcp_rl.inference.vllm.arguments import Served, command, environment
 from mcp_rl.inference.vllm.installed import find_vllm
 from mcp_rl.inference.vllm.ports import free_port
 from mcp_rl.inference.vllm.remote import RemoteServer, check_remote
+from mcp_rl.inference.vllm.scratch import Scratch
 from mcp_rl.inference.vllm.server import VllmServer
 from mcp_rl.processes.spawn import spawned
 from mcp_rl.tiny import weights_path
@@ -86,12 +88,14 @@ async def bare_server(vllm_python: Path, tmp_path: Path) -> AsyncIterator[Remote
     vllm, served, port = find_vllm(vllm_python), Served(TINY, "tiny", max_context=256), free_port()
     words = command(vllm, EngineConfig(), served, port=port)
     at = words.index("--logprobs-mode")
-    variables = environment(vllm, EngineConfig(), served, key="k") | {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
-    log = tmp_path / "vllm.log"
-    async with spawned(words[:at] + words[at + 2 :], role="vllm", run=None, log=log, environment=variables):
-        server = RemoteServer(f"http://127.0.0.1:{port}", api_key="k", model=TINY, lora_rank=8, adapters=tmp_path)
-        await server.ready()
-        yield server
+    with closing(Scratch()) as scratch:
+        variables = environment(vllm, EngineConfig(), served, key="k", scratch=scratch.environment)
+        variables["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
+        log = tmp_path / "vllm.log"
+        async with spawned(words[:at] + words[at + 2 :], role="vllm", run=None, log=log, environment=variables):
+            server = RemoteServer(f"http://127.0.0.1:{port}", api_key="k", model=TINY, lora_rank=8, adapters=tmp_path)
+            await server.ready()
+            yield server
 
 
 async def test_raw_logprobs_and_missing_adapters_are_found_by_measuring(
