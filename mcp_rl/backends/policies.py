@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import anyio
 from peft import PeftModel
+from peft.tuners.tuners_utils import BaseTunerLayer
 from safetensors import SafetensorError
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -98,11 +99,12 @@ class LocalPolicies:
                 warnings.simplefilter("always")
                 model = PeftModel.from_pretrained(base, str(adapter), local_files_only=True)
         except (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError) as error:
+            _take_out(base)
             raise CheckpointError(self._misfit(adapter, str(error))) from error
-        missing = [str(warning.message) for warning in said if "missing adapter keys" in str(warning.message)]
-        if missing:
-            raise CheckpointError(self._misfit(adapter, missing[0]))
         try:
+            missing = [str(warning.message) for warning in said if "missing adapter keys" in str(warning.message)]
+            if missing:
+                raise CheckpointError(self._misfit(adapter, missing[0]))
             return sampled_weights(model)
         finally:
             self._base = model.unload()
@@ -110,3 +112,10 @@ class LocalPolicies:
     def _misfit(self, adapter: Path, reason: str) -> str:
         lines = reason.strip().splitlines() or ["no reason given"]
         return f"Cannot load the adapter in {adapter} on the base model {self.base_model!r}: {lines[0][:200]}"
+
+
+def _take_out(base: PreTrainedModel) -> None:
+    """The layers of an adapter that was begun to be loaded and did not fit."""
+    for name, layer in list(base.named_modules()):
+        if isinstance(layer, BaseTunerLayer):
+            base.set_submodule(name, layer.get_base_layer())

@@ -1,7 +1,9 @@
 """Policies of one base are sampled one after another, each as it was trained, and the base stays what it was."""
 
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -73,22 +75,25 @@ def _with_tokenizer(folder: Path) -> Path:
     return folder
 
 
-async def test_an_adapter_that_does_not_fit_is_one_sentence(tmp_path: Path) -> None:
-    adapter(tmp_path / "a", 1)
-    about = json.loads((tmp_path / "a" / "adapter_config.json").read_text())
-    (tmp_path / "a" / "adapter_config.json").write_text(json.dumps({**about, "r": 8}))
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"r": 8}, "Cannot load the adapter"),
+        ({"target_modules": ["q_proj", "down_proj", "up_proj"]}, "missing adapter keys"),
+    ],
+)
+async def test_an_adapter_that_does_not_fit_is_one_sentence_and_leaves_the_base_as_it_was(
+    changed: dict[str, Any], sentence: str, tmp_path: Path
+) -> None:
+    good = adapter(tmp_path / "good", 1)
+    shutil.copytree(tmp_path / "good", tmp_path / "bad")
+    about = json.loads((tmp_path / "bad" / "adapter_config.json").read_text())
+    (tmp_path / "bad" / "adapter_config.json").write_text(json.dumps({**about, **changed}))
     async with LocalPolicies(TINY) as policies:
-        with pytest.raises(CheckpointError, match="Cannot load the adapter") as caught:
-            await policies.use(tmp_path / "a", 1)
-    assert "\n" not in str(caught.value)
-
-
-async def test_an_adapter_with_missing_layers_is_refused(tmp_path: Path) -> None:
-    adapter(tmp_path / "a", 1)
-    about = json.loads((tmp_path / "a" / "adapter_config.json").read_text())
-    (tmp_path / "a" / "adapter_config.json").write_text(
-        json.dumps({**about, "target_modules": ["q_proj", "down_proj", "up_proj"]})
-    )
-    async with LocalPolicies(TINY) as policies:
-        with pytest.raises(CheckpointError, match="missing adapter keys"):
-            await policies.use(tmp_path / "a", 1)
+        before = await said(policies)
+        with pytest.raises(CheckpointError, match=sentence) as caught:
+            await policies.use(tmp_path / "bad", 1)
+        assert "\n" not in str(caught.value)
+        for version, (folder, known) in enumerate([(None, ""), (tmp_path / "good", good), (None, "")], 1):
+            await policies.use(folder, version)
+            assert (policies.engine.fingerprint == known) if folder else (await said(policies) == before)
