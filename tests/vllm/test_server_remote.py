@@ -27,6 +27,8 @@ def remote(server: VllmServer, **more: object) -> RemoteServer:
 
 async def test_a_server_that_can_do_all_of_it_is_taken_and_left_alone(vllm_server: VllmServer, tmp_path: Path) -> None:
     found = remote(vllm_server, lora_rank=16, adapters=tmp_path / "adapters", max_context=2048)
+    await found.check()
+    assert list(tmp_path.iterdir()) == []
     await found.start()
     await found.ready()
     assert (found.url, found.served_name, found.max_context) == (vllm_server.url, "mcp-rl/tiny", 2048)
@@ -106,6 +108,8 @@ async def test_raw_logprobs_and_missing_adapters_are_found_by_measuring(
     async with bare_server.client(timeout=60) as client:
         with pytest.raises(ConfigError, match=r"It takes no adapters: start it with .*--enable-lora --max-lora-rank 8"):
             await checks.check_adapters(client, "It", rank=8, folder=tmp_path)
+        with pytest.raises(ConfigError, match=r"It takes no adapters: start it with"):
+            await checks.check_adapters(client, "It", rank=8, folder=None)
 
 
 async def test_a_server_that_lets_no_adapters_be_loaded_is_refused(vllm_config: EngineConfig, tmp_path: Path) -> None:
