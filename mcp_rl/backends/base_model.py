@@ -64,7 +64,7 @@ def load_tokenizer(
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(base_location(name), **given)
     except (OSError, ValueError) as error:
         raise _unloadable(name, error) from error
-    if not tokenizer.encode("a", add_special_tokens=False):  # transformers makes an empty one where there is none
+    if len(tokenizer.get_vocab()) <= len(tokenizer.get_added_vocab()):  # transformers makes an empty one where none is
         raise ConfigError(f"The base model {name!r} has no tokenizer beside its weights: put its files there.")
     return tokenizer
 
