@@ -6,9 +6,15 @@
 Random episodes: groups share a system prompt and each its own request. The numbers of processes take turns, so that a
 machine that slows down slows all of them down. Each is a learner as a run has it: from scored groups to new weights,
 with its checks, clipping and optimiser.
+
+Where an update's time goes is seen from the first process: its own forward and backward passes; waiting for the others
+to be done with theirs (`waiting`: uneven shares, or a machine that is not as fast for all); then what several have to
+do more: gradients summed, counts exchanged and bits compared. The rest is the optimiser and what surrounds it.
+`speedup` is of the medians; on a machine that others use too, the fastest updates are those that nobody disturbed.
 """
 
 import argparse
+import functools
 import json
 import os
 import platform
@@ -23,11 +29,16 @@ from typing import Any
 
 import anyio
 import torch
+from torch import Tensor
 from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
+from mcp_rl.backends.here import LearnerHere
 from mcp_rl.backends.hosts import LearnerHost, LocalSettings
 from mcp_rl.backends.leader import learner_here
 from mcp_rl.config import PlacementConfig, TrainConfig
+from mcp_rl.learning.parallel import Ranks
+from mcp_rl.learning.step import Learner
+from mcp_rl.learning.tree import split_evenly
 from mcp_rl.scenario import McpScenario, StdioServer
 from mcp_rl.tiny import weights_path
 from mcp_rl.trajectory import Segment, Trajectory, TrajectoryGroup
@@ -85,6 +96,55 @@ async def set_logprobs(host: LearnerHost, groups: list[TrajectoryGroup]) -> None
         segment.logprobs = [value if sampled else 0.0 for sampled, value in pairs]
 
 
+class Watch:
+    """Seconds that the first process spends in what ranks do together, by the name of it."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._inside = False
+        for owner, name in ((Ranks, "total"), (Ranks, "sum_gradients"), (Ranks, "check_equal"), (Ranks, "everyones")):
+            self._time(owner, name)
+        self._time(Tensor, "backward")
+        self._time(Learner, "logprobs")
+
+    def _time(self, owner: Any, name: str) -> None:
+        real = getattr(owner, name)
+
+        @functools.wraps(real)
+        def timed(*given: Any, **more: Any) -> Any:
+            if self._inside:
+                return real(*given, **more)
+            self._inside, began = True, time.perf_counter()
+            try:
+                return real(*given, **more)
+            finally:
+                self._inside = False
+                self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
+
+        setattr(owner, name, timed)
+
+    def parts(self, whole: float) -> dict[str, float]:
+        """Of an update that took so long. The first that a rank asks after its last backward pass is the sum of the
+        losses, so the time in there is mostly waiting."""
+        taken = self.seconds.get
+        found = {
+            "own_passes": taken("logprobs", 0.0) + taken("backward", 0.0),
+            "waiting": taken("total", 0.0),
+            "summing_gradients": taken("sum_gradients", 0.0),
+            "counts_and_comparisons": taken("everyones", 0.0) + taken("check_equal", 0.0),
+        }
+        return found | {"rest": whole - sum(found.values())}
+
+
+def shares(learner: Learner) -> list[int]:
+    """Tokens that each process sends forward, had the last batch one minibatch."""
+    count = learner.ranks.size if learner.ranks else 1
+    every = split_evenly([sample.tokens for sample in learner.batch], count)
+    return [
+        sum(packed.flat_tokens for _, packed in learner.parts([learner.batch[i] for i in share])) for share in every
+    ]
+
+
 async def measure(arguments: argparse.Namespace, folder: Path) -> Json:
     """Seconds of an update for each number of processes."""
     base = arguments.base_model or make_base(folder / "base", hidden=arguments.hidden, layers=arguments.layers)
@@ -95,6 +155,9 @@ async def measure(arguments: argparse.Namespace, folder: Path) -> Json:
     seconds: dict[int, list[float]] = {count: [] for count in counts}
     processor: dict[int, list[float]] = {count: [] for count in counts}
     metrics: dict[int, Json] = {}
+    parts: dict[int, list[dict[str, float]]] = {count: [] for count in counts}
+    tokens: dict[int, list[int]] = {}
+    watch = Watch()
     for turn in range(arguments.rounds):
         for count in counts:
             placement = PlacementConfig(learner_processes=count)
@@ -102,7 +165,7 @@ async def measure(arguments: argparse.Namespace, folder: Path) -> Json:
                 placement = PlacementConfig(learner_gpus=tuple(gpus[:count]))
             run = folder / f"run{turn}-{count}"
             settings = LocalSettings(base_model=base, run=run, title="b/b", train=train, placement=placement)
-            host = learner_here(settings)
+            host: LearnerHere = learner_here(settings)
             try:
                 await host.open()
                 for step in range(arguments.repeats + 1):
@@ -111,10 +174,13 @@ async def measure(arguments: argparse.Namespace, folder: Path) -> Json:
                     )
                     await set_logprobs(host, batch)
                     began = time.process_time()
+                    watch.seconds.clear()
                     metrics[count] = await host.update(batch, train)
                     if step:  # the first one allocates and compiles
                         processor[count].append(time.process_time() - began)
                         seconds[count].append(metrics[count]["update_seconds"])
+                        parts[count].append(watch.parts(seconds[count][-1]))
+                tokens[count] = shares(host.learner)
             finally:
                 await host.close()
     return {
@@ -129,7 +195,15 @@ async def measure(arguments: argparse.Namespace, folder: Path) -> Json:
         "speedup": {
             str(count): round(median(seconds[counts[0]]) / median(values), 3) for count, values in seconds.items()
         },
+        "speedup_of_the_fastest": {
+            str(count): round(min(seconds[counts[0]]) / min(values), 3) for count, values in seconds.items()
+        },
         "processor_seconds_of_the_first": {str(count): round(median(v), 4) for count, v in processor.items()},
+        "parts_of_the_first": {
+            str(count): {name: round(median(part[name] for part in found), 4) for name in found[0]}
+            for count, found in parts.items()
+        },
+        "tokens_of_each_share": {str(count): found for count, found in tokens.items()},
         "load_in_the_end": os.getloadavg()[0],
         "forward_tokens": {str(count): found["forward_tokens"] for count, found in metrics.items()},
         "loss": {str(count): found["loss"] for count, found in metrics.items()},

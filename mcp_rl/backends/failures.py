@@ -10,6 +10,11 @@ _LESS_MEMORY = (
     "Lower train.microbatch_tokens, rollout.max_tokens or engine.memory_share, set train.activation_checkpointing=true "
     "or unsloth.load_in_4bit=true"
 )
+_LESS_TO_HOLD = {
+    "open": "Set unsloth.load_in_4bit=true, lower engine.memory_share or take a smaller base model",
+    "generate": "Lower engine.max_rows or engine.max_context, or set unsloth.load_in_4bit=true",
+}
+"""Where nothing is being learned."""
 _OUT_OF_MEMORY = ("DefaultCPUAllocator", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 """What torch says of memory that its own allocator of a GPU did not ask for, or of the machine's."""
 _CONTINUES = "the same command continues from the last whole step"
@@ -33,7 +38,8 @@ def failed(kind: str, sentence: str, doing: str, log: Path | None = None, who: s
     """The learner raised an error that nobody foresaw; it is there still, and its run cannot go on."""
     when = f" {_DOING[doing]}" if doing in _DOING else ""
     if out_of_memory(kind, sentence):
-        return EngineStop(f"{who} ran out of memory{when}: {sentence}. {_LESS_MEMORY}; {_CONTINUES}.")
+        less = _LESS_TO_HOLD.get(doing, _LESS_MEMORY)
+        return EngineStop(f"{who} ran out of memory{when}: {sentence}. {less}; {_CONTINUES}.")
     where = f" The traceback is in {log}." if log is not None else ""
     return EngineStop(f"{who} failed{when} with {kind}: {sentence}; {_CONTINUES}.{where}")
 
@@ -49,11 +55,12 @@ def died(
 ) -> EngineStop:
     """The learner's process is gone. `ending` is how, such as "was killed by SIGKILL"; `by_kernel`: the kernel has
     counted a process that it killed for want of memory."""
-    when = next((f" {_DOING[name]}" for name in doing if name in _DOING), "")
+    known = next((name for name in doing if name in _DOING), "")
+    when, less = f" {_DOING[known]}" if known else "", _LESS_TO_HOLD.get(known, _LESS_MEMORY)
     last = f" The last lines of {log}: {tail}" if tail else f" {log} has no word of it."
     if ending.endswith("SIGKILL"):
         why = "for want of memory" if by_kernel else "not by us: probably the kernel did it for want of memory"
-        return EngineStop(f"{who} was killed{when}, {why}. {_LESS_MEMORY}; {_CONTINUES}.{last}")
+        return EngineStop(f"{who} was killed{when}, {why}. {less}; {_CONTINUES}.{last}")
     return EngineStop(f"{who} {ending}{when}; {_CONTINUES}.{last}")
 
 

@@ -84,7 +84,7 @@ class Side:
                 learner_of(self.backend).kill()
             assert len(raised) == 3 and all(isinstance(error, EngineStop) for error in raised)
             assert "The learner's process was killed while it sampled, " in str(raised[0])
-            assert "train.microbatch_tokens" in str(raised[0]) and "the same command continues" in str(raised[0])
+            assert "Lower engine.max_rows" in str(raised[0]) and "the same command continues" in str(raised[0])
             for call in ("sample", "save", "swap"):
                 assert await self.do(call, seed) == (EngineStop, str(raised[0]))
             await self.backend.close()
