@@ -30,6 +30,8 @@ _OPENINGS = 64 * 2**20
 """Bytes of openings that are remembered: a group's rollouts all begin with the same one."""
 _TEXTS = 16 * 2**20
 """Bytes of texts whose ids are remembered: rollouts of a group often get the same result of a tool."""
+_SKELETONS = 4 * 2**20
+"""Bytes of frames around messages, by their roles."""
 _OVERHEAD = 200
 """Bytes that whatever is remembered takes beside its content."""
 _REQUEST, _ANSWER, _NEW = "\u2402request\u2403", "\u2402answer\u2403", "\u2402new{}\u2403"
@@ -116,7 +118,7 @@ class ChatFormat:
         controls = {*tokenizer.all_special_tokens, *special, *_TAGS}
         self._controls = re.compile("|".join(re.escape(text) for text in sorted(controls, key=len, reverse=True)))
         self._encoded: Remembered[str, array[int]] = Remembered(_TEXTS)
-        self._skeletons: dict[tuple[str, ...], str] = {}
+        self._skeletons: Remembered[tuple[str, ...], str] = Remembered(_SKELETONS)
         self._openings: Remembered[tuple[int, str], tuple[Sequence[dict[str, Any]], array[int]]] = Remembered(_OPENINGS)
         own = self._own_end(listed)
         self.stop_token_ids = (own, *(id for id in listed if id != own))
@@ -185,9 +187,10 @@ class ChatFormat:
     def _continuation_text(self, messages: Sequence[Message]) -> str:
         """Fill the new contents into a skeleton that was rendered once for this sequence of roles."""
         roles = tuple(str(m["role"]) for m in messages)
-        if roles not in self._skeletons:
-            self._skeletons[roles] = self._skeleton(roles)
-        return _SLOT.sub(lambda slot: str(messages[int(slot[1])]["content"]), self._skeletons[roles])
+        if (skeleton := self._skeletons.get(roles)) is None:
+            skeleton = self._skeleton(roles)
+            self._skeletons.put(roles, skeleton, len(skeleton) + 8 * len(roles) + _OVERHEAD)
+        return _SLOT.sub(lambda slot: str(messages[int(slot[1])]["content"]), skeleton)
 
     def _own_end(self, listed: dict[int, str]) -> int:
         """Of these ids and their texts the one that the template writes after what the assistant says."""
@@ -214,7 +217,8 @@ class ChatFormat:
 
     def _skeleton(self, roles: tuple[str, ...]) -> str:
         frame, stop, rest = self._after_answer(roles).partition(self._end)
-        if frame.strip() or not stop or any(_NEW.format(i) not in rest for i in range(len(roles))):
+        missing = set(range(len(roles))).difference(map(int, _SLOT.findall(rest)))
+        if frame.strip() or not stop or missing:
             raise ConfigError(
                 f"The chat template of {self.tokenizer.name_or_path!r} does not append {_several(roles)} messages "
                 f"after an assistant turn that ends in {self._end!r}, so it cannot be continued token-exactly."

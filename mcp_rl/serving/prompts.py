@@ -89,6 +89,7 @@ class Prompts:
         digest = Digest()
         new: list[dict[str, Any]] = []
         said: Said | None = None
+        called: set[str] = set()
         answered: set[str] = set()
         for at, message in enumerate(messages):
             where = f"messages.{at}"
@@ -100,8 +101,9 @@ class Prompts:
                 digest.add(turn := self._said(digest, message, where))
                 ids += given + turn
                 new, said, answered = [], message, set()
+                called = {call.id for call in message.tool_calls}
             elif isinstance(message, Result):
-                _check_result(message, said, new, answered, where)
+                _check_result(message, called, new[-1:], answered, where)
                 answered.add(message.tool_call_id)
                 new.append({"role": "tool", "content": message.content, "tool_call_id": message.tool_call_id})
             else:
@@ -177,16 +179,17 @@ def _check_answered(said: Said | None, answered: set[str], where: str) -> None:
 
 
 def _check_result(
-    result: Result, said: Said | None, new: Sequence[dict[str, Any]], answered: set[str], where: str
+    result: Result, called: set[str], before: Sequence[dict[str, Any]], answered: set[str], where: str
 ) -> None:
-    if said is None or result.tool_call_id not in {call.id for call in said.tool_calls}:
+    """`before` is the message before it, where that is new too."""
+    if result.tool_call_id not in called:
         raise Refusal(
             f"{where}: there is no tool call {result.tool_call_id!r} in the assistant's message before it.",
             param="messages",
         )
     if result.tool_call_id in answered:
         raise Refusal(f"{where}: the tool call {result.tool_call_id!r} is answered twice.", param="messages")
-    if any(message["role"] != "tool" for message in new):
+    if any(message["role"] != "tool" for message in before):
         raise Refusal(f"{where}: a tool message comes after a user's.", param="messages")
 
 
