@@ -10,7 +10,8 @@ from mcp_rl.learning.checkpoint import newest_checkpoint
 
 
 def test_torchrun_trains_with_two_learners_and_both_end(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "mcp_rl.train"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--log-dir", str(tmp_path)]
+    command += ["-m", "mcp_rl.train"]
     run = ["--server", "mcp_calculator", "--transport", "stdio", "--steps", "1", "--output-dir", str(tmp_path)]
     small = ["rollout.groups_per_step=4", "rollout.group_size=4", "rollout.probes=4", "evaluation.samples=1"]
     few = ["scenarios.count=12", "scenarios.val=4", "train.checkpoint_every=1"]

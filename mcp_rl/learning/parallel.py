@@ -9,6 +9,7 @@ Numbers of a model travel by NCCL between GPUs and by gloo between CPUs; counts 
 """
 
 import io
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -48,6 +49,8 @@ class Ranks:
         self.rank, self.size, self.device = rank, size, device
         self._aborted = False
         wait = timedelta(seconds=timeout)
+        # What fails is broken off and raises here; else NCCL's own watchdog would take the whole process down with it.
+        os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2")
         with reaching("joining"):
             backend = "nccl" if device.type == "cuda" else "gloo"
             dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=wait)
