@@ -3,6 +3,7 @@
 import asyncio
 from pathlib import Path
 
+import pytest
 import torch
 
 from mcp_rl.backends.base_model import load_learner
@@ -43,8 +44,9 @@ async def test_an_adapter_is_loaded_into_every_replica_and_all_of_them_answer(
         asked = [client.post("/v1/completions", json=body | {"model": name}) for name in ("p@1", "tiny") * 8]
         answers = [answer.json()["choices"][0]["logprobs"]["token_logprobs"] for answer in await asyncio.gather(*asked)]
         metrics = (await client.get("/metrics")).text
-    assert all(logprobs == answers[number % 2] for number, logprobs in enumerate(answers))
-    assert answers[0] != answers[1]
+    for number, logprobs in enumerate(answers):  # rounding depends on what else is in a replica's batch
+        assert logprobs == pytest.approx(answers[number % 2], abs=1e-4)
+    assert answers[0] != pytest.approx(answers[1], abs=1e-2)
     for replica in ("0", "1"):
         lines = "\n".join(line for line in metrics.splitlines() if f'engine="{replica}"' in line)
         assert (metric(lines, "vllm:generation_tokens_total") or 0) > 0
