@@ -1,8 +1,9 @@
 """The client of a vLLM server, against a server that only counts: connections, and what is asked of it."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import anyio
@@ -31,30 +32,31 @@ class Counting:
 
     async def serve(self, stream: SocketStream) -> None:
         self.connections += 1
+        with suppress(anyio.EndOfStream, anyio.BrokenResourceError):  # the caller has gone
+            async with stream:
+                await self._answer_all(stream)
+
+    async def _answer_all(self, stream: SocketStream) -> None:
         buffer = b""
-        async with stream:
-            while True:
-                while b"\r\n\r\n" not in buffer:
-                    try:
-                        buffer += await stream.receive()
-                    except (anyio.EndOfStream, anyio.BrokenResourceError):
-                        return
-                head, _, buffer = buffer.partition(b"\r\n\r\n")
-                lines = dict(line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:])
-                length = int(lines.get(b"content-length", b"0"))
-                while len(buffer) < length:
-                    buffer += await stream.receive()
-                body, buffer = json.loads(buffer[:length]), buffer[length:]
-                self.bodies.append(body)
-                self.in_flight += 1
-                self.most_in_flight = max(self.most_in_flight, self.in_flight)
-                await anyio.sleep(self.seconds)
-                self.in_flight -= 1
-                answer = json.dumps(self.answer(body)).encode()
-                await stream.send(
-                    b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(answer)
-                    + answer
-                )
+        while True:
+            while b"\r\n\r\n" not in buffer:
+                buffer += await stream.receive()
+            head, _, buffer = buffer.partition(b"\r\n\r\n")
+            lines = dict(line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:])
+            length = int(lines.get(b"content-length", b"0"))
+            while len(buffer) < length:
+                buffer += await stream.receive()
+            body, buffer = json.loads(buffer[:length]), buffer[length:]
+            self.bodies.append(body)
+            self.in_flight += 1
+            self.most_in_flight = max(self.most_in_flight, self.in_flight)
+            await anyio.sleep(self.seconds)
+            self.in_flight -= 1
+            answer = json.dumps(self.answer(body)).encode()
+            await stream.send(
+                b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(answer)
+                + answer
+            )
 
     def answer(self, body: dict[str, Any]) -> dict[str, Any]:
         if wanted := body.get("logprob_token_ids"):
@@ -118,6 +120,24 @@ async def test_a_cancelled_request_closes_its_connection_and_the_next_is_answere
         await sample(client, 8, found)
         assert found == {8: [8]}
         assert server.connections == 2
+
+
+@pytest.mark.parametrize("after", range(4, 25))
+async def test_a_request_that_asyncio_cancels_at_any_moment_holds_no_other_up(after: int) -> None:
+    async with counting() as (server, client):
+        server.seconds = 0.5
+        asked = asyncio.create_task(client.logprobs("m", [1, 2]))
+        for _ in range(after):
+            await asyncio.sleep(0)
+        asked.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+        server.seconds = 0
+        with anyio.fail_after(20):
+            for number in (7, 8, 9):
+                found: dict[int, list[int]] = {}
+                await sample(client, number, found)
+                assert found == {number: [number]}
 
 
 async def test_next_tokens_are_asked_for_in_one_request_and_come_back_in_order() -> None:

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -60,6 +61,16 @@ async def once(engine: VllmEngine, prompt: list[int], sampling: Sampling, seed: 
 def logprobs(model: Any, prompt: list[int], ids: list[int], temperature: float = 1.0) -> list[float]:
     rows = (model(input_ids=torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1] / temperature).log_softmax(-1)
     return [float(row[id]) for row, id in zip(rows, ids, strict=True)]
+
+
+async def test_the_size_of_a_block_of_the_prefix_cache_is_known(vllm_server: VllmServer) -> None:
+    client = VllmClient(vllm_server)
+    try:
+        assert await client.block_size() == 32
+        client.server = SimpleNamespace(url=vllm_server.url, api_key="wrong")
+        assert await client.block_size() == 0
+    finally:
+        await client.aclose()
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6, 1.7, 0.0])

@@ -8,9 +8,10 @@ ends it in vLLM too.
 
 import json
 import math
+import re
 import secrets
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -26,6 +27,7 @@ ASKED_AGAIN = 12
 """Times that a request is asked again of a server that has not been restarted meanwhile; with the pauses, 20 s."""
 PAUSE_SECONDS = 2.0
 """Longest pause before that."""
+METRICS_SECONDS = 10.0
 ADMIN_SECONDS = 300.0
 """For what does not wait in vLLM's queue behind turns: loading an adapter or weights."""
 TEMPERATURES = (0.01, 2.0)
@@ -93,28 +95,34 @@ class _Connections:
     """
 
     def __init__(self) -> None:
-        self._made: list[httpx.AsyncClient] = []
+        self._made: set[httpx.AsyncClient] = set()
         self._idle: list[httpx.AsyncClient] = []
         self._tls = httpx.create_ssl_context(trust_env=False)
 
-    @contextmanager
-    def one(self) -> Iterator[httpx.AsyncClient]:
-        """A client for one request; the one that was used last, whose connection is still open."""
+    @asynccontextmanager
+    async def one(self) -> AsyncIterator[httpx.AsyncClient]:
+        """A client for one request; the one that was used last, whose connection is still open. A request that did not
+        come to its end takes its client with it: where asyncio cancels it at an unlucky moment, httpcore 1.0 counts its
+        connection as in use for ever, and the next request would wait for it."""
         http = self._idle.pop() if self._idle else self._new()
         try:
             yield http
-        finally:
-            self._idle.append(http)
+        except BaseException:
+            self._made.discard(http)
+            with anyio.CancelScope(shield=True):
+                await http.aclose()
+            raise
+        self._idle.append(http)
 
     def _new(self) -> httpx.AsyncClient:
         limits = httpx.Limits(max_connections=1, keepalive_expiry=4)  # vLLM closes what is idle for 5 s
         timeout = httpx.Timeout(None, connect=10)
         http = httpx.AsyncClient(limits=limits, timeout=timeout, verify=self._tls, trust_env=False)
-        self._made.append(http)
+        self._made.add(http)
         return http
 
     async def aclose(self) -> None:
-        made, self._made, self._idle = self._made, [], []
+        made, self._made, self._idle = self._made, set(), []
         for http in made:
             await http.aclose()
 
@@ -169,6 +177,15 @@ class VllmClient:
         if seed is not None:
             body["seed"] = seed
         return _sampled(await self._kept(lambda: self._post("/v1/completions", body, None)), top_logprobs)
+
+    async def block_size(self) -> int:
+        """Tokens of a block of the prefix cache; 0 where the server's metrics do not say it, or nobody may see them."""
+        try:
+            answer = await self._answer("GET", "/metrics", None, METRICS_SECONDS)
+        except (EngineError, Unanswered):
+            return 0
+        sizes = re.findall(r'^vllm:cache_config_info\{.*?\bblock_size="(\d{1,9})"', answer.text, re.MULTILINE)
+        return max(map(int, sizes), default=0)
 
     async def logprobs(self, model: str, ids: Sequence[int]) -> list[float]:
         """Natural-log probability of every token but the first, at temperature 1. The prefix cache is not read, and
@@ -250,21 +267,27 @@ class VllmClient:
         seconds: float | None = ADMIN_SECONDS,
         missing: bool = False,
     ) -> dict[str, Any]:
+        """The JSON of an answer; empty where there is none, and where with `missing` nothing was there."""
+        answer = await self._answer(method, path, content, seconds, missing=missing)
+        return {} if answer.status_code == 404 else _json(answer)
+
+    async def _answer(
+        self, method: str, path: str, content: bytes | None, seconds: float | None, *, missing: bool = False
+    ) -> httpx.Response:
         headers = {"content-type": "application/json"}
         if self.server.api_key:
             headers["authorization"] = f"Bearer {self.server.api_key}"
         url = self.server.url.rstrip("/") + path
         try:
-            with anyio.fail_after(seconds), self._connections.one() as http:
-                answer = await http.request(method, url, content=content, headers=headers)
+            with anyio.fail_after(seconds):
+                async with self._connections.one() as http:
+                    answer = await http.request(method, url, content=content, headers=headers)
         except TimeoutError:
             raise EngineError(f"vLLM did not answer {path} in {seconds:g} s.") from None
         except (httpx.TransportError, httpx.StreamError) as error:
             raise Unanswered(f"{type(error).__name__} at {path}") from error
-        if answer.is_success:
-            return _json(answer)
-        if answer.status_code == 404 and missing:
-            return {}
+        if answer.is_success or (answer.status_code == 404 and missing):
+            return answer
         if answer.status_code == 404 and path == "/v1/completions":
             self.forgot = True
             raise Unanswered(_reason(answer))
