@@ -17,8 +17,9 @@ from mcp_rl.learning.canaries import Probe
 from mcp_rl.tasks import run_all
 
 CACHED = 128
-"""Tokens that a prefix cache holds whole blocks of: they are of 16 tokens on a GPU, of 128 at most."""
-TOKENS = CACHED + 16
+"""Tokens that a prefix cache of usual blocks (16 tokens on a GPU, 32 or 128 on a CPU) holds whole blocks of."""
+BEYOND = 16
+"""Tokens after them."""
 THROUGH_CACHE = 8
 """Tokens that are computed after a cached beginning: all of their prompts begin with the same `CACHED` tokens, so that
 together they cost hardly more than those, and each is wrong where the cache is another policy's."""
@@ -41,11 +42,15 @@ _TOOL = {
 class SwapProbe:
     """What was found of each version so far."""
 
-    def __init__(self, client: VllmClient, ids: Sequence[int], *, base: str | None = None) -> None:
-        """`base` is the name of the server's base model, where a policy is an adapter that makes another of it."""
+    def __init__(self, client: VllmClient, ids: Sequence[int], *, base: str | None = None, block: int = 0) -> None:
+        """`base` is the name of the server's base model, where a policy is an adapter that makes another of it; `block`
+        the tokens of a block of its prefix cache."""
         self._client, self._base = client, base
         self.ids = list(ids)
-        begin = CACHED if len(ids) >= TOKENS else len(ids) // 2
+        cached = max(CACHED, block)
+        begin = cached if len(ids) >= cached + BEYOND else len(ids) // 2
+        self.reads_cache = block <= begin
+        """Whether what is asked after a cached beginning can be in the cache: whole blocks are."""
         self._places = sorted({begin + (len(ids) - 1 - begin) * i // THROUGH_CACHE for i in range(THROUGH_CACHE)})
         """Indices in the list of log-probabilities, which begins with the second token's."""
         self._first: Probe | None = None
@@ -99,14 +104,16 @@ class SwapProbe:
         return probe
 
 
-def probe_ids(chat: ChatFormat, most: int) -> list[int]:
-    """A conversation with tool calls, as long as `TOKENS`, or `most` where that is less."""
+def probe_ids(chat: ChatFormat, most: int, *, block: int = 0) -> list[int]:
+    """A conversation with tool calls, `BEYOND` tokens longer than `CACHED` or a block of the prefix cache, or `most`
+    tokens where that is less."""
+    length = min(max(CACHED, block) + BEYOND, most)
     ids = chat.initial([{"role": "user", "content": "Add 17 and 25, then add 4 to it, and so on."}], [_TOOL])
     a, b = 17, 25
-    while len(ids) < TOKENS:
+    while len(ids) < length:
         ids += chat.encode(f'<tool_call>\n{{"name": "add", "arguments": {{"a": {a}, "b": {b}}}}}\n</tool_call>')
         ids += [chat.stop_token_ids[0], *chat.continuation([{"role": "tool", "content": str(a + b)}])]
         ids += chat.encode(f"The sum is {a + b}.")
         ids += [chat.stop_token_ids[0], *chat.continuation([{"role": "user", "content": f"Now add {b - 3}."}])]
         a, b = a + b, (b * 7) % 90 + 4
-    return ids[: min(TOKENS, most)]
+    return ids[:length]

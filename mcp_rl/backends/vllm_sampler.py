@@ -7,6 +7,7 @@ fine-tuning all weights are written and loaded in place, between turns, and the 
 """
 
 import functools
+import logging
 import secrets
 import shutil
 import time
@@ -29,6 +30,7 @@ from mcp_rl.inference.vllm.engine import PolicyVersion, VllmEngine
 from mcp_rl.learning import canaries
 from mcp_rl.tiny import weights_path
 
+log = logging.getLogger(__name__)
 ADAPTERS = "adapters"
 """The folder in a run's where the versions lie that are being sampled."""
 _FORGET_SECONDS = 10.0
@@ -100,7 +102,15 @@ class VllmSampler:
         )
         untrained = learner.step == 0 and self._settings.init is None  # then the policy is the base
         adapter = self._settings.train.method == "lora" and not untrained
-        self._probe = SwapProbe(self._client, probe_ids(chat, context - 2), base=base if adapter else None)
+        block = await self._client.block_size()
+        ids = probe_ids(chat, context - 2, block=block)
+        self._probe = SwapProbe(self._client, ids, base=base if adapter else None, block=block)
+        if not self._probe.reads_cache:
+            log.warning(
+                "The blocks of vLLM's prefix cache hold %d tokens, more than what swaps are checked with: that nothing "
+                "in it is of an older policy is not checked.",
+                block,
+            )
 
     async def take(self, learner: LearnerHost, step: int) -> None:
         """Turns that begin from now on are sampled with the policy of this step."""

@@ -9,7 +9,7 @@ import pytest
 
 from mcp_rl.backends.base_model import load_tokenizer
 from mcp_rl.backends.hosts import LocalSettings
-from mcp_rl.backends.swap_probe import CACHED, TOKENS, SwapProbe, probe_ids
+from mcp_rl.backends.swap_probe import BEYOND, CACHED, SwapProbe, probe_ids
 from mcp_rl.backends.vllm_sampler import VllmSampler
 from mcp_rl.chat.hermes import ChatFormat
 from mcp_rl.config import TINY
@@ -95,16 +95,25 @@ async def test_what_loading_raises_is_raised_as_itself_and_the_learner_is_not_wa
         await check(probe_of(pair, probe_ids(chat, 4000)), pair, 0, load)
 
 
-async def test_every_prompt_through_the_cache_begins_with_whole_blocks_of_it(chat: ChatFormat) -> None:
-    pair, ids = Pair(), probe_ids(chat, 4000)
-    assert len(ids) == TOKENS
-    await check(probe_of(pair, ids), pair, 0)
-    assert len(pair.prompts) == 8
-    assert {tuple(prompt[:CACHED]) for prompt in pair.prompts} == {tuple(ids[:CACHED])}
-    assert all(CACHED < len(prompt) < TOKENS for prompt in pair.prompts)
+@pytest.mark.parametrize(("block", "cached"), [(0, CACHED), (16, CACHED), (CACHED, CACHED), (784, 784)])
+async def test_every_prompt_through_the_cache_begins_with_whole_blocks_of_it(
+    block: int, cached: int, chat: ChatFormat
+) -> None:
+    pair, ids = Pair(), probe_ids(chat, 4000, block=block)
+    assert len(ids) == cached + BEYOND
+    probe = probe_of(pair, ids, block=block)
+    await check(probe, pair, 0)
+    assert len(pair.prompts) == 8 and probe.reads_cache
+    assert {tuple(prompt[:cached]) for prompt in pair.prompts} == {tuple(ids[:cached])}
+    assert all(cached < len(prompt) < len(ids) for prompt in pair.prompts)
 
 
-@pytest.mark.parametrize("most", [3, 4, 10, 100, TOKENS - 1])
+def test_blocks_that_are_longer_than_the_context_are_told(chat: ChatFormat) -> None:
+    assert not SwapProbe(Pair(), probe_ids(chat, 500, block=784), block=784).reads_cache  # type: ignore[arg-type]
+    assert SwapProbe(Pair(), probe_ids(chat, 500, block=240), block=240).reads_cache  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("most", [3, 4, 10, 100, CACHED + BEYOND - 1])
 async def test_a_short_context_has_a_shorter_probe(chat: ChatFormat, most: int) -> None:
     pair, ids = Pair(), probe_ids(chat, most)
     assert len(ids) == most
