@@ -62,7 +62,7 @@ async def _run(config: RunConfig, fresh: bool, console: Console) -> RunReport:
     began = time.monotonic()
     plugins = load_plugins(config.plugins)
     server = resolve_servers(config.server, config.transport, plugins=plugins, tools=config.tools)
-    check_inputs(config, server, plugins)
+    check_inputs(config, server, plugins, fresh=fresh)
     needed = config.init, config.scenarios.file, config.tools.replay
     with open_run(config.run_dir, fresh=fresh, needed=needed) as run:
         state = run.state()
@@ -110,8 +110,12 @@ async def _imports_begun(config: RunConfig, run: RunDirectory) -> AsyncIterator[
         yield
         return
     from mcp_rl.backends.child import started_early
+    from mcp_rl.backends.loading.options import begun_with, loaded_before
 
-    async with started_early(run.path, config.placement, config.unsloth, sampling=sampling):
+    unsloth = config.unsloth
+    with suppress(McpRlError):
+        unsloth = begun_with(unsloth, loaded_before(run.path), config.base_model, dtypes=())
+    async with started_early(run.path, config.placement, unsloth, sampling=sampling):
         yield
 
 

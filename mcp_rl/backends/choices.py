@@ -257,8 +257,9 @@ def kept_quantisation(run: Path) -> Quantisation | None:
     return found if found in ("none", "8-bit", "4-bit") else None
 
 
-def check_wishes(config: RunConfig, machine: Machine | None = None) -> None:
-    """Raises ConfigError, one sentence, for what the settings ask for explicitly and this machine cannot do."""
+def check_wishes(config: RunConfig, machine: Machine | None = None, *, fresh: bool = False) -> None:
+    """Raises ConfigError, one sentence, for what the settings ask for explicitly and this machine cannot do. `fresh`:
+    an earlier run of that name is to be removed."""
     if config.backend != "local":
         return
     here = functools.cache(lambda: machine or detect())
@@ -279,7 +280,8 @@ def check_wishes(config: RunConfig, machine: Machine | None = None) -> None:
     asked = unsloth if unsloth.use else unsloth.model_copy(update={"use": False})
     sampled_by_vllm = engine_kind(engine_for(config.base_model, engine)) == "vllm"
     plan_loading(config.base_model, asked, config.train, unsloth_allowed=sampled_by_vllm)
-    loaded = follow(unsloth, loaded_before(config.run_dir) or loaded_for(config.init), config.base_model)
+    before = {} if fresh else loaded_before(config.run_dir)
+    loaded = follow(unsloth, before or loaded_for(config.init), config.base_model)
     if sampled_by_vllm and (how := unlike_vllm(loaded, engine)) is not None:
         raise ConfigError(
             f"The base is to be loaded {how}, and vLLM would load it otherwise, so it would sample another model than "

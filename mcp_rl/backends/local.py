@@ -34,6 +34,9 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
+_CLOSED = "The backend was closed while its model was loaded."
+
+
 class LocalBackend:
     """Trains one model on this machine.
 
@@ -71,6 +74,8 @@ class LocalBackend:
         self.keep = self.config.keep_checkpoints if keep is None else keep
         self._rollout = rollout
         self._choices: Choices | None = None
+        self._asked: LocalSettings | None = None
+        """What `_choices` were made of."""
         self._protected: int | None = None
         self._settings: LocalSettings | None = None
         self._opened: Opened | None = None
@@ -78,6 +83,8 @@ class LocalBackend:
         self._sampler: SamplerHost | None = None
         self._begun: tuple[LocalSettings, SamplerHost | None] | None = None
         """What `begin` did, and for which settings; until `register` takes it."""
+        self._closes = 0
+        """How often it was closed."""
         self._chat: ChatFormat | None = None
 
     @property
@@ -128,6 +135,7 @@ class LocalBackend:
 
     async def close(self) -> None:
         """End the engine and the learner. Everything that was saved stays. A second time it does nothing."""
+        self._closes += 1
         sampler, learner = self._sampler, self._learner
         self._sampler = self._learner = None
         await _close(sampler, learner)
@@ -140,7 +148,7 @@ class LocalBackend:
 
     async def choose(self, model: "TrainableModel[Any]") -> list[str]:
         """Look at the machine and decide what the settings leave open; returns sentences that say what. `register` does
-        it too, where nobody has."""
+        it too, where nobody has. The machine is looked at once: what was begun since has some of its memory."""
         asked = LocalSettings(
             base_model=model.base_model,
             run=model.path,
@@ -154,7 +162,10 @@ class LocalBackend:
             max_context=self.max_context,
             init=self.init,
         )
+        if self._begun is not None and self._choices is not None and asked == self._asked:
+            return self._choices.said
         self._choices = await anyio.to_thread.run_sync(resolve, asked, self._rollout)
+        self._asked = asked
         self._settings = self._choices.settings
         return self._choices.said
 
@@ -173,8 +184,11 @@ class LocalBackend:
         ConfigError or EngineStop where the backend is closed meanwhile."""
         if self._learner is not None:
             raise ConfigError(f"This backend already trains a model; {model.name!r} needs a backend of its own.")
+        closes = self._closes
         await self.begin(model)
-        assert self._begun is not None
+        if self._closes != closes or self._begun is None:
+            await self._end_begun()
+            raise ConfigError(_CLOSED)
         settings, begun = self._begun
         self.config = settings.train
         learner, sampler = make_hosts(settings, begun)
@@ -202,7 +216,7 @@ class LocalBackend:
 
     def _check_not_closed(self, learner: LearnerHost) -> None:
         if self._learner is not learner:
-            raise ConfigError("The backend was closed while its model was loaded.")
+            raise ConfigError(_CLOSED)
 
     async def train(
         self,

@@ -52,16 +52,17 @@ CARRIED = (
 can be a secret."""
 
 
-def check_inputs(config: RunConfig, server: ToolServer, plugins: Plugins) -> None:
+def check_inputs(config: RunConfig, server: ToolServer, plugins: Plugins, *, fresh: bool = False) -> None:
     """What can be wrong with the user's own words and files, before a server is started or a run directory made.
+    `fresh`: an earlier run of that name is to be removed, so what it loaded does not matter.
 
     Raises what `check_settings` and `check_base_model` raise.
     """
-    check_settings(config, server, plugins)
+    check_settings(config, server, plugins, fresh=fresh)
     check_base_model(config.base_model)
 
 
-def check_settings(config: RunConfig, server: ToolServer, plugins: Plugins) -> None:
+def check_settings(config: RunConfig, server: ToolServer, plugins: Plugins, *, fresh: bool = False) -> None:
     """What can be wrong with all but the base model, which the hub may be asked for.
 
     Raises ConfigError for a GPU, an engine or an extra that is not there, a judge that cannot be asked or a tracker
@@ -78,7 +79,7 @@ def check_settings(config: RunConfig, server: ToolServer, plugins: Plugins) -> N
         Scoring(config.judge, plugins.verifiers, config.reward, plugins.rewards).check(scenarios)
     plugins.backends.pick(config.backend, plugins.problems)
     check_trackers(config.trackers, plugins)
-    check_wishes(config)
+    check_wishes(config, fresh=fresh)
     if config.init is not None:
         check_initial(config.init, config.train, config.base_model)
     check_rewards(config.judge, config.reward, plugins.rewards)

@@ -5,6 +5,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+import anyio
+import anyio.lowlevel
 import pytest
 
 from mcp_rl.backends.choices import (
@@ -228,6 +230,48 @@ def test_wishes_that_can_be_pass() -> None:
     parts = {"placement": {"learner_gpus": [0, 1], "engine_gpus": [2, 3]}, "unsloth": {"dtype": "bfloat16"}}
     check_wishes(RunConfig.model_validate({"server": "any", **parts}), machine(24, 4))
     check_wishes(RunConfig(server=("any",)))
+
+
+async def test_the_machine_is_looked_at_once_since_what_was_begun_has_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = [CPU, CPU.model_copy(update={"free_memory": 0})]
+    monkeypatch.setattr("mcp_rl.backends.choices.detect", lambda *_: seen.pop(0))
+    model = TrainableModel[None]("any", "demo", str(weights_path()), base_path=tmp_path)
+    async with LocalBackend() as backend:
+        await backend.begin(model)
+        said = await backend.choose(model)
+        assert len(seen) == 1 and said == await backend.choose(model)
+
+
+async def test_a_backend_that_is_closed_before_it_loads_anything_says_so(tmp_path: Path) -> None:
+    model = TrainableModel[None]("any", "demo", TINY, base_path=tmp_path)
+    backend = LocalBackend()
+    said: list[str] = []
+
+    async def register() -> None:
+        with pytest.raises(ConfigError) as refused:
+            await model.register(backend)
+        said.append(str(refused.value))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(register)
+        for _ in range(3):
+            await anyio.lowlevel.checkpoint()
+        await backend.close()
+    assert said == ["The backend was closed while its model was loaded."] and backend._learner is None
+
+
+def test_a_run_that_is_to_be_removed_decides_nothing(tmp_path: Path) -> None:
+    run = tmp_path / "demo" / "models" / "any"
+    run.mkdir(parents=True)
+    loaded = {"base_model": TINY, "model_name": str(weights_path()), "weights": "0123456789abcdef"}
+    (run / "model.json").write_text(json.dumps({"loaded": loaded}))
+    config = RunConfig.model_validate({"server": "any", "project": "demo", "name": "any", "output_dir": tmp_path})
+    assert config.run_dir == run
+    with pytest.raises(ConfigError, match="holds other weights now"):
+        check_wishes(config, CPU)
+    check_wishes(config, CPU, fresh=True)
 
 
 @pytest.mark.parametrize("named", [True, False])
