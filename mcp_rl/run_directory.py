@@ -11,7 +11,7 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,7 +54,8 @@ class RunIdentity(BaseModel):
         differing = "; ".join(self.differences(other))
         advice = ["start over with --fresh", "choose another name with --name"]
         keys = list(dict.fromkeys(_setting(name) for name, *_ in found))
-        words = [_typed(key, self._value(key)) for key in keys]
+        options = {} if "replay.of" in self.settings else _OPTIONS  # `mcp-rl replay` takes settings alone
+        words = [_typed(key, self._value(key), options) for key in keys]
         if None not in words:
             add = [word for word in words if word]
             leave = [key for key, word in zip(keys, words, strict=True) if word == ""]
@@ -74,7 +75,7 @@ class RunIdentity(BaseModel):
         later version of the package or is no part of an identity any more, was at its default."""
         defaults = flat_values(RunConfig(server=("any",), base_model=self.base_model))
         mine, theirs = self._flat(), other._flat()
-        names = [*mine, *(name for name in theirs if name not in mine)]
+        names = [name for name in dict.fromkeys([*mine, *theirs]) if name not in _NO_LONGER]
         for flat in (mine, theirs):
             flat |= {name: defaults[name] for name in names if name in defaults and name not in flat}
         return [(name, mine.get(name), theirs.get(name)) for name in names if mine.get(name) != theirs.get(name)]
@@ -93,16 +94,29 @@ _OPTIONS = {
 }
 
 
+_NO_LONGER = frozenset(
+    f"unsloth.{name}"
+    for name in (
+        "use", "dtype", "max_seq_length", "full_finetuning", "token", "device_map", "trust_remote_code",
+        "use_gradient_checkpointing", "fast_inference", "gpu_memory_utilization", "float8_kv_cache", "max_lora_rank",
+        "disable_log_stats",
+    )
+)  # fmt: skip
+"""Settings that were part of an identity once, and make no other run: earlier versions wrote them down."""
+
+
 def _setting(name: str) -> str:
     """The setting that a flat name is, or is an entry of."""
     return next((key for key, _ in config_keys() if name.startswith(f"{key}.")), name)
 
 
-def _typed(name: str, value: Any) -> str | None:
+def _typed(name: str, value: Any, options: Mapping[str, str]) -> str | None:
     """The word of a command that makes this part of an identity what it was: "" to leave the setting out, None where no
     word does."""
-    if name in _OPTIONS:
-        return shlex.join([_OPTIONS[name], str(value)])
+    if name in options:
+        return shlex.join([options[name], str(value)])
+    if name == "judge.rubric" and isinstance(value, str) and re.fullmatch(r"[0-9a-f]{16}", value):
+        return None  # the hash of a file
     if name in ("server", "init") or name not in {
         key for key, _ in config_keys()
     }:  # names and hashes of something else

@@ -256,7 +256,16 @@ def test_what_to_type_to_go_on_with_a_run_is_said(tmp_path: Path) -> None:
         assert said and said.endswith("Start over with --fresh, or choose another name with --name.")
 
 
-def test_a_setting_that_is_no_part_of_an_identity_any_more_was_at_its_default() -> None:
-    was = {"unsloth.use": None, "unsloth.disable_log_stats": True, "unsloth.dtype": "auto"}
+def test_the_hash_of_a_rubric_and_options_that_a_replay_does_not_have_are_not_to_be_typed() -> None:
+    settings = {"judge.rubric": "a1b2c3d4e5f60718", "replay.of": "r"}
+    was = RunIdentity(server="s", base_model=TINY, seed=1, schema_hash="a", scenarios_hash="b", settings=settings)
+    said = was.difference(was.model_copy(update={"settings": {**settings, "judge.rubric": None}}))
+    assert said and said.endswith("Start over with --fresh, or choose another name with --name.")
+    said = was.difference(was.model_copy(update={"seed": 0}))
+    assert said and "To go on with it, add seed=1, start over" in said
+
+
+def test_a_setting_that_is_no_part_of_an_identity_any_more_makes_no_other_run() -> None:
+    was = {"unsloth.use": True, "unsloth.disable_log_stats": True, "unsloth.dtype": "float16"}
     old = RunIdentity(server="s", base_model=TINY, seed=0, schema_hash="a", scenarios_hash="b", settings=was)
     assert old.difference(old.model_copy(update={"settings": {}})) is None
