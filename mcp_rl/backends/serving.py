@@ -172,12 +172,20 @@ async def _with_vllm(
     await server.start()
     stack.push_async_callback(server.close)
     await server.ready()
-    tokenizer = await anyio.to_thread.run_sync(functools.partial(load_tokenizer, base.model, revision=base.revision))
+    tokenizers: dict[str, Any] = {}
     ends = await anyio.to_thread.run_sync(functools.partial(load_ends, base.model, revision=base.revision))
     found: list[tuple[Engine, ChatFormat]] = []
     own = secrets.token_hex(4)  # a server that is somebody else's may hold what another of us loaded, or left
     for number, policy in enumerate(policies):
-        chat = ChatFormat(tokenizer, ends)
+        # Prompts are rendered as in training, by the base model's own tokenizer, also where a copy of it was loaded.
+        whole = policy.checkpoint is not None and not _is_adapter(policy.checkpoint)
+        named = base.model if whole else policy.name
+        if named not in tokenizers:
+            revision = base.revision if named == base.model else None
+            tokenizers[named] = await anyio.to_thread.run_sync(
+                functools.partial(load_tokenizer, named, revision=revision)
+            )
+        chat = ChatFormat(tokenizers[named], ends)
         client = VllmClient(server)
         stack.push_async_callback(client.aclose)
         limits = [limit for limit in (engine.max_context, server.max_context) if limit is not None]

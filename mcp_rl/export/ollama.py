@@ -39,7 +39,8 @@ def modelfile(tokenizer: Any, weights: str, *, positions: int, license: str | No
         return str(text)
 
     template = go_template(render, str(tokenizer.eos_token))
-    stops = dict.fromkeys([str(tokenizer.eos_token), *map(str, tokenizer.convert_ids_to_tokens(list(ends)))])
+    known = [int(tokenizer.eos_token_id), *(id for id in ends if 0 <= id < len(tokenizer))]
+    stops = dict.fromkeys(str(tokenizer.decode([id], skip_special_tokens=False)) for id in known)
     lines = [f"FROM {weights}", f'TEMPLATE """{template}"""']
     lines += [f"PARAMETER stop {json.dumps(stop, ensure_ascii=False)}" for stop in stops]
     lines.append(f"PARAMETER num_ctx {min(CONTEXT, positions)}")

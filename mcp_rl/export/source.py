@@ -57,10 +57,12 @@ class Source:
 
     @property
     def weights(self) -> str:
-        """What the run loaded for its base model: the same name, or what stood in `unsloth.model_name`. A copy in 4 or
-        8 bits stands for the base in 16: nothing is merged into the copy."""
+        """What the run loaded for its base model: the same name, or what stood in `unsloth.model_name`. A copy whose
+        files are in 4 or 8 bits stands for the base in 16: nothing is merged into such a copy."""
         options = follow(UnslothConfig(), self._loaded, self.base_model, verify=False)
-        return self.base_model if options.model_name is None or self.quantisation else options.model_name
+        if options.model_name is None or (self.quantisation and _quantised(options.model_name, options.revision)):
+            return self.base_model
+        return options.model_name
 
     @property
     def positions(self) -> dict[str, float | str] | None:
@@ -200,6 +202,22 @@ def _run_of(folder: Path) -> RunDirectory | None:
     return (
         RunDirectory(place.parent) if place.name == "checkpoints" and (place.parent / "model.json").is_file() else None
     )
+
+
+def _quantised(name: str, revision: str | None) -> bool:
+    """Whether a model's own files are quantised; a copy that is not on this machine was loaded in few bits for that."""
+    from huggingface_hub import try_to_load_from_cache
+
+    folder = Path(name).expanduser()
+    config = (
+        folder / "config.json" if folder.is_dir() else try_to_load_from_cache(name, "config.json", revision=revision)
+    )
+    if not isinstance(config, str | Path):
+        return True
+    try:
+        return "quantization_config" in json.loads(Path(config).read_bytes())
+    except (OSError, ValueError):
+        return True
 
 
 def _snapshot(name: str, revision: str | None) -> Path:

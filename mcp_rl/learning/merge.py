@@ -119,10 +119,12 @@ def merge(
 def weight_files(folder: Path) -> list[Path]:
     """The safetensors files that transformers loads of a model's folder, where others may lie beside them: Mistral's
     hold the same weights once more under other names."""
+    if (folder / _WEIGHTS).is_file():  # also where an index of earlier shards lies beside it
+        return [folder / _WEIGHTS]
     if (folder / _INDEX).is_file():
         named = _json(folder / _INDEX).get("weight_map")
         return sorted({folder / Path(str(name)).name for name in (named if isinstance(named, dict) else {}).values()})
-    return [folder / _WEIGHTS] if (folder / _WEIGHTS).is_file() else sorted(folder.glob("*.safetensors"))
+    return sorted(folder.glob("*.safetensors"))
 
 
 def _plan(homes: Mapping[str, Path], untied: bool) -> Iterator[tuple[str, str, str]]:

@@ -20,8 +20,10 @@ from mcp_rl.cli import main
 from mcp_rl.config import TINY
 from mcp_rl.evaluation.models import find_model
 from mcp_rl.export.adapter import copy_base
+from mcp_rl.export.source import Source
 from mcp_rl.learning.checkpoint import find_damage
 from mcp_rl.learning.merge import generation_config, merge, weight_files
+from mcp_rl.run_directory import RunDirectory
 from mcp_rl.tiny import weights_path
 from tests.export.trained import write_run
 
@@ -263,6 +265,20 @@ def test_weights_that_lie_there_once_more_are_not_exported_twice(
     save_file(again, tmp_path / "parts" / "consolidated.safetensors")
     parts = weight_files(tmp_path / "parts")
     assert len(parts) > 1 and all(part.name.startswith("model-") and part.is_file() for part in parts)
+    shutil.copy(tmp_path / "parts" / "model.safetensors.index.json", base)  # of shards that are not there any more
+    assert weight_files(base) == [base / "model.safetensors"]
+
+
+def test_an_adapter_is_merged_into_the_copy_it_was_trained_on_unless_its_files_are_quantised(tmp_path: Path) -> None:
+    copy = small_base(tmp_path / "copy", tied=False)
+    source = Source("calc", "adapter", "org/base", None, 1, RunDirectory(tmp_path))
+    for quantisation in ("none", "4-bit"):  # it was quantised as it was loaded
+        loaded = {"base_model": "org/base", "model_name": str(copy), "quantisation": quantisation}
+        (tmp_path / "model.json").write_text(json.dumps({"base_model": "org/base", "loaded": loaded}))
+        assert source.weights == str(copy)
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps({**config, "quantization_config": {"load_in_4bit": True}}))
+    assert source.weights == "org/base"
 
 
 # -- the arithmetic, on adapters of every kind

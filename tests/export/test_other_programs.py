@@ -118,7 +118,7 @@ def test_tokens_that_llama_cpp_may_find_in_another_order_are_named(
 
 def test_every_end_of_a_turn_stops_ollama() -> None:
     tokenizer = AutoTokenizer.from_pretrained(weights_path())
-    text = modelfile(tokenizer, ".", positions=64, license=None, ends=[tokenizer.eos_token_id, 0])
+    text = modelfile(tokenizer, ".", positions=64, license=None, ends=[tokenizer.eos_token_id, 0, 10**6])
     stops = [line for line in text.splitlines() if line.startswith("PARAMETER stop ")]
     assert stops == [
         f'PARAMETER stop "{tokenizer.eos_token}"',

@@ -80,9 +80,10 @@ def describe(model: PreTrainedModel, plan: LoadPlan, before: Mapping[str, Any] |
     Raises ConfigError where an earlier start of the run loaded something else.
     """
     place = str(getattr(model.config, "_name_or_path", "") or plan.location)
+    replaced = not _same_place(place, plan.location)  # by Unsloth, with a copy under a name of its own
     about: dict[str, Any] = {
         "base_model": plan.base_model,
-        "model_name": plan.name if _same_place(place, plan.location) else place,
+        "model_name": place if replaced else plan.name,
         "loader": plan.loader,
         "quantisation": quantisation_of(model),
         "dtype": str(model.dtype).removeprefix("torch."),
@@ -90,7 +91,7 @@ def describe(model: PreTrainedModel, plan: LoadPlan, before: Mapping[str, Any] |
         "max_seq_length": getattr(model, "max_seq_length", None) or plan.max_seq_length,
         "architecture": type(model).__name__,
         "parameters": model.num_parameters(),
-        "revision": commit_of(plan.location, plan.revision) or plan.revision,
+        "revision": commit_of(place) if replaced else commit_of(plan.location, plan.revision) or plan.revision,
         "versions": _versions(),
     }
     if plan.name != plan.base_model and (weights := base_revision(plan.name)):
