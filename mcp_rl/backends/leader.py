@@ -236,9 +236,7 @@ class LeadingLearner(RankedLearner):
                 break
             if done.is_set() or answers.failures:
                 quiet = 0.0 if ready else quiet + _GLANCE
-            failed_already = (
-                answers.own_failed or answers.failures
-            )  # the rest fails soon, or waits for what never comes
+            failed_already = answers.own_failed or answers.failures  # the rest fails soon, or waits for ever
             if quiet > (_ANSWER_SECONDS if failed_already else SILENCE_SECONDS):
                 answers.silent += waiting
                 break

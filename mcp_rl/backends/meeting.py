@@ -7,16 +7,13 @@ first, until all are there. torch.distributed, which carries tensors, meets in a
 store.
 """
 
-import fcntl
 import functools
 import json
 import os
 import secrets
-import shutil
 import socket
 import stat
 import struct
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -28,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_rl.backends.launched import Launched
 from mcp_rl.errors import EngineStop
+from mcp_rl.processes.held_folder import HeldFolder
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -40,7 +38,7 @@ SILENCE_SECONDS = 600.0
 """A rank that is alive and sends nothing for so long, where the others wait for it, counts as lost."""
 _GREETING_SECONDS = 10.0
 """For whoever comes to prove that it knows the key."""
-_PREFIX, _HELD = "mcp_rl_learners_", "held"
+_PREFIX = "mcp_rl_learners_"
 _ANNOUNCED = "mcp_rl/invitation"
 _CONNECT_WAIT = timedelta(seconds=60)
 _LONGEST_WAIT = timedelta(days=2)
@@ -54,16 +52,15 @@ class Meeting:
         """`host`: where the others are on other machines too, the name by which they know this one. Raises EngineStop
         where there can be no such place."""
         self.size = size
-        _remove_forgotten()
-        self.folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        self._held = _lock(self.folder)
+        self._held = HeldFolder(_PREFIX)
+        self.folder = self._held.path
         self._key = secrets.token_bytes(32)
         self._socket = socket.socket(socket.AF_UNIX if host is None else socket.AF_INET)
         try:
             self._socket.bind(str(self.folder / "meeting") if host is None else (host, 0))
         except OSError as error:
             self.close()
-            where = f"in {self.folder}; name a folder with a shorter path in TMPDIR" if host is None else f"at {host}"
+            where = f"in {self.folder}" if host is None else f"at {host}"
             raise EngineStop(f"Learners cannot meet {where}: {error}.") from error
         self._socket.listen(size)
         self._socket.settimeout(0.2)
@@ -107,30 +104,7 @@ class Meeting:
 
     def close(self) -> None:
         self._socket.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
-        os.close(self._held)
-
-
-def _lock(folder: Path) -> int:
-    """A file in the folder that is locked for as long as this process lives; it has its name only when it is."""
-    held = os.open(folder / "new", os.O_CREAT | os.O_RDWR, 0o600)
-    fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    (folder / "new").rename(folder / _HELD)
-    return held
-
-
-def _remove_forgotten() -> None:
-    """Folders of meetings whose rank 0 was killed."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        with suppress(OSError):  # what is held is somebody's
-            if folder.lstat().st_uid != os.getuid():
-                continue
-            held = os.open(folder / _HELD, os.O_RDWR)
-            try:
-                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
-            finally:
-                os.close(held)
+        self._held.close()
 
 
 def _limit(connected: socket.socket, seconds: float) -> None:

@@ -178,8 +178,7 @@ async def _with_vllm(
     own = secrets.token_hex(4)  # a server that is somebody else's may hold what another of us loaded, or left
     for number, policy in enumerate(policies):
         # Prompts are rendered as in training, by the base model's own tokenizer, also where a copy of it was loaded.
-        whole = policy.checkpoint is not None and not _is_adapter(policy.checkpoint)
-        named = base.model if whole else policy.name
+        named = base.model if _is_whole(policy) else policy.name
         if named not in tokenizers:
             revision = base.revision if named == base.model else None
             tokenizers[named] = await anyio.to_thread.run_sync(
@@ -274,7 +273,7 @@ def _dtype(policies: Sequence[Policy]) -> str:
 
 def server_for(policy: Policy) -> VllmBase:
     """Which server of vLLM samples it: those of which this is the same are sampled by one."""
-    if policy.checkpoint is not None and not _is_adapter(policy.checkpoint):
+    if _is_whole(policy):
         return VllmBase(str(policy.checkpoint), None)
     options = trained_options(policy.name, policy.place)
     return VllmBase(
@@ -305,8 +304,7 @@ def _one_base(policies: Sequence[Policy], engine: EngineConfig) -> VllmBase:
             else "it loaded in one way"
         )  # fmt: skip
         raise ConfigError(f"vLLM serves one {base.model}, and {labels} were not trained on {what}: {apart}")
-    whole = policies[0].checkpoint is not None and not _is_adapter(policies[0].checkpoint)
-    options = UnslothConfig() if whole else trained_options(policies[0].name, policies[0].place)
+    options = UnslothConfig() if _is_whole(policies[0]) else trained_options(policies[0].name, policies[0].place)
     if (how := unlike_vllm(options, engine)) is not None:
         raise ConfigError(
             f"{label} was trained on {base.model} loaded {how}, and vLLM would load it otherwise and sample another "
@@ -321,6 +319,11 @@ def _adapters(policies: Sequence[Policy]) -> list[Path]:
 
 def _highest_rank(adapters: Sequence[Path]) -> int | None:
     return max(map(_rank, adapters)) if adapters else None
+
+
+def _is_whole(policy: Policy) -> bool:
+    """Whether its checkpoint is a model of its own, and no adapter on a base."""
+    return policy.checkpoint is not None and not _is_adapter(policy.checkpoint)
 
 
 def _is_adapter(folder: Path) -> bool:

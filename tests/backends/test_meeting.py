@@ -3,9 +3,10 @@
 import json
 import os
 import socket
+import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
@@ -132,30 +133,48 @@ def test_a_folder_that_others_may_enter_is_no_place_to_meet(tmp_path: Path) -> N
     server.close()
 
 
-def test_what_a_killed_run_left_of_its_meeting_is_removed_and_what_is_in_use_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where temporary files go; its path is short, as that of /tmp is."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        yield Path(folder)
+
+
+def test_what_a_killed_run_left_of_its_meeting_is_removed_and_what_is_in_use_is_not(short: Path) -> None:
     lives = Meeting(2)
     if (child := os.fork()) == 0:  # what it holds ends with it
         Meeting(2)
         os._exit(0)
     os.waitpid(child, 0)
-    assert len(list(tmp_path.iterdir())) == 2
+    assert len(list(short.iterdir())) == 2
     other = Meeting(2)
-    assert set(tmp_path.iterdir()) == {lives.folder, other.folder}
+    assert set(short.iterdir()) == {lives.folder, other.folder}
     lives.close()
     other.close()
-    assert list(tmp_path.iterdir()) == []
+    assert list(short.iterdir()) == []
 
 
-def test_a_temporary_folder_with_too_long_a_name_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_learners_meet_elsewhere_where_a_temporary_folder_has_too_long_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     long = tmp_path / ("x" * 120)
     long.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(long))
-    with pytest.raises(EngineStop, match=r"Learners cannot meet in .* TMPDIR"):
-        Meeting(2)
-    assert list(long.iterdir()) == []
+    place = Meeting(2)
+    try:
+        assert (place.folder / "meeting").is_socket()
+        assert place.folder.stat().st_mode & 0o077 == 0
+        assert list(long.iterdir()) == []
+    finally:
+        place.close()
+    assert not place.folder.exists()
+
+
+def test_a_place_where_learners_cannot_meet_is_a_sentence(short: Path) -> None:
+    with pytest.raises(EngineStop, match=r"Learners cannot meet at 192\.0\.2\.1: "):
+        Meeting(2, host="192.0.2.1")  # of nobody's machine (RFC 5737)
+    assert list(short.iterdir()) == []
 
 
 async def test_waiting_for_learners_ends_when_it_is_cancelled(

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from mcp_rl.inference.vllm.scratch import LONGEST_SOCKET, PREFIX, Scratch
+from mcp_rl.inference.vllm.scratch import PREFIX, Scratch
+from mcp_rl.processes.held_folder import LONGEST_SOCKET
 
 OWNER = """
 import signal

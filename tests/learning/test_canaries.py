@@ -4,7 +4,6 @@ Each stops the run with one sentence, with nothing learned and nothing saved. Wh
 tested in `test_step`, the swap that never happens and the forged version in `tests/backends/test_local`.
 """
 
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from io import StringIO
@@ -15,7 +14,6 @@ import pytest
 import torch
 from rich.console import Console
 from torch import Tensor
-from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from mcp_rl.backends.local import LocalBackend
 from mcp_rl.config import LoraConfig, RunConfig, TrainConfig
@@ -25,9 +23,9 @@ from mcp_rl.inference.batch import Batch
 from mcp_rl.inference.engine import Sampling
 from mcp_rl.model import TrainableModel
 from mcp_rl.scenario import McpScenario, StdioServer, ToolCall, Verifier, scenario_lines
-from mcp_rl.tiny import weights_path
 from mcp_rl.train import run_training
 from mcp_rl.trajectory import Segment, Trajectory, TrajectoryGroup
+from tests.random_base import write_random_base
 
 CONFIG = TrainConfig(checkpoint_every=1, learning_rate=5e-2, lora=LoraConfig(rank=4, alpha=8))
 
@@ -35,15 +33,7 @@ CONFIG = TrainConfig(checkpoint_every=1, learning_rate=5e-2, lora=LoraConfig(ran
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A folder with a random Qwen2 of the built-in vocabulary."""
-    folder = tmp_path_factory.mktemp("base")
-    for path in weights_path().iterdir():
-        if path.suffix != ".safetensors":
-            shutil.copy(path, folder)
-    sizes = {"hidden_size": 48, "num_hidden_layers": 2, "intermediate_size": 64, "layer_types": None}
-    config = Qwen2Config.from_pretrained(folder).to_dict() | sizes
-    torch.manual_seed(0)
-    Qwen2ForCausalLM(Qwen2Config(**config)).save_pretrained(folder)
-    return str(folder)
+    return write_random_base(tmp_path_factory.mktemp("base"), hidden=48, intermediate=64)
 
 
 async def play(backend: LocalBackend, seed: int, temperature: float = 1.0) -> list[TrajectoryGroup]:
