@@ -1,5 +1,5 @@
 # make train   set up, then train the built-in model on the calculator; ARGS="--steps 20" adds arguments
-# make test    set up, then run the tests; ARGS="tests/test_cli.py" runs only those
+# make test    set up, then run the tests; ARGS="tests/cli/test_cli.py" runs only those
 # make test-vllm   set up, make .venv-vllm with vLLM for CPUs, then run the tests that need it
 # make test-others   set up, put bitsandbytes and llama.cpp into .venv-others, then run the tests that need one of them
 # make gpu-check   set up, then measure learner and engine on this machine's GPU; a dry run where there is none
@@ -55,7 +55,7 @@ OTHERS := $(CURDIR)/.venv-others
 
 test-others: setup $(OTHERS)/.ready
 	PYTHONPATH="$(OTHERS)" MCP_RL_GGUF_CONVERTER="$(OTHERS)/llama.cpp" \
-		$(BIN)/python -m pytest $(or $(ARGS),tests/backends/test_quantised.py tests/runs/test_quantised_runs.py tests/export)
+		$(BIN)/python -m pytest $(or $(ARGS),tests/backends/test_quantised.py tests/runs/finished/test_quantised_runs.py tests/export)
 
 $(OTHERS)/.ready:
 	@echo "Installing bitsandbytes and llama.cpp into .venv-others; a minute, and only this time."

@@ -1,10 +1,11 @@
-"""The calculator's scenarios as trainers that are not ours meet them: prompts, tools, rewards, success on val.
+"""The calculator's scenarios for other trainers than ours: prompts, tools, rewards, success on val.
 
-Everything that decides a result is what a run of ours has: the token ids of the prompts, the server's own functions,
-the scenario's verifier, and held-out success measured with our engine, whose time counts for nobody. What could make a
-difference in speed is in the contender's favour: its tools are called in its own process, with no server between.
+Everything that decides a result is the same as in our run: the token ids of the prompts, the server's own functions,
+the scenario's verifier, and held-out success measured with our engine, whose time is not counted. Differences in speed
+favour the contender: its tools are called in its own process, without a server in between.
 """
 
+import argparse
 import functools
 import importlib.util
 import sys
@@ -19,17 +20,17 @@ from anyio.from_thread import start_blocking_portal
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from mcp_rl.backends.base_model import load_base
-from mcp_rl.chat.hermes import ChatFormat
-from mcp_rl.config import TINY, JudgeConfig, RolloutConfig
-from mcp_rl.evaluate import evaluate
+from mcp_rl.backends.base.base_model import load_base
+from mcp_rl.config import TINY, JudgeConfig, RolloutConfig, TrainConfig
+from mcp_rl.evaluation.evaluate import EvaluationPlan, evaluate
+from mcp_rl.inference.chat.hermes import ChatFormat
 from mcp_rl.inference.local import LocalEngine
-from mcp_rl.player import Player, limits_of
-from mcp_rl.plugins.bundled import bundled_root
 from mcp_rl.plugins.manager import load_plugins
 from mcp_rl.rewards.scoring import Scoring
 from mcp_rl.rewards.verifier import verify
+from mcp_rl.rollouts.player import Player, limits_of
 from mcp_rl.scenario import McpScenario, read_scenarios
+from mcp_rl.toolserver.bundled import bundled_root
 from mcp_rl.toolserver.pool import Sessions
 from mcp_rl.trajectory import CallRecord, StopReason, Trajectory
 
@@ -38,9 +39,24 @@ ROLLOUT = RolloutConfig()
 """The limits of an episode, for every contender."""
 
 
+def contender_parser(description: str | None) -> argparse.ArgumentParser:
+    """Return a parser of the options that all other trainers take."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", type=Path, required=True, help="folder with train.jsonl and val.jsonl")
+    parser.add_argument("--steps", type=int, default=8, help="batches of episodes")
+    parser.add_argument("--groups", type=int, default=8)
+    parser.add_argument("--size", type=int, default=8)
+    parser.add_argument("--learning-rate", type=float, default=TrainConfig().learning_rate)
+    parser.add_argument("--evaluate-every", type=int, default=0)
+    parser.add_argument("--target", type=float, default=1.1)
+    parser.add_argument("--seconds", type=float, default=1e9)
+    parser.add_argument("--seed", type=int, default=0)
+    return parser
+
+
 @functools.cache
 def _server() -> Any:
-    """The calculator's module, from its file."""
+    """Load the calculator's module from its file."""
     sys.path.insert(0, str(SERVER.parent))
     try:
         spec = importlib.util.spec_from_file_location("mcp_calculator_server", SERVER)
@@ -55,7 +71,7 @@ def _server() -> Any:
 
 @dataclass
 class Calls:
-    """The calculator in this process; remembers which of its texts were errors."""
+    """The calculator in this process; it records which of its answers are errors."""
 
     errors: set[str] = field(default_factory=set)
 
@@ -69,7 +85,7 @@ class Calls:
 
 
 def reward(scenario: McpScenario, messages: Sequence[Mapping[str, Any]], errors: set[str]) -> float:
-    """What the scenario's verifier says of an episode: the messages that followed the request, tools' included."""
+    """Return the verifier's score of an episode, given the messages after the request, tool results included."""
     said = [dict(message) for message in messages]
     calls = [
         CallRecord(turn=0, name=m["name"], tool=m["name"], result=m["content"], is_error=m["content"] in errors)
@@ -88,7 +104,7 @@ def reward(scenario: McpScenario, messages: Sequence[Mapping[str, Any]], errors:
 
 
 class Tasks:
-    """The scenarios of a run's folder, and a way to measure success on the held-out ones. A context manager."""
+    """The scenarios of a run's folder, and success on the held-out ones. A context manager."""
 
     def __init__(self, folder: Path, seed: int = 0) -> None:
         self.train, self.val = read_scenarios(folder / "train.jsonl"), read_scenarios(folder / "val.jsonl")
@@ -125,19 +141,19 @@ class Tasks:
         )
 
     def prompt(self, scenario: McpScenario) -> list[int]:
-        """The token ids that our rollouts begin with."""
+        """Return the token ids that our rollouts begin with."""
         return self.chat.initial([{"role": "user", "content": scenario.task_description}], self.tools)
 
     def success(self, weights: Mapping[str, Tensor], version: int) -> float:
-        """Greedy success on val of the base with these weights, 0 to 1, as a run of ours measures it."""
+        """Return the greedy success on val, 0 to 1, of the base with these weights, as our run measures it."""
         return self._portal.call(self._success, weights, version)
 
     async def _success(self, weights: Mapping[str, Tensor], version: int) -> float:
         await self._engine.load_policy(weights, version)
-        result, _ = await evaluate(self._player, self.val, step=version, samples=0, seed=self.seed)
+        result, _ = await evaluate(self._player, self.val, EvaluationPlan(samples=0, seed=self.seed), step=version)
         return result.headline.success or 0.0
 
 
 def fresh_base() -> PreTrainedModel:
-    """The built-in model, to be trained."""
+    """Return the built-in model, to be trained."""
     return load_base(TINY)[0]

@@ -1,8 +1,8 @@
 """A chat model with no latency behind the OpenAI protocol, in a process of its own: `python -m benchmarks.chat_stub`.
 
-Its first line on stdout is its address. Asked `What is A times B?` it calls `multiply`, and what a tool then says it
-repeats. It reads just enough of HTTP/1.1 for a client on loopback, so that it takes little of the processor from those
-that are measured: 0.1 ms for a turn. It ends with its standard input.
+Its first line on stdout is its address. It answers `What is A times B?` with a call of `multiply`, and a tool's result
+by repeating it. It reads just enough of HTTP/1.1 for a client on loopback, so that it takes little processor time from
+the contenders: 0.1 ms for a turn. It ends with its standard input.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ _USAGE = {"prompt_tokens": 400, "completion_tokens": 20, "total_tokens": 420}
 
 
 def turn(messages: list[dict[str, Any]]) -> dict[str, Any]:
-    """What the model says next."""
+    """Return the model's next message."""
     last = messages[-1]
     if last["role"] == "tool":
         return {"role": "assistant", "content": last["content"]}
@@ -33,7 +33,7 @@ def turn(messages: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def response(body: bytes) -> bytes:
-    """The whole HTTP response to a request's body."""
+    """Return the whole HTTP response to a request's body."""
     asked = json.loads(body)
     message = turn(asked["messages"])
     finish = "tool_calls" if "tool_calls" in message else "stop"
@@ -76,7 +76,7 @@ async def main() -> None:
 
 @contextmanager
 def running() -> Iterator[str]:
-    """The stub in a process that ends with the block; yields its base URL."""
+    """Run the stub in a process that ends with the block; yield its base URL."""
     command = [sys.executable, "-m", "benchmarks.chat_stub"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None and process.stdout is not None

@@ -1,10 +1,10 @@
-"""Runs whose learner is in a child process, started and killed with -9 at random moments: what is left of them?
+"""Kill runs whose learner is in a child process with -9 at random moments, and look for what is left of them.
 
     python -m benchmarks.child_kills [--kills 20] [--seed N]
 
-Every life goes on where the one before was killed. In half of them the child is frozen first, so that it can do nothing
-for its own end, as a process that hangs in a driver cannot. After each kill all processes of the run have to be gone,
-those that the child started too; what they held of memory went with them. One JSON object, with how long it took.
+Every start continues where the last one was killed. In half of them the child is frozen first, so that it cannot end
+itself, like a process that hangs in a driver. After each kill all processes of the run must be gone, with those that
+the child started and with their memory. One JSON object, with the times.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from pathlib import Path
 
 import psutil
 
-from mcp_rl.processes.marker import RUN
+from mcp_rl.system.processes.marker import RUN
 
 ROOT = Path(__file__).parents[1]
 SETTINGS = (
@@ -35,26 +35,26 @@ GONE_SECONDS = 20.0
 
 @dataclass(frozen=True)
 class Death:
-    """What became of a run that was killed."""
+    """The end of a run that was killed."""
 
     after: float
     """Seconds from its start to the kill."""
     frozen: bool
-    """Whether the child was stopped (SIGSTOP) before the kill."""
+    """True if the child was stopped (SIGSTOP) before the kill."""
     processes: int
-    """That it had started in all, itself left out."""
+    """Number of processes that it had started, itself excluded."""
     memory_mb: float
-    """Resident in all of them when it was killed."""
+    """Resident memory of all of them at the kill."""
     gone_after: float
     """Seconds from the kill to the end of the last of them."""
     left: tuple[str, ...]
-    """Command lines of those that were not gone after `GONE_SECONDS`."""
+    """Command lines of processes that were not gone after `GONE_SECONDS`."""
     step: int
-    """Where the run stood."""
+    """The step that the run was at."""
 
 
 def start(folder: Path, arguments: Sequence[str]) -> "subprocess.Popen[bytes]":
-    """A run of the train command, its output in `<folder>/output`."""
+    """Start a run of the train command, its output in `<folder>/output`."""
     with (folder / "output").open("ab") as output:
         return subprocess.Popen(
             [sys.executable, "-m", "mcp_rl", "train", "--output-dir", str(folder / "out"), "--name", "run", *arguments],
@@ -66,19 +66,19 @@ def start(folder: Path, arguments: Sequence[str]) -> "subprocess.Popen[bytes]":
 
 
 def run_of(folder: Path) -> Path:
-    """The run directory of `start`."""
+    """Return the run directory of `start`."""
     return folder / "out" / "default" / "models" / "run"
 
 
 def step_of(folder: Path) -> int:
-    """The step that the run is at by its state; 0 before there is one."""
+    """Return the step of the run by its state; 0 before it has a state."""
     with suppress(OSError, ValueError):
         return int(json.loads((run_of(folder) / "state.json").read_bytes())["step"])
     return 0
 
 
 def of_run(folder: Path) -> list[psutil.Process]:
-    """Living processes that carry the marker of this run."""
+    """Return the living processes that carry the marker of this run."""
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
@@ -88,15 +88,14 @@ def of_run(folder: Path) -> list[psutil.Process]:
 
 
 def learners(folder: Path) -> list[psutil.Process]:
-    """The processes of the run that have a learner, without their watchdogs."""
+    """Return the processes of the run that have a learner, without their watchdogs."""
     return [process for process in of_run(folder) if "watchdog.py" not in " ".join(process.cmdline())]
 
 
 def kill(
     process: "subprocess.Popen[bytes]", folder: Path, after: float, *, frozen: bool, past: int = -1
 ) -> Death | None:
-    """SIGKILL to a run so many seconds after it has gone `past` a step, and what is left of it; None where it had ended
-    by then."""
+    """Send SIGKILL to a run `after` seconds once it is `past` a step; return its end, or None if it ended before."""
     family: set[psutil.Process] = set()
     began = time.monotonic()
     passed = began if past < 0 else None
@@ -135,8 +134,8 @@ def _memory(process: psutil.Process) -> float:
 def deaths(
     folder: Path, count: int, seed: int, *, longest: float, arguments: Sequence[str], stepping: bool
 ) -> list[Death]:
-    """So many starts of one run and kills: within `longest` seconds, and where it is `stepping` every second one up to
-    two seconds after a step."""
+    """Start and kill a run `count` times: within `longest` seconds or, if `stepping`, every second time up to two
+    seconds after a step."""
     moments, found = random.Random(seed), []
     for number in range(count):
         in_step = stepping and number % 2 == 1
@@ -158,7 +157,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=random.randrange(2**32))
-    parser.add_argument("--longest", type=float, default=10.0, help="seconds until the latest kill of a start")
+    parser.add_argument("--longest", type=float, default=10.0, help="most seconds from a start to its kill")
     parser.add_argument("--learners", type=int, default=1, help="processes that learn together")
     asked = parser.parse_args()
     arguments = ["--server", "mcp_calculator", "--transport", "stdio", "--steps", "1000", *SETTINGS]

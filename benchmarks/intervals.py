@@ -1,13 +1,13 @@
-"""How often 95 % intervals hold the truth, in simulated evaluations of many shapes.
+"""Coverage of 95 % intervals in simulated evaluations of many shapes.
 
     python benchmarks/intervals.py [--runs 2000] [--null-runs 1000]
 
-Each shape says how hard scenarios are and how a second model differs; each run draws new scenarios and new episodes.
-For each shape, number of scenarios and number of episodes: the share of runs whose interval holds the true success of
-one model, and the true difference of the two, by our intervals and by the percentile bootstrap over scenarios of
-scipy. Then the p-value where two models are the same, or other but equally good: how often it is at most 0.01, 0.05,
-0.1 and 0.5, and how often "at most 0.05" and "the interval leaves 0 out" are the same word. One JSON object on stdout,
-a table on stderr.
+A shape defines the difficulty of scenarios and the difference of a second model; each run draws new scenarios and
+episodes. For each shape, number of scenarios and number of episodes: the share of runs whose interval holds the true
+success of one model, and the true difference of the two, by our intervals and by scipy's percentile bootstrap over
+scenarios. Then the p-value if two models are the same, or different but equally good: the share of runs in which it is
+at most 0.01, 0.05, 0.1 and 0.5, and in which "at most 0.05" agrees with "the interval excludes 0". One JSON object on
+stdout, a table on stderr.
 """
 
 import argparse
@@ -20,13 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import bootstrap  # type: ignore[import-untyped]
 
-from mcp_rl.tracking.statistics import difference_interval, paired_p_value, success_interval
+from mcp_rl.evaluation.statistics import difference_interval, paired_p_value, success_interval
 
 Rates = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, int], tuple[Rates, Rates]]
 RESAMPLES = 999
 BOOTSTRAPPED = 400
-"""Runs of each case that the bootstrap gets: it takes a hundred times as long."""
+"""Runs of each case for the bootstrap, which takes a hundred times as long."""
 
 
 def mixed(random: np.random.Generator, count: int) -> tuple[Rates, Rates]:
@@ -42,13 +42,13 @@ def trained(random: np.random.Generator, count: int) -> tuple[Rates, Rates]:
 
 
 def easy(random: np.random.Generator, count: int) -> tuple[Rates, Rates]:
-    """Nearly all is solved: 0.95 and 0.97."""
+    """Nearly all scenarios are solved: 0.95 and 0.97."""
     rates = random.beta(9.5, 0.5, count)
     return rates, rates**0.6
 
 
 def hard(random: np.random.Generator, count: int) -> tuple[Rates, Rates]:
-    """Nearly nothing is solved: 0.05, and 0.15 by the second."""
+    """Hardly a scenario is solved: 0.05, and 0.15 by the second model."""
     rates = random.beta(1, 19, count)
     return rates, rates + 0.1 * (1 - rates)
 
@@ -65,7 +65,7 @@ def alike(random: np.random.Generator, count: int) -> tuple[Rates, Rates]:
 
 
 def strangers(random: np.random.Generator, count: int) -> tuple[Rates, Rates]:
-    """What one model finds hard says nothing about the other."""
+    """The difficulties for the two models are independent."""
     return random.beta(2, 1, count), random.beta(2, 1, count)
 
 
@@ -73,7 +73,7 @@ SHAPES: list[Draw] = [mixed, trained, easy, hard, two_kinds, alike, strangers]
 
 
 def coverage(shape: Draw, scenarios: int, samples: int, runs: int, seed: int) -> dict[str, Any]:
-    """Shares of runs, 0 to 1, whose interval holds the truth."""
+    """Return the shares of runs, 0 to 1, whose interval holds the truth."""
     random = np.random.default_rng([seed, scenarios, samples, SHAPES.index(shape)])
     truth = [float(rates.mean()) for rates in shape(random, 2_000_000)]
     difference = truth[1] - truth[0]
@@ -93,17 +93,17 @@ def coverage(shape: Draw, scenarios: int, samples: int, runs: int, seed: int) ->
 
 
 def equally_easy(random: np.random.Generator, count: int) -> tuple[Rates, Rates]:
-    """Nearly all is solved, by both alike."""
+    """Nearly all scenarios are solved by both models."""
     return (rates := random.beta(9.5, 0.5, count)), rates
 
 
 def equally_hard(random: np.random.Generator, count: int) -> tuple[Rates, Rates]:
-    """Nearly nothing is solved, by both alike."""
+    """Hardly a scenario is solved by either model."""
     return (rates := random.beta(1, 19, count)), rates
 
 
 def lopsided(random: np.random.Generator, count: int) -> tuple[Rates, Rates]:
-    """The second is much better at one scenario in ten and a little worse at the others, equally good in the mean."""
+    """The second model is much better at one scenario in ten and slightly worse at the others: the means are equal."""
     rates = np.full(count, 0.5)
     return rates, np.where(random.random(count) < 0.1, 0.95, 0.45)
 
@@ -113,8 +113,8 @@ LEVELS = (0.01, 0.05, 0.1, 0.5)
 
 
 def null(shape: Draw, scenarios: int, samples: int, runs: int, seed: int) -> dict[str, float]:
-    """Shares of runs, 0 to 1, whose p-value is at most each level, where there is no difference in the mean; the share
-    that moved too little for any p-value under 0.05; and the share in which p-value and interval agree."""
+    """Return shares of runs, 0 to 1, for two models of equal mean: with a p-value of at most each level; with too few
+    differing scenarios for any p-value under 0.05; and with p-value and interval in agreement."""
     random = np.random.default_rng([seed, scenarios, samples, NULLS.index(shape), 1])
     p_values: list[float] = []
     agree: list[bool] = []

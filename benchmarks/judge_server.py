@@ -1,4 +1,4 @@
-"""A judge on loopback that speaks the OpenAI protocol and misbehaves as told."""
+"""A judge on loopback that speaks the OpenAI protocol and can misbehave."""
 
 import json
 import re
@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from benchmarks.loopback import serving
 
 Reply = Callable[[str, list[str]], "str | Response"]
-"""From the user's message and the ids that stand in its fences to the text of the answer, or a whole HTTP response."""
+"""(the user's message, the ids in its fences) -> the text of the answer, or a whole HTTP response."""
 
 
 def scores(values: dict[str, float]) -> str:
@@ -27,13 +27,13 @@ def scores(values: dict[str, float]) -> str:
 
 
 def fenced(prompt: str) -> dict[str, str]:
-    """What stands between the fences, by id: all that a judge which is true to its instructions goes by."""
+    """Return the text between the fences by id: all that a judge true to its instructions considers."""
     return dict(re.findall(r'<trajectory id="([^"]+)">\n(.*?)\n</trajectory>', prompt, re.DOTALL))
 
 
 @dataclass
 class JudgeServer:
-    """Answers each request with the next reply, the last one for ever."""
+    """Answer each request with the next reply; repeat the last one."""
 
     replies: list[Reply]
     url: str = ""
@@ -64,7 +64,7 @@ def completion(text: str, finish_reason: str = "stop") -> JSONResponse:
 
 
 class Hangs(Response):
-    """Says nothing until the client has gone."""
+    """Send nothing until the client has gone."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -72,7 +72,7 @@ class Hangs(Response):
 
 
 class Drips(Response):
-    """Sends white space, a byte now and then, until the client has gone."""
+    """Send white space, a byte every 50 ms, until the client has gone."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def drip() -> None:
@@ -88,7 +88,7 @@ class Drips(Response):
 
 
 class Breaks(Response):
-    """Sends the first half of an answer, then cuts the connection: by a reset, or by closing it."""
+    """Send the first half of an answer, then break the connection: by a reset, or by closing it."""
 
     def __init__(self, answer: JSONResponse, *, reset: bool) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class Breaks(Response):
 
 JSON_TYPE = b"application/json"
 CONNECTION = "connection"
-"""Where uvicorn's own object of a request stands in its scope, for answers that end the connection."""
+"""Key of uvicorn's connection object in a request's scope, for answers that break the connection."""
 
 
 def _with_connection(app: ASGIApp) -> ASGIApp:

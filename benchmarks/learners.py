@@ -1,16 +1,16 @@
-"""What several learners are worth: one update of a batch by one process and by several, wall-clock.
+"""Measure the speed-up of several learners: an update of a batch by one process and by several, wall-clock.
 
     OMP_NUM_THREADS=1 python -m benchmarks.learners --processes 1,2 --out benchmarks/results/learners.json
     python -m benchmarks.learners --gpus 0,1,2,3 --base-model Qwen/Qwen2.5-3B-Instruct     # 1, 2 and 4 of them
 
-Random episodes: groups share a system prompt and each its own request. The numbers of processes take turns, so that a
-machine that slows down slows all of them down. Each is a learner as a run has it: from scored groups to new weights,
-with its checks, clipping and optimiser.
+The episodes are random: groups share a system prompt, and each group its own request. The numbers of processes take
+turns, so that disturbances hit all of them. Each is a learner as in a run: from scored groups to new weights, with its
+checks, clipping and optimiser.
 
-Where an update's time goes is seen from the first process: its own forward and backward passes; waiting for the others
-to be done with theirs (`waiting`: uneven shares, or a machine that is not as fast for all); then what several have to
-do more: gradients summed, counts exchanged and bits compared. The rest is the optimiser and what surrounds it.
-`speedup` is of the medians; on a machine that others use too, the fastest updates are those that nobody disturbed.
+The parts of an update's time are those of the first process: its own forward and backward passes; waiting for the other
+processes (`waiting`: uneven shares, or a machine that is not equally fast for all); and the extra work of several:
+gradients summed, counts exchanged and bits compared. The rest is mainly the optimiser. `speedup` is that of the
+medians; on a shared machine, the fastest updates are the undisturbed ones.
 """
 
 import argparse
@@ -32,13 +32,13 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
-from mcp_rl.backends.here import LearnerHere
 from mcp_rl.backends.hosts import LearnerHost, LocalSettings
-from mcp_rl.backends.leader import learner_here
+from mcp_rl.backends.processes.distributed import make_learner_host
+from mcp_rl.backends.processes.in_process import InProcessLearner
 from mcp_rl.config import PlacementConfig, TrainConfig
+from mcp_rl.learning.forward.tree import split_evenly
+from mcp_rl.learning.learner import Learner
 from mcp_rl.learning.parallel import Ranks
-from mcp_rl.learning.step import Learner
-from mcp_rl.learning.tree import split_evenly
 from mcp_rl.scenario import McpScenario, StdioServer
 from mcp_rl.tiny import weights_path
 from mcp_rl.trajectory import Segment, Trajectory, TrajectoryGroup
@@ -47,7 +47,7 @@ Json = dict[str, Any]
 
 
 def make_base(folder: Path, *, hidden: int, layers: int) -> str:
-    """A random Qwen2 with the built-in vocabulary."""
+    """Write a random Qwen2 with the built-in vocabulary into a folder; return its path."""
     tokenizer: Any = AutoTokenizer.from_pretrained(weights_path())
     heads = hidden // 32
     config = Qwen2Config(
@@ -66,7 +66,7 @@ def make_base(folder: Path, *, hidden: int, layers: int) -> str:
 
 
 def make_groups(groups: int, size: int, *, prompt: int, sampled: int, step: int) -> list[TrajectoryGroup]:
-    """Random tokens below 900; half of each prompt is everybody's, half the group's."""
+    """Return groups of random tokens below 900; all share half of each prompt, a group the other half."""
     draw = random.Random(step)
 
     def tokens(count: int) -> list[int]:
@@ -89,7 +89,7 @@ def make_groups(groups: int, size: int, *, prompt: int, sampled: int, step: int)
 
 
 async def set_logprobs(host: LearnerHost, groups: list[TrajectoryGroup]) -> None:
-    """As an exact sampler would have recorded them."""
+    """Set the log-probabilities that an exact sampler would have recorded."""
     segments = [trajectory.segments[0] for group in groups for trajectory in group]
     for segment, found in zip(segments, await host.token_logprobs([s.tokens for s in segments]), strict=True):
         pairs = zip(segment.sampled, [0.0, *found], strict=True)
@@ -97,12 +97,12 @@ async def set_logprobs(host: LearnerHost, groups: list[TrajectoryGroup]) -> None
 
 
 class Watch:
-    """Seconds that the first process spends in what ranks do together, by the name of it."""
+    """Seconds that the first process spends in each joint operation of the ranks, by name."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
         self._inside = False
-        for owner, name in ((Ranks, "total"), (Ranks, "sum_gradients"), (Ranks, "check_equal"), (Ranks, "everyones")):
+        for owner, name in ((Ranks, "total"), (Ranks, "sum_gradients"), (Ranks, "check_equal"), (Ranks, "gather")):
             self._time(owner, name)
         self._time(Tensor, "backward")
         self._time(Learner, "logprobs")
@@ -124,20 +124,20 @@ class Watch:
         setattr(owner, name, timed)
 
     def parts(self, whole: float) -> dict[str, float]:
-        """Of an update that took so long. The first that a rank asks after its last backward pass is the sum of the
-        losses, so the time in there is mostly waiting."""
+        """Return the parts of an update that took `whole` seconds. A rank's first request after its last backward pass
+        is the sum of the losses, so the time in it is mostly waiting."""
         taken = self.seconds.get
         found = {
             "own_passes": taken("logprobs", 0.0) + taken("backward", 0.0),
             "waiting": taken("total", 0.0),
             "summing_gradients": taken("sum_gradients", 0.0),
-            "counts_and_comparisons": taken("everyones", 0.0) + taken("check_equal", 0.0),
+            "counts_and_comparisons": taken("gather", 0.0) + taken("check_equal", 0.0),
         }
         return found | {"rest": whole - sum(found.values())}
 
 
 def shares(learner: Learner) -> list[int]:
-    """Tokens that each process sends forward, had the last batch one minibatch."""
+    """Return the forward tokens of each process, as if the last batch were one minibatch."""
     count = learner.ranks.size if learner.ranks else 1
     every = split_evenly([sample.tokens for sample in learner.batch], count)
     return [
@@ -146,7 +146,7 @@ def shares(learner: Learner) -> list[int]:
 
 
 async def measure(arguments: argparse.Namespace, folder: Path) -> Json:
-    """Seconds of an update for each number of processes."""
+    """Return the seconds of an update for each number of processes, and further figures."""
     base = arguments.base_model or make_base(folder / "base", hidden=arguments.hidden, layers=arguments.layers)
     train = TrainConfig(learning_rate=1e-5, epochs=1, method=arguments.method)
     gpus = [int(gpu) for gpu in arguments.gpus.split(",")] if arguments.gpus else []
@@ -165,7 +165,7 @@ async def measure(arguments: argparse.Namespace, folder: Path) -> Json:
                 placement = PlacementConfig(learner_gpus=tuple(gpus[:count]))
             run = folder / f"run{turn}-{count}"
             settings = LocalSettings(base_model=base, run=run, title="b/b", train=train, placement=placement)
-            host: LearnerHere = learner_here(settings)
+            host: InProcessLearner = make_learner_host(settings)
             try:
                 await host.open()
                 for step in range(arguments.repeats + 1):
@@ -213,7 +213,7 @@ async def measure(arguments: argparse.Namespace, folder: Path) -> Json:
 def main(given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--processes", default="1,2", help="numbers of processes on CPUs")
-    parser.add_argument("--gpus", help="GPUs; 1, 2, 4 and 8 of them, as far as there are so many")
+    parser.add_argument("--gpus", help="GPUs, such as 0,1,2,3; 1, 2, 4 and 8 of them are used, as far as given")
     parser.add_argument("--base-model")
     parser.add_argument("--method", choices=("lora", "full"), default="lora")
     parser.add_argument("--hidden", type=int, default=256)
@@ -222,8 +222,8 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--size", type=int, default=8)
     parser.add_argument("--prompt", type=int, default=200)
     parser.add_argument("--sampled", type=int, default=100)
-    parser.add_argument("--repeats", type=int, default=4, help="updates that are timed, after one that is not")
-    parser.add_argument("--rounds", type=int, default=2, help="how often the numbers of processes take turns")
+    parser.add_argument("--repeats", type=int, default=4, help="timed updates, after a warm-up")
+    parser.add_argument("--rounds", type=int, default=2, help="rounds over the numbers of processes")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args(given)
     with tempfile.TemporaryDirectory() as folder:

@@ -1,17 +1,17 @@
-"""What learning costs, and what it costs with what one would take instead, in one run on one machine.
+"""Measure the cost of learning against the alternatives, in one run on one machine.
 
     OMP_NUM_THREADS=1 python -m benchmarks.learning --trl-python VENV/bin/python --out benchmarks/results/learning.json
 
 Parts, each in processes of its own, every contender on one thread:
 
 - `update`: an update over the prefix tree against the same code without sharing, and against padded rows (CPU seconds).
-- `memory`: the update's peak over batch sizes, as a curve in JSON and in a picture beside the JSON.
-- `profile`: where an update's time goes.
-- `step`: whole steps of 64 episodes, 8 groups of 8, on the calculator: a run of ours with its tool server in another
-  process, checkpoints and checks; TRL's `GRPOTrainer` and a loop by hand with the calculator's functions in their own
-  process. All of them start from the built-in model, update once with each batch, and play the same scenarios.
+- `memory`: the update's peak memory over batch sizes, as a curve in JSON and in a picture beside the JSON.
+- `profile`: the most expensive operations of an update.
+- `step`: whole steps of 64 episodes, 8 groups of 8, on the calculator: our run with its tool server in another process,
+  checkpoints and checks; TRL's `GRPOTrainer` and a loop by hand with the calculator's functions in their own process.
+  All of them start from the built-in model, update once with each batch, and play the same scenarios.
 - `success`: seconds until the greedy policy solves a share of the held-out scenarios, evaluations not counted.
-- `sampling`: the engine's, copied from the JSON of `benchmarks.sampling`.
+- `sampling`: the engine's figures, copied from the JSON of `benchmarks.sampling`.
 
 TRL is in the `bench` extra; `--trl-python` is the Python of an environment that has it (`pip install -e '.[bench]'`),
 and without one its contender is skipped with a sentence. `python -m benchmarks.learning --tables FILE` prints a JSON as
@@ -37,27 +37,28 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 PARTS = ("update", "memory", "profile", "step", "success", "sampling")
 TARGETS = (0.7, 0.8)
-"""Shares of the held-out scenarios. The first decides when a contender may stop."""
+"""Shares of the held-out scenarios. At the last one a contender stops."""
 PATIENCE = 3.5
-"""A contender is stopped when it has taken this many times as long as ours."""
+"""A contender is stopped after this many times our own time to the last target that we reached."""
 STEP = {"rollout": {"probes": 0}, "train": {"epochs": 1}}
-"""What a run of ours is set to so that it plays 64 episodes and updates once, as the others do."""
+"""Settings with which our run plays 64 episodes and updates once, as the others do."""
 Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Bench:
-    """How contenders are started."""
+    """The settings with which contenders are started."""
 
     folder: Path
-    """Where runs are kept while this lasts."""
+    """Folder of the runs, while the benchmark lasts."""
     trl: str | None
-    """A Python that has TRL."""
+    """Path of a Python that has TRL."""
     steps: int
     small: bool
 
     def run(self, module: str, *arguments: object, python: str = sys.executable) -> Any:
-        """What a module prints as JSON, on one thread. Raises CalledProcessError, its errors on our stderr."""
+        """Run a module on one thread and return the JSON that it prints. Raises CalledProcessError; the module's errors
+        go to stderr."""
         environment = {
             **os.environ,
             "OMP_NUM_THREADS": "1",
@@ -74,7 +75,7 @@ class Bench:
         return self.run("learning_update", what, *arguments, *(["--small"] if self.small else []))
 
     def others(self) -> dict[str, Callable[..., Any]]:
-        """The contenders that are not ours, as functions of their arguments."""
+        """Return the other contenders, as functions of their arguments."""
         found: dict[str, Callable[..., Any]] = {"naive": lambda *given: self.run("naive_contender", *given)}
         if trl := self.trl:
             found["trl"] = lambda *given: self.run("trl_contender", *given, python=trl)
@@ -82,7 +83,7 @@ class Bench:
 
 
 def step_part(bench: Bench) -> Json:
-    """Medians over the steps after the first, in which everyone still warms up."""
+    """Return medians over the steps after the first, which is a warm-up for all."""
     ours = bench.run(
         "our_contender",
         "--folder",
@@ -105,7 +106,7 @@ def step_part(bench: Bench) -> Json:
 
 
 def _medians(steps: Sequence[Json]) -> Json:
-    """Of each figure, and the share of the whole that nobody worked in."""
+    """Return the median of each figure, and the share of overhead in the whole time."""
     found = {name: round(median(step[name] for step in steps), 4) for name in steps[0]}
     if "overhead" in found:
         total = sum(step["seconds"] for step in steps)
@@ -114,7 +115,7 @@ def _medians(steps: Sequence[Json]) -> Json:
 
 
 def success_part(bench: Bench, learning_rate: float, seeds: Sequence[int]) -> Json:
-    """Success over seconds for each seed, and when each contender first reached each target."""
+    """Return success over seconds for each seed, and the time at which each contender first reached each target."""
     found: dict[str, Json] = {}
     for seed in seeds:
         given = ("--folder", bench.folder / "success", "--steps", 20, "--evaluate-every", 2, "--seed", seed)
@@ -134,7 +135,7 @@ def success_part(bench: Bench, learning_rate: float, seeds: Sequence[int]) -> Js
 
 
 def _reached(curve: Sequence[Json]) -> dict[str, float | None]:
-    """Seconds of training until the first evaluation that saw each target; None where none did."""
+    """Return seconds of training until the first evaluation that reached each target; None if none did."""
     return {
         str(target): next((round(point["seconds"], 2) for point in curve if point["success"] >= target), None)
         for target in TARGETS
@@ -142,9 +143,10 @@ def _reached(curve: Sequence[Json]) -> dict[str, float | None]:
 
 
 def summary(seeds: Mapping[str, Json]) -> Json:
-    """By target, the median seconds of each contender over the seeds, and how many times ours each took.
+    """Return by target the median seconds of each contender over the seeds, and their ratio to ours.
 
-    One that was stopped before is taken to have reached the target then, which is in its favour; `stopped` counts it.
+    A contender that was stopped earlier counts as having reached the target then, which favours it; `stopped` counts
+    these runs.
     """
     result: Json = {}
     for target in map(str, TARGETS):
@@ -166,7 +168,7 @@ def sampling_part(path: Path) -> Json:
 
 
 def targets(report: Json) -> list[Json]:
-    """What was wanted, and whether it was reached."""
+    """Return the targets, and whether each was reached."""
     found: list[Json] = []
 
     def add(what: str, measured: float, wanted: float) -> None:
@@ -187,7 +189,7 @@ def targets(report: Json) -> list[Json]:
 
 
 def tables(report: Json) -> str:
-    """The report as Markdown."""
+    """Return the report as Markdown."""
     parts = [f"{report['date']}, {report['machine']}"]
     if update := report.get("update"):
         rows = [
@@ -273,7 +275,7 @@ def measure(options: argparse.Namespace, bench: Bench, picture: Path) -> Json:
 
 
 def _with_earlier(report: Json, options: argparse.Namespace) -> Json:
-    """Together with the parts that the file holds and this run leaves out, if that was wanted."""
+    """Return the report with targets and, with --keep, with the file's parts that this run leaves out."""
     if not (options.keep and options.out and options.out.is_file()):
         return report | {"targets": targets(report)}
     whole = {**json.loads(options.out.read_text()), **report}
@@ -282,15 +284,17 @@ def _with_earlier(report: Json, options: argparse.Namespace) -> Json:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", dest="parts", action="append", choices=PARTS, help="one of the parts; all by default")
-    parser.add_argument("--trl-python", default=sys.executable, help="a Python that has TRL")
-    parser.add_argument("--trl-learning-rate", type=float, default=8e-4, help="the best of those that were tried")
-    parser.add_argument("--steps", type=int, default=8, help="of each contender in the part `step`")
+    parser.add_argument(
+        "--part", dest="parts", action="append", choices=PARTS, help="part to run, repeatable; all by default"
+    )
+    parser.add_argument("--trl-python", default=sys.executable, help="Python that has TRL")
+    parser.add_argument("--trl-learning-rate", type=float, default=8e-4, help="default: the best of those tried")
+    parser.add_argument("--steps", type=int, default=8, help="steps of each contender in the part `step`")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--sampling", type=Path, default=ROOT / "benchmarks/results/sampling.json")
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--keep", action="store_true", help="keep what --out already holds of the other parts")
-    parser.add_argument("--small", action="store_true", help="only to see that the update's parts work")
+    parser.add_argument("--keep", action="store_true", help="keep the other parts that --out already holds")
+    parser.add_argument("--small", action="store_true", help="run the update's parts small, as a test of them")
     parser.add_argument("--tables", type=Path, metavar="FILE", help="only print this JSON as Markdown")
     options = parser.parse_args(arguments)
     if options.tables:

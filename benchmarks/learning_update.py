@@ -1,15 +1,15 @@
-"""The update alone: its speed, its memory and where its time goes, with shared prefixes and without.
+"""Measure the update alone: its speed, its memory and its operations, with shared prefixes and without.
 
     OMP_NUM_THREADS=1 python -m benchmarks.learning_update speed|memory|profile [--small]
 
-A random Qwen2 of the built-in model's size learns from made-up episodes: a prompt that all share, a request that a
-group shares, tokens of their own. Contenders learn from the same episodes with the same weights:
+A random Qwen2 of the built-in model's size learns from random episodes: a prompt that all share, a request that a group
+shares, and own tokens. Contenders learn from the same episodes with the same weights:
 
-- `tree`: `Learner.update` as every run calls it.
+- `tree`: an update as every run calls it.
 - `unshared`: the same with `train.prefix_sharing = false`.
-- `padded`: what one writes by hand: padded rows, stock attention, PEFT's own layers, logits of the answers alone.
+- `padded`: an update written by hand: padded rows, stock attention, PEFT's own layers, logits of the answers alone.
 
-JSON on stdout. A trained token is counted as often as it stands in the episodes, however often it was computed.
+JSON on stdout. A trained token counts as often as it is in the episodes, however often it was computed.
 """
 
 import argparse
@@ -33,10 +33,11 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from mcp_rl.config import LoraConfig, TrainConfig
 from mcp_rl.learning.adapter import add_adapter
+from mcp_rl.learning.forward.tree import build_tree
+from mcp_rl.learning.forward.tree_attention import use_tree_attention
+from mcp_rl.learning.learner import Learner
 from mcp_rl.learning.samples import Sample, take_in
-from mcp_rl.learning.step import Learner
-from mcp_rl.learning.tree import build_tree
-from mcp_rl.learning.tree_attention import use_tree_attention
+from mcp_rl.learning.step import update
 from mcp_rl.scenario import McpScenario, StdioServer
 from mcp_rl.trajectory import Segment, Trajectory, TrajectoryGroup
 
@@ -45,8 +46,7 @@ SHAPES = {
     "8 groups of 8, 150 shared + 30 + 60 tokens": (8, 8, 150, 30, 60),
     "8 groups of 8, 1500 shared + 30 + 60 tokens": (8, 8, 1500, 30, 60),
 }
-WANTED = 0.6
-"""Share of the factor that the token counts allow."""
+
 Update = Callable[[], object]
 
 
@@ -66,7 +66,7 @@ def model() -> Qwen2ForCausalLM:
 
 
 def learner(*, shared: bool, budget: int = 16384) -> Learner:
-    """One update of everything, in parts of `budget` tokens at most."""
+    """Make a learner that takes one optimiser step per update, in parts of at most `budget` tokens."""
     base, lora = model(), LoraConfig()
     use_tree_attention(base)
     adapted = add_adapter(base, rank=lora.rank, alpha=lora.alpha, targets=lora.targets, base_name="random", seed=0)
@@ -74,7 +74,8 @@ def learner(*, shared: bool, budget: int = 16384) -> Learner:
 
 
 def episodes(groups: int, size: int, shared: int, request: int, own: int) -> list[TrajectoryGroup]:
-    """`own` varies by a quarter; every own token counts as sampled. Every group has both rewards."""
+    """Make episodes whose `own` tokens vary in number by a quarter and all count as sampled. Every group has both
+    rewards."""
     draw = random.Random(0)
 
     def tokens(count: int) -> list[int]:
@@ -96,7 +97,7 @@ def episodes(groups: int, size: int, shared: int, request: int, own: int) -> lis
 
 
 def padded(groups: Sequence[TrajectoryGroup], rows: int = 16) -> Update:
-    """The update that one writes by hand, rows sorted by length so that little is padding."""
+    """Return an update written by hand, with rows sorted by length to save padding."""
     base, lora = model(), LoraConfig()
     adapted = add_adapter(base, rank=lora.rank, alpha=lora.alpha, targets=lora.targets, base_name="random", seed=0)
     for module in adapted.modules():
@@ -117,7 +118,7 @@ def padded(groups: Sequence[TrajectoryGroup], rows: int = 16) -> Update:
 
 
 def padded_loss(adapted: Any, part: Sequence[Sample]) -> torch.Tensor:
-    """The clipped loss, summed. Where a sample has no log-probability (NaN), its ratio is taken to what it is now."""
+    """Return the sum of the clipped loss. A token without a recorded log-probability (NaN) has the ratio 1."""
     width = max(len(sample.tokens) for sample in part)
     ids = torch.tensor([sample.tokens + [0] * (width - len(sample.tokens)) for sample in part])
     first = min(int(sample.at[0]) for sample in part)
@@ -135,33 +136,33 @@ def padded_loss(adapted: Any, part: Sequence[Sample]) -> torch.Tensor:
 def contenders(groups: Sequence[TrajectoryGroup]) -> dict[str, Update]:
     tree, unshared = learner(shared=True), learner(shared=False)
     return {
-        "tree": lambda: tree.update(groups, check_sampler=False),
-        "unshared": lambda: unshared.update(groups, check_sampler=False),
+        "tree": lambda: update(tree, groups, check_sampler=False),
+        "unshared": lambda: update(unshared, groups, check_sampler=False),
         "padded": padded(groups),
     }
 
 
 def sizes(groups: Sequence[TrajectoryGroup]) -> tuple[int, int]:
-    """Tokens that go forward with sharing and without."""
+    """Return the number of forward tokens with sharing and without."""
     tree = build_tree([sample.tokens for sample in take_in(groups).samples])
     return len(tree.tokens), tree.unshared_tokens
 
 
 def speed(shape: tuple[int, int, int, int, int], rounds: int) -> dict[str, Any]:
-    """Contenders take turns, so that what disturbs one disturbs all. Seconds are of the processor, which on one thread
-    are what a quiet machine takes on the clock."""
+    """Time the contenders in turns, so that disturbances hit all of them. Seconds are processor time, which on one
+    thread equals the wall time of a quiet machine."""
     groups = episodes(*shape)
     flat, unshared = sizes(groups)
     times: dict[str, list[float]] = {}
     updates = contenders(groups)
     for number in range(rounds + 1):
-        for name, update in updates.items():
+        for name, learn in updates.items():
             if number == 0 and unshared > 50_000 and name != "tree":
-                continue  # takes so long that the first time is as good as the next
-            repeats = 3 if number and name == "tree" else 1  # the tree is so short that one would be noise
+                continue  # it takes so long that it needs no warm-up
+            repeats = 3 if number and name == "tree" else 1  # a single run of the tree is too short to measure
             began = time.process_time()
             for _ in range(repeats):
-                update()
+                learn()
             if number:
                 times.setdefault(name, []).append((time.process_time() - began) / repeats)
     seconds = {name: statistics.median(found) for name, found in times.items()}
@@ -179,7 +180,7 @@ def speed(shape: tuple[int, int, int, int, int], rounds: int) -> dict[str, Any]:
 
 
 def peak_mb(update: Update) -> float:
-    """What the process grew by during an update, at most, in MB: in a copy of this process, which has done none yet."""
+    """Return the peak growth of memory during an update, in MB, measured in a fork of this process."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -198,13 +199,13 @@ def peak_mb(update: Update) -> float:
 
 
 def _resident(what: str) -> int:
-    """In KiB, as the kernel counts."""
+    """Return a line of the kernel's account of this process, in KiB."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(what))
 
 
 def memory(counts: Sequence[int], shared: int) -> list[dict[str, float]]:
-    """Peaks over batch sizes, each batch in one part, with sharing and without. Linux only."""
+    """Return peaks over batch sizes, each batch in one part, with sharing and without. Linux only."""
     found = []
     for count in counts:
         groups = episodes(count, 8, shared, 30, 60)
@@ -212,14 +213,14 @@ def memory(counts: Sequence[int], shared: int) -> list[dict[str, float]]:
         row: dict[str, float] = {"episodes": 8 * count, "tree_tokens": flat, "unshared_tokens": unshared}
         for name, sharing in (("tree", True), ("unshared", False)):
             whole = learner(shared=sharing, budget=1 << 30)
-            row[f"{name}_mb"] = peak_mb(partial(whole.update, groups, check_sampler=False))
+            row[f"{name}_mb"] = peak_mb(partial(update, whole, groups, check_sampler=False))
         found.append(row)
         print(row, file=sys.stderr)
     return found
 
 
 def draw_memory(found: Sequence[dict[str, float]], path: Path) -> None:
-    """The peaks over the batch size, and over the tokens that are computed, as a picture."""
+    """Draw the peaks over the batch size, and over the computed tokens."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3.6), layout="constrained")
@@ -239,13 +240,13 @@ def draw_memory(found: Sequence[dict[str, float]], path: Path) -> None:
 
 
 def profiles(shape: tuple[int, int, int, int, int], count: int = 8) -> dict[str, dict[str, float]]:
-    """Share of time of the most expensive operations, by contender."""
+    """Return the time shares of the most expensive operations, by contender."""
     groups = episodes(*shape)
     found = {}
-    for name, update in contenders(groups).items():
-        update()
+    for name, learn in contenders(groups).items():
+        learn()
         with profile(activities=[ProfilerActivity.CPU]) as recorded:
-            update()
+            learn()
         averages = recorded.key_averages()
         total = sum(event.self_cpu_time_total for event in averages)
         ranked = sorted(averages, key=lambda event: -event.self_cpu_time_total)[:count]
@@ -256,8 +257,8 @@ def profiles(shape: tuple[int, int, int, int, int], count: int = 8) -> dict[str,
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=["speed", "memory", "profile"])
-    parser.add_argument("--small", action="store_true", help="only to see that it works")
-    parser.add_argument("--picture", type=Path, help="where the curve of the memory is drawn")
+    parser.add_argument("--small", action="store_true", help="run small, as a test of the benchmark")
+    parser.add_argument("--picture", type=Path, help="file for the curve of the memory")
     options = parser.parse_args()
     torch.set_num_threads(1)
     shapes = {"2 groups of 4, 60 shared + 10 + 20 tokens": (2, 4, 60, 10, 20)} if options.small else SHAPES

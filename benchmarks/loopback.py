@@ -1,4 +1,4 @@
-"""Runs an ASGI application on a free port of this machine, for as long as a block lasts."""
+"""Run an ASGI application on a free port of this machine for the duration of a block."""
 
 import threading
 import time
@@ -9,14 +9,14 @@ import uvicorn
 from starlette.types import ASGIApp
 
 _DEADLINE = 20.0
-"""Seconds for the start, and again for the end."""
+"""Seconds for the start, and for the end."""
 
 
 @contextmanager
 def serving(app: ASGIApp) -> Iterator[str]:
-    """Yields the address, without a path. Raises RuntimeError where the server does not start in time, or ends at once.
+    """Yield the server's address, without a path. Raises RuntimeError if the server does not start in time.
 
-    The server's thread belongs to the block: it is told to end with it, and waited for.
+    The server's thread ends with the block.
     """
     server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error"))
     thread = threading.Thread(target=server.run, daemon=True)

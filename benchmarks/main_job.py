@@ -1,12 +1,12 @@
-"""The main job as a user starts it: success before and after, wall time and memory, for several seeds.
+"""Training runs as a user starts them: success before and after, wall time and memory, for several seeds.
 
     python -m benchmarks.main_job --seeds 0 1 2 --out benchmarks/results/main_job.json
 
-and with two engines side by side, each seed with one after the other:
+and with two engines, one after the other for each seed:
 
     python -m benchmarks.main_job --engines local vllm --engine-python VENV/bin/python --steps 40 --out FILE
 
-Each run is a process of its own in an empty folder, so the wall time holds everything: imports, the server's start,
+Each run is a process of its own in an empty folder, so the wall time includes everything: imports, the server's start,
 exploring, both evaluations. `--out` is written after each run. Further arguments go to `mcp_rl.train`.
 """
 
@@ -24,11 +24,11 @@ from pathlib import Path
 from typing import Any
 
 PARTS = ("step_seconds", "rollout_seconds", "swap_seconds")
-"""Of a training step, in history.jsonl."""
+"""Times of a training step in history.jsonl."""
 
 
 def run(seed: int, server: str, arguments: list[str]) -> dict[str, Any]:
-    """One training run; its report, and the wall time seen from outside."""
+    """Run a training; return its report, and the wall time measured from outside."""
     command = [sys.executable, "-m", "mcp_rl.train", "--server", server, "--seed", str(seed), "--json", *arguments]
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
@@ -45,7 +45,7 @@ def run(seed: int, server: str, arguments: list[str]) -> dict[str, Any]:
 
 
 def seconds_of(*command: str) -> float:
-    """The fastest of five runs of a short command."""
+    """Return the seconds of the fastest of five runs of a short Python command."""
     times = []
     for _ in range(5):
         began = time.perf_counter()
@@ -55,7 +55,7 @@ def seconds_of(*command: str) -> float:
 
 
 def table(runs: list[dict[str, Any]]) -> str:
-    """A Markdown table, one row for each run: success on val in percent with its 95 % interval."""
+    """Return a Markdown table with a row for each run: success on val in percent with its 95 % interval."""
 
     def cell(moment: dict[str, Any] | None) -> str:
         if moment is None or moment["success"] is None:
@@ -74,13 +74,13 @@ def table(runs: list[dict[str, Any]]) -> str:
 
 
 def success(run: dict[str, Any], kind: str, moment: str) -> dict[str, Any] | None:
-    """`greedy` or `sampled` success `before` or `after`: `success` and `ci95`; None where it was not measured."""
+    """Return `greedy` or `sampled` success `before` or `after`, as `success` and `ci95`; None if not measured."""
     found: dict[str, Any] | None = run["report"]["details"][moment][kind]
     return found and {name: found[name] for name in ("success", "ci95")}
 
 
 def side_by_side(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Of each engine the means over its seeds."""
+    """Return the means over the seeds of each engine."""
     found: dict[str, Any] = {}
     for engine in dict.fromkeys(run["engine"] for run in runs):
         own = [run for run in runs if run["engine"] == engine]

@@ -1,10 +1,10 @@
-"""The loop that one writes by hand on the calculator, for `benchmarks/learning.py`.
+"""A training loop written by hand on the calculator, for `benchmarks/learning.py`.
 
     python -m benchmarks.naive_contender --tasks RUN_FOLDER --steps 8 [--target 0.7 --seconds 200]
 
-All episodes of a batch sample together with transformers' `generate`, turn by turn, their calls between; groups whose
-rewards are all alike are left out; one update of padded rows with PEFT's own layers. Prompts, limits, tools, rewards
-and loss are those of a run of ours. JSON on stdout.
+All episodes of a batch sample together with transformers' `generate`, turn by turn, with their calls in between; groups
+whose rewards are all alike are left out; one update of padded rows with PEFT's own layers. Prompts, limits, tools,
+rewards and loss are those of our run. JSON on stdout.
 """
 
 import argparse
@@ -16,16 +16,15 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
 
-from benchmarks.calculator_tasks import ROLLOUT, Calls, Tasks, fresh_base, reward
+from benchmarks.calculator_tasks import ROLLOUT, Calls, Tasks, contender_parser, fresh_base, reward
 from benchmarks.learning_update import padded_loss
-from mcp_rl.chat.hermes import parse_completion
 from mcp_rl.config import TrainConfig
+from mcp_rl.inference.chat.hermes import parse_completion
 from mcp_rl.learning.adapter import add_adapter, merged_weights
 from mcp_rl.learning.advantage import advantages
 from mcp_rl.learning.samples import Sample
@@ -44,7 +43,7 @@ class Episode:
 
 
 class Loop:
-    """One policy and its optimiser."""
+    """A policy and its optimiser."""
 
     def __init__(self, tasks: Tasks, options: argparse.Namespace) -> None:
         self.tasks, self.options, self.calls = tasks, options, Calls()
@@ -134,7 +133,7 @@ def _sample(episode: Episode, gain: float) -> Sample:
         tokens=episode.tokens[: int(where[-1])],
         at=where - 1,
         targets=tokens[where],
-        logprobs=np.full(len(where), np.nan, np.float32),  # one update a batch: the ratio is taken to itself
+        logprobs=np.full(len(where), np.nan, np.float32),  # with one update per batch the ratio is 1
         weights=np.ones(len(where), np.float32),
         advantage=float(gain),
         group=0,
@@ -142,17 +141,7 @@ def _sample(episode: Episode, gain: float) -> Sample:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tasks", type=Path, required=True, help="folder with train.jsonl and val.jsonl")
-    parser.add_argument("--steps", type=int, default=8)
-    parser.add_argument("--groups", type=int, default=8)
-    parser.add_argument("--size", type=int, default=8)
-    parser.add_argument("--learning-rate", type=float, default=TrainConfig().learning_rate)
-    parser.add_argument("--evaluate-every", type=int, default=0)
-    parser.add_argument("--target", type=float, default=1.1)
-    parser.add_argument("--seconds", type=float, default=1e9)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
+    options = contender_parser(__doc__).parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(options.seed)
     draw = random.Random(options.seed)

@@ -1,8 +1,8 @@
-"""A training run of ours on the calculator, as `benchmarks/learning.py` times it.
+"""Our training run on the calculator, as `benchmarks/learning.py` times it.
 
     python -m benchmarks.our_contender --folder FOLDER --steps 8
 
-The whole command, its checkpoints, its tool server in another process and all of its checks included; only evaluations
+The whole command is timed, with its checkpoints, its tool server in another process and all checks; only evaluations
 are not counted. JSON on stdout; the run, with its scenarios, stays in FOLDER.
 """
 
@@ -20,10 +20,10 @@ from rich.console import Console
 
 from mcp_rl.config import RunConfig
 from mcp_rl.plugins.hookspecs import hookimpl
-from mcp_rl.train import run_training
+from mcp_rl.runs.train import run_training
 
 EVENTS: list[tuple[str, int, float, float]] = []
-"""What ended, its step, wall-clock and processor seconds of this process and its tool server."""
+"""Event that ended, its step, wall-clock seconds, and processor seconds of this process and its tool server."""
 
 
 def note(kind: str, step: int) -> None:
@@ -55,7 +55,7 @@ def history(folder: Path) -> list[dict[str, Any]]:
 
 
 def times_of(lines: list[dict[str, Any]], every: int) -> list[dict[str, float]]:
-    """Of each step: its time from end to end, a save before an evaluation included, and what it went to."""
+    """Return for each step its time from end to end, including a save before an evaluation, and the parts of it."""
     when = {(kind, step): (wall, cpu) for kind, step, wall, cpu in EVENTS}
     steps = []
     for line in lines:
@@ -118,5 +118,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.modules["benchmarks.our_contender"] = sys.modules["__main__"]  # the plugin shares its events with this
+    sys.modules["benchmarks.our_contender"] = sys.modules["__main__"]  # so that the plugin shares EVENTS
     main()

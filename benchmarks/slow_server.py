@@ -11,7 +11,7 @@ server = MCPServer("slow", log_level="WARNING")
 
 @server.tool(annotations=ToolAnnotations(read_only_hint=True), structured_output=False)
 async def multiply(a: float, b: float) -> str:
-    """Multiply two numbers, which takes a second."""
+    """Multiply two numbers in a second."""
     await anyio.sleep(1.0)
     return f"{a * b:g}"
 

@@ -1,15 +1,15 @@
-"""Thousands of episodes on servers that break at random: what is left behind, and is every episode accounted for?
+"""Play thousands of episodes on servers that break at random; look for leaks and for episodes unaccounted for.
 
     python benchmarks/soak.py --out benchmarks/results/soak.json
 
-Nine servers (three transports, three kinds of isolation) of `tests/faults/hostile_server.py`, whose calls meet a
-trouble with a chance drawn from the seed: the server exits, never answers, answers late, with garbage, with half an
+There are nine servers (three transports, three kinds of isolation) of `tests/faults/hostile_server.py`, whose calls
+fail with a chance drawn from the seed: the server exits, never answers, answers late, with garbage, with half an
 answer, with an HTTP error, or hangs up; some processes die at their start or hang in the handshake. A scripted model
-plays episodes of one call each, through the same pool, player and gatherer as training does; what a fault spoilt is
-played again. After each round the memory, the file descriptors and the processes are counted. The server writes down
-every call that it gets. Simplification: one process, one event loop, and a model that takes no time.
+plays episodes of one call each, through the same pool, player and gatherer as training; episodes spoilt by a fault are
+played again. After each round the memory, the file descriptors and the processes are counted. The server logs every
+call that it gets. Simplification: one process, one event loop, and a model that takes no time.
 
-Exit code 1 where something leaked, an episode is not accounted for, or a call was sent twice.
+Exit code 1 if something leaked, an episode is unaccounted for, or a call was sent twice.
 """
 
 import argparse
@@ -35,37 +35,37 @@ from typing import Any, get_args
 import anyio
 import psutil
 
-from mcp_rl.chat.hermes import ChatFormat
 from mcp_rl.config import Isolation
-from mcp_rl.gather import GroupPlan, gather_groups
+from mcp_rl.inference.chat.hermes import ChatFormat
 from mcp_rl.inference.scripted import ScriptedEngine
-from mcp_rl.player import Player
-from mcp_rl.plugins.server import ToolServer
+from mcp_rl.rollouts.gather import GroupPlan, gather_groups
+from mcp_rl.rollouts.player import Player
+from mcp_rl.rollouts.speaker import Limits
 from mcp_rl.scenario import Launch, McpScenario, OneServer, SseServer, StdioServer, StreamableHttpServer
-from mcp_rl.speaker import Limits
 from mcp_rl.tiny.tokenizer import build_tokenizer
-from mcp_rl.toolserver.connection import Deadlines
+from mcp_rl.toolserver.connection.deadlines import Deadlines
 from mcp_rl.toolserver.pool import Sessions
+from mcp_rl.toolserver.tool_server import ToolServer
 from mcp_rl.trajectory import StopReason, Trajectory
 
 HOSTILE = Path(__file__).resolve().parent.parent / "tests/faults/hostile_server.py"
 TRANSPORTS = ("stdio", "sse", "streamable-http")
 SHARES: dict[Isolation, int] = {"shared": 5, "reset": 3, "per-rollout": 2}
-"""Of ten episodes; one of its own process costs a hundred times one on a shared server."""
+"""Shares of ten episodes; an episode with its own process costs a hundred times one on a shared server."""
 GROUP = 5
 REDOS = 8
 TRIES = 100
-"""Above REDOS, so that each try of each episode has a number of its own."""
+"""Above REDOS, so that each try of each episode has a unique number."""
 CALL_SECONDS = 2.0
 DEADLINES = Deadlines(spawn=20, initialize=10, list=10, call=20, close=5)
 ROUND = 450
 WARM_UP = 0.2
-"""The share of rounds after which nothing may grow any more."""
+"""Share of rounds after which nothing may grow."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """One of the servers, and where it writes its calls."""
+    """A kind of server, and the file in which it logs its calls."""
 
     transport: str
     isolation: Isolation
@@ -88,19 +88,19 @@ class Kind:
 
 @dataclass
 class Account:
-    """Where the episodes of one kind went."""
+    """Counts of the episodes of one kind of server."""
 
     asked: int = 0
     tried: int = 0
     succeeded: int = 0
     faulted: int = 0
     wrong: int = 0
-    """Ended with another answer than the server gave, or any other way."""
+    """Episodes that ended with another answer than the server's, or in any other way."""
     refilled: int = 0
     calls: int = 0
     sent_twice: int = 0
     unknown: int = 0
-    """Answers to calls that the server knows nothing of."""
+    """Answers to calls that the server has not logged."""
     faults: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -115,7 +115,7 @@ class Account:
 
 @dataclass(frozen=True)
 class Sample:
-    """What the process holds between two rounds."""
+    """Resources of the process between two rounds."""
 
     episodes: int
     rss_mb: float
@@ -132,7 +132,7 @@ def script(text: str, seed: int, turn: int) -> str:
 
 
 class Soak:
-    """The servers, the players on them, and the account of each."""
+    """The servers, their players and their accounts."""
 
     def __init__(self, folder: Path, drawn: tuple[float, int, float], *, instances: int, call_seconds: float) -> None:
         self.kinds = [Kind(t, i, folder / f"{t}-{i}.calls") for t in TRANSPORTS for i in get_args(Isolation)]
@@ -170,7 +170,7 @@ class Soak:
             yield players
 
     async def round(self, players: dict[str, Player], first: int, count: int) -> None:
-        """`count` episodes of all kinds together, the first of which has the number `first`."""
+        """Play `count` episodes of all kinds, numbered from `first`."""
         async with anyio.create_task_group() as tasks:
             number = first
             for share, kind in zip(_shares(count, [SHARES[k.isolation] for k in self.kinds]), self.kinds, strict=True):
@@ -220,7 +220,7 @@ class Soak:
         return self.samples[-1]
 
     def read_calls(self) -> None:
-        """What the servers wrote down."""
+        """Read the servers' logs into the accounts."""
         for kind in self.kinds:
             account, answered = self.accounts[kind.name], set(self.answered[kind.name])
             lines = kind.log.read_text().splitlines() if kind.log.exists() else []
@@ -256,7 +256,8 @@ class Soak:
 
 
 def _flat(early: Sequence[int], late: Sequence[int]) -> bool:
-    """How many connections are open between two rounds varies a little; a leak grows with the episodes."""
+    """Return whether a count stays flat: open connections vary slightly between rounds; a leak grows with the
+    episodes."""
     return statistics.median(late) <= 1.15 * statistics.median(early) + 4
 
 
@@ -267,7 +268,7 @@ def _shares(count: int, weights: Sequence[int]) -> list[int]:
 
 
 def _kind_of_fault(sentence: str) -> str:
-    """A fault without the names and numbers in it."""
+    """Return a fault without the names and numbers in it."""
     sentence = re.sub(r"The server \S+", "The server", sentence.partition(" Its last lines")[0])
     return re.sub(r"https?://\S+|\d+(\.\d+)?", "…", sentence)[:120]
 
@@ -284,8 +285,10 @@ async def soak(
     call_seconds: float = CALL_SECONDS,
     rounds: int = 6,
 ) -> dict[str, Any]:
-    """The whole of it, in at least so many rounds; `folder` gets all files, the temporary ones too. The chance of a
-    `bad_start` is half of `chance` where it is None."""
+    """Play all episodes in at least `rounds` rounds and return the report.
+
+    `folder` gets all files, temporary ones too. `bad_start` None means half of `chance`.
+    """
     tempfile.tempdir = str(folder)
     drawn = (chance, seed, chance / 2 if bad_start is None else bad_start)
     soaked = Soak(folder, drawn, instances=instances, call_seconds=call_seconds)
@@ -329,7 +332,7 @@ async def soak(
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--episodes", type=int, default=10_000)
-    parser.add_argument("--chance", type=float, default=0.06, help="that a call meets a trouble")
+    parser.add_argument("--chance", type=float, default=0.06, help="chance that a call fails")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="file for the JSON, instead of stdout")
     options = parser.parse_args()

@@ -2,9 +2,9 @@
 
     python -m benchmarks.trl_contender --tasks RUN_FOLDER --steps 8 [--target 0.7 --seconds 200]
 
-The same base, LoRA, prompts, tools, rewards, group sizes and limits of an episode as in a run of ours, and the settings
-with which TRL is fastest on a CPU: the whole batch in one forward pass, no gradient checkpointing, no logs, no
-checkpoints, the token-level loss that ours is. JSON on stdout.
+The same base, LoRA, prompts, tools, rewards, group sizes and limits of an episode as in our run, and the settings with
+which TRL is fastest on a CPU: the whole batch in one forward pass, no gradient checkpointing, no logs, no checkpoints,
+the same token-level loss. JSON on stdout.
 """
 
 import argparse
@@ -14,7 +14,6 @@ import tempfile
 import time
 from collections import Counter
 from contextlib import redirect_stdout
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,7 +23,7 @@ from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 from trl.chat_template_utils import qwen3_template
 
-from benchmarks.calculator_tasks import ROLLOUT, Calls, Tasks, fresh_base, reward
+from benchmarks.calculator_tasks import ROLLOUT, Calls, Tasks, contender_parser, fresh_base, reward
 from mcp_rl.config import TrainConfig
 from mcp_rl.learning.adapter import merged_weights
 
@@ -40,7 +39,7 @@ def timed_call(name: str, **arguments: Any) -> str:
         TIMES["tools"] += time.perf_counter() - began
 
 
-# TRL makes schemas of signatures and docstrings, and calls these with what the model wrote.
+# TRL makes schemas of signatures and docstrings, and calls these functions with the model's arguments.
 
 
 def add(a: float, b: float) -> str:
@@ -112,7 +111,7 @@ def evaluate(expression: str) -> str:
 
 
 class TimedTrainer(GRPOTrainer):
-    """Counts the time of sampling, tools included."""
+    """A trainer that measures the time of sampling, tools included."""
 
     def _generate(self, prompts: list[Any]) -> Any:
         began = time.perf_counter()
@@ -123,7 +122,7 @@ class TimedTrainer(GRPOTrainer):
 
 
 class Watch(TrainerCallback):
-    """Times each step, measures success between steps, and stops where the target or the time is reached."""
+    """Time each step, measure success between steps, and stop at the target or at the time limit."""
 
     def __init__(self, tasks: Tasks, options: argparse.Namespace) -> None:
         self.tasks, self.options = tasks, options
@@ -166,7 +165,7 @@ class Watch(TrainerCallback):
 
 
 def literal_tools(template: str, tools: list[dict[str, Any]], render: Any) -> str:
-    """The template with these tools in place of what TRL would make of the functions: the same prompt as ours."""
+    """Return the template with these tools instead of TRL's schemas of the functions, so that the prompt is ours."""
     loop = r"{%- for tool in tools %}{{- '\n' + (tool | tojson) }}{%- endfor %}"
     if loop not in template:
         raise ValueError("the chat template lists its tools in another way than this benchmark knows")
@@ -251,18 +250,9 @@ def train(tasks: Tasks, options: argparse.Namespace, folder: str) -> Watch:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tasks", type=Path, required=True, help="folder with train.jsonl and val.jsonl")
-    parser.add_argument("--steps", type=int, default=8, help="batches of episodes")
-    parser.add_argument("--groups", type=int, default=8)
-    parser.add_argument("--size", type=int, default=8)
+    parser = contender_parser(__doc__)
     parser.add_argument("--micro", type=int, default=1, help="parts that a batch is cut into for the update")
     parser.add_argument("--iterations", type=int, default=1, help="updates with each batch")
-    parser.add_argument("--learning-rate", type=float, default=TrainConfig().learning_rate)
-    parser.add_argument("--evaluate-every", type=int, default=0)
-    parser.add_argument("--target", type=float, default=1.1)
-    parser.add_argument("--seconds", type=float, default=1e9)
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--extra", type=json.loads, default={}, help="further settings of GRPOConfig, as JSON")
     options = parser.parse_args()
     torch.set_num_threads(1)

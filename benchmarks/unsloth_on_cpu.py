@@ -1,13 +1,15 @@
-"""Unsloth's loader, forward pass and kernels against transformers', without a GPU: Triton's interpreter runs
-the kernels, and what asks for CUDA is told that there is one. One update of the built-in model by each, on the same
-batch; prints JSON with the largest differences. Minutes for a few tokens: this says whether they agree, not how fast.
+"""Compare Unsloth's loader, forward pass and kernels with transformers', without a GPU.
+
+Triton's interpreter runs the kernels, and torch pretends to have a CUDA device. Each makes one update of the built-in
+model on the same batch; JSON with the largest differences is printed. A few tokens take minutes: this measures whether
+the two agree, not their speed.
 
     python -m venv .venv-unsloth
     .venv-unsloth/bin/pip install torch==2.13.0 'transformers<=5.17' 'trl<=1.15' 'datasets<5' bitsandbytes torchao ...
     .venv-unsloth/bin/pip install --no-deps unsloth==2026.10.7 unsloth_zoo==2026.10.7
     PYTHONPATH=. .venv-unsloth/bin/python -m benchmarks.unsloth_on_cpu --checkpointing unsloth
 
-It reaches into Unsloth 2026.10.7, and into no other version.
+It uses internals of Unsloth 2026.10.7 and works with no other version.
 """
 
 import argparse
@@ -30,12 +32,12 @@ CHECKPOINTING: dict[str, Any] = {"kept": False, "again": True, "unsloth": "unslo
 
 
 def pretend_cuda() -> None:
-    """Answers for whoever asks torch about its GPU, and the CPU for whoever wants a tensor there."""
+    """Make torch answer questions about a GPU, and put tensors meant for it on the CPU."""
     import torch
     from torch.overrides import TorchFunctionMode
 
     class Nothing:
-        """Stands for streams, events and whatever is awaited of them."""
+        """A stand-in for streams and events, and for the results of their methods."""
 
         cuda_stream = 0
 
@@ -79,7 +81,7 @@ def pretend_cuda() -> None:
 
 
 def one_device() -> None:
-    """Unsloth keeps a table of rotary positions for each GPU: here there is one, on the CPU."""
+    """Make Unsloth keep one table of rotary positions, on the CPU, instead of one for each GPU."""
     import torch
 
     llama: Any = importlib.import_module("unsloth.models.llama")
@@ -95,14 +97,15 @@ def one_device() -> None:
     llama._PerDeviceRopeCache._build_rope_cache = build
 
 
-def update(use: bool, dtype: str, checkpointing: str) -> tuple[dict[str, Any], list[float], dict[str, float]]:
-    """Gradients, log-probabilities of the sampled tokens and figures of one update."""
+def measure(use: bool, dtype: str, checkpointing: str) -> tuple[dict[str, Any], list[float], dict[str, float]]:
+    """Return gradients, log-probabilities of the sampled tokens and figures of one update."""
     import torch
 
-    from mcp_rl.backends.base_model import make_learner, open_base
-    from mcp_rl.backends.here import token_logprobs
-    from mcp_rl.backends.loading.options import plan_loading
+    from mcp_rl.backends.base.base_model import make_learner, open_base
+    from mcp_rl.backends.base.options import plan_loading
+    from mcp_rl.backends.processes.in_process import token_logprobs
     from mcp_rl.config import TINY, TrainConfig, UnslothConfig
+    from mcp_rl.learning.step import update
     from mcp_rl.scenario import McpScenario, StdioServer
     from mcp_rl.trajectory import Segment, Trajectory, TrajectoryGroup
 
@@ -135,7 +138,7 @@ def update(use: bool, dtype: str, checkpointing: str) -> tuple[dict[str, Any], l
 
     learner.optimizer.step = seen  # type: ignore[method-assign, assignment]
     began = time.perf_counter()
-    metrics = learner.update([TrajectoryGroup(scenario=scenario, trajectories=trajectories)])
+    metrics = update(learner, [TrajectoryGroup(scenario=scenario, trajectories=trajectories)])
     figures = {name: metrics[name] for name in ("loss", "grad_norm", "ratio_mean", "logprob_difference_mean")}
     figures |= {"seconds": time.perf_counter() - began, "rows": metrics.get("forward_rows", 0.0)}
     return gradients, [value for t in trajectories for value in t.segments[0].logprobs[8:]], figures
@@ -148,20 +151,20 @@ def main() -> None:
     given = parser.parse_args()
     os.environ.update(ENVIRONMENT)
     pretend_cuda()
-    from mcp_rl.backends.loading.first import import_first
+    from mcp_rl.backends.base.first import import_first
 
     if not import_first(True):
         raise SystemExit("Unsloth cannot be imported here.")
     one_device()
     import torch
 
-    if given.dtype == "float16":  # our own loader refuses it on a CPU, as it should
-        from mcp_rl.backends.loading import transformers_loader, unsloth_loader
+    if given.dtype == "float16":  # our own loader refuses it on a CPU
+        from mcp_rl.backends.base import transformers_loader, unsloth_loader
 
         transformers_loader.dtype_for = unsloth_loader.dtype_for = lambda plan: torch.float16
     dtype = given.dtype
-    ours, expected, plain = update(False, dtype, given.checkpointing)
-    theirs, found, fast = update(True, dtype, given.checkpointing)
+    ours, expected, plain = measure(False, dtype, given.checkpointing)
+    theirs, found, fast = measure(True, dtype, given.checkpointing)
     largest = max(float(gradient.abs().max()) for gradient in ours.values())
     apart = max(float((ours[name] - theirs[name]).abs().max()) for name in ours) / largest
     nats = max(abs(a - b) for a, b in zip(expected, found, strict=True))

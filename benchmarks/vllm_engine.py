@@ -1,16 +1,16 @@
-"""vLLM as the engine of a run: what a swap of policies costs, and that no token is of another one.
+"""Measure vLLM as the engine of a run: the cost of a swap of policies, and whether any token is of another policy.
 
     python -m benchmarks.vllm_engine --python VENV/bin/python --out benchmarks/results/vllm_engine.json
 
-Parts, each with a server of its own on loopback (`--parts`; a part that is left out keeps its figures in `--out`):
+Parts, each with its own server on loopback (`--parts`; a part that is left out keeps its figures in `--out`):
 
-- `swaps`: policies are swapped one after another, first with nothing else to do, then 200 times while 6 episodes are
-  being sampled. Each is written, loaded under a new name, and proven by probes. Afterwards every sampled token's
-  log-probability is compared with what the learner of the version that it says computes: a token of another policy,
-  or one that was sampled after what another had cached, is off by what lies between two policies.
+- `swaps`: policies are swapped one after another, first on an idle server, then 200 times while 6 episodes are being
+  sampled. Each is written, loaded under a new name, and proven by probes. Afterwards every sampled token's
+  log-probability is compared with that of the learner of the recorded version: a token of another policy, or one that
+  was sampled from another policy's cache, is off by the distance between two policies.
 - `clients`: processor time that our side takes for a request, against the openai package's client.
 
-What is learned with it: `python -m benchmarks.main_job --engines local vllm`.
+For the learning with vLLM, see `python -m benchmarks.main_job --engines local vllm`.
 """
 
 import argparse
@@ -29,10 +29,10 @@ from typing import Any
 import anyio
 from openai import AsyncOpenAI
 
-from mcp_rl.backends.base_model import load_tokenizer
-from mcp_rl.backends.vllm_sampler import VllmSampler
-from mcp_rl.chat.hermes import ChatFormat
+from mcp_rl.backends.base.base_model import load_tokenizer
+from mcp_rl.backends.samplers.vllm_sampler import VllmSampler
 from mcp_rl.config import TINY, EngineConfig
+from mcp_rl.inference.chat.hermes import ChatFormat
 from mcp_rl.inference.engine import Sampling
 from mcp_rl.inference.vllm.client import VllmClient
 from tests.vllm.policies import MovingLearner
@@ -41,7 +41,7 @@ SWAPS = 200
 IDLE_SWAPS = 15
 EPISODES = 6
 STALE = 0.01
-"""Nats. Kernels differ by less than a thousandth of that in float32; two policies that follow each other by more."""
+"""Nats. In float32, kernels differ by less than a thousandth of it, and successive policies by more than it."""
 Played = tuple[list[int], list[int], list[float], int]
 
 
@@ -66,7 +66,7 @@ def prompt_of(seed: int, tokens: int = 180) -> list[int]:
 
 
 async def swap(learner: MovingLearner, sampler: VllmSampler) -> dict[str, float]:
-    """Milliseconds of each part of one swap."""
+    """Swap policies once; return the milliseconds of each part."""
     learner.move()
     learner.remember()
     began = time.perf_counter()
@@ -78,7 +78,7 @@ async def swap(learner: MovingLearner, sampler: VllmSampler) -> dict[str, float]
 
 
 async def sample_on(sampler: VllmSampler, seed: int, over: anyio.Event, found: list[Played]) -> None:
-    """Episodes of four turns, one after another."""
+    """Sample episodes of four turns, one after another."""
     while not over.is_set():
         async with sampler.engine.episode(seed=seed) as episode:
             ids = prompt_of(seed)
@@ -92,8 +92,8 @@ async def sample_on(sampler: VllmSampler, seed: int, over: anyio.Event, found: l
 
 
 async def differences(learner: MovingLearner, found: Sequence[Played], back: int = 0) -> list[float]:
-    """Of each turn the largest difference in nats between its logprobs and the learner's of its version, or of the
-    version `back` before it."""
+    """Return for each turn the largest difference in nats between its logprobs and those of the learner of its version,
+    or of the version `back` before it."""
     worst = []
     for step in sorted({turn[3] for turn in found if turn[3] >= back}):
         mine = [turn for turn in found if turn[3] == step]
@@ -146,7 +146,8 @@ def percentiles(taken: Sequence[dict[str, float]]) -> dict[str, dict[str, float]
 
 
 async def clients(python: Path, requests: int = 384, at_once: int = 64) -> dict[str, Any]:
-    """Processor time of our process for each request, in milliseconds; rounds alternate, the first does not count."""
+    """Return the processor milliseconds of this process for each request; rounds alternate, the first is not
+    counted."""
     with tempfile.TemporaryDirectory() as folder:
         async with sampler_of(python, Path(folder)) as (_, sampler):
             ours = VllmClient(sampler.server)

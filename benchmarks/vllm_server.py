@@ -1,4 +1,4 @@
-"""vLLM's server with one adapter, for comparison. `make test-vllm` makes an environment that it can live in."""
+"""A vLLM server with one adapter, for comparison. `make test-vllm` makes an environment for it."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -8,6 +8,7 @@ import anyio
 import httpx
 
 from mcp_rl.config import EngineConfig
+from mcp_rl.inference.vllm.arguments import ServingSpec
 from mcp_rl.inference.vllm.server import VllmServer
 
 ADAPTER = "policy"
@@ -17,10 +18,10 @@ ADAPTER = "policy"
 async def serving(
     python: str, model: Path, adapter: Path, *, threads: int, rows: int, log: Path
 ) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of the server, which lives as long as the context. Raises EngineStop where it does not come up."""
-    threads_of = {"OMP_NUM_THREADS": str(threads)}
-    config = EngineConfig(kind="vllm", python=Path(python), max_rows=rows, environment=threads_of)
-    server = VllmServer(str(model), served_name="base", config=config, log=log, lora_rank=16, max_context=1024)
+    """Run a server within the context; yield a client of it. Raises EngineStop if the server does not come up."""
+    environment = {"OMP_NUM_THREADS": str(threads)}
+    config = EngineConfig(kind="vllm", python=Path(python), max_rows=rows, environment=environment)
+    server = VllmServer(ServingSpec(str(model), "base", lora_rank=16, max_context=1024), config=config, log=log)
     async with server, server.client(timeout=300) as client:
         body = {"lora_name": ADAPTER, "lora_path": str(adapter)}
         (await client.post("/v1/load_lora_adapter", json=body)).raise_for_status()
@@ -28,7 +29,7 @@ async def serving(
 
 
 async def sample(client: httpx.AsyncClient, prompts: Sequence[Sequence[int]], tokens: int) -> int:
-    """One request for each prompt, all in flight at once; returns the tokens that came back with ids and logprobs."""
+    """Send a request for each prompt, all at once; return the number of tokens that came back with ids and logprobs."""
     counts: list[int] = []
 
     async def one(ids: Sequence[int]) -> None:

@@ -1,9 +1,9 @@
-"""How long vLLM's server takes to serve, to be missed when it is killed, and to serve again.
+"""Times of vLLM's server: until it serves, until its death is noticed, and until it serves again.
 
     python -m benchmarks.vllm_start --vllm-python .venv-vllm/bin/python [--rounds 3] > result.json
 
-The built-in model with adapters of rank 16. Each round is a server of its own: started, killed with SIGKILL, started
-again by itself, closed. Seconds of wall time, medians.
+The built-in model with adapters of rank 16. Each round starts a server, kills it with SIGKILL, waits until it has
+restarted itself, and closes it. Seconds of wall time, medians.
 """
 
 import argparse
@@ -19,13 +19,15 @@ from pathlib import Path
 import anyio
 
 from mcp_rl.config import EngineConfig
+from mcp_rl.inference.vllm.arguments import ServingSpec
 from mcp_rl.inference.vllm.server import VllmServer
 from mcp_rl.tiny import weights_path
 
 
 async def one_round(python: Path, folder: Path) -> dict[str, float]:
     config, log = EngineConfig(kind="vllm", python=python), folder / "vllm.log"
-    server = VllmServer(str(weights_path()), served_name="tiny", config=config, log=log, lora_rank=16, max_context=1024)
+    served = ServingSpec(str(weights_path()), "tiny", lora_rank=16, max_context=1024)
+    server = VllmServer(served, config=config, log=log)
     began = time.perf_counter()
     async with server:
         served = time.perf_counter()

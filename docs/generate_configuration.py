@@ -1,4 +1,4 @@
-"""Writes docs/configuration.md out of the configuration tree: `python docs/generate_configuration.py`."""
+"""Write docs/configuration.md from the configuration tree: `python docs/generate_configuration.py`."""
 
 import json
 from collections.abc import Iterator
@@ -14,16 +14,17 @@ PAGE = Path(__file__).with_name("configuration.md")
 INTRODUCTION = """\
 # Configuration
 
-Every setting of a run, with its default and why it is that. A setting is given in a TOML file
-(`--config FILE`; examples in `configs/`) or as a dotted override behind the command:
+Every setting of a run, with its default and the reason for it. Give settings in a TOML file (`--config FILE`;
+examples in `configs/`) or as dotted overrides after the command:
 
     mcp-rl train --server mcp_calculator train.learning_rate=3e-4 rollout.group_size=32
 
-Overrides win over the file, and options such as `--steps` over both. Values are TOML; a word that is no TOML is taken
-as text. `--dry-run` prints what comes out. *Large* is the default for any base model other than `mcp-rl/tiny`.
-API keys are no settings: the judge's is read from the environment, under the name that LiteLLM expects.
+Overrides win over the file, and options such as `--steps` over both. Values are TOML; a word that is not valid TOML is
+taken as text. `--dry-run --all` prints the resolved settings. *Large* is the default for any base model other than
+`mcp-rl/tiny`. API keys are not settings: the judge's key is read from the environment, under the name that LiteLLM
+expects.
 
-This page is written by `python docs/generate_configuration.py`.
+`python docs/generate_configuration.py` writes this page.
 """
 
 

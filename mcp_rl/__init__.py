@@ -1,23 +1,22 @@
-"""Point it at any MCP server and get a model that has mastered that server's tools, with proof.
+"""Train a language model on the tools of any MCP server, and measure what it learned.
 
-All public names live here, and each is imported when it is first asked for, so that `import mcp_rl` stays light.
+All public names are here; each is imported on first use, so that `import mcp_rl` stays light.
 """
 
 import importlib
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mcp_rl.backends.local import LocalBackend
     from mcp_rl.config import RunConfig, TrainConfig
     from mcp_rl.errors import McpRlError, UserError
-    from mcp_rl.gather import gather_trajectory_groups
     from mcp_rl.model import Model, TrainableModel
     from mcp_rl.plugins.hookspecs import hookimpl
-    from mcp_rl.plugins.server import ToolServer
+    from mcp_rl.rewards.mix import mix_rewards
     from mcp_rl.rewards.ruler import ruler_score_group
-    from mcp_rl.rollout import rollout
+    from mcp_rl.rewards.verifier import verify, verify_group
+    from mcp_rl.rollouts.gather import gather_trajectory_groups
+    from mcp_rl.rollouts.rollout import rollout
     from mcp_rl.scenario import (
         McpScenario,
         ServerParams,
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
         Verifier,
         read_scenarios,
     )
+    from mcp_rl.toolserver.pool import Sessions
+    from mcp_rl.toolserver.tool_server import ToolServer
     from mcp_rl.trajectory import StopReason, Trajectory, TrajectoryGroup
 
 _HOMES = {
@@ -37,23 +38,27 @@ _HOMES = {
     "Model": "mcp_rl.model",
     "RunConfig": "mcp_rl.config",
     "ServerParams": "mcp_rl.scenario",
+    "Sessions": "mcp_rl.toolserver.pool",
     "SseServer": "mcp_rl.scenario",
     "StdioServer": "mcp_rl.scenario",
     "StopReason": "mcp_rl.trajectory",
     "StreamableHttpServer": "mcp_rl.scenario",
     "ToolCall": "mcp_rl.scenario",
-    "ToolServer": "mcp_rl.plugins.server",
+    "ToolServer": "mcp_rl.toolserver.tool_server",
     "TrainConfig": "mcp_rl.config",
     "TrainableModel": "mcp_rl.model",
     "Trajectory": "mcp_rl.trajectory",
     "TrajectoryGroup": "mcp_rl.trajectory",
     "UserError": "mcp_rl.errors",
     "Verifier": "mcp_rl.scenario",
-    "gather_trajectory_groups": "mcp_rl.gather",
+    "gather_trajectory_groups": "mcp_rl.rollouts.gather",
     "hookimpl": "mcp_rl.plugins.hookspecs",
+    "mix_rewards": "mcp_rl.rewards.mix",
     "read_scenarios": "mcp_rl.scenario",
-    "rollout": "mcp_rl.rollout",
+    "rollout": "mcp_rl.rollouts.rollout",
     "ruler_score_group": "mcp_rl.rewards.ruler",
+    "verify": "mcp_rl.rewards.verifier",
+    "verify_group": "mcp_rl.rewards.verifier",
 }
 
 __all__ = [
@@ -63,6 +68,7 @@ __all__ = [
     "Model",
     "RunConfig",
     "ServerParams",
+    "Sessions",
     "SseServer",
     "StdioServer",
     "StopReason",
@@ -77,9 +83,12 @@ __all__ = [
     "Verifier",
     "gather_trajectory_groups",
     "hookimpl",
+    "mix_rewards",
     "read_scenarios",
     "rollout",
     "ruler_score_group",
+    "verify",
+    "verify_group",
 ]
 
 
@@ -91,15 +100,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *_HOMES})
-
-
-class _Package(ModuleType):
-    """Keeps `mcp_rl.rollout` the function: importing its module of the same name would put the module there."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in _HOMES and isinstance(value, ModuleType):
-            return
-        super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

@@ -1,4 +1,4 @@
-"""`python -m mcp_rl` is `mcp-rl`."""
+"""Run `mcp-rl` as `python -m mcp_rl`."""
 
 import sys
 

@@ -1,18 +1,18 @@
-"""One tree of errors, one class per boundary crossed.
+"""The package's errors, one class for each kind of cause.
 
-Each error is one sentence for the person at the terminal: what was tried, what was seen, what to do next.
-`exit_code` is what the command returns: 2 where the user can mend it, 1 where the world broke.
+Each error is one sentence for the user: what was tried, what happened, what to do next. `exit_code` is the command's
+exit code: 2 if the user can mend the cause, else 1.
 """
 
 
 class McpRlError(Exception):
-    """Root of everything that this package raises on purpose."""
+    """Base class of all errors that this package raises on purpose."""
 
     exit_code = 1
 
 
 class UserError(McpRlError):
-    """Something in the command, a file or the machine that the user can mend."""
+    """A mistake in the command, a file or the machine that the user can mend."""
 
     exit_code = 2
 
@@ -22,15 +22,15 @@ class ConfigError(UserError):
 
 
 class PluginError(UserError):
-    """A plugin or a name that a plugin should offer."""
+    """A plugin that cannot be used, or a name that no plugin offers."""
 
 
 class ScenarioError(UserError):
-    """A scenario or a scenarios file."""
+    """A scenario or a scenarios file that cannot be used."""
 
 
 class RunDirectoryError(UserError):
-    """A run directory: locked, made for another server, model or schema, not writable."""
+    """A run directory that is locked, not writable, or made for another server, model or schema."""
 
 
 class CheckpointError(UserError):
@@ -42,9 +42,9 @@ class ServerError(UserError):
 
 
 class ServerFault(McpRlError):
-    """A live tool server failed in the middle of a call. A rollout records it as a fault, never as a 0 reward.
+    """A failure of a live tool server during a call. A rollout records it as a fault, never as a reward of 0.
 
-    `delivered` is False only where the request surely never reached the server, so that a retry is safe.
+    `delivered` is False only if the request certainly never reached the server, so that a retry is safe.
     """
 
     def __init__(self, message: str, *, delivered: bool | None = None) -> None:
@@ -60,33 +60,33 @@ def _rebuild_fault(message: str, delivered: bool | None) -> ServerFault:
 
 
 class RunStop(McpRlError):
-    """Nothing that comes can be right any more: the run ends, its last whole step is kept, no rollout is blamed."""
+    """A condition that cannot pass: the run ends, keeps its last whole step, and blames no rollout."""
 
 
 class SchemaChanged(RunStop):
-    """The server offers other tools than those that the run began with."""
+    """The server's tools differ from those that the run began with."""
 
     exit_code = 2
 
 
 class CassetteMiss(RunStop):
-    """A call that the recording does not hold."""
+    """A call that is not in the recording."""
 
     exit_code = 2
 
 
 class CassetteError(RunStop):
-    """A recording that cannot go on: its file cannot be written, or the server is no longer the one it is of."""
+    """A recording that cannot continue: its file cannot be written, or the server has changed."""
 
     exit_code = 2
 
 
 class EngineError(McpRlError):
-    """The inference engine failed."""
+    """A failure of the inference engine."""
 
 
 class EngineStop(EngineError, RunStop):
-    """What samples or learns is gone and will not come back: the run ends, and its last whole step is kept."""
+    """A sampler or learner that is gone for good: the run ends and keeps its last whole step."""
 
 
 class ContextOverflow(EngineError):
@@ -94,26 +94,26 @@ class ContextOverflow(EngineError):
 
 
 class VerifierError(McpRlError):
-    """A verifier failed, so that nobody knows what a rollout is worth."""
+    """A failure of a verifier, which leaves a rollout without a reward."""
 
 
 class JudgeError(McpRlError):
-    """The judge gave no usable verdict."""
+    """A judge without a usable verdict."""
 
 
 class JudgeDown(JudgeError):
-    """The judge cannot be reached or is overloaded; later it may answer."""
+    """A judge that cannot be reached or is overloaded, and may answer later."""
 
 
 class JudgeStop(JudgeError, RunStop):
-    """No verdict will come any more: the run ends, and its last whole step is kept."""
+    """A judge that will give no more verdicts: the run ends and keeps its last whole step."""
 
 
 class JudgeBarred(JudgeStop):
-    """The judge refuses our key or model, or its cost limit is used up."""
+    """A judge that refuses the key or the model, or whose cost limit is used up."""
 
     exit_code = 2
 
 
 class CanaryError(RunStop):
-    """A check of the training loop failed; the run stops before it learns from wrong data."""
+    """A failed check of the training loop; the run stops before it learns from wrong data."""

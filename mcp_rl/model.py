@@ -1,41 +1,84 @@
-"""A model under a name: where its run lives on disk, which step it is at, which backend trains it.
+"""A named model: its run directory, its step, and the backend that trains it.
 
 This module imports no torch; the backend brings it.
 """
 
+from __future__ import annotations
+
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, pstdev
+from types import MethodType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import anyio
 from pydantic import BaseModel
 
-from mcp_rl.chat.hermes import ChatFormat
-from mcp_rl.durable import write_atomically
 from mcp_rl.errors import ConfigError
-from mcp_rl.inference.engine import Engine
-from mcp_rl.learning.checkpoint import newest_checkpoint
-from mcp_rl.trajectory import TrajectoryGroup
+from mcp_rl.learning.disk.checkpoint import newest_checkpoint
+from mcp_rl.system.durable import write_atomically
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
     from openai import AsyncOpenAI
 
-    from mcp_rl.backends.result import TrainResult
     from mcp_rl.config import TrainConfig
-    from mcp_rl.serving.served import Served
+    from mcp_rl.inference.chat.hermes import ChatFormat
+    from mcp_rl.inference.engine import Engine
+    from mcp_rl.inference.openai_api.served import ServedModel
+    from mcp_rl.trajectory import TrajectoryGroup
 
 ModelConfig = TypeVar("ModelConfig", bound=BaseModel | None)
 
 
+@dataclass(frozen=True)
+class TrainResult:
+    """The result of one training step."""
+
+    step: int
+    """Training steps of the policy that is sampled from now on."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """Metrics of the step; docs/learning.md names them."""
+
+
 class Backend(Protocol):
-    """What trains a model and samples from it. `LocalBackend` is one; plugins offer others."""
+    """Trains a model and samples from it. `LocalBackend` is one; plugins offer others.
+
+    A plugin's backend may leave out `begin`, `choose`, `skipped`, `loaded` and `protect`: `with_defaults` adds them.
+    """
+
+    @property
+    def skipped(self) -> Sequence[str]:
+        """Warnings about what was loaded: one sentence for each damaged checkpoint that was passed over, and the like.
+        Empty by default."""
+        return ()
+
+    @property
+    def loaded(self) -> Mapping[str, Any]:
+        """The base model as it was loaded, for model.json, so that a continued run loads the same. Empty by default."""
+        return {}
+
+    async def choose(self, model: TrainableModel[Any]) -> Sequence[str]:
+        """Decide what the settings leave open, before anything is loaded; return sentences that say what was decided.
+        By default nothing is left open."""
+        return ()
+
+    async def begin(self, model: TrainableModel[Any]) -> None:
+        """Start in the background what takes long, while tools are explored; `register` goes on with it. Does nothing
+        by default."""
+        return
+
+    def protect(self, step: int | None) -> None:
+        """Keep the checkpoint of this step on disk, beside the newest ones and in place of the one protected before;
+        None: only the newest. Does nothing by default."""
+        return
 
     @property
     def engine(self) -> Engine:
-        """Samples the newest policy; its version is the step of the weights that it samples."""
+        """The engine that samples the newest policy; its version is the step of the weights that it samples."""
         ...
 
     @property
@@ -50,52 +93,58 @@ class Backend(Protocol):
 
     @property
     def frontier(self) -> Mapping[str, Any]:
-        """What was stored with the checkpoint that was continued; empty for a new run."""
+        """The caller's data stored with the checkpoint that was continued; empty for a new run."""
         ...
 
-    async def register(self, model: "TrainableModel[Any]") -> None:
+    async def register(self, model: TrainableModel[Any]) -> None:
         """Load the model, at its newest whole checkpoint in `<model.path>/checkpoints`, or write the initial one."""
         ...
 
     async def train(
         self,
-        model: "TrainableModel[Any]",
+        model: TrainableModel[Any],
         groups: Iterable[TrajectoryGroup],
-        config: "TrainConfig | None" = None,
+        config: TrainConfig | None = None,
         *,
         frontier: Mapping[str, Any] | None = None,
         save: bool | None = None,
-    ) -> "TrainResult":
-        """One step, sampled from then on; a checkpoint is written where `save`, or where it is due (None)."""
+    ) -> TrainResult:
+        """Take one step and sample the new policy from then on. `save`: write a checkpoint; None: if one is due."""
         ...
 
     async def save(
         self,
-        model: "TrainableModel[Any]",
+        model: TrainableModel[Any],
         *,
         metrics: Mapping[str, float] | None = None,
         frontier: Mapping[str, Any] | None = None,
         files: Mapping[str, bytes] | None = None,
     ) -> Path:
-        """Write the checkpoint of the current step, `files` of the caller's own among it; returns its folder."""
-        ...
-
-    def protect(self, step: int | None) -> None:
-        """Retention leaves the checkpoint of this step alone, and of no other, beside the newest ones; None: only
-        those."""
+        """Write the checkpoint of the current step, with the caller's own `files` in it, and return its folder."""
         ...
 
     def kept(self, name: str) -> bytes | None:
-        """A file that the caller stored with the checkpoint that was continued; None where there is none."""
+        """Return a file that the caller stored with the checkpoint that was continued; None if it has none."""
         ...
 
     async def close(self) -> None:
-        """Let go of everything. What was saved stays."""
+        """Free everything. Saved files stay."""
         ...
 
 
+def with_defaults(backend: Backend) -> Backend:
+    """Return the backend, with the defaults of `Backend` for the optional parts that it lacks."""
+    for name in ("begin", "choose", "protect"):
+        if not hasattr(backend, name):
+            setattr(backend, name, MethodType(getattr(Backend, name), backend))
+    for name, nothing in (("skipped", ()), ("loaded", {})):
+        if not hasattr(backend, name):
+            setattr(backend, name, nothing)
+    return backend
+
+
 class Model(Generic[ModelConfig]):
-    """A named model and its run directory `<base_path>/<project>/models/<name>`. `config` is the user's own slot."""
+    """A named model and its run directory `<base_path>/<project>/models/<name>`. `config` is the user's to fill."""
 
     def __init__(
         self,
@@ -118,7 +167,7 @@ class Model(Generic[ModelConfig]):
         return self.base_path / self.project / "models" / self.name
 
     async def get_step(self) -> int:
-        """Step of the newest whole checkpoint; 0 where there is none."""
+        """Return the step of the newest whole checkpoint; 0 if there is none."""
         checkpoint = await anyio.to_thread.run_sync(newest_checkpoint, self.path / "checkpoints")
         return checkpoint.step if checkpoint else 0
 
@@ -132,7 +181,7 @@ class Model(Generic[ModelConfig]):
     ) -> None:
         """Write the groups to trajectories/<split>/<step>.jsonl and their means as a line of history.jsonl.
 
-        Logging a step of a split again replaces what was logged for it. `step` defaults to `get_step()`.
+        Logging a step of a split again replaces its earlier log. `step` defaults to `get_step()`.
         """
         groups = list(groups)
         step = await self.get_step() if step is None else step
@@ -144,7 +193,7 @@ class Model(Generic[ModelConfig]):
         write_atomically(self.path / "trajectories" / split / f"{step:04d}.jsonl", lines.encode())
         history = self.path / "history.jsonl"
         earlier = history.read_text().splitlines() if history.exists() else []
-        kept = [text for text in earlier if not _is_about(text, step, split)]
+        kept = [text for text in earlier if not _is_line_of(text, step, split)]
         write_atomically(history, "".join(f"{text}\n" for text in [*kept, json.dumps(line)]).encode())
 
 
@@ -163,7 +212,7 @@ class TrainableModel(Model[ModelConfig]):
         super().__init__(name, project, config=config, base_path=base_path)
         self.base_model = base_model
         self._backend: Backend | None = None
-        self._served: Served | None = None
+        self._served: ServedModel | None = None
 
     @property
     def backend(self) -> Backend:
@@ -176,7 +225,7 @@ class TrainableModel(Model[ModelConfig]):
 
     @property
     def engine(self) -> Engine:
-        """Samples the newest policy."""
+        """The engine that samples the newest policy."""
         return self.backend.engine
 
     @property
@@ -184,22 +233,22 @@ class TrainableModel(Model[ModelConfig]):
         """The chat format that the policy speaks."""
         return self.backend.chat
 
-    def openai_client(self, **options: Any) -> "AsyncOpenAI":
-        """A ready client of the newest policy, for an agent loop of your own: `model.name`, or `model.name@step` for
-        the step that is sampled now and no other.
+    def openai_client(self, **options: Any) -> AsyncOpenAI:
+        """Return an OpenAI client of the newest policy, for an agent loop of your own. Its models are `model.name`, and
+        `model.name@step` for the step that is sampled now and no other.
 
         Requests never leave the process: there is no port and no key. A turn is sampled in the task that asks for it,
-        and after the backend was closed every request is refused. `options` are those of AsyncOpenAI. What it answers
-        is OpenAI's protocol (docs/serve.md); with `return_token_ids` also the ids that training needs. Raises
+        and every request after the backend was closed is refused. `options` are those of AsyncOpenAI. Answers follow
+        OpenAI's protocol (docs/serve.md); with `return_token_ids` they hold the ids that training needs. Raises
         ConfigError before `register`.
         """
-        from mcp_rl.serving.in_process import openai_client
-        from mcp_rl.serving.served import Served
-        from mcp_rl.serving.service import Service
+        from mcp_rl.inference.openai_api.in_process import openai_client
+        from mcp_rl.inference.openai_api.served import ServedModel
+        from mcp_rl.inference.openai_api.service import Service
 
         _ = self.backend
         if self._served is None:
-            self._served = Served(
+            self._served = ServedModel(
                 lambda: [self.name, f"{self.name}@{self.engine.version}"],
                 lambda: self.engine,
                 lambda: self.chat,
@@ -209,21 +258,24 @@ class TrainableModel(Model[ModelConfig]):
 
     async def register(self, backend: Backend) -> None:
         """Make the backend load this model, at its newest whole checkpoint, and write model.json for a new run."""
+        backend = with_defaults(backend)
         await backend.register(self)
         self._backend, self._served = backend, None
         about = self.path / "model.json"
         fields = {"name": self.name, "project": self.project, "base_model": self.base_model}
         written = json.loads(about.read_bytes()) if about.exists() else None
-        loaded = getattr(backend, "loaded", None)  # which a run that is continued loads again
         known = fields if written is None else written
-        if loaded and "loaded" not in known:
-            known = known | {"loaded": dict(loaded)}
+        if backend.loaded and "loaded" not in known:  # a run that is continued loads the same again
+            known = known | {"loaded": dict(backend.loaded)}
         if known != written:
             write_atomically(about, (json.dumps(known, indent=2) + "\n").encode())
 
 
 def group_metrics(groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
-    """Means over all trajectories of some groups, faults counted apart; what could not be measured is left out."""
+    """Return means over all trajectories of some groups, with faults counted apart.
+
+    Metrics that could not be measured are left out.
+    """
     groups = list(groups)
     trajectories = [trajectory for group in groups for trajectory in group]
     usable = [trajectory for trajectory in trajectories if trajectory.trainable]
@@ -245,6 +297,6 @@ def group_metrics(groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
     return result | {f"stop_{name}": count / len(trajectories) for name, count in sorted(reasons.items())}
 
 
-def _is_about(line: str, step: int, split: str) -> bool:
+def _is_line_of(line: str, step: int, split: str) -> bool:
     content = json.loads(line)
     return bool(content.get("step") == step and content.get("split") == split)

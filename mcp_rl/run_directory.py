@@ -1,8 +1,10 @@
-"""A run on disk: one folder that holds everything about it, owned by one process at a time.
+"""A run on disk: one folder that holds everything about the run, owned by one process at a time.
 
-Whatever is there is whole: files appear by write-to-temporary, fsync, rename. A step happened when `state.json` says
-so; what a killed process left of a later step is removed when the run is continued.
+Every file is complete: files appear by write-to-temporary, fsync, rename. A step counts once `state.json` says so; what
+a killed process left of a later step is removed when the run continues.
 """
+
+from __future__ import annotations
 
 import errno
 import fcntl
@@ -11,25 +13,27 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mcp_rl.config import RunConfig, config_keys, flat_values
-from mcp_rl.durable import sync_file, write_atomically
 from mcp_rl.errors import RunDirectoryError
 from mcp_rl.scenario import McpScenario, read_scenarios, scenario_lines
+from mcp_rl.system.durable import sync_file, write_atomically
 from mcp_rl.trajectory import TrajectoryGroup
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from pathlib import Path
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
 class RunIdentity(BaseModel):
-    """What a run was made for. A run can only be continued where all of it is the same."""
+    """The settings that a run was made for. A run can only be continued with the same ones."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -41,14 +45,14 @@ class RunIdentity(BaseModel):
     schema_hash: str
     scenarios_hash: str
     settings: dict[str, Any] = {}
-    """The settings that change what is learned, flat: dotted name to value."""
+    """The settings that change the result of learning, flat: dotted name to value."""
 
-    def differences(self, other: "RunIdentity") -> list[str]:
-        """What `other` has that this one has not, each as `name (was A, is B)`."""
+    def differences(self, other: RunIdentity) -> list[str]:
+        """Return the differences to `other`, each as `name (was A, is B)`."""
         return [f"{name} (was {was!r}, is {now!r})" for name, was, now in self._different(other)]
 
-    def difference(self, other: "RunIdentity") -> str | None:
-        """The end of a sentence that says that a run `cannot be continued`: why, and what to do. None where it can."""
+    def difference(self, other: RunIdentity) -> str | None:
+        """Return the rest of a sentence that begins "cannot be continued": why, and what to do. None if it can."""
         if not (found := self._different(other)):
             return None
         differing = "; ".join(self.differences(other))
@@ -65,14 +69,14 @@ class RunIdentity(BaseModel):
         return f"because it was made with another {differing}. {said[0].upper()}{said[1:]}."
 
     def _value(self, key: str) -> Any:
-        """Of a setting, or of a part of the identity; a table's entries stand there one by one."""
+        """Return the value of a setting or another part of the identity; of a table, its entries by name."""
         flat = self._flat()
         entries = {name.removeprefix(f"{key}."): value for name, value in flat.items() if name.startswith(f"{key}.")}
         return entries or flat.get(key)
 
-    def _different(self, other: "RunIdentity") -> list[tuple[str, Any, Any]]:
-        """Name, what it is here and what it is there. A setting that one of them does not know, since it came with a
-        later version of the package or is no part of an identity any more, was at its default."""
+    def _different(self, other: RunIdentity) -> list[tuple[str, Any, Any]]:
+        """Return name, own value and other value of each difference. A setting that one side lacks, because a later
+        version added it or dropped it from the identity, had its default."""
         defaults = flat_values(RunConfig(server=("any",), base_model=self.base_model))
         mine, theirs = self._flat(), other._flat()
         names = [name for name in dict.fromkeys([*mine, *theirs]) if name not in _NO_LONGER]
@@ -102,17 +106,17 @@ _NO_LONGER = frozenset(
         "disable_log_stats",
     )
 )  # fmt: skip
-"""Settings that were part of an identity once, and make no other run: earlier versions wrote them down."""
+"""Settings that earlier versions recorded in an identity, and that no longer distinguish runs."""
 
 
 def _setting(name: str) -> str:
-    """The setting that a flat name is, or is an entry of."""
+    """Return the setting that a flat name is, or is an entry of."""
     return next((key for key, _ in config_keys() if name.startswith(f"{key}.")), name)
 
 
 def _typed(name: str, value: Any, options: Mapping[str, str]) -> str | None:
-    """The word of a command that makes this part of an identity what it was: "" to leave the setting out, None where no
-    word does."""
+    """Return the command-line word that restores this part of an identity: "" to leave the setting out, None if there
+    is no such word."""
     if name in options:
         return shlex.join([options[name], str(value)])
     if name == "judge.rubric" and isinstance(value, str) and re.fullmatch(r"[0-9a-f]{16}", value):
@@ -131,12 +135,12 @@ def _typed(name: str, value: Any, options: Mapping[str, str]) -> str | None:
 
 
 class RunState(BaseModel):
-    """Where a run stands. Written after everything else of a step, so it never points at something half written."""
+    """The progress of a run. Written after everything else of a step, so that it never refers to incomplete files."""
 
     model_config = ConfigDict(extra="forbid")
 
     step: int = 0
-    """Of the newest whole checkpoint."""
+    """Step of the newest whole checkpoint."""
     progress: "StepProgress" = Field(default_factory=lambda: StepProgress())
     threads: int | None = None
     """Threads that torch uses; results are bit-identical only with the same number."""
@@ -148,18 +152,18 @@ class RunState(BaseModel):
 
 
 class StepProgress(BaseModel):
-    """What belongs to a step besides the weights; kept in its checkpoint too, so that the two never differ."""
+    """The totals and the curriculum of a step; kept in its checkpoint too, so that they match the weights."""
 
     model_config = ConfigDict(extra="forbid")
 
     seconds: float = 0.0
-    """Wall-clock time up to this step, all sessions together."""
+    """Wall-clock time up to this step, over all sessions."""
     rollouts: int = 0
     sampled_tokens: int = 0
     trained_tokens: int = 0
     faults: int = 0
     curriculum: dict[str, Any] = {}
-    """Which scenarios come next."""
+    """State of the curriculum: which scenarios come next."""
 
 
 @dataclass
@@ -178,7 +182,7 @@ class RunDirectory:
 
     @property
     def judge(self) -> Path:
-        """Requests to judges and their verdicts."""
+        """Folder of requests to judges and their verdicts."""
         return self.path / "judge"
 
     @property
@@ -188,12 +192,12 @@ class RunDirectory:
     # -- identity and state
 
     def identity(self) -> RunIdentity | None:
-        """What the run was made for; None where it is new."""
+        """Return the run's identity; None if the run is new."""
         content = self.read_json("model.json")
         if content is not None and "sft" in content and "identity" not in content:
             raise RunDirectoryError(
                 f"The run in {self.path} is of supervised fine-tuning, so it cannot be continued on a tool server: "
-                f"choose another name with --name, and add --init {self.path} to begin with what it learned."
+                f"choose another name with --name, and add --init {self.path} to start from its weights."
             )
         return None if content is None else self._validated(RunIdentity, content.get("identity"), "model.json")
 
@@ -202,7 +206,7 @@ class RunDirectory:
         self.write_json("model.json", {**about, "identity": identity.model_dump(mode="json")})
 
     def check(self, identity: RunIdentity) -> None:
-        """Raises RunDirectoryError, one sentence with what differs, where the run was made for something else."""
+        """Raise RunDirectoryError, with the differences, if the run was made with another identity."""
         mine = self.identity()
         if mine is None:
             return
@@ -211,7 +215,7 @@ class RunDirectory:
         self.check_checkpoints()
 
     def check_checkpoints(self) -> None:
-        """Raises RunDirectoryError where the run has taken steps and there is no checkpoint of any."""
+        """Raise RunDirectoryError if the run has taken steps and no checkpoint is left."""
         if (step := self.state().step) and not any(self.checkpoints.glob("*[0-9]*")):
             raise RunDirectoryError(
                 f"The run in {self.path} is at step {step}, but its checkpoints are gone: put a copy of one into "
@@ -228,49 +232,46 @@ class RunDirectory:
     # -- the parts of a step
 
     def append_history(self, line: dict[str, Any]) -> None:
-        """Add a line; it has a "step", and goes again where that step turns out not to be whole.
+        """Append a line; it has a "step", and is removed if that step turns out incomplete.
 
-        An evaluation that is made again, since a kill came before the state was written, replaces what it was.
+        An evaluation that is repeated, because a kill came before the state was written, replaces its earlier line.
         """
-        if line.get("split") == "val":
-            about = (line["step"], "val")
+        if line.get("split") in ("val", "val_subset"):
+            about = (line["step"], line["split"])
             self._keep_history(lambda known: (known["step"], known.get("split")) != about)
         with typed_errors(self.path), (self.path / "history.jsonl").open("ab") as file:
             file.write((json.dumps(line, ensure_ascii=False) + "\n").encode())
             sync_file(file)
 
     def history(self) -> list[dict[str, Any]]:
-        """All lines; one that was cut off by a kill is left out. Raises RunDirectoryError for one that is no JSON."""
-        path = self.path / "history.jsonl"
-        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
-        return [_history_line(path, number, line) for number, line in enumerate(lines, 1) if line.endswith(b"\n")]
+        """Return all lines but a last one that a kill cut off. Raises RunDirectoryError for a line that is not JSON."""
+        return [line for _, line in _history_lines(self.path / "history.jsonl")]
 
     def save_trajectories(self, split: str, step: int, groups: Iterable[TrajectoryGroup]) -> Path:
-        """One group per line under trajectories/<split>/<step>.jsonl."""
+        """Write one group per line to trajectories/<split>/<step>.jsonl; return the file."""
         path = self.path / "trajectories" / split / f"{step:04d}.jsonl"
         self._write(path, "".join(group.model_dump_json() + "\n" for group in groups))
         return path
 
     def trajectories(self, split: str, step: int) -> list[TrajectoryGroup]:
-        """The groups of a split and step; empty where none were saved."""
+        """Return the groups of a split and step; empty if none were saved."""
         path = self.path / "trajectories" / split / f"{step:04d}.jsonl"
-        lines = path.read_bytes().splitlines() if path.exists() else []
-        return [TrajectoryGroup.model_validate_json(line) for line in lines]
+        return list(read_groups(path)) if path.exists() else []
 
     def save_scenarios(self, split: str, scenarios: Iterable[McpScenario]) -> None:
         self._write(self.path / f"{split}.jsonl", scenario_lines(scenarios))
 
     def save_lines(self, name: str, lines: Iterable[BaseModel]) -> None:
-        """A file of JSON Lines beside the state."""
+        """Write a JSON Lines file beside the state."""
         self._write(self.path / name, "".join(line.model_dump_json() + "\n" for line in lines))
 
     def scenarios(self, split: str) -> list[McpScenario] | None:
-        """The run's own scenarios of a split; None where none were saved yet."""
+        """Return the run's own scenarios of a split; None if none were saved yet."""
         path = self.path / f"{split}.jsonl"
         return read_scenarios(path) if path.exists() else None
 
     def discard_after(self, step: int) -> None:
-        """Remove what a killed process left of steps that are not whole. Checkpoints look after themselves."""
+        """Remove what a killed process left of incomplete steps, apart from checkpoints, which check themselves."""
         with typed_errors(self.path):
             for path in (self.path / "trajectories").glob("*/*.jsonl"):
                 if path.stem.isdigit() and int(path.stem) > step:
@@ -318,25 +319,78 @@ class RunDirectory:
             ) from error
 
 
-def _history_line(path: Path, number: int, line: bytes) -> dict[str, Any]:
+def _history_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the complete lines of a history.jsonl with their numbers; nothing if the file does not exist."""
     try:
-        content = json.loads(line)
-    except ValueError:
-        content = None
-    if not isinstance(content, dict) or "step" not in content:
-        raise RunDirectoryError(
-            f"{path}, line {number}, is damaged: mend or remove that line to go on, or start over with --fresh."
-        )
-    return content
+        content = path.read_bytes() if path.exists() else b""
+    except OSError as error:
+        raise RunDirectoryError(f"Cannot read {path}: {error.strerror or error}.") from error
+    for number, text in enumerate(content.splitlines(keepends=True), 1):
+        if text.endswith(b"\n") and text.strip():
+            try:
+                line = json.loads(text)
+            except ValueError:
+                raise _damaged(path, number, "is not JSON") from None
+            if not isinstance(line, dict) or "step" not in line:
+                raise _damaged(path, number, "has no step and split")
+            yield number, line
+
+
+def _damaged(path: Path, number: int, problem: str) -> RunDirectoryError:
+    return RunDirectoryError(f"{path}, line {number} {problem}: mend or remove that line.")
+
+
+def read_history(folder: Path) -> list[dict[str, Any]]:
+    """Return the lines of a run's history.jsonl by step, training before evaluation. Takes no lock.
+
+    A step that was taken again has its newest line. Raises RunDirectoryError for a file or line that cannot be read.
+    """
+    path = folder / "history.jsonl"
+    newest: dict[tuple[int, str], dict[str, Any]] = {}
+    for number, line in _history_lines(path):
+        if not (isinstance(line["step"], int) and isinstance(line.get("split"), str)):
+            raise _damaged(path, number, "has no step and split")
+        for name, value in line.items():
+            if isinstance(value, str) and name != "split":
+                raise _damaged(path, number, f"has a text in place of a number under {name!r}")
+        newest[line["step"], line["split"]] = line
+    return [newest[key] for key in sorted(newest)]
+
+
+def read_groups(path: Path, most_bytes: int | None = None) -> Iterator[TrajectoryGroup]:
+    """Yield the groups of an episode file in order, at least one, until `most_bytes` are read. Takes no lock.
+
+    Raises RunDirectoryError for a file or line that cannot be read.
+    """
+    taken = 0
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    yield _group(line, path, number)
+                taken += len(line)
+                if most_bytes is not None and taken > most_bytes:
+                    return
+    except OSError as error:
+        raise RunDirectoryError(f"The episodes in {path} cannot be read: {error.strerror or error}.") from error
+
+
+def _group(line: bytes, path: Path, number: int) -> TrajectoryGroup:
+    try:
+        return TrajectoryGroup.model_validate_json(line)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ": ".join([f"line {number}", *([".".join(map(str, first["loc"]))] if first["loc"] else [])])
+        raise RunDirectoryError(f"The episodes in {path} cannot be read: {where}: {first['msg']}.") from error
 
 
 @contextmanager
 def open_run(path: Path, *, fresh: bool = False, needed: Iterable[Path | None] = ()) -> Iterator[RunDirectory]:
     """Create or open the run in `path` and hold its lock until the end.
 
-    `fresh` moves an earlier run aside and removes it, once the lock is held. Raises RunDirectoryError where another
-    process has it (its pid is named), where the folder cannot be written, or where `fresh` would remove a file or a
-    folder that is `needed`.
+    `fresh` moves an earlier run aside and removes it, once the lock is held. Raises RunDirectoryError if another
+    process holds the lock (with its pid), if the folder cannot be written, or if `fresh` would remove a file or folder
+    that is `needed`.
     """
     for place in filter(None, needed) if fresh else ():
         if place.expanduser().resolve().is_relative_to(path.resolve()):
@@ -348,12 +402,12 @@ def open_run(path: Path, *, fresh: bool = False, needed: Iterable[Path | None] =
             _remove(path)
         with typed_errors(path):
             for folder in (path, path / "checkpoints", path / "logs", path / "trajectories"):
-                folder.mkdir(exist_ok=True)
+                folder.mkdir(mode=0o700, exist_ok=True)  # episodes and logs may hold private data
         yield RunDirectory(path)
 
 
 def _remove(path: Path) -> None:
-    """Remove a run in two moves, so that a kill in between never leaves half a run under its name."""
+    """Remove a run by renaming it first, so that a kill never leaves half a run under its name."""
     doomed = path.with_name(f".{path.name}.removed")
     with typed_errors(path):
         for _ in range(2):  # what an earlier kill left, then this run
@@ -364,9 +418,9 @@ def _remove(path: Path) -> None:
 
 @contextmanager
 def lock_run(path: Path) -> Iterator[None]:
-    """Hold a run's exclusive lock, which the kernel drops with the process, however it dies. The run need not exist.
+    """Hold a run's exclusive lock, which the kernel releases when the process ends. The run need not exist.
 
-    Raises RunDirectoryError where another process has it.
+    Raises RunDirectoryError if another process holds it.
     """
     lock = path.with_name(f".{path.name}.lock")
     with typed_errors(lock):
@@ -395,7 +449,7 @@ def _take(file: IO[str], run: Path) -> None:
 
 @contextmanager
 def typed_errors(path: Path) -> Iterator[None]:
-    """What the file system refuses, as one sentence."""
+    """Raise RunDirectoryError, as one sentence, for an OSError."""
     try:
         yield
     except OSError as error:

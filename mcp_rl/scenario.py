@@ -1,21 +1,38 @@
-"""What a model is asked to do, on which server, and how anyone can tell that it was done.
+"""Scenarios: a task for a model, the server to do it on, and a verifier that checks the result.
 
 A scenario is self-contained: a JSON Lines file of scenarios can be moved to another machine and run there.
 Commands use the placeholders `{python}` (this interpreter), `{bundled}` (the folder of the bundled servers), `{port}`
-(a free port, chosen at launch) and `{env:NAME}` (a variable of our environment); environment values and headers may
-refer to `${VARIABLES}`.
+(a free port, chosen at launch) and `{env:NAME}` (an environment variable of this process); environment values and
+headers may refer to `${VARIABLES}`.
 """
 
+from __future__ import annotations
+
+import difflib
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, field_serializer, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    PrivateAttr,
+    ValidationError,
+    field_serializer,
+    model_validator,
+)
 
 from mcp_rl.errors import ScenarioError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pydantic_core import ErrorDetails
 
 _SECRET_NAME = re.compile(r"token|key|secret|passw|auth|cookie|credential", re.IGNORECASE)
 Split = Literal["train", "val", "test"]
@@ -23,7 +40,7 @@ SUBMIT_TOOL = "complete_task"
 
 
 def _without_secrets(values: dict[str, str]) -> dict[str, str]:
-    """Values under secret-looking names become `${NAME}`: a file is read back with the value from the environment."""
+    """Replace values under secret-looking names by `${NAME}`, which is read back from the environment."""
 
     def reference(name: str, value: str) -> str:
         if "${" in value or not _SECRET_NAME.search(name):
@@ -41,7 +58,7 @@ class Launch(BaseModel):
     command: str
     args: tuple[str, ...] = ()
     env: dict[str, str] = {}
-    """Added to the minimal environment that a server gets."""
+    """Variables added to the minimal environment of a server."""
     cwd: str | None = None
 
     @field_serializer("env")
@@ -56,7 +73,7 @@ class StdioServer(Launch):
 
     @property
     def ours_to_start(self) -> bool:
-        """Whether we start the server, so that it ends with us and a new one is as good as new."""
+        """True if this process starts the server, so that it ends with this process and a new one has a fresh state."""
         return True
 
 
@@ -64,14 +81,14 @@ class _NetworkServer(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     url: str
-    """May hold `{port}` where `launch` does."""
+    """Address of the server; may hold `{port}` if `launch` does."""
     headers: dict[str, str] = {}
     launch: Launch | None = None
-    """Started before connecting and stopped afterwards; None for a server that somebody else runs."""
+    """Process started before connecting and stopped afterwards; None for a server that runs elsewhere."""
 
     @property
     def ours_to_start(self) -> bool:
-        """Whether we start the server, so that it ends with us and a new one is as good as new."""
+        """True if this process starts the server, so that it ends with this process and a new one has a fresh state."""
         return self.launch is not None
 
     @field_serializer("headers")
@@ -110,7 +127,7 @@ ServerParams = Annotated[StdioServer | SseServer | StreamableHttpServer | Server
 
 
 class ToolCall(BaseModel):
-    """One call: the server's own tool name and the arguments as JSON."""
+    """A tool call: the server's own tool name and the arguments as JSON."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -119,25 +136,27 @@ class ToolCall(BaseModel):
 
 
 class Verifier(BaseModel):
-    """How an answer is checked: the name of a registered verifier, what it expects and its options."""
+    """The check of an answer: the name of a registered verifier, the expected value and options."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     kind: str
     expected: JsonValue = None
     options: dict[str, JsonValue] = {}
-    """What `docs/rewards.md` lists for the kind, and for every kind: `submit` and `reads`."""
+    """The options that `docs/rewards.md` lists for the kind, and for every kind `submit` and `reads`."""
 
     @property
     def submit_tool(self) -> str | None:
-        """The tool that submits the answer (the option `submit`: true, or its name); None: the final message does."""
+        """The tool that submits the answer (option `submit`: true, or its name); None if the final message does."""
         submit = self.options.get("submit")
         return SUBMIT_TOOL if submit is True else submit if isinstance(submit, str) and submit else None
 
     @property
     def reads(self) -> tuple[ToolCall, ...]:
-        """Calls to make when a rollout is over, whose results are looked at: those that "state" expects, or the option
-        `reads`. Raises ValidationError where they are no calls."""
+        """The verifier's own calls after a rollout: those that the kind "state" expects, or the option `reads`.
+
+        Raises ValidationError if they are not calls.
+        """
         listed = self.expected if self.kind == "state" else self.options.get("reads")
         if not isinstance(listed, list):
             return ()
@@ -145,6 +164,13 @@ class Verifier(BaseModel):
             {k: v for k, v in c.items() if k in ("tool", "arguments")} if isinstance(c, dict) else c for c in listed
         ]
         return tuple(map(ToolCall.model_validate, fields))
+
+
+@dataclass(frozen=True)
+class _Place:
+    """File and line of a scenario. They say nothing about what the scenario is, so all places are equal."""
+
+    text: str = field(default="", compare=False)
 
 
 class McpScenario(BaseModel):
@@ -157,24 +183,30 @@ class McpScenario(BaseModel):
     max_turns: int = Field(default=10, ge=1)
     """Model turns, the final answer included."""
     id: str = ""
-    """Defaults to a hash of the task, the server and the reference, so equal scenarios have equal ids."""
+    """Id; by default a hash of the task, the server and the reference, so that equal scenarios have equal ids."""
     server: str = ""
     """The server's name, for reports."""
     difficulty: float | None = None
-    """Measured failure rate of a policy, 0 to 1; None while nobody measured."""
+    """Measured failure rate of a policy, 0 to 1; None until measured."""
     split: Split | None = None
     verifier: Verifier | None = None
     reference: tuple[ToolCall, ...] = ()
-    """A solution that was really executed."""
+    """The calls of a solution that was executed on the server."""
     reference_answer: str | None = None
     seed: int = 0
     initial_state: dict[str, JsonValue] | None = None
     tags: tuple[str, ...] = ()
     schema_hash: str | None = None
     """Hash of the tool schemas that the scenario was made for."""
+    _place: _Place = PrivateAttr(default=_Place())
+
+    @property
+    def label(self) -> str:
+        """The scenario's file and line, or its id if it was not read from a file, to begin an error with."""
+        return f"{self._place.text}: the scenario" if self._place.text else f"Scenario {self.id}"
 
     @model_validator(mode="after")
-    def _identify(self) -> "McpScenario":
+    def _identify(self) -> McpScenario:
         if not self.id:
             self.id = _digest(self.task_description, self.server, [c.model_dump() for c in self.reference])
         return self
@@ -185,19 +217,20 @@ def _digest(*parts: Any) -> str:
 
 
 def read_scenarios(path: str | Path) -> list[McpScenario]:
-    """Read JSON Lines. Raises ScenarioError that names the file, the line number and what is wrong there."""
+    """Read a JSON Lines file. Raises ScenarioError with the file, the line number and the problem."""
     path = Path(path)
     lines = text_lines(read_text(path))
-    return distinct(path, ((number, parse_scenario(line, f"{path}, line {number}")) for number, line in lines))
+    places = ((number, line, f"{path}, line {number}") for number, line in lines)
+    return distinct(path, ((number, parse_scenario(parse_json(line, place), place)) for number, line, place in places))
 
 
 def text_lines(text: str) -> list[tuple[int, str]]:
-    """The lines that are not blank, with their numbers. JSON may hold what else Unicode takes for the end of a line."""
+    """Return the lines that are not blank, with numbers. JSON may hold Unicode's other line ends, so only LF counts."""
     return [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
 
 
 def read_text(path: Path) -> str:
-    """The text of a scenarios file. Raises ScenarioError where there is none."""
+    """Read a scenarios file. Raises ScenarioError if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -205,56 +238,116 @@ def read_text(path: Path) -> str:
         raise ScenarioError(f"Cannot read the scenarios file {path}: {reason}.") from error
 
 
-def parse_scenario(fields: str | dict[str, Any], where: str) -> McpScenario:
-    """A scenario from JSON or from its fields. Raises ScenarioError that begins with `where`."""
+def parse_json(text: str, where: str) -> Any:
+    """Parse JSON. Raises ScenarioError that begins with `where` and names the column, and the line of several."""
     try:
-        if isinstance(fields, str):
-            return McpScenario.model_validate_json(fields)
-        return McpScenario.model_validate(fields)
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        line = f"line {error.lineno}, " if "\n" in text.strip() else ""
+        raise ScenarioError(f"{where}, {line}column {error.colno}: invalid JSON: {error.msg}.") from error
+    except (ValueError, RecursionError) as error:
+        raise ScenarioError(f"{where}: invalid JSON: it is nested too deeply, or a number is too long.") from error
+
+
+def parse_scenario(fields: Any, where: str) -> McpScenario:
+    """Make a scenario from its fields. Raises ScenarioError that begins with `where`."""
+    if not isinstance(fields, dict):
+        kind = _KINDS.get(type(fields), "a number")
+        raise ScenarioError(f'{where}: a scenario is a JSON object such as {{"task": "…"}}, not {kind}.')
+    try:
+        scenario = McpScenario.model_validate(fields)
     except ValidationError as error:
-        raise ScenarioError(f"{where}: {_first_problem(error)}.") from error
+        errors = error.errors()
+        unknown = [problem for problem in errors if problem["type"] == "extra_forbidden"]
+        mistake = _mistake((unknown or errors)[0])
+        raise ScenarioError(f"{where}: {mistake}{'' if mistake.endswith('?') else '.'}") from error
+    scenario._place = _Place(where)
+    return scenario
+
+
+_KINDS = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
+_PARTS: dict[str, tuple[type[BaseModel], ...]] = {
+    "verifier": (Verifier,),
+    "reference": (ToolCall,),
+    "server_params": (StdioServer, StreamableHttpServer, ServerGroup),
+}
+"""The models whose fields the value of a scenario's field has."""
+
+
+def _mistake(problem: ErrorDetails) -> str:
+    """Say in words what is wrong with a field, and what to do."""
+    place, given = problem["loc"], problem["input"]
+    name = ".".join(str(part) for part in place)
+    shown = json.dumps(given, default=str, ensure_ascii=False)
+    shown = shown if len(shown) <= 60 else f"{shown[:60]}…"
+    match problem["type"]:
+        case "extra_forbidden":
+            known = _known_fields(str(place[0]) if len(place) > 1 else "")
+            near = difflib.get_close_matches(str(place[-1]), known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"remove it, or use one of {', '.join(known)}"
+            return f"there is no field {name!r}; {hint}".removesuffix(".")
+        case "missing" if place == ("task_description",):
+            return "it has no request: add a field 'task' with the request in words"
+        case "missing" if place == ("server_params",):
+            return (
+                "it has no 'server_params', which say how to reach its server: add them, or name the server (--server)"
+            )
+        case "missing":
+            return f"the field {name!r} is missing; add it"
+        case "string_too_short":
+            return f"{name} is empty; write the request in words"
+        case "union_tag_not_found" | "union_tag_invalid":
+            return f'{name} needs a "transport": "stdio", "sse", "streamable-http" or "group"'
+    message = problem["msg"].removeprefix("Input ").rstrip(".")
+    return f"{name} {message}, not {shown}" if name else message
+
+
+def _known_fields(part: str) -> list[str]:
+    """Return the fields of a scenario, or of the value of one of its fields."""
+    if part not in _PARTS:
+        return ["task", *McpScenario.model_fields]
+    return list(dict.fromkeys(field for model in _PARTS[part] for field in model.model_fields))
 
 
 def distinct(path: Path, numbered: Iterable[tuple[int, McpScenario]], *, unit: str = "line") -> list[McpScenario]:
-    """The scenarios of a file, each with its number there. Raises ScenarioError for none at all and for duplicates.
+    """Return the numbered scenarios of a file. Raises ScenarioError if there are none, and for duplicates.
 
-    Two are duplicates where they have the same id, or ask the same of the same server from the same state.
+    Two scenarios are duplicates if they have the same id, or the same request to the same server in the same state.
     """
     scenarios: dict[str, McpScenario] = {}
+    numbers: dict[str, int] = {}
     first: dict[str, int] = {}
     for number, scenario in numbered:
         where = f"{path}, {unit} {number}"
         if scenario.id in scenarios:
-            raise ScenarioError(f"{where}: scenario id {scenario.id!r} is there twice; ids must differ.")
+            raise ScenarioError(
+                f"{where}: the id {scenario.id!r} is that of {unit} {numbers[scenario.id]} too; change or remove one."
+            )
         asked = _digest(normalised_request(scenario.task_description), scenario.server, scenario.initial_state)
         if asked in first:
             raise ScenarioError(f"{where}: the request is the same as in {unit} {first[asked]}; remove one of the two.")
-        scenarios[scenario.id], first[asked] = scenario, number
+        scenarios[scenario.id], first[asked], numbers[scenario.id] = scenario, number, number
     if not scenarios:
-        raise ScenarioError(f"The scenarios file {path} holds no scenario; it needs one JSON object on each line.")
+        raise ScenarioError(
+            f'The scenarios file {path} holds no scenario; write one on each line, such as {{"task": "…"}}.'
+        )
     return list(scenarios.values())
 
 
 def normalised_request(text: str) -> str:
-    """One text for requests that differ in letter case and white space alone."""
+    """Normalise a request, so that differences in letter case and white space vanish."""
     return " ".join(text.casefold().split())
 
 
-def _first_problem(error: ValidationError) -> str:
-    first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"])
-    return f"{where}: {first['msg']}" if where else first["msg"]
-
-
 def scenario_lines(scenarios: Iterable[McpScenario]) -> str:
-    """The JSON Lines text of scenarios: default values left out, keys in a fixed order."""
+    """Return scenarios as JSON Lines, without default values, with keys in a fixed order."""
     return "".join(_line(scenario) for scenario in scenarios)
 
 
 def _line(scenario: McpScenario) -> str:
     fields = scenario.model_dump(mode="json", exclude_defaults=True)
     params, written = scenario.server_params, fields["server_params"]
-    written["transport"] = params.transport  # a default, and what a reader goes by
+    written["transport"] = params.transport  # a default, but the reader needs it
     if isinstance(params, ServerGroup):
         for name, server in params.servers.items():
             written["servers"][name]["transport"] = server.transport

@@ -1,11 +1,12 @@
-"""What happened in one rollout, token by token.
+"""The record of a rollout, token by token.
 
-The record is the exact ids that the policy saw and sampled. Messages are a view of it for people and judges; nothing
-is ever rendered or tokenized again from them.
+It holds the exact ids that the policy read and sampled. Messages are a view of them for people and judges; nothing is
+ever rendered or tokenized again from messages.
 """
 
+from __future__ import annotations
+
 import math
-from collections.abc import Awaitable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, overload
@@ -14,9 +15,12 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from mcp_rl.scenario import McpScenario
 
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Iterable, Iterator
+
 
 class StopReason(StrEnum):
-    """Why a rollout ended. `FAULT` is the world's mistake and keeps the trajectory out of training."""
+    """The reason why a rollout ended. `FAULT` is the world's mistake and keeps the trajectory out of training."""
 
     ANSWERED = "answered"
     """The model sent a message without a tool call."""
@@ -24,33 +28,34 @@ class StopReason(StrEnum):
     MAX_TURN_TOKENS = "max_turn_tokens"
     """A turn was cut off at its token limit."""
     MAX_TOKENS = "max_tokens"
-    """The trajectory's limit on sampled tokens."""
+    """The trajectory reached its limit on sampled tokens."""
     MAX_TOOL_CALLS = "max_tool_calls"
     CONTEXT_FULL = "context_full"
     TIMEOUT = "timeout"
-    """The rollout's own limit in seconds; masked, since a slow machine is not the model's mistake."""
+    """The rollout took too many seconds; kept out of training, since a slow machine is not the model's mistake."""
     FAULT = "fault"
 
     @property
     def trainable(self) -> bool:
+        """True unless the world or the clock ended the rollout."""
         return self not in (StopReason.FAULT, StopReason.TIMEOUT)
 
 
 class Segment(BaseModel):
-    """A run of tokens that only ever grew at its end. All four lists have the same length T."""
+    """A sequence of tokens that only grows at its end. All four lists have the same length T."""
 
     model_config = ConfigDict(extra="forbid")
 
     tokens: list[int] = []
     sampled: list[bool] = []
-    """True where the policy sampled the token. This, and not the role, is the loss mask."""
+    """True for a token that the policy sampled. This is the loss mask, and not the role."""
     logprobs: list[float] = []
-    """Log-probability under the sampling distribution (temperature applied); 0.0 where not sampled."""
+    """Log-probability under the sampling distribution (temperature applied); 0.0 for a token not sampled."""
     versions: list[int] = []
-    """Policy version (training step of the adapter) that sampled the token; -1 where not sampled."""
+    """Policy version (training step of the adapter) that sampled the token; -1 for a token not sampled."""
 
     @model_validator(mode="after")
-    def _aligned(self) -> "Segment":
+    def _aligned(self) -> Segment:
         if len({len(self.tokens), len(self.sampled), len(self.logprobs), len(self.versions)}) != 1:
             raise ValueError("tokens, sampled, logprobs and versions must have one length")
         return self
@@ -73,30 +78,30 @@ class Segment(BaseModel):
 
 
 class CallRecord(BaseModel):
-    """One tool call as the model made it and what came back."""
+    """A tool call as the model made it, and its result."""
 
     model_config = ConfigDict(extra="forbid")
 
     turn: int
     name: str
-    """As the model wrote it."""
+    """The tool's name as the model wrote it."""
     tool: str | None = None
-    """The server's own name; None where no such tool exists."""
+    """The server's name of the tool; None if there is no such tool."""
     arguments: dict[str, Any] | None = None
-    """None where the model's JSON could not be read."""
+    """The arguments; None if the model's JSON is unreadable."""
     result: str = ""
-    """The text that the model was given."""
+    """The text that the model read."""
     structured: Any = None
     is_error: bool = False
-    """The tool reported an error, or the call was refused before it was sent. A mistake, not a fault."""
+    """True if the tool reported an error or the call was refused before it was sent: a mistake, not a fault."""
     sent: bool = True
     reads_only: bool = False
-    """The server says of the tool that it changes nothing."""
+    """True if the server declares that the tool changes nothing."""
     seconds: float = 0.0
 
 
 class Trajectory(BaseModel):
-    """One rollout of one scenario."""
+    """A rollout of one scenario."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -107,26 +112,26 @@ class Trajectory(BaseModel):
     """OpenAI chat messages, for people and judges."""
     calls: list[CallRecord] = []
     submission: str | None = None
-    """What was handed in with a call, where the scenario wants that."""
+    """The answer handed in with a call, if the scenario wants that."""
     final_state: list[CallRecord] = []
     """The verifier's own calls after the last turn, on the rollout's session; the model never sees them."""
     stop_reason: StopReason = StopReason.ANSWERED
     fault: str | None = None
-    """What the world did wrong, in one sentence."""
+    """The world's mistake, in one sentence."""
     reward: float | None = None
-    """None until scored."""
+    """The reward; None until scored."""
     success: bool | None = None
     metrics: dict[str, float] = {}
-    """The parts of the reward and anything worth averaging."""
+    """The parts of the reward, and other numbers to average."""
     explanation: str | None = None
-    """What the verifier or the judge said."""
+    """The verifier's or the judge's explanation."""
     seconds: float = 0.0
     turns: int = 0
     """Model turns."""
 
     @property
     def final_answer(self) -> str | None:
-        """The text that the model submitted, or None where it never did."""
+        """The text that the model submitted; None if it never did."""
         if self.submission is not None:
             return self.submission
         if self.stop_reason is not StopReason.ANSWERED or not self.messages:
@@ -136,26 +141,28 @@ class Trajectory(BaseModel):
 
     @property
     def trainable(self) -> bool:
+        """True if the rollout ended properly and was scored."""
         return self.stop_reason.trainable and self.reward is not None
 
     @property
     def sampled_tokens(self) -> int:
+        """Number of tokens that the policy sampled."""
         return sum(sum(segment.sampled) for segment in self.segments)
 
 
 @dataclass(frozen=True)
 class PendingGroup:
-    """Rollouts of one scenario that are still to be awaited. `gather_trajectory_groups` makes the group of them."""
+    """Rollouts of one scenario, still to be awaited by `gather_trajectory_groups`."""
 
     rollouts: tuple[Awaitable[Trajectory], ...]
     scenario: McpScenario | None = None
-    """None where the rollouts know it themselves."""
+    """The scenario; None if the rollouts hold it."""
 
 
 class TrajectoryGroup(BaseModel):
-    """Rollouts of one scenario, scored against each other. Failed rollouts stay here as sentences.
+    """Rollouts of one scenario, scored against each other; failed rollouts are kept as sentences in `exceptions`.
 
-    `TrajectoryGroup(awaitables)` is the group before its rollouts are done: a `PendingGroup`.
+    `TrajectoryGroup(awaitables)` makes a `PendingGroup`, the group before its rollouts are done.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -169,7 +176,7 @@ class TrajectoryGroup(BaseModel):
 
         @overload
         def __init__(self, rollouts: Iterable[Awaitable[Trajectory]], *, scenario: McpScenario | None = None) -> None:
-            """Pending: for `gather_trajectory_groups`."""
+            """Make a pending group for `gather_trajectory_groups`."""
 
         @overload
         def __init__(
@@ -180,7 +187,7 @@ class TrajectoryGroup(BaseModel):
             exceptions: list[str] = ...,
             metadata: dict[str, Any] = ...,
         ) -> None:
-            """Finished."""
+            """Make a finished group."""
 
         def __init__(self, *args: Any, **fields: Any) -> None: ...
 
@@ -202,4 +209,5 @@ class TrajectoryGroup(BaseModel):
 
     @property
     def has_variance(self) -> bool:
+        """True if the rewards differ; else the group has no gradient."""
         return len(self.rewards) > 1 and max(self.rewards) - min(self.rewards) > 1e-9

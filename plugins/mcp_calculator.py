@@ -1,11 +1,11 @@
-"""Offers the bundled calculator, with ways to ask for each of its tools and plausible arguments."""
+"""Offers the bundled calculator, with phrases that ask for each tool and samplers of plausible arguments."""
 
 import random
 from collections.abc import Callable
 from typing import Any
 
 from mcp_rl.plugins.hookspecs import hookimpl
-from mcp_rl.plugins.server import ToolServer
+from mcp_rl.toolserver.tool_server import ToolServer
 
 Number = int | float
 
@@ -94,7 +94,7 @@ PHRASES = {
 
 
 def number(random: random.Random) -> Number:
-    """Up to four digits; one in six a decimal, one in six negative."""
+    """Return a number of up to four digits; one in six is a decimal, one in six negative."""
     value: Number = random.randrange(1, 10 ** random.choice((1, 2, 2, 3, 3, 4)))
     if random.random() < 1 / 6:
         value = float(f"{value // 10}.{random.randrange(1, 10)}")
@@ -106,12 +106,12 @@ def two(random: random.Random) -> dict[str, Any]:
 
 
 def factors(random: random.Random) -> dict[str, Any]:
-    """A product of at most six digits, so that the answer stays short."""
+    """Return two factors with a product of at most six digits in most cases, so that the answer stays short."""
     return {"a": number(random), "b": random.randrange(2, 100) if random.random() < 0.8 else number(random)}
 
 
 def division(random: random.Random) -> dict[str, Any]:
-    """Mostly without a remainder, sometimes a short decimal, rarely an endless one."""
+    """Return a division whose result is mostly whole, sometimes a short decimal, rarely an endless one."""
     kind = random.random()
     if kind < 0.65:
         divisor = random.randrange(2, 100)
@@ -127,12 +127,12 @@ def powers(random: random.Random) -> dict[str, Any]:
 
 
 def squares(random: random.Random) -> dict[str, Any]:
-    """Three in four are perfect squares."""
+    """Return a number; three in four are perfect squares."""
     return {"number": random.randrange(2, 400) ** 2 if random.random() < 0.75 else random.randrange(2, 5000)}
 
 
 def expressions(random: random.Random) -> dict[str, Any]:
-    """Two or three operators, often with parentheses."""
+    """Return an expression of two or three operators, often with parentheses."""
     terms = [str(random.randrange(2, random.choice((10, 100)))) for _ in range(random.choice((3, 3, 4)))]
     operators = [random.choice("+-*") for _ in terms[1:]]
     if random.random() < 0.7:

@@ -1,13 +1,13 @@
-"""Offers the bundled notebook, a server with a state: every episode begins from the same notes.
+"""Offers the bundled notebook, a stateful server: every episode begins with the same notes.
 
-It gives no hints about its tools, so that what is generated for it is what any server gets.
+It gives no phrases or samplers for its tools, so that tasks are generated for it as for any server.
 """
 
 from collections.abc import Callable
 
 from mcp_rl.plugins.hookspecs import hookimpl
-from mcp_rl.plugins.server import ToolServer
 from mcp_rl.scenario import Launch, SseServer, StdioServer, StreamableHttpServer
+from mcp_rl.toolserver.tool_server import ToolServer
 
 SCRIPT = "{bundled}/servers/node/mcp_notes/mcp_notes.mjs"
 

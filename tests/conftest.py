@@ -23,8 +23,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 TOGETHER = ("tests/report/", "tests/runs/")
 """Folders whose files share what takes long to make."""
 LONG = (
-    "tests/test_train_resume.py",
-    "tests/processes/test_lives_of_a_run.py",
+    "tests/runs/test_train_resume.py",
+    "tests/system/test_lives_of_a_run.py",
     "tests/report/",
     "tests/scenarios/test_stateful.py",
     "tests/backends/",
@@ -32,7 +32,7 @@ LONG = (
     "tests/learning/test_parallel.py",
     "tests/export/",
     "tests/inspector/",
-    "tests/test_sft.py",
+    "tests/runs/test_sft.py",
     "tests/scenarios/test_explore.py",
     "tests/servers/",
     "tests/faults/",

@@ -1,4 +1,4 @@
-"""The documentation describes what is there."""
+"""The documentation matches the code."""
 
 import re
 import runpy
@@ -11,7 +11,7 @@ import typer
 
 from mcp_rl.cli import app
 from mcp_rl.config import RunConfig, config_keys
-from mcp_rl.overrides import load_config
+from mcp_rl.config.load import load_config
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -19,7 +19,7 @@ CONFIGURATION = ROOT / "docs" / "configuration.md"
 
 
 def all_commands(group: Any = None, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every command by its words, those of a group too."""
+    """Yield every command with its words, including those of groups."""
     for name, command in (group or typer.main.get_command(app)).commands.items():
         yield f"{prefix}{name}", command
         if hasattr(command, "commands"):
@@ -65,3 +65,16 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
 @pytest.mark.parametrize("file", sorted((ROOT / "configs").glob("*.toml")), ids=lambda file: file.stem)
 def test_example_configurations_are_valid(file: Path) -> None:
     assert isinstance(load_config(file=file, options={"server": "mcp_calculator"}), RunConfig)
+
+
+def test_the_architecture_page_leads_to_rooms_and_files() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")]
+    questions = [row for row in rows if row[0].endswith("?")]
+    assert len(questions) >= 20
+    for _, rooms, files in questions:
+        folders = [ROOT / "mcp_rl" / room for room in re.findall(r"`([^`]+)/`", rooms)]
+        for file in re.findall(r"`([\w/]+(?:\.py|/))`", files):
+            assert any((folder / file).exists() for folder in folders), f"{file} is not in {rooms}"
+    described = {row[0] for row in rows}
+    assert described >= {f"`{path.name}/`" for path in (ROOT / "mcp_rl").iterdir() if (path / "__init__.py").is_file()}

@@ -1,6 +1,7 @@
-"""The package is light to import, and its parts know only what lies below them."""
+"""The package is light to import, and its rooms know only what lies below them (docs/architecture.md)."""
 
 import ast
+import graphlib
 import json
 import subprocess
 import sys
@@ -17,23 +18,25 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "mcp_rl"
 HEAVY = {"torch", "transformers", "mcp", "litellm", "openai", "peft", "scipy", "rich", "pydantic"}
 TORCH_LIVES_IN = {"inference", "learning", "tiny", "backends"}
-LAYERS = [
-    {"cli"},
-    {"sft"},
-    {"train", "serve", "generate_words", "servers", "runs"},
-    {"generate", "report", "export"},
-    {"evaluation", "doctor"},
-    {"training"},
-    {"evaluate", "backends"},
-    {"gather", "player", "model", "rewards", "scenarios"},
-    {"rollout", "serving", "hardware"},
-    {"speaker"},
-    {"inference", "learning", "toolserver", "tracking", "tiny", "run_directory", "overrides", "language_model"},
-    {"trajectory", "plugins", "processes"},
-    {"scenario", "config", "chat", "boundary"},
-    {"errors", "threads", "durable", "visible", "activity", "tasks"},
-]
-"""From top to bottom. A part imports from parts that lie below its own line, and from no other."""
+FLOORS = (
+    ("train", "__main__"),
+    ("cli",),
+    ("runs", "__init__"),
+    ("evaluation",),
+    ("backends",),
+    ("scenarios",),
+    ("rollouts", "plugins", "explore"),
+    ("model", "rewards"),
+    ("run_directory", "learning", "tiny"),
+    ("trajectory", "inference", "toolserver"),
+    ("scenario", "config", "system"),
+    ("errors",),
+)
+"""The rooms and root modules of the package, from the top floor down. A file imports from its own room and from lower
+floors, in functions and for types too."""
+
+MOST_ENTRIES, MOST_ROOMS, MOST_PARAMETERS = 24, 15, 8
+FLOOR_OF = {room: number for number, floor in enumerate(FLOORS) for room in floor}
 
 
 @pytest.mark.parametrize(
@@ -42,8 +45,9 @@ LAYERS = [
         ("import mcp_rl", HEAVY),
         ("import mcp_rl.cli", HEAVY),
         ("from mcp_rl import McpScenario, RunConfig, TrainConfig", HEAVY - {"pydantic"}),
-        ("import mcp_rl.plugins.manager, mcp_rl.overrides", HEAVY - {"pydantic"}),
+        ("import mcp_rl.plugins.manager, mcp_rl.config.load", HEAVY - {"pydantic"}),
         ("from mcp_rl.plugins.manager import load_plugins; load_plugins()", HEAVY - {"pydantic"}),
+        ("import mcp_rl.runs.history, mcp_rl.cli.printing.history_tables", {"matplotlib", "torch", "mcp"}),
     ],
 )
 def test_importing_leaves_heavy_packages_alone(statement: str, unwanted: set[str]) -> None:
@@ -61,26 +65,58 @@ def test_every_public_name_is_there_and_listed_once() -> None:
         _ = mcp_rl.no_such_name
 
 
-@pytest.mark.parametrize("order", ["import mcp_rl.rollout; from mcp_rl import rollout", "from mcp_rl import rollout"])
-def test_rollout_is_the_function_whatever_was_imported_first(order: str) -> None:
-    program = f"{order}; import mcp_rl.rollout, mcp_rl; assert callable(rollout) and mcp_rl.rollout is rollout"
-    subprocess.run([sys.executable, "-c", program], check=True)
-
-
-def test_parts_import_only_what_lies_below_them() -> None:
-    level = {part: number for number, layer in enumerate(LAYERS) for part in layer}
-    upward = []
-    for file in sorted(PACKAGE.rglob("*.py")):
-        part = _part(file)
-        if part in ("__init__", "__main__"):
-            continue
-        assert part in level, f"{part} has no place in LAYERS"
-        upward += [
-            f"{file.relative_to(ROOT)} imports {module}"
-            for module in _imports(file)
-            if module.startswith("mcp_rl.") and (other := module.split(".")[1]) != part and level[other] <= level[part]
-        ]
+def test_files_import_only_from_lower_floors() -> None:
+    upward = [
+        f"{module} imports {other}: move what it needs to a lower floor, or the room to a higher one (FLOORS)"
+        for module, imported in GRAPH.items()
+        for other in imported
+        if _room(module) != _room(other) and FLOOR_OF[_room(module)] >= FLOOR_OF[_room(other)]
+    ]
     assert upward == []
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    try:
+        tuple(graphlib.TopologicalSorter(GRAPH).static_order())
+    except graphlib.CycleError as error:
+        pytest.fail(f"{' <- '.join(error.args[1])}: give what ties them together a file of its own below both")
+
+
+def test_the_house_has_few_entries_and_every_room_a_floor() -> None:
+    entries = [entry for entry in PACKAGE.iterdir() if entry.name not in ("__pycache__", "bundled")]
+    rooms = [entry for entry in entries if entry.is_dir()]
+    assert len(entries) <= MOST_ENTRIES, "find the room that a new module belongs to"
+    assert len(rooms) <= MOST_ROOMS, "find the room that a new folder belongs to"
+    assert {entry.stem for entry in entries if entry.name != "py.typed"} == set(FLOOR_OF), "FLOORS names every entry"
+
+
+def test_a_class_name_stands_for_one_class() -> None:
+    homes: dict[str, list[str]] = {}
+    for module, file in MODULES.items():
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(module)
+    assert {name: found for name, found in homes.items() if len(found) > 1} == {}, "rename one, or make it private"
+
+
+def test_internal_functions_take_few_parameters() -> None:
+    long = [
+        f"{module}.{node.name} takes {count}: pass one object that holds what belongs together"
+        for module, file in MODULES.items()
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (count := _parameters(node)) > MOST_PARAMETERS
+        and (module, node.name) not in LONG_ON_PURPOSE
+    ]
+    assert long == []
+
+
+LONG_ON_PURPOSE = {
+    ("mcp_rl.inference.attention", "packed_attention"),  # called by transformers, which fixes them
+    ("mcp_rl.backends.local", "__init__"),  # public: its options are the keywords that users type
+    ("mcp_rl.rewards.ruler", "ruler_score_group"),  # public, likewise
+}
+"""Functions whose parameters are a public interface."""
 
 
 def test_torch_is_imported_only_where_models_are_computed() -> None:
@@ -124,6 +160,16 @@ def _part(file: Path) -> str:
     return file.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
+def _room(module: str) -> str:
+    return [*module.split("."), "__init__"][1]
+
+
+def _parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Count the parameters that a caller may give."""
+    names = [a.arg for a in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)]
+    return len([name for name in names if name not in ("self", "cls")])
+
+
 def _normal(requirement: str) -> str:
     name = requirement.replace("_", "-").lower()
     for mark in "<>=[;!~ ":
@@ -146,3 +192,27 @@ def _imported(node: ast.AST) -> Iterator[str]:
             yield child.module
             yield from (f"{child.module}.{name.name}" for name in child.names if child.module == "mcp_rl")
         yield from _imported(child)
+
+
+def _graph() -> dict[str, set[str]]:
+    """Every module of the package, with those that it imports: in functions, for types, by name."""
+    graph: dict[str, set[str]] = {}
+    for module, file in MODULES.items():
+        found = set()
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                found |= {name.name for name in node.names}
+            elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+                found |= {argument.value for argument in node.args if isinstance(argument, ast.Constant)}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                submodules = {name.name: f"{node.module}.{name.name}" for name in node.names}
+                found |= {sub if sub in MODULES else node.module for sub in submodules.values()}
+        graph[module] = (found & set(MODULES)) - {module}
+    return graph
+
+
+MODULES = {
+    ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): file
+    for file in sorted(PACKAGE.rglob("*.py"))
+}
+GRAPH = _graph()

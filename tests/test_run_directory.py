@@ -1,4 +1,4 @@
-"""A run directory is owned by one process, holds only what is whole, and refuses what it was not made for."""
+"""A run directory is owned by one process, holds only complete files, and refuses another identity."""
 
 import json
 import os
@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from mcp_rl.config import TINY
-from mcp_rl.durable import write_atomically
 from mcp_rl.errors import RunDirectoryError
 from mcp_rl.run_directory import RunDirectory, RunIdentity, RunState, StepProgress, open_run
 from mcp_rl.scenario import McpScenario, StdioServer
+from mcp_rl.system.durable import write_atomically
 
 IDENTITY = RunIdentity(
     server="mcp_calculator",
@@ -24,7 +24,7 @@ IDENTITY = RunIdentity(
 )
 
 
-def test_two_processes_cannot_own_one_run_and_the_second_names_the_first(tmp_path: Path) -> None:
+def test_a_second_process_is_refused_and_names_the_first(tmp_path: Path) -> None:
     holder = subprocess.Popen(
         [
             sys.executable,
@@ -45,15 +45,21 @@ def test_two_processes_cannot_own_one_run_and_the_second_names_the_first(tmp_pat
         holder.kill()
         holder.communicate()
     with open_run(tmp_path / "run"):
-        """The lock of a killed process is free."""
+        pass  # the kernel has released the lock of the killed process
 
 
-def test_the_lock_does_not_dress_up_errors_of_the_run_itself(tmp_path: Path) -> None:
+def test_the_lock_passes_errors_of_the_run_through(tmp_path: Path) -> None:
     with pytest.raises(ConnectionResetError), open_run(tmp_path / "run"):
         raise ConnectionResetError
 
 
-def test_a_new_run_starts_at_step_zero_and_a_saved_state_comes_back(tmp_path: Path) -> None:
+def test_a_run_is_readable_by_its_owner_alone(tmp_path: Path) -> None:
+    with open_run(tmp_path / "run") as run:
+        for folder in (run.path, run.checkpoints, run.logs):
+            assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_saved_state_comes_back(tmp_path: Path) -> None:
     with open_run(tmp_path / "a" / "b") as run:
         assert run.identity() is None
         assert run.state() == RunState()
@@ -72,9 +78,7 @@ def test_a_new_run_starts_at_step_zero_and_a_saved_state_comes_back(tmp_path: Pa
         ({"settings": {"rollout.group_size": 16}}, "train.learning_rate (was 0.0001, is 0.0008)"),
     ],
 )
-def test_a_run_made_for_something_else_is_refused_with_what_differs(
-    tmp_path: Path, change: dict[str, object], said: str
-) -> None:
+def test_another_identity_is_refused_with_the_differences(tmp_path: Path, change: dict[str, object], said: str) -> None:
     with open_run(tmp_path / "run") as run:
         run.begin(IDENTITY, {})
         run.check(IDENTITY)
@@ -85,7 +89,7 @@ def test_a_run_made_for_something_else_is_refused_with_what_differs(
     assert "\n" not in str(caught.value)
 
 
-def test_a_setting_that_came_later_was_at_its_default(tmp_path: Path) -> None:
+def test_a_setting_unknown_to_an_old_run_had_its_default(tmp_path: Path) -> None:
     with open_run(tmp_path / "run") as run:
         run.begin(IDENTITY, {})
         later = {**IDENTITY.settings, "unsloth.dtype": "auto"}
@@ -94,7 +98,7 @@ def test_a_setting_that_came_later_was_at_its_default(tmp_path: Path) -> None:
             run.check(IDENTITY.model_copy(update={"settings": {**IDENTITY.settings, "unsloth.load_in_8bit": True}}))
 
 
-def test_fresh_removes_the_old_run_and_what_an_interrupted_removal_left(tmp_path: Path) -> None:
+def test_fresh_removes_the_run_and_half_removed_ones(tmp_path: Path) -> None:
     (tmp_path / ".run.removed").mkdir()
     with open_run(tmp_path / "run") as run:
         run.begin(IDENTITY, {})
@@ -103,7 +107,7 @@ def test_fresh_removes_the_old_run_and_what_an_interrupted_removal_left(tmp_path
     assert sorted(p.name for p in tmp_path.iterdir()) == [".run.lock", "run"]
 
 
-def test_history_of_steps_that_are_not_whole_is_dropped(tmp_path: Path) -> None:
+def test_history_of_incomplete_steps_is_dropped(tmp_path: Path) -> None:
     with open_run(tmp_path / "run") as run:
         run.append_history({"step": 1})
         run.append_history({"step": 2, "word": "für"})
@@ -117,7 +121,7 @@ def test_history_of_steps_that_are_not_whole_is_dropped(tmp_path: Path) -> None:
         assert [line["step"] for line in run.history()] == [1, 2, 3]
 
 
-def test_an_evaluation_that_is_made_again_replaces_its_line(tmp_path: Path) -> None:
+def test_a_repeated_evaluation_replaces_its_line(tmp_path: Path) -> None:
     with open_run(tmp_path / "run") as run:
         for line in (
             {"step": 0, "split": "val"},
@@ -136,11 +140,11 @@ def test_a_damaged_line_of_the_history_is_named(tmp_path: Path) -> None:
         with (run.path / "history.jsonl").open("a") as file:
             file.write('{"step": 2, "rew\n[]\n')
         run.append_history({"step": 3})
-        with pytest.raises(RunDirectoryError, match=r"history\.jsonl, line 2, is damaged: mend or remove that line"):
+        with pytest.raises(RunDirectoryError, match=r"history\.jsonl, line 2 is not JSON: mend or remove that line"):
             run.discard_after(2)
 
 
-def test_a_run_whose_checkpoints_are_gone_is_not_begun_anew(tmp_path: Path) -> None:
+def test_a_run_without_its_checkpoints_is_refused(tmp_path: Path) -> None:
     with open_run(tmp_path / "run") as run:
         run.begin(IDENTITY, {})
         run.save_state(RunState(step=3))
@@ -151,10 +155,10 @@ def test_a_run_whose_checkpoints_are_gone_is_not_begun_anew(tmp_path: Path) -> N
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="another user is needed, for whom the folder is read-only")
-def test_a_folder_that_may_only_be_read_is_one_sentence(tmp_path: Path) -> None:
+def test_a_read_only_folder_is_one_sentence(tmp_path: Path) -> None:
     program = (
         "import os, sys, pathlib\n"
-        "from mcp_rl.learning.checkpoint import write_checkpoint\n"
+        "from mcp_rl.learning.disk.checkpoint import write_checkpoint\n"
         "from mcp_rl.run_directory import open_run\n"
         "os.chdir(sys.argv[1]); os.seteuid(65534)\n"
         "for attempt in (lambda: open_run(pathlib.Path('new')).__enter__(),\n"
@@ -171,7 +175,7 @@ def test_a_folder_that_may_only_be_read_is_one_sentence(tmp_path: Path) -> None:
     assert said[1].startswith("CheckpointError Cannot write the checkpoint checkpoints/0001: Permission denied")
 
 
-def test_trajectories_of_steps_that_are_not_whole_are_discarded(tmp_path: Path) -> None:
+def test_trajectories_of_incomplete_steps_are_discarded(tmp_path: Path) -> None:
     with open_run(tmp_path / "run") as run:
         for step in (1, 2):
             run.save_trajectories("train", step, [])
@@ -222,7 +226,7 @@ def test_an_atomic_write_leaves_no_temporary_file(tmp_path: Path) -> None:
     assert (tmp_path / "deep" / "file").read_bytes() == b"whole"
 
 
-def test_fresh_removes_nothing_that_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fresh_refuses_to_remove_needed_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tmp_path / "models" / "a"
     (run / "checkpoints" / "0001").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
@@ -237,7 +241,7 @@ def test_fresh_removes_nothing_that_is_needed(tmp_path: Path, monkeypatch: pytes
         assert not (run / "checkpoints" / "0001").exists()
 
 
-def test_what_to_type_to_go_on_with_a_run_is_said(tmp_path: Path) -> None:
+def test_the_words_that_continue_a_run_are_named(tmp_path: Path) -> None:
     settings = {"unsloth.load_in_4bit": True, "unsloth.revision": None, "train.loss": "dr_grpo", "train.lora.rank": 8}
     was = RunIdentity(server="s", base_model=TINY, seed=0, schema_hash="a", scenarios_hash="b", settings=settings)
     assert was.difference(was) is None
@@ -256,7 +260,7 @@ def test_what_to_type_to_go_on_with_a_run_is_said(tmp_path: Path) -> None:
         assert said and said.endswith("Start over with --fresh, or choose another name with --name.")
 
 
-def test_the_hash_of_a_rubric_and_options_that_a_replay_does_not_have_are_not_to_be_typed() -> None:
+def test_advice_leaves_out_what_cannot_be_typed() -> None:
     settings = {"judge.rubric": "a1b2c3d4e5f60718", "replay.of": "r"}
     was = RunIdentity(server="s", base_model=TINY, seed=1, schema_hash="a", scenarios_hash="b", settings=settings)
     said = was.difference(was.model_copy(update={"settings": {**settings, "judge.rubric": None}}))
@@ -265,7 +269,7 @@ def test_the_hash_of_a_rubric_and_options_that_a_replay_does_not_have_are_not_to
     assert said and "To go on with it, add seed=1, start over" in said
 
 
-def test_a_setting_that_is_no_part_of_an_identity_any_more_makes_no_other_run() -> None:
+def test_a_dropped_setting_does_not_distinguish_runs() -> None:
     was = {"unsloth.use": True, "unsloth.disable_log_stats": True, "unsloth.dtype": "float16"}
     old = RunIdentity(server="s", base_model=TINY, seed=0, schema_hash="a", scenarios_hash="b", settings=was)
     assert old.difference(old.model_copy(update={"settings": {}})) is None

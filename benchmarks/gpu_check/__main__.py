@@ -2,7 +2,7 @@
 
 import sys
 
-from benchmarks.gpu_check import checks  # noqa: F401  # puts them into the list
+from benchmarks.gpu_check import checks  # noqa: F401  # registers them
 from benchmarks.gpu_check.running import main
 
 if __name__ == "__main__":

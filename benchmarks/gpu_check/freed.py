@@ -1,4 +1,4 @@
-"""Memory that is given back: when vLLM sleeps, when the learner's process or vLLM is killed, when all of a run is."""
+"""Check that memory is given back when the learner's process, vLLM or a whole run is killed."""
 
 import os
 import signal
@@ -18,20 +18,20 @@ from benchmarks.gpu_check.jobs import as_user, job_words
 from benchmarks.gpu_check.models import base_folder
 from benchmarks.gpu_check.setting import ROOT, Failed, Figures, Setting, check
 from benchmarks.gpu_check.with_vllm import SERVER_SHARE, local_settings, paired, run_async
-from mcp_rl.hardware.gpus import read_gpus
+from mcp_rl.backends.plan.gpus import read_gpus
 
 MOST_LEFT_GB = 0.3
-"""What may be used more than before, by others or by the driver."""
+"""Most GB that may be used beyond the value before, by other processes or the driver."""
 
 
 @check
 def learner_killed(setting: Setting) -> Figures:
-    """The learner's process killed with SIGKILL: a named error here, no process left, its memory free."""
+    """The learner's process killed with SIGKILL: an error that names it, no process left, its memory free."""
     return run_async(_learner_killed, setting)
 
 
 async def _learner_killed(setting: Setting) -> Figures:
-    from mcp_rl.backends.child import ChildLearner
+    from mcp_rl.backends.processes.child import ChildLearner
     from mcp_rl.errors import EngineStop
 
     with tempfile.TemporaryDirectory() as place:
@@ -49,7 +49,7 @@ async def _learner_killed(setting: Setting) -> Figures:
             except EngineStop as error:
                 found["said"] = str(error).partition(". ")[0]
             else:
-                raise Failed("the learner was killed, and nobody noticed", found)
+                raise Failed("the learner was killed, and no error was raised", found)
         finally:
             await learner.close()
     return _given_back(found, [pid])
@@ -70,7 +70,7 @@ async def _vllm_killed(setting: Setting) -> Figures:
         found: Figures = {"awake_gb": awake, "processes": len(every)}
         if left := await anyio.to_thread.run_sync(_outlive, [process.pid for process in every], 15.0):
             raise Failed(f"{len(left)} of {len(every)} processes of vLLM outlived it", found)
-        if awake is not None:  # before the next start has taken it again
+        if awake is not None:  # before the restarted server takes it again
             expected = SERVER_SHARE * read_gpus()[0].memory / 1e9
             after, seconds = settled(lambda used: used <= awake - 0.8 * expected, seconds=10)
             found |= {"after_gb": after, "free_again_seconds": seconds}
@@ -81,7 +81,7 @@ async def _vllm_killed(setting: Setting) -> Figures:
 
 @check
 def run_killed(setting: Setting) -> Figures:
-    """A run killed with SIGKILL in the middle, several times: no process and no memory of it is left."""
+    """A run killed with SIGKILL in the middle, several times: no process and no memory of it remains."""
     times = 1 if setting.dry_run else 5
     with tempfile.TemporaryDirectory() as place:
         folder = base_folder(setting.half, setting, Path(place) / "base")
@@ -116,9 +116,9 @@ def run_killed(setting: Setting) -> Figures:
 
 
 def _given_back(found: Figures, processes: Sequence[int]) -> Figures:
-    """Raises Failed where a process lives, or memory is not free again."""
+    """Return the figures with the memory after a kill. Raises Failed if a process lives or memory is not free."""
     if left := _outlive(processes, 15):
-        raise Failed(f"{len(left)} processes outlived what was killed", found)
+        raise Failed(f"{len(left)} processes outlived the kill", found)
     before = found.get("before_gb")
     if before is None:
         return found | {"after_gb": used_gb()}
@@ -130,7 +130,7 @@ def _given_back(found: Figures, processes: Sequence[int]) -> Figures:
 
 
 def _outlive(processes: Sequence[int], seconds: float) -> list[int]:
-    """Those that are still alive after so long."""
+    """Return the processes that are still alive after a number of seconds."""
     deadline = time.monotonic() + seconds
     alive = list(processes)
     while alive and time.monotonic() < deadline:

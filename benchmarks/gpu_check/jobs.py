@@ -1,4 +1,4 @@
-"""Whole runs, as a user starts them."""
+"""Check whole runs, as a user starts them."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from benchmarks.gpu_check.setting import ROOT, Failed, Figures, Setting, Skipped
 
 @check
 def main_job(setting: Setting) -> Figures:
-    """`mcp-rl train` with the built-in model, stopped and continued once, where the device is."""
+    """`mcp-rl train` with the built-in model, stopped and continued once, on this device."""
     steps = 1 if setting.dry_run else 4
     small = ["scenarios.count=60", "scenarios.val=20", "evaluation.samples=1", "evaluation.greedy=false"]
     small += ["rollout.groups_per_step=4", "rollout.group_size=8", "train.checkpoint_every=1"]
@@ -52,12 +52,12 @@ def main_job(setting: Setting) -> Figures:
 
 
 def as_user() -> dict[str, str]:
-    """The environment without what this check has set for itself: vLLM's sleep has memory of its own kind."""
+    """Return the environment without this package's allocator setting, which vLLM's sleep does not work with."""
     return {name: value for name, value in os.environ.items() if name != "PYTORCH_ALLOC_CONF"}
 
 
 def job_words(setting: Setting, place: Path, base: str, *, steps: int, name: str) -> list[str]:
-    """`mcp-rl train` on a base that knows nothing, with a reward that differs all the same: else nothing is learned."""
+    """Return `mcp-rl train` on a random base, with a reward that still differs, so that there is something to learn."""
     words = ["train", "--server", "mcp_calculator", "--base-model", base, "--backend", "local", "--steps", str(steps)]
     words += ["--output-dir", str(place), "--name", name, "--plugin", str(Path(__file__).with_name("odd_tokens.py"))]
     words += ["--json", 'reward.weights={"odd_tokens"=1.0}', "scenarios.count=30", "scenarios.val=6"]
@@ -68,7 +68,7 @@ def job_words(setting: Setting, place: Path, base: str, *, steps: int, name: str
 
 @check
 def random_job(setting: Setting) -> Figures:
-    """`mcp-rl train --base-model … --backend local` for two steps on the 0.5B, with what this machine offers."""
+    """`mcp-rl train --base-model … --backend local` for two steps on the 0.5B, with this machine's default choices."""
     with tempfile.TemporaryDirectory() as place:
         folder = base_folder(setting.half, setting, Path(place) / "base")
         began = time.perf_counter()

@@ -1,8 +1,8 @@
-"""One loader's update, in a process of its own, since Unsloth must be imported before transformers is.
+"""The update of one loader in its own process, since Unsloth must be imported before transformers.
 
     python -m benchmarks.gpu_check.loader_side '{"loader": "unsloth", "forward": "auto", "folder": …, "out": …, …}'
 
-Writes the adapter's gradients to `out` and prints what was measured as JSON on the last line.
+Writes the adapter's gradients to `out` and prints the figures as JSON on the last line.
 """
 
 import json
@@ -13,7 +13,7 @@ from typing import Any
 
 
 def main(given: dict[str, Any]) -> dict[str, Any]:
-    from mcp_rl.backends.loading.first import import_first
+    from mcp_rl.backends.base.first import import_first
 
     import_first(given["loader"] == "unsloth")
 
@@ -23,10 +23,10 @@ def main(given: dict[str, Any]) -> dict[str, Any]:
     from benchmarks.gpu_check.measure import backward, timed_update
     from benchmarks.gpu_check.models import move_adapter, samples
     from benchmarks.gpu_check.setting import Shape
-    from mcp_rl.backends.base_model import make_learner, open_base
-    from mcp_rl.backends.loading.options import plan_loading
+    from mcp_rl.backends.base.base_model import make_learner, open_base
+    from mcp_rl.backends.base.options import plan_loading
     from mcp_rl.config import TrainConfig, UnslothConfig
-    from mcp_rl.learning.forward import measure
+    from mcp_rl.learning.measure import measure_forward
 
     options = UnslothConfig(use=given["loader"] == "unsloth", load_in_4bit=False, dtype=given["dtype"])
     config = TrainConfig.model_validate(
@@ -44,7 +44,7 @@ def main(given: dict[str, Any]) -> dict[str, Any]:
     move_adapter(learner.parameters)
     shape = Shape(**given["shape"])
     batch = samples(shape.vocabulary, groups=1, size=8, prompt=given["prompt"], answer=given["answer"])
-    choice = None if learner.forward.decided else asdict(measure(learner, batch))
+    choice = None if learner.forward.decided else asdict(measure_forward(learner, batch))
     loss = backward(learner, batch)["loss"]
     kept = {name: p.grad.float().cpu().contiguous() for name, p in learner.parameters.items() if p.grad is not None}
     save_file(kept, Path(given["out"]))

@@ -1,4 +1,4 @@
-"""Unsloth's loader and kernels against our own path: the same weights, adapter and batch."""
+"""Compare Unsloth's loader and kernels with our own path: the same weights, adapter and batch."""
 
 import json
 import os
@@ -22,7 +22,7 @@ WAYS = {"tree": ("transformers", "tree"), "rows": ("transformers", "rows"), "uns
 
 @check
 def unsloth_update(setting: Setting) -> Figures:
-    """An update of the 0.5B loaded by Unsloth, and by transformers over a prefix tree and over rows: who is faster."""
+    """Updates of the 0.5B loaded by Unsloth, and by transformers over a prefix tree and over rows: their speed."""
     prompt, answer = setting.contexts[0] // 2, setting.contexts[0] // 2
     found: Figures = {"context": prompt + answer, "sequences": 8}
     with tempfile.TemporaryDirectory() as place:
@@ -62,7 +62,7 @@ def unsloth_update(setting: Setting) -> Figures:
 
 
 def _judge(setting: Setting, found: Figures) -> None:
-    """Raises Failed where two ways do not say the same."""
+    """Raise Failed if two ways disagree."""
     least = 0.9999 if setting.dry_run else 0.98
     for name in ("tree", "unsloth"):
         if found.get(name) and not found[name]["against_rows"]["cosine"] > least:
@@ -71,14 +71,14 @@ def _judge(setting: Setting, found: Figures) -> None:
 
 
 def without_unsloth(setting: Setting) -> str | None:
-    """Why Unsloth is not tried; None where it is."""
+    """Return why Unsloth is skipped; None if it is not."""
     if find_spec("unsloth") is None:
         return "Unsloth is not installed: pip install 'mcp-rl[gpu]'"
     return "Unsloth needs a GPU" if setting.dry_run else None
 
 
 def _side(given: Figures, found: Figures) -> Figures:
-    """What one process measured."""
+    """Return the figures of one loader's process."""
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.gpu_check.loader_side", json.dumps(given)],
         capture_output=True,

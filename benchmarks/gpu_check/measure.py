@@ -1,4 +1,4 @@
-"""How time, memory and gradients are measured, and what is expected of a device."""
+"""Measure time, memory and gradients, and judge them by the device."""
 
 import time
 from collections.abc import Sequence
@@ -8,18 +8,18 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu_check.setting import Failed, Figures, Setting, Shape
-from mcp_rl.learning.rows import RowsBatch
+from mcp_rl.learning.forward.rows import RowsBatch
+from mcp_rl.learning.learner import Learner
 from mcp_rl.learning.samples import Sample
-from mcp_rl.learning.step import Learner
 
 PEAKS = {
     "B200": 2250e12, "GH200": 989e12, "H200": 989e12, "H100 PCIe": 756e12, "H100 NVL": 835e12, "H100": 989e12,
     "A100": 312e12, "L40S": 362e12, "L40": 181e12, "L4": 121e12, "A10G": 70e12, "A10": 125e12, "4090": 165e12,
     "3090": 71e12, "A6000": 155e12,
 }  # fmt: skip
-"""Dense bfloat16 operations per second, from the makers' data sheets; the first name that fits counts."""
+"""Dense bfloat16 operations per second, from the makers' data sheets; the first matching name counts."""
 AIM_PEAK = 900e12
-"""The aims are an H100's; a smaller device is measured and not judged."""
+"""Lowest peak of a device that is judged: the aims are an H100's, and a smaller device is only measured."""
 TRAINED_AIM = 6500.0
 """Tokens per second of a 3B LoRA at 16k, before sharing is counted."""
 SHARED_AIM = 4 * TRAINED_AIM
@@ -27,13 +27,13 @@ SHARED_AIM = 4 * TRAINED_AIM
 
 
 def wait(device: torch.device) -> None:
-    """Until the device has done what it was given."""
+    """Wait until the device has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize()
 
 
 def peak_memory(device: torch.device) -> float | None:
-    """GB at most since `forget_peak`; None on a CPU."""
+    """Return the peak memory in GB since `forget_peak`; None on a CPU."""
     return torch.cuda.max_memory_allocated() / 1e9 if device.type == "cuda" else None
 
 
@@ -44,7 +44,7 @@ def forget_peak(device: torch.device) -> None:
 
 
 def backward(learner: Learner, given: Sequence[Sample]) -> dict[str, float]:
-    """The gradient of a plain policy-gradient loss over all samples, and what it took to compute it."""
+    """Compute the gradient of a plain policy-gradient loss over all samples; return the loss and the work done."""
     total = sum(len(sample.targets) for sample in given)
     pairs = forwarded = rows = 0
     loss = 0.0
@@ -65,7 +65,7 @@ def backward(learner: Learner, given: Sequence[Sample]) -> dict[str, float]:
 
 
 def gradient(learner: Learner, given: Sequence[Sample]) -> Tensor:
-    """Of all parameters in one row, in float64 on the CPU."""
+    """Return the gradient of all parameters as one vector, in float64 on the CPU."""
     backward(learner, given)
     grads = [cast(Tensor, parameter.grad).double().cpu().flatten() for parameter in learner.parameters.values()]
     learner.optimizer.zero_grad()
@@ -73,7 +73,7 @@ def gradient(learner: Learner, given: Sequence[Sample]) -> Tensor:
 
 
 def agreement(ours: Tensor, theirs: Tensor) -> dict[str, float]:
-    """Relative length of the difference, and the cosine."""
+    """Return the relative norm of the difference of two gradients, and their cosine."""
     return {
         "relative_error": float((ours - theirs).norm() / theirs.norm()),
         "cosine": float(torch.dot(ours, theirs) / (ours.norm() * theirs.norm())),
@@ -81,15 +81,15 @@ def agreement(ours: Tensor, theirs: Tensor) -> dict[str, float]:
 
 
 def operations(shape: Shape, counts: dict[str, float]) -> float:
-    """Of a LoRA update: forward and the gradient of the activations; the base's weights have none. What checkpointing
-    computes again does not count (model FLOPs as in Chowdhery et al., PaLM, 2022, appendix B)."""
+    """Return the operations of a LoRA update: forward and the gradient of the activations; the base's weights have
+    none. Recomputation by checkpointing does not count (model FLOPs as in Chowdhery et al., PaLM, 2022, appendix B)."""
     linear = 4 * shape.layer_weights * counts["forwarded"]
     output = 4 * shape.hidden * shape.vocabulary * counts["rows"]
     return linear + output + 12 * shape.layers * shape.hidden * counts["pairs"]
 
 
 def timed_update(learner: Learner, shape: Shape, given: Sequence[Sample], *, repeats: int = 2) -> Figures:
-    """Seconds of a whole update (the best of `repeats` after one to warm up), and what follows from them."""
+    """Return the seconds of a whole update (the best of `repeats` after a warm-up), and figures derived from them."""
     device = learner.device
     times, counts = [], {}
     forget_peak(device)
@@ -120,7 +120,7 @@ def timed_update(learner: Learner, shape: Shape, given: Sequence[Sample], *, rep
 
 
 def bf16_peak(device: torch.device) -> float | None:
-    """Of the data sheet; None where the device is not known."""
+    """Return the data sheet's peak in operations per second; None for an unknown device."""
     if device.type != "cuda":
         return None
     name = torch.cuda.get_device_name()
@@ -128,16 +128,16 @@ def bf16_peak(device: torch.device) -> float | None:
 
 
 def budget(setting: Setting, shape: Shape) -> int:
-    """Tokens in one forward pass that fit the device's memory with checkpointed activations."""
+    """Return the number of tokens in a forward pass that fit the device's memory with checkpointed activations."""
     if setting.dry_run:
         return 4096
     room = torch.cuda.get_device_properties(0).total_memory * 0.8 - 2 * (shape.layer_weights + 2e8)
-    one = 2 * shape.hidden * shape.layers + 12 * shape.intermediate + 60 * shape.hidden  # kept, and one layer's own
+    one = 2 * shape.hidden * shape.layers + 12 * shape.intermediate + 60 * shape.hidden  # kept, current layer
     return int(max(4096, min(1 << 17, room / (2 * one))))
 
 
 def judged(figures: Figures, name: str, aim: float, device: torch.device) -> Figures:
-    """The figures with their aim. Raises Failed where a device that could reach it does not."""
+    """Return the figures with their aim. Raises Failed if a device misses an aim that it could reach."""
     peak = bf16_peak(device)
     reached = figures[name] >= aim
     figures |= {"aim": {name: aim}, "reaches_aim": reached, "judged": peak is not None and peak >= AIM_PEAK}

@@ -1,4 +1,4 @@
-"""Models with random weights in the shapes of real ones, learners around them, and something to learn."""
+"""Models with random weights in the shapes of real ones, and learners and samples for them."""
 
 import json
 import shutil
@@ -16,14 +16,14 @@ from transformers.utils.logging import disable_progress_bar
 from benchmarks.gpu_check.setting import Setting, Shape
 from mcp_rl.config import TrainConfig
 from mcp_rl.learning.adapter import add_adapter
+from mcp_rl.learning.forward.tree_attention import use_tree_attention
+from mcp_rl.learning.learner import Learner
 from mcp_rl.learning.samples import Sample
-from mcp_rl.learning.step import Learner
-from mcp_rl.learning.tree_attention import use_tree_attention
 from mcp_rl.tiny import weights_path
 
 
 def random_model(shape: Shape, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
-    """Random weights, made where they will be used."""
+    """Make a model with random weights, directly on its device."""
     torch.manual_seed(0)
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
@@ -36,7 +36,7 @@ def random_model(shape: Shape, device: torch.device, dtype: torch.dtype) -> PreT
 
 
 def random_learner(shape: Shape, setting: Setting, dtype: torch.dtype = torch.bfloat16, **settings: Any) -> Learner:
-    """A learner whose adapter is not zero, so that both its factors have a gradient."""
+    """Make a learner whose adapter is not zero, so that both its factors have a gradient."""
     config = TrainConfig.model_validate({"activation_checkpointing": not setting.dry_run, "epochs": 1, **settings})
     base = random_model(shape, setting.device, dtype)
     use_tree_attention(base)
@@ -51,7 +51,7 @@ def random_learner(shape: Shape, setting: Setting, dtype: torch.dtype = torch.bf
 
 
 def samples(vocabulary: int, *, groups: int, size: int, prompt: int, answer: int) -> list[Sample]:
-    """Groups of `size` sequences with `prompt` tokens in common and `answer` own ones, all of those to be learned."""
+    """Make groups of `size` sequences that share `prompt` tokens and have `answer` own ones, all of these learned."""
     draw = np.random.default_rng(0)
     made = []
     for group in range(groups):
@@ -73,21 +73,21 @@ def samples(vocabulary: int, *, groups: int, size: int, prompt: int, answer: int
 
 
 def base_folder(shape: Shape, setting: Setting, folder: Path) -> Path:
-    """A model with random weights as a folder that `from_pretrained` and vLLM take, with a tokenizer as large as it is.
+    """Write a model with random weights into a folder for `from_pretrained` and vLLM, with a tokenizer of its size.
 
-    The tokenizer is the built-in model's, with words that nobody writes for all ids above its own.
+    The tokenizer is the built-in model's, with made-up words for all ids above its own.
     """
     tokenizer = json.loads((weights_path() / "tokenizer.json").read_bytes())
     words, added = tokenizer["model"]["vocab"], tokenizer["added_tokens"]
     shape = replace(shape, vocabulary=max(shape.vocabulary, len(words) + len(added)))
     more = shape.vocabulary - len(words) - len(added)
     words |= {f"word{number}": number for number in range(len(words), len(words) + more)}
-    for token in added:  # transformers has them behind all words
+    for token in added:  # transformers puts them after all words
         token["id"] += more
     dtype = torch.float32 if setting.dry_run else torch.bfloat16
     disable_progress_bar()  # type: ignore[no-untyped-call]
     random_model(shape, setting.device, dtype).save_pretrained(folder)
-    if not setting.dry_run:  # what comes next may be another process
+    if not setting.dry_run:  # another process may need the memory next
         torch.cuda.empty_cache()
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     for name in ("tokenizer_config.json", "chat_template.jinja"):
@@ -101,7 +101,7 @@ def base_folder(shape: Shape, setting: Setting, folder: Path) -> Path:
 
 
 def move_adapter(parameters: Mapping[str, torch.nn.Parameter], *, size: float = 0.01, seed: int = 0) -> None:
-    """Give an adapter values that follow from the parameters' names, so that two loaders' adapters are the same."""
+    """Set an adapter's values by its parameters' names, so that two loaders' adapters are the same."""
     with torch.no_grad():
         for name, parameter in parameters.items():
             generator = torch.Generator().manual_seed(zlib.crc32(f"{seed} {name}".encode()))

@@ -1,4 +1,4 @@
-"""A plugin for runs on models that know nothing: a reward that follows from what was sampled, whatever it is."""
+"""A plugin for runs on random models: a reward that depends only on the sampled tokens."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ from mcp_rl.trajectory import Trajectory
 
 
 def odd_tokens(trajectory: Trajectory, scenario: McpScenario) -> Verdict:
-    """The share of the sampled ids that are odd."""
+    """Score the share of the sampled ids that are odd."""
     sampled = [
         token
         for segment in trajectory.segments

@@ -1,4 +1,4 @@
-"""Runs the checks, each in a process of its own, and writes what became of them."""
+"""Run the checks, each in its own process, and write their outcomes."""
 
 import argparse
 import contextlib
@@ -22,15 +22,15 @@ import torch
 
 import benchmarks.gpu_check as package
 from benchmarks.gpu_check.setting import CHECKS, DRY, REAL, ROOT, Check, Failed, Figures, Setting, Skipped
-from mcp_rl.durable import write_atomically
+from mcp_rl.system.durable import write_atomically
 
 LONGER = {"two_gpus": 2, "run_killed": 4}
-"""Checks that start several runs with vLLM, and how many times the limit they have."""
+"""Checks that start several runs with vLLM, and the factors on their time limit."""
 
 
 @dataclass
 class Outcome:
-    """What became of a check."""
+    """The outcome of a check."""
 
     name: str
     about: str
@@ -40,7 +40,7 @@ class Outcome:
     figures: Figures = field(default_factory=dict)
 
     def line(self) -> str:
-        """For a person."""
+        """Return the outcome as a line for the user."""
         shown = {
             key: value for key, value in self.figures.items() if isinstance(value, float | str) and key != "traceback"
         }
@@ -49,7 +49,7 @@ class Outcome:
 
 
 def _child(function: Check, outcome: Outcome, setting: Setting, answer: Connection) -> None:
-    """Run one check and send what became of it."""
+    """Run a check and send its outcome."""
     try:
         outcome.figures = function(setting)
     except Skipped as skipped:
@@ -65,8 +65,8 @@ def _child(function: Check, outcome: Outcome, setting: Setting, answer: Connecti
 
 
 def run_check(name: str, setting: Setting, limit: float) -> Outcome:
-    """One check in a process of its own, which is killed with all that it started when its time is over."""
-    # What has touched CUDA cannot fork, and bitsandbytes touches it where PEFT imports it.
+    """Run a check in its own process, which is killed with everything that it started when its time is over."""
+    # A process that has used CUDA cannot fork, and bitsandbytes uses it when PEFT imports it.
     context = multiprocessing.get_context("spawn" if torch.cuda.is_available() else "fork")
     here, there = context.Pipe(duplex=False)
     outcome = Outcome(name, CHECKS[name].__doc__ or "")
@@ -93,7 +93,7 @@ def run_check(name: str, setting: Setting, limit: float) -> Outcome:
 
 @contextlib.contextmanager
 def _environment(setting: Setting) -> Iterator[None]:
-    """What a check's process sees, from its first import on."""
+    """Set the environment that a check's process sees from its first import on."""
     given = {"HF_HUB_OFFLINE": "1"} | ({"CUDA_VISIBLE_DEVICES": ""} if setting.dry_run else {})
     before = {name: os.environ.get(name) for name in given}
     os.environ.update(given)
@@ -108,7 +108,7 @@ def _environment(setting: Setting) -> Iterator[None]:
 
 
 def _end(pid: int | None) -> None:
-    """Kill a check and the runs and servers that it has started, which would disturb the next."""
+    """Kill a check and the runs and servers that it has started, which would disturb the next check."""
     with contextlib.suppress(psutil.NoSuchProcess):
         process = psutil.Process(pid)
         for one in [*process.children(recursive=True), process]:
@@ -117,13 +117,13 @@ def _end(pid: int | None) -> None:
 
 
 def versions() -> dict[str, str | None]:
-    """Of what is computed with."""
+    """Return the versions of Python, the packages and CUDA."""
     packages = {name: version(name) for name in ("torch", "transformers", "peft")}
     return {"python": platform.python_version(), **packages, "cuda": torch.version.cuda}
 
 
 def driver() -> str | None:
-    """Version of the GPU's driver; None where there is none."""
+    """Return the version of the GPU's driver; None without one."""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
         return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.split("\n")[0]
@@ -139,7 +139,7 @@ def commit() -> str | None:
 
 
 def outcomes(setting: Setting, wanted: Sequence[str], limit: float) -> Iterator[Outcome]:
-    """One after another; what was not wanted is skipped."""
+    """Yield the outcomes of all checks, one after another; those not in `wanted` are skipped."""
     for name, function in CHECKS.items():
         if name in wanted:
             yield run_check(name, setting, limit * LONGER.get(name, 1))
@@ -148,14 +148,16 @@ def outcomes(setting: Setting, wanted: Sequence[str], limit: float) -> Iterator[
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the checks, write the JSON; 1 where one failed."""
+    """Run the checks and write the JSON; return 1 if a check failed."""
     parser = argparse.ArgumentParser(description=(package.__doc__ or "").split("\n")[0])
     parser.add_argument(
-        "--out", type=Path, help="the file to write; benchmarks/results/gpu_check.json, or dry runs none"
+        "--out", type=Path, help="file to write; by default benchmarks/results/gpu_check.json, and none in a dry run"
     )
-    parser.add_argument("--only", nargs="+", choices=list(CHECKS), default=list(CHECKS), help="run these checks alone")
+    parser.add_argument(
+        "--only", nargs="+", choices=list(CHECKS), default=list(CHECKS), help="checks to run; all by default"
+    )
     parser.add_argument("--limit", type=float, default=600.0, help="seconds for each check")
-    parser.add_argument("--dry-run", action="store_true", help="small shapes on the CPU, whatever there is")
+    parser.add_argument("--dry-run", action="store_true", help="use small shapes on the CPU, even with a GPU")
     given = parser.parse_args(arguments)
     setting = DRY if given.dry_run or not torch.cuda.is_available() else REAL
     if setting.dry_run:
@@ -166,10 +168,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for outcome in outcomes(setting, given.only, given.limit):
             print(outcome.line(), file=sys.stderr, flush=True)
             found.append(outcome)
-            if out is not None:  # what was measured stays, whatever comes next
+            if out is not None:  # the figures so far stay, whatever happens next
                 write_atomically(out, _text(setting, found).encode())
     except KeyboardInterrupt:
-        print("Interrupted: what was not run yet is not in the result.", file=sys.stderr)
+        print("Interrupted: the remaining checks are not in the result.", file=sys.stderr)
         return 130
     if out is None:
         print(_text(setting, found), end="")
@@ -179,7 +181,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _text(setting: Setting, found: Sequence[Outcome]) -> str:
-    """The result as JSON."""
+    """Return the result as JSON."""
     told = next((outcome.figures for outcome in found if outcome.name == "device"), {})
     result = {
         "dry_run": setting.dry_run,

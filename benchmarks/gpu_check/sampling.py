@@ -1,4 +1,4 @@
-"""The in-process engine: whether it agrees with the learner, and how fast it is."""
+"""Check that the in-process engine agrees with the learner, and measure its speed."""
 
 import time
 from typing import Any, cast
@@ -9,13 +9,13 @@ import torch
 from benchmarks.gpu_check.measure import forget_peak, peak_memory, wait
 from benchmarks.gpu_check.models import random_learner
 from benchmarks.gpu_check.setting import Failed, Figures, Setting, Shape, check
+from mcp_rl.learning.learner import Learner
 from mcp_rl.learning.samples import Sample
-from mcp_rl.learning.step import Learner
 
 
 @check
 def sampler_agrees(setting: Setting) -> Figures:
-    """What the engine says of its own tokens, the learner says too: both with the adapter, in bfloat16."""
+    """The engine's log-probabilities of its own tokens are the learner's: both with the adapter, in bfloat16."""
     learner = random_learner(setting.half, setting)
     prompt = [int(token) for token in np.random.default_rng(2).integers(3, setting.half.vocabulary, setting.prompt)]
     sampled = _sample(learner, setting, prompt, episodes=min(8, setting.episodes))
@@ -78,10 +78,10 @@ def _engine(setting: Setting, shape: Shape) -> Figures:
 
 
 def _sample(learner: Learner, setting: Setting, prompt: list[int], *, episodes: int) -> Figures:
-    """One turn of each episode, all of them side by side."""
+    """Sample a turn of each episode, all at once."""
     import anyio
 
-    from mcp_rl.backends.weights import sampled_weights
+    from mcp_rl.backends.samplers.weights import sampled_weights
     from mcp_rl.inference.engine import Sampling
     from mcp_rl.inference.local import LocalEngine
     from mcp_rl.inference.policy import fingerprint_of
@@ -94,7 +94,7 @@ def _sample(learner: Learner, setting: Setting, prompt: list[int], *, episodes: 
             weights = sampled_weights(learner.model)
             await engine.load_policy(weights, 1)
             if engine.fingerprint != fingerprint_of(weights):
-                raise Failed("the engine does not sample the weights that it was given", {})
+                raise Failed("the engine does not sample from the given weights", {})
 
             async def one(seed: int) -> None:
                 async with engine.episode(seed=seed) as episode:

@@ -1,12 +1,16 @@
-"""What the checks of one run have in common, and the list that they are in."""
+"""The settings that all checks of a run share, and the registry of checks."""
+
+from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import Qwen2Config
+
+if TYPE_CHECKING:
+    from transformers import Qwen2Config
 
 ROOT = Path(__file__).parents[2]
 Figures = dict[str, Any]
@@ -14,7 +18,7 @@ Figures = dict[str, Any]
 
 @dataclass(frozen=True)
 class Shape:
-    """Of a Qwen2 model."""
+    """The sizes of a Qwen2 model."""
 
     hidden: int
     intermediate: int
@@ -25,6 +29,8 @@ class Shape:
     positions: int = 32768
 
     def config(self) -> Qwen2Config:
+        from transformers import Qwen2Config
+
         return Qwen2Config(
             vocab_size=self.vocabulary,
             hidden_size=self.hidden,
@@ -38,7 +44,7 @@ class Shape:
 
     @property
     def layer_weights(self) -> int:
-        """Weights of all linear layers, the output layer left out."""
+        """Number of weights of all linear layers without the output layer."""
         size = self.hidden // self.heads
         attention = self.hidden * size * (2 * self.heads + 2 * self.kv_heads)
         return self.layers * (attention + 3 * self.hidden * self.intermediate)
@@ -51,7 +57,7 @@ SMALL = Shape(128, 192, 2, 4, 2, 512)
 
 @dataclass(frozen=True)
 class Setting:
-    """What the checks of this run have in common."""
+    """The settings that all checks of a run share."""
 
     dry_run: bool
     half: Shape
@@ -59,17 +65,17 @@ class Setting:
     contexts: tuple[int, int, int]
     """Tokens of a sequence."""
     prompt: int
-    """Tokens that a group shares, of the check that is judged by sharing."""
+    """Shared tokens of a group, in the check that judges sharing."""
     answer: int
-    """Own tokens of its members."""
+    """Own tokens of a group's members."""
     episodes: int
-    """That the engine samples side by side."""
+    """Episodes that the engine samples at once."""
     sampled: int
-    """Tokens of each."""
+    """Sampled tokens of each episode."""
     swaps: int
-    """Of adapters, while vLLM samples."""
+    """Swaps of adapters while vLLM samples."""
     cycles: int
-    """Steps of learner and vLLM together, after one to warm up."""
+    """Steps of learner and vLLM together, after a warm-up."""
 
     @property
     def device(self) -> torch.device:
@@ -81,11 +87,11 @@ DRY = Setting(True, SMALL, SMALL, (48, 96, 160), 64, 12, 6, 8, 5, 1)
 
 
 class Failed(Exception):
-    """What was measured is not what it should be. The second argument is what was measured all the same."""
+    """A measurement is not as it should be. The second argument is the figures."""
 
 
 class Skipped(Exception):
-    """The check has no meaning here."""
+    """The check has no meaning on this machine."""
 
 
 Check = Callable[[Setting], Figures]
@@ -93,6 +99,6 @@ CHECKS: dict[str, Check] = {}
 
 
 def check(function: Check) -> Check:
-    """Put a check into the list, under its name."""
+    """Register a check under its name."""
     CHECKS[function.__name__] = function
     return function

@@ -1,4 +1,4 @@
-"""The device, and the learner's updates on it: shared prefixes against none, a 3B at 16k."""
+"""Measure the device and the learner's updates on it: shared prefixes against none, a 3B at 16k."""
 
 import time
 
@@ -22,7 +22,7 @@ from benchmarks.gpu_check.setting import Failed, Figures, Setting, check
 
 @check
 def device(setting: Setting) -> Figures:
-    """The device: what it is, and how fast a plain product of bfloat16 matrices is on it."""
+    """The device's properties, and its speed in a plain product of bfloat16 matrices."""
     size = 256 if setting.dry_run else 8192
     a, b = (torch.randn(size, size, device=setting.device, dtype=torch.bfloat16) for _ in range(2))
     a @ b
@@ -48,7 +48,7 @@ def device(setting: Setting) -> Figures:
 
 @check
 def gradients_float32(setting: Setting) -> Figures:
-    """The shared update's gradient is the unshared one's, in float32, where rounding hides nothing."""
+    """The shared update's gradient equals the unshared one's, in float32, whose rounding hides nothing."""
     context = setting.contexts[0]
     given = samples(setting.half.vocabulary, groups=2, size=4, prompt=context // 2, answer=context // 8)
     grads = []
@@ -65,7 +65,8 @@ def gradients_float32(setting: Setting) -> Figures:
 
 
 def _sharing(setting: Setting, context: int) -> Figures:
-    """One group of 8 of the 0.5B, half of each sequence shared: gradients, speed and memory, shared and not."""
+    """Measure a group of 8 on the 0.5B, half of each sequence shared: gradients, speed and memory, with and without
+    sharing."""
     shape = setting.half
     given = samples(shape.vocabulary, groups=1, size=8, prompt=context // 2, answer=context // 2)
     found: Figures = {"context": context, "sequences": len(given)}

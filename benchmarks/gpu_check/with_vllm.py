@@ -1,4 +1,4 @@
-"""vLLM beside the learner: adapters swapped under load, one GPU shared by sleep and by split."""
+"""Check vLLM beside the learner: adapters swapped under load, one GPU shared by sleep and by split."""
 
 import os
 import tempfile
@@ -16,16 +16,16 @@ import numpy as np
 from benchmarks.gpu_check.device_memory import used_gb
 from benchmarks.gpu_check.models import base_folder, move_adapter
 from benchmarks.gpu_check.setting import Failed, Figures, Setting, Skipped, check
-from mcp_rl.hardware.gpus import read_gpus
+from mcp_rl.backends.plan.gpus import read_gpus
 
 SLOWEST_SWAP_MS = 100.0
-"""Median, of the load alone; the aim of a swap."""
+"""Aim of a swap: the median time of the load alone, at most."""
 MOST_DIFFERENT = 0.1
-"""Mean difference of log-probabilities in nats, in 16 bits."""
+"""Largest mean absolute difference of log-probabilities in nats, in 16 bits."""
 SERVER_SHARE = 0.4
-"""Of the device's memory, for vLLM."""
+"""vLLM's share of the device's memory."""
 LEAST_ASLEEP = 0.6
-"""Of its memory, that vLLM gives back asleep."""
+"""Least share of its memory that vLLM gives back asleep."""
 VARIABLE = "MCP_RL_VLLM_PYTHON"
 Turn = tuple[list[int], Any, int]
 """Prompt, completion, and the version that was current when it was asked for."""
@@ -38,10 +38,10 @@ class Pair:
     learner: Any
     sampler: Any
     turns: list[Turn] = field(default_factory=list)
-    """The newest batch."""
+    """The latest batch."""
 
     async def sample(self, *, episodes: int, prompt: int, tokens: int, seed: int) -> list[Turn]:
-        """One turn of each episode."""
+        """Sample a turn of each episode."""
         from mcp_rl.inference.engine import Sampling
 
         found: dict[int, Turn] = {}
@@ -61,12 +61,12 @@ class Pair:
         return [found[number] for number in range(episodes)]
 
     async def swap(self, step: int) -> None:
-        """Move the adapter, and have vLLM sample it as this version."""
+        """Change the adapter, and give it to vLLM as this version."""
         move_adapter(self.learner.learner.parameters, seed=step)
         await self.sampler.take(self.learner, step)
 
     async def differences(self, turns: Sequence[Turn]) -> list[float]:
-        """Learner minus vLLM, in nats, of each sampled token."""
+        """Return the difference of log-probabilities, learner minus vLLM, in nats, of each sampled token."""
         sequences = [[*ids, *said.token_ids] for ids, said, _ in turns]
         ours = await self.learner.token_logprobs(sequences)
         return [
@@ -78,18 +78,18 @@ class Pair:
 
 @asynccontextmanager
 async def paired(setting: Setting, sharing: Literal["sleep", "split"]) -> AsyncIterator[Pair]:
-    """Both, opened. Raises Skipped where vLLM is not installed."""
-    from mcp_rl.backends.base_model import load_tokenizer
-    from mcp_rl.backends.here import LearnerHere
-    from mcp_rl.backends.vllm_sampler import VllmSampler
-    from mcp_rl.chat.hermes import ChatFormat
+    """Open a learner and vLLM. Raises Skipped if vLLM is not installed."""
+    from mcp_rl.backends.base.base_model import load_tokenizer
+    from mcp_rl.backends.processes.in_process import InProcessLearner
+    from mcp_rl.backends.samplers.vllm_sampler import VllmSampler
+    from mcp_rl.inference.chat.hermes import ChatFormat
 
     python = vllm_python(setting)
     with tempfile.TemporaryDirectory() as place:
         folder = base_folder(setting.half, setting, Path(place) / "base")
-        os.environ.pop("PYTORCH_ALLOC_CONF", None)  # it is read by now, and vLLM's sleep has memory of its own kind
+        os.environ.pop("PYTORCH_ALLOC_CONF", None)  # torch has read it by now, and vLLM's sleep does not work with it
         settings = local_settings(setting, folder, Path(place) / "run", python, sharing)
-        learner, sampler = LearnerHere(settings), VllmSampler(settings)
+        learner, sampler = InProcessLearner(settings), VllmSampler(settings)
         try:
             await learner.open()
             move_adapter(learner.learner.parameters)
@@ -104,7 +104,7 @@ async def paired(setting: Setting, sharing: Literal["sleep", "split"]) -> AsyncI
 def local_settings(
     setting: Setting, folder: Path, run: Path, python: Path | None, sharing: Literal["sleep", "split"] = "sleep"
 ) -> Any:
-    """What a run's backend would be given."""
+    """Return the settings that a run gives to its backend."""
     from mcp_rl.backends.hosts import LocalSettings
     from mcp_rl.config import EngineConfig, TrainConfig, UnslothConfig
 
@@ -131,7 +131,7 @@ def local_settings(
 
 
 def vllm_python(setting: Setting) -> Path | None:
-    """The Python that has vLLM, None for our own. Raises Skipped where there is none."""
+    """Return the Python that has vLLM. Raises Skipped without one."""
     from mcp_rl.errors import ConfigError
     from mcp_rl.inference.vllm.installed import find_vllm
 
@@ -147,7 +147,7 @@ def vllm_python(setting: Setting) -> Path | None:
 
 @check
 def vllm_swaps(setting: Setting) -> Figures:
-    """Adapters swapped in vLLM while it samples: how long, does what is sampled agree, is anything stale."""
+    """Adapters swapped in vLLM while it samples: time, agreement with the learner, stale turns."""
     return run_async(_swaps, setting, needs_vllm=True)
 
 
@@ -200,7 +200,7 @@ async def _swaps(setting: Setting) -> Figures:
 
 @check
 def sharing_by_sleep(setting: Setting) -> Figures:
-    """Learner and vLLM on one GPU, each asleep while the other works: the share of a step in which nobody does."""
+    """Learner and vLLM on one GPU, each asleep while the other works: the share of a step in which neither works."""
     return run_async(_sleeping, setting, needs_vllm=True)
 
 
@@ -219,7 +219,7 @@ async def _sleeping(setting: Setting) -> Figures:
 
 
 def _cycle(setting: Setting, pair: Pair, step: int) -> list[tuple[str, Callable[[], Coroutine[Any, Any, None]]]]:
-    """The parts of a step, in their order."""
+    """Return the parts of a step, in their order."""
 
     async def sample() -> None:
         pair.turns = await pair.sample(
@@ -232,7 +232,7 @@ def _cycle(setting: Setting, pair: Pair, step: int) -> list[tuple[str, Callable[
     async def swap() -> None:
         await pair.sampler.take(pair.learner, pair.learner.step)
 
-    if step == 1:  # what is sampled first must be there
+    if step == 1:  # vLLM needs a policy before it can sample
         return [("swap", swap), ("sample", sample)]
     return [
         ("sample", sample),
@@ -245,7 +245,7 @@ def _cycle(setting: Setting, pair: Pair, step: int) -> list[tuple[str, Callable[
 
 @check
 def sharing_by_split(setting: Setting) -> Figures:
-    """Learner and vLLM on one GPU, each with its part of the memory: the next batch is sampled during the update."""
+    """Learner and vLLM on one GPU, each with a part of the memory: the next batch is sampled during the update."""
     return run_async(_splitting, setting, needs_vllm=True)
 
 
@@ -293,7 +293,7 @@ async def _splitting(setting: Setting) -> Figures:
 
 
 async def _update(pair: Pair, turns: Sequence[Turn]) -> None:
-    """One update on what was sampled, with rewards that follow from the tokens."""
+    """Update the learner on sampled turns, with rewards that depend on the tokens."""
     from mcp_rl.scenario import McpScenario, StdioServer
     from mcp_rl.trajectory import Segment, Trajectory, TrajectoryGroup
 
@@ -309,7 +309,7 @@ async def _update(pair: Pair, turns: Sequence[Turn]) -> None:
 
 
 def step_figures(parts: dict[str, list[float]], memory: dict[str, float | None], setting: Setting) -> Figures:
-    """Means of the later steps; the first compiles."""
+    """Return the means of the later steps; the first compiles."""
     means = {name: fmean(values[1:] or values) for name, values in parts.items() if values}
     whole = sum(means.values())
     idle = whole - means["sample"] - means["update"]
@@ -327,7 +327,7 @@ def step_figures(parts: dict[str, list[float]], memory: dict[str, float | None],
 
 
 def _judge_idle(found: Figures, setting: Setting) -> Figures:
-    """Raises Failed where a tenth of a step is lost, on a device."""
+    """Return the figures. Raises Failed if, on a device, more than a tenth of a step is idle."""
     if not setting.dry_run and found["idle_share"] > 0.1:
         raise Failed(f"{100 * found['idle_share']:.0f} % of a step is idle, and the aim is under 10 %", found)
     return found
@@ -336,8 +336,8 @@ def _judge_idle(found: Figures, setting: Setting) -> Figures:
 def run_async(
     work: Callable[[Setting], Coroutine[Any, Any, Figures]], setting: Setting, *, needs_vllm: bool = False
 ) -> Figures:
-    """Raises what it raises, not groups of one; Skipped where vLLM is needed and not there."""
-    from mcp_rl.boundary import first_error
+    """Run an asynchronous check, raising single errors instead of groups; raise Skipped if it needs an absent vLLM."""
+    from mcp_rl.system.boundary import first_error
 
     if needs_vllm:
         vllm_python(setting)

@@ -1,4 +1,4 @@
 import logging
 
-# it is imported by PEFT wherever it is installed, and says on CPUs which kernels it might have had
+# PEFT imports it wherever it is installed, and on CPUs it logs the kernels that it misses
 logging.getLogger("bitsandbytes").setLevel(logging.ERROR)

@@ -1,24 +1,27 @@
-"""The backend that comes with the package, offered through the same hook as everyone's."""
+"""The built-in backend, offered through the hook that plugins use."""
 
-from collections.abc import Callable
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 from mcp_rl.plugins.hookspecs import hookimpl
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mcp_rl.backends.local import LocalBackend
     from mcp_rl.config import RunConfig
     from mcp_rl.plugins.parts import MakeBackend
 
 
 @hookimpl
-def register_backends(register: "Callable[[str, MakeBackend], None]") -> None:
-    """This machine: a learner, and the in-process engine or vLLM."""
+def register_backends(register: Callable[[str, MakeBackend], None]) -> None:
+    """Register the backend of this machine: a learner, and the in-process engine or vLLM."""
     register("local", local)
 
 
-def local(config: "RunConfig") -> "LocalBackend":
-    """A backend for this run."""
+def local(config: RunConfig) -> LocalBackend:
+    """Make a backend for this run."""
     from mcp_rl.backends.local import LocalBackend
 
     return LocalBackend(

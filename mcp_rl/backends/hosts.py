@@ -1,164 +1,171 @@
-"""The two sides of a backend: where the learner is, and what samples its policy.
+"""The two sides of a backend: the learner host, and the sampler host of its policy.
 
-The learner may be in this process, in a child, or in several children with a GPU each; what samples may be the
-in-process engine or vLLM. `make_hosts` puts together what the settings ask for; `LocalBackend` sees only the protocols.
-This module imports no torch.
+The learner is in this process, in a child process, or distributed over several processes; the policy is sampled by the
+in-process engine or by vLLM. `make_hosts.py` builds what the settings ask for, and `LocalBackend` sees only these
+protocols. This module imports no torch.
 """
 
-import os
-from collections.abc import Mapping, Sequence
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic import BaseModel, ConfigDict
 
-from mcp_rl.chat.hermes import ChatFormat
-from mcp_rl.config import EngineConfig, PlacementConfig, TrainConfig, UnslothConfig
-from mcp_rl.inference.engine import Engine
-from mcp_rl.trajectory import TrajectoryGroup
+from mcp_rl.config import EngineConfig, PlacementConfig, RolloutConfig, TrainConfig, UnslothConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mcp_rl.inference.chat.hermes import ChatFormat
+    from mcp_rl.inference.engine import Engine
+    from mcp_rl.trajectory import TrajectoryGroup
 
 
-class LocalSettings(BaseModel):
-    """What a backend of this machine is made of. JSON, so that a child process can be told."""
+class BackendSettings(BaseModel):
+    """Settings of a backend of this machine, for any model that it may train."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    train: TrainConfig = TrainConfig()
+    engine: EngineConfig = EngineConfig()
+    placement: PlacementConfig = PlacementConfig()
+    unsloth: UnslothConfig = UnslothConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    """The limits by which memory is planned."""
+    seed: int = 0
+    temperature: float = 1.0
+    """Temperature of the rollouts."""
+    max_context: int | None = None
+    """Most tokens of an episode."""
+    init: Path | None = None
+    """The run or checkpoint whose weights a new run begins with."""
+    keep: int | None = None
+    """Number of checkpoints that stay on disk; None: `train.keep_checkpoints`."""
+
+    @property
+    def kept_checkpoints(self) -> int:
+        """Number of the newest checkpoints that stay on disk."""
+        return self.train.keep_checkpoints if self.keep is None else self.keep
+
+    def for_run(self, base_model: str, run: Path, title: str) -> LocalSettings:
+        """Return these settings for one run."""
+        return LocalSettings(base_model=base_model, run=run, title=title, **dict(self))
+
+
+class LocalSettings(BackendSettings):
+    """Settings of one run: the single object that backend, learner host, sampler host and child process work from.
+
+    It serialises to JSON for the child process.
+    """
 
     base_model: str
     run: Path
     """The run directory."""
     title: str
     """`project/name`, for model cards."""
-    train: TrainConfig = TrainConfig()
-    engine: EngineConfig = EngineConfig()
-    placement: PlacementConfig = PlacementConfig()
-    unsloth: UnslothConfig = UnslothConfig()
-    seed: int = 0
-    temperature: float = 1.0
-    max_context: int | None = None
-    init: Path | None = None
 
     @property
     def checkpoints(self) -> Path:
+        """The folder of the run's checkpoints."""
         return self.run / "checkpoints"
 
 
-class Opened(BaseModel):
-    """What a learner says when it is there."""
+class OpenedLearner(BaseModel):
+    """The result of opening a learner host."""
 
     model_config = ConfigDict(extra="forbid")
 
     checkpoint: Path | None = None
-    """The one that was continued."""
+    """The checkpoint that is continued; None for a new run."""
     frontier: dict[str, Any] = {}
-    """What was stored with it."""
+    """The caller's data stored with that checkpoint."""
     skipped: list[str] = []
-    """One sentence for each damaged checkpoint that was passed over, one for other versions of packages, and one for a
-    model that shares no prefixes."""
+    """Warnings: one sentence for each damaged checkpoint that was passed over, one for other versions of packages, and
+    one for a model whose shared prefixes cannot be computed once."""
     loaded: dict[str, Any] = {}
-    """What was loaded, and how: for model.json."""
+    """The base model as it was loaded, for model.json."""
+
+
+class CheckpointExtras(BaseModel):
+    """The contents of a checkpoint besides the learner's own files."""
+
+    metrics: dict[str, int | float] | None = None
+    """Metrics of the step, for the model card."""
+    frontier: dict[str, Any] | None = None
+    """The caller's data, JSON."""
+    files: dict[str, bytes] = {}
+    """The caller's own files, by name."""
+    protect: tuple[int, ...] = ()
+    """Steps whose checkpoints stay on disk beside the newest ones."""
 
 
 class LearnerHost(Protocol):
-    """Where the learner is. Every method raises what the learner raises, and EngineError where its process is gone."""
+    """The place of the learner: in process, in a child, or distributed.
+
+    Every method raises what the learner raises, and EngineError if its process is gone.
+    """
+
+    chat: ChatFormat | None = None
+    """The chat format of the base as it was loaded; None before `open`, or if this process cannot have exactly the same
+    without transformers."""
 
     @property
     def step(self) -> int:
-        """Training steps that the weights have taken; one further than expected where an update broke off half-way."""
+        """Training steps that the weights have taken; one more than expected if an update broke off half-way."""
         ...
 
-    async def open(self) -> Opened:
-        """Load the base, continue from the newest whole checkpoint or begin."""
+    async def open(self) -> OpenedLearner:
+        """Load the base; continue from the newest whole checkpoint, or begin."""
         ...
 
     async def update(self, groups: Sequence[TrajectoryGroup], config: TrainConfig) -> dict[str, float]:
-        """One step; the metrics of `Learner.update`, nothing saved."""
+        """Take one step and return the metrics of `Learner.update`. Nothing is saved."""
         ...
 
-    async def save(
-        self,
-        *,
-        metrics: Mapping[str, float] | None,
-        frontier: Mapping[str, Any] | None,
-        files: Mapping[str, bytes],
-        keep: int,
-        protect: Sequence[int],
-    ) -> Path:
-        """Write the checkpoint of the current step and the last batch; returns the checkpoint's folder."""
+    async def save(self, extras: CheckpointExtras) -> Path:
+        """Write the checkpoint of the current step and the last batch; return the checkpoint's folder."""
         ...
 
     async def write_policy(self, folder: Path) -> None:
-        """Write what a server needs to sample the policy as it is: a PEFT adapter, or a whole model (method "full")."""
+        """Write what a server needs to sample the current policy: a PEFT adapter, or a whole model (method "full")."""
         ...
 
     async def token_logprobs(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Natural-log probability of every token but a sequence's first, under the policy as it is, temperature 1."""
+        """Return the natural-log probability of every token but a sequence's first, under the current policy at
+        temperature 1."""
         ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Free the learner's memory and end its processes."""
+        ...
 
 
 class SamplerHost(Protocol):
-    """What samples the learner's policy."""
+    """The sampler of the learner's policy."""
 
     @property
-    def engine(self) -> Engine: ...
+    def engine(self) -> Engine:
+        """The engine. Raises ConfigError before `open`."""
+        ...
 
     async def open(self, learner: LearnerHost, chat: ChatFormat) -> None:
-        """Be ready to sample. Called after the learner was opened."""
+        """Get ready to sample. Called after the learner was opened."""
         ...
 
     async def take(self, learner: LearnerHost, step: int) -> None:
-        """Sample the learner's policy from now on. Raises CanaryError where that is not what is sampled then."""
+        """Sample the learner's policy from now on. Raises CanaryError if another policy would be sampled."""
         ...
 
     async def rest(self) -> None:
-        """Give up memory that the learner may need; nothing is sampled until `wake`."""
+        """Free memory that the learner may need; nothing is sampled until `wake`. By default it frees nothing: the
+        in-process engine holds the learner's own base and a cache."""
+        return
+
+    async def wake(self) -> None:
+        """End `rest`."""
+        return
+
+    async def close(self) -> None:
+        """End the engine."""
         ...
-
-    async def wake(self) -> None: ...
-
-    async def close(self) -> None: ...
-
-
-async def begin_sampler(settings: LocalSettings) -> SamplerHost | None:
-    """What samples, where its start takes long and need not wait for the learner: on its way, for `make_hosts`. None
-    elsewhere. Raises ConfigError for what this machine cannot do."""
-    from mcp_rl.backends.choices import engine_kind
-
-    if engine_kind(settings.engine) != "vllm":
-        return None
-    from mcp_rl.backends.vllm_sampler import VllmSampler
-
-    sampler = VllmSampler(settings)
-    return sampler if await sampler.begin() else None
-
-
-def make_hosts(settings: LocalSettings, begun: SamplerHost | None = None) -> tuple[LearnerHost, SamplerHost]:
-    """Neither is opened yet; `begun` is what `begin_sampler` gave. Raises ConfigError for what this machine cannot
-    do."""
-    from mcp_rl.backends.choices import engine_kind, in_process
-
-    vllm = engine_kind(settings.engine) == "vllm"
-    if not in_process(settings.placement):
-        from mcp_rl.backends.child import ChildLearner, ChildSampler
-
-        child = ChildLearner(settings, sampling=not vllm)
-        return child, begun or _vllm(settings) if vllm else ChildSampler(child)
-    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # as vLLM and nvidia-smi count; torch has not looked yet
-    if vllm:
-        from mcp_rl.backends.loading.first import import_first
-
-        import_first(settings.unsloth.use)  # before transformers and PEFT, which come with what follows
-    from mcp_rl.backends.here import LocalSampler
-    from mcp_rl.backends.leader import learner_here
-
-    if vllm:
-        return learner_here(settings), begun or _vllm(settings)
-    sampler = LocalSampler(settings)
-    return learner_here(settings, on_base=sampler.build), sampler
-
-
-def _vllm(settings: LocalSettings) -> SamplerHost:
-    from mcp_rl.backends.vllm_sampler import VllmSampler
-
-    return VllmSampler(settings)

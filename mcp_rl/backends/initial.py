@@ -1,47 +1,51 @@
-"""What a run begins with instead of a fresh adapter: the weights of another run, or of one checkpoint.
+"""Finds and checks the weights that a run begins with in place of a fresh adapter: another run's, or a checkpoint's.
 
-Nothing is loaded here. Whether they fit is known from the configurations and the names and shapes that a safetensors
-file begins with, so that a misfit is said before a server or a model starts.
+Nothing is loaded here. Configurations, and the names and shapes in the headers of safetensors files, tell whether the
+weights fit, so a misfit is reported before a server or a model starts.
 """
+
+from __future__ import annotations
 
 import contextlib
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from mcp_rl.config import TINY, TrainConfig
 from mcp_rl.errors import CheckpointError, ConfigError
-from mcp_rl.learning.checkpoint import MANIFEST, find_damage, newest_checkpoint
+from mcp_rl.learning.disk.checkpoint import MANIFEST, find_damage, newest_checkpoint
 from mcp_rl.tiny import weights_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
 
 _ADAPTER, _ADAPTER_CONFIG, _CONFIG = "adapter_model.safetensors", "adapter_config.json", "config.json"
 _PREFIX = "base_model.model."
-"""What PEFT puts before the name of a layer."""
+"""PEFT's prefix of layer names."""
 
 _PLAIN = {
     "peft_type": "LORA", "use_rslora": False, "use_dora": False, "bias": "none", "rank_pattern": {},
     "alpha_pattern": {}, "modules_to_save": None,
 }  # fmt: skip
-"""What an adapter's configuration says where W + alpha / r · B·A is all of it."""
+"""The configuration of a plain LoRA adapter, which computes W + alpha / r · B·A and nothing else."""
 
 Shapes = dict[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
 class Initial:
-    """Weights that were found."""
+    """Weights that a run can begin with."""
 
     folder: Path
     method: Literal["lora", "full"]
     skipped: Sequence[str] = ()
-    """One sentence for each newer checkpoint of the run that is damaged."""
+    """Warnings, a sentence for each newer checkpoint of the run that is damaged."""
 
     @property
     def files(self) -> list[Path]:
-        """Everything that decides what is computed with them."""
+        """All files that determine the results computed with the weights."""
         if self.method == "lora":
             return [self.folder / _ADAPTER_CONFIG, self.folder / _ADAPTER]
         return [self.folder / _CONFIG, *sorted(self.folder.glob("model*.safetensors"))]
@@ -49,13 +53,14 @@ class Initial:
 
 _Stamp = tuple[tuple[str, int, int, int], ...]
 _known: dict[Path, tuple[_Stamp, Initial]] = {}
-"""What was found in a folder and verified, and what the folder looked like then."""
+"""Verified weights by folder, each with the stamp of the folder at that time."""
 
 
 def find_initial(path: Path) -> Initial:
-    """In a run's folder its newest whole checkpoint; else the folder itself. Raises ConfigError where nothing is.
+    """Return the weights in a folder: a run's newest whole checkpoint, or the folder itself. Raises ConfigError if it
+    holds none.
 
-    A start asks several times: hashes are compared again only where a file has another size, time or place.
+    A start asks several times: hashes are compared again only if a file has another size, time or place.
     """
     place = path.expanduser().absolute()
     stamp = _stamp(place)
@@ -68,7 +73,7 @@ def find_initial(path: Path) -> Initial:
 
 
 def _stamp(folder: Path) -> _Stamp:
-    """Of every file that may be looked at."""
+    """Return name, size, time and inode of every file that may be read."""
     found = []
     for pattern in ("*", "checkpoints/*/*"):
         for file in sorted(folder.glob(pattern)):
@@ -106,11 +111,11 @@ def _find(path: Path) -> Initial:
 
 
 def initial_hash(path: Path) -> str:
-    """Of the weights, wherever they lie. Raises ConfigError where there are none."""
+    """Return a hash of the weights, wherever they lie. Raises ConfigError if there are none."""
     initial = find_initial(path)
     digest, known = hashlib.sha256(), _verified(initial.folder)
     for file in initial.files:
-        if file.name == _ADAPTER_CONFIG:  # it names the base by its place, too
+        if file.name == _ADAPTER_CONFIG:  # it also holds the path of the base
             kept = {name: _json(file).get(name) for name in ("r", "lora_alpha", "target_modules")}
             digest.update(json.dumps(kept | {"target_modules": sorted(kept["target_modules"] or [])}).encode())
             continue
@@ -119,7 +124,7 @@ def initial_hash(path: Path) -> str:
 
 
 def _verified(folder: Path) -> dict[str, bytes]:
-    """Name to SHA-256 of the files that a manifest names, which `find_initial` has compared with it."""
+    """Return the SHA-256 of each file in the folder's manifest, which `find_initial` has compared with it."""
     if not (folder / MANIFEST).is_file():
         return {}
     return {name: bytes.fromhex(about["sha256"]) for name, about in _json(folder / MANIFEST)["files"].items()}
@@ -131,11 +136,11 @@ def _sha256(file: Path) -> bytes:
 
 
 def check_initial(path: Path, config: TrainConfig, base_model: str) -> Initial:
-    """The weights in `path`. Raises ConfigError, one sentence, where a run of this configuration cannot begin so."""
+    """Return the weights in `path`. Raises ConfigError if a run of this configuration cannot begin with them."""
     initial = find_initial(path)
     if initial.method != config.method:
         raise ConfigError(
-            f"{initial.folder} holds a whole model, which is no adapter: give it as --base-model, or train it whole "
+            f"{initial.folder} holds a whole model, not an adapter: give it as --base-model, or train it whole "
             "with train.method=full."
             if initial.method == "full"
             else f"{path} holds a LoRA adapter, but train.method is full: leave train.method as it is, lora."
@@ -152,8 +157,8 @@ def _check_adapter(path: Path, initial: Initial, config: TrainConfig, base: Shap
     for name, plain in _PLAIN.items():
         if (said := about.get(name)) and said != plain:
             raise ConfigError(
-                f"The adapter in {path} is no plain LoRA, it has {name} = {json.dumps(said)}: merge it into its base, "
-                "and give that as --base-model."
+                f"The adapter in {path} is not a plain LoRA, since it has {name} = {json.dumps(said)}: merge it into "
+                "its base, and give that as --base-model."
             )
     targets = about.get("target_modules") or []
     for name, theirs, ours in (
@@ -197,7 +202,7 @@ def _check_whole(path: Path, initial: Initial, base: Shapes | None, base_model: 
 
 
 def read_shapes(files: Iterable[Path]) -> Shapes:
-    """Tensor name to shape. Raises ConfigError for a file that is no safetensors file."""
+    """Return the shape of each tensor by name. Raises ConfigError for a file that is not a safetensors file."""
     from safetensors import SafetensorError, safe_open
 
     shapes: Shapes = {}
@@ -211,7 +216,7 @@ def read_shapes(files: Iterable[Path]) -> Shapes:
 
 
 def _base_shapes(base_model: str) -> Shapes | None:
-    """Of the base model's tensors; None where its weights are not on this machine as safetensors."""
+    """Return the shapes of the base model's tensors; None if this machine has no safetensors files of it."""
     folder = weights_path() if base_model == TINY else Path(base_model).expanduser()
     if not folder.is_dir():
         from huggingface_hub import try_to_load_from_cache

@@ -1,34 +1,45 @@
-"""The backend of this machine: a learner, what samples its policy, and the checks between them.
+"""The backend of this machine: a learner, a sampler of its policy, and the checks between them.
 
-Where the learner is (this process, a child, several) and what samples (the in-process engine, vLLM) is decided in
-`hosts.py`; here both are protocols, and torch is not imported.
+The learner host (in process, child, distributed) and the sampler host (in-process engine, vLLM) are protocols here;
+`make_hosts.py` chooses them. Torch is not imported.
 """
+
+from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 
-from mcp_rl.backends.choices import Choices, resolve
-from mcp_rl.backends.hosts import LearnerHost, LocalSettings, Opened, SamplerHost, begin_sampler, make_hosts
-from mcp_rl.backends.result import TrainResult
-from mcp_rl.chat.ends import recorded_ends
-from mcp_rl.chat.hermes import ChatFormat
+from mcp_rl.backends.hosts import (
+    BackendSettings,
+    CheckpointExtras,
+    LearnerHost,
+    LocalSettings,
+    OpenedLearner,
+    SamplerHost,
+)
+from mcp_rl.backends.make_hosts import BegunHosts
+from mcp_rl.backends.plan.choices import Choices, resolve
 from mcp_rl.config import EngineConfig, PlacementConfig, RolloutConfig, TrainConfig, UnslothConfig
 from mcp_rl.errors import CanaryError, ConfigError, EngineError
-from mcp_rl.inference.engine import Engine
+from mcp_rl.inference.chat.ends import recorded_ends
+from mcp_rl.inference.chat.hermes import ChatFormat
 from mcp_rl.learning import canaries
-from mcp_rl.learning.checkpoint import tidy
-from mcp_rl.trajectory import TrajectoryGroup
+from mcp_rl.learning.disk.checkpoint import tidy
+from mcp_rl.model import TrainResult
 
 if TYPE_CHECKING:
-    from mcp_rl.learning.step import Learner
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+    from types import TracebackType
+
+    from mcp_rl.inference.engine import Engine
+    from mcp_rl.learning.learner import Learner
     from mcp_rl.model import TrainableModel
+    from mcp_rl.trajectory import TrajectoryGroup
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -43,7 +54,7 @@ class LocalBackend:
         async with LocalBackend() as backend:
             await model.register(backend)
 
-    Without `async with`, call `close` in the end, from the task that registered.
+    Without `async with`, call `close` at the end, from the task that called `register`.
     """
 
     def __init__(
@@ -61,40 +72,49 @@ class LocalBackend:
         unsloth: UnslothConfig | None = None,
         rollout: RolloutConfig | None = None,
     ) -> None:
-        """`in_process` keeps the learner in the caller's process (True) or in a child (False); None: on a CPU in the
-        caller's. `temperature` is that of the rollouts; `keep` is how many checkpoints stay on disk, by default as many
-        as `config` says; `init` is the run or the checkpoint with whose weights a new run begins; `rollout` holds the
-        limits by which the memory of a GPU is planned."""
-        self.config = config or TrainConfig()
-        self.placement = placement or PlacementConfig()
+        """`in_process` puts the learner into the caller's process (True) or a child (False); None: on a CPU into the
+        caller's. `temperature` is that of the rollouts; `keep` is the number of checkpoints that stay on disk, by
+        default `config.keep_checkpoints`; `init` is the run or checkpoint whose weights a new run begins with;
+        `rollout` holds the limits by which a GPU's memory is planned."""
+        placement = placement or PlacementConfig()
         if in_process is not None:
-            self.placement = self.placement.model_copy(update={"in_process": in_process})
-        self.engine_config, self.unsloth = engine or EngineConfig(), unsloth or UnslothConfig()
-        self.seed, self.temperature, self.max_context, self.init = seed, temperature, max_context, init
-        self.keep = self.config.keep_checkpoints if keep is None else keep
-        self._rollout = rollout
-        self._choices: Choices | None = None
+            placement = placement.model_copy(update={"in_process": in_process})
+        self.settings = BackendSettings(
+            train=config or TrainConfig(),
+            engine=engine or EngineConfig(),
+            placement=placement,
+            unsloth=unsloth or UnslothConfig(),
+            rollout=rollout or RolloutConfig(),
+            seed=seed,
+            temperature=temperature,
+            max_context=max_context,
+            init=init,
+            keep=keep,
+        )
+        """The settings as the caller gave them."""
+        self.config = self.settings.train
+        """The settings of the next step."""
         self._asked: LocalSettings | None = None
-        """What `_choices` were made of."""
+        """The settings that `_choices` completes."""
+        self._choices: Choices | None = None
+        self._begun: BegunHosts | None = None
+        """Started by `begin`, taken by `register`."""
         self._protected: int | None = None
-        self._settings: LocalSettings | None = None
-        self._opened: Opened | None = None
+        self._opened: OpenedLearner | None = None
         self._learner: LearnerHost | None = None
         self._sampler: SamplerHost | None = None
-        self._begun: tuple[LocalSettings, SamplerHost | None] | None = None
-        """What `begin` did, and for which settings; until `register` takes it."""
         self._closes = 0
-        """How often it was closed."""
+        """Number of calls of `close`."""
         self._chat: ChatFormat | None = None
 
     @property
     def engine(self) -> Engine:
-        """Samples the newest policy."""
+        """The engine that samples the newest policy."""
         return _registered(self._sampler).engine
 
     @property
-    def learner(self) -> "Learner":
-        """The learner itself, where it is in this process. Raises ConfigError where it is in another."""
+    def learner(self) -> Learner:
+        """The learner itself. Raises ConfigError if it is in another process."""
         learner = getattr(_registered(self._learner), "learner", None)
         if learner is None:
             raise ConfigError("The learner is in a process of its own: make the backend with in_process=True.")
@@ -112,20 +132,20 @@ class LocalBackend:
 
     @property
     def frontier(self) -> Mapping[str, Any]:
-        """What the caller stored with the checkpoint that was continued; empty for a new run."""
+        """The caller's data stored with the checkpoint that was continued; empty for a new run."""
         return self._opened.frontier if self._opened else {}
 
     @property
     def skipped(self) -> list[str]:
-        """One sentence for each damaged checkpoint that was passed over, and one for other versions of packages."""
+        """Warnings about what was loaded, one sentence each; `OpenedLearner.skipped` names the kinds."""
         return self._opened.skipped if self._opened else []
 
     @property
     def loaded(self) -> Mapping[str, Any]:
-        """What was loaded, and how."""
+        """The base model as it was loaded, for model.json."""
         return self._opened.loaded if self._opened else {}
 
-    async def __aenter__(self) -> "LocalBackend":
+    async def __aenter__(self) -> LocalBackend:
         return self
 
     async def __aexit__(
@@ -134,7 +154,7 @@ class LocalBackend:
         await self.close()
 
     async def close(self) -> None:
-        """End the engine and the learner. Everything that was saved stays. A second time it does nothing."""
+        """End the engine and the learner; saved files stay. A second call does nothing."""
         self._closes += 1
         sampler, learner = self._sampler, self._learner
         self._sampler = self._learner = None
@@ -143,65 +163,55 @@ class LocalBackend:
 
     async def _end_begun(self) -> None:
         begun, self._begun = self._begun, None
-        if begun is not None and begun[1] is not None:
-            await begun[1].close()
+        if begun is not None:
+            await begun.close()
 
-    async def choose(self, model: "TrainableModel[Any]") -> list[str]:
-        """Look at the machine and decide what the settings leave open; returns sentences that say what. `register` does
-        it too, where nobody has. The machine is looked at once: what was begun since has some of its memory."""
-        asked = LocalSettings(
-            base_model=model.base_model,
-            run=model.path,
-            title=f"{model.project}/{model.name}",
-            train=self.config,
-            engine=self.engine_config,
-            placement=self.placement,
-            unsloth=self.unsloth,
-            seed=self.seed,
-            temperature=self.temperature,
-            max_context=self.max_context,
-            init=self.init,
-        )
-        if self._begun is not None and self._choices is not None and asked == self._asked:
-            return self._choices.said
-        self._choices = await anyio.to_thread.run_sync(resolve, asked, self._rollout)
-        self._asked = asked
-        self._settings = self._choices.settings
+    async def choose(self, model: TrainableModel[Any]) -> list[str]:
+        """Look at the machine, decide what the settings leave open, and return sentences that say what was decided.
+
+        `register` calls it if the caller has not. The machine is inspected once, before anything uses its memory.
+        """
+        asked = self.settings.for_run(model.base_model, model.path, f"{model.project}/{model.name}")
+        if self._begun is None or self._choices is None or asked != self._asked:
+            self._choices = await anyio.to_thread.run_sync(resolve, asked)
+            self._asked = asked
         return self._choices.said
 
-    async def begin(self, model: "TrainableModel[Any]") -> None:
-        """Begin what takes long and needs no learner, in the background: vLLM's server, where it shares no device with
-        one. `register` goes on with it, and does it too, where nobody has."""
-        if self._settings is None or self._settings.run != model.path:
+    async def begin(self, model: TrainableModel[Any]) -> None:
+        """Start in the background what takes long: the learner's process or imports, and vLLM's server if it shares no
+        device with the learner. `register` goes on with it, and calls this if the caller has not."""
+        if self._choices is None or self._choices.settings.run != model.path:
             await self.choose(model)
-        settings = _registered(self._settings)
-        if self._begun is None or self._begun[0] != settings:
+        settings = _registered(self._choices).settings
+        if self._begun is None or self._begun.settings != settings:
             await self._end_begun()
-            self._begun = settings, await begin_sampler(settings)
+            self._begun = await BegunHosts.begin(settings)
 
-    async def register(self, model: "TrainableModel[Any]") -> None:
+    async def register(self, model: TrainableModel[Any]) -> None:
         """Load the base, continue from the newest whole checkpoint or write the initial one, start the engine. Raises
-        ConfigError or EngineStop where the backend is closed meanwhile."""
+        ConfigError or EngineStop if the backend is closed meanwhile."""
         if self._learner is not None:
             raise ConfigError(f"This backend already trains a model; {model.name!r} needs a backend of its own.")
         closes = self._closes
         await self.begin(model)
+        if self._begun is not None:
+            await self._begun.imported()
         if self._closes != closes or self._begun is None:
             await self._end_begun()
             raise ConfigError(_CLOSED)
-        settings, begun = self._begun
+        begun, settings = self._begun, self._begun.settings
         self.config = settings.train
-        learner, sampler = make_hosts(settings, begun)
+        learner, sampler = begun.make()
         self._learner, self._sampler, self._begun = learner, sampler, None
         try:
             self._opened = await learner.open()
             self._check_not_closed(learner)
             for sentence in self.skipped:
                 log.warning(sentence)
-            told: ChatFormat | None = getattr(learner, "chat", None)
-            if told is None:
-                told = await anyio.to_thread.run_sync(_chat_format, settings, self._opened.loaded)
-            self._chat = chat = told
+            chat = learner.chat
+            if chat is None:
+                chat = await anyio.to_thread.run_sync(_chat_format, settings, self._opened.loaded)
+            self._chat = chat
             await sampler.open(learner, chat)
             await sampler.take(learner, self.step)
             if self._opened.checkpoint is None:
@@ -210,7 +220,7 @@ class LocalBackend:
         except BaseException:
             if self._learner is learner:
                 self._learner = self._sampler = None
-            with anyio.CancelScope(shield=True):  # also where `close` came while they were half there
+            with anyio.CancelScope(shield=True):  # also if `close` was called while they were opening
                 await _close(sampler, learner)
             raise
 
@@ -220,29 +230,30 @@ class LocalBackend:
 
     async def train(
         self,
-        model: "TrainableModel[Any]",
+        model: TrainableModel[Any],
         groups: Iterable[TrajectoryGroup],
         config: TrainConfig | None = None,
         *,
         frontier: Mapping[str, Any] | None = None,
         save: bool | None = None,
     ) -> TrainResult:
-        """One step: update the adapter, sample with it from now on, save where `save`, or the step is due (None).
+        """Take one step: update the weights, sample with them from now on, and save if `save`, or if it is due (None).
 
-        `frontier` is JSON that comes back as `self.frontier` when the run is continued. Raises CanaryError, with
-        nothing learned, where a check of the loop fails.
+        `frontier` is JSON that comes back as `self.frontier` when the run is continued. Raises ConfigError for groups
+        that nothing has scored, and CanaryError if a check of the loop fails; nothing is learned then.
         """
         groups = list(groups)
         learner, sampler = _registered(self._learner), _registered(self._sampler)
+        _check_scored(groups)
         if config is not None:
             self.config = self._choices.train(config) if self._choices else config
         canaries.check_version(sampler.engine.version, self.step)
         canaries.check_once(trajectory for group in groups for trajectory in group)
         for reward in (trajectory.reward for group in groups for trajectory in group):
             canaries.check_finite("reward", 0.0 if reward is None else reward)
-        if self.config.max_staleness == 0:  # else the learner drops and corrects what is older
+        if self.config.max_staleness == 0:  # else the learner drops or corrects older tokens
             canaries.check_sampled_versions(_versions(groups), self.step)
-        alone = self.config.max_staleness == 0  # else rollouts go on meanwhile
+        alone = self.config.max_staleness == 0  # else rollouts continue during the update
         if alone:
             await sampler.rest()
         try:
@@ -266,43 +277,62 @@ class LocalBackend:
 
     async def save(
         self,
-        model: "TrainableModel[Any]",
+        model: TrainableModel[Any],
         *,
         metrics: Mapping[str, float] | None = None,
         frontier: Mapping[str, Any] | None = None,
         files: Mapping[str, bytes] | None = None,
     ) -> Path:
-        """Write the checkpoint of the step that the learner is at; returns its folder. Raises CheckpointError."""
-        return await _registered(self._learner).save(
-            metrics=metrics, frontier=frontier, files=dict(files or {}), keep=self.keep, protect=self._kept_steps
+        """Write the checkpoint of the current step and return its folder. Raises CheckpointError."""
+        extras = CheckpointExtras(
+            metrics=None if metrics is None else dict(metrics),
+            frontier=None if frontier is None else dict(frontier),
+            files=dict(files or {}),
+            protect=self._kept_steps,
         )
+        return await _registered(self._learner).save(extras)
 
     def protect(self, step: int | None) -> None:
-        """Keep the checkpoint of this step, and of no other, beside the newest ones; None: only those."""
+        """Keep the checkpoint of this step on disk, beside the newest ones and in place of the one protected before;
+        None: only the newest."""
         self._protected = step
-        if self._settings is not None:
-            tidy(self._settings.checkpoints, self.keep, self._kept_steps)
+        if self._choices is not None:
+            settings = self._choices.settings
+            tidy(settings.checkpoints, settings.kept_checkpoints, self._kept_steps)
 
     @property
     def _kept_steps(self) -> tuple[int, ...]:
         return () if self._protected is None else (self._protected,)
 
     def kept(self, name: str) -> bytes | None:
-        """A file that the caller stored with the checkpoint that was continued; None where there is none."""
+        """Return a file that the caller stored with the checkpoint that was continued; None if it has none."""
         folder = self._opened.checkpoint if self._opened else None
         return (folder / name).read_bytes() if folder is not None and (folder / name).is_file() else None
 
 
 def _chat_format(settings: LocalSettings, loaded: Mapping[str, Any]) -> ChatFormat:
-    """Of the base as the learner has loaded it."""
-    from mcp_rl.backends.base_model import load_tokenizer
-    from mcp_rl.backends.loading.options import token_of
+    """Return the chat format of the base as the learner has loaded it."""
+    from mcp_rl.backends.base.base_model import load_tokenizer
+    from mcp_rl.backends.base.options import token_of
 
     unsloth = settings.unsloth
     revision = None if unsloth.model_name else unsloth.revision or loaded.get("revision")
     code = unsloth.trust_remote_code
     tokenizer = load_tokenizer(settings.base_model, revision=revision, token=token_of(unsloth), trust_remote_code=code)
     return ChatFormat(tokenizer, recorded_ends(loaded))
+
+
+def _check_scored(groups: Iterable[TrajectoryGroup]) -> None:
+    """Raise ConfigError for a group whose finished rollouts have no reward, unless its `exceptions` say why."""
+    for group in groups:
+        finished = [trajectory for trajectory in group if trajectory.stop_reason.trainable]
+        if finished and not group.rewards and not group.exceptions:
+            raise ConfigError(
+                f"The group of scenario {group.scenario.id!r} has {len(finished)} finished rollouts and no reward, so "
+                "there is nothing to learn from: score each group before training, with "
+                "gather_trajectory_groups(…, after_each=verify_group) for the scenarios' own verifiers, "
+                "ruler_score_group(group, judge) for a judge, or trajectory.reward = … for a score of your own."
+            )
 
 
 def _versions(groups: Iterable[TrajectoryGroup]) -> Iterable[int]:

@@ -1,7 +1,7 @@
-"""The command `mcp-rl`. Typer reads the words; what a command then does is imported only when it runs.
+"""The command `mcp-rl`. Typer reads the words; the code of a command is imported only when it runs.
 
-A command function returns what is to be run. `main` runs it inside the error boundary, outside of Typer, so that every
-error of every command ends as one sentence and an exit code.
+A command function returns a job. `main` runs it inside the error boundary, outside Typer, so that every error of every
+command ends as one sentence and an exit code.
 """
 
 import difflib
@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
-from mcp_rl.boundary import run_guarded, say
+from mcp_rl.cli.chat import chat
 from mcp_rl.cli.doctor import doctor
 from mcp_rl.cli.evaluate import evaluate
 from mcp_rl.cli.export import export
@@ -31,17 +31,18 @@ from mcp_rl.cli.servers import servers
 from mcp_rl.cli.sft import sft
 from mcp_rl.cli.train import train
 from mcp_rl.errors import McpRlError
+from mcp_rl.system.boundary import run_guarded, say
 
 __all__ = ["app", "main"]
 
 _ORDER = (
-    *("train", "sft", "generate", "evaluate", "serve", "report"),
+    *("train", "sft", "generate", "evaluate", "chat", "serve", "report"),
     *("history", "fork", "replay", "export", "export-trajectories", "servers", "plugins", "doctor"),
 )
 
 
 class _InOrder(TyperGroup):
-    """Lists the commands in the order of the work, groups of commands among the others."""
+    """Lists commands and groups of commands in the order in which a user needs them."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return sorted(super().list_commands(ctx), key=_ORDER.index)
@@ -50,7 +51,7 @@ class _InOrder(TyperGroup):
 app = typer.Typer(
     name="mcp-rl",
     cls=_InOrder,
-    help="Point it at any MCP server and get a model that has mastered that server's tools, with proof.",
+    help="Train a model to master the tools of any MCP server, and prove it.",
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -59,12 +60,9 @@ app = typer.Typer(
 
 def _print_version(asked: bool) -> None:
     if asked:
-        from importlib.metadata import PackageNotFoundError, version
+        from mcp_rl.system.version import own_version
 
-        try:
-            typer.echo(version("mcp-rl"))
-        except PackageNotFoundError:
-            typer.echo("a checkout that is not installed")
+        typer.echo(own_version() or "not installed, running from a checkout")
         raise typer.Exit
 
 
@@ -82,6 +80,7 @@ for _command in (
     sft,
     generate,
     evaluate,
+    chat,
     serve,
     report,
     history,
@@ -97,7 +96,7 @@ app.add_typer(servers)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code: 0 done, 1 the world broke, 2 yours to mend, 130 interrupted."""
+    """Run one command and return its exit code: 0 done, 1 failed, 2 the user can fix it, 130 interrupted."""
     try:
         job = typer.main.get_command(app).main(args=arguments, prog_name="mcp-rl", standalone_mode=False)
     except TyperException as error:
@@ -113,17 +112,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
-    """SIGTERM ends a command the way Ctrl-C does: everything is closed, the last whole step is kept. Where an event
-    loop runs, Ctrl-C is its to handle: it cancels the command's own task, wherever the signal found us."""
+    """Handle SIGTERM like Ctrl-C: everything is closed, and the last whole step is kept.
+
+    A running event loop handles Ctrl-C itself: it cancels the command's task, whichever task the signal interrupted.
+    """
     interrupt = signal.getsignal(signal.SIGINT)
     if callable(interrupt):
         interrupt(signal.SIGINT, frame)
-    else:  # Ctrl-C is ignored, as in a script's background
+    else:  # Ctrl-C is ignored, as in a background job of a script
         raise KeyboardInterrupt
 
 
 def _usage_sentence(error: TyperException) -> str:
-    """Typer's complaint as one sentence that ends in the nearest right option or command."""
+    """Return Typer's message as one sentence that ends in the nearest known option or command."""
     message = " ".join(error.format_message().replace("Value error, ", "").split()).rstrip(".")
     context = getattr(error, "ctx", None)
     option = getattr(error, "option_name", None)

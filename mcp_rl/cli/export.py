@@ -2,20 +2,22 @@
 
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mcp_rl.cli.options import Job, Json
+from mcp_rl.cli.groups import with_groups
+from mcp_rl.cli.options import Job, Json, PlaceOptions
 
 if TYPE_CHECKING:
-    from mcp_rl.export.run import Order
+    from mcp_rl.runs.export.run import ExportRequest
 
 
 class ExportFormat(StrEnum):
-    """Who loads it."""
+    """Formats that other programs load."""
 
     ADAPTER = "adapter"
     MERGED = "merged"
@@ -24,7 +26,7 @@ class ExportFormat(StrEnum):
 
 
 class Dtype(StrEnum):
-    """Of merged weights."""
+    """Types of merged weights."""
 
     AUTO = "auto"
     FLOAT32 = "float32"
@@ -32,58 +34,79 @@ class Dtype(StrEnum):
     FLOAT16 = "float16"
 
 
-def export(
-    model: Annotated[
-        str, typer.Argument(metavar="NAME", help="A run's NAME or NAME@STEP, a checkpoint's folder, mcp-rl/tiny, …")
-    ],
+@dataclass(frozen=True)
+class ExportOptions:
+    """The format to write, and where."""
+
     format: Annotated[
         ExportFormat,
         typer.Option(
             help="A PEFT adapter, a whole model with the adapter merged in, a GGUF file, or a model for Ollama."
         ),
-    ] = ExportFormat.ADAPTER,
-    out: Annotated[
-        Path | None, typer.Option(help="The folder to write; else one under exports/ of the project.")
-    ] = None,
+    ] = ExportFormat.ADAPTER
+    out: Annotated[Path | None, typer.Option(help="Folder to write. Default: one under exports/ of the project.")] = (
+        None
+    )
     base: Annotated[
         str | None,
         typer.Option(
-            help="The base's name on the hub, for others to find it by; or a folder with it, such as its weights in "
-            "16 bits where the run loaded it in 4."
+            help="Name of the base on the hub, under which others find it; or a folder with it, such as its 16-bit "
+            "weights where the run loaded it in 4 bits."
         ),
-    ] = None,
-    dtype: Annotated[Dtype, typer.Option(help="Of merged weights; auto: the base's own.")] = Dtype.AUTO,
+    ] = None
+    dtype: Annotated[Dtype, typer.Option(help="Type of merged weights; auto: that of the base.")] = Dtype.AUTO
     quantise: Annotated[
         str | None,
         typer.Option(
-            "--quantise", "--quantize", help="Type of a GGUF file's weights: f32, f16, bf16, q8_0, q4_k_m, …; f16."
+            "--quantise",
+            "--quantize",
+            help="Type of a GGUF file's weights: f32, f16, bf16, q8_0, q4_k_m, … Default: f16.",
         ),
-    ] = None,
+    ] = None
     converter: Annotated[
         Path | None,
-        typer.Option(help="llama.cpp's convert_hf_to_gguf.py; else $MCP_RL_GGUF_CONVERTER, else on the PATH."),
-    ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier export.")] = False,
-    project: Annotated[str, typer.Option(help="The folder of runs that belong together.")] = "default",
-    output_dir: Annotated[Path, typer.Option(help="Where projects are kept; .mcp_rl here.")] = Path(".mcp_rl"),
+        typer.Option(
+            help="Path of llama.cpp's convert_hf_to_gguf.py. Default: $MCP_RL_GGUF_CONVERTER, else found on the PATH."
+        ),
+    ] = None
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier export.")] = False
+
+
+@with_groups
+def export(
+    *,
+    model: Annotated[
+        str, typer.Argument(metavar="NAME", help="A run's NAME or NAME@STEP, a checkpoint's folder, mcp-rl/tiny, …")
+    ],
+    options: ExportOptions,
+    place: PlaceOptions,
     json: Json = False,
 ) -> Job:
-    """Write a trained model as a folder that other programs load, with a model card that says how well it does."""
+    """Write a trained model as a folder that other programs load, with a model card that reports its success."""
 
-    def order() -> "Order":
-        from mcp_rl.export.run import Order
+    def order() -> "ExportRequest":
+        from mcp_rl.runs.export.run import ExportRequest
 
-        runs = output_dir / project / "models"
-        return Order(model, format.value, runs, out, base, dtype.value, quantise, converter, overwrite)
+        return ExportRequest(
+            model,
+            options.format.value,
+            place.runs,
+            options.out,
+            options.base,
+            options.dtype.value,
+            options.quantise,
+            options.converter,
+            options.overwrite,
+        )
 
     return functools.partial(_export, order, as_json=json)
 
 
-def _export(order: "Callable[[], Order]", *, as_json: bool) -> None:
-    from mcp_rl.threads import prepare_torch_threads
+def _export(order: "Callable[[], ExportRequest]", *, as_json: bool) -> None:
+    from mcp_rl.system.threads import prepare_torch_threads
 
     prepare_torch_threads(None)  # before torch is imported
-    from mcp_rl.export.run import export as write
+    from mcp_rl.runs.export.run import export as write
 
     done = write(order())
     if as_json:

@@ -3,50 +3,41 @@
 import functools
 import json as jsonlib
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from mcp_rl.cli.options import Job, Json
+from mcp_rl.cli.groups import with_groups
+from mcp_rl.cli.options import Job, Json, PlaceOptions, RunName
 
 
+@with_groups
 def fork(
-    run: Annotated[str, typer.Argument(metavar="NAME_OR_PATH", help="A run: its name or its folder.")],
+    *,
+    run: RunName,
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="What is other in the fork, such as train.learning_rate=1e-4."),
+        typer.Argument(metavar="[KEY=VALUE]...", help="Settings that the fork changes, such as train.kl=0.01."),
     ] = None,
-    from_step: Annotated[
-        int | None, typer.Option(help="The step to begin at, of which there is a checkpoint.", min=0)
-    ] = None,
-    name: Annotated[str | None, typer.Option(help="The new run; else the old name and the step.")] = None,
-    project: Annotated[str, typer.Option(help="The folder of runs that belong together.")] = "default",
-    output_dir: Annotated[Path, typer.Option(help="Where projects are kept; .mcp_rl here.")] = Path(".mcp_rl"),
+    from_step: Annotated[int | None, typer.Option(help="Step of the checkpoint to begin at.", min=0)] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the new run. Default: the old name and the step.")] = None,
+    place: PlaceOptions,
     json: Json = False,
 ) -> Job:
     """Begin a new run at a checkpoint of another one, with its history, scenarios and pools up to there."""
-    return functools.partial(_fork, run, tuple(overrides or ()), from_step, name, project, output_dir, as_json=json)
+    return functools.partial(_fork, run, tuple(overrides or ()), from_step, name, place, as_json=json)
 
 
 def _fork(
-    run: str,
-    overrides: Sequence[str],
-    from_step: int | None,
-    name: str | None,
-    project: str,
-    output_dir: Path,
-    *,
-    as_json: bool,
+    run: str, overrides: Sequence[str], from_step: int | None, name: str | None, place: PlaceOptions, *, as_json: bool
 ) -> None:
     from mcp_rl.errors import ConfigError
     from mcp_rl.run_directory import RunDirectory
-    from mcp_rl.runs.find import find_run
     from mcp_rl.runs.fork import checkpoint_steps
     from mcp_rl.runs.fork import fork as make_fork
     from mcp_rl.runs.settings import read_overrides
 
-    folder = find_run(run, output_dir, project)
+    folder = place.find(run)
     if from_step is None:
         there = ", ".join(map(str, checkpoint_steps(RunDirectory(folder))))
         raise ConfigError(f"Say where the fork begins: add --from-step with one of {there}.")

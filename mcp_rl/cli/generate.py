@@ -3,120 +3,122 @@
 import functools
 import json
 import re
+import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mcp_rl.cli.options import (
-    AllowSchemaChange,
-    Isolation,
-    Job,
-    Json,
-    Offer,
-    Plugin,
-    Record,
-    Replay,
-    ResetTool,
-    Server,
-    ServerConfig,
-    ServerOverrides,
-    Source,
-    TransportOption,
-    server_settings,
-)
+from mcp_rl.cli.groups import Sets, settings, with_groups
+from mcp_rl.cli.options import Job, Json, ServerOptions, Source
 
 if TYPE_CHECKING:
-    from mcp_rl.plugins.server import ToolServer
+    from mcp_rl.toolserver.tool_server import ToolServer
 
 
 class SplitBy(StrEnum):
-    """What the splits of a scenarios file have not in common, beside requests."""
+    """Things that two splits of a scenarios file never share, beside requests."""
 
     CALLS = "calls"
     COMBINATIONS = "combinations"
 
 
-def generate(
-    overrides: ServerOverrides = None,
-    server: Server = None,
-    transport: TransportOption = None,
-    server_config: ServerConfig = None,
-    isolation: Isolation = None,
-    reset_tool: ResetTool = None,
-    offer: Offer = None,
-    record: Record = None,
-    replay: Replay = None,
-    allow_schema_change: AllowSchemaChange = None,
-    out: Annotated[Path, typer.Option(help="The file to write, JSON Lines.")] = Path("scenarios.jsonl"),
-    source: Source = None,
-    count: Annotated[int, typer.Option(help="Scenarios to make at most.", min=1)] = 720,
-    seed: Annotated[int, typer.Option(help="All randomness follows from it.", min=0)] = 0,
-    val: Annotated[float, typer.Option(help="Share to mark for validation, 0 to 1.")] = 0.0,
-    test: Annotated[float, typer.Option(help="Share to mark for tests, 0 to 1.")] = 0.0,
+@dataclass(frozen=True)
+class RecipeOptions:
+    """The tasks to make."""
+
+    count: Annotated[int, typer.Option(help="Maximum number of scenarios to make.", min=1)] = 720
+    seed: Annotated[int, typer.Option(help="Seed of all randomness.", min=0)] = 0
+    max_steps: Annotated[int, typer.Option(help="Calls of the longest tasks, 1 to 5.")] = 5
+    unsolvable: Annotated[float, typer.Option(help="Share of tasks that cannot be solved, 0 to 1.")] = 0.05
+    without_tools: Annotated[float, typer.Option(help="Share of requests that need no tool, 0 to 1.")] = 0.05
+
+
+@dataclass(frozen=True)
+class SplitOptions:
+    """The file to write, the source of its scenarios, and its splits."""
+
+    out: Annotated[Path, typer.Option(help="The JSON Lines file to write.")] = Path("scenarios.jsonl")
+    source: Source = None
+    val: Annotated[float, typer.Option(help="Share to mark for validation, 0 to 1.")] = 0.0
+    test: Annotated[float, typer.Option(help="Share to mark for tests, 0 to 1.")] = 0.0
     held_out_tool: Annotated[
-        list[str] | None, typer.Option(help="A tool whose tasks are all marked for tests; may be given more than once.")
-    ] = None,
+        list[str] | None, typer.Option(help="Mark all tasks of this tool for tests; repeat for several.")
+    ] = None
     split_by: Annotated[
-        SplitBy, typer.Option(help="What the splits may not share: calls, or combinations of tools too.")
-    ] = SplitBy.CALLS,
-    max_steps: Annotated[int, typer.Option(help="Calls of the longest tasks, 1 to 5.")] = 5,
-    unsolvable: Annotated[float, typer.Option(help="Share of tasks that cannot be done, 0 to 1.")] = 0.05,
-    without_tools: Annotated[float, typer.Option(help="Share of requests that need no tool, 0 to 1.")] = 0.05,
+        SplitBy, typer.Option(help="What splits may not share: calls, or combinations of tools too.")
+    ] = SplitBy.CALLS
+
+
+def _range(text: str | None) -> tuple[int, int] | None:
+    """Parse two numbers from "2-4", or the same one twice from "3"."""
+    if text is None:
+        return None
+    if not (found := re.fullmatch(r"\s*(\d{1,4})\s*(?:-\s*(\d{1,4})\s*)?", text)):
+        raise typer.BadParameter(f"{text!r} is not a range of calls such as 2-4.")
+    return int(found[1]), int(found[2] or found[1])
+
+
+@dataclass(frozen=True)
+class AuthoringOptions:
+    """A language model that proposes tasks and words requests. The options set the fields of `AuthorOptions`."""
+
     author: Annotated[
-        str | None, typer.Option(help="A language model that proposes tasks and words requests (a LiteLLM name).")
-    ] = None,
+        str | None,
+        Sets("model"),
+        typer.Option(help="A language model that proposes tasks and words requests (a LiteLLM name)."),
+    ] = None
     author_base_url: Annotated[
-        str | None, typer.Option(help="Address of an OpenAI-compatible author of your own.")
-    ] = None,
-    author_share: Annotated[float | None, typer.Option(help="Share of tasks that the author proposes; 0.3.")] = None,
+        str | None, Sets("base_url"), typer.Option(help="Address of your own OpenAI-compatible author.")
+    ] = None
+    author_share: Annotated[
+        float | None, Sets("share"), typer.Option(help="Share of tasks that the author proposes. Default: 0.3.")
+    ] = None
     author_steps: Annotated[
-        str | None, typer.Option(metavar="FEWEST-MOST", help="Calls of a task that the author proposes; 2-4.")
-    ] = None,
-    max_author_cost: Annotated[float | None, typer.Option(help="US dollars that the author may cost.")] = None,
+        str | None,
+        Sets("steps", _range),
+        typer.Option(metavar="FEWEST-MOST", help="Calls of a task that the author proposes. Default: 2-4."),
+    ] = None
+    max_author_cost: Annotated[
+        float | None, Sets("max_cost"), typer.Option(help="Spending limit for the author, in US dollars.")
+    ] = None
     keep_unverified: Annotated[
-        bool, typer.Option("--keep-unverified", help="Keep tasks that only a judge can score, tagged ruler-only.")
-    ] = False,
-    check: Annotated[
-        Path | None, typer.Option(help="Make nothing; execute this file's reference solutions again.")
+        bool,
+        Sets("keep_unverified"),
+        typer.Option("--keep-unverified", help="Keep tasks that only a judge can score, tagged ruler-only."),
+    ] = False
+
+
+@with_groups
+def generate(
+    *,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY=VALUE]...", help="Settings of tool servers, such as tools.exclude='[\"drop_*\"]'."
+        ),
     ] = None,
-    plugin: Plugin = None,
+    server: ServerOptions,
+    splits: SplitOptions,
+    recipe: RecipeOptions,
+    author: AuthoringOptions,
+    check: Annotated[
+        Path | None, typer.Option(help="Make nothing; execute the reference solutions of this file again.")
+    ] = None,
     json: Json = False,
 ) -> Job:
     """Make scenarios for a tool server by exploring it, or check that those in a file still hold."""
-    writing: dict[str, Any] = {
-        "model": author,
-        "base_url": author_base_url,
-        "share": author_share,
-        "steps": author_steps and _range(author_steps),
-        "max_cost": max_author_cost,
-        "keep_unverified": keep_unverified or None,
-    }
     return functools.partial(
         _generate,
         tuple(overrides or ()),
-        server_settings(
-            server, transport, server_config, isolation, reset_tool, offer, record, replay, allow_schema_change, plugin
-        ),
-        out=out,
-        recipe={
-            "count": count,
-            "seed": seed,
-            "max_steps": max_steps,
-            "unsolvable": unsolvable,
-            "without_tools": without_tools,
-        },
-        order={
-            "val": val,
-            "test": test,
-            "held_out_tools": tuple(held_out_tool or ()),
-            "split_by": split_by.value,
-            **({"source": source} if source else {}),
-        },
-        writing={name: value for name, value in writing.items() if value is not None},
+        settings(server),
+        splits=splits,
+        recipe=recipe,
+        writing={name: value for name, value in settings(author).items() if value is not None},
         check=check,
         as_json=json,
     )
@@ -124,58 +126,82 @@ def generate(
 
 def _generate(
     overrides: Sequence[str],
-    settings: dict[str, Any],
+    about_server: dict[str, Any],
     *,
-    out: Path,
-    recipe: dict[str, Any],
-    order: dict[str, Any],
+    splits: SplitOptions,
+    recipe: RecipeOptions,
     writing: dict[str, Any],
     check: Path | None,
     as_json: bool,
 ) -> int:
     import anyio
 
+    from mcp_rl.cli.printing.generate_tables import lines
+    from mcp_rl.config.load import load_config, parse_override
     from mcp_rl.errors import ConfigError
-    from mcp_rl.generate import AuthorOptions, Order, generate_file
-    from mcp_rl.generate_words import lines
-    from mcp_rl.overrides import load_config, parse_override
     from mcp_rl.plugins.manager import load_plugins
+    from mcp_rl.plugins.recipe import Recipe
     from mcp_rl.plugins.resolve import resolve_servers
-    from mcp_rl.scenarios.recipe import Recipe
+    from mcp_rl.scenarios.generate import AuthorOptions, GenerateRequest, generate_file
 
     for key, _ in map(parse_override, overrides):
         if key.split(".")[0] not in ("server", "transport", "plugins", "tools"):
-            raise ConfigError(f"{key} says nothing about a server, and `generate` takes no other settings.")
-    config = load_config(overrides=overrides, options=settings)
+            raise ConfigError(f"{key} is not a setting of a tool server, and `generate` takes no others.")
+    config = load_config(overrides=overrides, options=about_server)
     if writing and "model" not in writing:
-        raise ConfigError("Options for an author are given, and no author: add --author openai/gpt-4.1-mini.")
+        raise ConfigError("Options for an author are given, but no author: add --author openai/gpt-4.1-mini.")
     if writing and check is not None:
-        raise ConfigError("--check makes nothing, so it takes no author: leave one of the two out.")
-    wanted = Order(Recipe(**recipe), **order, author=AuthorOptions(**writing) if writing else None)
+        raise ConfigError("--check makes no tasks, so it takes no author: leave one of the two out.")
+    wanted = GenerateRequest(
+        Recipe(**asdict(recipe)),
+        val=splits.val,
+        test=splits.test,
+        held_out_tools=tuple(splits.held_out_tool or ()),
+        split_by=splits.split_by.value,
+        **({"source": splits.source} if splits.source else {}),
+        author=AuthorOptions(**writing) if writing else None,
+    )
     plugins = load_plugins(config.plugins)
     tool_server = resolve_servers(config.server, config.transport, plugins=plugins, tools=config.tools)
     reached: dict[str, Any] = {"transport": config.transport, "tools": config.tools}
     if check is not None:
         return _check(tool_server, check, reached, as_json)
+    out = splits.out
     generated = anyio.run(functools.partial(generate_file, tool_server, out, wanted, plugins=plugins, **reached))
     for line in lines(generated, out):
         print(line, file=sys.stderr if as_json else sys.stdout)
+    if not as_json and generated.summary()["verified"] == len(generated.scenarios):
+        print(f"Train on them: {_train_command(about_server, overrides, out)}")
     if as_json:
         print(json.dumps({"out": str(out), "server": tool_server.name, **generated.summary()}))
     return 0
 
 
-def _range(text: str) -> tuple[int, int]:
-    """Two numbers from "2-4", or the same one twice from "3"."""
-    if not (found := re.fullmatch(r"\s*(\d{1,4})\s*(?:-\s*(\d{1,4})\s*)?", text)):
-        raise typer.BadParameter(f"{text!r} is no range of calls such as 2-4.")
-    return int(found[1]), int(found[2] or found[1])
+_TRAIN_OPTIONS = {
+    "server": "--server",
+    "plugins": "--plugin",
+    "transport": "--transport",
+    "tools.server_config": "--server-config",
+    "tools.offer": "--offer",
+    "tools.isolation": "--isolation",
+    "tools.reset_tool": "--reset-tool",
+}
+
+
+def _train_command(about_server: dict[str, Any], overrides: Sequence[str], out: Path) -> str:
+    """Return the command that trains on the file, with the server that its scenarios were made on."""
+    words = ["mcp-rl", "train"]
+    for key, option in _TRAIN_OPTIONS.items():
+        value = about_server.get(key)
+        several = value if isinstance(value, tuple | list) else [] if value is None else [value]
+        words += [word for one in several for word in (option, str(one))]
+    return shlex.join([*words, "--scenarios", str(out), *overrides])
 
 
 def _check(server: "ToolServer", file: Path, reached: dict[str, Any], as_json: bool) -> int:
     import anyio
 
-    from mcp_rl.generate import check_file
+    from mcp_rl.scenarios.generate import check_file
 
     findings = anyio.run(functools.partial(check_file, server, file, **reached))
     if as_json:

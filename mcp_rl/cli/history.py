@@ -9,45 +9,45 @@ from typing import Annotated
 
 import typer
 
-from mcp_rl.cli.options import Job
+from mcp_rl.cli.groups import with_groups
+from mcp_rl.cli.options import Job, PlaceOptions
 
 
 class Split(StrEnum):
-    """Lines of training steps, or of evaluations."""
+    """Kinds of lines: training steps, evaluations, and small evaluations between them."""
 
     TRAIN = "train"
     VAL = "val"
+    VAL_SUBSET = "val_subset"
 
 
+@with_groups
 def history(
+    *,
     names: Annotated[
         list[str], typer.Argument(metavar="NAME_OR_PATH...", help="Runs: their names or folders; several to compare.")
     ],
-    project: Annotated[str, typer.Option(help="The folder of runs that belong together.")] = "default",
-    output_dir: Annotated[Path, typer.Option(help="Where projects are kept; .mcp_rl here.")] = Path(".mcp_rl"),
+    place: PlaceOptions,
     split: Annotated[Split | None, typer.Option(help="Only training steps, or only evaluations.")] = None,
     metrics: Annotated[
-        str | None, typer.Option(metavar="NAME,...", help="Metrics to show; else those that matter.")
+        str | None, typer.Option(metavar="NAME,...", help="Metrics to show. Default: the most important ones.")
     ] = None,
-    last: Annotated[int | None, typer.Option(help="Only the last so many lines.", min=1)] = None,
+    last: Annotated[int | None, typer.Option(help="Show only this many lines, the last ones.", min=1)] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the history into this .png or .html file.")] = None,
     csv: Annotated[bool, typer.Option("--csv", help="Print the lines as CSV.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the lines and the summary as one JSON object.")] = False,
 ) -> Job:
-    """Show what a run's steps and evaluations came to, also while it goes on; plot it, or several runs together."""
+    """Show the steps and evaluations of a run, finished or not; plot them; compare several runs."""
     if csv and json:
-        raise typer.BadParameter("--csv and --json are two forms of the same: leave one of them out.")
+        raise typer.BadParameter("--csv and --json exclude each other: leave one of them out.")
     chosen = tuple(dict.fromkeys(name.strip() for name in (metrics or "").split(",") if name.strip()))
     form = "csv" if csv else "json" if json else "table"
-    return functools.partial(
-        _history, names, project, output_dir, split and split.value, chosen, last, plot=plot, form=form
-    )
+    return functools.partial(_history, names, place, split and split.value, chosen, last, plot=plot, form=form)
 
 
 def _history(
     names: Sequence[str],
-    project: str,
-    output_dir: Path,
+    place: PlaceOptions,
     split: str | None,
     metrics: Sequence[str],
     last: int | None,
@@ -57,15 +57,14 @@ def _history(
 ) -> None:
     from rich.console import Console
 
-    from mcp_rl.runs.find import find_run
+    from mcp_rl.cli.printing.history_tables import grid, print_history, sentences, to_csv
     from mcp_rl.runs.history import History, check_metrics, summary
-    from mcp_rl.runs.history_words import grid, print_history, sentences, to_csv
 
     if plot is not None:
-        from mcp_rl.report.plots import check_plot_file
+        from mcp_rl.evaluation.page.plots import check_plot_file
 
         check_plot_file(plot)
-    folders = [find_run(name, output_dir, project) for name in names]
+    folders = [place.find(name) for name in names]
     histories = [History.read(folder, name) for folder, name in zip(folders, _short(names, folders), strict=True)]
     check_metrics(metrics, histories)
     shown = {history.name: history.shown(split, last) for history in histories}
@@ -81,7 +80,7 @@ def _history(
         for history in histories:
             print_history(history, shown[history.name], metrics, console)
     if plot is not None:
-        from mcp_rl.report.plots import write_plot
+        from mcp_rl.evaluation.page.plots import write_plot
 
         write_plot(
             {h.name: h.lines for h in histories},
@@ -93,6 +92,6 @@ def _history(
 
 
 def _short(names: Sequence[str], folders: Sequence[Path]) -> list[str]:
-    """What tables call the runs: the folders' names where these tell them apart."""
+    """Return what tables call the runs: the folders' names if these differ, else the names as typed."""
     short = [folder.resolve().name for folder in folders]
     return short if len(set(short)) == len(short) else list(names)

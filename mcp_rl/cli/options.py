@@ -1,18 +1,21 @@
-"""Options that several commands take, and what they set."""
+"""Options that several commands take, alone or in groups (see `mcp_rl.cli.groups`)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from mcp_rl.cli.groups import Sets
+
 Job = Callable[[], int | None]
-"""What a command function returns: what is to be run, which gives the exit code."""
+"""A command whose words are read: what a command function returns. Running it gives the exit code."""
 
 
 class Transport(StrEnum):
-    """How to speak to a server."""
+    """Transports of MCP."""
 
     SSE = "sse"
     STDIO = "stdio"
@@ -20,22 +23,22 @@ class Transport(StrEnum):
 
 
 class IsolationName(StrEnum):
-    """How episodes are kept apart."""
+    """Ways to keep episodes apart."""
 
     SHARED = "shared"
     RESET = "reset"
     PER_ROLLOUT = "per-rollout"
 
 
-class Offered(StrEnum):
-    """What of a server becomes tools beside its tools."""
+class OfferOption(StrEnum):
+    """Features of a server that become tools beside its own."""
 
     RESOURCES = "resources"
     PROMPTS = "prompts"
 
 
 class EngineKind(StrEnum):
-    """What samples."""
+    """Engines that sample."""
 
     AUTO = "auto"
     LOCAL = "local"
@@ -44,102 +47,206 @@ class EngineKind(StrEnum):
 
 Server = Annotated[
     list[str] | None,
+    Sets("server"),
     typer.Option(
         help="A server's name (see `mcp-rl servers`), a script, a quoted command that speaks MCP on stdio, or a URL; "
-        "given again, their tools are offered together."
+        "repeat to offer the tools of several together."
     ),
 ]
 ServerConfig = Annotated[
     Path | None,
-    typer.Option(help="A file of servers as MCP clients have it (mcpServers); else config.json, configs/config.json."),
+    Sets("tools.server_config"),
+    typer.Option(help="A file of servers in the format of MCP clients (mcpServers). Default: config.json."),
 ]
-Isolation = Annotated[
-    IsolationName | None,
-    typer.Option(help="How episodes are kept apart; else what the plugin says, or the tools' annotations."),
-]
-ResetTool = Annotated[str | None, typer.Option(help="The tool that puts the server's state back before each episode.")]
-Offer = Annotated[
-    list[Offered] | None, typer.Option(help="Give the model the server's resources or its prompts as tools too.")
-]
-Record = Annotated[Path | None, typer.Option(help="Keep every call of a tool and its result in this file.")]
-Replay = Annotated[Path | None, typer.Option(help="Answer every call from this file, with no server at all.")]
-AllowSchemaChange = Annotated[
-    bool | None,
-    typer.Option("--allow-schema-change", help="Go on where a server lists other tools in mid-run."),
-]
-TransportOption = Annotated[Transport | None, typer.Option(help="How to speak to the server; SSE where it can.")]
-Plugin = Annotated[list[Path] | None, typer.Option(help="A Python file with a plugin; may be given more than once.")]
-Source = Annotated[
-    str | None, typer.Option(help="A plugin's source of scenarios (see `mcp-rl plugins`), instead of exploring.")
+Plugin = Annotated[
+    list[Path] | None,
+    Sets("plugins", lambda files: tuple(map(str, files or ())) or None),
+    typer.Option(help="A Python file with a plugin; repeat for several."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and everything else on stderr.")]
-Seed = Annotated[int | None, typer.Option(help="All randomness follows from it.")]
-Project = Annotated[str | None, typer.Option(help="The folder of runs that belong together.")]
-OutputDir = Annotated[Path | None, typer.Option(help="Where projects are kept; .mcp_rl here.")]
-JudgeBaseUrl = Annotated[str | None, typer.Option(help="Address of an OpenAI-compatible judge of your own.")]
-JudgeRubric = Annotated[Path | None, typer.Option(help="A file that says what is good.")]
-MaxJudgeCost = Annotated[float | None, typer.Option(help="US dollars that the judges may cost in all.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Remove an earlier run of this name and start over.")]
 ConfigFile = Annotated[Path | None, typer.Option(help="A TOML file of settings, such as configs/calculator.toml.")]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[KEY=VALUE]...", help="Any setting, such as train.learning_rate=1e-4; docs/configuration.md."
+        metavar="[KEY=VALUE]...", help="Any setting of docs/configuration.md, such as train.learning_rate=1e-4."
     ),
 ]
-
-ServerOverrides = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[KEY=VALUE]...", help="Settings of tool servers, such as tools.exclude='[\"drop_*\"]'."),
+BaseModel = Annotated[
+    str | None,
+    Sets("base_model"),
+    typer.Option(help="mcp-rl/tiny, the name of a Hugging Face model, or a folder with a model."),
 ]
+Source = Annotated[
+    str | None,
+    Sets("scenarios.source"),
+    typer.Option(help="A plugin's source of scenarios (see `mcp-rl plugins`), instead of exploring."),
+]
+Init = Annotated[Path | None, Sets("init"), typer.Option(help="Begin with the adapter of this run or checkpoint.")]
+OutputDir = Annotated[
+    Path | None, Sets("output_dir"), typer.Option(help="Folder that holds the projects. Default: .mcp_rl.")
+]
+RunName = Annotated[str, typer.Argument(metavar="NAME_OR_PATH", help="A run: its name or its folder.")]
 
 
-def server_settings(
-    server: Sequence[str] | None,
-    transport: Transport | None,
-    server_config: Path | None,
-    isolation: IsolationName | None = None,
-    reset_tool: str | None = None,
-    offer: Sequence[Offered] | None = None,
-    record: Path | None = None,
-    replay: Path | None = None,
-    allow_schema_change: bool | None = None,
-    plugin: Sequence[Path] | None = None,
-) -> dict[str, Any]:
-    """Dotted keys of what is said about servers; None where nothing is."""
-    return {
-        "server": tuple(server) if server else None,
-        "transport": transport and transport.value,
-        "plugins": tuple(map(str, plugin)) if plugin else None,
-        "tools.server_config": server_config,
-        "tools.isolation": isolation and isolation.value,
-        "tools.reset_tool": reset_tool,
-        "tools.offer": tuple(what.value for what in offer) if offer else None,
-        "tools.record": record,
-        "tools.replay": replay,
-        "tools.allow_schema_change": allow_schema_change or None,
-    }
+def gpu_numbers(option: str) -> Callable[[str | None], tuple[int, ...] | None]:
+    """Return a function that reads `0,1` as device numbers. It raises ConfigError, which names the option."""
+
+    def read(text: str | None) -> tuple[int, ...] | None:
+        if text is None:
+            return None
+        from mcp_rl.errors import ConfigError
+
+        numbers = [number.strip() for number in text.split(",")]
+        if not all(number.isdecimal() for number in numbers):
+            raise ConfigError(f"{option} takes the numbers of GPUs, such as 0,1, not {text!r}.")
+        return tuple(int(number) for number in numbers)
+
+    return read
 
 
-def judge_settings(
-    models: Sequence[str], base_url: str | None, rubric: Path | None, max_cost: float | None
-) -> dict[str, Any]:
-    """Dotted keys of the judge's section; the first model is the judge, further ones its panel."""
-    return {
-        "judge.model": next(iter(models), None),
-        "judge.panel": list(models[1:]) or None,
-        "judge.base_url": base_url,
-        "judge.rubric_file": rubric,
-        "judge.max_cost": max_cost,
-    }
+@dataclass(frozen=True)
+class ServerName:
+    """The server itself."""
+
+    server: Server = None
 
 
-def devices(text: str | None, option: str) -> tuple[int, ...] | None:
-    """`0,1` as device numbers. Raises ConfigError."""
-    if text is None:
-        return None
-    from mcp_rl.errors import ConfigError
+@dataclass(frozen=True)
+class ConnectionOptions:
+    """The way to a server, and what it offers."""
 
-    numbers = [number.strip() for number in text.split(",")]
-    if not all(number.isdecimal() for number in numbers):
-        raise ConfigError(f"{option} takes numbers of GPUs with commas between them, such as 0,1, not {text!r}.")
-    return tuple(int(number) for number in numbers)
+    transport: Annotated[
+        Transport | None,
+        Sets("transport"),
+        typer.Option(help="Transport to the server. Default: SSE where the server supports it."),
+    ] = None
+    server_config: ServerConfig = None
+    offer: Annotated[
+        list[OfferOption] | None,
+        Sets("tools.offer"),
+        typer.Option(help="Offer the server's resources or prompts to the model as tools too."),
+    ] = None
+    plugin: Plugin = None
+
+
+@dataclass(frozen=True)
+class IsolationOptions(ConnectionOptions):
+    """A connection, and the isolation of its episodes."""
+
+    isolation: Annotated[
+        IsolationName | None,
+        Sets("tools.isolation"),
+        typer.Option(help="Isolation of episodes. Default: by the plugin, else by the tools' annotations."),
+    ] = None
+    reset_tool: Annotated[
+        str | None,
+        Sets("tools.reset_tool"),
+        typer.Option(help="A tool that resets the server's state before each episode."),
+    ] = None
+
+
+@dataclass(frozen=True)
+class ServerOptions(IsolationOptions, ServerName):
+    """A server, the way to it, and its calls. The options of the last base, `ServerName`, come first."""
+
+    record: Annotated[
+        Path | None, Sets("tools.record"), typer.Option(help="Record every tool call and its result in this file.")
+    ] = None
+    replay: Annotated[
+        Path | None,
+        Sets("tools.replay"),
+        typer.Option(help="Answer every tool call from this recording, without a server."),
+    ] = None
+    allow_schema_change: Annotated[
+        bool | None,
+        Sets("tools.allow_schema_change"),
+        typer.Option("--allow-schema-change", help="Go on if a server changes its tools during a run."),
+    ] = None
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """The engine that samples."""
+
+    engine: Annotated[
+        EngineKind | None,
+        Sets("engine.kind"),
+        typer.Option(help="Engine that samples: local (in process) or vllm. Default: vLLM where it can run."),
+    ] = None
+    engine_url: Annotated[
+        str | None,
+        Sets("engine.url"),
+        typer.Option(help="Address of a running vLLM server, such as http://127.0.0.1:8000/v1."),
+    ] = None
+    engine_gpus: Annotated[
+        str | None,
+        Sets("placement.engine_gpus", gpu_numbers("--engine-gpus")),
+        typer.Option(help="GPUs that sample, such as 2,3. Default: the first one, or those of the learner."),
+    ] = None
+
+
+@dataclass(frozen=True)
+class ComputeOptions(EngineOptions):
+    """The engine, and the GPUs that learn."""
+
+    learner_gpus: Annotated[
+        str | None,
+        Sets("placement.learner_gpus", gpu_numbers("--learner-gpus")),
+        typer.Option(help="GPUs that learn, such as 0,1, with one process each."),
+    ] = None
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """The seed and the place of a new run."""
+
+    seed: Annotated[int | None, Sets("seed"), typer.Option(help="Seed of all randomness.")] = None
+    project: Annotated[
+        str | None, Sets("project"), typer.Option(help="Folder of runs that belong together. Default: default.")
+    ] = None
+    output_dir: OutputDir = None
+
+
+@dataclass(frozen=True)
+class PlaceOptions:
+    """The place of runs that are there already."""
+
+    project: Annotated[str, typer.Option(help="Folder of runs that belong together.")] = "default"
+    output_dir: Annotated[Path, typer.Option(help="Folder that holds the projects.")] = Path(".mcp_rl")
+
+    @property
+    def runs(self) -> Path:
+        """The folder that holds the runs of the project."""
+        return self.output_dir / self.project / "models"
+
+    def find(self, run: str) -> Path:
+        """Return the folder of a run by its name or path. Raises ConfigError if there is none."""
+        from mcp_rl.runs.find import find_run
+
+        return find_run(run, self.output_dir, self.project)
+
+
+@dataclass(frozen=True)
+class JudgeOptions:
+    """A language model that scores episodes."""
+
+    judge_model: Annotated[
+        list[str] | None,
+        Sets("judge.model", lambda models: models[0] if models else None),
+        Sets("judge.panel", lambda models: list(models[1:]) or None if models else None),
+        typer.Option(
+            help="Score groups of episodes with this model (RULER, a LiteLLM name); repeat to average several."
+        ),
+    ] = None
+    judge_base_url: Annotated[
+        str | None,
+        Sets("judge.base_url"),
+        typer.Option(help="Address of your own OpenAI-compatible judge."),
+    ] = None
+    judge_rubric: Annotated[
+        Path | None, Sets("judge.rubric_file"), typer.Option(help="A text file that says what a good episode is.")
+    ] = None
+    max_judge_cost: Annotated[
+        float | None, Sets("judge.max_cost"), typer.Option(help="Spending limit for all judges, in US dollars.")
+    ] = None

@@ -1,4 +1,4 @@
-"""The page that a command leaves behind."""
+"""The HTML page that a command writes when it ends."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,8 +8,8 @@ if TYPE_CHECKING:
 
 
 def write_page(folder: Path, console: "Console") -> None:
-    """The page about what has just ended, where it is not there already. Everything else is kept by now."""
-    from mcp_rl.report import PAGE, write_report
+    """Write the page about a finished run or evaluation, unless it is up to date. A failure is only reported."""
+    from mcp_rl.evaluation.page import PAGE, write_report
 
     page, newest = folder / PAGE, folder / "report.json"
     try:
@@ -17,5 +17,5 @@ def write_page(folder: Path, console: "Console") -> None:
             write_report(folder)
         said = f"Page: {page}"
     except Exception as error:
-        said = f"The page could not be written: {error} `mcp-rl report {folder}` tries again."
+        said = f"Cannot write the page: {error} `mcp-rl report {folder}` tries again."
     console.print(said, highlight=False, markup=False, soft_wrap=True)

@@ -1,19 +1,19 @@
-"""A command that torchrun or accelerate started as several processes: the first does it, the others follow or end."""
+"""The part of one process in a command that torchrun or accelerate started as several processes."""
 
 import os
 from collections.abc import Callable
 
 
 def own_part(job: Callable[[], int | None]) -> Callable[[], int | None]:
-    """What this process does of a command. Only the first prints and writes.
+    """Return this process's part of a command. Only the first process prints and writes.
 
-    A job with `learns` set has work for the others: they are its learners. Any other is the first one's alone.
+    The other processes become learners of a job with `learns` set, and end at once for any other job.
     """
     if os.environ.get("WORLD_SIZE", "1") == "1":
         return job
 
     def part() -> int | None:
-        from mcp_rl.backends.launched import launched
+        from mcp_rl.backends.processes.launched import launched
 
         place = launched()
         learns = getattr(job, "learns", False)
@@ -22,10 +22,10 @@ def own_part(job: Callable[[], int | None]) -> Callable[[], int | None]:
         if not learns:
             return 0
         if place.rank > 0:
-            from mcp_rl.backends.follower import follow
+            from mcp_rl.backends.processes.follower import follow
 
             return follow(place)
-        from mcp_rl.backends.meeting import dismissing
+        from mcp_rl.backends.processes.meeting import dismissing
 
         with dismissing():
             return job()

@@ -2,45 +2,45 @@
 
 import functools
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from mcp_rl.cli.options import Job, Json
+from mcp_rl.cli.groups import with_groups
+from mcp_rl.cli.options import Job, Json, PlaceOptions, RunName
 
 
+@with_groups
 def replay(
-    run: Annotated[str, typer.Argument(metavar="NAME_OR_PATH", help="A run: its name or its folder.")],
+    *,
+    run: RunName,
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="What to learn with instead, such as train.loss=cispo."),
+        typer.Argument(metavar="[KEY=VALUE]...", help="Settings to learn with instead, such as train.loss=gspo."),
     ] = None,
     to: Annotated[
-        str | None, typer.Option("--to", "--name", help="The new run; else the old name and -replay.")
+        str | None, typer.Option("--to", "--name", help="Name of the new run. Default: the old name and -replay.")
     ] = None,
-    project: Annotated[str, typer.Option(help="The folder of runs that belong together.")] = "default",
-    output_dir: Annotated[Path, typer.Option(help="Where projects are kept; .mcp_rl here.")] = Path(".mcp_rl"),
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start over; an earlier replay is removed.")] = False,
+    place: PlaceOptions,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Remove an earlier replay and start over.")] = False,
     json: Json = False,
 ) -> Job:
-    """Retrain from a run's recorded episodes, with no server and no engine: to the same bits, or with other settings.
+    """Retrain from a run's recorded episodes, without server or engine: to the same bits, or with other settings.
 
     The same command again continues where it stopped.
     """
-    return functools.partial(_replay, run, tuple(overrides or ()), to, project, output_dir, fresh=fresh, as_json=json)
+    return functools.partial(_replay, run, tuple(overrides or ()), to, place, fresh=fresh, as_json=json)
 
 
 def _replay(
-    run: str, overrides: Sequence[str], to: str | None, project: str, output_dir: Path, *, fresh: bool, as_json: bool
+    run: str, overrides: Sequence[str], to: str | None, place: PlaceOptions, *, fresh: bool, as_json: bool
 ) -> None:
     from rich.console import Console
 
-    from mcp_rl.runs.find import find_run
     from mcp_rl.runs.replay import replay as retrain
     from mcp_rl.runs.settings import read_overrides
 
-    folder = find_run(run, output_dir, project)
+    folder = place.find(run)
     console = Console(stderr=as_json)
     report = retrain(folder, to, read_overrides(overrides), fresh=fresh, console=console)
     for sentence in report.sentences():

@@ -1,26 +1,30 @@
-"""`mcp-rl servers`: what there is, and what one of them is like."""
+"""`mcp-rl servers`: list the tool servers, inspect one, check one, or begin a new one."""
 
+import json as jsons
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mcp_rl.cli.options import (
-    Isolation,
-    Job,
-    Json,
-    Offer,
-    Plugin,
-    ResetTool,
-    ServerConfig,
-    TransportOption,
-    server_settings,
-)
+from mcp_rl.cli.groups import settings, with_groups
+from mcp_rl.cli.options import ConnectionOptions, IsolationOptions, Job, Json, Plugin, ServerConfig
 
 if TYPE_CHECKING:
-    from mcp_rl.plugins.server import ToolServer
+    from mcp_rl.config import RunConfig
+    from mcp_rl.scenario import OneServer
+    from mcp_rl.toolserver.tool_server import ToolServer
 
 servers = typer.Typer(name="servers", invoke_without_command=True)
+
+
+class InspectFormat(StrEnum):
+    """Other forms in which tools are printed."""
+
+    OPENAI = "openai"
+
 
 Named = Annotated[
     list[str],
@@ -32,7 +36,7 @@ Named = Annotated[
 def list_servers(
     context: typer.Context, plugin: Plugin = None, server_config: ServerConfig = None, json: Json = False
 ) -> Job | None:
-    """List the tool servers there are, look at one, check one, or begin one of your own."""
+    """List the tool servers, inspect one, check one, or begin one of your own."""
     if context.invoked_subcommand is not None:
         given = [name for name, value in context.params.items() if value]
         if given:
@@ -41,7 +45,7 @@ def list_servers(
         return None
 
     def job() -> None:
-        from mcp_rl.servers import print_servers
+        from mcp_rl.cli.printing.server_tables import print_servers
 
         print_servers(plugins=plugin or [], server_config=server_config, as_json=json)
 
@@ -49,50 +53,54 @@ def list_servers(
 
 
 @servers.command()
+@with_groups
 def inspect(
+    *,
     server: Named,
-    transport: TransportOption = None,
-    server_config: ServerConfig = None,
-    offer: Offer = None,
-    plugin: Plugin = None,
+    connection: ConnectionOptions,
+    format: Annotated[
+        InspectFormat | None,
+        typer.Option(
+            help="openai: print only the tools, as the list that OpenAI's `tools` takes, exactly as a model sees them "
+            "in training."
+        ),
+    ] = None,
     json: Json = False,
 ) -> Job:
     """Show what a server lists: its tools with their schemas and annotations, its resources and prompts."""
-    settings = server_settings(server, transport, server_config, offer=offer, plugin=plugin)
+    asked = {**settings(connection), "server": tuple(server)}
+    if format and json:
+        raise typer.BadParameter("leave out --json, since --format openai is JSON already", param_hint="--format")
 
     def job() -> None:
-        from mcp_rl.servers import inspect_server
-
-        inspect_server(_resolved(settings), transport=transport and transport.value, as_json=json)
+        if format:
+            _print_openai_tools(asked)
+        else:
+            inspect_server(_resolved(asked), transport=asked["transport"], as_json=json)
 
     return job
 
 
 @servers.command()
+@with_groups
 def check(
+    *,
     server: Named,
-    transport: TransportOption = None,
-    server_config: ServerConfig = None,
-    isolation: Isolation = None,
-    reset_tool: ResetTool = None,
-    offer: Offer = None,
+    connection: IsolationOptions,
     calls: Annotated[int, typer.Option(help="Calls of each tool, with sampled arguments.", min=1)] = 3,
     call_all: Annotated[
-        bool, typer.Option("--call-all", help="Call tools that destroy too, where nothing keeps that harmless.")
+        bool, typer.Option("--call-all", help="Call destructive tools too, even where nothing keeps that harmless.")
     ] = False,
-    seed: Annotated[int, typer.Option(help="All randomness follows from it.", min=0)] = 0,
-    plugin: Plugin = None,
+    seed: Annotated[int, typer.Option(help="Seed of all randomness.", min=0)] = 0,
     json: Json = False,
 ) -> Job:
-    """Start a server, call its tools, and say what training on it would trip over; exit code 1 where it would."""
-    settings = server_settings(server, transport, server_config, isolation, reset_tool, offer, plugin=plugin)
+    """Start a server, call its tools, and report what would break training on it; the exit code is then 1."""
+    asked = {**settings(connection), "server": tuple(server)}
 
     def job() -> int | None:
-        from mcp_rl.servers import check_server
-
         return check_server(
-            _resolved(settings),
-            transport=transport and transport.value,
+            _resolved(asked),
+            transport=asked["transport"],
             calls=calls,
             seed=seed,
             call_all=call_all,
@@ -104,24 +112,101 @@ def check(
 
 @servers.command()
 def new(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the server: letters, digits and _.")],
-    folder: Annotated[Path, typer.Option("--dir", help="The folder to write to; this one if not given.")] = Path(),
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the server: letters, digits and _.")],
+    folder: Annotated[Path, typer.Option("--dir", help="Folder to write to. Default: the current one.")] = Path(),
     json: Json = False,
 ) -> Job:
-    """Write a server, its plugin and its test, which work at once."""
+    """Write a new server with its plugin and its test, all of which work at once."""
 
     def job() -> None:
-        from mcp_rl.servers import new_server
+        from mcp_rl.plugins.scaffold.new import new_server
 
         new_server(name, folder=folder, as_json=json)
 
     return job
 
 
-def _resolved(settings: dict[str, Any]) -> "ToolServer":
-    from mcp_rl.overrides import load_config
+def inspect_server(server: "ToolServer", *, transport: str | None = None, as_json: bool = False) -> None:
+    """Print what a server lists. Raises ServerError if it cannot be used."""
+    import anyio
+
+    from mcp_rl.cli.printing.inspection_tables import print_inspection
+    from mcp_rl.cli.printing.terminal import page
+    from mcp_rl.explore.check.inspection import inspect
+
+    found = [anyio.run(inspect, one, params) for one, params in _each(server, transport)]
+    if as_json:
+        print(jsons.dumps(asdict(found[0]) if len(found) == 1 else {"servers": [asdict(one) for one in found]}))
+        return
+    with page() as console:
+        for number, inspection in enumerate(found):
+            if number:
+                console.print()
+            print_inspection(inspection, console)
+
+
+def _print_openai_tools(asked: dict[str, Any]) -> None:
+    import anyio
+
+    from mcp_rl.explore.check.inspection import openai_tools
+    from mcp_rl.runs.trained_tools import as_json
+
+    config, server = _configured(asked)
+    print(as_json(anyio.run(openai_tools, server, server.params(config.transport), config.tools)))
+
+
+def check_server(
+    server: "ToolServer",
+    *,
+    transport: str | None = None,
+    calls: int = 3,
+    seed: int = 0,
+    call_all: bool = False,
+    as_json: bool = False,
+) -> int:
+    """Print what would break training on a server. Return 1 if anything would, else 0.
+
+    `calls` is the number of calls of each tool, with sampled arguments. Raises ServerError if it cannot be used.
+    """
+    import anyio
+
+    from mcp_rl.cli.printing.check_tables import print_report
+    from mcp_rl.cli.printing.terminal import page
+    from mcp_rl.explore.check.fitness import CheckOptions, check_fitness
+
+    wanted = CheckOptions(calls=calls, seed=seed, call_all=call_all)
+    reports = [anyio.run(check_fitness, one, params, wanted) for one, params in _each(server, transport)]
+    if as_json:
+        objects = [report.as_json() for report in reports]
+        print(jsons.dumps(objects[0] if len(objects) == 1 else {"servers": objects}))
+    else:
+        with page() as console:
+            for number, report in enumerate(reports):
+                if number:
+                    console.print()
+                print_report(report, console)
+    return 1 if any(report.problems for report in reports) else 0
+
+
+def _each(server: "ToolServer", transport: str | None) -> Iterator[tuple["ToolServer", "OneServer"]]:
+    """Yield every server on its own, with its parameters."""
+    from mcp_rl.scenario import ServerGroup
+
+    for one in server.members or (server,):
+        params = one.params(transport)
+        if not isinstance(params, ServerGroup):
+            yield replace(one, members=()), params
+
+
+def _resolved(asked: dict[str, Any]) -> "ToolServer":
+    return _configured(asked)[1]
+
+
+def _configured(asked: dict[str, Any]) -> tuple["RunConfig", "ToolServer"]:
+    from mcp_rl.config.load import load_config
     from mcp_rl.plugins.manager import load_plugins
     from mcp_rl.plugins.resolve import resolve_servers
 
-    config = load_config(options=settings)
-    return resolve_servers(config.server, config.transport, plugins=load_plugins(config.plugins), tools=config.tools)
+    config = load_config(options=asked)
+    plugins = load_plugins(config.plugins)
+    return config, resolve_servers(config.server, config.transport, plugins=plugins, tools=config.tools)

@@ -7,61 +7,73 @@ from typing import Annotated, Any
 
 import typer
 
-from mcp_rl.cli.options import Job, Json, OutputDir, Project, Seed
+from mcp_rl.cli.groups import Sets, settings, with_groups
+from mcp_rl.cli.options import Fresh, Init, Job, Json, RunOptions
 
 
+@dataclass(frozen=True)
+class SftOptions:
+    """The episodes to learn from, the model, and the length of the fine-tuning."""
+
+    from_run: Annotated[
+        str | None, typer.Option(help="Learn from the training episodes of this run: its name or its folder.")
+    ] = None
+    min_reward: Annotated[
+        float | None, Sets("min_reward"), typer.Option(help="Minimum reward of an episode to learn from. Default: 1.")
+    ] = None
+    base_model: Annotated[
+        str | None,
+        typer.Option(
+            help="mcp-rl/tiny, the name of a Hugging Face model, or a folder with a model. Default: that of --init or "
+            "--from-run."
+        ),
+    ] = None
+    init: Init = None
+    epochs: Annotated[int | None, Sets("epochs"), typer.Option(help="Passes over the conversations. Default: 3.")] = (
+        None
+    )
+    batch_size: Annotated[
+        int | None, Sets("batch_size"), typer.Option(help="Conversations in a step. Default: 16.")
+    ] = None
+    held_out: Annotated[
+        float | None,
+        Sets("held_out"),
+        typer.Option(help="Share of the prompts to measure with instead of training on them. Default: 0.1."),
+    ] = None
+    name: Annotated[str | None, typer.Option(help="Name of the run's folder. Default: made from the file's name.")] = (
+        None
+    )
+
+
+@with_groups
 def sft(
+    *,
     words: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="[FILE.jsonl]... [KEY=VALUE]...",
-            help="Conversations, a JSON object with messages on each line, or a run's episodes; and settings such as "
+            help="Conversations (a JSON object with messages on each line) or a run's episodes, and settings such as "
             "train.learning_rate=1e-4.",
         ),
     ] = None,
-    from_run: Annotated[
-        str | None, typer.Option(help="Learn from the training episodes of this run: its name or its folder.")
-    ] = None,
-    min_reward: Annotated[float | None, typer.Option(help="Reward from which an episode is learned from; 1.")] = None,
-    base_model: Annotated[
-        str | None,
-        typer.Option(help="mcp-rl/tiny, a Hugging Face model or a folder with one; else that of --init or --from-run."),
-    ] = None,
-    init: Annotated[Path | None, typer.Option(help="A run or a checkpoint whose adapter this run begins with.")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Passes over the conversations; 3.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Conversations in a step; 16.")] = None,
-    held_out: Annotated[
-        float | None, typer.Option(help="Share of the prompts to measure with and not to train on; 0.1.")
-    ] = None,
-    seed: Seed = None,
-    name: Annotated[str | None, typer.Option(help="The run's folder; else made from the file's name.")] = None,
-    project: Project = None,
-    output_dir: OutputDir = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start over; an earlier run of this name is removed.")] = False,
+    tuning: SftOptions,
+    run: RunOptions,
+    fresh: Fresh = False,
     json: Json = False,
 ) -> Job:
-    """Fine-tune a model on conversations, or on the episodes of a run that went well.
+    """Fine-tune a model on conversations, or on the successful episodes of a run.
 
-    `mcp-rl train --init` goes on from it. The same command again continues where it stopped.
+    `mcp-rl train --init` trains further from there. The same command again continues where it stopped.
     """
-    options: dict[str, Any] = {
-        "min_reward": min_reward,
-        "init": init,
-        "epochs": epochs,
-        "batch_size": batch_size,
-        "held_out": held_out,
-        "seed": seed,
-        "project": project,
-        "output_dir": output_dir,
-    }
     given = [word for word in words or () if re.match(r"\w+(\.\w+)*=", word)]
     files = tuple(Path(word) for word in words or () if word not in given)
-    return SftJob(files, given, from_run, base_model, name, options, fresh=fresh, as_json=json)
+    options = settings(tuning, run)
+    return SftJob(files, given, tuning.from_run, tuning.base_model, tuning.name, options, fresh=fresh, as_json=json)
 
 
 @dataclass
 class SftJob:
-    """The sft command, once its words are read."""
+    """The sft command, after its words are read."""
 
     files: tuple[Path, ...]
     overrides: list[str]
@@ -72,14 +84,14 @@ class SftJob:
     fresh: bool = False
     as_json: bool = False
     log_dir: Path | None = None
-    """Where the traceback of a bug goes; known once the configuration is."""
+    """Folder for the traceback of a bug; None until the configuration is known."""
 
     def __call__(self) -> int:
         from rich.console import Console
 
-        from mcp_rl.sft.report import next_command
-        from mcp_rl.sft.run import run_sft
-        from mcp_rl.sft.settings import sft_config
+        from mcp_rl.runs.sft.report import next_command
+        from mcp_rl.runs.sft.run import run_sft
+        from mcp_rl.runs.sft.settings import sft_config
 
         config = sft_config(
             self.files,

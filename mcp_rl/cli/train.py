@@ -8,32 +8,20 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
+from mcp_rl.cli.groups import Sets, settings, with_groups
 from mcp_rl.cli.options import (
-    AllowSchemaChange,
+    BaseModel,
+    ComputeOptions,
     ConfigFile,
-    EngineKind,
-    Isolation,
+    Fresh,
+    Init,
     Job,
     Json,
-    JudgeBaseUrl,
-    JudgeRubric,
-    MaxJudgeCost,
-    Offer,
-    OutputDir,
+    JudgeOptions,
     Overrides,
-    Plugin,
-    Project,
-    Record,
-    Replay,
-    ResetTool,
-    Seed,
-    Server,
-    ServerConfig,
+    RunOptions,
+    ServerOptions,
     Source,
-    TransportOption,
-    devices,
-    judge_settings,
-    server_settings,
 )
 from mcp_rl.cli.page import write_page
 
@@ -41,125 +29,117 @@ if TYPE_CHECKING:
     from mcp_rl.config import RunConfig
 
 
-def train(
-    overrides: Overrides = None,
-    server: Server = None,
-    transport: TransportOption = None,
-    server_config: ServerConfig = None,
-    isolation: Isolation = None,
-    reset_tool: ResetTool = None,
-    offer: Offer = None,
-    record: Record = None,
-    replay: Replay = None,
-    allow_schema_change: AllowSchemaChange = None,
-    scenarios: Annotated[Path | None, typer.Option(help="Your own scenarios, a JSON Lines file.")] = None,
-    source: Source = None,
-    base_model: Annotated[
-        str | None, typer.Option(help="mcp-rl/tiny, a Hugging Face model or a folder with one.")
-    ] = None,
+@dataclass(frozen=True)
+class TrainOptions:
+    """The model to train, its tasks, and the length of the training."""
+
+    scenarios: Annotated[
+        Path | None, Sets("scenarios.file"), typer.Option(help="A JSON Lines file with your own scenarios.")
+    ] = None
+    source: Source = None
+    base_model: BaseModel = None
     backend: Annotated[
-        str | None, typer.Option(help="What trains and samples: local, this machine, or a plugin's.")
-    ] = None,
-    engine: Annotated[
-        EngineKind | None, typer.Option(help="What samples: the in-process engine or vLLM; else by what is there.")
-    ] = None,
-    engine_url: Annotated[
-        str | None, typer.Option(help="A vLLM server that runs already, such as http://127.0.0.1:8000/v1.")
-    ] = None,
-    learner_gpus: Annotated[str | None, typer.Option(help="GPUs that learn, such as 0,1: one process each.")] = None,
-    engine_gpus: Annotated[
-        str | None, typer.Option(help="GPUs that sample, such as 2,3; else the learner's, shared.")
-    ] = None,
+        str | None, Sets("backend"), typer.Option(help="Backend that trains and samples: local, or a plugin's.")
+    ] = None
     steps: Annotated[
-        int | None, typer.Option(help="Training steps in all, those of earlier sessions included.")
-    ] = None,
+        int | None, Sets("steps"), typer.Option(help="Training steps in all, including those of earlier sessions.")
+    ] = None
     max_staleness: Annotated[
         int | None,
-        typer.Option(help="Steps by which a sampled token may be older than the learner; 0, the default: none."),
-    ] = None,
-    init: Annotated[
-        Path | None,
-        typer.Option(help="A run or a checkpoint whose adapter this run begins with."),
-    ] = None,
-    seed: Seed = None,
-    name: Annotated[str | None, typer.Option(help="The run's folder; else made from server, model and seed.")] = None,
-    project: Project = None,
-    output_dir: OutputDir = None,
-    judge_model: Annotated[
-        list[str] | None,
-        typer.Option(help="Score groups with this model (RULER, a LiteLLM name); given again, the mean counts."),
-    ] = None,
-    judge_base_url: JudgeBaseUrl = None,
-    judge_rubric: JudgeRubric = None,
-    max_judge_cost: MaxJudgeCost = None,
+        Sets("train.max_staleness"),
+        typer.Option(help="Steps by which a sampled token may be older than the learner. Default: 0."),
+    ] = None
+    init: Init = None
+    name: Annotated[
+        str | None,
+        Sets("name"),
+        typer.Option(help="Name of the run's folder. Default: made from server, model and seed."),
+    ] = None
     tracker: Annotated[
-        list[str] | None, typer.Option(help="Where metrics go too (see `mcp-rl plugins`); may be given more than once.")
-    ] = None,
-    config: ConfigFile = None,
-    plugin: Plugin = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start over; an earlier run of this name is removed.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved run and exit.")] = False,
-    json: Json = False,
+        list[str] | None,
+        Sets("trackers"),
+        typer.Option(help="Send metrics to this tracker too (see `mcp-rl plugins`); repeat for several."),
+    ] = None
+
+
+@dataclass(frozen=True)
+class SessionOptions:
+    """The settings file of this session, its start and its output."""
+
+    config: ConfigFile = None
+    fresh: Fresh = False
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check all that needs no server, print what is set, and exit.")
+    ] = False
+    every: Annotated[bool, typer.Option("--all", help="With --dry-run: print every setting, not only what is set.")] = (
+        False
+    )
+    json: Json = False
+
+
+@with_groups
+def train(
+    *,
+    overrides: Overrides = None,
+    server: ServerOptions,
+    training: TrainOptions,
+    compute: ComputeOptions,
+    run: RunOptions,
+    judge: JudgeOptions,
+    session: SessionOptions,
 ) -> Job:
-    """Train a model on a tool server, and show success before and after on tasks it never trained on.
+    """Train a model on a tool server, and measure its success before and after on held-out tasks.
 
     The same command again continues where the run stopped.
     """
-    options: dict[str, Any] = {
-        **server_settings(
-            server, transport, server_config, isolation, reset_tool, offer, record, replay, allow_schema_change, plugin
-        ),
-        "scenarios.file": scenarios,
-        "scenarios.source": source,
-        "base_model": base_model,
-        "backend": backend,
-        "engine.kind": engine and engine.value,
-        "engine.url": engine_url,
-        "placement.learner_gpus": devices(learner_gpus, "--learner-gpus"),
-        "placement.engine_gpus": devices(engine_gpus, "--engine-gpus"),
-        "steps": steps,
-        "init": init,
-        "train.max_staleness": max_staleness,
-        "seed": seed,
-        "name": name,
-        "project": project,
-        "output_dir": output_dir,
-        "trackers": tuple(tracker) if tracker else None,
-        **judge_settings(judge_model or [], judge_base_url, judge_rubric, max_judge_cost),
-    }
-    return TrainJob(config, tuple(overrides or ()), options, fresh=fresh, dry_run=dry_run, as_json=json)
+    return TrainJob(
+        session.config,
+        tuple(overrides or ()),
+        settings(server, training, compute, run, judge),
+        fresh=session.fresh,
+        dry_run=session.dry_run,
+        every=session.every,
+        as_json=session.json,
+    )
 
 
 @dataclass
 class TrainJob:
-    """The train command, once its words are read."""
+    """The train command, after its words are read."""
 
     file: Path | None
     overrides: Sequence[str]
     options: dict[str, Any]
     fresh: bool
     dry_run: bool
+    every: bool
     as_json: bool
     learns: ClassVar[bool] = True
-    """Where several processes were started together, those after the first are its learners."""
+    """True if further processes, started together with the first, are its learners."""
     log_dir: Path | None = None
-    """Where the traceback of a bug goes; known once the configuration is."""
+    """Folder for the traceback of a bug; None until the configuration is known."""
 
     def __call__(self) -> int:
-        from mcp_rl.overrides import load_config
+        from mcp_rl.config.load import load_config
+        from mcp_rl.errors import ConfigError
 
         config = load_config(file=self.file, overrides=self.overrides, options=self.options)
         if self.dry_run:
-            _print_resolved(config, self.as_json)
+            self._rehearse(config)
             return 0
+        if self.every:
+            raise ConfigError("--all prints every setting of a --dry-run: add --dry-run, or leave --all out.")
         self.log_dir = config.run_dir / "logs"
         import anyio
         from rich.console import Console
 
-        from mcp_rl.tracking.report import print_report
-        from mcp_rl.train import run_training
+        from mcp_rl.evaluation.progress import spinner
 
         console = Console(stderr=self.as_json)
+        with spinner(f"loading what is needed to train on {', '.join(config.server)}", console):
+            from mcp_rl.runs.report import print_report
+            from mcp_rl.runs.train import run_training
+
         try:
             report = anyio.run(functools.partial(run_training, config, fresh=self.fresh, console=console))
         except KeyboardInterrupt as error:
@@ -170,20 +150,39 @@ class TrainJob:
         write_page(config.run_dir, console)
         return 0
 
+    def _rehearse(self, config: "RunConfig") -> None:
+        """Check all that needs no server, and print the settings as the overrides that set them."""
+        from mcp_rl.plugins.manager import load_plugins
+        from mcp_rl.plugins.resolve import resolve_servers
+        from mcp_rl.runs.identity import rehearse
 
-def _print_resolved(config: "RunConfig", as_json: bool) -> None:
-    """Every setting as the override that would set it, after a check that the server's name means something."""
-    from mcp_rl.config import settings
-    from mcp_rl.plugins.manager import load_plugins
-    from mcp_rl.plugins.resolve import resolve_servers
+        plugins = load_plugins(config.plugins)
+        server = resolve_servers(config.server, config.transport, plugins=plugins, tools=config.tools)
+        said = rehearse(config, server, plugins, fresh=self.fresh)
+        if self.as_json:
+            print(config.model_dump_json())
+            return
+        _print_settings(config, every=self.every)
+        for sentence in said:
+            print(f"# {sentence}")
+        print("# Nothing was started. Nothing is wrong with what can be checked without the server.")
 
-    resolve_servers(config.server, config.transport, plugins=load_plugins(config.plugins), tools=config.tools)
-    if as_json:
-        print(config.model_dump_json())
+
+def _print_settings(config: "RunConfig", *, every: bool) -> None:
+    from mcp_rl.config import chosen_settings, settings
+
+    everything = dict(settings(config))
+    if every:
+        for key, value in everything.items():
+            print(f"# {key} is not set" if value is None else f"{key} = {value}")
         return
-    print(f"# This run would be kept in {config.run_dir}")
-    for key, value in settings(config):
-        print(f"# {key} is not set" if value is None else f"{key} = {value}")
+    own, preset = chosen_settings(config)
+    for title, chosen in (("Set by you", own), (f"Set for {config.base_model} or the judge", preset)):
+        if chosen:
+            print(f"# {title}:")
+        for key, value in chosen.items():
+            print(f"{key} = {value}")
+    print(f"# {len(everything) - len(own) - len(preset)} settings are at their defaults; --all prints them.")
 
 
 def _kept(config: "RunConfig") -> str:

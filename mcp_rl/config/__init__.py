@@ -1,11 +1,11 @@
-"""Everything that can be set about a run: one pydantic tree, one line of reason for each default.
+"""Every setting of a run: one pydantic tree, with one line of reason for each default.
 
-The defaults suit the built-in model; `preset_for` holds what differs for other base models, and what is given wins over
-both. No field holds a secret: API keys are read from the environment by whoever needs them.
+The defaults suit the built-in model; `preset_for` holds what differs for other base models, and given values win over
+both. No field holds a secret: API keys are read from the environment where they are used.
 """
 
 from mcp_rl.config.learning import LoraConfig, TrainConfig
-from mcp_rl.config.listing import config_keys, flat_values, section_of, settings
+from mcp_rl.config.listing import chosen_settings, config_keys, flat_values, role_of, section_of, settings
 from mcp_rl.config.machine import EngineConfig, PlacementConfig, UnslothConfig
 from mcp_rl.config.playing import (
     MOST_STEPS,
@@ -16,7 +16,8 @@ from mcp_rl.config.playing import (
     ToolsConfig,
     Transport,
 )
-from mcp_rl.config.run import JUDGE_PRESET, LARGE_MODEL_PRESET, TINY, RunConfig, preset_for, run_name
+from mcp_rl.config.run import JUDGE_PRESET, LARGE_MODEL_PRESET, RunConfig, preset_for, run_name
+from mcp_rl.config.run_settings import TINY
 from mcp_rl.config.scoring import EvaluationConfig, JudgeConfig, RewardConfig
 
 __all__ = [
@@ -39,9 +40,11 @@ __all__ = [
     "TrainConfig",
     "Transport",
     "UnslothConfig",
+    "chosen_settings",
     "config_keys",
     "flat_values",
     "preset_for",
+    "role_of",
     "run_name",
     "section_of",
     "settings",

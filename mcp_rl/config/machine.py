@@ -1,4 +1,4 @@
-"""What a run is computed with: the engine, the processes and devices, and how the base model is loaded."""
+"""Settings of the machine: the engine, the processes and devices, and the loading of the base model."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -6,11 +6,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, NonNegativeInt
 
-from mcp_rl.config.section import Section
+from mcp_rl.config.section import CARRIED, LIVE, Role, Section
 
 
 def _flat(given: object) -> object:
-    """Arguments of arguments, {compilation-config = {level = 0}}, as vLLM's command line has them."""
+    """Flatten nested arguments, such as {compilation-config = {level = 0}}, as on vLLM's command line."""
     return dict(_pairs(given)) if isinstance(given, Mapping) else given
 
 
@@ -23,7 +23,7 @@ def _pairs(given: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def _texts(given: object) -> object:
-    """Variables are texts, also where a number was written."""
+    """Turn numbers into text, as environment variables are."""
     if not isinstance(given, Mapping):
         return given
     return {
@@ -33,101 +33,103 @@ def _texts(given: object) -> object:
 
 
 def _numbers(given: object) -> object:
-    """`0` and `0,1`, as the options take them."""
+    """Read `0` and `0,1`, the forms that command-line options take."""
     if isinstance(given, str) and all(part.strip().isdecimal() for part in given.split(",")):
         return tuple(int(part) for part in given.split(","))
     return (given,) if isinstance(given, int) and not isinstance(given, bool) else given
 
 
+_AS_LOADED = Role(fixed="the checkpoint belongs to its base model as it was loaded")
 GpuNumbers = Annotated[tuple[NonNegativeInt, ...], BeforeValidator(_numbers)]
 
 
 class EngineConfig(Section):
-    """What samples."""
+    """The engine that samples."""
 
     kind: Literal["auto", "local", "vllm"] = "auto"
-    """vLLM where there is a GPU and vLLM is installed, or where `url` or `python` is set; else ours, in process."""
-    url: str | None = Field(default=None, min_length=1)
-    """A vLLM server that runs already, such as http://127.0.0.1:8000/v1; none: one is started for the run."""
+    """Engine that samples: vLLM if there is a GPU and vLLM is installed, or if `url` or `python` is set; else the
+    in-process one."""
+    url: Annotated[str | None, Role(carried=False)] = Field(default=None, min_length=1)
+    """Address of a running vLLM server, such as http://127.0.0.1:8000/v1; none: one is started for the run."""
     python: Path | None = None
-    """The Python whose environment has vLLM; none: our own."""
+    """A Python whose environment has vLLM; none: the Python of this process."""
     args: Annotated[dict[str, bool | int | float | str], BeforeValidator(_flat)] = Field(default={})
-    """More arguments of vLLM's server, such as {max-num-batched-tokens = 8192}; true is a flag without a value."""
-    environment: Annotated[dict[str, str], BeforeValidator(_texts)] = Field(default={})
-    """More variables for vLLM's process, such as {VLLM_CPU_KVCACHE_SPACE = "4"}."""
+    """Further arguments of vLLM's server, such as {max-num-batched-tokens = 8192}; true is a flag without a value."""
+    environment: Annotated[dict[str, str], BeforeValidator(_texts), Role(carried=False)] = Field(default={})
+    """Further environment variables of vLLM's process, such as {VLLM_CPU_KVCACHE_SPACE = "4"}."""
     memory_share: float | None = Field(default=None, gt=0, lt=1)
     """Share of a GPU's memory that vLLM takes; none: by the memory and the model, as `mcp-rl doctor` shows."""
     sharing: Literal["auto", "sleep", "split"] = "auto"
-    """On one GPU: the engine's memory is given up while the learner works, or each has its part; auto: sleep, unless
-    rollouts go on meanwhile (`train.max_staleness`)."""
+    """Sharing of one GPU: the engine gives its memory up while the learner works (sleep), or each keeps a part
+    (split); auto: sleep, unless rollouts go on meanwhile (`train.max_staleness`)."""
     max_context: int | None = Field(default=None, ge=64)
-    """Most tokens of an episode; none: what the limits of a rollout allow, at most the model's positions."""
+    """Maximum tokens of an episode; none: as the limits of a rollout allow, at most the model's positions."""
     max_rows: int = Field(default=256, ge=1)
     """Episodes sampled side by side: as many as rollouts are in flight by default."""
-    start_seconds: float = Field(default=900.0, gt=0)
-    """For vLLM to be ready: compiling for a large model takes minutes."""
+    start_seconds: Annotated[float, Role(carried=False)] = Field(default=900.0, gt=0)
+    """Seconds for vLLM to start: compiling for a large model takes minutes."""
 
 
 class PlacementConfig(Section):
-    """Which processes and devices do what."""
+    """The processes and devices that learn and sample."""
 
     in_process: bool | None = None
-    """Whether the learner is in the trainer's own process; none: on a CPU yes, on a GPU no, where a child's crash is a
+    """Run the learner in the trainer's own process; none: on a CPU yes, on a GPU no, where a child's crash is a
     named error and its memory is really freed."""
     learner_gpus: GpuNumbers = ()
-    """Devices that learn, one process each (data-parallel); empty: the first one."""
-    learner_processes: int | None = Field(default=None, ge=1, le=64)
-    """Processes that learn side by side on CPUs; none: one. On GPUs there is one for each of `learner_gpus`."""
+    """GPUs that learn, one process each (data-parallel); empty: the first one."""
+    learner_processes: Annotated[int | None, Role(carried=False)] = Field(default=None, ge=1, le=64)
+    """Processes that learn side by side on CPUs; none: one. On GPUs, `learner_gpus` decides."""
     engine_gpus: GpuNumbers = ()
-    """Devices that sample; empty: the learner's, shared."""
+    """GPUs that sample; empty: the learner's, shared."""
 
 
 class UnslothConfig(Section):
-    """How the base model is loaded: the options of Unsloth's `FastLanguageModel.from_pretrained`. Without Unsloth,
-    transformers and PEFT load it by the same ones."""
+    """Loading of the base model: the options of Unsloth's `FastLanguageModel.from_pretrained`. Without Unsloth,
+    transformers and PEFT load it by the same options."""
 
-    use: bool | None = None
-    """Load with Unsloth; none: where it is installed and there is a GPU, unless IMPORT_UNSLOTH=0."""
-    model_name: str | None = Field(default=None, min_length=1)
-    """What is loaded in place of `base_model`, such as a 4-bit copy of it; none: exactly `base_model`."""
-    max_seq_length: int | None = Field(default=None, ge=64)
-    """Most tokens of a sequence that is learned; none: the engine's context."""
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """By the hardware: bfloat16 where it has it, else float16; float32 on a CPU."""
-    load_in_4bit: bool | None = None
-    """Quantise the base to 4 bits (QLoRA); none: where 16 bits do not fit."""
-    load_in_8bit: bool = False
-    """Quantise the base to 8 bits: off, 4 bits take less and 16 are exact."""
-    full_finetuning: bool | None = None
+    use: Annotated[bool | None, CARRIED] = None
+    """Load with Unsloth; none: if it is installed and there is a GPU, unless IMPORT_UNSLOTH=0."""
+    model_name: Annotated[str | None, _AS_LOADED] = Field(default=None, min_length=1)
+    """Weights to load in place of `base_model`, such as a 4-bit copy of it; none: exactly `base_model`."""
+    max_seq_length: Annotated[int | None, CARRIED] = Field(default=None, ge=64)
+    """Maximum tokens of a sequence to learn from; none: the engine's context."""
+    dtype: Annotated[Literal["auto", "float32", "bfloat16", "float16"], CARRIED] = "auto"
+    """Type of the weights; auto: bfloat16 if the hardware has it, else float16; float32 on a CPU."""
+    load_in_4bit: Annotated[bool | None, _AS_LOADED] = None
+    """Quantise the base to 4 bits (QLoRA); none: if 16 bits do not fit."""
+    load_in_8bit: Annotated[bool, _AS_LOADED] = False
+    """Quantise the base to 8 bits: off, as 4 bits take less and 16 are exact."""
+    full_finetuning: Annotated[bool | None, LIVE] = None
     """Train every weight; none: as `train.method` says, which it must agree with."""
-    token: Literal["HF_TOKEN"] | None = "HF_TOKEN"
-    """The variable with the token for gated models, whose value is never written; none: no token."""
-    device_map: str | None = Field(default=None, min_length=1)
-    """Where layers are put; none: all of them on the learner's device."""
-    rope_scaling: dict[str, float | str] | None = None
-    """Other positions than the model's own; none: its own."""
+    token: Annotated[Literal["HF_TOKEN"] | None, CARRIED] = "HF_TOKEN"
+    """Environment variable with the token for gated models, whose value is never written; none: no token."""
+    device_map: Annotated[str | None, CARRIED] = Field(default=None, min_length=1)
+    """Placement of the layers; none: all of them on the learner's device."""
+    rope_scaling: Annotated[dict[str, float | str] | None, _AS_LOADED] = None
+    """Scaling of the rotary positions; none: the model's own."""
     fix_tokenizer: bool = True
-    """Let Unsloth mend tokenizers that are known to be broken, as it does by itself."""
-    trust_remote_code: bool = False
-    """Run code from the model's repository: never, unless it is asked for."""
-    use_gradient_checkpointing: Literal["unsloth"] | bool = "unsloth"
-    """Activations offloaded by Unsloth, computed again (true), or kept (false); without Unsloth,
-    `train.activation_checkpointing` says it."""
-    resize_model_vocab: int | None = Field(default=None, ge=1)
-    """Another size of the vocabulary; none: the model's."""
-    revision: str | None = Field(default=None, min_length=1)
+    """Let Unsloth repair tokenizers that are known to be broken, its default."""
+    trust_remote_code: Annotated[bool, Role(identity=False, carried=True, replay=True, same_policy=True)] = False
+    """Run code from the model's repository: never, unless you ask for it."""
+    use_gradient_checkpointing: Annotated[Literal["unsloth"] | bool, CARRIED] = "unsloth"
+    """Activations offloaded by Unsloth, recomputed (true), or kept (false); without Unsloth,
+    `train.activation_checkpointing` decides."""
+    resize_model_vocab: Annotated[int | None, _AS_LOADED] = Field(default=None, ge=1)
+    """Size of the vocabulary; none: the model's."""
+    revision: Annotated[str | None, _AS_LOADED] = Field(default=None, min_length=1)
     """Branch, tag or commit on the hub; none: the main branch."""
     use_exact_model_name: bool = True
-    """Never another copy under a like name: what is trained is what was asked for."""
-    fast_inference: bool = False
-    """Unsloth's own vLLM inside the learner: off, ours is a process of its own."""
-    gpu_memory_utilization: float = Field(default=0.5, gt=0, lt=1)
+    """Never load another copy under a similar name: what is trained is what was asked for."""
+    fast_inference: Annotated[bool, LIVE] = False
+    """Unsloth's own vLLM inside the learner: off, as the engine runs in a process of its own."""
+    gpu_memory_utilization: Annotated[float, LIVE] = Field(default=0.5, gt=0, lt=1)
     """Share of the memory for `fast_inference`: Unsloth's default."""
-    float8_kv_cache: bool = False
-    """Keys and values of `fast_inference` in 8 bits: off, it is inexact."""
-    random_state: int | None = Field(default=None, ge=0)
+    float8_kv_cache: Annotated[bool, LIVE] = False
+    """8-bit keys and values in `fast_inference`: off, as it is inexact."""
+    random_state: Annotated[int | None, Role(fixed="the adapter is already initialised")] = Field(default=None, ge=0)
     """Seed of the adapter; none: the run's seed."""
-    max_lora_rank: int | None = Field(default=None, ge=1)
+    max_lora_rank: Annotated[int | None, LIVE] = Field(default=None, ge=1)
     """Highest rank that `fast_inference` takes; none: the adapter's."""
-    disable_log_stats: bool = True
+    disable_log_stats: Annotated[bool, LIVE] = True
     """Keep `fast_inference` quiet."""

@@ -1,30 +1,34 @@
-"""What processes and devices cannot do together, each as a sentence."""
+"""Contradictions between settings of processes and devices, each as a sentence."""
 
-from collections.abc import Iterator
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mcp_rl.config.run import RunConfig
+    from collections.abc import Iterator
+
+    from mcp_rl.config.run_settings import RunSettings
 
 
-def placement_contradictions(config: "RunConfig") -> Iterator[str]:
+def placement_contradictions(config: RunSettings) -> Iterator[str]:
+    """Yield a sentence for each contradiction between processes, devices and what they run."""
     placement, train = config.placement, config.train
     learning, sampling = placement.learner_gpus, placement.engine_gpus
     for name, numbers in (("learner_gpus", learning), ("engine_gpus", sampling)):
         if twice := [number for number in numbers if numbers.count(number) > 1]:
-            yield f"placement.{name} names GPU {twice[0]} twice: each does one thing"
+            yield f"placement.{name} names GPU {twice[0]} twice: name each GPU once"
     shared = sorted(set(learning) & set(sampling))
     if shared and (len(learning) > 1 or len(sampling) > 1):
         yield (
-            f"placement.learner_gpus and placement.engine_gpus both name GPU {shared[0]}: give each its own, or let "
-            "one learner and the engine share one GPU"
+            f"placement.learner_gpus and placement.engine_gpus both name GPU {shared[0]}: give each its own GPUs, or "
+            "let one learner and the engine share one GPU"
         )
     if config.engine.kind == "local" and sampling:
         yield (
             'placement.engine_gpus is set and engine.kind = "local" samples where the learner is: leave one of them out'
         )
     if config.engine.url and sampling:
-        yield "placement.engine_gpus is set and engine.url names a server that runs already: leave one of them out"
+        yield "placement.engine_gpus is set and engine.url names a running server: leave one of them out"
     if placement.learner_processes and learning:
         yield (
             "placement.learner_processes is for CPUs, and placement.learner_gpus starts one process for each of its "
@@ -32,26 +36,26 @@ def placement_contradictions(config: "RunConfig") -> Iterator[str]:
         )
     learners = placement.learner_processes or len(learning)
     if learners > 1:
-        yield from _of_several(config, learners)
+        yield from _several_learners(config, learners)
     if placement.in_process and len(learning) > 1:
         yield (
-            f"placement.in_process = true and placement.learner_gpus with {len(learning)} GPUs: several learners are "
-            "processes of their own"
+            f"placement.in_process = true and placement.learner_gpus with {len(learning)} GPUs: several learners "
+            "need processes of their own"
         )
     if placement.in_process and len(learning) == 1 and learning != (0,):
         yield (
             f"placement.in_process = true and placement.learner_gpus = {learning[0]}: a learner in the trainer's own "
-            f"process takes the first GPU that it sees; start with CUDA_VISIBLE_DEVICES={learning[0]} in place of it, "
-            "or leave placement.in_process out"
+            f"process takes the first visible GPU: start with CUDA_VISIBLE_DEVICES={learning[0]} instead, or leave "
+            "placement.in_process out"
         )
     if train.optimizer == "adafactor" and train.method == "full" and learners > 1:
         yield (
-            'train.optimizer = "adafactor" remembers rows and columns of whole weights, which several learners divide: '
+            'train.optimizer = "adafactor" keeps statistics of whole rows, which several learners divide: '
             "take adamw, whose memory is divided too, or sgd"
         )
 
 
-def _of_several(config: "RunConfig", learners: int) -> Iterator[str]:
+def _several_learners(config: RunSettings, learners: int) -> Iterator[str]:
     rollouts = config.rollout.groups_per_step * config.rollout.group_size
     if learners > rollouts:
         yield (
@@ -60,8 +64,8 @@ def _of_several(config: "RunConfig", learners: int) -> Iterator[str]:
         )
     if config.unsloth.use and config.train.method == "full":
         yield (
-            'unsloth.use = true and train.method = "full" with several learners: they divide the model among them '
-            "(FSDP2), which Unsloth cannot do"
+            'unsloth.use = true and train.method = "full" with several learners: they shard the model (FSDP2), '
+            "which Unsloth cannot do"
         )
     if config.unsloth.fast_inference:
-        yield "unsloth.fast_inference is an engine inside of one learner, and there are several: leave it out"
+        yield "unsloth.fast_inference is an engine inside one learner, and there are several: leave it out"

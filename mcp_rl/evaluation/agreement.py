@@ -1,19 +1,72 @@
-"""A judge against the verifier, on groups that both have scored."""
+"""Compare a judge with the verifier on groups that both have scored."""
 
-from collections.abc import Iterable, Sequence
+from __future__ import annotations
+
+import math
+from collections import Counter
 from statistics import fmean
+from typing import TYPE_CHECKING
 
+from mcp_rl.evaluation.measure import mean
 from mcp_rl.evaluation.result import Bin, JudgeAgreement
-from mcp_rl.rewards.agreement import Scored, preferences, rank_correlation, scored_by_both, tells
-from mcp_rl.tracking.measure import mean
-from mcp_rl.tracking.statistics import mean_interval
-from mcp_rl.trajectory import TrajectoryGroup
+from mcp_rl.evaluation.statistics import mean_interval
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from mcp_rl.trajectory import TrajectoryGroup
 
 _FIFTHS = 5
 
 
+Scored = tuple[float, bool]
+"""The judge's score of an episode, 0 to 1, and True if the verifier passed it."""
+
+
+def scored_by_both(group: TrajectoryGroup) -> list[Scored]:
+    """Return the scores of a group's episodes that both have scored; the judge's score is the metric "ruler"."""
+    return [
+        (t.metrics["ruler"], t.success)
+        for t in group
+        if t.stop_reason.trainable and t.success is not None and "ruler" in t.metrics
+    ]
+
+
+def differ(found: Sequence[Scored]) -> bool:
+    """Return whether the verifier passed one episode and failed another."""
+    return len({passed for _, passed in found}) == 2
+
+
+def preferences(found: Sequence[Scored]) -> list[float]:
+    """For each pair of a passed and a failed episode: 1 if the judge prefers the passed one, 0.5 for a tie, or 0."""
+    passed = [score for score, success in found if success]
+    failed = [score for score, success in found if not success]
+    return [0.5 if good == bad else float(good > bad) for good in passed for bad in failed]
+
+
+def rank_correlation(found: Sequence[Scored]) -> float:
+    """Return Kendall's tau-b (1945) of scores and differing successes, -1 to 1; 0 if all scores are equal, since that
+    ranks nothing."""
+    pairs = preferences(found)
+    alike = sum(math.comb(count, 2) for count in Counter(score for score, _ in found).values())
+    apart = math.comb(len(found), 2) - alike
+    return sum(2 * pair - 1 for pair in pairs) / math.sqrt(apart * len(pairs)) if apart else 0.0
+
+
+def agreement_metrics(groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
+    """Return `judge_pairwise_agreement` (0 to 1) and `judge_rank_correlation` (-1 to 1), means over the groups in which
+    the verifier passed one episode and failed another; nothing if a judge scored none of them."""
+    told = [found for group in groups if differ(found := scored_by_both(group))]
+    if not told:
+        return {}
+    return {
+        "judge_pairwise_agreement": fmean(fmean(preferences(found)) for found in told),
+        "judge_rank_correlation": fmean(map(rank_correlation, told)),
+    }
+
+
 def judge_agreement(groups: Iterable[TrajectoryGroup]) -> JudgeAgreement | None:
-    """None where no episode was scored by both. The judge's score is the metric "ruler"."""
+    """Measure a judge's agreement with the verifier; None if no episode was scored by both."""
     groups = list(groups)
     named = [(group.scenario.id, found) for group in groups if (found := scored_by_both(group))]
     scored = [found for _, found in named]
@@ -21,10 +74,10 @@ def judge_agreement(groups: Iterable[TrajectoryGroup]) -> JudgeAgreement | None:
         return None
     shares: dict[str, list[float]] = {}
     for name, found in named:
-        if tells(found):
+        if differ(found):
             shares.setdefault(name, []).append(fmean(preferences(found)))
     of_scenarios = [fmean(share) for share in shares.values()]
-    told = [found for found in scored if tells(found)]
+    told = [found for found in scored if differ(found)]
     pairs = [preferences(found) for found in told]
     every = [score for found in scored for score in found]
     return JudgeAgreement(

@@ -1,46 +1,48 @@
-"""Opens one model after another to play on the same sessions, with the same limits."""
+"""Open one model after another as players on the same sessions, with the same limits."""
+
+from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mcp_rl.config import RunConfig, UnslothConfig
 from mcp_rl.evaluation.chat_model import ChatModel, ChatSetting
-from mcp_rl.evaluation.models import ModelSpec
 from mcp_rl.evaluation.scripted import SCRIPTS, ScriptedSetting
-from mcp_rl.player import Player, PlayerOptions, SettingPlayer
-from mcp_rl.rewards.scoring import Scoring
-from mcp_rl.scenario import ServerParams
-from mcp_rl.speaker import Limits
-from mcp_rl.toolserver.pool import Session, Sessions
+from mcp_rl.rollouts.player import Player, PlayerOptions, SettingPlayer, limits_of
 
 if TYPE_CHECKING:
-    from mcp_rl.backends.policies import LocalPolicies
-    from mcp_rl.chat.hermes import ChatFormat
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+    from mcp_rl.backends.samplers.policies import LocalPolicies
+    from mcp_rl.config import RunConfig, UnslothConfig
+    from mcp_rl.evaluation.models import ModelSpec
+    from mcp_rl.inference.chat.hermes import ChatFormat
     from mcp_rl.inference.engine import Engine
+    from mcp_rl.rewards.scoring import Scoring
+    from mcp_rl.scenario import ServerParams
+    from mcp_rl.toolserver.pool import Sessions
+    from mcp_rl.toolserver.session import Session
 
 log = logging.getLogger(__name__)
 _CHAT_CONCURRENCY = 16
-"""Episodes of a chat model in flight: more meet rate limits."""
+"""Episodes of a chat model in flight; more would run into rate limits."""
 
 
 @dataclass
 class Bench:
-    """Where models are tried. A base model, or vLLM's server of it, stays until another one is needed."""
+    """Opens the models of an evaluation. A base model, or vLLM's server for it, stays open until another is needed."""
 
     config: RunConfig
     sessions: Sessions
-    params: ServerParams
-    limits: Limits
     scoring: Scoring
+    params: ServerParams
     system_prompt: str | None = None
     folder: Path | None = None
-    """Where vLLM's log goes."""
+    """Folder of vLLM's log."""
     models: Sequence[ModelSpec] = ()
-    """All that come: vLLM's server is started once for those of one base."""
+    """All models to come: one vLLM server serves all of one base."""
     say: Callable[[str], None] = log.info
 
     def __post_init__(self) -> None:
@@ -49,30 +51,30 @@ class Bench:
         self._served: dict[str, tuple[Engine, ChatFormat]] = {}
 
     @asynccontextmanager
-    async def open(self) -> AsyncIterator["Bench"]:
-        """Whatever was loaded is closed in the end."""
+    async def open(self) -> AsyncIterator[Bench]:
+        """Close everything that was loaded on leaving."""
         try:
             yield self
         finally:
             await self._stack.aclose()
 
     async def player(self, model: ModelSpec) -> SettingPlayer:
-        """A player of this model. Raises what loading it raises: ConfigError, CheckpointError."""
-        options, told = self._options(model), self.system_prompt
+        """Open a player of this model. Raises ConfigError or CheckpointError if it cannot be loaded."""
+        options, prompt = self._options(model), self.system_prompt
         if model.kind == "chat":
-            asked = chat_model(model)
-            self._stack.push_async_callback(asked.aclose)
-            return SettingPlayer(lambda session: ChatSetting(asked, session, told), self.sessions, **options)
+            remote = chat_model(model)
+            self._stack.push_async_callback(remote.aclose)
+            return SettingPlayer(lambda session: ChatSetting(remote, session, prompt), self.sessions, **options)
         if model.kind == "scripted":
             script = SCRIPTS[model.name]
-            return SettingPlayer(lambda session: ScriptedSetting(script, session, told), self.sessions, **options)
+            return SettingPlayer(lambda session: ScriptedSetting(script, session, prompt), self.sessions, **options)
         engine, chat = await self._engine(model)
-        return Player(engine, chat, self.sessions, system_prompt=told, **options)
+        return Player(engine, chat, self.sessions, system_prompt=prompt, **options)
 
-    async def _engine(self, model: ModelSpec) -> "tuple[Engine, ChatFormat]":
-        """What samples it, and the format that it speaks."""
-        from mcp_rl.backends.choices import engine_for, engine_kind
-        from mcp_rl.backends.loading.options import trained_options
+    async def _engine(self, model: ModelSpec) -> tuple[Engine, ChatFormat]:
+        """Open the engine that samples a model, and its chat format."""
+        from mcp_rl.backends.base.options import trained_options
+        from mcp_rl.backends.plan.choices import engine_for, engine_kind
 
         if engine_kind(engine_for(model.name, self.config.engine)) == "vllm":
             return await self._from_vllm(model)
@@ -80,13 +82,13 @@ class Bench:
         await policies.use(model.checkpoint, model.step)
         return policies.engine, policies.chat
 
-    async def _from_vllm(self, model: ModelSpec) -> "tuple[Engine, ChatFormat]":
-        from mcp_rl.backends.serving import opened_models, server_for
+    async def _from_vllm(self, model: ModelSpec) -> tuple[Engine, ChatFormat]:
+        from mcp_rl.backends.samplers.opened import opened_models, server_for
 
         if model.label not in self._served:
             await self._stack.aclose()
-            asked = [model, *(other for other in self.models if other.label != model.label)]
-            same = [m for m in asked if m.kind in ("base", "checkpoint") and server_for(m) == server_for(model)]
+            coming = [model, *(other for other in self.models if other.label != model.label)]
+            same = [m for m in coming if m.kind in ("base", "checkpoint") and server_for(m) == server_for(model)]
             config = self.config
             opening = opened_models(same, config.engine, config.placement, self.folder or Path(), self.say)
             opened = await self._stack.enter_async_context(opening)
@@ -98,13 +100,13 @@ class Bench:
         return {
             "params": self.params,
             "temperature": self.config.rollout.temperature,
-            "limits": self.limits,
+            "limits": limits_of(self.config.rollout),
             "concurrency": min(concurrency, _CHAT_CONCURRENCY) if model.kind == "chat" else concurrency,
             "finish": self.scoring.rollout,
         }
 
-    async def _base(self, name: str, options: UnslothConfig) -> "LocalPolicies":
-        from mcp_rl.backends.policies import LocalPolicies  # imports torch
+    async def _base(self, name: str, options: UnslothConfig) -> LocalPolicies:
+        from mcp_rl.backends.samplers.policies import LocalPolicies  # imports torch
 
         if self._policies is None or (self._policies.base_model, self._policies.options) != (name, options):
             await self._stack.aclose()
@@ -114,12 +116,12 @@ class Bench:
 
 
 def chat_model(model: ModelSpec) -> ChatModel:
-    """The chat model of a spec of that kind."""
+    """Make the chat model of a spec of the kind "chat"."""
     return ChatModel(model.name, model.base_url)
 
 
 async def check_chat_model(model: ModelSpec, session: Session) -> None:
-    """One small request, before any episode. Raises ConfigError where the model cannot be asked."""
+    """Send one small request before any episode. Raises ConfigError if the model cannot be asked."""
     chat = chat_model(model)
     try:
         await chat.check(session.schemas.openai)

@@ -1,36 +1,42 @@
-"""A chat model behind an API plays real episodes: its turns come over HTTP, its calls go to the live server.
+"""Play episodes with a chat model behind an API: turns come over HTTP, calls go to the live server.
 
-It has OpenAI tools instead of token ids, so its trajectories hold messages and no segments; what an episode took is
-kept among its metrics. Rules, limits and tool messages are those of every rollout.
+The model gets OpenAI tools instead of token ids, so its trajectories hold messages and no segments; usage is kept among
+their metrics. Rules, limits and tool messages are those of every rollout.
 """
 
+from __future__ import annotations
+
 import json
-import random
-import re
 import time
-from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from mcp_rl.boundary import without_secrets
-from mcp_rl.chat.hermes import ParsedCall, ParsedCompletion, read_json, whole_characters
 from mcp_rl.errors import ConfigError, ContextOverflow, EngineError
-from mcp_rl.evaluation.chat_client import ChatClient, Reply, RequestError, chat_client
-from mcp_rl.language_model import import_litellm
-from mcp_rl.scenario import McpScenario
-from mcp_rl.speaker import Limits, SaidTurn
-from mcp_rl.toolserver.results import truncate_middle
-from mcp_rl.tracking.measure import COMPLETION_TOKENS, COST, PROMPT_TOKENS
+from mcp_rl.evaluation.measure import COMPLETION_TOKENS, COST, PROMPT_TOKENS
+from mcp_rl.inference.apis.chat_client import (
+    ChatClient,
+    ChatReply,
+    RequestError,
+    chat_client,
+    failure,
+    import_litellm,
+    retrying,
+    within,
+)
+from mcp_rl.inference.chat.hermes import ParsedCall, ParsedCompletion, parsed_call, whole_characters
+from mcp_rl.rollouts.speaker import Limits, SaidTurn
+from mcp_rl.toolserver.tools.results import truncate_middle
 from mcp_rl.trajectory import StopReason, Trajectory
 
 if TYPE_CHECKING:
-    from mcp_rl.toolserver.pool import Session
+    from collections.abc import AsyncIterator, Sequence
 
-_LONGEST_WAIT = 60.0
-_KEY = re.compile(r"\b(sk|key)-[\w*-]+")
+    from mcp_rl.scenario import McpScenario
+    from mcp_rl.toolserver.session import Session
+
 _PRICE_UNKNOWN = "price_unknown"
 
 
@@ -39,14 +45,14 @@ class ChatModel:
     """A chat model behind an API. Its key comes from the environment; `aclose` closes its connections."""
 
     name: str
-    """As LiteLLM writes it."""
+    """LiteLLM's name of the model."""
     base_url: str | None = None
     deadline: float = 120.0
     """Seconds for one turn."""
     retries: int = 4
-    """New tries of a turn after a rate limit, a failed connection or a server's error."""
+    """Repetitions of a turn after a rate limit, a failed connection or a server's error."""
     backoff: float = 1.0
-    """Seconds of the first wait; the later ones grow to twice, four times … of it, at random in between."""
+    """Seconds of the first wait at most; see `chat_client.retrying`."""
 
     _client: ChatClient | None = field(default=None, init=False, repr=False)
     _opening: anyio.Lock = field(default_factory=anyio.Lock, init=False, repr=False)
@@ -57,7 +63,7 @@ class ChatModel:
             self._client = None
 
     async def check(self, tools: Sequence[dict[str, Any]]) -> None:
-        """One small request with these tools, before any episode. Raises ConfigError where the model refuses it."""
+        """Send a small request with these tools before any episode. Raises ConfigError if the model refuses it."""
         messages = [{"role": "user", "content": "Reply with the word ready."}]
         try:
             await self._ask(messages, tools, {"max_tokens": 64, "temperature": 0.0, "seed": 0})
@@ -67,33 +73,23 @@ class ChatModel:
 
     async def complete(
         self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]], **sampling: Any
-    ) -> Reply:
-        """The next turn, asked for again where that can help.
+    ) -> ChatReply:
+        """Return the next turn, repeating the request after passing errors.
 
-        Raises ContextOverflow where the messages are too long for the model, EngineError where no turn came.
+        Raises ContextOverflow if the messages are too long for the model, EngineError if there is no turn.
         """
-        tries = 0
-        while True:
-            try:
-                return await self._ask(messages, tools, sampling)
-            except RequestError as error:
-                if error.too_long:
-                    raise ContextOverflow(self._sentence("has no room for the conversation", error)) from error
-                if not error.passing or tries == self.retries:
-                    raise EngineError(self._sentence("gave no turn", error)) from error
-                seconds = self._wait(error, tries)
-            tries += 1
-            await anyio.sleep(seconds)
+        try:
+            return await retrying(self.retries, self.backoff)(self._ask, messages, tools, sampling)
+        except RequestError as error:
+            if error.too_long:
+                raise ContextOverflow(self._sentence("has no room for the conversation", error)) from error
+            raise EngineError(self._sentence("gave no turn", error)) from error
 
     async def _ask(
         self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]], sampling: dict[str, Any]
-    ) -> Reply:
+    ) -> ChatReply:
         client = self._client or await self._opened()
-        try:
-            with anyio.fail_after(self.deadline):
-                return await client.ask(messages, tools, sampling)
-        except TimeoutError:
-            raise RequestError(f"no reply in {self.deadline:g} seconds", passing=True) from None
+        return await within(self.deadline, client.ask(messages, tools, sampling))
 
     async def _opened(self) -> ChatClient:
         async with self._opening:
@@ -101,44 +97,37 @@ class ChatModel:
                 self._client = await chat_client(self.name, self.base_url, self.deadline)
             return self._client
 
-    def _wait(self, error: RequestError, tries: int) -> float:
-        if error.retry_after is not None:
-            return min(error.retry_after, _LONGEST_WAIT)
-        return random.uniform(0, min(self.backoff * 2**tries, _LONGEST_WAIT))
-
     def _sentence(self, what: str, error: BaseException) -> str:
-        where = f" at {self.base_url}" if self.base_url else ""
-        said = " ".join(_KEY.sub(r"\1-…", without_secrets(str(error))).split()) or type(error).__name__
-        return f"The model {self.name}{where} {what}: {said[:300].rstrip('.')}."
+        return failure(f"model {self.name}", self.base_url, what, error)
 
 
 @dataclass(frozen=True)
 class ChatSetting:
-    """What a rollout of a chat model touches."""
+    """The model and the server session of one rollout."""
 
     model: ChatModel
-    session: "Session"
+    session: Session
     system_prompt: str | None = None
 
     @asynccontextmanager
     async def speaker(
         self, scenario: McpScenario, trajectory: Trajectory, temperature: float, limits: Limits
-    ) -> AsyncIterator["ChatSpeaker"]:
+    ) -> AsyncIterator[ChatSpeaker]:
         yield ChatSpeaker(self.model, self.session, trajectory, temperature, limits)
 
 
 class ChatSpeaker:
-    """One conversation with a chat model. It is sent back its own messages as they came, ids and all."""
+    """A conversation with a chat model, which gets its own messages back unchanged, ids included."""
 
     def __init__(
-        self, model: ChatModel, session: "Session", trajectory: Trajectory, temperature: float, limits: Limits
+        self, model: ChatModel, session: Session, trajectory: Trajectory, temperature: float, limits: Limits
     ) -> None:
         self.sampled = 0
         self._model, self._session, self._trajectory = model, session, trajectory
         self._temperature, self._limits = temperature, limits
         self._history: list[dict[str, Any]] = []
         self._call_ids: list[str] = []
-        """The model's own ids of the calls of its last turn."""
+        """The model's ids for the calls of its last turn."""
 
     async def turn(self, new: Sequence[dict[str, Any]]) -> SaidTurn:
         """Ask for the next turn. Raises ContextOverflow, EngineError."""
@@ -163,21 +152,21 @@ class ChatSpeaker:
         return SaidTurn(ParsedCompletion(content.strip(), calls), _written(reply.message, content), cut_off)
 
     def cut(self, text: str, limit: int) -> str:
-        """Counted with the tokenizer that LiteLLM uses for models whose own it does not know."""
+        """Cut a text to `limit` tokens, counted with the tokenizer that LiteLLM uses for unknown models."""
         if len(text.encode()) <= limit:
             return text
         litellm = import_litellm()
         return truncate_middle(text, limit, lambda part: len(litellm.encode(model="", text=part)), "tokens")
 
     def _hear(self, new: Sequence[dict[str, Any]]) -> None:
-        """New messages, with the model's own ids of the calls that they answer."""
+        """Add new messages, with the model's ids for the calls that they answer."""
         ids = iter(self._call_ids)
         self._history += [
             {**message, "tool_call_id": next(ids)} if message["role"] == "tool" else dict(message) for message in new
         ]
 
     def _remember(self, message: dict[str, Any], calls: Sequence[ParsedCall]) -> None:
-        """The model's turn as it came, but for arguments that are no JSON, which its own API might not take back."""
+        """Keep the model's turn unchanged, except arguments that are not JSON, which its API might refuse."""
         said = {"role": "assistant", "content": None, **message}
         if calls:
             said["tool_calls"] = [
@@ -187,7 +176,7 @@ class ChatSpeaker:
         self._call_ids = [str(call.get("id")) for call in said.get("tool_calls") or []]
         self._history.append(said)
 
-    def _count(self, reply: Reply, seconds: float) -> None:
+    def _count(self, reply: ChatReply, seconds: float) -> None:
         metrics = self._trajectory.metrics
         self.sampled += reply.completion_tokens
         counts = {PROMPT_TOKENS: float(reply.prompt_tokens), COMPLETION_TOKENS: float(reply.completion_tokens)}
@@ -201,19 +190,13 @@ class ChatSpeaker:
 
 
 def _written(message: dict[str, Any], content: str) -> str:
-    """The turn as it was written, for the record of a call whose JSON cannot be read."""
+    """The text of the turn, for the record of a call whose JSON cannot be parsed."""
     calls = message.get("tool_calls") or []
     arguments = (whole_characters(str(call["function"].get("arguments"))) for call in calls)
     return "\n".join([*([content] if content else []), *arguments])
 
 
 def _call(function: dict[str, Any]) -> ParsedCall:
-    """A call as OpenAI writes it, its arguments a JSON object in a string."""
+    """Parse a call in OpenAI's form, whose arguments are a JSON object in a string."""
     name, text = whole_characters(str(function.get("name") or "")), function.get("arguments") or "{}"
-    try:
-        arguments = read_json(text if isinstance(text, str) else json.dumps(text))
-    except (ValueError, RecursionError) as error:
-        return ParsedCall(name, None, f"The arguments are not valid JSON: {error}.")
-    if not isinstance(arguments, dict):
-        return ParsedCall(name, None, "The arguments must be a JSON object.")
-    return ParsedCall(name, arguments)
+    return parsed_call(name, text if isinstance(text, str) else json.dumps(text))

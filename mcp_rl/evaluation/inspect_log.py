@@ -1,16 +1,15 @@
-"""Episodes as a log of inspect_ai, for `inspect view` and its analyses. Needs the package inspect-ai.
+"""Write episodes as a log of inspect_ai, for `inspect view` and its analyses. Needs the package inspect-ai.
 
-A scenario is a sample, its episodes are epochs. The limits under which inspect knows an end are taken over where they
-mean the same; the exact stop reason is in each sample's metadata.
+A scenario is a sample, its episodes are epochs. A stop reason becomes inspect's limit if they mean the same; the exact
+stop reason is in each sample's metadata.
 """
 
-import importlib.metadata
+from __future__ import annotations
+
 import json
-from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from inspect_ai.log import (
     EvalConfig,
@@ -37,11 +36,17 @@ from inspect_ai.model import (
 from inspect_ai.scorer import CORRECT, INCORRECT, Score
 from inspect_ai.tool import ToolCall, ToolCallError
 
-from mcp_rl.evaluation.export import EpisodeFile
-from mcp_rl.scenario import McpScenario
-from mcp_rl.tracking.measure import PROMPT_TOKENS, said_tokens, successes
-from mcp_rl.tracking.statistics import success_interval
+from mcp_rl.evaluation.measure import PROMPT_TOKENS, said_tokens, successes
+from mcp_rl.evaluation.statistics import success_interval
+from mcp_rl.system.version import own_version
 from mcp_rl.trajectory import StopReason, Trajectory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from mcp_rl.evaluation.folder import EpisodeFile
+    from mcp_rl.scenario import McpScenario
 
 _LIMITS = {
     StopReason.MAX_TURNS: "turn",
@@ -54,7 +59,7 @@ _LIMITS = {
 
 
 def write_log(file: EpisodeFile, folder: Path, *, only_successful: bool = False) -> Path | None:
-    """Write the episodes of one file as `<label>.eval`; None where none is left. Raises what writing raises."""
+    """Write the episodes of one file as `<label>.eval`; None if none is left. Raises the errors of writing."""
     samples = [
         _sample(group.scenario, place, trajectory, file)
         for group, place, trajectory in file.episodes(only_successful=only_successful)
@@ -117,7 +122,7 @@ def _sample(scenario: McpScenario, place: int, trajectory: Trajectory, file: Epi
 
 
 def _messages(trajectory: Trajectory) -> Iterator[ChatMessage]:
-    """The episode's messages; which call a tool's message answers follows from their order."""
+    """Yield the episode's messages. Tool messages answer the calls in their order."""
     answered = iter(trajectory.calls)
     for message in trajectory.messages:
         content = str(message.get("content") or "")
@@ -146,7 +151,7 @@ def _call(call: dict[str, Any]) -> ToolCall:
     function = call["function"]
     try:
         arguments = json.loads(function["arguments"])
-        problem = None if isinstance(arguments, dict) else "The arguments are no JSON object."
+        problem = None if isinstance(arguments, dict) else "The arguments are not a JSON object."
     except (ValueError, RecursionError) as error:
         arguments, problem = None, str(error)
     if problem:
@@ -175,7 +180,7 @@ def _target(scenario: McpScenario) -> str:
 
 
 def _results(file: EpisodeFile, samples: Sequence[EvalSample]) -> EvalResults:
-    """Accuracy as the mean over scenarios, with our interval."""
+    """Return the accuracy as the mean over scenarios, with its 95 % interval."""
     outcomes = [found for group in file.groups if (found := successes(group))]
     metrics: dict[str, float] = {}
     if outcomes:
@@ -191,7 +196,5 @@ def _results(file: EpisodeFile, samples: Sequence[EvalSample]) -> EvalResults:
 
 
 def _packages() -> dict[str, str]:
-    try:
-        return {"mcp_rl": importlib.metadata.version("mcp-rl")}
-    except importlib.metadata.PackageNotFoundError:  # a checkout that is not installed
-        return {}
+    version = own_version()
+    return {"mcp_rl": version} if version else {}

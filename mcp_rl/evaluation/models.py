@@ -1,20 +1,27 @@
-"""What a model's name means: the base, a run's checkpoint, a folder, a chat model behind an API, a script."""
+"""Resolve a model's name: a base model, a run's checkpoint, a folder, a chat model behind an API, a script."""
+
+from __future__ import annotations
 
 import difflib
 import json
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from mcp_rl.backends.base.base_name import base_revision, check_base_model
 from mcp_rl.config import TINY
 from mcp_rl.errors import CheckpointError, ConfigError
-from mcp_rl.evaluation.result import Kind
 from mcp_rl.evaluation.scripted import SCRIPTS
-from mcp_rl.language_model import check_language_model, import_litellm
-from mcp_rl.learning.checkpoint import find_damage, newest_checkpoint
+from mcp_rl.inference.apis.chat_client import import_litellm
+from mcp_rl.inference.apis.language_model import check_language_model
+from mcp_rl.learning.disk.checkpoint import find_damage, newest_checkpoint
 from mcp_rl.run_directory import RunDirectory, RunIdentity
-from mcp_rl.training.preparation import base_revision, check_base_model
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mcp_rl.evaluation.result import Kind
 
 _SCRIPTED, _LITELLM, _HUB = "scripted:", "litellm:", "hf:"
 _TINY_WEIGHTS = ("mcp_rl", "tiny", "weights")
@@ -22,19 +29,19 @@ _TINY_WEIGHTS = ("mcp_rl", "tiny", "weights")
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """One model to evaluate, found and checked as far as that goes without starting anything."""
+    """A model to evaluate, found and checked as far as possible without starting anything."""
 
     label: str
-    """What tables call it."""
+    """The model's name in tables."""
     kind: Kind
     name: str
-    """What sampling needs: the base model, LiteLLM's name or the script's."""
+    """Name of the base model, LiteLLM's name, or the script's name."""
     checkpoint: Path | None = None
     """Folder of the adapter; None for a base itself."""
     step: int = 0
     base_url: str | None = None
     run: RunDirectory | None = None
-    """The run that a checkpoint belongs to, where the model was named by it."""
+    """The run of a checkpoint; None if the model was not named by its run."""
 
     @property
     def base_model(self) -> str | None:
@@ -42,33 +49,34 @@ class ModelSpec:
 
     @property
     def place(self) -> Path | None:
-        """Where it is told how the base was loaded: the checkpoint, or for its step 0 the run."""
+        """The folder that tells how the base was loaded: the checkpoint, or for step 0 the run."""
         return self.checkpoint or (self.run.path if self.run else None)
 
     @property
     def identity(self) -> RunIdentity | None:
-        """What its run was made for."""
+        """The identity of the model's run."""
         about = self.run.read_json("model.json") if self.run else None
         return self.run.identity() if self.run and about and about.get("identity") else None
 
 
 def find_models(names: Sequence[str], runs: Path, base_url: str | None = None) -> list[ModelSpec]:
-    """The models of these names. `runs` is the folder of a project's runs, `base_url` where all chat models are asked.
+    """Find the models of these names. `runs` is the folder of a project's runs, `base_url` the API of all chat models.
 
-    Raises ConfigError for a name that means nothing, a key that is missing or a model that is named twice,
-    CheckpointError for a step that is not there.
+    Raises ConfigError for an unknown name, a missing key or a model named twice, CheckpointError for a missing step.
     """
     specs = [find_model(name, runs, base_url) for name in names]
     for index, spec in enumerate(specs):
         if spec.label in [other.label for other in specs[:index]]:
-            raise ConfigError(f"The model {names[index]!r} is there twice; name each model once.")
+            raise ConfigError(f"The model {names[index]!r} is named twice; name each model once.")
     if base_url and not any(spec.kind == "chat" for spec in specs):
-        raise ConfigError(f"A base URL is given ({base_url}), but none of the models is asked there: {_list(names)}.")
+        raise ConfigError(
+            f"The base URL {base_url} serves none of the models {_list(names)}; leave it out, or name a chat model."
+        )
     return specs
 
 
 def find_model(name: str, runs: Path, base_url: str | None = None) -> ModelSpec:
-    """The model of one name; see `find_models`."""
+    """Find the model of one name; see `find_models`."""
     if name.startswith(_SCRIPTED):
         return _script(name)
     if name == TINY:
@@ -80,12 +88,22 @@ def find_model(name: str, runs: Path, base_url: str | None = None) -> ModelSpec:
         return ModelSpec(name.removeprefix(_HUB), "base", name.removeprefix(_HUB))
     if (found := _on_disk(name, runs)) is not None:
         return found
-    if "@http" in name or base_url or _is_litellms(name):
+    hint = ""
+    try:
+        chat = "@http" in name or base_url or _is_litellms(name)
+    except ConfigError as error:
+        if name.startswith("openai/"):
+            raise
+        chat, hint = False, f" {error}"
+    if chat:
         return _chat(name, base_url)
-    if "/" in name:
+    if "/" not in name:
+        raise ConfigError(f"There is no model {name!r}: no run of that name in {runs}{_nearest(name, runs)}{hint}")
+    try:
         check_base_model(name)
-        return ModelSpec(name, "base", name)
-    raise ConfigError(f"There is no model {name!r}: no run of that name in {runs}{_nearest(name, runs)}")
+    except ConfigError as error:
+        raise ConfigError(f"{error}{hint}") from error
+    return ModelSpec(name, "base", name)
 
 
 def _script(name: str) -> ModelSpec:
@@ -103,21 +121,25 @@ def _chat(name: str, base_url: str | None) -> ModelSpec:
     name, at, address = name.partition("@http")
     url = f"http{address}" if at else base_url
     if url and re.match(r"https?://[^/?#]*@", url):
-        raise ConfigError("A base URL holds a user name or password, which must not reach a file; use the environment.")
+        raise ConfigError(
+            "A base URL must not hold a user name or password, since it is written to files; use the environment."
+        )
     check_language_model(name, url, role="model")
     return ModelSpec(name, "chat", name, base_url=url)
 
 
 def _is_litellms(name: str) -> bool:
+    """Return whether LiteLLM knows the provider of the model. Raises ConfigError if LiteLLM is not installed."""
+    litellm = import_litellm()
     try:
-        import_litellm().get_llm_provider(name)
+        litellm.get_llm_provider(name)
     except Exception:  # LiteLLM raises several kinds where it knows no provider
         return False
     return True
 
 
 def _on_disk(name: str, runs: Path) -> ModelSpec | None:
-    """A folder or a run; None where the name is neither, nor looks like a path."""
+    """Find a model folder or a run; None if the name is neither and does not look like a path."""
     plain, at, step = name.partition("@")
     for folder in (Path(name).expanduser(), Path(plain).expanduser()):
         if (folder / "adapter_config.json").is_file():
@@ -144,12 +166,12 @@ def _run_step(folder: Path, label: str, step: str | None) -> ModelSpec:
     about = run.read_json("model.json") or {}
     base = str(about.get("base_model") or "")
     if step is not None and not step.isdigit():
-        raise CheckpointError(f"{label}@{step} names no step; write it as a number, as in {label}@5.")
+        raise CheckpointError(f"{label}@{step} names no step; write the step as a number, such as {label}@5.")
     number = int(step) if step is not None else _newest(run, label)
     checkpoint = run.checkpoints / f"{number:04d}"
     spec = ModelSpec(f"{label}@{number}", "checkpoint", base, checkpoint, number, run=run)
     if not checkpoint.is_dir():
-        if number > 0 or about.get("init"):  # which is where its step 0 began
+        if number > 0 or about.get("init"):  # its step 0 is what it was initialized from
             raise CheckpointError(f"The run {label} has no checkpoint of step {number}; {_kept(run)}.")
         spec = ModelSpec(spec.label, "base", base, run=run)
     elif damage := find_damage(checkpoint):
@@ -159,7 +181,7 @@ def _run_step(folder: Path, label: str, step: str | None) -> ModelSpec:
 
 
 def _check_base(spec: ModelSpec, revision: str) -> None:
-    """An adapter means nothing on other weights than those that it was trained on."""
+    """Check that the installed base has the weights that the adapter was trained on. Raises CheckpointError."""
     if spec.name != TINY:
         check_base_model(spec.name)
     made_for = (spec.identity.base_revision if spec.identity else revision) or ""
@@ -184,7 +206,7 @@ def _kept(run: RunDirectory) -> str:
 
 
 def _adapter(folder: Path) -> ModelSpec:
-    """A folder that PEFT can load, wherever it came from."""
+    """Return the model of a folder that PEFT can load. Raises CheckpointError."""
     try:
         base = str(json.loads((folder / "adapter_config.json").read_bytes())["base_model_name_or_path"])
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -1,28 +1,33 @@
-"""Which scenarios models are compared on, and whether one of the models has seen them before."""
+"""Choose the scenarios of an evaluation, and count those that a model has seen in training."""
+
+from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from mcp_rl.config import RunConfig
 from mcp_rl.errors import ScenarioError
-from mcp_rl.evaluation.models import ModelSpec
-from mcp_rl.plugins.manager import Plugins
-from mcp_rl.plugins.server import ToolServer
-from mcp_rl.scenario import McpScenario, ServerParams
+from mcp_rl.evaluation.difficulty import read_difficulty, with_difficulty
 from mcp_rl.scenarios.builtin import EXPLORE
-from mcp_rl.scenarios.fit import check_server
-from mcp_rl.scenarios.foreign import read_scenario_file
+from mcp_rl.scenarios.files import read_scenario_file
+from mcp_rl.scenarios.fit import check_made_for
 from mcp_rl.scenarios.sources import run_scenarios, scenario_file
-from mcp_rl.scenarios.split import overlap
-from mcp_rl.toolserver.pool import Sessions
-from mcp_rl.training.difficulty import read_difficulty, with_difficulty
-from mcp_rl.training.preparation import divide
+from mcp_rl.scenarios.split import divide, overlap
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mcp_rl.config import RunConfig
+    from mcp_rl.evaluation.models import ModelSpec
+    from mcp_rl.plugins.manager import Plugins
+    from mcp_rl.scenario import McpScenario, ServerParams
+    from mcp_rl.toolserver.pool import Sessions
+    from mcp_rl.toolserver.tool_server import ToolServer
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """Scenarios and where they come from, in words; none where they are to be made."""
+    """Scenarios and their origin in words; empty if they are still to be made."""
 
     scenarios: list[McpScenario]
     origin: str
@@ -31,19 +36,19 @@ class Chosen:
 def choose(
     config: RunConfig, models: Sequence[ModelSpec], server: ToolServer, plugins: Plugins, count: int | None
 ) -> Chosen:
-    """Those of the file; else those that the first run among the models held out; else none yet.
+    """Choose the file's scenarios; else those that the first run among the models held out; else none yet.
 
-    At most `count`, drawn with the seed. Raises ScenarioError for a file or scenarios that cannot be used.
+    At most `count` are drawn with the seed. Raises ScenarioError for a file or scenarios that cannot be used.
     """
     if config.scenarios.file is not None:
-        chosen = _of_file(config, server)
+        chosen = _from_file(config, server)
     else:
         chosen = next((found for model in models if (found := _held_out(model))), Chosen([], ""))
-    check_server(chosen.scenarios, server.name, plugins.servers)
-    return drawn(chosen, count, config.seed)
+    check_made_for(chosen.scenarios, server.name, plugins.servers)
+    return draw(chosen, count, config.seed)
 
 
-async def made(
+async def make_held_out(
     config: RunConfig,
     server: ToolServer,
     params: ServerParams,
@@ -51,10 +56,10 @@ async def made(
     plugins: Plugins,
     count: int | None,
 ) -> Chosen:
-    """The scenarios that a training run with this seed would hold out."""
+    """Make the scenarios that a training run with this seed would hold out."""
     every = await run_scenarios(config, server, params, sessions, plugins)
-    _, val = divide(every, config)
-    return drawn(Chosen(val, f"held out of {len(every)} {_origin(config, server)}"), count, config.seed)
+    val = divide(every, config).val
+    return draw(Chosen(val, f"held out of {len(every)} {_origin(config, server)}"), count, config.seed)
 
 
 def _origin(config: RunConfig, server: ToolServer) -> str:
@@ -64,8 +69,8 @@ def _origin(config: RunConfig, server: ToolServer) -> str:
     return "that exploring it made" if source == EXPLORE else f"that the source {source} made"
 
 
-def drawn(chosen: Chosen, count: int | None, seed: int) -> Chosen:
-    """At most `count` of them, in their order."""
+def draw(chosen: Chosen, count: int | None, seed: int) -> Chosen:
+    """Draw at most `count` scenarios, in their order."""
     if count is None or len(chosen.scenarios) <= count:
         return chosen
     kept = sorted(random.Random(f"evaluate {seed}").sample(range(len(chosen.scenarios)), count))
@@ -74,7 +79,7 @@ def drawn(chosen: Chosen, count: int | None, seed: int) -> Chosen:
 
 
 def seen_in_training(model: ModelSpec, scenarios: Sequence[McpScenario]) -> int:
-    """How many share an executed call or a request with what the model's run trained on; 0 where nobody knows."""
+    """Count the scenarios that share an executed call or a request with the model's training; 0 if that is unknown."""
     trained_on = model.run.scenarios("train") if model.run and model.step else None
     shared = overlap(scenarios, trained_on) if trained_on else set()
     if not shared or trained_on is None:
@@ -82,13 +87,13 @@ def seen_in_training(model: ModelSpec, scenarios: Sequence[McpScenario]) -> int:
     return sum(bool(overlap([scenario], trained_on)) for scenario in scenarios)
 
 
-def _of_file(config: RunConfig, server: ToolServer) -> Chosen:
+def _from_file(config: RunConfig, server: ToolServer) -> Chosen:
     path = config.scenarios.file
     assert path is not None
     every = read_scenario_file(path, server, config.transport)
     kept = [scenario for scenario in every if scenario.split != "train"]
     if not kept:
-        raise ScenarioError(f"All {len(every)} scenarios in {path} are marked for training; give some to test with.")
+        raise ScenarioError(f"All {len(every)} scenarios in {path} are marked for training; add some of another split.")
     rest = f", those {len(every) - len(kept)} marked for training left out" if len(kept) < len(every) else ""
     return Chosen(with_difficulty(kept, read_difficulty(path.parent)), f"from {path}{rest}")
 

@@ -1,8 +1,10 @@
-"""Models that follow a script: what is the best and what is the least that can be had on some scenarios.
+"""Models that follow a script: the best and the least that is possible on some scenarios.
 
-`scripted:reference` plays each scenario's own solution, so whatever it fails is wrong with the scenario, its verifier
-or the limits. `scripted:refuse` does nothing and says so, so whatever it passes can be had for nothing.
+`scripted:reference` plays each scenario's own solution, so a failure shows a mistake in the scenario, its verifier or
+the limits. `scripted:refuse` makes no call and refuses, so a success can be had for nothing.
 """
+
+from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -11,30 +13,30 @@ from typing import TYPE_CHECKING, Any
 
 from anyio.lowlevel import checkpoint
 
-from mcp_rl.chat.hermes import ParsedCall, ParsedCompletion
+from mcp_rl.inference.chat.hermes import ParsedCall, ParsedCompletion
+from mcp_rl.rollouts.speaker import Limits, SaidTurn
 from mcp_rl.scenario import McpScenario
-from mcp_rl.speaker import Limits, SaidTurn
-from mcp_rl.toolserver.results import truncate_middle
-from mcp_rl.trajectory import Trajectory
+from mcp_rl.toolserver.tools.results import truncate_middle
 
 if TYPE_CHECKING:
-    from mcp_rl.toolserver.pool import Session
+    from mcp_rl.toolserver.session import Session
+    from mcp_rl.trajectory import Trajectory
 
 REFUSAL = "I cannot do this with the tools that I have."
 Said = tuple[str, list[ParsedCall]]
 Script = Callable[[McpScenario, "Session"], list[Said]]
-"""The turns of an episode: text and calls of each."""
+"""Returns the turns of an episode, each as text and calls."""
 
 
-def reference(scenario: McpScenario, session: "Session") -> list[Said]:
-    """The reference calls, one in a turn, and the expected answer."""
+def reference(scenario: McpScenario, session: Session) -> list[Said]:
+    """Make the reference calls, one in each turn, and give the expected answer."""
     names = session.schemas.to_openai
     calls = [ParsedCall(names.get(call.tool, call.tool), dict(call.arguments)) for call in scenario.reference]
     return [*(("", [call]) for call in calls), _submission(scenario, session, _expected_answer(scenario))]
 
 
-def refuse(scenario: McpScenario, session: "Session") -> list[Said]:
-    """No call, and a refusal."""
+def refuse(scenario: McpScenario, session: Session) -> list[Said]:
+    """Make no call, and refuse."""
     return [_submission(scenario, session, REFUSAL)]
 
 
@@ -43,21 +45,21 @@ SCRIPTS: dict[str, Script] = {"reference": reference, "refuse": refuse}
 
 @dataclass(frozen=True)
 class ScriptedSetting:
-    """What a rollout of a script touches."""
+    """The script and the server session of one rollout."""
 
     script: Script
-    session: "Session"
+    session: Session
     system_prompt: str | None = None
 
     @asynccontextmanager
     async def speaker(
         self, scenario: McpScenario, trajectory: Trajectory, temperature: float, limits: Limits
-    ) -> AsyncIterator["ScriptedSpeaker"]:
+    ) -> AsyncIterator[ScriptedSpeaker]:
         yield ScriptedSpeaker(self.script(scenario, self.session))
 
 
 class ScriptedSpeaker:
-    """Says one turn of the script after another, the last one again if asked for more. It has no tokens."""
+    """Says one turn of the script after another and repeats the last one. It has no tokens."""
 
     def __init__(self, turns: Sequence[Said]) -> None:
         self.sampled = 0
@@ -71,7 +73,7 @@ class ScriptedSpeaker:
         return SaidTurn(ParsedCompletion(text, calls), text)
 
     def cut(self, text: str, limit: int) -> str:
-        """As many bytes as `limit` tokens can be at least."""
+        """Cut a text to `limit` bytes, the least that so many tokens can be."""
         return truncate_middle(text, limit, lambda part: len(part.encode()), "bytes")
 
 
@@ -85,7 +87,7 @@ def _expected_answer(scenario: McpScenario) -> str:
     return scenario.reference_answer or "It is done."
 
 
-def _submission(scenario: McpScenario, session: "Session", answer: str) -> Said:
+def _submission(scenario: McpScenario, session: Session, answer: str) -> Said:
     tool = scenario.verifier.submit_tool if scenario.verifier else None
     if tool is None:
         return answer, []

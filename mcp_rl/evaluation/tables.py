@@ -1,29 +1,38 @@
-"""The tables of an evaluation, once for the terminal and for Markdown."""
+"""The tables of an evaluation, for the terminal, Markdown and the page."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
 
 from rich import box
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from mcp_rl.evaluation.result import Comparison, EvaluationReport, JudgeAgreement, JudgedPair, ModelReport
-from mcp_rl.tracking.measure import Measure
+from mcp_rl.evaluation.measure import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from rich.console import Console
+
+    from mcp_rl.evaluation.measure import Measure
+    from mcp_rl.evaluation.result import Comparison, EvaluationReport, JudgeAgreement, JudgedPair, ModelReport
 
 _SMALLEST_P = 1e-4
-_NONE = "-"
+_NONE = shown(None)
 _NAME_WIDTH, _CELL_WIDTH = 18, 25
 _BREAKDOWNS = {"by tool": "sampled_by_tool", "by number of steps": "by_steps", "by difficulty": "by_difficulty"}
-"""Title of a table to the field of a result that it shows."""
+"""For each table's title the field of a result that it shows."""
+_BETWEEN = 3
+"""Width between two columns."""
 _MOST_WITH_INTERVALS = 2
-"""Models side by side in a terminal; more have their intervals in report.md."""
+"""Models side by side in a terminal with intervals; with more, only report.md shows intervals."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """One table as text. The first column is words, the others are numbers."""
+    """A table as text: words in the first column, numbers in the others."""
 
     title: str
     header: list[str]
@@ -31,7 +40,7 @@ class Grid:
 
 
 def grids(report: EvaluationReport, *, intervals: bool = True) -> Iterator[Grid]:
-    """The tables, those left out that have nothing to say. `intervals`: in the tables by kind of scenario too."""
+    """Yield the tables that have something to show. `intervals`: in the tables by kind of scenario too."""
     yield _success(report.models)
     for kind in ("sampled", "greedy"):
         if chosen := [comparison for comparison in report.comparisons if comparison.kind == kind]:
@@ -49,7 +58,7 @@ def grids(report: EvaluationReport, *, intervals: bool = True) -> Iterator[Grid]
 
 
 def notes(report: EvaluationReport) -> Iterator[str]:
-    """What a reader must know beside the tables, one sentence each."""
+    """Yield what a reader of the tables must know, one sentence each."""
     limits = ", ".join(f"{name} {value}" for name, value in report.limits.items())
     yield (
         f"{report.scenarios} scenarios on {report.server}, {report.scenarios_from}; {report.samples} sampled episodes "
@@ -60,31 +69,44 @@ def notes(report: EvaluationReport) -> Iterator[str]:
         if model.trained_on:
             yield (
                 f"{model.model} was trained on scenarios that share a call or a request with {model.trained_on} of "
-                f"these {report.scenarios}: its success on those says little."
+                f"these {report.scenarios}: its success on those means little."
             )
         faults = sum(measure.faults for measure in (model.result.greedy, model.result.sampled) if measure)
         if faults:
-            yield f"{faults} episodes of {model.model} ended by a fault of the world and are in no mean."
+            yield f"{faults} episodes of {model.model} ended with a fault that was not the model's and are in no mean."
+
+
+def print_grid(grid: Grid, console: Console) -> None:
+    """Print one table; if it is too wide, with each interval below its number."""
+    if sum(map(_widest, _columns(grid))) + _BETWEEN * len(grid.header) > console.width:
+        grid = replace(grid, rows=[[cell.replace(" [", "\n[") for cell in row] for row in grid.rows])
+    table = Table(
+        title=escape(grid.title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False
+    )
+    for index, (name, *cells) in enumerate(_columns(grid)):
+        widest = _widest(cells)
+        justify: Literal["left", "right"] = "right" if index else "left"
+        table.add_column(
+            escape(name), justify=justify, overflow="fold", min_width=min(widest, _CELL_WIDTH if index else _NAME_WIDTH)
+        )
+    for row in grid.rows:
+        table.add_row(*map(escape, row))
+    console.print(table)
+
+
+def _columns(grid: Grid) -> list[tuple[str, ...]]:
+    return list(zip(grid.header, *grid.rows, strict=True))
+
+
+def _widest(cells: Iterable[str]) -> int:
+    """Return the length of the longest line."""
+    return max((len(line) for cell in cells for line in cell.split("\n")), default=0)
 
 
 def print_tables(report: EvaluationReport, console: Console) -> None:
-    """All tables and notes in the terminal."""
+    """Print all tables and notes."""
     for grid in grids(report, intervals=len(report.models) <= _MOST_WITH_INTERVALS):
-        table = Table(
-            title=escape(grid.title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False
-        )
-        for index, name in enumerate(grid.header):
-            widest = max((len(row[index]) for row in grid.rows), default=0)
-            justify: Literal["left", "right"] = "right" if index else "left"
-            table.add_column(
-                escape(name),
-                justify=justify,
-                overflow="fold",
-                min_width=min(widest, _CELL_WIDTH if index else _NAME_WIDTH),
-            )
-        for row in grid.rows:
-            table.add_row(*map(escape, row))
-        console.print(table)
+        print_grid(grid, console)
     for note in notes(report):
         console.print(note, highlight=False, markup=False, soft_wrap=True)
     console.print(
@@ -94,7 +116,7 @@ def print_tables(report: EvaluationReport, console: Console) -> None:
 
 
 def markdown(report: EvaluationReport) -> str:
-    """report.md."""
+    """Return the text of report.md."""
     parts = [f"# {_cell(report.server)}: {', '.join(_cell(model.model) for model in report.models)}"]
     parts += [_cell(note) for note in notes(report)]
     for grid in grids(report):
@@ -112,7 +134,7 @@ def _success(models: Sequence[ModelReport]) -> Grid:
         rows.append([f"pass@{k}", *(_pass(m.pass_at, m.pass_at_ci95, k) if m else _NONE for m in sampled)])
         rows.append([f"pass^{k}", *(_pass(m.pass_hat, m.pass_hat_ci95, k) if m else _NONE for m in sampled)])
     rows.append(["greedy", *map(_measured, greedy)])
-    return Grid("success", ["", *(model.model for model in models)], _said(rows))
+    return Grid("success", ["", *(model.model for model in models)], _with_numbers(rows))
 
 
 def _differences(kind: str, comparisons: Sequence[Comparison]) -> Grid:
@@ -141,19 +163,19 @@ def _breakdown(title: str, name: str, models: Sequence[ModelReport], intervals: 
 
 def _effort(models: Sequence[ModelReport]) -> Grid:
     columns: dict[str, Callable[[Measure], str]] = {
-        "turns": lambda m: _number(m.turns, 2),
-        "calls": lambda m: _number(m.calls, 2),
+        "turns": lambda m: shown(m.turns, digits=2),
+        "calls": lambda m: shown(m.calls, digits=2),
         "tool errors": lambda m: _percent(m.tool_error_rate),
         "invalid calls": lambda m: _percent(m.invalid_call_rate),
-        "tokens said": lambda m: _number(m.sampled_tokens or None, 1),
-        "prompt tokens": lambda m: _number(m.prompt_tokens, 0),
-        "seconds": lambda m: _number(m.seconds, 2),
-        "seconds, 95 % within": lambda m: _number(m.seconds_p95, 2),
-        "$ per 1,000 episodes": lambda m: _number(m.cost_per_1000, 2),
+        "sampled tokens": lambda m: shown(m.sampled_tokens or None, digits=1),
+        "prompt tokens": lambda m: shown(m.prompt_tokens, digits=0),
+        "seconds": lambda m: shown(m.seconds, digits=2),
+        "seconds, 95th percentile": lambda m: shown(m.seconds_p95, digits=2),
+        "$ per 1,000 episodes": lambda m: shown(m.cost_per_1000, digits=2),
     }
     measures = [model.result.sampled or model.result.greedy for model in models]
     rows = [[name, *(show(m) if m else _NONE for m in measures)] for name, show in columns.items()]
-    return Grid("an episode on average", ["", *(model.model for model in models)], _said(rows))
+    return Grid("an episode on average", ["", *(model.model for model in models)], _with_numbers(rows))
 
 
 def _endings(models: Sequence[ModelReport]) -> Grid:
@@ -169,60 +191,50 @@ def _judged(pairs: Sequence[JudgedPair]) -> Grid:
         [
             f"{pair.model} - {pair.against}",
             str(pair.scenarios),
-            _number(pair.score, 3),
-            _number(pair.score_against, 3),
+            shown(pair.score),
+            shown(pair.score_against),
             _percent(pair.better),
             _percent(pair.worse),
         ]
         for pair in pairs
     ]
-    return Grid("the judge's word on pairs", header, rows)
+    return Grid("pairs compared by the judge", header, rows)
 
 
 def _agreement(judge: JudgeAgreement) -> Grid:
-    interval = f" [{judge.ci95[0]:.3f}, {judge.ci95[1]:.3f}]" if judge.ci95 else ""
     rows = [
         ["pairs that the verifier tells apart", f"{judge.pairs} in {judge.groups} groups"],
-        ["ordered the same way by the judge", f"{_number(judge.agreement, 3)}{interval}"],
+        ["ordered the same way by the judge", shown(judge.agreement, judge.ci95)],
         ["scored the same by the judge", str(judge.ties)],
-        ["rank correlation within a group (tau-b)", _number(judge.rank_correlation, 3)],
-        ["judge's mean score, passed", _number(judge.mean_passed, 3)],
-        ["judge's mean score, failed", _number(judge.mean_failed, 3)],
+        ["rank correlation within a group (tau-b)", shown(judge.rank_correlation)],
+        ["judge's mean score, passed", shown(judge.mean_passed)],
+        ["judge's mean score, failed", shown(judge.mean_failed)],
     ]
     for part in judge.bins:
         if part.episodes:
-            passed = f"{_number(part.verified, 3)} of {part.episodes}"
+            passed = f"{shown(part.verified)} of {part.episodes}"
             rows.append([f"passed, where the judge gives {part.low:.1f} to {part.high:.1f}", passed])
     return Grid("the judge against the verifier", ["", judge.judge or "judge"], rows)
 
 
-def _said(rows: list[list[str]]) -> list[list[str]]:
-    """The rows that say something."""
+def _with_numbers(rows: list[list[str]]) -> list[list[str]]:
+    """Return the rows that hold a number."""
     return [row for row in rows if any(cell != _NONE for cell in row[1:])]
 
 
 def _measured(measure: Measure | None) -> str:
-    if measure is None or measure.success is None or measure.ci95 is None:
-        return _NONE
-    return f"{measure.success:.3f} [{measure.ci95[0]:.3f}, {measure.ci95[1]:.3f}]"
+    found = measure is not None and measure.success is not None and measure.ci95 is not None
+    return shown(measure.success, measure.ci95) if measure and found else _NONE
 
 
 def _pass(values: Mapping[int, float], intervals: Mapping[int, tuple[float, float]], k: int) -> str:
-    if k not in values or k not in intervals:
-        return _NONE
-    return f"{values[k]:.3f} [{intervals[k][0]:.3f}, {intervals[k][1]:.3f}]"
+    return shown(values[k], intervals[k]) if k in values and k in intervals else _NONE
 
 
 def _share(found: dict[str, float] | None, intervals: bool) -> str:
     if found is None:
         return _NONE
-    if not intervals:
-        return _number(found["success"], 3)
-    return f"{found['success']:.3f} [{found['low']:.3f}, {found['high']:.3f}]"
-
-
-def _number(value: float | None, digits: int) -> str:
-    return _NONE if value is None else f"{value:.{digits}f}"
+    return shown(found["success"], (found["low"], found["high"]) if intervals else None)
 
 
 def _percent(value: float | None) -> str:
@@ -230,12 +242,12 @@ def _percent(value: float | None) -> str:
 
 
 def _p_value(value: float) -> str:
-    """The permutation test draws some 10,000 times, so it cannot tell smaller ones apart."""
+    """Format a p-value. The permutation test draws about 10,000 times, so it cannot resolve smaller ones."""
     return f"<{2 * _SMALLEST_P:.4f}" if value <= 2 * _SMALLEST_P else f"{value:.4f}"
 
 
 def _cell(text: str) -> str:
-    """Names come from servers and users: nothing in them may end a cell or begin markup."""
+    """Escape a cell: names come from servers and users, and must not end the cell or begin markup."""
     for mark in ("\\", "|", "<", "`", "*", "_", "["):
         text = text.replace(mark, f"\\{mark}" if mark != "<" else "&lt;")
     return " ".join(text.split())

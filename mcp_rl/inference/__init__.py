@@ -1,4 +1,6 @@
+"""Sampling: the in-process engine, vLLM, chat formats, and chat models behind APIs."""
+
 import logging
 
-# it is imported by PEFT wherever it is installed, and says on CPUs which kernels it might have had
+# PEFT imports bitsandbytes if it is installed, which on CPUs logs the kernels that it lacks.
 logging.getLogger("bitsandbytes").setLevel(logging.ERROR)

@@ -1,58 +1,61 @@
 """Attention over packed tokens of many episodes, registered with transformers under one name.
 
-The model sees one flat sequence [1, tokens]; which episode a token belongs to, and what it may look at, is in the
-`Plan`. A token looks at its episode's trunk (one product over the queries of all episodes that share it) and at its
-own row; the two partial softmaxes are merged exactly through their maxima and sums (log-sum-exp merging, as in
+The model sees one flat sequence [1, tokens]; the `AttentionPlan` says which episode a token belongs to and what it may
+attend to. A token attends to its episode's trunk (one product over the queries of all episodes that share it) and to
+its own row; the two partial softmaxes are merged exactly through their maxima and sums (log-sum-exp merging, as in
 FlashDecoding, Dao et al. 2023, and cascade inference, Ye et al. 2024).
 
-Shapes are chosen so that on the CPU a token's result depends neither on what else is in the batch, nor on whether the
-token was sampled or given: the number of rows of a linear layer is a multiple of `TILE`, that of a product in attention
-at least `ROWS`, and sums over positions are taken in blocks of `BLOCK` one after the other (MKL divides longer ones by
-their length, which is that of the batch's longest row).
+Shapes are chosen so that on a CPU a token's result depends neither on the rest of the batch nor on whether the token
+was sampled or given: a linear layer gets a multiple of `TILE` rows, a product in attention at least `ROWS`, and sums
+over positions are taken in blocks of `BLOCK`, one after the other (MKL splits longer ones according to their length,
+which is that of the batch's longest row).
 """
 
+from __future__ import annotations
+
 import functools
-from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from transformers.modeling_utils import AttentionInterface
 
-from mcp_rl.inference.cache import KvStore, Trunk
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mcp_rl.inference.cache import KvStore, Trunk
 
 NAME = "mcp_rl_packed"
 TILE = 16
-"""Linear layers see a multiple of so many rows."""
+"""Linear layers get a multiple of so many rows."""
 ROWS = 4
-"""Fewest rows of a product in attention: below, MKL sums in another order."""
+"""Fewest rows of a product in attention; with fewer, MKL sums in another order."""
 BLOCK = 128
 """Positions summed in one product."""
 
 
 @dataclass
-class Plan:
-    """What one forward pass reads and writes. N = packed tokens, R = rows, T = most tokens of a row, L = positions
-    read."""
+class AttentionPlan:
+    """Layout of one forward pass. N = packed tokens, R = rows, T = most tokens of a row, L = positions read."""
 
     store: KvStore
     tokens: int
-    """N without the padding at the end."""
+    """N, without the padding at the end."""
     write: Tensor
     """[N * kv_heads]: index of each token and head in the flat store."""
     own: Tensor
-    """[N]: place of each token in its own row."""
+    """[N]: place of each token in its row."""
     length: int
     """L."""
     reach: int
-    """No token has a position so high."""
+    """An exclusive upper bound of all positions."""
     trunks: list[tuple[Trunk, Tensor | None]] = field(default_factory=list)
-    """Each trunk with the tokens that look at it, padded to TILE with N; None for all tokens."""
+    """Each trunk with the tokens that attend to it, padded to TILE with N; None: all tokens."""
     rows: Tensor | None = None
-    """[R]: rows of the store; None in decoding, where row i is that of token i."""
+    """[R]: rows of the store; None in decoding, where token i has row i."""
     first: Tensor | None = None
     """[R]: place of each row's first token in its row; None in decoding."""
     gather: Tensor | None = None
@@ -60,7 +63,7 @@ class Plan:
     scatter: Tensor | None = None
     """[N]: the place in the padded queries of each packed token."""
     both: Tensor = field(init=False)
-    """[2 * N * kv_heads]: the same for keys, then values, in the layer's flat store of both."""
+    """[2 * N * kv_heads]: `write` for keys, then values, in the layer's flat store of both."""
     _masks: dict[int | None, Tensor] = field(default_factory=dict)
     _trunk_masks: dict[tuple[int, int], Tensor] = field(default_factory=dict)
 
@@ -68,9 +71,9 @@ class Plan:
         self.both = torch.cat((self.write, self.write + self.store.positions))
 
     def mask(self, window: int | None) -> Tensor:
-        """0 where a token may look at its own row, -inf elsewhere: [R, 1, L] in decoding, else [R, 1, T, L].
+        """Mask of the rows: 0 where a token may attend, -inf elsewhere: [R, 1, L] in decoding, else [R, 1, T, L].
 
-        `window`: how many positions a token sees, itself included; None for all.
+        `window`: number of positions that a token sees, itself included; None: all.
         """
         window = self._narrow(window)
         if window not in self._masks:
@@ -87,7 +90,7 @@ class Plan:
         return self._masks[window]
 
     def trunk_mask(self, which: int, count: int, window: int | None) -> Tensor | None:
-        """The same for the trunk of that number and the `count` queries that look at it: [count, 1, trunk's length]."""
+        """Mask of trunk number `which` for the `count` queries that attend to it: [count, 1, trunk's length]."""
         if (window := self._narrow(window)) is None:
             return None
         if (which, window) not in self._trunk_masks:
@@ -101,16 +104,16 @@ class Plan:
         return self._trunk_masks[which, window]
 
     def _narrow(self, window: int | None) -> int | None:
-        """A window that hides nothing is none."""
+        """Return None for a window that hides nothing."""
         return window if window is not None and window < self.reach else None
 
 
-_PLAN: ContextVar[Plan] = ContextVar("plan")
+_PLAN: ContextVar[AttentionPlan] = ContextVar("plan")
 
 
 @contextmanager
-def follow(plan: Plan) -> Iterator[None]:
-    """Attention inside this context follows `plan`."""
+def follow(plan: AttentionPlan) -> Iterator[None]:
+    """Make attention in this context follow `plan`."""
     token = _PLAN.set(plan)
     try:
         yield
@@ -120,7 +123,7 @@ def follow(plan: Plan) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Kind:
-    """What a layer does to its scores."""
+    """Options of a layer's attention."""
 
     softcap: float | None
     window: int | None
@@ -128,7 +131,7 @@ class _Kind:
     """[heads]"""
 
     def capped(self, scores: Tensor) -> Tensor:
-        """Scores in float32; with a soft cap c, c * tanh(scores / c) (Gemma 2, Google DeepMind 2024, section 2)."""
+        """Return float32 scores; with a soft cap c, c * tanh(scores / c) (Gemma 2, Google DeepMind 2024, section 2)."""
         scores = scores.float()
         return scores if self.softcap is None else (scores / self.softcap).tanh_().mul_(self.softcap)
 
@@ -145,12 +148,12 @@ def packed_attention(
     sliding_window: int | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Store the new keys and values and attend. query [1, heads, N, d], key and value [1, kv_heads, N, d] after the
-    positions were applied; returns [1, N, heads, d].
+    """Store the new keys and values and attend.
 
-    softcap bounds the scores; sliding_window counts the positions that a token sees, itself included; s_aux [heads]
-    are attention sinks, scores of a position without a value (gpt-oss). Raises NotImplementedError for a layer that
-    hides positions without saying so.
+    query: [1, heads, N, d], key and value: [1, kv_heads, N, d], all with positions applied; returns [1, N, heads, d].
+    softcap bounds the scores; sliding_window is the number of positions that a token sees, itself included; s_aux
+    [heads] are attention sinks, scores of a position without a value (gpt-oss). Raises NotImplementedError for a layer
+    that hides positions without passing its window.
     """
     plan = _PLAN.get()
     layer: int = module.layer_idx  # type: ignore[assignment]
@@ -171,23 +174,25 @@ def packed_attention(
     return out.view(1, padded, heads, dim), None
 
 
-def _check_window(module: nn.Module, layer: int, window: int | None, plan: Plan) -> None:
-    """A layer of a kind that hides positions has to tell how many it leaves, where that matters."""
+def _check_window(module: nn.Module, layer: int, window: int | None, plan: AttentionPlan) -> None:
+    """Raise NotImplementedError for a sliding-window layer that passes no window, if the window matters."""
     config = getattr(module, "config", None)
     kinds = getattr(config, "layer_types", None)
     size = getattr(config, "sliding_window", None)
     if window is None and kinds and kinds[layer] == "sliding_attention" and size and plan.reach > size:
-        raise NotImplementedError(f"{type(module).__name__} does not hand its sliding window to the attention function")
+        raise NotImplementedError(f"{type(module).__name__} does not pass its sliding window to the attention function")
 
 
 Partial = tuple[Tensor, Tensor, Tensor]
-"""Unnormalised output [N, kv_heads, share, d], maximum and sum of the scores [N, kv_heads, share, 1]; share: how many
-heads use the same keys."""
+"""Unnormalised output [N, kv_heads, share, d], maximum and sum of the scores [N, kv_heads, share, 1], where `share` is
+the number of heads that use the same keys."""
 
 
 def _softmax_parts(scores: Tensor, *, blind: bool = False) -> tuple[Tensor, Tensor, Tensor]:
-    """exp(scores - maximum), the maximum and the sum. Where everything may be hidden (`blind`) the sum may be 0, and
-    the maximum is then low."""
+    """Return exp(scores - maximum), the maximum and the sum.
+
+    If all positions may be hidden (`blind`), the sum may be 0, and the maximum is then low.
+    """
     top = scores.amax(-1, keepdim=True)
     if blind:
         top.clamp_(min=-1e30)
@@ -196,7 +201,7 @@ def _softmax_parts(scores: Tensor, *, blind: bool = False) -> tuple[Tensor, Tens
 
 
 def _weighted(weights: Tensor, values: Tensor) -> Tensor:
-    """weights [B, M, L] times values [B, L, d], summed in blocks of fixed size."""
+    """Multiply weights [B, M, L] by values [B, L, d], summing in blocks of fixed size."""
     weights = weights.to(values.dtype)
     length = values.shape[1]
     if length <= BLOCK or values.device.type != "cpu":
@@ -207,7 +212,7 @@ def _weighted(weights: Tensor, values: Tensor) -> Tensor:
     return out
 
 
-def _decode_part(plan: Plan, layer: int, query: Tensor, kind: _Kind) -> Partial:
+def _decode_part(plan: AttentionPlan, layer: int, query: Tensor, kind: _Kind) -> Partial:
     rows, (_, kv_heads, share, dim) = plan.tokens, query.shape
     keys = plan.store.leading(layer, 0, rows, plan.length)
     values = plan.store.leading(layer, 1, rows, plan.length)
@@ -224,7 +229,7 @@ def _decode_part(plan: Plan, layer: int, query: Tensor, kind: _Kind) -> Partial:
     return by_token(out), by_token(top), by_token(total)
 
 
-def _prefill_part(plan: Plan, layer: int, query: Tensor, kind: _Kind) -> Partial:
+def _prefill_part(plan: AttentionPlan, layer: int, query: Tensor, kind: _Kind) -> Partial:
     assert plan.rows is not None and plan.gather is not None and plan.scatter is not None
     _, kv_heads, share, dim = query.shape
     count = len(plan.rows)
@@ -244,13 +249,13 @@ def _prefill_part(plan: Plan, layer: int, query: Tensor, kind: _Kind) -> Partial
     return packed(out), packed(top), packed(total)
 
 
-def _trunk_part(plan: Plan, layer: int, query: Tensor, kind: _Kind) -> Partial:
+def _trunk_part(plan: AttentionPlan, layer: int, query: Tensor, kind: _Kind) -> Partial:
     _, kv_heads, share, dim = query.shape
     first, everyone = plan.trunks[0]
     if everyone is None:
         out, top, total = _one_trunk(first, layer, query, kind, plan.trunk_mask(0, len(query), kind.window))
         return out[: plan.tokens], top[: plan.tokens], total[: plan.tokens]
-    out = query.new_zeros(plan.tokens + 1, kv_heads, share, dim)  # the last one takes the padding
+    out = query.new_zeros(plan.tokens + 1, kv_heads, share, dim)  # the last row takes the padding
     top = torch.full((plan.tokens + 1, kv_heads, share, 1), -torch.inf, device=query.device)
     total = torch.zeros_like(top)
     query = torch.cat([query[: plan.tokens], query.new_zeros(1, kv_heads, share, dim)])
@@ -279,11 +284,13 @@ def _one_trunk(trunk: Trunk, layer: int, query: Tensor, kind: _Kind, mask: Tenso
 
 
 def _merge(parts: list[Partial], sinks: Tensor | None) -> Tensor:
-    """The softmax over all parts, and over the sinks, which have no value. The first part, a token's own row, is
-    never empty, so its maximum is finite."""
+    """Merge the softmax over all parts and the sinks, which have no value.
+
+    The first part, a token's own row, is never empty, so its maximum is finite.
+    """
     own = parts[0]
     if len(parts) == 1 and sinks is None:
-        return own[0] * (1 / own[2])  # bit by bit what merging with an empty trunk gives
+        return own[0] * (1 / own[2])  # the same bits as merging with an empty trunk
     tops = [part[1] for part in parts]
     if sinks is not None:
         tops.append(sinks.float().view(own[1].shape[1:]).expand_as(own[1]))

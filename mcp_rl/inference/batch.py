@@ -1,84 +1,90 @@
-"""The rows of all open episodes and the forward passes over them. Lives in the worker thread alone.
+"""The rows of all open episodes and the forward passes over them. Used by the worker thread alone.
 
-Invariant: the rows that are being sampled sit in the first slots of the store, so that a decoding step reads plain
-views; rows whose episode waits for a tool keep their keys and values in the slots behind, and so do rows whose episode
-is over, until their slot is needed. A row's first `computed` ids have keys and values under the version that is
-sampled; the rest is forwarded when its next turn starts. A beginning that anybody holds is copied, not computed; since
-that must not be seen in the result, how ids are attended over (the trunk) depends on them alone.
+Invariant: the rows being sampled occupy the first slots of the store, so a decoding step reads plain views. Rows whose
+episode waits for a tool keep their keys and values in the slots behind them, as do rows whose episode is over, until
+their slots are needed. A row's first `computed` ids have keys and values under the sampled version; the rest is
+forwarded when its next turn starts. A beginning that any slot holds is copied, not computed; since that must not change
+the result, the way that ids are attended over (the trunk) depends on them alone.
 """
 
+from __future__ import annotations
+
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from mcp_rl.inference.attention import TILE, Plan
+from mcp_rl.inference.attention import TILE, AttentionPlan
 from mcp_rl.inference.cache import GROWTH, KvStore, Trunk, round_up
-from mcp_rl.inference.policy import Policy
 from mcp_rl.inference.prefill import Piece, group_trunks, prefill, trunk_length
-from mcp_rl.inference.prefixes import Asked, Entry, PrefixTree, SlotEntries, check_stamp
-from mcp_rl.inference.row import Row
+from mcp_rl.inference.prefixes import Entry, PrefixIndex, SeenPrefixes, SlotEntries, check_stamp
 from mcp_rl.inference.sampler import draw, likeliest
 from mcp_rl.inference.sharing import plan_sharing
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mcp_rl.inference.policy import Policy
+    from mcp_rl.inference.row import Row
+
 TRUNKS = 8
-"""Trunks that are kept."""
+"""Most trunks that are kept."""
 
 
 @dataclass
-class Stats:
+class EngineStats:
     """Counters since the engine was opened."""
 
     prefill_tokens: int = 0
-    """Given tokens that were forwarded, trunks included."""
+    """Given tokens that were forwarded, including trunks."""
     copied_tokens: int = 0
-    """Given tokens that were not, because somebody else held an equal beginning: that depends on who came when, and on
-    how long rows stay."""
+    """Given tokens that were copied from equal beginnings instead. Depends on the order of episodes, and on how long
+    rows stay."""
     cached_tokens: int = 0
-    """Given tokens of new episodes that were given before to the same policy version, from the first token on: the sum
-    over episodes depends on what they are alone, not on their order."""
+    """Given tokens of new episodes, from the first on, that had been given to the same policy version before. The sum
+    depends on the episodes alone, not on their order."""
     decoded_tokens: int = 0
     """Sampled tokens."""
     waves: int = 0
-    """Times that waiting turns were taken into the batch."""
+    """Number of times that waiting turns were taken into the batch."""
     steps: int = 0
-    """Decoding steps."""
+    """Number of decoding steps."""
     busy_seconds: float = 0.0
-    """Time in which something was sampled, forwarded or swapped."""
+    """Time spent sampling, forwarding or swapping."""
 
 
-class Batch:
+class DecodingBatch:
     """Rows in slots, the first `active` of them being sampled."""
 
     def __init__(self, policy: Policy, stops: frozenset[int], max_rows: int) -> None:
         self.policy = policy
-        self.stats = Stats()
+        self.stats = EngineStats()
         self.active = 0
         self.max_rows = max_rows
         self.share_sampled = True
-        """Whether rows may copy keys that were computed as their ids were sampled, which takes a machine on which that
-        gives the same bits as forwarding given ids."""
+        """True if rows may copy keys that were computed while their ids were sampled: only on machines where forwarding
+        given ids gives the same bits."""
         self._stops = stops
         self._store = KvStore(policy.shape)
         self._slots: list[Row | None] = []
         self._free: deque[int] = deque()
         self._trunks: dict[tuple[int, ...], tuple[Trunk, Entry]] = {}
-        self._tree = PrefixTree()
+        self._tree = PrefixIndex()
         self._held = SlotEntries(self._tree)
-        self._asked = Asked(self._store)
+        self._asked = SeenPrefixes(self._store)
         self._groups: list[tuple[Trunk, Tensor | None]] | None = None
         self._version = policy.version
-        """That of all that is being sampled."""
+        """Policy version of all active rows."""
 
     @property
     def room(self) -> int:
-        """How many rows more can get a slot."""
+        """Number of further rows that can get a slot."""
         return self.max_rows - len(self._slots) + len(self._free)
 
     def clear(self) -> None:
-        """Forget every key and value, and stop sampling."""
+        """Discard all keys and values, and stop sampling."""
         self.active = 0
         self._trunks.clear()
         self._tree.clear()
@@ -92,7 +98,7 @@ class Batch:
             self._free.clear()
 
     def release(self, row: Row) -> None:
-        """Give the row's slot back; what it computed stays until the slot is needed."""
+        """Free the row's slot; its contents stay until the slot is needed."""
         self.drop(row)
         if row.slot >= 0:
             self._slots[row.slot] = None
@@ -105,7 +111,7 @@ class Batch:
             self._retire([row])
 
     def start(self, rows: Sequence[Row]) -> list[Row]:
-        """Take rows with a new turn into the batch and sample the first token of each; returns those that ended."""
+        """Take rows with a new turn into the batch and sample a first token for each; return those that ended."""
         self.stats.waves += 1
         for row in rows:
             row.copied = 0
@@ -125,7 +131,7 @@ class Batch:
         return self._sample(rows, logits)
 
     def step(self) -> list[Row]:
-        """Sample one more token for every active row; returns those that ended."""
+        """Sample one more token for every active row; return those that ended."""
         rows = self.sampled_rows()
         check_stamp(self._version, self.policy.version)
         lengths, starts = [len(row.ids) for row in rows], [row.start for row in rows]
@@ -142,18 +148,18 @@ class Batch:
         return self._sample(rows, logits[: len(rows)])
 
     def sampled_rows(self) -> list[Row]:
-        """The rows that are being sampled, in slot order."""
+        """The rows being sampled, in slot order."""
         return [row for row in self._slots[: self.active] if row is not None]
 
-    def _decode_plan(self, last: Tensor, longest: int, reach: int) -> Plan:
-        """last: [rows], the place of each row's newest token among its own."""
+    def _decode_plan(self, last: Tensor, longest: int, reach: int) -> AttentionPlan:
+        """last: [rows], the place of each row's newest token in its slot."""
         shape, store, count = self.policy.shape, self._store, len(last)
         length = min(round_up(longest, 32), store.capacity)
         lines = torch.arange(count * shape.kv_heads, device=shape.device) * store.capacity
         if self._groups is None:
             self._groups = group_trunks([(row.trunk, 1) for row in self.sampled_rows()], shape.device)
         write = lines + last.repeat_interleave(shape.kv_heads)
-        return Plan(store, count, write, last, length, reach, self._groups)
+        return AttentionPlan(store, count, write, last, length, reach, self._groups)
 
     def _sample(self, rows: Sequence[Row], logits: Tensor) -> list[Row]:
         asked = [row.turn.sampling for row in rows if row.turn is not None]
@@ -168,11 +174,11 @@ class Batch:
         return ended
 
     def keys_and_values(self, row: Row) -> Tensor:
-        """What is stored of the row's own ids: [layers, 2, kv_heads, positions, head_dim]."""
+        """Copy what is stored for the row's own ids: [layers, 2, kv_heads, positions, head_dim]."""
         return self._store.data[:, :, row.slot, :, : row.computed - row.start].clone()
 
     def _check(self, rows: Sequence[Row]) -> None:
-        """Nothing is read that another policy version computed: not by these rows, nor by those that they join."""
+        """Raise CanaryError if these rows, or those that they join, would read another policy version's results."""
         if self.active > len(rows):
             check_stamp(self._version, self.policy.version)
         self._version = self.policy.version
@@ -182,7 +188,7 @@ class Batch:
                 check_stamp(row.trunk.version, self.policy.version)
 
     def _renew(self, row: Row) -> bool:
-        """Give the row its trunk and forget what another version computed; True where nothing of its own is left."""
+        """Give the row its trunk and discard another version's results; return True if nothing of its own is left."""
         if row.version != self.policy.version:
             row.version, row.computed, row.trunk = self.policy.version, 0, None
             self._held.forget(row.slot)
@@ -220,11 +226,11 @@ class Batch:
         return known[0]
 
     def _find(self, row: Row) -> tuple[Entry | None, int]:
-        """Who holds most of the row's own ids, the last one left out, since it has to be forwarded."""
+        """Find the entry that holds most of the row's own ids, except the last one, which must be forwarded."""
         return self._tree.find(row.root, row.ids[row.start : -1], self.policy.version)
 
     def _seat(self, row: Row) -> None:
-        """Give the row a slot: an unused one where there is memory for it, else the one that was free for longest."""
+        """Give the row a slot: a new one if the store has memory for it, else the one that was free for longest."""
         if self._free and len(self._slots) >= min(self.max_rows, self._store.rows):
             row.slot = self._free.popleft()
             self._held.forget(row.slot)
@@ -234,7 +240,7 @@ class Batch:
         self._slots[row.slot] = row
 
     def _fetch(self, sources: dict[Row, tuple[Entry | None, int]]) -> None:
-        """Copy what was found. Sources may lie in slots that now belong to rows of this very wave."""
+        """Copy the found beginnings. Sources may lie in slots that now belong to rows of the same wave."""
         here = [
             (row, entry, n) for row, (entry, n) in sources.items() if entry is not None and entry.store is self._store
         ]
@@ -248,7 +254,7 @@ class Batch:
             self.stats.copied_tokens += length
 
     def _hold(self, row: Row) -> None:
-        """Let others find what the row has computed."""
+        """Let other rows find what the row has computed."""
         end = row.computed if self.share_sampled else min(row.computed, row.given)
         self._held.put(Entry(self._store, row.slot, row.version, row.root, row.ids[row.start : end]))
 
@@ -288,12 +294,12 @@ class Batch:
         self._free = deque(there.get(slot, slot) for slot in self._free)
 
     def _stored(self, slot: int) -> int:
-        """Positions of a slot that somebody may still need: its row's, or those that others may copy."""
+        """Number of positions of a slot still in use: its row's, or those that can be copied."""
         row = self._slots[slot]
         return len(row.ids) - row.start if row is not None else self._held.length(slot)
 
     def _forward(self, rows: Sequence[Row], fresh: Sequence[Row]) -> Tensor:
-        """Compute what is new in each row, what new rows share only once; logits after the last id of each row."""
+        """Compute the new ids of each row, shared ones only once; return logits after the last id of each row."""
         self._check(rows)
         plan = plan_sharing(fresh, self._store)
         lines: dict[Row, Tensor] = {}
@@ -305,7 +311,7 @@ class Batch:
         return torch.stack([lines[plan.twins.get(row, row)] for row in rows])
 
     def _copy(self, leaders: dict[Row, tuple[Row, int]]) -> None:
-        """Give rows the first own positions of their leader."""
+        """Copy to rows the first positions of their leader."""
         length = max((length for _, length in leaders.values()), default=0)
         self._store.move([leader.slot for leader, _ in leaders.values()], [row.slot for row in leaders], length)
         for row, (_, length) in leaders.items():

@@ -1,9 +1,11 @@
-"""Where keys and values live between turns.
+"""Storage of keys and values between turns.
 
 `KvStore` holds one row for each episode, `Trunk` the part of a prompt that many episodes share, computed once and never
-copied. Which row holds keys and values of which ids is in the prefix tree (`prefixes`). Invariant: a position is read
-only after it was written under the policy version that is sampled now; whoever changes the version forgets all of it.
+copied. The prefix tree (`prefixes`) knows which row holds keys and values of which ids. Invariant: a position is read
+only after it was written under the policy version being sampled; changing the version discards everything.
 """
+
+from __future__ import annotations
 
 from dataclasses import dataclass
 
@@ -11,17 +13,17 @@ import torch
 from torch import Tensor
 
 GROWTH = 64
-"""Positions by which rows grow; attention also reads whole multiples of it, which keeps its shapes few."""
+"""Positions by which rows grow. Attention reads whole multiples too, so its shapes are few."""
 
 
 def round_up(count: int, multiple: int) -> int:
-    """The smallest multiple that is not below `count`."""
+    """Round `count` up to a multiple."""
     return -(-count // multiple) * multiple
 
 
 @dataclass(frozen=True)
 class KvShape:
-    """What the model needs for one position."""
+    """Sizes of a model's keys and values."""
 
     layers: int
     kv_heads: int
@@ -33,7 +35,7 @@ class KvShape:
 class KvStore:
     """Keys and values as one tensor [layers, 2, rows, kv_heads, capacity, head_dim] that grows in both directions.
 
-    What was never written is zero, so masked positions stay finite.
+    Unwritten positions are zero, so masked ones stay finite.
     """
 
     def __init__(self, shape: KvShape, rows: int = 0, capacity: int = 0) -> None:
@@ -49,7 +51,7 @@ class KvStore:
         return self.data.shape[4]
 
     def _own(self, data: Tensor) -> None:
-        """Store in this tensor from now on. Views that every step needs are made once."""
+        """Use this tensor from now on. Views that every step needs are made once."""
         self.data, dim = data, self.shape.head_dim
         self._flat: list[Tensor] = [layer.view(-1, dim) for layer in data]
         self._lines: list[list[Tensor]] = [
@@ -61,7 +63,7 @@ class KvStore:
         return torch.zeros(s.layers, 2, rows, s.kv_heads, capacity, s.head_dim, dtype=s.dtype, device=s.device)
 
     def reserve(self, rows: int, capacity: int) -> None:
-        """Make room for that many rows of that many positions; what is stored stays."""
+        """Make room for so many rows of so many positions; stored contents stay."""
         if rows <= self.rows and capacity <= self.capacity:
             return
         wanted = round_up(max(capacity, self.capacity), GROWTH)
@@ -75,7 +77,7 @@ class KvStore:
 
     @property
     def positions(self) -> int:
-        """Places for the keys of one layer: rows x heads x capacity."""
+        """Number of places for the keys of one layer: rows x heads x capacity."""
         return self.rows * self.shape.kv_heads * self.capacity
 
     def flat(self, layer: int) -> Tensor:
@@ -90,7 +92,7 @@ class KvStore:
         """Keys (0) or values (1) of any rows: a copy [len(rows) * kv_heads, length, head_dim]."""
         return self.data[layer, which, :, :, :length].index_select(0, rows).flatten(0, 1)
 
-    def take(self, row: int, other: "KvStore", other_row: int, length: int) -> None:
+    def take(self, row: int, other: KvStore, other_row: int, length: int) -> None:
         """Copy the first positions of a row of another store."""
         self.data[:, :, row, :, :length] = other.data[:, :, other_row, :, :length]
 
@@ -105,8 +107,8 @@ class KvStore:
 
 @dataclass(frozen=True, eq=False)
 class Trunk:
-    """A prompt's shared beginning: its ids, a store of one row that holds its keys and values, and the policy version
-    that computed them."""
+    """A prompt's shared beginning: its ids, their keys and values in a store of one row, and the policy version that
+    computed them."""
 
     ids: tuple[int, ...]
     store: KvStore

@@ -4,32 +4,38 @@
         async with engine.episode(seed=7) as episode:
             completion = await episode.generate(prompt_ids, Sampling())
 
-All torch work happens in one thread, so tools and judges are served meanwhile. A beginning that any episode has in
-common with another, of now or before, is computed once. An episode keeps its row while its tool runs, so at most
-`max_rows` episodes are sampled side by side; further ones wait until a row is free.
+All torch work happens in one thread, so tools and judges are served meanwhile. A beginning that an episode shares with
+another, present or past, is computed once. An episode keeps its row while its tool runs, so at most `max_rows` episodes
+are sampled side by side; further ones wait until a row is free.
 """
+
+from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from types import TracebackType
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import anyio
-from torch import Tensor
-from transformers import PreTrainedModel
 
-from mcp_rl.errors import ContextOverflow, EngineError, McpRlError
-from mcp_rl.inference.batch import Batch, Stats
-from mcp_rl.inference.engine import Completion, Sampling
-from mcp_rl.inference.low_rank import LowRank
+from mcp_rl.errors import EngineError, McpRlError
+from mcp_rl.inference.batch import DecodingBatch, EngineStats
+from mcp_rl.inference.engine import Completion, Sampling, room_left
 from mcp_rl.inference.policy import Policy
 from mcp_rl.inference.probe import decodes_as_it_prefills, is_batch_invariant
-from mcp_rl.inference.row import Row, Turn
+from mcp_rl.inference.row import Row, RowTurn
 from mcp_rl.inference.sampler import Draws
 from mcp_rl.inference.scheduler import Scheduler
 from mcp_rl.inference.stops import Decode, StopRule
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+    from types import TracebackType
+
+    from torch import Tensor
+    from transformers import PreTrainedModel
+
+    from mcp_rl.inference.low_rank import LowRank
 
 T = TypeVar("T")
 
@@ -41,10 +47,10 @@ class LocalEngine:
     EngineError for a model that cannot be batched this way: no transformers attention interface, or layers other than
     attention.
 
-    stop_token_ids: ids that end a turn. decode: the text of ids, for turns that stop at texts. max_context: most
-    tokens in an episode, at most the model's own positions. max_rows: episodes sampled side by side; memory is theirs
-    times the longest of them. gang: take turns up together only, so that the batch does not depend on how fast tools
-    are; None does so where results on this CPU would depend on the batch. admission_wait: seconds that a gang waits for
+    stop_token_ids: ids that end a turn. decode: turns ids into text, for turns that stop at texts. max_context: most
+    tokens of an episode, at most the model's own positions. max_rows: episodes sampled side by side; memory grows with
+    their number times the longest of them. gang: take turns up together only, so the batch does not depend on the speed
+    of tools; None: only if results on this CPU would depend on the batch. admission_wait: seconds that a gang waits for
     episodes whose tool is slow.
     """
 
@@ -63,9 +69,9 @@ class LocalEngine:
         self.max_context = min(max_context or self._policy.window, self._policy.window)
         self._stops = frozenset(stop_token_ids)
         self._decode = decode
-        self._batch = Batch(self._policy, self._stops, max_rows)
+        self._batch = DecodingBatch(self._policy, self._stops, max_rows)
         self._wanted_gang = self.gang = gang
-        """Whether turns are taken up together only; None until the engine is opened and has found out."""
+        """True if turns are taken up together only; None until the engine is opened and has measured it."""
         self._admission_wait = admission_wait
         self._orders = itertools.count()
         self._scheduler: Scheduler | None = None
@@ -74,20 +80,20 @@ class LocalEngine:
 
     @property
     def version(self) -> int:
-        """Policy version that is being sampled now; 0 is the model as it was given."""
+        """The policy version being sampled; 0 is the model as it was given."""
         return self._policy.version
 
     @property
     def fingerprint(self) -> str:
-        """`policy.fingerprint_of` the weights that are being sampled, read from where they are sampled."""
+        """`policy.fingerprint_of` the weights being sampled, read from the sampling model itself."""
         return self._policy.fingerprint
 
     @property
-    def stats(self) -> Stats:
+    def stats(self) -> EngineStats:
         """Counters since the engine was made."""
         return self._batch.stats
 
-    async def __aenter__(self) -> "LocalEngine":
+    async def __aenter__(self) -> LocalEngine:
         if self._opened:
             raise EngineError("An engine can be opened only once; make a new one.")
         self._opened = True
@@ -107,7 +113,7 @@ class LocalEngine:
             await anyio.to_thread.run_sync(scheduler.join)
 
     def _probe(self) -> bool:
-        """Whether turns may join a running batch: results do not depend on it, or are not repeatable here anyway."""
+        """Return whether turns may join a running batch: results are independent of it, or not repeatable anyway."""
         if self._policy.shape.device.type != "cpu":
             return True
         try:
@@ -117,8 +123,10 @@ class LocalEngine:
             raise EngineError(f"The engine cannot sample this model: {type(error).__name__}: {error}.") from error
 
     def _after_load(self) -> bool:
-        """The thin products of a low-rank policy are of other shapes than those that were measured, so they are
-        measured too, once. In the worker thread."""
+        """Measure again after the first low-rank policy, whose thin products have other shapes; return `gang`.
+
+        Runs in the worker thread.
+        """
         if self._policy.low_rank and not self._low_rank_seen:
             self._low_rank_seen = True
             shared = self._batch.share_sampled
@@ -135,20 +143,20 @@ class LocalEngine:
         return self._scheduler
 
     async def load_policy(self, weights: Mapping[str, Tensor | LowRank], version: int) -> None:
-        """Sample another policy version: the base with `weights` in place of its own, or added to them where they are
-        of low rank, by parameter name.
+        """Sample another policy version: the base with `weights`, by parameter name, in place of its own, or added to
+        them if they are low-rank updates.
 
-        Turns that are being sampled end under the version they began with; turns that wait start under the new one,
-        with everything recomputed. The weights are copied and must stay as they are until this returns. Raises
-        EngineError where they do not fit the model; the old version is then kept.
+        Turns being sampled end under their version; waiting turns start under the new one, with everything recomputed.
+        The weights are copied and must stay unchanged until this returns. Raises EngineError if they do not fit the
+        model; the old version is then kept.
         """
         done = _Answer[None]()
         self._running.load(weights, version, done.set)
         await done.future
 
     @asynccontextmanager
-    async def episode(self, *, seed: int) -> AsyncIterator["LocalEpisode"]:
-        """Open an episode, whose draws depend on `seed` alone."""
+    async def episode(self, *, seed: int) -> AsyncIterator[LocalEpisode]:
+        """Open an episode whose draws depend on `seed` alone."""
         row = Row(next(self._orders), Draws(seed))
         scheduler = self._running
         scheduler.open_row()
@@ -159,7 +167,7 @@ class LocalEngine:
 
 
 class LocalEpisode:
-    """One growing sequence."""
+    """An episode: a growing sequence of ids."""
 
     def __init__(self, engine: LocalEngine, row: Row) -> None:
         self._engine = engine
@@ -170,23 +178,18 @@ class LocalEpisode:
     async def generate(self, new_ids: Sequence[int], sampling: Sampling) -> Completion:
         """Append `new_ids`, then sample until a stop token, a stop text, `sampling.max_tokens` or the context's end.
 
-        Raises ContextOverflow, and changes nothing, where the new ids and one more token do not fit; EngineError where
-        sampling failed or the engine was closed, after which the episode cannot go on; CanaryError where what is cached
-        is not of the policy that is sampled.
+        Raises ContextOverflow, and changes nothing, if the new ids and one more token do not fit; EngineError if
+        sampling fails or the engine is closed, after which the episode cannot go on; CanaryError if the cache does not
+        belong to the sampled policy.
         """
         scheduler = self._engine._running
         if self._broken:
             raise EngineError(f"This episode cannot go on: its last turn {self._broken}.")
         if not (new_ids or self._length):
             raise ValueError("A turn needs something to continue.")
-        room = self._engine.max_context - self._length - len(new_ids)
-        if room < 1:
-            raise ContextOverflow(
-                f"{self._length} tokens, {len(new_ids)} new ones and one more do not fit the context of "
-                f"{self._engine.max_context} tokens."
-            )
+        room = room_left(self._engine.max_context, self._length, len(new_ids))
         answer = _Answer[Completion]()
-        turn = Turn(
+        turn = RowTurn(
             sampling,
             min(sampling.max_tokens, room),
             StopRule(sampling, self._engine._stops, self._engine._decode),
@@ -209,7 +212,7 @@ class LocalEpisode:
 
 
 class _Answer(Generic[T]):
-    """A future of this event loop that the worker thread fills."""
+    """A future of this event loop that the worker thread resolves."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -218,7 +221,7 @@ class _Answer(Generic[T]):
     def set(self, result: T | McpRlError) -> None:
         try:
             self._loop.call_soon_threadsafe(self._resolve, result)
-        except RuntimeError:  # the loop is gone, and with it whoever waited
+        except RuntimeError:  # the loop is gone, and with it everything that waited
             return
 
     def _resolve(self, result: T | McpRlError) -> None:

@@ -1,24 +1,29 @@
-"""The weights that are sampled: the base model's own tensors, except for those that a policy version replaces.
+"""The weights that are sampled: the base model's own tensors, except those that a policy version replaces.
 
 The engine's model is a second set of modules around the same memory, so the learner's adapter, attention function and
-gradients never meet the sampler. A policy version is the whole difference to the base, by parameter name: another
-weight (for LoRA the merged W + s·B·A), or something of low rank to add (`LowRank`: A and B themselves). What it does
-not name is the base's.
+gradients never meet the sampler. A policy version is the whole difference from the base, by parameter name: another
+weight (for LoRA the merged W + s·B·A), or a low-rank update (`LowRank`: A and B themselves). Other parameters are the
+base's.
 """
+
+from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Mapping
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from mcp_rl.errors import EngineError
 from mcp_rl.inference import attention
 from mcp_rl.inference.cache import KvShape
 from mcp_rl.inference.low_rank import AdaptedLinear, LowRank, adapted
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from transformers import PreTrainedModel
 
 
 class Policy:
@@ -46,9 +51,9 @@ class Policy:
         self._tied_to = {name: unique[id(parameter)] for name, parameter in self._base.items()}
 
     def load(self, weights: Mapping[str, Tensor | LowRank], version: int) -> None:
-        """Sample `weights` (copied) from now on. Raises EngineError, and changes nothing, where one does not fit.
+        """Sample a copy of `weights` from now on. Raises EngineError, and changes nothing, if one does not fit.
 
-        Of tied weights the first name stands for all that are not named themselves; what is of low rank is added to the
+        A tied weight that is not named itself follows the first name of its group; a low-rank update is added to the
         named layer alone.
         """
         for name, weight in weights.items():
@@ -74,7 +79,7 @@ class Policy:
 
     @property
     def low_rank(self) -> bool:
-        """Whether anything of low rank is added."""
+        """True if the version has low-rank updates."""
         return bool(self._adapted)
 
     def _check(self, name: str, weight: Tensor | LowRank, version: int) -> None:
@@ -84,7 +89,7 @@ class Policy:
         if isinstance(weight, LowRank):
             layer = adapted(self.model, name.removesuffix(".weight")) if name.endswith(".weight") else None
             if layer is None:
-                raise EngineError(f"Policy version {version}: {name} is not that of a plain linear layer.")
+                raise EngineError(f"Policy version {version}: {name} is not the weight of a plain linear layer.")
             if not weight.fits(layer):
                 shapes = f"{tuple(weight.b.shape)} x {tuple(weight.a.shape)}"
                 wanted = (layer.out_features, layer.in_features)
@@ -99,15 +104,17 @@ class Policy:
 
     @property
     def fingerprint(self) -> str:
-        """A hash of what differs from the base as it is being sampled; equals `fingerprint_of` what was loaded."""
+        """Hash of the sampled difference from the base; equals `fingerprint_of` the loaded weights."""
         sampled = dict(self.model.named_parameters(remove_duplicate=False))
         weights: dict[str, Tensor | LowRank] = {name: sampled[name] for name in self._replaced}
         weights |= {name: layer.delta for name, layer in self._adapted.items() if layer.delta is not None}
         return fingerprint_of(weights)
 
-    def logits(self, ids: Tensor, positions: Tensor, plan: attention.Plan, keep: Tensor | None) -> Tensor:
-        """Forward packed ids [N] at absolute positions [N]; logits [N or len(keep), vocabulary] at the places
-        `keep`."""
+    def logits(self, ids: Tensor, positions: Tensor, plan: attention.AttentionPlan, keep: Tensor | None) -> Tensor:
+        """Forward packed ids [N] at absolute positions [N].
+
+        Returns logits [N, vocabulary], or [len(keep), vocabulary] for the places `keep` alone.
+        """
         with attention.follow(plan):
             out = self.model(
                 input_ids=ids[None],
@@ -115,11 +122,11 @@ class Policy:
                 use_cache=False,
                 logits_to_keep=0 if keep is None else keep,
             )
-        return cast(Tensor, out.logits[0])
+        return cast("Tensor", out.logits[0])
 
 
 def fingerprint_of(weights: Mapping[str, Tensor | LowRank]) -> str:
-    """A short hash of names and values."""
+    """Return a short hash of names and values."""
     digest = hashlib.sha256()
     for name in sorted(weights):
         weight = weights[name]
@@ -140,7 +147,7 @@ def _empty(parameter: nn.Parameter) -> nn.Parameter:
 
 
 def _second_view(model: Any) -> PreTrainedModel:
-    """The same model without adapters: new modules and a new configuration around the same parameters and buffers."""
+    """Copy the model without adapters: new modules and configuration around the same parameters and buffers."""
     shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
     view: PreTrainedModel = copy.deepcopy(inner, shared)
@@ -152,11 +159,10 @@ def _second_view(model: Any) -> PreTrainedModel:
         "sliding_attention",
     }
     if kinds:
-        raise EngineError(
-            f"{type(view).__name__} has layers with {', '.join(sorted(kinds))}; only attention is supported."
-        )
+        found = ", ".join(sorted(kinds))
+        raise EngineError(f"{type(view).__name__} has layers with {found}; the in-process engine takes attention only.")
     view.eval()  # type: ignore[no-untyped-call]
     view.set_attn_implementation(attention.NAME)
     if view.config.get_text_config()._attn_implementation != attention.NAME:
-        raise EngineError(f"{type(view).__name__} takes no attention function, which the in-process engine needs.")
+        raise EngineError(f"{type(view).__name__} takes no attention function, but the in-process engine needs one.")
     return view

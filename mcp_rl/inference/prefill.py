@@ -1,25 +1,31 @@
-"""Forwarding given tokens: pieces of any length from many rows, packed without padding into a few passes."""
+"""Forward given tokens: pieces of any length from many rows, packed without padding into few passes."""
 
-from collections.abc import Mapping, Sequence
+from __future__ import annotations
+
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from mcp_rl.inference.attention import TILE, Plan
+from mcp_rl.inference.attention import TILE, AttentionPlan
 from mcp_rl.inference.cache import KvStore, Trunk, round_up
-from mcp_rl.inference.policy import Policy
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from mcp_rl.inference.policy import Policy
 
 CHUNK = 512
-"""Most tokens of one piece in one pass, which bounds the score matrix."""
+"""Most tokens of one piece in one pass; bounds the score matrix."""
 PASS = 2048
-"""Tokens in one pass, at most."""
+"""Most tokens in one pass."""
 SCORES = 1 << 22
-"""Tokens of a pass times positions that they look at, at most, unless a single piece has more; for each head there are
-so many scores."""
+"""Most tokens times attended positions of a pass with several pieces: the number of scores for each head."""
 PADDED = 1024
-"""Queries of a pass, padding included, that are never too many."""
+"""Queries of a pass, padding included, that are always accepted."""
 SHORTEST_TRUNK = 16
+"""Fewest ids of a trunk."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +34,7 @@ class Piece:
 
     slot: int
     own: int
-    """Place of the first token in the slot."""
+    """Place of the first token within the slot."""
     position: int
     """Absolute position of the first token."""
     ids: list[int]
@@ -36,9 +42,11 @@ class Piece:
 
 
 def trunk_length(ids: Sequence[int], stops: frozenset[int]) -> int:
-    """How much of a prompt is its trunk: everything up to its first stop token, which ends the system message with
-    the tool schemas in the chat formats that we know. It depends on the prompt alone, so that what an episode
-    computes never depends on who else is there. 0 where that is too little to be worth it."""
+    """Number of ids in a prompt's trunk: all up to its first stop token, or 0 if they are too few to be worth it.
+
+    In the known chat formats that token ends the system message with the tool schemas. The trunk depends on the prompt
+    alone, so an episode's computation never depends on other episodes.
+    """
     length = next((i + 1 for i, token in enumerate(ids) if token in stops), 0)
     return length if SHORTEST_TRUNK <= length < len(ids) else 0
 
@@ -60,7 +68,7 @@ def prefill(policy: Policy, store: KvStore, pieces: Sequence[Piece]) -> Tensor:
 
 
 def _next_pass(left: Mapping[int, Piece]) -> list[int]:
-    """The longest pieces, while they fit; short ones are not padded to the length of much longer ones."""
+    """Choose the longest pieces that fit, without padding short ones to the length of much longer ones."""
     sizes = {index: min(len(piece.ids), CHUNK) for index, piece in left.items()}
     chosen: list[int] = []
     tokens = reach = longest = 0
@@ -95,7 +103,7 @@ def _forward(policy: Policy, store: KvStore, pieces: Sequence[Piece]) -> Tensor:
 
 def _plan(
     store: KvStore, pieces: Sequence[Piece], kv_heads: int, row: Tensor, place: Tensor, own: Tensor, longest: int
-) -> Plan:
+) -> AttentionPlan:
     device, rows, total = store.shape.device, len(pieces), len(row)
     places = round_up(longest, TILE)
     length = min(round_up(int((own[row] + place).max()) + 1, 32), store.capacity)
@@ -106,7 +114,7 @@ def _plan(
     gather = torch.zeros(rows * places, dtype=torch.long).index_copy_(0, scatter, torch.arange(total))
     groups = group_trunks([(piece.trunk, len(piece.ids)) for piece in pieces], device)
     reach = max(piece.position + len(piece.ids) for piece in pieces)
-    return Plan(
+    return AttentionPlan(
         store,
         total,
         write.to(device),
@@ -122,7 +130,7 @@ def _plan(
 
 
 def group_trunks(owners: Sequence[tuple[Trunk | None, int]], device: torch.device) -> list[tuple[Trunk, Tensor | None]]:
-    """Which packed tokens look at which trunk, given each row's trunk and its count of tokens."""
+    """Group packed tokens by the trunk that they attend to, given each row's trunk and number of tokens."""
     trunks = list(dict.fromkeys(trunk for trunk, _ in owners if trunk is not None))
     if len(trunks) == 1 and all(trunk is not None for trunk, _ in owners):
         return [(trunks[0], None)]

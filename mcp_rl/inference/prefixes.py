@@ -1,22 +1,29 @@
-"""Who holds the keys and values of which ids: a radix tree over all rows, those whose episode is over included.
+"""A radix tree of the ids whose keys and values are stored, including rows whose episode is over.
 
 A path from a root spells ids; every node knows the entries whose ids pass through it. Each trunk is a root of its own,
-since keys behind one are computed otherwise than keys without it. An entry is valid for the policy version that it is
-stamped with and no other.
+since keys after a trunk are computed differently from keys without one. An entry is valid only for the policy version
+that it is stamped with.
 """
 
-from collections.abc import Mapping, Sequence
+from __future__ import annotations
+
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from mcp_rl.errors import CanaryError
-from mcp_rl.inference.cache import KvStore
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from mcp_rl.inference.cache import KvStore
 
 REMEMBERED = 2_000_000
+"""Most ids that `SeenPrefixes` remembers."""
 
 
 @dataclass(eq=False)
 class Entry:
-    """Positions 0, 1, … of a store's row hold keys and values of `ids`."""
+    """Keys and values of `ids`, stored at positions 0, 1, … of a slot. Compared by identity."""
 
     store: KvStore
     slot: int
@@ -29,19 +36,19 @@ class Entry:
 @dataclass(eq=False)
 class _Node:
     label: list[int]
-    children: dict[int, "_Node"] = field(default_factory=dict)
+    children: dict[int, _Node] = field(default_factory=dict)
     entries: dict[Entry, None] = field(default_factory=dict)
-    """In the order in which they came."""
+    """In the order in which they were added."""
 
 
-class PrefixTree:
-    """Longest common beginnings with anything that is held."""
+class PrefixIndex:
+    """Finds the longest stored beginning of given ids."""
 
     def __init__(self) -> None:
         self._roots: dict[tuple[int, ...], _Node] = {}
 
     def add(self, entry: Entry) -> None:
-        """Hold an entry from now on."""
+        """Add an entry."""
         node = self._roots.setdefault(tuple(entry.root), _Node([]))
         at = 0
         while at < len(entry.ids):
@@ -55,7 +62,7 @@ class PrefixTree:
             node, at = child, at + common
 
     def remove(self, entry: Entry) -> None:
-        """Hold it no longer."""
+        """Remove an entry."""
         node = self._roots.get(tuple(entry.root))
         at = 0
         while node is not None and at < len(entry.ids):
@@ -67,9 +74,9 @@ class PrefixTree:
                 at += len(node.label)
 
     def find(self, root: Sequence[int], ids: Sequence[int], version: int) -> tuple[Entry | None, int]:
-        """An entry with the longest common beginning, and its length: what lies in its store is that of `ids`.
+        """Return an entry with the longest common beginning, and the length of that beginning.
 
-        Raises CanaryError where that was computed by another policy version than the given one.
+        Raises CanaryError if another policy version computed it.
         """
         node = self._roots.get(tuple(root))
         found: Entry | None = None
@@ -89,25 +96,25 @@ class PrefixTree:
 
     @staticmethod
     def _split(parent: _Node, child: _Node, length: int) -> _Node:
-        """Cut a node in two, and return the upper one."""
+        """Split a node in two, and return the upper one."""
         upper = _Node(child.label[:length], {child.label[length]: child}, dict(child.entries))
         parent.children[child.label[0]] = upper
         child.label = child.label[length:]
         return upper
 
 
-class Asked:
-    """What was given so far, kept or not, for counting alone: at most `REMEMBERED` ids, then it begins anew."""
+class SeenPrefixes:
+    """Counts prompts' ids that were given before, stored or not. Starts anew after `REMEMBERED` ids."""
 
     def __init__(self, store: KvStore) -> None:
         self._store = store
         self.clear()
 
     def clear(self) -> None:
-        self._tree, self._ids = PrefixTree(), 0
+        self._tree, self._ids = PrefixIndex(), 0
 
     def count(self, ids: Sequence[int]) -> int:
-        """How many of the ids, from the first on, were given before."""
+        """Return how many of the ids, from the first on, were given before."""
         if self._ids > REMEMBERED:
             self.clear()
         length = self._tree.find((), ids, 0)[1]
@@ -117,14 +124,14 @@ class Asked:
 
 
 class SlotEntries:
-    """The entry of each slot of one store, in a tree."""
+    """The entry of each slot of one store, kept in a tree."""
 
-    def __init__(self, tree: PrefixTree) -> None:
+    def __init__(self, tree: PrefixIndex) -> None:
         self._tree = tree
         self._entries: dict[int, Entry] = {}
 
     def put(self, entry: Entry) -> None:
-        """The slot holds this now."""
+        """Set the entry of its slot."""
         old = self._entries.get(entry.slot)
         if old is not None and (old.version, old.root, old.ids) == (entry.version, entry.root, entry.ids):
             return
@@ -133,18 +140,18 @@ class SlotEntries:
         self._tree.add(entry)
 
     def forget(self, slot: int) -> None:
-        """The slot is about to be overwritten."""
+        """Remove the entry of a slot that is about to be overwritten."""
         if (entry := self._entries.pop(slot, None)) is not None:
             self._tree.remove(entry)
 
     def length(self, slot: int) -> int:
-        """How many positions of the slot somebody may copy."""
+        """Number of positions of the slot that can be copied."""
         entry = self._entries.get(slot)
         return len(entry.ids) if entry else 0
 
-    def exchange(self, there: Mapping[int, int]) -> None:
-        """Slots changed places: what was in `slot` is now in `there[slot]`."""
-        moved = {there[slot]: self._entries.pop(slot) for slot in there if slot in self._entries}
+    def exchange(self, new_slots: Mapping[int, int]) -> None:
+        """Follow a permutation: the contents of `slot` are now in `new_slots[slot]`."""
+        moved = {new_slots[slot]: self._entries.pop(slot) for slot in new_slots if slot in self._entries}
         for slot, entry in moved.items():
             entry.slot = slot
         self._entries |= moved
@@ -154,16 +161,16 @@ class SlotEntries:
 
 
 def common_length(label: Sequence[int], ids: Sequence[int], start: int = 0) -> int:
-    """How many ids of `label` follow each other in `ids` from `start`."""
+    """Length of the common beginning of `label` and `ids[start:]`."""
     if list(ids[start : start + len(label)]) == label:
         return len(label)
     return next((i for i, (a, b) in enumerate(zip(label, ids[start:], strict=False)) if a != b), len(ids) - start)
 
 
 def check_stamp(stamp: int, version: int) -> None:
-    """Keys and values are read under the policy version that computed them, and under no other."""
+    """Raise CanaryError if keys and values of one policy version would be read under another."""
     if stamp != version:
         raise CanaryError(
-            f"The prefix cache holds what policy version {stamp} computed, but version {version} is being sampled, so "
-            "the run stops before a token is sampled from a mixture of both."
+            f"The prefix cache holds what policy version {stamp} computed, but version {version} is being sampled; the "
+            "run stops before it samples from a mixture of both."
         )

@@ -1,17 +1,22 @@
-"""The engine's side of one episode: its ids, what is computed of them, and the turn that is being sampled."""
+"""The engine's side of an episode: its ids, how much of them is computed, and the current turn."""
 
-from collections.abc import Sequence
+from __future__ import annotations
+
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from mcp_rl.inference.cache import Trunk
-from mcp_rl.inference.engine import Sampling
-from mcp_rl.inference.sampler import Draws
-from mcp_rl.inference.stops import StopRule
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mcp_rl.inference.cache import Trunk
+    from mcp_rl.inference.engine import Sampling
+    from mcp_rl.inference.sampler import Draws
+    from mcp_rl.inference.stops import StopRule
 
 
 @dataclass(eq=False)
-class Turn:
-    """What a row is asked to sample now, and what it has sampled so far."""
+class RowTurn:
+    """A turn to sample, and what has been sampled so far."""
 
     sampling: Sampling
     limit: int
@@ -21,46 +26,47 @@ class Turn:
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     top: list[list[tuple[int, float]]] = field(default_factory=list)
-    """The likeliest tokens for each id, where some were asked for."""
+    """The most likely tokens for each id, if some were asked for."""
     finish: str = ""
 
 
 @dataclass(eq=False)
 class Row:
-    """The engine's side of one episode."""
+    """An episode in the engine."""
 
     order: int
     draws: Draws
     ids: list[int] = field(default_factory=list)
     opening: int = 0
-    """Ids that it began with: its trunk is among them, also when all is computed anew."""
+    """Number of ids that it began with. Its trunk lies within them, even when everything is recomputed."""
     computed: int = 0
+    """Number of ids, from the first on, whose keys and values are computed."""
     copied: int = 0
-    """Ids that were not computed for the turn that is being sampled, because somebody else held them."""
+    """Number of ids whose keys and values the current turn copied instead of computing them."""
     given: int = 0
-    """Of these, the first so many were forwarded as given ids, none as sampled ones."""
+    """Number of ids, from the first on, that were forwarded as given ids, not as sampled ones."""
     version: int = -1
     trunk: Trunk | None = None
     slot: int = -1
-    turn: Turn | None = None
+    turn: RowTurn | None = None
 
     @property
     def start(self) -> int:
-        """Absolute position of the first token in the row's own slot."""
+        """Absolute position of the first token in the row's slot: the end of its trunk."""
         return self.trunk.length if self.trunk else 0
 
     @property
     def root(self) -> tuple[int, ...]:
-        """Where its own ids begin in the prefix tree."""
+        """Ids of its trunk: the root of its own ids in the prefix tree."""
         return self.trunk.ids if self.trunk else ()
 
     def uniform(self) -> float:
-        """The random number of the next token."""
+        """Draw the random number of the next token."""
         assert self.turn is not None
         return (self.turn.draws or self.draws).next()
 
     def append(self, token: int, logprob: float, top: Sequence[tuple[int, float]] = ()) -> bool:
-        """Take a sampled token, and the likeliest ones in its place; True where it ends the turn."""
+        """Add a sampled token, with the most likely ones in its place; return True if it ends the turn."""
         turn = self.turn
         assert turn is not None
         self.ids.append(token)

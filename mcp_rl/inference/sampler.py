@@ -1,18 +1,23 @@
-"""Drawing tokens from logits, with their exact log-probabilities.
+"""Draw tokens from logits, with their exact log-probabilities.
 
-One uniform number for each token, from a Philox stream keyed by the episode's seed; the k-th sampled token of an
-episode uses the k-th number, whatever else is in the batch.
+Each token takes one uniform number from a Philox stream keyed by the episode's seed; the k-th sampled token of an
+episode takes the k-th number, whatever else is in the batch.
 """
 
-from collections.abc import Sequence
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 
 class Draws:
-    """The uniform numbers of one episode, in [0, 1)."""
+    """The stream of uniform numbers of one episode, in [0, 1)."""
 
     def __init__(self, seed: int) -> None:
         self._generator = np.random.Generator(np.random.Philox(key=seed % 2**128))
@@ -27,8 +32,8 @@ class Draws:
 def draw(logits: Tensor, temperatures: Sequence[float], uniforms: Sequence[float]) -> tuple[list[int], list[float]]:
     """Draw one token for each row of logits [N, vocabulary] by inverting the cumulative distribution.
 
-    temperatures: one for each row, 0 is greedy. Returns ids and natural-log probabilities in float32 under
-    softmax(logits / temperature), at temperature 1 for greedy rows.
+    temperatures, uniforms: one for each row; temperature 0 is greedy. Returns ids and natural-log probabilities in
+    float32 under softmax(logits / temperature), at temperature 1 for greedy rows.
     """
     device = logits.device
     logprobs = _logprobs(logits, temperatures)
@@ -41,13 +46,13 @@ def draw(logits: Tensor, temperatures: Sequence[float], uniforms: Sequence[float
     if 0 in temperatures:
         greedy = torch.tensor([temperature == 0 for temperature in temperatures]).to(device)
         ids = torch.where(greedy, logprobs.argmax(-1), ids)
-    # One transfer from the device; float64 holds every id exactly.
+    # A single transfer from the device; float64 holds every id exactly.
     drawn, taken = torch.stack([ids.double(), logprobs.gather(1, ids[:, None])[:, 0].double()]).tolist()
     return [int(token) for token in drawn], taken
 
 
 def likeliest(logits: Tensor, temperatures: Sequence[float], most: int) -> list[list[tuple[int, float]]]:
-    """The `most` likeliest tokens of each row and their log-probabilities, as `draw` has them, the likeliest first."""
+    """Return the `most` most likely tokens of each row in descending order, with log-probabilities as from `draw`."""
     if not most:
         return [[] for _ in temperatures]
     values, ids = _logprobs(logits, temperatures).topk(min(most, logits.shape[-1]))

@@ -1,12 +1,14 @@
-"""One thread that does all torch work, and decides which turns it takes up when.
+"""A thread that does all torch work and decides when to take up which turns.
 
-Where results do not depend on the batch (`invariant`), turns join whenever that is efficient. Elsewhere they are
-taken up as a gang: only when nothing is being sampled, and when every open episode waits or `admission_wait` seconds
-have passed; so the batch does not depend on how fast tools answer, and a run can be repeated exactly. Turns are taken
-in the order in which their episodes were opened.
+If results do not depend on the batch, turns join whenever that is efficient. Otherwise they are taken up as a gang:
+only when nothing is being sampled, and when every open episode waits or `admission_wait` seconds have passed. Then the
+batch does not depend on the speed of tools, and a run can be repeated exactly. Turns are taken in the order in which
+their episodes were opened.
 
-Invariant: every turn that was submitted is answered, with a completion or an EngineError, however the thread ends.
+Invariant: every submitted turn is answered, with a completion or an EngineError, however the thread ends.
 """
+
+from __future__ import annotations
 
 import queue
 import threading
@@ -14,22 +16,25 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from mcp_rl.errors import CanaryError, EngineError, McpRlError
-from mcp_rl.inference.batch import Batch
 from mcp_rl.inference.engine import Completion
-from mcp_rl.inference.low_rank import LowRank
-from mcp_rl.inference.row import Row, Turn
+
+if TYPE_CHECKING:
+    from mcp_rl.inference.batch import DecodingBatch
+    from mcp_rl.inference.low_rank import LowRank
+    from mcp_rl.inference.row import Row, RowTurn
 
 SETTLE = 0.005
-"""An idle engine starts when no turn has come for so many seconds: the first of many are followed at once."""
+"""Seconds without a new turn after which an idle engine starts, since turns often come in quick succession."""
 PATIENCE = 0.05
-"""No turn waits longer than this for company, where its result does not depend on it."""
+"""Most seconds that a turn waits for others, if results do not depend on the batch."""
 JOIN_SHARE = 0.25
-"""Turns join a running batch when they are at least this share of it."""
+"""Turns join a running batch if they are at least this share of it."""
 
 Answer = Callable[[Completion | McpRlError], None]
 Loaded = Callable[[McpRlError | None], None]
@@ -41,18 +46,18 @@ class Request:
 
     row: Row
     new_ids: list[int]
-    turn: Turn
+    turn: RowTurn
     answer: Answer
     since: float
 
 
 class Scheduler:
-    """Its public methods may be called from any thread; everything else runs in the worker thread."""
+    """Public methods may be called from any thread; everything else runs in the worker thread."""
 
     def __init__(
-        self, batch: Batch, *, gang: bool, admission_wait: float, after_load: Callable[[], bool] | None = None
+        self, batch: DecodingBatch, *, gang: bool, admission_wait: float, after_load: Callable[[], bool] | None = None
     ) -> None:
-        """after_load: says, once another policy was loaded, whether turns are taken up together only from now on."""
+        """after_load: called after each policy load; returns whether turns are taken up as a gang from then on."""
         self._batch = batch
         self._gang = gang
         self._after_load = after_load
@@ -68,28 +73,27 @@ class Scheduler:
         self._thread.start()
 
     def open_row(self) -> None:
-        """An episode begins."""
+        """Begin an episode."""
         self._inbox.put(self._opened)
 
     def close_row(self, row: Row) -> None:
-        """An episode ends; a turn of it that still runs is stopped and never answered."""
+        """End an episode; a turn of it that still runs is stopped and never answered."""
         self._inbox.put(lambda: self._closed(row))
 
-    def submit(self, row: Row, new_ids: list[int], turn: Turn, answer: Answer) -> None:
-        """Ask for a turn. `answer` is called in the worker thread."""
+    def submit(self, row: Row, new_ids: list[int], turn: RowTurn, answer: Answer) -> None:
+        """Submit a turn. `answer` is called in the worker thread."""
         self._inbox.put(lambda: self._submitted(Request(row, new_ids, turn, answer, time.monotonic())))
 
     def cancel(self, row: Row) -> None:
-        """Stop the row's turn; it is not answered."""
+        """Stop the row's turn without an answer."""
         self._inbox.put(lambda: self._cancelled(row))
 
     def load(self, weights: Mapping[str, Tensor | LowRank], version: int, done: Loaded) -> None:
-        """Swap the policy as soon as no turn is being sampled; turns that wait are sampled by the new one."""
-
+        """Swap the policy as soon as no turn is being sampled; waiting turns are sampled with the new one."""
         self._inbox.put(lambda: done(self._dead) if self._dead else self._loads.append((weights, version, done)))
 
     def stop(self) -> None:
-        """Answer what waits with EngineError and end the thread, which may take one forward pass."""
+        """Answer waiting turns with EngineError and end the thread, which may take one forward pass."""
 
         def close() -> None:
             self._closing = True
@@ -114,7 +118,7 @@ class Scheduler:
             self._end(reason)
 
     def _end(self, reason: EngineError) -> None:
-        """Answer everything, now and for what comes in later."""
+        """Answer all turns, now and later, with the reason."""
         self._dead = reason
         self._batch.clear()
         self._fail(reason)
@@ -127,7 +131,7 @@ class Scheduler:
                 return
 
     def _receive(self) -> None:
-        """Take what has come in; sleep until something does where there is nothing else to do."""
+        """Handle all messages; sleep until one comes if there is nothing else to do."""
         with suppress(queue.Empty):
             if not self._batch.active and not self._loads:
                 due = max(self._due() - time.monotonic(), 0) if self._waiting else None
@@ -163,7 +167,7 @@ class Scheduler:
             done(None)
 
     def _admissible(self) -> list[Request]:
-        """The waiting turns to take up now."""
+        """Return the waiting turns to take up now."""
         if self._loads or not self._waiting:
             return []
         requests, room = [], self._batch.room
@@ -182,7 +186,7 @@ class Scheduler:
         return requests if everyone or self._overdue() else []
 
     def _due(self) -> float:
-        """When what waits is taken up at the latest, unless a gang is being sampled."""
+        """Latest time to take up waiting turns, unless a gang is being sampled."""
         oldest = min(request.since for request in self._waiting)
         if self._gang:
             return oldest + self._admission_wait

@@ -1,25 +1,29 @@
-"""An engine with no model: a function writes every turn.
+"""An engine without a model: a function writes every turn.
 
-It stands in for a slow model, so that a whole evaluation runs in milliseconds; ids, limits and errors are those of a
-real engine. The same seed and the same function give the same episode.
+It replaces a slow model, so a whole evaluation runs in milliseconds; ids, limits and errors are those of a real engine.
+The same seed and the same function give the same episode.
 """
+
+from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 from anyio.lowlevel import checkpoint
 
-from mcp_rl.chat.hermes import ChatFormat
-from mcp_rl.errors import ContextOverflow
-from mcp_rl.inference.engine import Completion, Sampling
+from mcp_rl.inference.engine import Completion, Sampling, room_left
 from mcp_rl.inference.stops import StopRule
+
+if TYPE_CHECKING:
+    from mcp_rl.inference.chat.hermes import ChatFormat
 
 Reply = Callable[[str, int, int], str]
 """`reply(text so far, seed of the episode, turn from 0) -> text of the turn`, without the stop token."""
 
 
 class ScriptedEngine:
-    """Samples what `reply` says, followed by the stop token, at a fixed logprob."""
+    """Samples the text of `reply`, followed by the stop token, at a fixed logprob."""
 
     def __init__(
         self, reply: Reply, chat: ChatFormat, version: int = 0, *, max_context: int = 32_768, logprob: float = -0.1
@@ -31,8 +35,8 @@ class ScriptedEngine:
         self._logprob = logprob
 
     @asynccontextmanager
-    async def episode(self, *, seed: int) -> AsyncIterator["ScriptedEpisode"]:
-        """Open an episode; `seed` is handed to the function."""
+    async def episode(self, *, seed: int) -> AsyncIterator[ScriptedEpisode]:
+        """Open an episode; `seed` is passed to the function."""
         yield ScriptedEpisode(self, seed)
 
     def _turn(self, ids: list[int], seed: int, turn: int) -> list[int]:
@@ -41,7 +45,7 @@ class ScriptedEngine:
 
 
 class ScriptedEpisode:
-    """One scripted sequence."""
+    """A scripted episode."""
 
     def __init__(self, engine: ScriptedEngine, seed: int) -> None:
         self._engine = engine
@@ -50,17 +54,14 @@ class ScriptedEpisode:
         self._ids: list[int] = []
 
     async def generate(self, new_ids: Sequence[int], sampling: Sampling) -> Completion:
-        """Append `new_ids` and the scripted turn, cut where it passes `sampling.max_tokens` or the context, or at the
-        first stop token or stop text in it. `sampling.seed` is handed to the function in place of the episode's.
+        """Append `new_ids` and the scripted turn.
 
-        Raises ContextOverflow where not one token fits. What the function raises passes through.
+        The turn is cut after `sampling.max_tokens`, at the context's end, or after the first stop token or stop text.
+        `sampling.seed` is passed to the function in place of the episode's. Raises ContextOverflow if not one token
+        fits, and whatever the function raises.
         """
         await checkpoint()
-        room = self._engine.max_context - len(self._ids) - len(new_ids)
-        if room < 1:
-            raise ContextOverflow(
-                f"{len(self._ids)} + {len(new_ids)} tokens and one more do not fit {self._engine.max_context}."
-            )
+        room = room_left(self._engine.max_context, len(self._ids), len(new_ids))
         self._ids += new_ids
         seed = self._seed if sampling.seed is None else sampling.seed
         whole = self._engine._turn(self._ids, seed, self._turn)

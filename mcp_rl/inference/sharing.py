@@ -1,33 +1,40 @@
-"""What rows that start together have in common, and so who computes it for whom."""
+"""Plan which of the rows that start together compute what they have in common."""
 
-from collections.abc import Sequence
+from __future__ import annotations
+
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from mcp_rl.inference.cache import KvStore
-from mcp_rl.inference.prefixes import Entry, PrefixTree
-from mcp_rl.inference.row import Row
+from mcp_rl.inference.prefixes import Entry, PrefixIndex
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mcp_rl.inference.cache import KvStore
+    from mcp_rl.inference.row import Row
 
 WORTH_WAITING = 32
-"""Fewer ids beyond the cache are computed again, rather than waited for."""
+"""Shared ids beyond the cache that are worth waiting for; fewer are computed again."""
 STAGES = 4
+"""Most rounds of computing in one wave."""
 
 
 @dataclass
 class Sharing:
-    """Who computes what among rows that start together. All rows not named compute all that is new in them at once."""
+    """A plan for rows that start together. Rows not named here compute all of their new ids at once."""
 
     twins: dict[Row, Row] = field(default_factory=dict)
-    """Rows with the same ids as another one."""
+    """Rows with the same ids as another row, and that row."""
     leaders: dict[Row, tuple[Row, int]] = field(default_factory=dict)
-    """Rows that wait for another one, and how many of their own positions they take from it."""
+    """Rows that wait for another row, and how many of their own positions they copy from it."""
     stage: dict[Row, int] = field(default_factory=dict)
-    """0 or how many rounds of others a row waits for."""
+    """The round in which a row is computed, from 0."""
 
 
 def plan_sharing(rows: Sequence[Row], store: KvStore) -> Sharing:
-    """Find what new rows of a store share beyond what they have."""
+    """Plan the sharing of new rows of a store, beyond what each has already."""
     plan = Sharing()
-    trees = [PrefixTree() for _ in range(STAGES - 1)]
+    trees = [PrefixIndex() for _ in range(STAGES - 1)]
     same: dict[tuple[tuple[int, ...], tuple[int, ...]], Row] = {}
     for number, row in enumerate(rows):
         own = row.ids[row.start :]

@@ -1,23 +1,28 @@
-"""When a turn ends by what was sampled: a stop token, or a token that completes a stop text.
+"""Ends of a turn: a stop token, or a token that completes a stop text.
 
-A stop text may begin and end inside tokens. After each sampled token the turn's last tokens are decoded, so many that
-a text that ends in the newest one is whole among them; a token is taken for at least one byte.
+A stop text may begin and end inside tokens. After each sampled token, the last tokens of the turn are decoded: enough
+of them to contain any stop text that ends in the newest token, taking each token for at least one byte.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING
 
 from mcp_rl.errors import EngineError
-from mcp_rl.inference.engine import Sampling
+
+if TYPE_CHECKING:
+    from mcp_rl.inference.engine import Sampling
 
 Decode = Callable[[Sequence[int]], str]
-"""The text of ids."""
+"""Turns ids into text."""
 
 SLACK = 8
-"""Tokens decoded beyond the longest stop text: for tokens without text, and for a character cut at the front."""
+"""Tokens to decode beyond the longest stop text, for tokens without text and a character cut at the front."""
 
 
 class StopRule:
-    """The ends of one turn. Raises EngineError for stop texts where there is no `decode`."""
+    """The rule that ends one turn. Raises EngineError for stop texts without `decode`."""
 
     def __init__(self, sampling: Sampling, stop_token_ids: Collection[int], decode: Decode | None) -> None:
         if sampling.stop and decode is None:
@@ -27,7 +32,7 @@ class StopRule:
         self._window = max((len(text.encode()) for text in sampling.stop), default=0) + SLACK
 
     def ends(self, sampled: Sequence[int]) -> bool:
-        """Whether the newest of the turn's sampled ids ends it."""
+        """Return whether the newest sampled id ends the turn."""
         return sampled[-1] in self._ids or (bool(self._texts) and self._completes(sampled))
 
     def _completes(self, sampled: Sequence[int]) -> bool:

@@ -1,4 +1,4 @@
 import logging
 
-# it is imported by PEFT wherever it is installed, and says on CPUs which kernels it might have had
+# PEFT imports bitsandbytes wherever it is installed, and on a CPU it warns about kernels that it cannot use
 logging.getLogger("bitsandbytes").setLevel(logging.ERROR)

@@ -1,14 +1,15 @@
-"""The LoRA adapter: made by PEFT, stored by PEFT, computed with one matrix product per layer.
+"""LoRA adapters: created and stored by PEFT, computed with one matrix product per layer.
 
 PEFT's own layer does three products and four element-wise passes for each token. Here W + s·B·A is formed once per
-forward, and the gradients of A and B are taken through their small factors, never through one of W's shape:
+forward pass, and the gradients of A and B go through these small factors, never through a matrix of W's shape:
 with y = x (W + s·B·A)ᵀ, dA = s·(dy·B)ᵀ·x and dB = s·dyᵀ·(x·Aᵀ) (Hu et al., LoRA, 2021).
 """
 
+from __future__ import annotations
+
 import copy
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
@@ -16,15 +17,20 @@ from peft.tuners.lora import Linear as LoraLinear
 from peft.tuners.lora import LoraLayer
 from torch import Tensor
 from torch.nn import functional as F
-from transformers import PreTrainedModel
 
 from mcp_rl.errors import EngineError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from transformers import PreTrainedModel
 
 ADAPTER = "default"
 
 
 class _MergedLinear(torch.autograd.Function):
-    """x [..., in], weight [out, in], bias [out] or None, a [r, in], b [out, r]; returns [..., out]."""
+    """Linear layer with its update merged: x [..., in], weight [out, in], bias [out] or None, a [r, in], b [out, r];
+    returns [..., out]."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scale: float) -> Tensor:
@@ -49,13 +55,13 @@ def add_adapter(
 ) -> PeftModel:
     """Put a fresh adapter on a model. The same seed gives the same adapter; B is zero, so it changes nothing yet.
 
-    `base_name` is what `AutoModelForCausalLM.from_pretrained` will need to find the base again.
+    `base_name` is the name by which `AutoModelForCausalLM.from_pretrained` finds the base again.
     """
     config = LoraConfig(
         r=rank, lora_alpha=alpha, target_modules=list(targets), lora_dropout=0.0, bias="none", task_type="CAUSAL_LM"
     )
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # PEFT asks transformers by an older name
+        warnings.simplefilter("ignore", FutureWarning)  # PEFT uses a deprecated name of transformers
         torch.manual_seed(seed)
         adapted = get_peft_model(model, config, adapter_name=ADAPTER)
     adapted.peft_config[ADAPTER].base_model_name_or_path = base_name
@@ -65,9 +71,9 @@ def add_adapter(
 
 
 def merge_in_forward(model: torch.nn.Module) -> int:
-    """Replace the forward of every plain float32 LoRA layer by the merged one; returns how many there were.
+    """Replace the forward of every plain float32 LoRA layer by the merged one; return the number of these layers.
 
-    Other dtypes keep PEFT's forward: a small update would be lost in rounding if it were added to a bfloat16 weight.
+    Other dtypes keep PEFT's forward: added to a bfloat16 weight, a small update would be lost in rounding.
     """
     layers = [layer for layer in _lora_layers(model) if _is_plain(layer)]
     for layer in layers:
@@ -105,13 +111,18 @@ def _is_plain(layer: LoraLinear) -> bool:
     )
 
 
+def base_of(model: PeftModel | PreTrainedModel) -> PreTrainedModel:
+    """Return the transformers model under an adapter, or the model itself."""
+    return model.get_base_model() if isinstance(model, PeftModel) else model  # type: ignore[return-value]
+
+
 def trainable_parameters(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
-    """What is trained, by name, in the model's fixed order; tied weights stand there once."""
+    """Return the trainable parameters by name, in the model's fixed order; tied weights once."""
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 
 def full_copy(base: PreTrainedModel) -> PreTrainedModel:
-    """A model of its own with every weight trainable, in float32, where small updates are not lost in rounding."""
+    """Copy a model with every weight trainable, in float32, where small updates are not lost in rounding."""
     model = copy.deepcopy(base)
     model.to(torch.float32)  # type: ignore[arg-type]
     model.requires_grad_(True)
@@ -121,18 +132,18 @@ def full_copy(base: PreTrainedModel) -> PreTrainedModel:
 
 @torch.no_grad()
 def merged_weights(model: PeftModel | PreTrainedModel) -> dict[str, Tensor]:
-    """What a sampler of the base needs to sample the policy, by the names in the base model.
+    """Return the weights that turn a sampler of the base into a sampler of the policy, by their names in the base.
 
-    Of an adapter: W + s·B·A of the weights that it changes. Of a plain model: every parameter, tied ones once, and not
-    copied. Raises EngineError for an adapter on quantised layers, whose weights are not those that are computed with.
+    For an adapter: W + s·B·A of each weight that it changes. For a plain model: every parameter, tied ones once, not
+    copied. Raises EngineError for an adapter on quantised layers, which do not compute with their stored weights.
     """
     if not isinstance(model, PeftModel):
         return {name: parameter.detach() for name, parameter in model.named_parameters()}
     for name, module in model.named_modules():
         if isinstance(module, LoraLayer) and not isinstance(module, LoraLinear):
-            raise EngineError(f"The adapter of {name} is not on a plain linear layer and cannot be merged into it.")
+            raise EngineError(f"The adapter of {name} cannot be merged, because that is not a plain linear layer.")
     names = {id(module): name for name, module in model.get_base_model().named_modules()}
     return {
-        f"{names[id(layer)]}.weight": cast(Tensor, layer.get_base_layer().weight) + layer.get_delta_weight(ADAPTER)
+        f"{names[id(layer)]}.weight": cast("Tensor", layer.get_base_layer().weight) + layer.get_delta_weight(ADAPTER)
         for layer in _lora_layers(model)
     }

@@ -1,14 +1,19 @@
-"""How much better each rollout was than the others of its group.
+"""Advantages: rewards relative to the mean of their group.
 
 A = r - mean(r) (Liu et al., Dr. GRPO, 2025, section 3.2); divided by the standard deviation it is GRPO's (Shao et al.,
-DeepSeekMath, 2024: outcome supervision); with leave-one-out the mean is that of the others (Ahmadian et al., RLOO,
-2024). The deviation is that of the group itself: squares are divided by n and not by n - 1.
+DeepSeekMath, 2024: outcome supervision); with leave-one-out the mean is that of the other rollouts (Ahmadian et al.,
+RLOO, 2024). The standard deviation is the population's: squares are divided by n, not by n - 1.
 """
 
-from collections.abc import Sequence
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 NO_VARIANCE = 1e-9
 
@@ -16,7 +21,7 @@ NO_VARIANCE = 1e-9
 def advantages(
     rewards: Sequence[float], *, scale_by_std: bool = False, leave_one_out: bool = False
 ) -> npt.NDArray[np.float64]:
-    """One advantage per reward of a group; all zeros where the rewards do not differ."""
+    """Return one advantage per reward of a group; all zeros if the rewards do not differ."""
     values = np.asarray(rewards, np.float64)
     if len(values) < 2 or np.ptp(values) <= NO_VARIANCE:
         return np.zeros_like(values)

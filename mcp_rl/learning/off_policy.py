@@ -1,7 +1,9 @@
-"""How far the learner is from what sampled its tokens: measured, checked, and corrected where that is wanted."""
+"""The distance between the learner and the sampler of its tokens: measured, checked and, if wanted, corrected."""
 
-from collections.abc import Sequence
+from __future__ import annotations
+
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -10,20 +12,30 @@ from torch import Tensor
 
 from mcp_rl.learning import canaries
 from mcp_rl.learning.losses import truncated_weights
-from mcp_rl.learning.packed import Packed
-from mcp_rl.learning.samples import Sample
-from mcp_rl.learning.tally import Tally
+from mcp_rl.learning.losses.aggregation import sequence_sums
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mcp_rl.learning.forward.packed import Packed
+    from mcp_rl.learning.samples import Sample
+    from mcp_rl.learning.tally import Tally
 
 NOTICEABLE = 0.01
-"""An importance weight further from 1 than this counts as a correction; less is rounding."""
+"""Distance of an importance weight from 1 above which it counts as a correction; less is rounding."""
 FAR_OFF = 0.5
-"""Difference of mean ratio and log-probability that stops a step in which every token is from an older version."""
+"""Limit of the mean ratio's distance from 1 and of the mean log-probability difference (nats) that stops a step in
+which older versions sampled every token."""
 LARGEST_RATIO = 3.0
-"""A token counts for no more than this in that mean: ratios have no bound, and one token is no broken sampler."""
+"""Cap on a token's or a sequence's ratio in a mean: ratios are unbounded, and a single one proves nothing."""
+DRIFTING = 0.7
+"""Share of another policy's episodes that a learner would still play, below which a replay warns.
+
+It was 0.82 or more in a replay of 12 steps that did no measurable harm; `canaries.SMALLEST_OVERLAP` has the others."""
 
 
 def staleness(samples: Sequence[Sample], step: int) -> dict[str, float]:
-    """By how many steps the sampled tokens are older than the learner. Raises CanaryError where one is younger."""
+    """Return metrics of the sampled tokens' age in steps. Raises CanaryError if a token is newer than the learner."""
     ages = [step - sample.versions for sample in samples if sample.versions is not None]
     age = np.concatenate(ages) if ages else np.zeros(1, np.int64)
     canaries.check_version(step - min(0, int(age.min())), step)
@@ -31,17 +43,20 @@ def staleness(samples: Sequence[Sample], step: int) -> dict[str, float]:
 
 
 def compare(samples: Sequence[Sample], packed: Packed, logprobs: Tensor, tally: Tally, step: int | None) -> None:
-    """Note how sampler and learner differ before anything was learned. Tokens of version `step` are the learner's own;
-    None: all are."""
+    """Record how sampler and learner differ before anything was learned. The learner's own tokens are those of version
+    `step`; all of them if `step` is None."""
     own = [
         np.ones(len(sample.targets), bool) if step is None or sample.versions is None else sample.versions == step
         for sample in samples
     ]
     tally.compare(logprobs, packed.sampler, torch.from_numpy(np.concatenate(own)))
+    ratios = sequence_sums(logprobs.detach() - packed.sampler, packed.lengths).exp()
+    tally.add(overlap=float(ratios.clamp(max=LARGEST_RATIO).sum()), sequences=len(ratios))
 
 
 def correct(samples: Sequence[Sample], packed: Packed, logprobs: Tensor, cap: float, tally: Tally) -> Packed:
-    """The part measured against the learner as it is now, its tokens weighted; the samples remember it."""
+    """Return the part with importance weights and with ratios taken against the current learner; the samples keep both
+    columns."""
     old = logprobs.detach()
     weights = truncated_weights(old, packed.sampler, cap)
     columns = zip(samples, per_sample(samples, old), per_sample(samples, weights), strict=True)
@@ -55,9 +70,9 @@ def correct(samples: Sequence[Sample], packed: Packed, logprobs: Tensor, cap: fl
     return replace(packed, old=old, weights=weights)
 
 
-def check_agreement(tally: Tally, *, rounded: bool = False) -> None:
-    """Strictly over the tokens of the learner's own version, or as strictly as its precision allows (`rounded`). Where
-    there are none, older ones must not be far off, a few of them excepted."""
+def check_agreement(tally: Tally, rounded: bool = False) -> None:
+    """Check that sampler and learner agree on the tokens of the learner's own version, as strictly as precision allows
+    (`rounded`: one of them computes in 16 bits). If there are none, older tokens must not be far off on average."""
     if rounded and (spreads := tally.spreads()):
         canaries.check_rounded_agreement(*spreads)
         return
@@ -74,6 +89,13 @@ def check_agreement(tally: Tally, *, rounded: bool = False) -> None:
     )
 
 
+def check_overlap(tally: Tally, rounded: bool = False) -> None:
+    """Check that learner and sampler overlap, where they are different policies on purpose, as in a replay. Rounding
+    plays no part."""
+    difference = torch.cat(tally.differences)
+    canaries.check_overlap(tally.mean("overlap", "sequences"), float(difference.abs().mean()))
+
+
 def per_sample(samples: Sequence[Sample], values: Tensor) -> list[npt.NDArray[np.float32]]:
-    """Values [S] cut into those of each sample."""
+    """Cut values [S] into one array for each sample."""
     return np.split(values.cpu().numpy(), np.cumsum([len(sample.targets) for sample in samples])[:-1])

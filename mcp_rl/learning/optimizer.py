@@ -1,16 +1,24 @@
-"""The optimiser. Its rate is set anew at every step; what it remembers is in the checkpoint."""
+"""The optimiser. Its rate is set at every step; its state is in the checkpoint."""
 
-from collections.abc import Iterable
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from mcp_rl.config import TrainConfig
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from mcp_rl.config import TrainConfig
 
 
 def make_optimizer(config: TrainConfig, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
-    """`adamw` (Loshchilov and Hutter, 2019), `adafactor` (Shazeer and Stern, 2018; its rate is relative to the size of
-    each weight) or `sgd`, which remembers nothing."""
+    """Make the configured optimiser.
+
+    `adamw`: Loshchilov and Hutter, 2019. `adafactor`: Shazeer and Stern, 2018; its rate is relative to the size of each
+    weight. `sgd` has no state.
+    """
     rate, decay = config.learning_rate, config.weight_decay
     match config.optimizer:
         case "adamw":

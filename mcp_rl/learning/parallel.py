@@ -1,19 +1,20 @@
-"""Several processes that learn one policy together (data-parallel), through torch.distributed.
+"""Data-parallel learning: several processes that learn one policy together, through torch.distributed.
 
-Every rank gets the whole step's groups and works on its share of each minibatch: neighbours in the prefix tree, so that
-what they share is computed once. Losses are normalised by the whole minibatch, so the sum of the ranks' gradients is
-the gradient of one process; then every rank takes the same optimiser step. What a check decides on is summed over the
-ranks first, so that all of them raise the same or none.
+Every rank gets the whole step's groups and computes its share of each minibatch: neighbours in the prefix tree, so that
+shared prefixes are computed once. Losses are normalised by the whole minibatch, so the sum of the ranks' gradients is
+the gradient of one process; then every rank takes the same optimiser step. Checks decide on sums over the ranks, so
+that all ranks raise the same error or none.
 
-Numbers of a model travel by NCCL between GPUs and by gloo between CPUs; counts and columns always by gloo.
+Gradients and weights travel by NCCL between GPUs and by gloo between CPUs; counts and columns always by gloo.
 """
+
+from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,33 +24,40 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mcp_rl.errors import CanaryError, EngineError
-from mcp_rl.learning.samples import Sample
+from mcp_rl.learning.forward.tree import split_evenly
 from mcp_rl.learning.tally import Tally
-from mcp_rl.learning.tree import split_evenly
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from mcp_rl.learning.samples import Sample
 
 T = TypeVar("T")
 Column = npt.NDArray[np.float32]
 BUCKET_ELEMENTS = 1 << 26
-"""Gradients that are summed in one message: 256 MiB of float32."""
+"""Most gradient elements summed in one message: 256 MiB of float32."""
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class LostRank(EngineError):
-    """A message between the ranks failed: another one is gone, or did not answer in time."""
+    """A message between the ranks failed: another rank is gone, or did not answer in time."""
 
 
 class Ranks:
-    """The processes that learn together, as one of them sees them."""
+    """The processes that learn together, as seen from one of them."""
 
     def __init__(
-        self, rank: int, size: int, store: "torch._C._distributed_c10d.Store", *, device: torch.device, timeout: float
+        self, rank: int, size: int, store: torch._C._distributed_c10d.Store, *, device: torch.device, timeout: float
     ) -> None:
-        """Joins the others; returns when all are there. `timeout`, in seconds, is for each message: a rank that is
-        alive and silent for so long counts as lost. Raises LostRank."""
+        """Join the others; return when all are there.
+
+        `timeout`, in seconds, holds for each message: a rank that is alive and silent for so long counts as lost.
+        Raises LostRank.
+        """
         self.rank, self.size, self.device = rank, size, device
         self._aborted = False
         wait = timedelta(seconds=timeout)
-        # What fails is broken off and raises here; else NCCL's own watchdog would take the whole process down with it.
+        # A failed operation is broken off and raises here; otherwise NCCL's own watchdog would end the whole process.
         os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2")
         with reaching("joining"):
             backend = "nccl" if device.type == "cuda" else "gloo"
@@ -58,33 +66,35 @@ class Ranks:
 
     @property
     def leads(self) -> bool:
-        """Whether this is the rank that prints and writes."""
+        """Return whether this is the rank that prints and writes."""
         return self.rank == 0
 
     def close(self) -> None:
-        """Leave. Nothing waits for the others, as NCCL would for all of a machine to take leave at once."""
+        """Leave without waiting for the others; NCCL by itself would wait until all ranks of the machine leave."""
         self.abort()
         if dist.is_initialized():
-            with suppress(RuntimeError):  # what was broken off before
+            with suppress(RuntimeError):  # it was broken off before
                 dist.destroy_process_group()
 
     def abort(self) -> None:
-        """Break off what this rank is waiting for, from another thread: it raises there. GPUs only: a message between
-        CPUs fails by itself when its other end has gone."""
+        """Break off, from another thread, the operation that this rank waits for; the waiting thread raises.
+
+        This is for GPUs only: a message between CPUs fails by itself when its other end is gone.
+        """
         if self.device.type == "cuda" and not self._aborted and dist.is_initialized() and dist.group.WORLD is not None:
             self._aborted = True
             with suppress(RuntimeError):
                 dist.group.WORLD.abort()
 
     def share(self, samples: Sequence[Sample], *, shared: bool = True) -> list[Sample]:
-        """This rank's part of a minibatch, in its order; it may be empty."""
+        """Return this rank's part of a minibatch, in the minibatch's order; it may be empty."""
         parts = split_evenly([sample.tokens for sample in samples], self.size, shared=shared)
         return [samples[index] for index in parts[self.rank]]
 
-    def everyones(self, own: T) -> list[T]:
-        """What each rank gave, by rank: numbers, tensors, and lists, tuples and mappings of them.
+    def gather(self, own: T) -> list[T]:
+        """Return the values of all ranks, by rank: numbers, tensors, and lists, tuples and mappings of them.
 
-        Whoever is on the machine can reach the port that gloo listens on, so nothing that could run is unpickled.
+        Every user of the machine can reach the port that gloo listens on, so nothing that could run code is unpickled.
         """
         file = io.BytesIO()
         torch.save(own, file)
@@ -99,31 +109,31 @@ class Ranks:
         return [torch.load(io.BytesIO(part.numpy().tobytes()), weights_only=True) for part in parts]
 
     def total(self, value: float) -> float:
-        """The sum over the ranks, to the same bits on each of them."""
-        return sum(self.everyones(value))
+        """Return the sum over the ranks, the same bits on each of them."""
+        return sum(self.gather(value))
 
     def most(self, count: int) -> int:
-        """The largest count of a rank."""
-        return max(self.everyones(count))
+        """Return the largest count of any rank."""
+        return max(self.gather(count))
 
     def merged(self, own: Tally) -> Tally:
-        """What all ranks counted."""
-        return Tally.of_all(Tally(**told) for told in self.everyones(vars(own)))
+        """Return the merged tally of all ranks."""
+        return Tally.of_all(Tally(**fields) for fields in self.gather(vars(own)))
 
     def exchange(self, samples: Sequence[Sample], own: Sequence[Sample]) -> None:
-        """Let every rank know the columns that the others computed for their shares of the samples."""
+        """Give every rank the columns that the others computed for their shares of the samples."""
         place = {id(sample): index for index, sample in enumerate(samples)}
         columns = [
             (place[id(sample)], torch.from_numpy(sample.weights), _tensor(sample.old), _tensor(sample.reference))
             for sample in own
         ]
-        for found in self.everyones(columns):
+        for found in self.gather(columns):
             for index, weights, old, reference in found:
                 sample = samples[index]
                 sample.weights, sample.old, sample.reference = weights.numpy(), _array(old), _array(reference)
 
     def sum_gradients(self, parameters: Iterable[Tensor]) -> None:
-        """Every parameter's gradient becomes the sum over the ranks; None stays None where no rank has one."""
+        """Replace every parameter's gradient by the sum over the ranks; it stays None if no rank has one."""
         every = list(parameters)
         have = torch.tensor([float(p.grad is not None) for p in every], device=self.device)
         with reaching("summing gradients"):
@@ -135,13 +145,13 @@ class Ranks:
                     p.grad = summed.view_as(p) if p.grad is None else p.grad.copy_(summed.view_as(p))
 
     def check_equal(self, parameters: Iterable[Tensor], step: int) -> None:
-        """Raises CanaryError where the ranks' weights are not the same bits."""
+        """Raise CanaryError if the ranks' weights are not the same bits."""
         sums = torch.stack([_checksum(parameter.detach()) for parameter in parameters]).cpu().tolist()
-        found = self.everyones(sums)
+        found = self.gather(sums)
         different = [rank for rank, other in enumerate(found) if other != found[0]]
         if different:
             raise CanaryError(
-                f"At step {step} the weights of learner {different[0]} of {self.size} are not those of learner 0, so "
+                f"At step {step} the weights of learner {different[0]} of {self.size} differ from those of learner 0; "
                 "the run stops before they learn different policies."
             )
 
@@ -155,7 +165,7 @@ def _array(column: Tensor | None) -> Column | None:
 
 
 def _buckets(parameters: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Neighbours of one dtype, so many that a message is worth it."""
+    """Yield neighbours of one dtype, at most BUCKET_ELEMENTS elements together; a larger parameter stands alone."""
     bucket: list[Tensor] = []
     size = 0
     for parameter in parameters:
@@ -169,7 +179,7 @@ def _buckets(parameters: Sequence[Tensor]) -> Iterator[list[Tensor]]:
 
 
 def _checksum(values: Tensor) -> Tensor:
-    """A sum [2] over the bits, each times an odd number of its place, so that swapping two values changes it too."""
+    """Return sums [2] over the values' bits: plain, and weighted by odd numbers so that swapping two values shows."""
     bits = values.contiguous().flatten().view(_BITS[values.element_size()]).to(torch.int64)
     places = torch.arange(1, 2 * len(bits), 2, device=bits.device)
     return torch.stack([bits.sum(), (bits * places * 0x9E3779B1).sum()])
@@ -177,7 +187,7 @@ def _checksum(values: Tensor) -> Tensor:
 
 @contextmanager
 def reaching(doing: str) -> Iterator[None]:
-    """What torch.distributed raises, as ours."""
+    """Turn errors of torch.distributed in this block into LostRank."""
     try:
         yield
     except torch.OutOfMemoryError:

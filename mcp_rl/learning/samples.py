@@ -1,46 +1,52 @@
-"""From scored groups to what the learner trains on: token sequences, a mask of sampled tokens, an advantage."""
+"""Samples: the token sequences, sampled tokens and advantages that a learner takes from scored groups."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from mcp_rl.learning.advantage import advantages
-from mcp_rl.trajectory import Segment, Trajectory, TrajectoryGroup
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from mcp_rl.trajectory import Segment, Trajectory, TrajectoryGroup
 
 
 @dataclass
 class Sample:
-    """One segment of one trajectory. `at`, `targets`, `logprobs` have one entry for each of its S sampled tokens.
+    """A segment of a trajectory with S sampled tokens; every array is [S].
 
-    `weights` and `old` are set again by a learner that corrects the sampler, `reference` by one that needs the KL;
-    nothing else changes.
+    A learner that corrects the sampler sets `weights` and `old`, and one that needs the KL sets `reference`; nothing
+    else changes.
     """
 
     tokens: list[int]
-    """Up to the last sampled token, which itself only has to be predicted."""
+    """The tokens before the last sampled one, which only has to be predicted."""
     at: npt.NDArray[np.int64]
     """Indices into `tokens` of the token before each sampled one."""
     targets: npt.NDArray[np.int64]
     logprobs: npt.NDArray[np.float32]
-    """The sampler's, temperature applied."""
+    """The sampler's, at its temperature."""
     weights: npt.NDArray[np.float32]
-    """Of each token in the loss: 1, or what corrects an inexact sampler."""
+    """Weight of each token in the loss: 1, or the correction of an inexact sampler."""
     advantage: float
     group: int
     """Index of its group in the step."""
     old: npt.NDArray[np.float32] | None = None
-    """What the ratio is taken against, where that is not the sampler."""
+    """Log-probabilities that the ratio is taken against; None for the sampler's."""
     reference: npt.NDArray[np.float32] | None = None
-    """The base's."""
+    """Log-probabilities of the reference model, once computed."""
     versions: npt.NDArray[np.int64] | None = None
-    """Policy versions that sampled the tokens; none where they are the learner's own."""
+    """Policy versions that sampled the tokens; None for the learner's own."""
 
 
 @dataclass(frozen=True)
 class Intake:
-    """What became of a step's groups and trajectories."""
+    """The samples of a step, and counts of what was used and left out."""
 
     samples: list[Sample]
     groups: int
@@ -49,9 +55,9 @@ class Intake:
     trained: int
     """Trajectories that gave at least one sample."""
     masked: int
-    """Trajectories kept out: faults, timeouts, no score, nothing sampled, too old, a group without variance."""
+    """Trajectories left out: faults, timeouts, no score, nothing sampled, too old, a group without variance."""
     stale: int = 0
-    """Trajectories kept out because a token was too old."""
+    """Trajectories left out because a token was too old."""
 
 
 def take_in(
@@ -61,8 +67,8 @@ def take_in(
     leave_one_out: bool = False,
     oldest: int | None = None,
 ) -> Intake:
-    """Samples of all groups whose rewards differ. Trajectories that may not be trained on are left out of the mean; so
-    are those with a token sampled by a policy version before `oldest`."""
+    """Return the samples of all groups whose rewards differ. Trajectories that may not be trained on, or that have a
+    token sampled by a policy version before `oldest`, are left out, also of their group's mean."""
     samples: list[Sample] = []
     count = dropped = total = trained = stale = 0
     for count, group in enumerate(groups, 1):
@@ -85,7 +91,7 @@ def take_in(
 
 
 def _is_older(trajectory: Trajectory, oldest: int) -> bool:
-    """Whether a token was sampled before version `oldest`; tokens that were not sampled have version -1."""
+    """Return whether a version before `oldest` sampled a token; tokens that were not sampled have version -1."""
     return any(0 <= version < oldest for segment in trajectory.segments for version in set(segment.versions))
 
 

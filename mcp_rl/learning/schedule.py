@@ -1,16 +1,20 @@
-"""The learning rate of a step. It follows from the settings and the step alone, so a resumed run has the same rates."""
+"""The learning rate of a step. It depends on the settings and the step alone, so a resumed run has the same rates."""
+
+from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
-from mcp_rl.config import TrainConfig
+if TYPE_CHECKING:
+    from mcp_rl.config import TrainConfig
 
 
 def learning_rate(config: TrainConfig, step: int) -> float:
-    """The rate of the update that leads from `step` to `step + 1`: it rises over the warm-up, then falls.
+    """Return the rate of the update from `step` to `step + 1`: it rises over the warm-up, then falls.
 
-    inverse: as 1 / (1 + step / decay_steps), which needs no last step to be known (Robbins and Monro, 1951); never
-    where decay_steps is 0. linear and cosine (Loshchilov and Hutter, SGDR, 2017): from the end of the warm-up
-    to `floor` of the rate at decay_steps, and no further. constant: not at all.
+    inverse: as 1 / (1 + step / decay_steps), which needs no known last step (Robbins and Monro, 1951); with decay_steps
+    0 it does not fall. linear and cosine (Loshchilov and Hutter, SGDR, 2017): from the end of the warm-up to `floor` of
+    the rate at decay_steps, and no further. constant: it does not fall.
     """
     rise = min(1.0, (step + 1) / (config.warmup_steps + 1))
     return config.learning_rate * min(rise, _fall(config, step))

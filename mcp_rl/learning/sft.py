@@ -1,11 +1,13 @@
-"""Supervised fine-tuning: the learner that policy gradients train, with cross-entropy on what the assistant says.
+"""Supervised fine-tuning: the same learner with cross-entropy on the assistant's tokens.
 
 Conversations share their prompts as episodes do, so the same prefix tree computes each shared token once. A step's loss
-is the mean of -log p over its learned tokens; temperature does not enter, since nothing is sampled.
+is the mean of -log p over its learned tokens; nothing is sampled, so the temperature plays no part.
 """
 
+from __future__ import annotations
+
 import time
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,11 +15,15 @@ import torch
 from mcp_rl.learning.canaries import check_finite
 from mcp_rl.learning.samples import Sample
 from mcp_rl.learning.schedule import learning_rate
-from mcp_rl.learning.step import Learner
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mcp_rl.learning.learner import Learner
 
 
 def sample_of(tokens: Sequence[int], learned: Sequence[bool], number: int = 0) -> Sample:
-    """A sequence to learn from, `learned` being the mask of its loss, which is somewhere after the first token."""
+    """Make a sample of a sequence; `learned` is the mask of the tokens in the loss, at least one after the first."""
     where = np.flatnonzero(learned)
     where = where[where > 0]  # nothing predicts a sequence's first token
     return Sample(
@@ -32,9 +38,9 @@ def sample_of(tokens: Sequence[int], learned: Sequence[bool], number: int = 0) -
 
 
 def supervise(learner: Learner, samples: Sequence[Sample]) -> dict[str, float]:
-    """One optimiser step on all samples together; returns its metrics.
+    """Take one optimiser step on all samples together; return its metrics.
 
-    Raises CanaryError where the loss or the gradient is not finite; the weights are then as they were.
+    Raises CanaryError, with the weights unchanged, if the loss or the gradient is not finite.
     """
     began = time.perf_counter()
     total = sum(len(sample.targets) for sample in samples)
@@ -71,6 +77,6 @@ def supervise(learner: Learner, samples: Sequence[Sample]) -> dict[str, float]:
 
 @torch.no_grad()
 def held_out_loss(learner: Learner, samples: Sequence[Sample]) -> float:
-    """Mean of -log p, in nats, over the learned tokens of all samples."""
+    """Return the mean of -log p, in nats, over the learned tokens of all samples."""
     found = [learner.logprobs(packed)[0].cpu() for _, packed in learner.parts(samples)]
     return -float(torch.cat(found).double().mean())

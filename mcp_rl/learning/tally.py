@@ -1,27 +1,32 @@
-"""What is counted during an update, and the metrics that come of it."""
+"""Counts of an update, and the metrics computed from them."""
 
-from collections.abc import Iterable
+from __future__ import annotations
+
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from mcp_rl.learning.canaries import Spread
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 
 @dataclass
 class Tally:
-    """Sums over the sampled tokens of an update, and how the sampler differed before its first optimiser step."""
+    """Sums over the sampled tokens of an update, and the sampler's differences before its first optimiser step."""
 
     sums: dict[str, float] = field(default_factory=dict)
     differences: list[Tensor] = field(default_factory=list)
-    """[S] each: the learner's log-probability less the sampler's."""
+    """[S] each: the learner's log-probability minus the sampler's."""
     current: list[Tensor] = field(default_factory=list)
-    """[S] each: whether the token was sampled by the learner's own version."""
+    """[S] each: True if the learner's own version sampled the token."""
 
     @staticmethod
-    def of_all(parts: Iterable["Tally"]) -> "Tally":
-        """What several counted, in their order."""
+    def of_all(parts: Iterable[Tally]) -> Tally:
+        """Merge several tallies, in their order."""
         whole = Tally()
         for part in parts:
             whole.add(**part.sums)
@@ -37,8 +42,9 @@ class Tally:
         return self.sums.get(name, 0.0) / max(1.0, self.sums.get(over, 0.0))
 
     def metrics(self) -> dict[str, float]:
-        """Named in docs/learning.md; those of sampler and learner only where something was compared."""
-        return (self.agreement() if self.differences else {}) | {
+        """Return the metrics that docs/learning.md names; those of sampler and learner only if they were compared."""
+        compared = self.agreement() | {"overlap": self.mean("overlap", "sequences")} if self.differences else {}
+        return compared | {
             "loss": self.mean("loss", "updates"),
             "entropy": self.mean("entropy"),
             "kl": self.mean("kl"),
@@ -53,23 +59,26 @@ class Tally:
         }
 
     def compare(self, logprobs: Tensor, sampler: Tensor, current: Tensor) -> None:
-        """Note what sampler and learner gave the same tokens."""
+        """Record the log-probabilities [S] that learner and sampler gave the same tokens."""
         self.differences.append((logprobs.detach() - sampler).cpu())
         self.current.append(current.cpu())
 
     def agreement(self) -> dict[str, float]:
-        """Over all tokens that were compared; the ratio is learner to sampler, not clamped."""
+        """Return metrics over all compared tokens; the ratio is learner to sampler, not clamped."""
         return agreement(torch.cat(self.differences))
 
     def spreads(self) -> tuple[Spread, Spread, float] | None:
-        """Of the tokens that the learner's own version sampled: ratio, difference, and its mean magnitude."""
-        own = torch.cat(self.differences)[torch.cat(self.current)].double()
+        """Return ratio, difference and mean absolute difference of the own version's tokens; None without any."""
+        own = self._own_differences().double()
         return (_spread(own.exp()), _spread(own), float(own.abs().mean())) if len(own) else None
 
     def current_agreement(self) -> dict[str, float] | None:
-        """Over the tokens that the learner's own version sampled; None where there are none."""
-        own = torch.cat(self.differences)[torch.cat(self.current)]
+        """Return metrics over the tokens that the learner's own version sampled; None without any."""
+        own = self._own_differences()
         return agreement(own) if len(own) else None
+
+    def _own_differences(self) -> Tensor:
+        return torch.cat(self.differences)[torch.cat(self.current)]
 
 
 def _spread(values: Tensor) -> Spread:
@@ -77,7 +86,7 @@ def _spread(values: Tensor) -> Spread:
 
 
 def agreement(differences: Tensor) -> dict[str, float]:
-    """Metrics of log-probability differences [S]; ess is Kish's effective sample size as a share of S."""
+    """Return metrics of log-probability differences [S]; ess is Kish's effective sample size as a share of S."""
     difference = differences.double()
     ratio = difference.exp()
     return {

@@ -1,1 +1,1 @@
-"""How this project is extended: hooks, what they register, and where plugins are found."""
+"""Extending this project: the hooks, the registries that they fill, and the search for plugins."""

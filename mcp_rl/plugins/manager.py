@@ -1,9 +1,11 @@
-"""Loads the plugins and collects what they offer. One bad plugin is a sentence in `problems`, not the end of the run.
+"""Loading plugins and collecting what they offer. A bad plugin is a sentence in `problems`, not the end of the run.
 
-Looked for in this order: the parts that are built in, the bundled `plugins/` folder, the entry-point group `mcp_rl`
-of installed packages, and the files that the user names. `MCP_RL_PLUGINS`, a comma-separated list of plugin names or
-files, chooses exactly which of these load besides the built-in ones; set but empty, it loads none of them.
+Plugins come, in this order, from the built-in parts, the bundled `plugins/` folder, the entry-point group `mcp_rl` of
+installed packages, and the files that the user names. `MCP_RL_PLUGINS`, a comma-separated list of plugin names or
+files, chooses exactly which of the bundled and installed ones load; set but empty, none of them loads.
 """
+
+from __future__ import annotations
 
 import contextlib
 import inspect
@@ -12,7 +14,6 @@ import re
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,44 +24,46 @@ from mcp_rl.errors import PluginError
 from mcp_rl.plugins import hookspecs
 from mcp_rl.plugins.find import GROUP, Candidate, built_in, bundled, chosen, from_file, installed
 from mcp_rl.plugins.registry import OFFERS, Offer, Registry
-from mcp_rl.plugins.server import ToolServer, nearest
+from mcp_rl.toolserver.tool_server import ToolServer, nearest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
     from mcp_rl.plugins.parts import MakeBackend, MakeTracker, ScenarioSource
     from mcp_rl.rewards.verdict import RewardFunction, VerifierFunction
 
 log = logging.getLogger(__name__)
 
 HOOKS = tuple(name for name, value in vars(hookspecs).items() if hasattr(value, f"{GROUP}_spec"))
-"""Names of all hooks, in the order of hookspecs.py."""
-_RUNS_OWN = {"verifier": "the scenario's verifier", "ruler": "the judge"}
-"""Parts of a reward that are no function of a plugin's."""
+"""The names of all hooks, in the order of hookspecs.py."""
+_RESERVED_REWARDS = {"verifier": "the scenario's verifier", "ruler": "the judge"}
+"""Parts of a reward that the run itself provides."""
 _PATIENCE = 10.0
-"""Seconds until a plugin that does not come back is named."""
+"""Seconds after which a plugin that has not returned is named in the log."""
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A plugin that is in use."""
+    """A plugin that was loaded."""
 
     name: str
     version: str
     origin: str
     offers: dict[str, list[str]]
-    """Kind ("server", "reward", ...) to names."""
+    """Kind ("server", "reward", …) to names."""
     hooks: list[str]
-    """All that it implements."""
+    """The hooks that it implements."""
 
 
 @dataclass(frozen=True)
 class Failed:
-    """A plugin that was left out: who, where and what."""
+    """A plugin that was left out: its identity, the place of the error, and the error."""
 
     name: str
     version: str
     origin: str
     where: str
-    """File and line as far as they are known, else the origin."""
+    """File and line if they are known, else the origin."""
     what: str
 
     @property
@@ -70,34 +73,34 @@ class Failed:
 
 @dataclass
 class Plugins:
-    """What the loaded plugins offer, by kind and name."""
+    """The offers of the loaded plugins, by kind and name."""
 
     servers: Registry[ToolServer] = field(default_factory=lambda: Registry("server"))
-    scenario_sources: "Registry[ScenarioSource]" = field(default_factory=lambda: Registry("scenario source"))
-    verifiers: "Registry[VerifierFunction]" = field(default_factory=lambda: Registry("verifier"))
-    rewards: "Registry[RewardFunction]" = field(default_factory=lambda: Registry("reward", _RUNS_OWN))
-    backends: "Registry[MakeBackend]" = field(default_factory=lambda: Registry("backend"))
-    trackers: "Registry[MakeTracker]" = field(default_factory=lambda: Registry("tracker"))
+    scenario_sources: Registry[ScenarioSource] = field(default_factory=lambda: Registry("scenario source"))
+    verifiers: Registry[VerifierFunction] = field(default_factory=lambda: Registry("verifier"))
+    rewards: Registry[RewardFunction] = field(default_factory=lambda: Registry("reward", _RESERVED_REWARDS))
+    backends: Registry[MakeBackend] = field(default_factory=lambda: Registry("backend"))
+    trackers: Registry[MakeTracker] = field(default_factory=lambda: Registry("tracker"))
     loaded: list[Loaded] = field(default_factory=list)
     failed: list[Failed] = field(default_factory=list)
-    _observers: list["_Observer"] = field(default_factory=list)
+    _observers: list[_Observer] = field(default_factory=list)
 
     @property
     def problems(self) -> list[str]:
-        """A sentence for each plugin that did not load: who, what and where."""
+        """A sentence for each plugin that did not load."""
         return [failure.sentence for failure in self.failed]
 
     def server(self, name: str) -> ToolServer:
-        """Raises PluginError with the nearest right name where there is no such server."""
+        """Return a server by name. Raises PluginError with the nearest valid name if there is none."""
         return self.servers.pick(name, self.problems)
 
-    def notify(self, hook: str, **what: Any) -> list[str]:
+    def notify(self, hook: str, **arguments: Any) -> list[str]:
         """Call an observer hook of all plugins: `notify("step_finished", step=1, metrics={})`.
 
-        What an observer raises reaches nobody else. Returns a sentence for each one that failed for the first time.
+        An observer's error does not affect the others. Returns a sentence for each one that failed for the first time.
         """
-        told = (observer.told(what) for observer in self._observers if observer.hook == hook)
-        return [sentence for sentence in told if sentence]
+        failures = (observer.notify(arguments) for observer in self._observers if observer.hook == hook)
+        return [sentence for sentence in failures if sentence]
 
 
 @dataclass
@@ -108,46 +111,51 @@ class _Observer:
     origin: str
     failed: bool = False
 
-    def told(self, what: dict[str, Any]) -> str | None:
+    def notify(self, arguments: dict[str, Any]) -> str | None:
         try:
             with named_while_slow(f"Plugin {self.plugin!r} ({self.origin}) is still in {self.hook}"):
-                self.call(**what)
+                self.call(**arguments)
         except (Exception, SystemExit) as error:
             if not self.failed:
                 self.failed = True
                 where = place(error, self.origin)
-                return f"Plugin {self.plugin!r} ({where}) failed in {self.hook}, and the run goes on: {_words(error)}"
+                return (
+                    f"Plugin {self.plugin!r} ({where}) failed in {self.hook}, and the run goes on: {_in_words(error)}"
+                )
         return None
 
 
 def load_plugins(files: Iterable[str | Path] = (), *, demand: bool = True) -> Plugins:
     """Load the plugins and collect what they register.
 
-    Raises PluginError where a plugin that was asked for by name or file cannot be used; the others are only reported.
-    Without `demand` these too are only in `failed`, and nothing is logged.
+    Raises PluginError if a plugin that was requested by name or file cannot be used; other failures are logged and kept
+    in `failed`. Without `demand`, all failures are only kept there.
     """
     manager = pluggy.PluginManager(GROUP)
     manager.add_hookspecs(hookspecs)
     plugins = Plugins()
     choice = chosen()
     demanded = {candidate.name for candidate in choice or ()}
-    files_of_the_users = _distinct(from_file(Path(file)) for file in files)
-    named = {candidate.name for candidate in files_of_the_users}
+    user_files = _distinct(from_file(Path(file)) for file in files)
+    named = {candidate.name for candidate in user_files}
     others = [*bundled(), *installed()] if choice is None else choice
-    # A file that the user names replaces what else has its name.
+    # A file that the user names replaces any other plugin of its name.
     rest = _distinct(candidate for candidate in others if candidate.name not in named)
     demanded |= named
-    for candidate in [*built_in(), *rest, *files_of_the_users]:
+    for candidate in [*built_in(), *rest, *user_files]:
         try:
-            with _quiet(), named_while_slow(f"Plugin {candidate.name!r} ({candidate.origin}) is still loading"):
+            with (
+                contextlib.redirect_stdout(sys.stderr),  # stdout may be JSON
+                named_while_slow(f"Plugin {candidate.name!r} ({candidate.origin}) is still loading"),
+            ):
                 _register(manager, plugins, candidate)
-        except _LeftOut as left_out:
-            plugins.failed.append(left_out.failure)
+        except (Exception, SystemExit) as error:
+            sentence = plugins.failed[-1].sentence
             if not demand:
                 continue
             if candidate.name in demanded:
-                raise PluginError(left_out.failure.sentence) from left_out.__cause__
-            log.warning("%s", left_out.failure.sentence)
+                raise PluginError(sentence) from error
+            log.warning("%s", sentence)
     plugins._observers = [
         _Observer(loaded.name, hook, _alone(manager, manager.get_plugin(loaded.name), hook), loaded.origin)
         for loaded in plugins.loaded
@@ -158,18 +166,12 @@ def load_plugins(files: Iterable[str | Path] = (), *, demand: bool = True) -> Pl
 
 
 def _distinct(candidates: Iterable[Candidate]) -> list[Candidate]:
-    """Each once; two that differ in more than their name stay."""
+    """Remove repetitions; candidates of one name and different origins stay."""
     return list({(candidate.name, candidate.origin): candidate for candidate in candidates}.values())
 
 
-class _LeftOut(Exception):
-    def __init__(self, failure: Failed) -> None:
-        super().__init__(failure.sentence)
-        self.failure = failure
-
-
 class _Misfit(PluginError):
-    """A function that can be no implementation of a hook, and where it is written."""
+    """An invalid implementation of a hook, and where it is written."""
 
     def __init__(self, function: Any, what: str) -> None:
         super().__init__(what)
@@ -178,7 +180,7 @@ class _Misfit(PluginError):
 
 
 def _register(manager: pluggy.PluginManager, plugins: Plugins, candidate: Candidate) -> None:
-    """Load one plugin and take over what it offers, all of it or nothing."""
+    """Load one plugin and register all of its offers. If any fails, register none, add to `failed`, and raise."""
     taken: list[tuple[Registry[Any], str]] = []
     plugin: Any = None
     try:
@@ -186,32 +188,28 @@ def _register(manager: pluggy.PluginManager, plugins: Plugins, candidate: Candid
         plugin = candidate.load()
         hooks = _check_hooks(manager, plugin)
         manager.register(plugin, candidate.name)
-        _collect(manager, plugin, "register_servers", _server_registrar(plugins, candidate, taken))
+        _alone(manager, plugin, "register_servers")(register=_server_registrar(plugins, candidate, taken))
         for offer in OFFERS:
-            _collect(manager, plugin, offer.hook, _registrar(plugins, candidate, offer, taken))
+            _alone(manager, plugin, offer.hook)(register=_registrar(plugins, candidate, offer, taken))
     except (Exception, SystemExit) as error:
         if plugin is not None and manager.get_plugin(candidate.name) is plugin:
             manager.unregister(plugin)
         for registry, name in taken:
             registry.drop(name)
-        where = error.where if isinstance(error, _Misfit) else place(error, _file(plugin) or candidate.origin)
-        failure = Failed(candidate.name, candidate.version, candidate.origin, where, _words(error))
-        raise _LeftOut(failure) from error
+        file = getattr(plugin, "__file__", None)
+        where = error.where if isinstance(error, _Misfit) else place(error, str(file or candidate.origin))
+        plugins.failed.append(Failed(candidate.name, candidate.version, candidate.origin, where, _in_words(error)))
+        raise
     version = candidate.version or str(getattr(plugin, "__version__", ""))
     offers: dict[str, list[str]] = {}
     for registry, name in taken:
-        offers.setdefault(registry.what, []).append(name)
+        offers.setdefault(registry.kind, []).append(name)
     plugins.loaded.append(Loaded(candidate.name, version, candidate.origin, offers, hooks))
-
-
-def _quiet() -> contextlib.AbstractContextManager[Any]:
-    """What a plugin prints while it loads goes to stderr, since stdout may be JSON."""
-    return contextlib.redirect_stdout(sys.stderr)
 
 
 @contextlib.contextmanager
 def named_while_slow(what: str) -> Iterator[None]:
-    """Code of a plugin runs in here. Nobody can stop it, but where it takes long, `what` is said while it does."""
+    """Enclose code of a plugin, which cannot be interrupted; log `what` if it takes long."""
     timer = threading.Timer(_PATIENCE, lambda: log.warning("%s after %.0f s.", what, _PATIENCE))
     timer.daemon = True
     timer.start()
@@ -228,7 +226,7 @@ def _refuse_taken_name(plugins: Plugins, candidate: Candidate) -> None:
 
 
 def _check_hooks(manager: pluggy.PluginManager, plugin: Any) -> list[str]:
-    """The hooks that a plugin implements, in our order. Raises PluginError for what can be no implementation."""
+    """Return the hooks that a plugin implements, in our order. Raises PluginError for an invalid implementation."""
     implemented = set()
     for name in dir(plugin):
         options = manager.parse_hookimpl_opts(plugin, name)
@@ -252,17 +250,12 @@ def _check_hook(hook: str, function: Callable[..., Any]) -> None:
     for parameter in inspect.signature(function).parameters.values():
         variadic = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
         if variadic or (parameter.name not in offered and parameter.default is parameter.empty):
-            has = f"which the hook does not have; it has {', '.join(offered)}."
-            raise _Misfit(function, f"{hook} takes {parameter}, {has}")
+            raise _Misfit(function, f"{hook} takes {parameter}, but the hook has only {', '.join(offered)}.")
 
 
 def _alone(manager: pluggy.PluginManager, plugin: Any, hook: str) -> Callable[..., Any]:
-    """A hook of this plugin alone, so that it can only fail for itself; plugins that are registered later join in."""
+    """Return a caller of one plugin's hook, so that its failure concerns no other. Plugins registered later join in."""
     return manager.subset_hook_caller(hook, [other for other in manager.get_plugins() if other is not plugin])
-
-
-def _collect(manager: pluggy.PluginManager, plugin: Any, hook: str, register: Callable[..., None]) -> None:
-    _alone(manager, plugin, hook)(register=register)
 
 
 def _server_registrar(
@@ -293,25 +286,19 @@ def _registrar(
     return register
 
 
-def _file(plugin: Any) -> str | None:
-    """Where a plugin is written, as far as it tells."""
-    file = getattr(plugin, "__file__", None)
-    return file if isinstance(file, str) else None
-
-
 def place(error: BaseException, otherwise: str) -> str:
-    """The plugin's file and line that raised, as far as the traceback tells."""
-    here = Path(__file__).parent
+    """Return the plugin's file and line that raised, if the traceback shows them, else `otherwise`."""
+    package = Path(__file__).parents[1]
     frames: Sequence[traceback.FrameSummary] = traceback.extract_tb(error.__traceback__)
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}, line {error.lineno}"
     own = [f for f in frames if not f.filename.startswith("<") and not re.search(r"\b(importlib|pluggy)\b", f.filename)]
-    own = [f for f in own if here not in Path(f.filename).parents]
+    own = [f for f in own if package not in (folders := Path(f.filename).parents) or package / "bundled" in folders]
     return f"{own[-1].filename}, line {own[-1].lineno}" if own else otherwise
 
 
-def _words(error: BaseException) -> str:
-    """One line about what was raised."""
+def _in_words(error: BaseException) -> str:
+    """Return the error in one line."""
     text = " ".join(str(error).split())
     return (
         text if isinstance(error, PluginError) else f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,68 +1,72 @@
-"""Names of one kind, what plugins offer under them, and who does."""
+"""Registries of the names that plugins offer, one for each kind, and the checks of what is registered."""
+
+from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mcp_rl.errors import PluginError
-from mcp_rl.plugins.server import nearest
+from mcp_rl.toolserver.tool_server import nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 T = TypeVar("T")
 
 
 class Registry(dict[str, T]):
-    """By name. `taken` holds names that no plugin can have, each with who has it."""
+    """Offers of one kind by name. `taken` maps names that are reserved to their owners."""
 
-    def __init__(self, what: str, taken: Mapping[str, str] | None = None) -> None:
+    def __init__(self, kind: str, taken: Mapping[str, str] | None = None) -> None:
         super().__init__()
-        self.what = what
+        self.kind = kind
         self.origins = dict(taken or {})
 
     def add(self, name: str, value: T, origin: str) -> None:
-        """Raises PluginError for what is no name and for a name that is taken."""
+        """Add an offer. Raises PluginError for an invalid or taken name."""
         if not isinstance(name, str) or not re.fullmatch(r"[\w.+-]{1,100}", name):
-            raise PluginError(f"a {self.what}'s name is letters, digits, '-', '_', '+' and '.', not {name!r:.80}.")
+            raise PluginError(f"a {self.kind}'s name must be letters, digits, '-', '_', '+' and '.', not {name!r:.80}.")
         if name in self.origins:
-            raise PluginError(f"the {self.what} {name!r} is already offered by {self.origins[name]}.")
+            raise PluginError(f"the {self.kind} {name!r} is already offered by {self.origins[name]}.")
         self[name], self.origins[name] = value, origin
 
     def drop(self, name: str) -> None:
         del self[name], self.origins[name]
 
     def pick(self, name: str, problems: Sequence[str] = ()) -> T:
-        """What is offered under this name. Raises PluginError with the nearest right one, and with `problems`."""
+        """Return an offer by name. Raises PluginError with the nearest name and `problems` if there is none."""
         if name in self:
             return self[name]
-        sentence = f"There is no {self.what} named {name!r}; {nearest(name, list(self))}"
+        sentence = f"There is no {self.kind} named {name!r}; {nearest(name, list(self))}"
         raise PluginError(" ".join([sentence, *problems]))
 
 
 @dataclass(frozen=True)
 class Offer:
-    """A hook through which functions are offered by name."""
+    """A hook that registers functions by name."""
 
     hook: str
     registry: str
-    """Attribute of Plugins."""
-    what: str
+    """The attribute of `Plugins`."""
+    kind: str
     called_with: tuple[str, ...]
-    """Arguments that the function gets; those after "*" by name."""
+    """Arguments of the function; those after "*" are passed by name."""
 
     def check(self, name: object, function: object) -> None:
-        """Raises PluginError for what is no function that can be called like that."""
+        """Raise PluginError if `function` cannot be called with these arguments."""
         if not callable(function):
             raise PluginError(
-                f"register() takes the {self.what}'s name and a function, not {name!r:.80} and {function!r:.80}."
+                f"register() takes the {self.kind}'s name and a function, not {name!r:.80} and {function!r:.80}."
             )
         try:
             signature = inspect.signature(function)
-        except (TypeError, ValueError):  # some that are written in C have none
+        except (TypeError, ValueError):  # some functions written in C have no signature
             return
         if not self._fits(signature):
             called = ", ".join(self.called_with)
-            raise PluginError(f"the {self.what} {name!r} is called with ({called}), and takes {signature}.")
+            raise PluginError(f"the {self.kind} {name!r} is called with ({called}), but takes {signature}.")
 
     def _fits(self, signature: inspect.Signature) -> bool:
         star = self.called_with.index("*") if "*" in self.called_with else len(self.called_with)

@@ -1,31 +1,39 @@
-"""What `--server` means.
+"""Resolve the argument of `--server` to a `ToolServer`.
 
-In this order: a plugin's server; an entry of a file that MCP clients use; a URL; the path of a server's script; a
-command that speaks MCP on stdio. Several servers are offered together.
+It is tried, in this order, as the name of a plugin's server, an entry of an MCP client's file, a URL, the path of a
+server's script, and a command that speaks MCP on stdio. Several servers become a group.
 """
+
+from __future__ import annotations
 
 import os
 import re
 import shlex
 import shutil
-from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from mcp_rl.config import ToolsConfig
 from mcp_rl.errors import ConfigError, PluginError
-from mcp_rl.plugins.client_entry import check_url, looks_like_sse, slug
-from mcp_rl.plugins.client_file import ClientFiles, client_files
-from mcp_rl.plugins.server import ToolServer, nearest
-from mcp_rl.plugins.variables import holds_secret, looks_random, url_without_secrets, words_without_secrets
 from mcp_rl.scenario import ServerParams, SseServer, StdioServer, StreamableHttpServer
+from mcp_rl.toolserver.client_files.client_entry import check_url, looks_like_sse, slug
+from mcp_rl.toolserver.client_files.client_file import ClientFiles, client_files
+from mcp_rl.toolserver.client_files.variables import (
+    holds_secret,
+    looks_random,
+    url_without_secrets,
+    words_without_secrets,
+)
+from mcp_rl.toolserver.tool_server import ToolServer, nearest
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mcp_rl.plugins.manager import Plugins
 
 _SCRIPTS = {".py": "{python}", ".js": "node", ".mjs": "node", ".cjs": "node"}
-"""What runs a server's script."""
+"""Suffix of a server's script to the program that runs it."""
 _RUNNERS = {
     "npx",
     "bunx",
@@ -45,11 +53,11 @@ _RUNNERS = {
 
 
 def resolve_servers(
-    texts: Sequence[str], transport: str | None = None, *, plugins: "Plugins", tools: ToolsConfig | None = None
+    texts: Sequence[str], transport: str | None = None, *, plugins: Plugins, tools: ToolsConfig | None = None
 ) -> ToolServer:
-    """The one server that `texts` names, or several together, as the user's settings want it.
+    """Return the server that `texts` name, or a group of several, with the user's settings.
 
-    Raises PluginError or ConfigError, one sentence, for what cannot be used.
+    Raises PluginError or ConfigError, one sentence, if it cannot be used.
     """
     tools = tools or ToolsConfig()
     files = client_files(tools.server_config, values_needed=tools.replay is None)
@@ -59,13 +67,13 @@ def resolve_servers(
 
 
 def resolve_server(
-    text: str, transport: str | None = None, *, plugins: "Plugins", files: ClientFiles | None = None
+    text: str, transport: str | None = None, *, plugins: Plugins, files: ClientFiles | None = None
 ) -> ToolServer:
-    """The server that `text` means; `files` are those that lie in their usual places if not given.
+    """Return the server that `text` names; by default, `files` are those in the usual places.
 
-    A URL is streamable HTTP unless its path ends in `/sse` or `transport` says otherwise. Raises PluginError with the
-    nearest right name where `text` is nothing of all this, or where the server does not offer `transport`, ConfigError
-    for an entry that cannot be used.
+    A URL means streamable HTTP unless its path ends in `/sse` or `transport` is given. Raises PluginError with the
+    nearest valid name if `text` matches nothing or the server does not offer `transport`, ConfigError for an entry that
+    cannot be used.
     """
     server = plugins.servers.get(text)
     if server is None:
@@ -75,7 +83,7 @@ def resolve_server(
     return server
 
 
-def _unnamed(text: str, transport: str | None, plugins: "Plugins", files: ClientFiles) -> ToolServer:
+def _unnamed(text: str, transport: str | None, plugins: Plugins, files: ClientFiles) -> ToolServer:
     if re.match(r"https?:", text):
         return _from_url(text, transport)
     words = _words(text)
@@ -118,15 +126,15 @@ def _words(text: str) -> list[str]:
 
 
 def _script(text: str, words: list[str]) -> Path | None:
-    """The script that the text is the path of, be there spaces in it; None where it is something else.
+    """Return the script whose path the text is, even with spaces in it; None if it is not a script.
 
-    Raises PluginError where it is the path of a script that is not there.
+    Raises PluginError if the path names a script that does not exist.
     """
     for path in dict.fromkeys((Path(text), Path(words[0]))) if len(words) == 1 else (Path(text),):
         if path.suffix in _SCRIPTS and path.is_file():
             return path
     if len(words) == 1 and PurePath(words[0]).suffix in _SCRIPTS and shutil.which(words[0]) is None:
-        raise PluginError(f"There is no server script {words[0]}; look for it from {Path.cwd()}.")
+        raise PluginError(f"The server script {words[0]} does not exist in {Path.cwd()}.")
     return None
 
 
@@ -136,18 +144,17 @@ def _from_script(path: Path) -> ToolServer:
     return ToolServer(slug(path.stem), f"The script {path}.", {"stdio": params}, origin="script")
 
 
-def _no_such(text: str, plugins: "Plugins", files: ClientFiles) -> PluginError:
+def _no_such(text: str, plugins: Plugins, files: ClientFiles) -> PluginError:
     if Path(text).exists() and (os.sep in text or Path(text).suffix):
-        what = "a folder" if Path(text).is_dir() else f"no script that we can start (one of {', '.join(_SCRIPTS)})"
-        return PluginError(f"{text} is {what}: give the command that starts the server, in quotes.")
+        what = "a folder" if Path(text).is_dir() else f"not a script that we can start ({', '.join(_SCRIPTS)})"
+        return PluginError(f"{text} is {what}; give the command that starts the server, in quotes.")
     known = [*plugins.servers, *files.names]
     sentence = f"There is no server named {text!r}; {nearest(text, list(dict.fromkeys(known)))}"
     return PluginError(" ".join([sentence, *plugins.problems, *files.problems]))
 
 
 def _telling_word(words: list[str]) -> str:
-    """The word of a command that names the server: the package or script, not the program that runs it, and nothing
-    that must not be written."""
+    """Return the word of a command that names the server: the package or script, not its runner and not a secret."""
     for number, word in enumerate(words):
         name = PurePath(word).name
         plain = not re.match(r"-|[\w-]+=|https?://", word) and not holds_secret(words, number)
@@ -157,5 +164,5 @@ def _telling_word(words: list[str]) -> str:
 
 
 def _bare(word: str) -> str:
-    """The word without a version and without what ends a script's name."""
+    """Return the word without a version or the suffix of a script."""
     return re.sub(r"(?<=.)@[\w.]+$|\.(py|js|mjs|ts)$", "", word)

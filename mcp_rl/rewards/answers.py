@@ -1,32 +1,37 @@
 """Verifiers of the submitted answer: kinds "number" and "text".
 
-They read what was submitted alone (the final message, or what was handed in with a call), never an earlier message or a
-tool's result, and want at least one successful tool call: a grader that does not ask for it teaches a model to answer
-without its tools. A scenario that is really to be answered without one says `require_tool: false` in its verifier's
-options; `max_calls: 0` says that none may be called.
+They read only the submission (the final message, or the argument of the submitting call), never an earlier message or a
+tool's result, and require at least one successful tool call: a grader without that teaches a model to answer without
+its tools. The option `require_tool: false` is for scenarios that need no tool; `max_calls: 0` forbids all calls.
 """
+
+from __future__ import annotations
 
 import math
 import re
 import unicodedata
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from mcp_rl.rewards.verdict import Verdict, failed, nothing_submitted, passed, submitted, successful_calls
-from mcp_rl.scenario import McpScenario, Verifier
-from mcp_rl.trajectory import Trajectory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mcp_rl.scenario import McpScenario, Verifier
+    from mcp_rl.trajectory import Trajectory
 
 TOLERANCE = 1e-6
-"""Relative, and absolute for an expected 0. The options `tolerance` and `absolute` set others."""
+"""Relative tolerance, and absolute for an expected 0. The options `tolerance` and `absolute` override it."""
 _NUMBER = re.compile(
     r"(?<![\w.])[-+\u2212]?(?:\d{1,3}(?:[,\u202f\u00a0]\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d+)?(?!\w)"
     r"|(?<![\w.])[-+\u2212]?\.\d+(?:[eE][-+]?\d+)?(?!\w)"
 )
 _MOST_WORDS_FACTOR, _MOST_WORDS_EXTRA = 3, 25
-"""A text answer may be this much longer than what is expected; one that recites everything is no answer."""
+"""A text answer may have this many times the expected words, and as many extra: reciting everything must fail."""
 
 
 def answered(trajectory: Trajectory, scenario: McpScenario, compare: Callable[[str, Verifier], Verdict]) -> Verdict:
-    """What `compare` says of the submitted answer; a failure where there is none, or none that rests on a tool."""
+    """Return the verdict of `compare` on the submission; fail without a submission or without a required call."""
     verifier = scenario.verifier
     assert verifier is not None
     answer = submitted(trajectory, scenario)
@@ -36,35 +41,35 @@ def answered(trajectory: Trajectory, scenario: McpScenario, compare: Callable[[s
         return failed("The answer was given without a successful tool call.")
     most = verifier.options.get("max_calls")
     if isinstance(most, int) and len(successful_calls(trajectory)) > most:
-        return failed(f"{len(successful_calls(trajectory))} calls were made where {most} are allowed.")
+        return failed(f"{len(successful_calls(trajectory))} calls were made; {most} are allowed.")
     return compare(answer, verifier)
 
 
 def number(trajectory: Trajectory, scenario: McpScenario) -> Verdict:
-    """The last number in the final message equals `expected`.
+    """Pass if the last number in the final message equals `expected`.
 
-    Thousands separators and exponents are read; so are a sign and a number in Markdown, LaTeX or with a unit.
+    Signs, thousands separators and exponents are read, also in Markdown, in LaTeX or before a unit.
     """
     return answered(trajectory, scenario, _compare_number)
 
 
 def text(trajectory: Trajectory, scenario: McpScenario) -> Verdict:
-    """The final message holds the `expected` text as whole words, and not much else.
+    """Pass if the final message holds the `expected` text as whole words, and not much else.
 
-    Letter case, punctuation, quotes and white space do not count. With the option `exact: true` nothing else may stand
-    in the message.
+    Letter case, punctuation, quotes and white space do not count. The option `exact: true` allows nothing else in the
+    message.
     """
     return answered(trajectory, scenario, _compare_text)
 
 
 def last_number(message: str) -> float | None:
-    """The last number in a message, None where there is none."""
+    """Return the last number in a message, or None."""
     found = _NUMBER.findall(message)
     return float(re.sub(r"[,\u202f\u00a0]", "", found[-1]).replace("\u2212", "-")) if found else None
 
 
 def normalised(message: str) -> str:
-    """Words of a message in one case, single spaces between them; signs and decimal points of numbers are kept."""
+    """Return the case-folded words of a message with single spaces; numbers keep signs and decimal points."""
     message = unicodedata.normalize("NFKC", message).casefold()
     return " ".join(re.findall(r"-?\d+(?:[.,]\d+)*|\w+", message))
 

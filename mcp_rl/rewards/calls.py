@@ -1,26 +1,30 @@
-"""Verifier of what was done: kind "calls".
+"""Verifier of the calls that were made: kind "calls".
 
-For results too long to repeat, what counts is that the reference calls were executed with equal arguments and that the
-model then said something. Calls that came back as errors neither count nor harm, so that a model may try again; a
-limit on the successful ones keeps "call everything" from being a solution.
+For results too long to repeat, it requires that the reference calls were executed with equal arguments and that the
+model then answered anything. Failed calls neither count nor harm, so that a model may try again; a limit on successful
+calls keeps "call everything" from passing.
 """
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from mcp_rl.rewards.json_values import same_json
 from mcp_rl.rewards.verdict import Verdict, failed, nothing_submitted, passed, submitted, successful_calls
-from mcp_rl.scenario import McpScenario
-from mcp_rl.trajectory import Trajectory
+
+if TYPE_CHECKING:
+    from mcp_rl.scenario import McpScenario
+    from mcp_rl.trajectory import Trajectory
 
 Call = tuple[str, dict[str, Any]]
 
 
 def calls(trajectory: Trajectory, scenario: McpScenario) -> Verdict:
-    """All `expected` calls (a list of {"tool", "arguments"}) were made with success.
+    """Pass if all `expected` calls (a list of {"tool", "arguments"}) succeeded.
 
-    Options: `ordered` (true): in this order, others may lie between. `defaults`: tool name to its parameters' default
-    values, which count as given where a call leaves them out. `extra` (as many as expected, and one more): how many
-    other successful calls are allowed. `require_answer` (true): a final message with text in it is needed.
+    Options: `ordered` (true): in this order, with other calls allowed between. `defaults`: tool name to its parameters'
+    default values, which complete calls that leave them out. `extra` (as many as expected, plus one): number of other
+    successful calls that are allowed. `require_answer` (true): a non-empty final message is required.
     """
     options = scenario.verifier.options if scenario.verifier else {}
     if options.get("require_answer", True) and not (submitted(trajectory, scenario) or "").strip():
@@ -33,7 +37,7 @@ def calls(trajectory: Trajectory, scenario: McpScenario) -> Verdict:
         return failed(f"The call of {missing[0]} with {missing[1]} was not made{_in_order(wanted, made)}.")
     extra = int(options.get("extra", len(wanted) + 1))  # type: ignore[arg-type]
     if len(made) > len(wanted) + extra:
-        return failed(f"{len(made)} calls were made where {len(wanted)} do; {extra} more are allowed.")
+        return failed(f"{len(made)} calls were made; {len(wanted)} suffice, and {extra} more are allowed.")
     return passed(f"The expected {'call was' if len(wanted) == 1 else f'{len(wanted)} calls were'} made.")
 
 
@@ -51,7 +55,7 @@ def _same(one: Call, other: Call) -> bool:
 
 
 def _missing(wanted: list[Call], made: list[Call], *, ordered: bool) -> Call | None:
-    """The first wanted call that was not made, each made call counting once."""
+    """Return the first wanted call that was not made, or None; each made call counts once."""
     left = list(made)
     for call in wanted:
         at = next((i for i, other in enumerate(left) if _same(call, other)), None)

@@ -1,15 +1,20 @@
-"""What a rollout loses for the way it took: needless turns, tool errors, tokens. Off unless a price is set."""
+"""Reward shaping: the price of needless turns, tool errors and tokens. Off unless a price is set."""
 
-from mcp_rl.config import RewardConfig
-from mcp_rl.scenario import McpScenario
-from mcp_rl.trajectory import Trajectory
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mcp_rl.config import RewardConfig
+    from mcp_rl.scenario import McpScenario
+    from mcp_rl.trajectory import Trajectory
 
 
 def shape(trajectory: Trajectory, scenario: McpScenario, config: RewardConfig) -> None:
     """Set metrics["efficiency"], 0 or less, and add it to the reward unless the rollout failed.
 
-    A failure loses nothing, since a model that fails anyway would learn to fail fast; and the loss is limited, so that
-    every success stays above every failure. `success` is what it was.
+    A failure loses nothing, since a model that fails anyway would learn to fail fast. The loss is limited, so that
+    every success stays above every failure. `success` does not change.
     """
     if not trajectory.trainable:
         return

@@ -1,24 +1,29 @@
-"""JSON values: found in an answer, and compared."""
+"""JSON values: finding them in answers, comparing them, and their leaves."""
+
+from __future__ import annotations
 
 import json
 import math
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _LONGEST = 100_000
 _ATTEMPTS = 200
-"""Brackets that open nothing before we stop looking: keeps an answer of nothing but brackets cheap."""
+"""Limit on brackets that open no JSON value: keeps an answer of nothing but brackets cheap."""
 _OPENING = re.compile(r"[{\[]")
 
 
 class NoJson(Exception):
-    """A text that holds no JSON."""
+    """Raised for a text that holds no JSON."""
 
 
 def json_in(text: str) -> Any:
-    """The JSON value that an answer gives: the whole text, else its last fenced block, else its last object or list.
+    """Return the JSON value of an answer: the whole text, else its last fenced block, else its last object or list.
 
-    Raises NoJson where there is none.
+    Raises NoJson where the answer holds none.
     """
     text = text[-_LONGEST:].strip()
     for candidate in (text, *_last_block(text)):
@@ -30,9 +35,9 @@ def json_in(text: str) -> Any:
 
 
 def same_json(one: Any, other: Any, tolerance: float = 1e-12) -> bool:
-    """Equality of JSON values: 3 equals 3.0, true does not equal 1, the order of keys does not count.
+    """Return whether JSON values are equal: 3 equals 3.0, true does not equal 1, the order of keys does not count.
 
-    `tolerance` is relative, and absolute beside 0.
+    `tolerance` is relative, and absolute in comparisons with 0.
     """
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(same_json(one[key], other[key], tolerance) for key in one)
@@ -42,14 +47,14 @@ def same_json(one: Any, other: Any, tolerance: float = 1e-12) -> bool:
 
 
 def first_difference(given: Any, expected: Any, tolerance: float = 1e-12, path: str = "") -> str | None:
-    """Where `given` does not contain `expected`, in words; None where it does.
+    """Return in words where `given` does not contain `expected`, or None where it contains it.
 
-    An object contains another one that has some of its keys; a list contains only lists of the same length.
+    An object contains objects with some of its keys; a list contains only lists of the same length.
     """
     where = path or "the answer"
     if isinstance(expected, dict):
         if not isinstance(given, dict):
-            return f"{where} is no object"
+            return f"{where} is not an object"
         for key, value in expected.items():
             if key not in given:
                 return f"{where} has no {key!r}"
@@ -58,7 +63,7 @@ def first_difference(given: Any, expected: Any, tolerance: float = 1e-12, path: 
         return None
     if isinstance(expected, list):
         if not isinstance(given, list) or len(given) != len(expected):
-            return f"{where} is no list of {len(expected)}"
+            return f"{where} is not a list of {len(expected)}"
         differences = (
             first_difference(a, b, tolerance, f"{path}[{i}]")
             for i, (a, b) in enumerate(zip(given, expected, strict=True))
@@ -66,7 +71,16 @@ def first_difference(given: Any, expected: Any, tolerance: float = 1e-12, path: 
         return next(filter(None, differences), None)
     if _same_scalar(given, expected, tolerance):
         return None
-    return f"{where} is {_short(given)} where {_short(expected)} was expected"
+    return f"{where} is {_short(given)}, not {_short(expected)}"
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """Yield the texts, numbers, booleans and nulls inside a JSON value, in order."""
+    if isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from leaves(inner)
+    else:
+        yield value
 
 
 def _same_scalar(one: Any, other: Any, tolerance: float) -> bool:
@@ -90,7 +104,7 @@ def _loads(text: str) -> Any:
 
 
 def _last_block(text: str) -> list[str]:
-    """The last code block that is closed, without its fences and the language that its first line names."""
+    """Return the last closed code block, without its fences and the language in its first line."""
     parts = text.split("```")
     blocks = parts[1 : len(parts) - 1 : 2]
     return [re.sub(r"\A\w*\n", "", blocks[-1]).strip()] if blocks else []

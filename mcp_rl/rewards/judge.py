@@ -1,59 +1,65 @@
-"""One verdict from one judge: a language model is asked for a score of each trajectory, and its reply is checked.
+"""A judge: a language model that is asked for a score of each trajectory, and whose reply is checked.
 
-Each id exactly once and each score from 0 to 1, or the reply is refused and asked for again with the reason.
+A reply must have each id exactly once and scores from 0 to 1; otherwise it is refused and asked for again with the
+reason.
 """
+
+from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
 from mcp_rl.errors import ConfigError, JudgeBarred, JudgeDown, JudgeError
-from mcp_rl.language_model import (
-    Call,
+from mcp_rl.inference.apis.chat_client import RequestError, import_litellm
+from mcp_rl.inference.apis.language_model import (
+    Barred,
     CostLimitReached,
     LanguageModel,
     LanguageModelError,
     Message,
+    ModelRequest,
     Spent,
     Unusable,
     check_language_model,
-    import_litellm,
     read_reply,
 )
 
-_calls: ContextVar[list[Call] | None] = ContextVar("the requests of this verdict", default=None)
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+_calls: ContextVar[list[ModelRequest] | None] = ContextVar("the requests of this verdict", default=None)
 
 
 @dataclass(frozen=True)
 class Score:
-    """What the judge says about one trajectory."""
+    """A judge's score of one trajectory."""
 
     value: float
-    """0 to 1."""
+    """From 0 to 1."""
     explanation: str
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """Scores by id, and what they took."""
+class JudgeVerdict:
+    """Scores by id, and the requests that they took."""
 
     scores: dict[str, Score]
-    calls: list[Call] = field(default_factory=list)
+    calls: list[ModelRequest] = field(default_factory=list)
     cached: bool = False
 
 
 class Judge:
-    """A model that scores, anything that LiteLLM can reach. Its key comes from the environment.
+    """A model that scores: any that LiteLLM can reach. Its key comes from the environment.
 
     `deadline` is seconds for one reply, `retries` and `backoff` (seconds) rule further tries, `max_cost` (US dollars)
-    bounds what all judges with the same `spent` take together. `on_call` hears of every request.
+    limits the cost of all judges with the same `spent` together. `on_call` receives every request.
     """
 
     def __init__(
@@ -66,7 +72,7 @@ class Judge:
         *,
         max_cost: float | None = None,
         spent: Spent | None = None,
-        on_call: Callable[[Call], None] = lambda call: None,
+        on_call: Callable[[ModelRequest], None] = lambda call: None,
     ) -> None:
         self.model, self.base_url = model, base_url
         self._on_call = on_call
@@ -82,10 +88,10 @@ class Judge:
             on_call=self._heard,
         )
 
-    async def scores(self, messages: Sequence[Message], ids: Sequence[str]) -> Verdict:
-        """A score for each id. Raises JudgeError where no usable reply came: JudgeDown where another try later may
-        help, JudgeBarred where the judge refuses us or the cost limit is reached."""
-        calls: list[Call] = []
+    async def scores(self, messages: Sequence[Message], ids: Sequence[str]) -> JudgeVerdict:
+        """Ask for a score for each id. Raises JudgeError where no usable reply came: JudgeDown where another try later
+        may help, JudgeBarred where the judge refuses access or the cost limit is reached."""
+        calls: list[ModelRequest] = []
         before = _calls.set(calls)
         try:
             reply: Any = await self._asked.ask(messages, _form(ids), partial(_problem, ids))
@@ -93,36 +99,32 @@ class Judge:
             raise _typed(error) from error
         finally:
             _calls.reset(before)
-        return Verdict(_scores(reply), calls)
+        return JudgeVerdict(_scores(reply), calls)
 
-    def _heard(self, call: Call) -> None:
+    def _heard(self, call: ModelRequest) -> None:
         if (calls := _calls.get()) is not None:
             calls.append(call)
         self._on_call(call)
 
 
 def check_judge(
-    model: str,
-    base_url: str | None = None,
-    *,
-    max_cost: float | None = None,
-    price: tuple[float, float] | None = None,
+    model: str, base_url: str | None = None, *, max_cost: float | None = None, price: tuple[float, float] | None = None
 ) -> None:
-    """Before a run: the judge's name is known, its key is there, and a cost limit can be kept. Raises ConfigError.
+    """Check before a run that the judge is known, has a key, and can keep a cost limit. Raises ConfigError otherwise.
 
-    `price` is US dollars for a million prompt and completion tokens, for a model that LiteLLM knows no price for.
+    `price` is US dollars for a million prompt and completion tokens, for a model without a price in LiteLLM.
     """
     if price is not None:
         name_price(model, price)
     try:
         check_language_model(model, base_url, role="judge", max_cost=max_cost)
     except ConfigError as error:
-        hint = " Or say what it costs with judge.price=[PROMPT, COMPLETION]." if "no price" in str(error) else ""
+        hint = " Or set its price with judge.price=[PROMPT, COMPLETION]." if "no price" in str(error) else ""
         raise ConfigError(f"{error}{hint}") from error
 
 
 def name_price(model: str, price: tuple[float, float]) -> None:
-    """Tell LiteLLM what a million prompt and completion tokens of a model cost in US dollars."""
+    """Tell LiteLLM the price in US dollars of a million prompt and completion tokens of a model."""
     provider, _, name = model.partition("/")
     entry = {
         "input_cost_per_token": price[0] / 1e6,
@@ -136,7 +138,7 @@ def name_price(model: str, price: tuple[float, float]) -> None:
 
 
 class _Entries(BaseModel):
-    """Unknown keys are forgiven, though the schema forbids them, as strict structured output wants it."""
+    """Base of replies. Unknown keys are ignored; the schema forbids them, as strict structured output requires."""
 
     model_config = ConfigDict(extra="ignore", json_schema_extra={"additionalProperties": False})
 
@@ -151,7 +153,7 @@ class _Entry(BaseModel):
 
 
 def _form(ids: Sequence[str]) -> type[BaseModel]:
-    """The form of a reply: a list of scores for these ids."""
+    """Return the form of a reply: a list of scores for these ids."""
     one_of: Any = Literal[tuple(ids)]
     entry = create_model(
         "Score",
@@ -179,32 +181,21 @@ def _scores(reply: Any) -> dict[str, Score]:
 
 
 def _typed(error: LanguageModelError) -> JudgeError:
-    """The same failure, in the class that says what can be done about it."""
-    kinds = import_litellm().exceptions
-    cause = error.__cause__
+    """Return the failure as a JudgeError of the class that tells what can be done about it."""
     if isinstance(error, CostLimitReached):
         return JudgeBarred(f"{error} Raise it with --max-judge-cost; the same command then continues.")
-    if isinstance(cause, CostLimitReached):
-        return JudgeBarred(f"{cause} Raise it with --max-judge-cost; the same command then continues.")
-    if getattr(cause, "status_code", None) in (401, 403, 404):
+    if isinstance(error, Barred):
         return JudgeBarred(str(error))
-    passing = (
-        TimeoutError,
-        kinds.RateLimitError,
-        kinds.Timeout,
-        kinds.APIConnectionError,
-        kinds.InternalServerError,
-        kinds.ServiceUnavailableError,
-        kinds.BadGatewayError,
-    )
-    return JudgeDown(str(error)) if isinstance(cause, passing) else JudgeError(str(error))
+    cause = error.__cause__
+    passing = isinstance(cause, RequestError) and cause.passing and not isinstance(cause, Unusable)
+    return JudgeDown(str(error)) if passing else JudgeError(str(error))
 
 
-def read_cached(path: Path, ids: Sequence[str], asker: str | None = None) -> Verdict | None:
-    """A verdict that was stored earlier; None where there is none, or it cannot be used.
+def read_cached(path: Path, ids: Sequence[str], asker: str | None = None) -> JudgeVerdict | None:
+    """Return a stored verdict, or None where there is none that can be used.
 
-    Where the same `asker` stored it, its step is played again after a kill: the verdict is then told as the new one
-    that it was, with the requests that it took, so that the record of a run does not depend on when it was stopped.
+    A verdict that the same `asker` stored belongs to a step that is played again after a kill. It is returned as a new
+    one, with the requests that it took, so that the record of a run does not depend on when it was stopped.
     """
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
@@ -212,14 +203,14 @@ def read_cached(path: Path, ids: Sequence[str], asker: str | None = None) -> Ver
         if _problem(ids, reply):
             return None
         if asker is None or stored.get("asker") != asker:
-            return Verdict(_scores(reply), cached=True)
-        return Verdict(_scores(reply), [Call(**call) for call in stored["calls"]])
+            return JudgeVerdict(_scores(reply), cached=True)
+        return JudgeVerdict(_scores(reply), [ModelRequest(**call) for call in stored["calls"]])
     except (OSError, ValueError, KeyError, TypeError, Unusable):
         return None
 
 
-def write_cached(path: Path, verdict: Verdict, asker: str) -> None:
-    """Store a verdict, whole or not at all, with who asked for it and what it took."""
+def write_cached(path: Path, verdict: JudgeVerdict, asker: str) -> None:
+    """Store a verdict atomically, with its asker and the requests that it took."""
     entries = [{"id": id, "explanation": s.explanation, "score": s.value} for id, s in verdict.scores.items()]
     content = {"scores": entries, "asker": asker, "calls": [asdict(call) for call in verdict.calls]}
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -228,8 +219,8 @@ def write_cached(path: Path, verdict: Verdict, asker: str) -> None:
     temporary.replace(path)
 
 
-def usage(calls: Sequence[Call]) -> dict[str, float]:
-    """What requests took together."""
+def usage(calls: Sequence[ModelRequest]) -> dict[str, float]:
+    """Return the totals of requests: counts, tokens, US dollars, seconds."""
     fields = [asdict(call) for call in calls]
     totals = {
         key: sum(entry[key] for entry in fields)

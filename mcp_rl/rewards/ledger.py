@@ -1,17 +1,20 @@
-"""Every request to a judge, a line each on disk: what it took and what came of it.
+"""The requests to a run's judges, one line each on disk: tokens, cost, seconds and any problem.
 
-Money that was spent stays spent: a run that is continued reads what its earlier sessions took, so that a cost limit
-holds for the whole run.
+A continued run reads the costs of its earlier sessions, so that a cost limit holds for the whole run.
 """
 
-import json
-from collections.abc import Mapping
-from dataclasses import asdict
-from pathlib import Path
-from statistics import fmean
-from typing import Any
+from __future__ import annotations
 
-from mcp_rl.language_model import Call, Spent
+import json
+from dataclasses import asdict
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from mcp_rl.inference.apis.language_model import ModelRequest, Spent
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
 
 
 class Ledger:
@@ -22,7 +25,7 @@ class Ledger:
         self._since = Spent()
         self._verdicts: list[Mapping[str, Any]] = []
         self.spent = Spent()
-        """All sessions together. A judge that shares it adds to it."""
+        """Totals of all sessions, shared with the judges."""
         content = path.read_bytes() if path and path.exists() else b""
         self._cut_off = bool(content) and not content.endswith(b"\n")
         for line in content.splitlines():
@@ -30,13 +33,13 @@ class Ledger:
 
     def _read(self, line: bytes) -> None:
         try:
-            call = Call(**json.loads(line))
-        except (ValueError, TypeError):  # cut off by a kill
+            call = ModelRequest(**json.loads(line))
+        except (ValueError, TypeError):  # a line cut off by a kill
             return
         _count(self.spent, call)
 
-    def add(self, call: Call) -> None:
-        """One request is over."""
+    def add(self, call: ModelRequest) -> None:
+        """Record a request that has ended."""
         _count(self._since, call)
         if self._path is not None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -44,17 +47,18 @@ class Ledger:
                 file.write("\n" * self._cut_off + json.dumps(asdict(call), ensure_ascii=False) + "\n")
             self._cut_off = False
 
-    def recall(self, call: Call) -> None:
-        """A request that an earlier session paid for belongs to the step that is played again."""
+    def recall(self, call: ModelRequest) -> None:
+        """Count a request that an earlier session paid for to the step that is played again."""
         _count(self._since, call)
 
     def judged(self, about: Mapping[str, Any]) -> None:
-        """A group got its verdict, `metadata["judge"]`."""
+        """Record the verdict on a group, its `metadata["judge"]`."""
         self._verdicts.append(about)
 
     def take(self) -> dict[str, float]:
-        """Metrics since the last time: requests, refused ones, tokens, cost in US dollars, mean seconds of a request,
-        share of groups from the cache, and where they were measured agreement and noise. Empty where nothing was."""
+        """Return the metrics since the last call: requests, refused requests, tokens, cost in US dollars, mean seconds
+        of a request, share of groups from the cache, and agreement and noise if measured. Empty if there was nothing.
+        """
         since, verdicts = self._since, self._verdicts
         self._since, self._verdicts = Spent(), []
         if not since.calls and not verdicts:
@@ -75,7 +79,7 @@ class Ledger:
         return metrics
 
 
-def _count(spent: Spent, call: Call) -> None:
+def _count(spent: Spent, call: ModelRequest) -> None:
     spent.calls += 1
     spent.refused += call.problem is not None
     spent.prompt_tokens += call.prompt_tokens

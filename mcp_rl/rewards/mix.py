@@ -1,9 +1,15 @@
-"""A reward made of several: the weighted sum of parts that stay visible as metrics."""
+"""The weighted sum of several rewards, which stay visible as metrics."""
 
-from collections.abc import Mapping
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from mcp_rl.errors import ConfigError
-from mcp_rl.trajectory import TrajectoryGroup
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mcp_rl.trajectory import TrajectoryGroup
 
 
 def mix_rewards(group: TrajectoryGroup, weights: Mapping[str, float]) -> TrajectoryGroup:
@@ -18,7 +24,7 @@ def mix_rewards(group: TrajectoryGroup, weights: Mapping[str, float]) -> Traject
         if missing:
             known = ", ".join(sorted(trajectory.metrics)) or "none"
             raise ConfigError(
-                f"The reward is to be mixed from {missing[0]!r}, which nothing has scored; there is {known}."
+                f"The reward cannot be mixed from {missing[0]!r}, which nothing has scored; available: {known}."
             )
         trajectory.reward = sum(weight * trajectory.metrics[name] for name, weight in weights.items())
     return group

@@ -1,12 +1,16 @@
-"""Verifiers of what a rollout left behind: kinds "state" and "none"."""
+"""Verifiers of the state that a rollout leaves: kinds "state" and "none"."""
+
+from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mcp_rl.rewards.json_values import NoJson, first_difference, json_in, same_json
 from mcp_rl.rewards.verdict import Verdict, failed, nothing_submitted, passed, submitted, successful_calls
-from mcp_rl.scenario import McpScenario
-from mcp_rl.trajectory import CallRecord, Trajectory
+
+if TYPE_CHECKING:
+    from mcp_rl.scenario import McpScenario
+    from mcp_rl.trajectory import CallRecord, Trajectory
 
 _CANNOT = re.compile(
     r"\b(?:can(?:no|')t|cannot|can not|could not|couldn't|unable|impossible|not (?:possible|able|available|supported)"
@@ -18,13 +22,13 @@ _CANNOT = re.compile(
 
 
 def state(trajectory: Trajectory, scenario: McpScenario) -> Verdict:
-    """After the rollout, the `expected` read calls return what they should.
+    """Pass if the `expected` read calls return the expected results after the rollout.
 
     `expected` is a list of {"tool", "arguments", "result"}, executed on the rollout's own session when it is over. A
-    result that is a text is compared with the tool's text without regard to white space at line ends, any other JSON
-    with its structured content, or else with the JSON in its text. {"is_error": true} instead of a result: the call
-    must fail, as reading what was deleted does. Options: `subset` (false): objects may have more keys; `tolerance`
-    (relative, 1e-9) for numbers; `require_answer` (true): a final message with text in it is needed.
+    text result is compared with the tool's text, ignoring white space at line ends; any other JSON is compared with the
+    structured content, or else with the JSON in the text. {"is_error": true} instead of a result: the call must fail,
+    as reading something deleted does. Options: `subset` (false): objects may have more keys; `tolerance` (relative,
+    1e-9) for numbers; `require_answer` (true): a non-empty final message is required.
     """
     verifier = scenario.verifier
     assert verifier is not None
@@ -42,11 +46,11 @@ def state(trajectory: Trajectory, scenario: McpScenario) -> Verdict:
 
 
 def none(trajectory: Trajectory, scenario: McpScenario) -> Verdict:
-    """The task cannot be done: nothing was changed, and the answer says so.
+    """Pass, for a task that cannot be done, if nothing was changed and the answer says that it cannot be done.
 
-    Successful calls count as changes unless the server annotates their tool as reading only, or the option `harmless`
-    names it. What counts as saying so is a common English phrase ("cannot", "there is no tool"), or one of the texts in
-    the option `says`, in any letter case.
+    A successful call counts as a change unless the server annotates its tool as read-only, or the option `harmless`
+    names it. The answer must hold a common English phrase ("cannot", "there is no tool"), or one of the texts in the
+    option `says`, in any letter case.
     """
     options = scenario.verifier.options if scenario.verifier else {}
     answer = submitted(trajectory, scenario)
@@ -75,12 +79,12 @@ def _problem(wanted: dict[str, Any], read: CallRecord, subset: bool, tolerance: 
         return f"gives {read.result[:200]!r}"
     given = _value(read)
     if given is NoJson:
-        return f"gives {read.result[:200]!r}, which is no JSON"
+        return f"gives {read.result[:200]!r}, which is not JSON"
     if isinstance(given, dict) and given.keys() == {"result"} and not (isinstance(result, dict) and "result" in result):
         given = given["result"]
     difference = first_difference(given, result, tolerance)
     if difference is None and not subset and not same_json(given, result, tolerance):
-        difference = "the result holds more than what was expected"
+        difference = "the result holds more than expected"
     return f"is not as expected: {difference}" if difference else None
 
 

@@ -1,8 +1,10 @@
-"""The judges of a run: one prompt for a group, one verdict from each, averaged, and some groups judged a second time.
+"""The judges of a run: one prompt for a group, one verdict from each judge, averaged; some groups are judged twice.
 
-What judges of one group say of each other measures their agreement; what one judge says of the same group in another
-order measures its noise.
+Verdicts of several judges on one group measure their agreement; verdicts of one judge on the same group in another
+order measure its noise.
 """
+
+from __future__ import annotations
 
 import hashlib
 import itertools
@@ -10,32 +12,35 @@ import json
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import partial
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mcp_rl.language_model import Call, Message
-from mcp_rl.rewards.judge import Judge, Score, Verdict, read_cached, usage, write_cached
+from mcp_rl.inference.apis.language_model import Message, ModelRequest
+from mcp_rl.rewards.judge import Judge, JudgeVerdict, Score, read_cached, usage, write_cached
 from mcp_rl.rewards.transcript import Exhibit, distinct, exhibits
-from mcp_rl.tasks import run_all
+from mcp_rl.system.tasks import run_all
 from mcp_rl.trajectory import Trajectory, TrajectoryGroup
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Prompt = Callable[[TrajectoryGroup, Sequence[Exhibit]], list[Message]]
 
 
 @dataclass(frozen=True)
 class Panel:
-    """Judges that score groups together. `prompt` makes the question out of a group and its exhibits."""
+    """Judges that score groups together. `prompt` makes the question from a group and its exhibits."""
 
     judges: Sequence[Judge]
     prompt: Prompt
     seed: int = 0
-    """Of the order in which trajectories are shown, with what they hold: nobody who wrote in them can guess it."""
+    """Decides the order of trajectories, together with their content, so that no text in them can predict it."""
     repeat: float = 0.0
-    """Share of groups that every judge scores twice."""
+    """Share of groups that every judge scores twice, 0 to 1."""
     cache_dir: Path | None = None
-    recall: Callable[[Call], None] | None = None
-    """Hears of each request of a verdict that these very rollouts got before a kill; None: such a one is cached."""
+    recall: Callable[[ModelRequest], None] | None = None
+    """Receives each request of a verdict that these same rollouts got before a kill; None treats it as cached."""
 
     async def score(self, group: TrajectoryGroup) -> TrajectoryGroup:
         """Set reward, metrics["ruler"] and explanation; return the same group, unchanged unless every verdict has come.
@@ -52,15 +57,13 @@ class Panel:
             for number in range(rounds)
             for judge in self.judges
         ]
-        await run_all([lambda question=question: self._ask(group, question) for question in asked])  # type: ignore[misc]
+        await run_all([partial(self._ask, group, question) for question in asked])
         for index, same in enumerate(judged):
-            _set(same.trajectories, [question.score(index) for question in asked[: len(self.judges)]], [
-                question.score(index).value for question in asked
-            ], self.judges)  # fmt: skip
+            _set(same.trajectories, [question.score(index) for question in asked], self.judges)
         group.metadata["judge"] = self._about(asked, rounds)
         return group
 
-    async def _ask(self, group: TrajectoryGroup, question: "_Asked") -> None:
+    async def _ask(self, group: TrajectoryGroup, question: _Asked) -> None:
         messages = self.prompt(group, question.shown)
         ids = [exhibit.id for exhibit in question.shown]
         path, asker = None, _identity(group)
@@ -77,7 +80,7 @@ class Panel:
         if path is not None:
             write_cached(path, question.verdict, asker)
 
-    def _about(self, asked: Sequence["_Asked"], rounds: int) -> dict[str, Any]:
+    def _about(self, asked: Sequence[_Asked], rounds: int) -> dict[str, Any]:
         count = len(self.judges)
         tables = [question.values for question in asked]
         about: dict[str, Any] = {
@@ -96,15 +99,15 @@ class Panel:
 
 
 def _identity(group: TrajectoryGroup) -> str:
-    """Of these very rollouts: their seeds, and the versions of the policy that played them."""
+    """Return a key of these very rollouts: their seeds, and the policy versions that played them."""
     played = [(t.seed, max((max(s.versions, default=-1) for s in t.segments), default=-1)) for t in group]
     return hashlib.sha256(repr(played).encode()).hexdigest()[:32]
 
 
 def agreement(one: Sequence[float], other: Sequence[float]) -> float:
-    """Share of pairs that both put in the same order, 0 to 1; a pair that only one of them ties counts half.
+    """Return the share of pairs in the same order in both, 0 to 1; a pair tied in only one counts half.
 
-    1 where there is no pair.
+    The share is 1 where there is no pair.
     """
     marks = [
         1 - abs(_sign(one[i] - one[j]) - _sign(other[i] - other[j])) / 2
@@ -119,11 +122,11 @@ def _sign(value: float) -> int:
 
 @dataclass
 class _Asked:
-    """One question to one judge, and its verdict when it has come."""
+    """A question to one judge, and its verdict once it has come."""
 
     judge: Judge
     shown: Sequence[Exhibit]
-    verdict: Verdict = field(default_factory=lambda: Verdict({}))
+    verdict: JudgeVerdict = field(default_factory=lambda: JudgeVerdict({}))
 
     def score(self, index: int) -> Score:
         return self.verdict.scores[next(exhibit.id for exhibit in self.shown if exhibit.index == index)]
@@ -133,16 +136,13 @@ class _Asked:
         return [self.score(index).value for index in range(len(self.shown))]
 
 
-def _set(
-    trajectories: Sequence[Trajectory], first: Sequence[Score], values: Sequence[float], judges: Sequence[Judge]
-) -> None:
-    words = first[0].explanation
+def _set(trajectories: Sequence[Trajectory], scores: Sequence[Score], judges: Sequence[Judge]) -> None:
+    """Set rewards to the mean of all `scores`; of several judges, keep each one's first score and words too."""
+    words, metrics = scores[0].explanation, {"ruler": fmean(score.value for score in scores)}
     if len(judges) > 1:
-        words = " ".join(
-            f"[{judge.model}: {s.value:g}] {s.explanation}" for judge, s in zip(judges, first, strict=True)
-        )
+        first = list(zip((judge.model for judge in judges), scores, strict=False))
+        words = " ".join(f"[{model}: {score.value:g}] {score.explanation}" for model, score in first)
+        metrics |= {f"ruler_{model}": score.value for model, score in first}
     for trajectory in trajectories:
-        trajectory.reward = trajectory.metrics["ruler"] = fmean(values)
-        trajectory.explanation = words
-        if len(judges) > 1:
-            trajectory.metrics |= {f"ruler_{judge.model}": s.value for judge, s in zip(judges, first, strict=True)}
+        trajectory.reward, trajectory.explanation = metrics["ruler"], words
+        trajectory.metrics |= metrics

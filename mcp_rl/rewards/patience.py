@@ -1,19 +1,23 @@
-"""Waiting for a judge that is down: all pause, one at a time asks again, and where it stays down the run stops."""
+"""Waiting for a judge that is down: everything pauses, one question at a time retries, and at last the run stops."""
+
+from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 
 from mcp_rl.errors import JudgeDown, JudgeStop
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
 
 T = TypeVar("T")
 _FIRST_PAUSE, _LONGEST_PAUSE = 2.0, 60.0
 
 
 class Patience:
-    """Shared by all who ask a judge. `seconds` is how long it may be down before JudgeStop is raised."""
+    """Shared by all questions. JudgeStop is raised once the judge has been down for `seconds`."""
 
     def __init__(self, seconds: float, say: Callable[[str], None] = lambda sentence: None) -> None:
         self._seconds = seconds
@@ -23,7 +27,7 @@ class Patience:
         self._pause = 0.0
 
     async def until_answered(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """What `ask` gives, asked again after a pause as long as it raises JudgeDown."""
+        """Return the result of `ask`, called again after a pause for as long as it raises JudgeDown."""
         while True:
             if self._since is None:
                 try:
@@ -31,7 +35,7 @@ class Patience:
                 except JudgeDown as error:
                     self._fell(error)
             async with self._turn:
-                if self._since is None:  # another one's question was answered while we waited
+                if self._since is None:  # another question was answered in the meantime
                     continue
                 await anyio.sleep(self._pause)
                 self._pause = min(2 * self._pause, _LONGEST_PAUSE)
@@ -47,8 +51,8 @@ class Patience:
             self._say(f"{error} Everything waits for it, up to {self._seconds:g} s.")
         if now - self._since >= self._seconds:
             raise JudgeStop(
-                f"{error} It stayed like that for {now - self._since:.0f} s (judge.patience). The last whole step is "
-                "kept, and the same command continues from there."
+                f"{error} It stayed down for {now - self._since:.0f} s (judge.patience). The last whole step is kept, "
+                "and the same command continues from there."
             ) from error
 
     def _answered(self, answer: T) -> T:

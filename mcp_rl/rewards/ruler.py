@@ -1,18 +1,24 @@
 """RULER: a language model scores the rollouts of one scenario against each other.
 
-Relative scores inside a group are all that a group-relative policy gradient needs, and a judge is far better at "which
-of these is better, and by how much" than at absolute marks (OpenPipe, "RULER: Relative Universal LLM-Elicited
+A group-relative policy gradient needs only relative scores inside a group, and a judge is far better at "which of these
+is better, and by how much" than at absolute marks (OpenPipe, "RULER: Relative Universal LLM-Elicited
 Rewards", 2025). One call scores the whole group.
 """
 
-from collections.abc import Sequence
-from pathlib import Path
+from __future__ import annotations
 
-from mcp_rl.language_model import Message
+from typing import TYPE_CHECKING
+
 from mcp_rl.rewards.judge import Judge
 from mcp_rl.rewards.panel import Panel, Prompt
 from mcp_rl.rewards.transcript import Exhibit, escaped, render
-from mcp_rl.trajectory import TrajectoryGroup
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from mcp_rl.inference.apis.language_model import Message
+    from mcp_rl.trajectory import TrajectoryGroup
 
 DEFAULT_RUBRIC = """\
 - Reaching the goal of the task counts most: whoever reaches it scores clearly above everyone who does not.
@@ -22,7 +28,7 @@ DEFAULT_RUBRIC = """\
 - Trajectories that are equally good get equal scores; do not invent differences.\
 """
 TOKEN_BUDGET = 24_000
-"""Tokens that a prompt may have, about."""
+"""Approximate limit on the tokens of a prompt."""
 _INSTRUCTIONS = """\
 You compare several attempts of an agent at one task and give each attempt a score from 0 to 1.
 
@@ -56,12 +62,13 @@ async def ruler_score_group(
     """Set reward, metrics["ruler"] and explanation of the group's trajectories; return the same group.
 
     Trajectories that ended by a fault or a timeout are not shown to the judge and keep their reward; exceptions and
-    metadata stay, and what the verdict took is added as metadata["judge"]. Identical trajectories are shown once and
-    score the same. Nothing is changed unless every score has come. With several models, each gives a verdict, and the
-    reward is their mean; metadata["judge"]["agreement"] is how far they agree. `deadline` is seconds for one reply,
-    `retries` and `backoff` (seconds) rule further tries, `seed` the order in which the judge sees the trajectories,
-    `token_budget` about how long the prompt may get; `cache_dir` keeps verdicts for equal prompts to the same judge;
-    the share `repeat` of groups is judged twice, in another order; metadata["judge"]["noise"] is how far they differ.
+    metadata stay, and metadata["judge"] gets the usage of the verdict. Identical trajectories are shown once and score
+    the same. Nothing changes unless every score has come. Several models give a verdict each, and the reward is their
+    mean; metadata["judge"]["agreement"] measures their agreement. `deadline` is seconds for one reply, `retries` and
+    `backoff` (seconds) rule further tries, `seed` rules the order in which the judge sees the trajectories,
+    `token_budget` is the approximate length of the prompt; `cache_dir` keeps verdicts for equal prompts to the same
+    judge; the share `repeat` of groups is judged twice, in another order; metadata["judge"]["noise"] is the mean
+    difference.
 
     Raises JudgeError where a judge gives no usable verdict.
     """
@@ -71,7 +78,7 @@ async def ruler_score_group(
 
 
 def ruler_prompt(rubric: str | None = None, token_budget: int = TOKEN_BUDGET) -> Prompt:
-    """What makes the question to a judge out of a group: the rubric, the task, the trajectories in their fences."""
+    """Return the function that makes a judge's prompt from a group: rubric, task, and trajectories in fences."""
     system = _INSTRUCTIONS.format(rubric=(rubric or DEFAULT_RUBRIC).strip())
 
     def prompt(group: TrajectoryGroup, shown: Sequence[Exhibit]) -> list[Message]:

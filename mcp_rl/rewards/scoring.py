@@ -1,16 +1,16 @@
-"""How rollouts of a run get their rewards: by the scenario's verifier, by judges, by functions that plugins offer."""
+"""Rewards in a run: from the scenario's verifier, from judges, and from functions that plugins offer."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from __future__ import annotations
+
 from difflib import get_close_matches
 from functools import partial
-from pathlib import Path
 from statistics import fmean
+from typing import TYPE_CHECKING
 
 import anyio
 
 from mcp_rl.config import JudgeConfig, RewardConfig
 from mcp_rl.errors import ConfigError, JudgeError, JudgeStop
-from mcp_rl.language_model import Spent
 from mcp_rl.rewards.efficiency import shape
 from mcp_rl.rewards.judge import Judge, check_judge
 from mcp_rl.rewards.ledger import Ledger
@@ -18,20 +18,26 @@ from mcp_rl.rewards.mix import mix_rewards
 from mcp_rl.rewards.panel import Panel
 from mcp_rl.rewards.patience import Patience
 from mcp_rl.rewards.ruler import ruler_prompt
-from mcp_rl.rewards.verdict import RewardFunction, Verdict
-from mcp_rl.rewards.verifier import VerifierFunction, check_verifiers, verdict_of, verify
-from mcp_rl.scenario import McpScenario
-from mcp_rl.tasks import run_all
+from mcp_rl.rewards.verifier import check_verifiers, verdict_of, verify
+from mcp_rl.system.tasks import run_all
 from mcp_rl.trajectory import Trajectory, TrajectoryGroup
 
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from mcp_rl.inference.apis.language_model import Spent
+    from mcp_rl.rewards.verdict import RewardFunction, Verdict, VerifierFunction
+    from mcp_rl.scenario import McpScenario
+
 CALLS, VERDICTS = "calls.jsonl", "verdicts"
-"""In the folder of a run's judge: every request, and the verdicts to equal questions."""
+"""Names in the folder of a run's judges: the file of requests, and the folder of cached verdicts."""
 
 
 class Scoring:
-    """The verifier scores each rollout as it ends; judges, where one is named, each group when it is complete.
+    """Scores each rollout by its verifier as it ends, and each complete group by the judges, if any.
 
-    `folder` is where requests and verdicts are kept, None for nowhere; `say` hears of a judge that is down.
+    `folder` keeps requests and verdicts, or None keeps nothing; `say` prints news of a judge that is down.
     """
 
     def __init__(
@@ -50,7 +56,6 @@ class Scoring:
         self._weights = weights_of(judge, self._reward)
         self._parts = {name: function for name, function in (rewards or {}).items() if name in self._weights}
         self._shaped = self._reward.shapes
-        self._plain = not self._shaped and self._weights == {"verifier": 1.0}
         self._panel: Panel | None = None
         if judge.model is not None:
             self._ledger = Ledger(folder / CALLS if folder else None)
@@ -60,26 +65,24 @@ class Scoring:
 
     @property
     def at_once(self) -> bool:
-        """Whether a rollout's reward stands as soon as it ends, whatever else is in its group."""
+        """True if a rollout has its reward as soon as it ends, before its group is complete."""
         return self._panel is None
 
     @property
     def spent(self) -> Spent | None:
-        """What the run's judges took, all sessions together; None where there is no judge."""
+        """Usage of the run's judges in all sessions, or None without a judge."""
         return None if self._panel is None else self._ledger.spent
 
     def check(self, scenarios: Sequence[McpScenario]) -> None:
-        """Before anything is played. Raises ScenarioError that names a scenario which could not be scored."""
+        """Check before any rollout that all scenarios can be scored. Raises ScenarioError for one that cannot."""
         needed = "verifier" in self._weights
         check_verifiers([s for s in scenarios if needed or s.verifier is not None], self._verifiers)
 
     def rollout(self, scenario: McpScenario, trajectory: Trajectory) -> Awaitable[None] | None:
-        """Score one rollout by the scenario's verifier, where it has one, and by the functions that have a weight.
+        """Score one rollout by the scenario's verifier, if any, and by the functions that have a weight.
 
-        What is returned is to be awaited, unless it is None. Raises VerifierError where a function failed.
+        Returns an awaitable to be awaited, or None when done. Raises VerifierError where a function failed.
         """
-        if self._plain:
-            return verify(trajectory, scenario, self._verifiers) if scenario.verifier is not None else None
         pending = [verify(trajectory, scenario, self._verifiers)] if scenario.verifier is not None else []
         if trajectory.stop_reason.trainable:
             pending += [self._part(name, trajectory, scenario) for name in self._parts]
@@ -89,10 +92,10 @@ class Scoring:
         return None
 
     async def group(self, group: TrajectoryGroup) -> TrajectoryGroup:
-        """Score a group by the judges, where one is named, and mix.
+        """Score a group by the judges, if any, and mix the parts of its rewards.
 
-        Waits while a judge is down. Raises JudgeError where no verdict comes, JudgeStop where none will come any more;
-        the rewards are then None, so that the verifier's do not pass for the judge's.
+        Waits while a judge is down. Raises JudgeError where no verdict comes, JudgeStop where none will come; the
+        rewards are then None, so that the verifier's do not pass for the judge's.
         """
         panel = self._panel
         if panel is None:
@@ -114,15 +117,15 @@ class Scoring:
         return group
 
     def take_metrics(self) -> dict[str, float]:
-        """What the judges took and said since the last time; nothing without a judge."""
+        """Return the judges' metrics since the last call; empty without a judge."""
         return {} if self._panel is None else self._ledger.take()
 
     async def compare(self, before: Sequence[TrajectoryGroup], after: Sequence[TrajectoryGroup]) -> dict[str, float]:
-        """The judges' scores of the first rollout before and after, each pair in one verdict.
+        """Judge each scenario's first rollouts before and after together, each pair in one verdict.
 
-        Scores of different verdicts do not compare, so the means that an evaluation gets are no measure of progress;
-        these are. Gives `judge_before`, `judge_after` (means, 0 to 1), `judge_better`, `judge_worse` (shares of the
-        scenarios) and `judge_compared` (their number); nothing without a judge. Raises JudgeStop.
+        Scores of different verdicts do not compare, so an evaluation's means do not measure progress; these scores do.
+        Returns `judge_before`, `judge_after` (means, 0 to 1), `judge_better`, `judge_worse` (shares of the scenarios)
+        and `judge_compared` (their number); nothing without a judge. Raises JudgeStop.
         """
         if self._panel is None:
             return {}
@@ -151,7 +154,7 @@ class Scoring:
                 await self._patience.until_answered(partial(self._panel.score, pair))
         except JudgeStop:
             raise
-        except JudgeError:  # one pair less
+        except JudgeError:  # leave this pair out
             return
 
     def _part(self, name: str, trajectory: Trajectory, scenario: McpScenario) -> Awaitable[None] | None:
@@ -168,7 +171,7 @@ class Scoring:
         self._finish(scenario, trajectory)
 
     def _finish(self, scenario: McpScenario, trajectory: Trajectory) -> None:
-        """Where no judge is to come: the parts together."""
+        """Mix and shape the reward of a rollout that no judge will score."""
         if self._panel is not None or not trajectory.stop_reason.trainable:
             return
         if self._weights != {"verifier": 1.0}:
@@ -178,17 +181,17 @@ class Scoring:
 
 
 def weights_of(judge: JudgeConfig, reward: RewardConfig) -> dict[str, float]:
-    """The parts of a reward and their weights: what was set, else the judge where there is one, else the verifier."""
+    """Return the weights of a reward's parts: as configured, else the judge if there is one, else the verifier."""
     return dict(reward.weights) or {"verifier" if judge.model is None else "ruler": 1.0}
 
 
 def check_rewards(judge: JudgeConfig, reward: RewardConfig, rewards: Mapping[str, RewardFunction]) -> None:
-    """Before anything starts: the reward's parts exist, judges can be asked, the rubric is there, or ConfigError."""
+    """Check that the reward's parts, the judges and the rubric can be used. Raises ConfigError otherwise."""
     known = {"verifier", "ruler", *rewards}
     for name in weights_of(judge, reward):
         if name not in known:
             close = get_close_matches(name, known, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(sorted(known))}."
+            hint = f"did you mean {close[0]!r}?" if close else f"choose one of {', '.join(sorted(known))}."
             raise ConfigError(f"reward.weights names {name!r}, which no plugin registers as a reward; {hint}")
     judge.rubric_text()
     for model in judge.models:
@@ -214,7 +217,7 @@ def _panel(judge: JudgeConfig, ledger: Ledger, seed: int, folder: Path | None) -
 
 
 def _first(group: TrajectoryGroup) -> Trajectory | None:
-    """A copy of the group's first rollout (the greedy one of an evaluation); None where the world ended it."""
+    """Return a copy of the group's first rollout (greedy in an evaluation), or None if a fault ended it."""
     first = group.trajectories[0] if group.trajectories else None
     if first is None or not first.stop_reason.trainable:
         return None

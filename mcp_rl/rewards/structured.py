@@ -1,50 +1,54 @@
-"""Verifiers of answers with a form: kinds "json", "set" and "regex"."""
+"""Verifiers of structured answers: kinds "json", "set" and "regex"."""
+
+from __future__ import annotations
 
 import json
 import re
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mcp_rl.rewards.answers import TOLERANCE, answered, normalised
 from mcp_rl.rewards.json_values import NoJson, first_difference, json_in, same_json
 from mcp_rl.rewards.verdict import Verdict, failed, passed
-from mcp_rl.scenario import McpScenario, Verifier
-from mcp_rl.trajectory import Trajectory
+
+if TYPE_CHECKING:
+    from mcp_rl.scenario import McpScenario, Verifier
+    from mcp_rl.trajectory import Trajectory
 
 _MOST_FILLERS = 8
-"""Words that may stand beside an item of a list ("the file a.txt")."""
+"""Most words, the item included, in an entry of a list ("the file a.txt")."""
 _ITEM = "\x00"
 
 
 def json_answer(trajectory: Trajectory, scenario: McpScenario) -> Verdict:
-    """The answer is JSON that contains `expected`: objects may have more keys, lists must have as many items.
+    """Pass if the answer's JSON contains `expected`: objects may have more keys, lists must have as many items.
 
-    The JSON may stand in a code fence or among words; the last value counts. Options: `exact` (false): no further keys;
+    The JSON may be in a code fence or among words; the last value counts. Options: `exact` (false): no further keys;
     `tolerance` (relative, 1e-6) for numbers.
     """
     return answered(trajectory, scenario, _compare_json)
 
 
 def set_answer(trajectory: Trajectory, scenario: McpScenario) -> Verdict:
-    """The answer lists the items of `expected`, texts or numbers, each at least once, in any order, and nothing else.
+    """Pass if the answer lists the items of `expected`, texts or numbers, in any order, and nothing else.
 
     It is a JSON list, or items between commas, semicolons, "and" or line breaks, with or without an introduction that
-    ends in a colon. Option: `extra` (0): how many other items are allowed.
+    ends in a colon. Items may repeat. Option: `extra` (0): number of other items that are allowed.
     """
     return answered(trajectory, scenario, _compare_set)
 
 
 def regex(trajectory: Trajectory, scenario: McpScenario) -> Verdict:
-    """The regular expression `expected` is found in the answer.
+    """Pass if the regular expression `expected` is found in the answer.
 
-    The syntax is RE2's, which takes time linear in the answer whatever the expression: no look-around, no references
-    back. Options: `full` (false): the whole answer matches; `ignore_case` (false).
+    The syntax is RE2's, which takes time linear in the answer for any expression: no look-around, no back-references.
+    Options: `full` (false): the whole answer must match; `ignore_case` (false).
     """
     return answered(trajectory, scenario, _compare_regex)
 
 
 def regex_problem(verifier: Verifier) -> str | None:
-    """What is wrong with an expression; None where it can be used."""
+    """Return the error in a verifier's expression, or None."""
     if not isinstance(verifier.expected, str) or not verifier.expected:
         return f"expects a regular expression, not {verifier.expected!r}"
     import re2  # type: ignore[import-untyped]
@@ -66,7 +70,7 @@ def _compare_json(answer: str, verifier: Verifier) -> Verdict:
     if difference := first_difference(given, verifier.expected, tolerance):
         return failed(f"In the answer's JSON, {difference}.")
     if verifier.options.get("exact") and not same_json(given, verifier.expected, tolerance):
-        return failed("The answer's JSON holds more than what was expected.")
+        return failed("The answer's JSON holds more than expected.")
     return passed("The answer's JSON holds what was expected.")
 
 
@@ -86,7 +90,9 @@ def _compare_set(answer: str, verifier: Verifier) -> Verdict:
 def _compare_regex(answer: str, verifier: Verifier) -> Verdict:
     pattern = _compiled(str(verifier.expected), bool(verifier.options.get("ignore_case")))
     found = pattern.fullmatch(answer.strip()) if verifier.options.get("full") else pattern.search(answer)
-    return passed("The answer has the expected form.") if found else failed("The answer has not the expected form.")
+    return (
+        passed("The answer has the expected form.") if found else failed("The answer does not have the expected form.")
+    )
 
 
 @lru_cache(maxsize=1024)
@@ -100,7 +106,7 @@ def _compiled(expression: str, ignore_case: bool) -> Any:
 
 
 def _item(value: Any) -> str:
-    """An item in the form in which items are compared."""
+    """Return an item in the form in which items are compared."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if not isinstance(value, str):
@@ -117,7 +123,7 @@ def _json_list(answer: str) -> list[Any] | None:
 
 
 def _listed(items: list[Any], wanted: dict[str, Any]) -> tuple[list[Any], list[str]]:
-    """Expected items that are missing, and others."""
+    """Return the missing items, and the unexpected ones."""
     given = {_item(item): item for item in items}
     return (
         [value for item, value in wanted.items() if item not in given],
@@ -126,7 +132,7 @@ def _listed(items: list[Any], wanted: dict[str, Any]) -> tuple[list[Any], list[s
 
 
 def _written(answer: str, wanted: dict[str, Any]) -> tuple[list[Any], list[str]]:
-    """The same of a list in words: found items are blanked out, longest first, and what is left is looked at."""
+    """Return the same for a list in words: items found are blanked out, longest first, and the rest is examined."""
     left, missing = answer.replace(_ITEM, " "), []
     for value in sorted(wanted.values(), key=lambda value: -len(str(value))):
         words = r"\s+".join(map(re.escape, str(value).split()))

@@ -1,32 +1,38 @@
-"""Trajectories as a judge reads them: fenced, escaped, cut to a budget, under ids that say nothing.
+"""Trajectories as a judge reads them: fenced, escaped, cut to a budget, under meaningless ids.
 
-Everything inside a trajectory, above all what tools returned, is data that somebody else wrote. It is rendered as JSON
-with `<`, `>` and `&` as \\u escapes, so that no text in it can close its fence or open another one; and the ids of the
-fences are random, so that no text can name its own.
+Everything in a trajectory, above all the results of tools, is untrusted data. It is rendered as JSON with `<`, `>` and
+`&` as \\u escapes, so that no text can close its fence or open another one; and the ids of the fences are random, so
+that no text can name its own.
 """
 
-import json
-import random
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from __future__ import annotations
 
-from mcp_rl.trajectory import Trajectory
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mcp_rl.rewards.json_values import leaves
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Sequence
+
+    from mcp_rl.trajectory import Trajectory
 
 CHARACTERS_PER_TOKEN = 3
-"""Deliberately low: JSON and digits take more tokens than prose, and a budget must hold for any judge."""
+"""A low estimate: JSON and digits take more tokens than prose, and a budget must hold for any judge."""
 _SHORTEST = 80
 _ESCAPES = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026"} | {
     code: f"\\u{code:04x}"
     for code in (0x7F, 0x85, *range(0x200B, 0x2010), *range(0x2028, 0x202F), *range(0x2060, 0x2070), 0xFEFF)
 }
-"""What could close a fence, end a line, or make a text look like another one to a model or a person."""
+"""Characters that could close a fence, end a line, or disguise a text to a model or a person."""
 Message = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Same:
-    """Trajectories in which the same was said and done."""
+    """Trajectories with identical messages and calls."""
 
     key: str
     messages: list[Message]
@@ -35,16 +41,16 @@ class Same:
 
 @dataclass(frozen=True)
 class Exhibit:
-    """One distinct trajectory in a prompt, standing for all that are identical to it."""
+    """A distinct trajectory in a prompt, which stands for all identical ones."""
 
     id: str
     messages: list[Message]
     index: int
-    """Among the distinct ones, before they were shuffled."""
+    """Position among the distinct trajectories before shuffling."""
 
 
 def distinct(trajectories: Sequence[Trajectory]) -> list[Same]:
-    """Each different trajectory once, in the order of their first."""
+    """Group identical trajectories, in order of first occurrence."""
     found: dict[str, Same] = {}
     for trajectory in trajectories:
         record = _record(trajectory)
@@ -54,7 +60,7 @@ def distinct(trajectories: Sequence[Trajectory]) -> list[Same]:
 
 
 def exhibits(different: Sequence[Same], shuffle: random.Random) -> list[Exhibit]:
-    """Distinct trajectories in random order under random ids."""
+    """Return distinct trajectories in random order under random ids."""
     ids: dict[str, None] = {}
     while len(ids) < len(different):
         ids[f"{shuffle.getrandbits(32):08x}"] = None
@@ -63,7 +69,7 @@ def exhibits(different: Sequence[Same], shuffle: random.Random) -> list[Exhibit]
 
 
 def render(shown: Sequence[Exhibit], token_budget: int) -> str:
-    """All exhibits in their fences, what they have in common first; about `token_budget` tokens at most."""
+    """Render all exhibits in fences, their common beginning first, in at most about `token_budget` tokens."""
     common = _common_prefix([exhibit.messages for exhibit in shown]) if len(shown) > 1 else 0
     budget = token_budget * CHARACTERS_PER_TOKEN // (len(shown) + 1)
     blocks = [f"<context>\n{_lines(shown[0].messages[:common], budget)}\n</context>"] if common else []
@@ -75,12 +81,12 @@ def render(shown: Sequence[Exhibit], token_budget: int) -> str:
 
 
 def escaped(text: str) -> str:
-    """Text with nothing in it that could open or close a fence."""
+    """Return the text escaped, so that it cannot open or close a fence."""
     return text.translate(_ESCAPES)
 
 
-def shortened(text: str, most: int) -> str:
-    """The beginning and the end of a text, with a mark that says how much is missing between them."""
+def without_middle(text: str, most: int) -> str:
+    """Return the beginning and the end of a text, with a mark for the number of characters cut between them."""
     if len(text) <= most:
         return text
     half = most // 2
@@ -88,7 +94,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def _record(trajectory: Trajectory) -> list[Message]:
-    """What is judged: the messages, and the end where it was not an answer."""
+    """Return the messages, the submission, the final state, and the stop reason if there is no final answer."""
     ending = trajectory.stop_reason
     end: list[Message] = (
         [] if trajectory.final_answer is not None else [{"role": "note", "content": f"ended: {ending}"}]
@@ -104,8 +110,9 @@ def _record(trajectory: Trajectory) -> list[Message]:
 
 
 def _lines(messages: Sequence[Message], budget: int) -> str:
-    """One JSON line for each message, long texts cut first, then messages from the middle."""
-    most = max([_SHORTEST, *(len(text) for message in messages for text in _texts(message))])
+    """Render one JSON line for each message; cut long texts first, then messages from the middle."""
+    texts = [leaf for message in messages for leaf in leaves(message) if isinstance(leaf, str)]
+    most = max([_SHORTEST, *map(len, texts)])
     lines = _rendered(messages, most)
     while most > _SHORTEST and _size(lines) > budget:
         most = max(_SHORTEST, most // 2)
@@ -127,20 +134,12 @@ def _size(lines: list[str]) -> int:
     return sum(map(len, lines)) + len(lines)
 
 
-def _texts(value: Any) -> list[str]:
-    if isinstance(value, dict):
-        return [text for inner in value.values() for text in _texts(inner)]
-    if isinstance(value, list):
-        return [text for inner in value for text in _texts(inner)]
-    return [value] if isinstance(value, str) else []
-
-
 def _cut(value: Any, most: int) -> Any:
     if isinstance(value, dict):
         return {key: _cut(inner, most) for key, inner in value.items()}
     if isinstance(value, list):
         return [_cut(inner, most) for inner in value]
-    return shortened(value, most) if isinstance(value, str) else value
+    return without_middle(value, most) if isinstance(value, str) else value
 
 
 def _common_prefix(records: Sequence[list[Message]]) -> int:

@@ -1,4 +1,4 @@
-"""What a verifier says about one trajectory."""
+"""Verdicts: the results of verifiers and reward functions."""
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
@@ -10,12 +10,12 @@ from mcp_rl.trajectory import CallRecord, Trajectory
 
 @dataclass(frozen=True)
 class Verdict:
-    """A score from 0 to 1 and why."""
+    """A score from 0 to 1 with its explanation."""
 
     score: float
     explanation: str
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """Anything worth averaging; kept on the trajectory as it is."""
+    """Further numbers worth averaging, kept on the trajectory."""
 
     @property
     def success(self) -> bool:
@@ -23,7 +23,7 @@ class Verdict:
 
 
 Judgement = Verdict | float | bool
-"""What a verifier may return: a number stands for a verdict without words."""
+"""The return type of a verifier: a number stands for a verdict without words."""
 VerifierFunction = Callable[[Trajectory, McpScenario], Judgement | Awaitable[Judgement]]
 """Checks a finished trajectory against `scenario.verifier`. A user's function is registered through the plugin hook; it
 may be asynchronous."""
@@ -40,19 +40,20 @@ def failed(explanation: str) -> Verdict:
 
 
 def successful_calls(trajectory: Trajectory) -> list[CallRecord]:
-    """Calls that reached the server and did not come back as an error."""
+    """Return the calls that reached the server and did not come back as an error."""
     return [call for call in trajectory.calls if call.sent and not call.is_error and call.tool is not None]
 
 
 def submitted(trajectory: Trajectory, scenario: McpScenario) -> str | None:
-    """What the model submitted: with a call where the scenario's verifier wants that, else its final message."""
+    """Return the model's submission: the argument of the submitting call if the verifier asks for one, else the final
+    message."""
     if scenario.verifier is not None and scenario.verifier.submit_tool is not None:
         return trajectory.submission
     return trajectory.final_answer
 
 
 def nothing_submitted(trajectory: Trajectory, scenario: McpScenario) -> Verdict:
-    """The verdict on a trajectory without an answer."""
+    """Return the verdict on a trajectory without an answer."""
     tool = scenario.verifier.submit_tool if scenario.verifier else None
     if tool is not None and trajectory.final_answer is not None:
         return failed(f"The answer was not handed in with {tool}.")

@@ -1,36 +1,72 @@
-"""Rewards from a scenario's own verifier: 1 where the answer holds, 0 where it does not."""
+"""Rewards from a scenario's own verifier: 1 for a correct answer, 0 for a wrong one.
+
+`BUILT_IN` holds the verifiers of the package; those of plugins come from the hook `register_verifiers`.
+"""
+
+from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping
 from difflib import get_close_matches
+from typing import TYPE_CHECKING
 
 from pydantic import JsonValue, ValidationError
 
 from mcp_rl.errors import ScenarioError, VerifierError
-from mcp_rl.rewards.structured import regex_problem
+from mcp_rl.rewards.answers import number, text
+from mcp_rl.rewards.calls import calls
+from mcp_rl.rewards.outcome import none, state
+from mcp_rl.rewards.structured import json_answer, regex, regex_problem, set_answer
 from mcp_rl.rewards.verdict import Judgement, Verdict, VerifierFunction
-from mcp_rl.scenario import McpScenario, Verifier
-from mcp_rl.trajectory import Trajectory
 
-__all__ = ["Verdict", "VerifierFunction", "check_verifiers", "verdict_of", "verify"]
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
+
+    from mcp_rl.scenario import McpScenario, Verifier
+    from mcp_rl.trajectory import Trajectory, TrajectoryGroup
+
+BUILT_IN: Mapping[str, VerifierFunction] = {
+    "number": number,
+    "text": text,
+    "json": json_answer,
+    "set": set_answer,
+    "regex": regex,
+    "calls": calls,
+    "state": state,
+    "none": none,
+}
+"""For each kind that docs/rewards.md lists its function."""
 
 
 def verify(
-    trajectory: Trajectory, scenario: McpScenario, verifiers: Mapping[str, VerifierFunction]
+    trajectory: Trajectory, scenario: McpScenario, verifiers: Mapping[str, VerifierFunction] | None = None
 ) -> Awaitable[None] | None:
     """Set reward, success, metrics["verifier"] and explanation of a finished trajectory.
 
-    Returns None when that is done, or what must be awaited first where the verifier is asynchronous. A rollout that
-    ended by the world's fault keeps the reward None: it is not evidence about the model. Raises ScenarioError where the
-    scenario has no verifier or names one that nobody registered, VerifierError where the verifier itself failed.
+    `verifiers` are the functions by their kinds, by default the built-in ones, none of which is asynchronous. Returns
+    None when done, or an awaitable where the verifier is asynchronous. A rollout that a fault ended keeps the
+    reward None: it is not evidence about the model. Raises ScenarioError where the scenario has no verifier or an
+    unknown one, VerifierError where the verifier itself failed.
     """
-    function = _function(scenario, verifiers)
+    function = _function(scenario, BUILT_IN if verifiers is None else verifiers)
     if not trajectory.stop_reason.trainable:
         trajectory.reward = trajectory.success = None
         trajectory.explanation = f"Not scored: {trajectory.fault or f'the rollout ended by {trajectory.stop_reason}'}"
         return None
     return verdict_of(_kind(scenario), function, trajectory, scenario, then=lambda found: _set(trajectory, found))
+
+
+async def verify_group(
+    group: TrajectoryGroup, verifiers: Mapping[str, VerifierFunction] | None = None
+) -> TrajectoryGroup:
+    """Score every trajectory of a group by its scenario's verifier; return the same group.
+
+    Serves as `after_each` of `gather_trajectory_groups`. `verifiers` and errors are those of `verify`.
+    """
+    for trajectory in group:
+        if (waiting := verify(trajectory, group.scenario, verifiers)) is not None:
+            await waiting
+    return group
 
 
 def verdict_of(
@@ -42,9 +78,9 @@ def verdict_of(
     then: Callable[[Verdict], None],
     what: str = "verifier",
 ) -> Awaitable[None] | None:
-    """Hand the function's verdict to `then`: at once, or in what is returned where the function is asynchronous.
+    """Pass the function's verdict to `then`: at once, or in the returned awaitable where the function is asynchronous.
 
-    Raises VerifierError, which names the function as `what` and `kind`, where it failed or gave what is no verdict.
+    Raises VerifierError, which names the function as `what` and `kind`, where it failed or returned no verdict.
     """
     name = f"{what} {kind!r}"
     try:
@@ -58,13 +94,13 @@ def verdict_of(
 
 
 def check_verifiers(scenarios: Iterable[McpScenario], verifiers: Mapping[str, VerifierFunction]) -> None:
-    """Before a run: every scenario can be scored. Raises ScenarioError that names the first which cannot."""
+    """Check that every scenario can be scored. Raises ScenarioError with the first that cannot."""
     for scenario in scenarios:
         _function(scenario, verifiers)
         assert scenario.verifier is not None
         problem = _unusable(scenario.verifier)
         if problem:
-            raise ScenarioError(f"Scenario {scenario.id}: the verifier {scenario.verifier.kind!r} {problem}.")
+            raise ScenarioError(f"{scenario.label} has a verifier {scenario.verifier.kind!r} that {problem}.")
 
 
 async def _awaited(
@@ -88,9 +124,9 @@ def _checked(name: str, judgement: object) -> Verdict:
     if isinstance(judgement, bool | int | float):
         judgement = Verdict(float(judgement), f"The {name} gives {float(judgement):g}.")
     if not isinstance(judgement, Verdict):
-        raise VerifierError(f"The {name} gave {judgement!r:.80}, which is neither a Verdict nor a number.")
+        raise VerifierError(f"The {name} returned {judgement!r:.80}, which is neither a Verdict nor a number.")
     if not 0.0 <= judgement.score <= 1.0:  # also NaN
-        raise VerifierError(f"The {name} gave the score {judgement.score}; 0 to 1 is allowed.")
+        raise VerifierError(f"The {name} returned the score {judgement.score}; it must be from 0 to 1.")
     return judgement
 
 
@@ -102,12 +138,12 @@ def _function(scenario: McpScenario, verifiers: Mapping[str, VerifierFunction]) 
     kind = _kind(scenario)
     if not kind:
         raise ScenarioError(
-            f"Scenario {scenario.id} has no verifier; give it one, or score with a judge (--judge-model NAME)."
+            f"{scenario.label} has no verifier; give it one, or score with a judge (--judge-model NAME)."
         )
     if kind not in verifiers:
         close = get_close_matches(kind, verifiers, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(sorted(verifiers))}."
-        raise ScenarioError(f"Scenario {scenario.id} wants the verifier {kind!r}, which nobody registered; {hint}")
+        hint = f"did you mean {close[0]!r}?" if close else f"choose one of {', '.join(sorted(verifiers))}."
+        raise ScenarioError(f"{scenario.label} names the unknown verifier {kind!r}; {hint}")
     return verifiers[kind]
 
 
@@ -116,14 +152,14 @@ def _kind(scenario: McpScenario) -> str:
 
 
 def _unusable(verifier: Verifier) -> str | None:
-    """What is wrong with a verifier's `expected`; None where it is right, or the kind is a user's own."""
+    """Return the error in a verifier's `expected`, or None; kinds of plugins are not checked."""
     expected: JsonValue = verifier.expected
     try:
         reads = verifier.reads
     except ValidationError:
-        return "reads the final state with what is no list of calls, each with a tool and its arguments"
+        return "needs a list of reads, each with a tool and its arguments"
     if "reads" in verifier.options and verifier.kind != "state" and not reads:
-        return "has the option reads, which is to be a list of calls, each with a tool and its arguments"
+        return "has the option reads, which must be a list of calls, each with a tool and its arguments"
     match verifier.kind:
         case "number":
             sound = isinstance(expected, int | float) and not isinstance(expected, bool) and math.isfinite(expected)

@@ -1,4 +1,4 @@
-"""The folder of a run that a name or a path means."""
+"""Find the folder of a run by name or path."""
 
 import re
 from difflib import get_close_matches
@@ -10,9 +10,9 @@ MODEL_JSON = "model.json"
 
 
 def find_run(name: str, output_dir: Path, project: str) -> Path:
-    """The folder of a run: a path, or a name among the runs of a project.
+    """Return the folder of a run, given as a path or as a name in a project.
 
-    Raises ConfigError, one sentence with the nearest right name, where there is none or where it is no run's.
+    Raises ConfigError, one sentence with the nearest known name, if there is no such folder or it is not a run.
     """
     given = Path(name).expanduser()
     runs = output_dir / project / "models"
@@ -30,10 +30,10 @@ def find_run(name: str, output_dir: Path, project: str) -> Path:
 
 def _not_a_run(folder: Path) -> str:
     if (folder / "report.json").is_file():
-        return f"{folder} is an evaluation, and not a training run."
+        return f"{folder} is an evaluation, not a training run."
     if (folder / "checkpoints").is_dir():
         return f"The run in {folder} has not begun: it has no {MODEL_JSON} yet."
-    return f"The folder {folder} is not a run's: it holds no {MODEL_JSON}."
+    return f"{folder} is not the folder of a run: it holds no {MODEL_JSON}."
 
 
 def _hint(name: str, output_dir: Path, project: str) -> str:
@@ -47,7 +47,7 @@ def _hint(name: str, output_dir: Path, project: str) -> str:
 
 
 def beside(folder: Path, name: str) -> Path:
-    """Where a run of this name lies beside another. Raises ConfigError where a run cannot be called so."""
+    """Return the folder of a run of this name beside another. Raises ConfigError if the name is not valid."""
     if not re.fullmatch(r"\w[\w.-]*", name):
-        raise ConfigError(f"The name {name!r} cannot be a run's: use letters, digits, points, dashes and underscores.")
+        raise ConfigError(f"{name!r} cannot name a run: use letters, digits, points, dashes and underscores.")
     return folder.parent / name

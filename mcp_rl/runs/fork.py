@@ -1,73 +1,78 @@
-"""`mcp-rl fork`: a new run that begins at a checkpoint of another, with everything that belongs to it up to there.
+"""`mcp-rl fork`: begin a new run at a checkpoint of another one, with its history, scenarios and episodes up to there.
 
-The fork is written aside and renamed into place, so it is there whole or not at all. The run it comes from is only
-read, and may be going on.
+A fork is written aside and renamed into place, so it appears whole or not at all. The original run is only read, and
+may be in progress.
 """
+
+from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mcp_rl.config import RunConfig
-from mcp_rl.durable import sync_file, sync_folder
 from mcp_rl.errors import CheckpointError, ConfigError, RunDirectoryError
-from mcp_rl.evaluate import summarize
-from mcp_rl.learning.checkpoint import find_damage
-from mcp_rl.report.reading import history_in
-from mcp_rl.run_directory import RunDirectory, RunState, StepProgress, lock_run
+from mcp_rl.evaluation.difficulty import DIFFICULTY
+from mcp_rl.evaluation.evaluate import summarize
+from mcp_rl.learning.disk.checkpoint import find_damage
+from mcp_rl.run_directory import RunDirectory, RunState, StepProgress, lock_run, read_history
 from mcp_rl.runs.find import beside
 from mcp_rl.runs.settings import (
-    KEPT,
     Origin,
     changed_settings,
     check_forkable,
+    goes_on,
     measured_otherwise,
     train_command,
     with_settings,
 )
-from mcp_rl.training.curriculum import Curriculum
-from mcp_rl.training.difficulty import DIFFICULTY, measured_difficulty
-from mcp_rl.training.pipeline import PENDING
+from mcp_rl.runs.steps.curriculum import Curriculum
+from mcp_rl.runs.steps.pipeline import PENDING
+from mcp_rl.runs.trained_tools import TrainedTools
+from mcp_rl.system.durable import sync_file, sync_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from mcp_rl.config import RunConfig
 
 FORKED_FROM = "forked_from"
-"""The key of model.json that says where a fork comes from: a list, the newest last, each with the `run`, the `step`
-and, of the settings that were changed there, what they `was`."""
+"""Key of model.json: the forks that led to this run, the newest last, each with the `run`, the `step` and, in `was`,
+the former values of the settings that it changed."""
 
 
 @dataclass(frozen=True)
 class Fork:
-    """A fork that was made."""
+    """A finished fork."""
 
     path: Path
     step: int
     command: str
-    """What goes on with it."""
+    """The command that continues it."""
     notes: list[str]
-    """What the user must know, one sentence each."""
+    """Notes for the user, one sentence each."""
 
 
 def fork(folder: Path, step: int, name: str | None = None, overrides: Mapping[str, Any] | None = None) -> Fork:
     """Make a run beside the one in `folder` that begins at its checkpoint of `step`.
 
-    `name` is by default the run's with the step behind it. `overrides` is dotted settings of the fork, as of `train.*`,
-    `rollout.*`, `curriculum.*`, `reward.*` and `judge.*`. Raises ConfigError for one that a fork cannot change,
-    CheckpointError where there is no such checkpoint, RunDirectoryError where there is a run of that name already or a
-    file of the run cannot be read or written.
+    `name` defaults to the run's name followed by the step. `overrides` holds the dotted settings that the fork changes,
+    such as those of `train.*`, `rollout.*`, `curriculum.*`, `reward.*` and `judge.*`. Raises ConfigError for one that a
+    fork cannot change, CheckpointError if there is no such checkpoint, RunDirectoryError if a run of that name exists
+    or a file of the run cannot be read or written.
     """
     overrides, target = dict(overrides or {}), beside(folder, name or f"{folder.resolve().name}-from-{step}")
     check_forkable(overrides)
     origin = Origin.of(folder)
     if "replay.of" in origin.identity.settings:
         raise RunDirectoryError(
-            f"The run in {folder} is a replay, which has no next step to play; --init {folder} begins a run with it."
+            f"The run in {folder} is a replay, which cannot go on; --init {folder} begins a run with its adapter."
         )
     if folder.parent.name != "models":
         raise RunDirectoryError(
-            f"The run in {folder} is in no project's folder `models`, where its fork would be found."
+            f"The run in {folder} is not in the folder `models` of a project, where its fork must be."
         )
     placed = {"name": target.name, "project": target.parent.parent.name, "output_dir": target.parent.parent.parent}
     was = origin.config(placed)
@@ -76,12 +81,12 @@ def fork(folder: Path, step: int, name: str | None = None, overrides: Mapping[st
     checkpoint = _checkpoint(origin.run, step)
     if now.train.max_staleness < was.train.max_staleness and (checkpoint / PENDING).is_file():
         raise ConfigError(
-            f"A fork from step {step} cannot lower train.max_staleness: its checkpoint holds batches that were begun "
-            f"up to {was.train.max_staleness} steps ahead."
+            f"A fork from step {step} cannot lower train.max_staleness: its checkpoint holds batches that were "
+            f"started up to {was.train.max_staleness} steps ahead."
         )
     with lock_run(target):
         if target.exists():
-            raise RunDirectoryError(f"There is a run in {target} already; choose another name with --name.")
+            raise RunDirectoryError(f"{target} exists already; choose another name with --name.")
         with _staged(target) as staging:
             _fill(staging, origin, checkpoint, step, now, changed)
     steps = now.steps if now.steps > step else 2 * step
@@ -89,14 +94,15 @@ def fork(folder: Path, step: int, name: str | None = None, overrides: Mapping[st
     notes = [*missing]
     if others := measured_otherwise(changed):
         notes.append(
-            f"The base was evaluated with {', '.join(f'{key} = {json.dumps(changed[key][0])}' for key in others)}: the "
-            "evaluations before and after the fork are not of one kind."
+            "The initial policy was evaluated with "
+            f"{', '.join(f'{key} = {json.dumps(changed[key][0])}' for key in others)}: "
+            "evaluations before and after the fork cannot be compared."
         )
     return Fork(target, step, command, notes)
 
 
 def checkpoint_steps(run: RunDirectory) -> list[int]:
-    """The steps of the checkpoints on disk, in order."""
+    """Return the steps of the checkpoints on disk, in order."""
     return sorted(int(path.name) for path in run.checkpoints.glob("[0-9]*") if path.name.isdigit())
 
 
@@ -116,7 +122,7 @@ def _checkpoint(run: RunDirectory, step: int) -> Path:
 
 @contextmanager
 def _staged(target: Path) -> Iterator[Path]:
-    """A folder that becomes `target` when it is filled. What a kill left of an earlier one is removed first."""
+    """Yield a folder that becomes `target` once it is filled. Leftovers of a killed fork are removed first."""
     staging = target.with_name(f".{target.name}.fork")
     try:
         shutil.rmtree(staging, ignore_errors=True)
@@ -143,9 +149,10 @@ def _fill(
     source, forked = origin.run, RunDirectory(staging)
     _copy_folder(checkpoint, forked.checkpoints / checkpoint.name)
     if damage := find_damage(forked.checkpoints / checkpoint.name):
-        raise CheckpointError(f"The checkpoint {checkpoint} went away while it was copied ({damage}); try again.")
+        raise CheckpointError(f"The checkpoint {checkpoint} was removed while it was copied ({damage}); try again.")
     for name in ("train.jsonl", "val.jsonl"):
         _copy(source.path / name, staging / name)
+    TrainedTools.carry(source.path, staging)
     for path in sorted((source.path / "trajectories").glob("*/*.jsonl")):
         if path.stem.isdigit() and int(path.stem) <= step:
             _copy(path, staging / path.relative_to(source.path))
@@ -156,29 +163,29 @@ def _fill(
     forked.save_state(state)
     train = forked.scenarios("train") or []
     curriculum = Curriculum(train, config.seed, state.progress.curriculum or None, config.curriculum)
-    forked.save_lines(DIFFICULTY, measured_difficulty(curriculum, train, state.before))
-    come_from = {"run": str(source.path), "step": step, "was": {key: was for key, (was, _) in changed.items()}}
+    forked.save_lines(DIFFICULTY, curriculum.difficulty(state.before))
+    fork_entry = {"run": str(source.path), "step": step, "was": {key: was for key, (was, _) in changed.items()}}
     about = {
         **origin.about,
         "name": config.name,
         "project": config.project,
         "command": {
             **origin.command,
-            **{key: now for key, (_, now) in changed.items() if key in KEPT or key in origin.command},
+            **{key: now for key, (_, now) in changed.items() if goes_on(key) or key in origin.command},
         },
-        FORKED_FROM: [*origin.about.get(FORKED_FROM, []), come_from],
+        FORKED_FROM: [*origin.about.get(FORKED_FROM, []), fork_entry],
     }
     forked.begin(with_settings(origin.identity, changed), about)
 
 
 def _state(origin: Origin, checkpoint: Path, step: int) -> RunState:
-    """The run's state when it was at this step."""
+    """Return the state of the run at this step."""
     state = origin.run.state()
     try:
         kept = StepProgress.model_validate(json.loads((checkpoint / "trainer_state.json").read_bytes())["frontier"])
     except (KeyError, ValueError) as error:
         raise CheckpointError(
-            f"The checkpoint {checkpoint} was not written by this version, so it says not where it stands."
+            f"The checkpoint {checkpoint} was not written by this version: fork from another step."
         ) from error
     after, after_step = (state.after, step) if state.after_step == step else (None, None)
     if after is None and (played := origin.run.trajectories("val", step)) and step:
@@ -195,8 +202,8 @@ def _state(origin: Origin, checkpoint: Path, step: int) -> RunState:
 
 
 def _lines_up_to(folder: Path, step: int) -> Iterator[bytes]:
-    """The run's own lines. Raises RunDirectoryError where one of them cannot be read."""
-    history_in(folder)
+    """Yield the raw lines of the history up to a step. Raises RunDirectoryError if one cannot be read."""
+    read_history(folder)
     history = folder / "history.jsonl"
     for line in history.read_bytes().splitlines(keepends=True) if history.exists() else []:
         if line.endswith(b"\n") and line.strip() and json.loads(line)["step"] <= step:

@@ -1,33 +1,31 @@
-"""What a run's history.jsonl says: its lines, and what became of the run in a few numbers.
+"""The history of a run (history.jsonl): its lines, and a summary in a few numbers.
 
-Only reads, and takes no lock: the run may be going on.
+Everything here only reads and takes no lock, since the run may be in progress.
 """
+
+from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from mcp_rl.config.load import nearest
 from mcp_rl.errors import ConfigError
-from mcp_rl.overrides import nearest
-from mcp_rl.report.curves import times
-from mcp_rl.report.reading import history_in
+from mcp_rl.evaluation.step_time import times
+from mcp_rl.run_directory import read_history
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Line = Mapping[str, Any]
 _ENDS = 5
-"""Steps at either end whose means say what moved."""
+"""Steps at either end whose means are compared."""
 MOVED = ("success", "reward", "loss", "entropy", "turns")
-_SUMS = {
-    "rollouts": "rollouts",
-    "faults": "faults",
-    "groups_dropped": "groups_dropped",
-    "groups_refilled": "groups_refilled",
-    "trajectories_masked": "trajectories_masked",
-    "trajectories_stale": "trajectories_stale",
-}
+_SUMS = ("rollouts", "faults", "groups_dropped", "groups_refilled", "trajectories_masked", "trajectories_stale")
+"""Metrics whose sum over the training steps the summary holds."""
 
 
 @dataclass(frozen=True)
@@ -37,20 +35,20 @@ class History:
     folder: Path
     name: str
     lines: Sequence[Line]
-    """One for each step and split, the newest, by step."""
+    """The newest line of each step and split, by step."""
     kept: int | None
-    """Step of the newest whole checkpoint; None where the run does not say."""
+    """Step of the newest whole checkpoint; None if the run does not say."""
     origin: str | None = None
-    """One sentence where the run came from another."""
+    """A sentence about the run that this one was made from; None if there is none."""
 
     @staticmethod
-    def read(folder: Path, name: str | None = None) -> "History":
-        """Raises RunDirectoryError where the history cannot be read."""
+    def read(folder: Path, name: str | None = None) -> History:
+        """Read the history in a folder. Raises RunDirectoryError if it cannot be read."""
         kept = _json(folder / "state.json").get("step")
         return History(
             folder,
             name or folder.resolve().name,
-            history_in(folder),
+            read_history(folder),
             kept if isinstance(kept, int) else None,
             _origin(_json(folder / "model.json")),
         )
@@ -64,13 +62,13 @@ class History:
         return [line for line in self.lines if line["split"] == "val"]
 
     def shown(self, split: str | None, last: int | None) -> list[Line]:
-        """The lines of a split, or of both; of the last so many of them."""
+        """Return the lines of one split or of both, only the `last` ones if given."""
         chosen = [line for line in self.lines if split in (None, line["split"])]
         return chosen if last is None else chosen[-last:]
 
 
 def check_metrics(names: Iterable[str], histories: Iterable[History]) -> None:
-    """Raises ConfigError, with the nearest right name, for a metric that no line has."""
+    """Raise ConfigError, with the nearest known name, for a metric that no line has."""
     known = metric_names(histories)
     for name in names:
         if name not in known:
@@ -80,13 +78,13 @@ def check_metrics(names: Iterable[str], histories: Iterable[History]) -> None:
 
 
 def metric_names(histories: Iterable[History]) -> list[str]:
-    """Every metric that a line has, in the order in which they come."""
+    """Return every metric that a line has, in order of appearance."""
     lines = [line for history in histories for line in history.lines]
     return [key for key in dict.fromkeys(key for line in lines for key in line) if key not in ("step", "split")]
 
 
 def summary(history: History) -> dict[str, Any]:
-    """The run in a few numbers; what its lines do not tell is left out."""
+    """Summarise a run in a few numbers; those that its lines do not give are left out."""
     train, val = history.train, history.val
     _, shares = times(train)
     found: dict[str, Any] = {
@@ -98,7 +96,7 @@ def summary(history: History) -> dict[str, Any]:
         "held_out_loss": [[line["step"], line["loss"]] for line in val if line.get("loss") is not None],
         "time_shares": {kind: _weighted(train, values) for kind, values in shares.items()},
         "saved_share": _saved(train),
-        **{name: total for name, key in _SUMS.items() if (total := _sum(train, key)) is not None},
+        **{name: total for name in _SUMS if (total := _sum(train, name)) is not None},
         "logprob_difference_max": _most(train, "logprob_difference_max"),
         "ratio_mean": _mean(train, "ratio_mean"),
     }
@@ -115,8 +113,11 @@ def summary(history: History) -> dict[str, Any]:
 
 
 def held_out(line: Line) -> dict[str, Any] | None:
-    """`step`, `kind`, `measure`, `value`, `ci95` and `reward` of an evaluation's line: the success, or the reward where
-    nobody says what success is, of the greedy policy where it was measured. None where there is neither."""
+    """Return the headline of an evaluation: `step`, `kind`, `measure`, `value`, `ci95` and `reward`.
+
+    The measure is the success, or the reward if success is not defined; the kind is greedy if that was measured. None
+    if there is neither.
+    """
     for measure in ("success", "reward"):
         for kind in ("greedy", "sampled"):
             if (value := line.get(f"{kind}_{measure}")) is not None:
@@ -127,7 +128,7 @@ def held_out(line: Line) -> dict[str, Any] | None:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    """A JSON object; empty where there is none. A history is shown whatever wrote the files beside it."""
+    """Read a JSON object; empty if there is none, so that unreadable files do not hide the history."""
     try:
         content = json.loads(path.read_bytes())
     except (OSError, ValueError):
@@ -145,7 +146,7 @@ def _origin(about: Mapping[str, Any]) -> str | None:
 
 
 def _moved(train: Sequence[Line]) -> dict[str, list[float]]:
-    """Means over the first and the last steps."""
+    """Return the means over the first and the last steps."""
     moved = {key: ends for key in MOVED if (ends := _ends(train, key))}
     if "reward" in moved:
         moved.pop("loss", None)  # with centred advantages, its size says nothing
@@ -161,7 +162,7 @@ def _ends(lines: Sequence[Line], key: str) -> list[float] | None:
 
 
 def _weighted(lines: Sequence[Line], shares: Sequence[float]) -> float:
-    """The mean share, long steps counting for more."""
+    """Return the mean share, weighted by the length of steps."""
     seconds = [float(line["step_seconds"]) for line in lines if line.get("step_seconds")]
     return sum(s * share for s, share in zip(seconds, shares, strict=True)) / (sum(seconds) or 1.0)
 

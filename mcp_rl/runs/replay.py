@@ -1,73 +1,75 @@
-"""`mcp-rl replay`: retrains from the episodes that a run recorded, with no server and no engine.
+"""`mcp-rl replay`: retrain from the episodes that a run recorded, without server or engine.
 
-The same settings give the same weights, bit for bit on a CPU: what is learned follows from the episodes, the seed and
-the settings alone. Other settings give other weights, of which the episodes are then no longer: the sampler's
-log-probabilities are corrected (truncated importance sampling), and that sampler and learner agree is not asked for.
+The same settings give the same weights, bit for bit on a CPU: they follow from the episodes, the seed and the settings
+only. Other settings give other weights, so that the episodes become off-policy: the sampler's log-probabilities are
+then corrected (truncated importance sampling), and the check that sampler and learner agree is skipped.
 """
+
+from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
+from mcp_rl.backends.base.base_name import base_revision, check_base_model
+from mcp_rl.backends.base.first import import_first
+from mcp_rl.backends.base.options import base_location, loaded_before, plan_loading
 from mcp_rl.backends.initial import initial_hash
-from mcp_rl.backends.loading.first import import_first
-from mcp_rl.backends.loading.options import loaded_before, plan_loading
-from mcp_rl.config import RunConfig, TrainConfig
+from mcp_rl.config import role_of
 from mcp_rl.errors import CheckpointError, ConfigError, RunDirectoryError
-from mcp_rl.learning.checkpoint import find_damage, newest_checkpoint
-from mcp_rl.report.reading import groups_in, history_in
-from mcp_rl.run_directory import RunDirectory, RunState, StepProgress, open_run
+from mcp_rl.evaluation.progress import Progress
+from mcp_rl.learning.disk.checkpoint import find_damage, newest_checkpoint
+from mcp_rl.run_directory import RunDirectory, RunState, StepProgress, open_run, read_groups, read_history
 from mcp_rl.runs.find import beside
 from mcp_rl.runs.fork import FORKED_FROM, checkpoint_steps
-from mcp_rl.runs.settings import Origin, changed_settings, with_settings
-from mcp_rl.threads import prepare_torch_threads
-from mcp_rl.tracking.progress import Progress
-from mcp_rl.training.metrics import faults, rollout_metrics, shown_metrics
-from mcp_rl.training.preparation import base_revision, check_base_model
+from mcp_rl.runs.settings import Origin, changed_settings, evaluate_command, with_settings
+from mcp_rl.runs.steps.metrics import faults, rollout_metrics, shown_metrics
+from mcp_rl.runs.trained_tools import TrainedTools
+from mcp_rl.system.threads import prepare_torch_threads
 
 if TYPE_CHECKING:
-    from mcp_rl.learning.step import Learner
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from rich.console import Console
+
+    from mcp_rl.config import RunConfig, TrainConfig
+    from mcp_rl.learning.learner import Learner
 
 REPLAY_OF = "replay.of"
-"""The setting in a replay's identity that says of which run it is."""
+"""Setting in a replay's identity: the path of the replayed run."""
 OFF_POLICY_CAP = 2.0
-"""Of importance weights where the run had none: what `train.importance_cap` is with `train.max_staleness`."""
-_SAME_POLICY = (
-    "train.microbatch_tokens", "train.prefix_sharing", "train.activation_checkpointing", "train.checkpoint_every",
-    "train.keep_checkpoints", "train.keep_best", "steps", "init", "unsloth.trust_remote_code",
-)  # fmt: skip
-"""Settings that change the result in its last bits at most."""
+"""Cap of importance weights if the run had none, equal to the default with `train.max_staleness`."""
 _FOREIGN_CODE = "unsloth.trust_remote_code"
-_UNKNOWN_TO_IDENTITY = ("microbatch_tokens", "checkpoint_every", "keep_checkpoints", "keep_best")
+_RECORDED = {"reward": "recorded reward", "success": "recorded success"}
+"""Names in the line of a step: the run's episodes got them, not the policy that learns here."""
 _COMPARED = ("loss", "grad_norm", "entropy", "trained_tokens", "logprob_difference_mean")
 
 
 @dataclass(frozen=True)
 class ReplayReport:
-    """What a replay came to."""
+    """The outcome of a replay."""
 
     path: str
     of: str
     steps: int
     same_settings: bool
     identical: list[int] = field(default_factory=list)
-    """Steps whose checkpoint both have, with the same weights to the last bit."""
+    """Steps at which both have a checkpoint, with the same weights to the last bit."""
     differing: list[int] = field(default_factory=list)
-    """Steps whose checkpoint both have, with other weights."""
+    """Steps at which both have a checkpoint, with different weights."""
     first_other_step: int | None = None
-    """The first step whose loss, gradient or entropy differ from the run's in any bit."""
+    """The first step whose loss, gradient or entropy differs from the run's in any bit."""
     seconds: float = 0.0
+    evaluation: str = ""
+    """Command that compares the run and its replay on held-out scenarios."""
 
     def json_line(self) -> str:
         return json.dumps(asdict(self))
 
     def sentences(self) -> Iterator[str]:
-        """In words."""
+        """Yield the outcome in sentences."""
         yield f"{self.steps} steps of {self.of} replayed into {self.path} in {self.seconds:.1f} s."
         if self.identical and not self.differing:
             yield f"The weights are identical to the run's, bit for bit, at {_list(self.identical)}."
@@ -80,11 +82,13 @@ class ReplayReport:
             yield f"The first step that went another way is {self.first_other_step}."
         elif self.same_settings:
             yield "Every step's loss, gradient and entropy are the run's."
+        yield "The rewards above are those that the run recorded. To measure what the replay has learned, type:"
+        yield f"    {self.evaluation}"
 
 
 @dataclass(frozen=True)
 class _Phase:
-    """Steps that were taken with one configuration: a fork changes it."""
+    """The steps up to `until` that were taken with one configuration, which a fork changes."""
 
     until: int
     config: RunConfig
@@ -100,9 +104,9 @@ def replay(
 ) -> ReplayReport:
     """Retrain the run in `folder` into a run beside it, or go on where an earlier session stopped.
 
-    `name` is by default the run's with `-replay` behind it. `overrides` is dotted settings: those of `train.*`, `seed`,
-    `steps` and `init`. Raises ConfigError for others, RunDirectoryError where episodes are missing or cannot be read or
-    the target is a run of something else, CheckpointError where a checkpoint of the replay cannot be continued.
+    `name` defaults to the run's name followed by `-replay`. `overrides` holds dotted settings: those of `train.*`,
+    `seed`, `steps` and `init`. Raises ConfigError for others, RunDirectoryError if episodes are missing or unreadable
+    or the target is another run, CheckpointError if a checkpoint of the replay cannot be continued.
     """
     began = time.monotonic()
     origin, overrides = Origin.of(folder), dict(overrides or {})
@@ -112,7 +116,7 @@ def replay(
     changed = {key: pair for key, pair in changed_settings(was, now).items() if key != "init"}
     init = _initial(origin, overrides)
     steps = _steps(origin, now if "steps" in overrides else None)
-    off_policy = any(key not in _SAME_POLICY for key in changed) or init.other
+    off_policy = any(not role_of(key).same_policy for key in changed) or init.other
     phases = list(_phases(origin, overrides, off_policy))
     target = beside(folder, name or f"{folder.resolve().name}-replay")
     with (
@@ -131,7 +135,8 @@ def replay(
             raise KeyboardInterrupt(
                 f"Interrupted; step {state.step} is kept in {target}, and the same command continues from there."
             ) from error
-    return _compare(origin.run, run, steps, not changed and not init.other, time.monotonic() - began)
+    report = _compare(origin.run, run, steps, not changed and not init.other, time.monotonic() - began)
+    return replace(report, evaluation=evaluate_command(origin, run.path))
 
 
 def _check(origin: Origin, overrides: Mapping[str, Any]) -> None:
@@ -141,15 +146,15 @@ def _check(origin: Origin, overrides: Mapping[str, Any]) -> None:
             "episodes it used."
         )
     for key in overrides:
-        if key.split(".")[0] not in ("train", "seed", "steps", "init") and key != _FOREIGN_CODE:
+        if not role_of(key).replay:
             raise ConfigError(
-                f"A replay cannot change {key}: the episodes are as they were played. It can change train.*, seed, "
+                f"A replay cannot change {key}: its episodes are already played. It can change train.*, seed, "
                 "steps and init."
             )
     name = origin.identity.base_model
     if origin.command.get(_FOREIGN_CODE) and _FOREIGN_CODE not in overrides:
         raise ConfigError(
-            f"The run was made with code out of its model's repository: add {_FOREIGN_CODE}=true to run it again."
+            f"The run was made with code from its model's repository: add {_FOREIGN_CODE}=true to run it again."
         )
     check_base_model(name)
     if (revision := base_revision(name)) != origin.identity.base_revision:
@@ -161,38 +166,42 @@ def _check(origin: Origin, overrides: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class _Start:
-    """Where step 0 begins."""
+    """The weights at step 0."""
 
     path: Path | None
     hash: str | None
     other: bool
-    """Not where the run began."""
+    """True if the run began with other weights."""
 
 
 def _initial(origin: Origin, overrides: Mapping[str, Any]) -> _Start:
-    """What the run began with, or what it is to begin with now. Raises ConfigError where that is no longer there."""
+    """Return the weights to begin with: those of the run, or of `init`. Raises ConfigError if they are gone."""
     known = origin.identity.settings.get("init")
     given = overrides.get("init")
     path = given or origin.about.get("init") or origin.command.get("init")
     if path is None:
         if known:
-            raise ConfigError("The run began with another's weights, and where they are is not known: add init=PATH.")
+            raise ConfigError(
+                "The run began with the weights of another run, whose place is not recorded: add init=PATH."
+            )
         return _Start(None, None, other=False)
     found = initial_hash(Path(path))
     if given is None and found != known:
         raise ConfigError(
-            f"What the run began with, {path}, holds other weights now; if they are elsewhere, add init=PATH."
+            f"The run began with {path}, which holds other weights now; if they are elsewhere, add init=PATH."
         )
     return _Start(Path(path), found, other=found != known)
 
 
 def _steps(origin: Origin, config: RunConfig | None) -> int:
-    """How many steps there are to replay: those that are whole and whose episodes are there."""
+    """Return the number of steps to replay: completed ones whose episodes are recorded."""
     folder = origin.run.path / "trajectories" / "train"
     there = {int(path.stem) for path in folder.glob("*.jsonl") if path.stem.isdigit()}
     whole = origin.run.state().step
     if not whole:
-        raise RunDirectoryError(f"The run in {origin.run.path} has no whole training step yet, so nothing to replay.")
+        raise RunDirectoryError(
+            f"The run in {origin.run.path} has no whole training step yet, so there is nothing to replay."
+        )
     wanted = min(config.steps, whole) if config is not None else whole
     for step in range(1, wanted + 1):
         if step not in there:
@@ -203,9 +212,9 @@ def _steps(origin: Origin, config: RunConfig | None) -> int:
 
 
 def _phases(origin: Origin, overrides: Mapping[str, Any], off_policy: bool) -> Iterator[_Phase]:
-    """The configurations that the steps were taken with, in order; a run that is no fork has one."""
+    """Yield the configurations with which steps were taken, in order; only a fork has several."""
     forks = origin.about.get(FORKED_FROM, [])
-    kept = {f"train.{key}": value for key, value in _kept_arguments(origin.run).items()}
+    kept = _kept_arguments(origin.run)
     earlier: dict[str, Any] = {}
     found: list[_Phase] = []
     for until, was in [(10**9, {}), *((entry["step"], entry["was"]) for entry in reversed(forks))]:
@@ -219,19 +228,20 @@ def _phases(origin: Origin, overrides: Mapping[str, Any], off_policy: bool) -> I
 
 
 def _kept_arguments(run: RunDirectory) -> dict[str, Any]:
-    """Of the newest checkpoint's arguments, those that an identity does not hold."""
+    """Return the settings of `train` that the newest checkpoint holds and an identity does not, dotted."""
     try:
         checkpoint = newest_checkpoint(run.checkpoints)
         kept = checkpoint.read_json("trainer_state.json")["training_arguments"] if checkpoint else {}
     except (CheckpointError, KeyError, ValueError):
         return {}
-    return {key: kept[key] for key in _UNKNOWN_TO_IDENTITY if key in kept}
+    dotted = {f"train.{name}": value for name, value in kept.items()}
+    return {key: value for key, value in dotted.items() if (role := role_of(key)).same_policy and not role.identity}
 
 
 def _identify(
     run: RunDirectory, origin: Origin, changed: Mapping[str, tuple[Any, Any]], init: _Start, target: Path
 ) -> None:
-    """Write model.json for a new replay, or see that an earlier one was of the same."""
+    """Write model.json for a new replay, or check that an earlier one has the same identity."""
     identity = with_settings(origin.identity, {k: v for k, v in changed.items() if k != "seed"})
     own = {REPLAY_OF: str(origin.run.path), **({"init": init.hash} if init.hash else {})}
     seed = changed["seed"][1] if "seed" in changed else identity.seed
@@ -244,6 +254,7 @@ def _identify(
     if loaded := loaded_before(origin.run.path):
         about["loaded"] = loaded
     run.begin(identity, about | ({"init": str(init.path)} if init.path else {}))
+    TrainedTools.carry(origin.run.path, run.path)
 
 
 def _off_policy(config: TrainConfig) -> str:
@@ -251,14 +262,14 @@ def _off_policy(config: TrainConfig) -> str:
         f"importance weights of at most {config.cap:g} correct for that" if config.cap else "nothing corrects that"
     )
     return (
-        "The settings are not the run's, so its episodes are of another policy than the one that learns here: "
-        f"{corrected}, and sampler and learner are not asked to agree."
+        "The settings differ from the run's, so its episodes come from another policy than the one that learns here: "
+        f"{corrected}, and sampler and learner need not agree."
     )
 
 
 @dataclass
 class _Retraining:
-    """One session of a replay, everything found and checked."""
+    """A session of a replay, after all checks."""
 
     origin: Origin
     run: RunDirectory
@@ -269,10 +280,12 @@ class _Retraining:
     steps: int
     off_policy: bool
     progress: Progress
+    drifting: bool = False
+    """True once the warning about drift has been printed."""
 
     @property
     def loaded(self) -> Mapping[str, Any]:
-        """What the run loaded, which is loaded again; empty where an earlier version made it."""
+        """Loading options of the run, used again; empty if an earlier version made it."""
         return loaded_before(self.origin.run.path)
 
     def go(self) -> None:
@@ -289,24 +302,24 @@ class _Retraining:
         if learner.step:
             self.progress.say(f"Continuing from step {learner.step} in {self.run.path}.")
         last = min(phase.until, self.steps)
-        theirs = checkpoint_steps(self.origin.run)
+        recorded = checkpoint_steps(self.origin.run)
         every = phase.config.train.checkpoint_every
         while learner.step < last:
             metrics = self._step(learner)
-            if learner.step == last or learner.step % every == 0 or learner.step in theirs:
-                self._save(learner, files, base_name, metrics, theirs)
+            if learner.step == last or learner.step % every == 0 or learner.step in recorded:
+                self._save(learner, files, base_name, metrics, recorded)
 
-    def _learner(self, config: RunConfig) -> "tuple[Learner, dict[str, bytes], str]":
-        """At the newest checkpoint of the replay, else where the run began; with what a checkpoint needs besides."""
+    def _learner(self, config: RunConfig) -> tuple[Learner, dict[str, bytes], str]:
+        """Return the learner at the newest checkpoint, else at the start, tokenizer files, and the base's name."""
         if by_unsloth := self.loaded.get("loader") == "unsloth":
             import_first()  # before transformers and PEFT
-        from mcp_rl.backends.base_model import base_location, make_learner, open_base
-        from mcp_rl.learning.state import restore, tokenizer_files
+        from mcp_rl.backends.base.base_model import make_learner, open_base
+        from mcp_rl.learning.disk.state import restore, tokenizer_files
 
         name = self.origin.identity.base_model
         plan = plan_loading(
             name,
-            config.unsloth.model_copy(update={"use": None}),  # by what loaded it then, where that is here
+            config.unsloth.model_copy(update={"use": None}),  # the loader of that time, if it is installed
             config.train,
             seed=self.config.seed,
             before=self.loaded,
@@ -330,11 +343,13 @@ class _Retraining:
                 self.progress.say(sentence)
         return learner, tokenizer_files(opened.tokenizer), base_location(name)
 
-    def _step(self, learner: "Learner") -> dict[str, float]:
+    def _step(self, learner: Learner) -> dict[str, float]:
+        from mcp_rl.learning.step import update
+
         began = time.monotonic()
         step = learner.step + 1
-        groups = list(groups_in(self.origin.run.path / "trajectories" / "train" / f"{step:04d}.jsonl"))
-        metrics = learner.update(groups, check_sampler=not self.off_policy)
+        groups = list(read_groups(self.origin.run.path / "trajectories" / "train" / f"{step:04d}.jsonl"))
+        metrics = update(learner, groups, other_policy=self.off_policy)
         done = self.state.progress
         done.rollouts += sum(map(len, groups))
         done.sampled_tokens += sum(t.sampled_tokens for group in groups for t in group)
@@ -344,61 +359,82 @@ class _Retraining:
         done.seconds += seconds
         line = {**rollout_metrics(groups, self.config.reward.weights), **metrics, "step_seconds": seconds}
         self.run.append_history({"step": step, "split": "train", **line})
-        self.progress.step_done(step, shown_metrics(line), seconds=seconds)
+        shown = {_RECORDED.get(name, name): value for name, value in shown_metrics(line).items()}
+        self.progress.step_done(step, shown, seconds=seconds)
+        if self.off_policy:
+            self._warn_of_drift(line)
         return line
+
+    def _warn_of_drift(self, line: Mapping[str, float]) -> None:
+        """Say once in a session that the learner moves away from the policy that sampled the episodes."""
+        from mcp_rl.learning.off_policy import DRIFTING
+
+        overlap = line.get("overlap", 1.0)
+        if overlap < DRIFTING and not self.drifting:
+            self.drifting = True
+            self.progress.say(
+                f"Warning: the learner has drifted away from the policy that sampled these episodes: it would play "
+                f"{overlap:.0%} of them, with an effective sample size of {line['ess']:.0%} of the tokens, and may be "
+                "collapsing. A smaller train.learning_rate, train.kl=0.05 or fewer steps keep it near; the recorded "
+                "rewards do not show what it can do."
+            )
 
     def _save(
         self,
-        learner: "Learner",
+        learner: Learner,
         files: Mapping[str, bytes],
         base_name: str,
         metrics: Mapping[str, float],
-        theirs: Sequence[int],
+        recorded: Sequence[int],
     ) -> None:
-        from mcp_rl.learning.state import save_learner
+        from mcp_rl.learning.disk.state import ModelCard, save_learner
 
         save_learner(
             self.run.checkpoints,
             learner,
             files,
-            base_name=base_name,
-            title=f"{self.run.path.parent.parent.name}/{self.run.path.name}",
-            metrics={name: value for name, value in metrics.items() if not name.endswith("_seconds")},
+            ModelCard(
+                title=f"{self.run.path.parent.parent.name}/{self.run.path.name}",
+                base_name=base_name,
+                metrics={name: value for name, value in metrics.items() if not name.endswith("_seconds")},
+            ),
             frontier=self.state.progress.model_dump(mode="json"),
             keep=learner.config.keep_checkpoints,
-            protect=theirs,
+            protect=recorded,
         )
         self.state.step = learner.step
         self.run.save_state(self.state)
 
 
-def _compare(theirs: RunDirectory, ours: RunDirectory, steps: int, same_settings: bool, seconds: float) -> ReplayReport:
-    """Hold the replay against the run: the weights of the checkpoints that both have, and the lines of their steps."""
-    both = [step for step in checkpoint_steps(ours) if step in checkpoint_steps(theirs) and 0 < step <= steps]
-    both = [step for step in both if find_damage(theirs.checkpoints / f"{step:04d}") is None]
-    same = [step for step in both if _weights(theirs, step) == _weights(ours, step)]
+def _compare(
+    original: RunDirectory, replayed: RunDirectory, steps: int, same_settings: bool, seconds: float
+) -> ReplayReport:
+    """Compare a replay with its run: the weights of common checkpoints, and the metrics of common steps."""
+    both = [step for step in checkpoint_steps(replayed) if step in checkpoint_steps(original) and 0 < step <= steps]
+    both = [step for step in both if find_damage(original.checkpoints / f"{step:04d}") is None]
+    same = [step for step in both if _weights(original, step) == _weights(replayed, step)]
     return ReplayReport(
-        path=str(ours.path),
-        of=str(theirs.path),
+        path=str(replayed.path),
+        of=str(original.path),
         steps=steps,
         same_settings=same_settings,
         identical=same,
         differing=[step for step in both if step not in same],
-        first_other_step=_first_other_step(history_in(theirs.path), history_in(ours.path)),
+        first_other_step=_first_other_step(read_history(original.path), read_history(replayed.path)),
         seconds=round(seconds, 2),
     )
 
 
 def _weights(run: RunDirectory, step: int) -> dict[str, str]:
-    """The weight files of a checkpoint and their hashes, out of its manifest."""
+    """Return the weight files of a checkpoint with their hashes, from its manifest."""
     manifest = json.loads((run.checkpoints / f"{step:04d}" / "manifest.json").read_bytes())
     names = [name for name in manifest["files"] if "model" in name and name.endswith(".safetensors")]
     return {name: manifest["files"][name]["sha256"] for name in names}
 
 
-def _first_other_step(theirs: Sequence[Mapping[str, Any]], ours: Sequence[Mapping[str, Any]]) -> int | None:
-    mine = {line["step"]: line for line in ours if line["split"] == "train"}
-    for line in theirs:
+def _first_other_step(original: Sequence[Mapping[str, Any]], replayed: Sequence[Mapping[str, Any]]) -> int | None:
+    mine = {line["step"]: line for line in replayed if line["split"] == "train"}
+    for line in original:
         own = mine.get(line["step"]) if line["split"] == "train" else None
         if own and any(line[key] != own[key] for key in _COMPARED if key in line and key in own):
             return int(line["step"])

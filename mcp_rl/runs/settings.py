@@ -1,60 +1,28 @@
-"""From what a run was made for back to a configuration, and from there to the command that goes on with it."""
+"""Rebuild the configuration of a run from its identity, and the command that continues it."""
+
+from __future__ import annotations
 
 import re
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mcp_rl.config import RunConfig, config_keys, flat_values, settings
+from mcp_rl.config import RunConfig, config_keys, flat_values, role_of, settings
+from mcp_rl.config.load import load_config, parse_override
 from mcp_rl.errors import ConfigError, RunDirectoryError
-from mcp_rl.overrides import load_config, parse_override
 from mcp_rl.run_directory import RunDirectory, RunIdentity
-from mcp_rl.training.preparation import CARRIED
 
-_LOADED = "the checkpoint is of its base model as it was loaded"
-_FIXED = {
-    "server": "the scenarios and the episodes so far are of its server",
-    "transport": "it is no part of what is learned; give it to `mcp-rl train`",
-    "tools": "the scenarios and the episodes so far are of its tools as they were offered",
-    "base_model": "the checkpoint is of its base model",
-    "backend": "the checkpoint is of its backend",
-    "init": "that is where a run begins",
-    "seed": "the base was evaluated with its random numbers, and what comes after is to be paired with that",
-    "scenarios": "its scenarios are made",
-    "evaluation": "the base was evaluated in its way, and what comes after is to be compared with that",
-    "train.method": "the checkpoint's weights are of its kind",
-    "train.lora": "the checkpoint's adapter has its shape",
-    "train.optimizer": "the checkpoint holds the state of its optimiser",
-    "unsloth.model_name": _LOADED,
-    "unsloth.revision": _LOADED,
-    "unsloth.load_in_4bit": _LOADED,
-    "unsloth.load_in_8bit": _LOADED,
-    "unsloth.rope_scaling": _LOADED,
-    "unsloth.resize_model_vocab": _LOADED,
-    "unsloth.random_state": "the adapter is made",
-    "name": "the option --name says it",
-    "project": "the option --project says it",
-    "output_dir": "the option --output-dir says it",
-}
-"""Settings, and sections, that a fork has from its run; and why."""
-_FREE = ("evaluation.every",)
-KEPT = ("steps", *CARRIED)
-"""Settings that may change between two sessions, and go on as they were all the same."""
-_MEASURES = ("rollout.temperature", "rollout.max_", "reward.", "judge.")
-"""Beginnings of settings that an evaluation depends on too."""
+if TYPE_CHECKING:
+    from pathlib import Path
+
 _HIDDEN = "server.address"
-"""In an identity, of a server whose command or URL may hold what must not be written down."""
+"""Key of an identity: the hash of a server's command or URL, which may hold a secret."""
 _NO_SETTING = (_HIDDEN, "init", "judge.rubric", "replay.of")
-"""Keys of an identity that are hashes and names, and no values of a configuration."""
+"""Keys of an identity that are hashes and names instead of values of a configuration."""
 
-_NAMED_OPTIONS = {
-    "base_model": "--base-model",
-    "seed": "--seed",
-    "project": "--project",
-    "output_dir": "--output-dir",
-}
+_NAMED_OPTIONS = ("base_model", "seed", "project", "output_dir")
+"""Settings whose option has their name."""
 _KEPT_OPTIONS = {
     "transport": "--transport",
     "tools.server_config": "--server-config",
@@ -66,7 +34,7 @@ _KEPT_OPTIONS = {
 
 @dataclass(frozen=True)
 class Origin:
-    """A run that goes on elsewhere."""
+    """A run that a fork or a replay is made from."""
 
     run: RunDirectory
     identity: RunIdentity
@@ -74,24 +42,24 @@ class Origin:
     """model.json without the identity."""
 
     @staticmethod
-    def of(folder: Path) -> "Origin":
-        """Raises RunDirectoryError where it is a run of another kind, or its model.json cannot be read."""
+    def of(folder: Path) -> Origin:
+        """Read a run. Raises RunDirectoryError if it is a fine-tuning, or its model.json cannot be read."""
         run = RunDirectory(folder)
         content = run.read_json("model.json") or {}
         if "identity" not in content:
             if "sft" in content:
                 raise RunDirectoryError(
-                    f"The run in {folder} is of supervised fine-tuning, which has no episodes: "
-                    f"`mcp-rl sft` goes on with it, and --init {folder} begins another run with what it learned."
+                    f"The run in {folder} is a supervised fine-tuning, which has no episodes: "
+                    f"`mcp-rl sft` continues it, and --init {folder} begins another run with its adapter."
                 )
-            raise RunDirectoryError(f"The run in {folder} says nothing of what it was made for in its model.json.")
+            raise RunDirectoryError(f"The run in {folder} has no identity in its model.json.")
         identity = run.identity()
         assert identity is not None
         return Origin(run, identity, {key: value for key, value in content.items() if key != "identity"})
 
     @property
     def command(self) -> Mapping[str, Any]:
-        """What of the command is no part of the identity, dotted; empty where an earlier version made the run."""
+        """Settings of the command outside the identity, dotted; empty if an earlier version made the run."""
         found = self.about.get("command")
         return found if isinstance(found, Mapping) else {}
 
@@ -99,40 +67,62 @@ class Origin:
     def servers(self) -> list[str]:
         return self.identity.server.split("+")
 
+    @property
+    def server_words(self) -> list[str] | None:
+        """The words of --server; None if they may hold a secret and were not recorded."""
+        if _HIDDEN not in self.identity.settings:
+            return self.servers
+        found = self.command.get("server")
+        return [str(word) for word in found] if isinstance(found, list) else None
+
     def config(self, overrides: Mapping[str, Any] | None = None) -> RunConfig:
-        """The run's configuration, with other values in their places. Raises ConfigError."""
+        """Return the run's configuration with these settings changed. Raises ConfigError."""
         values: dict[str, Any] = {"server": tuple(self.servers), "base_model": self.identity.base_model}
         values |= {"seed": self.identity.seed, **_values(self.identity.settings)}
-        values |= {key: self.command[key] for key in KEPT if key in self.command}
+        values |= {key: value for key, value in self.command.items() if goes_on(key)}
         return load_config(options={**values, **(overrides or {})})
 
 
+def server_options(origin: Origin) -> dict[str, Any]:
+    """Return the settings that name a run's server and its tools, by dotted key; empty if they were not recorded."""
+    if (servers := origin.server_words) is None:
+        return {}
+    names = ("transport", "plugins", "tools.server_config")
+    given = {name: origin.command[name] for name in names if name in origin.command}
+    chosen = {key: value for key, value in _values(origin.identity.settings).items() if key.startswith("tools.")}
+    return {"server": tuple(servers), **chosen, **given}
+
+
 def read_overrides(words: Iterable[str]) -> dict[str, Any]:
-    """`KEY=VALUE` words as dotted keys and values. Raises ConfigError."""
+    """Parse `KEY=VALUE` words into dotted keys and values. Raises ConfigError."""
     return dict(map(parse_override, words))
 
 
 def check_forkable(overrides: Mapping[str, Any]) -> None:
-    """Raises ConfigError for a setting that a fork has from its run, with the reason."""
+    """Raise ConfigError, with the reason, for a setting that a fork cannot change."""
     for key in overrides:
-        for fixed, reason in _FIXED.items():
-            if (key == fixed or key.startswith(f"{fixed}.")) and key not in _FREE:
-                raise ConfigError(f"A fork cannot change {key}: {reason}.")
+        if reason := role_of(key).fixed:
+            raise ConfigError(f"A fork cannot change {key}: {reason}.")
+
+
+def goes_on(key: str) -> bool:
+    """Return whether the command in model.json decides this setting of a fork: the steps, and what is carried."""
+    return key == "steps" or bool(role_of(key).carried)
 
 
 def changed_settings(before: RunConfig, after: RunConfig) -> dict[str, tuple[Any, Any]]:
-    """Dotted key to what it was and what it is, of those that differ."""
+    """Return the value before and after of every setting that differs, by dotted key."""
     was, now = flat_values(before), flat_values(after)
     return {key: (was.get(key), now.get(key)) for key in {**was, **now} if was.get(key) != now.get(key)}
 
 
 def measured_otherwise(changed: Iterable[str]) -> list[str]:
-    """The settings among these that the evaluation of the base was made with."""
-    return [key for key in changed if key.startswith(_MEASURES) and key not in ("judge.concurrency", "judge.cache")]
+    """Return the settings among these on which evaluations depend."""
+    return [key for key in changed if role_of(key).measured]
 
 
 def with_settings(identity: RunIdentity, changed: Mapping[str, tuple[Any, Any]]) -> RunIdentity:
-    """The identity with new values of those settings that are part of it."""
+    """Return the identity with new values of the settings that are part of it."""
     every = {key for key, _ in config_keys()}
     mine = dict(identity.settings)
     for key, (_, now) in changed.items():
@@ -143,25 +133,22 @@ def with_settings(identity: RunIdentity, changed: Mapping[str, tuple[Any, Any]])
 
 
 def train_command(origin: Origin, config: RunConfig, *, steps: int | None = None) -> tuple[str, list[str]]:
-    """The `mcp-rl train` command of a configuration, and a sentence for each word of it that nobody wrote down."""
+    """Return the `mcp-rl train` command of a configuration, and a sentence for each word that was not recorded."""
     identity, given, missing = origin.identity, origin.command, []
-    words = ["mcp-rl", "train"]
-    if _HIDDEN in identity.settings:
-        words += ["--server", "SERVER"]
-        missing.append("SERVER is the command or the URL that the run was made with, which is kept nowhere.")
-    else:
-        words += [word for server in origin.servers for word in ("--server", server)]
+    words = ["mcp-rl", "train", *_server_words(origin)]
+    if origin.server_words is None:
+        missing.append("SERVER is the command or the URL that the run was made with, which is not recorded.")
     plain = load_config(options={"server": tuple(origin.servers)})
-    for name, option in _NAMED_OPTIONS.items():
+    for name in _NAMED_OPTIONS:
         if getattr(config, name) != getattr(plain, name):
-            words += [option, str(getattr(config, name))]
+            words += [f"--{name.replace('_', '-')}", str(getattr(config, name))]
     words += ["--name", config.name]
     if steps is not None:
         words += ["--steps", str(steps)]
     for key, option in _KEPT_OPTIONS.items():
         if key in given:
             words += [option, str(given[key])]
-    words += [word for plugin in given.get("plugins", ()) for word in ("--plugin", str(plugin))]
+    words += _plugin_words(origin)
     if identity.scenarios_hash != "explored" and not given:
         words += ["--scenarios", "FILE"]
         missing.append("FILE is the scenarios file that the run was made with, unless its server brings one.")
@@ -172,30 +159,49 @@ def train_command(origin: Origin, config: RunConfig, *, steps: int | None = None
         words += ["--judge-rubric", "RUBRIC"]
         missing.append("RUBRIC is the file with the judge's rubric that the run was made with.")
     if config.judge.model is not None and config.judge.base_url is None:
-        missing.append("Where the judge has an address of its own, add --judge-base-url.")
+        missing.append("If the judge has its own address, add --judge-base-url.")
     return shlex.join([*words, *_override_words(config)]), missing
 
 
+def evaluate_command(origin: Origin, *others: Path) -> str:
+    """Return the `mcp-rl evaluate` command that compares a run with the runs in `others` on its held-out scenarios.
+
+    SERVER stands for a server that is not recorded.
+    """
+    words = ["mcp-rl", "evaluate", *_server_words(origin), "--scenarios", str(origin.run.path / "val.jsonl")]
+    words += [word for path in (origin.run.path, *others) for word in ("--model", str(path))]
+    return shlex.join([*words, *_plugin_words(origin)])
+
+
+def _server_words(origin: Origin) -> list[str]:
+    servers = ["SERVER"] if origin.server_words is None else origin.server_words
+    return [word for server in servers for word in ("--server", server)]
+
+
+def _plugin_words(origin: Origin) -> list[str]:
+    return [word for plugin in origin.command.get("plugins", ()) for word in ("--plugin", str(plugin))]
+
+
 def _override_words(config: RunConfig) -> list[str]:
-    """Every setting that the command would not have by itself, as an override."""
+    """Return every setting that differs from its default and has no option of its own, as an override."""
     named = {"server": config.server, "base_model": config.base_model, "judge.model": config.judge.model}
     plain = dict(settings(load_config(options=named)))
-    said = {"server", "base_model", "seed", "project", "name", "output_dir", "steps", "init", "transport", "plugins"}
+    as_options = {*_NAMED_OPTIONS, "server", "name", "steps", "init", "transport", "plugins"}
     return [
         f"{key}={_unquoted(value)}"
         for key, value in settings(config)
-        if value is not None and key not in said and (value != plain.get(key) or key == "judge.model")
+        if value is not None and key not in as_options and (value != plain.get(key) or key == "judge.model")
     ]
 
 
 def _unquoted(value: str) -> str:
-    """A plain word needs no quotes in an override."""
+    """Remove the quotes of a plain word, which needs none in an override."""
     found = re.fullmatch(r'"([A-Za-z][\w./-]*)"', value)
     return found[1] if found and found[1] not in ("true", "false", "inf", "nan") else value
 
 
 def _values(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of an identity as values of a configuration; tables are put together again."""
+    """Return the settings of an identity as values of a configuration, with the entries of tables put together."""
     every = {key for key, _ in config_keys()}
     values: dict[str, Any] = {}
     for key, value in flat.items():

@@ -1,30 +1,31 @@
-"""The scenario source that comes with the package, offered through the same hook as everyone's."""
+"""The scenario source that comes with the package, registered through the same hook as those of plugins."""
 
-from collections.abc import Callable
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 from mcp_rl.plugins.hookspecs import hookimpl
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mcp_rl.plugins.parts import ScenarioSource
-    from mcp_rl.plugins.server import ToolServer
+    from mcp_rl.plugins.recipe import Recipe
     from mcp_rl.scenario import McpScenario, ServerParams
-    from mcp_rl.scenarios.recipe import Recipe
     from mcp_rl.toolserver.pool import Sessions
+    from mcp_rl.toolserver.tool_server import ToolServer
 
 EXPLORE = "explore"
 
 
 @hookimpl
-def register_scenario_sources(register: "Callable[[str, ScenarioSource], None]") -> None:
-    """Exploring the server, which docs/scenarios.md describes."""
+def register_scenario_sources(register: Callable[[str, ScenarioSource], None]) -> None:
+    """Register `explore`, which docs/scenarios.md describes."""
     register(EXPLORE, explore)
 
 
-async def explore(
-    sessions: "Sessions", *, server: "ToolServer", params: "ServerParams", recipe: "Recipe"
-) -> "list[McpScenario]":
-    """`mcp_rl.scenarios.explore.explore`, which is imported when it is used."""
-    from mcp_rl.scenarios.explore import explore
+async def explore(sessions: Sessions, *, server: ToolServer, params: ServerParams, recipe: Recipe) -> list[McpScenario]:
+    """Explore the server, importing `explored` at the first use."""
+    from mcp_rl.scenarios.explored import explored_scenarios
 
-    return await explore(sessions, server=server, params=params, recipe=recipe)
+    return await explored_scenarios(sessions, server=server, params=params, recipe=recipe)

@@ -1,67 +1,54 @@
-"""Tasks of several steps from calls that were executed.
+"""Tasks of several steps from executed calls.
 
 Three kinds, best first:
 - *value*: the answer of one call, or a part of its result, is an argument of the next ("add 3 and 4, then multiply the
   result by 5"; "list the notes, then read the note whose id is the id of the first of the notes in that result");
-- *lookup*: an argument of the second call was read in the result of the first (list a folder, read a file in it);
-- *together*: calls that have nothing to do with each other, where a server offers nothing better.
+- *lookup*: the result of the first call holds an argument of the second (list a folder, read a file in it);
+- *together*: unrelated calls, where a server allows nothing better.
 """
 
-import posixpath
-import random
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from itertools import combinations, zip_longest
-from typing import Any
+from __future__ import annotations
 
-from mcp_rl.scenarios.answer import Answer, call_key, is_dated
-from mcp_rl.scenarios.parts import Part, fits, parts_of
-from mcp_rl.scenarios.pool import Pool
-from mcp_rl.scenarios.sample import Sampler
+import posixpath
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from itertools import combinations, zip_longest
+from typing import TYPE_CHECKING, Any
+
+from mcp_rl.explore.answer import is_dated
+from mcp_rl.explore.parts import fits
 from mcp_rl.scenarios.wording import REFERENCES, Spoken
 
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from mcp_rl.explore.outcome import Outcome
+    from mcp_rl.explore.sample import Sampler
+    from mcp_rl.explore.values_seen import ValuePool
+
 _DIGITS = 12
-"""Characters of a number that a person would still pass on by hand."""
+"""Most characters of a number that a person would pass on by hand."""
 _USES = 3
-"""How many lookups may start from one call, or end with one: more would tie most scenarios together when they are
+"""Limit on the lookups that start from one call, or end with one: more would tie most scenarios together in a
 split."""
 _COMMON = 0.2
-"""Share of all results, beyond which a text stands in them by chance: no lookup is needed to know it."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """A call that succeeded, and what it gave."""
-
-    tool: str
-    arguments: dict[str, Any]
-    text: str
-    answer: Answer
-
-    @cached_property
-    def key(self) -> str:
-        return call_key(self.tool, self.arguments)
-
-    @cached_property
-    def parts(self) -> list[Part]:
-        return parts_of(self.text)
+"""Share of all results above which a text in them is taken to be there by chance, so that no lookup needs it."""
 
 
 @dataclass(frozen=True)
 class Chain:
-    """Calls in the order in which they are to be made, and the arguments of each as a request speaks of them."""
+    """Calls in order, with the arguments of each as a request words them."""
 
     outcomes: tuple[Outcome, ...]
     spoken: tuple[Mapping[str, Any], ...]
 
     @classmethod
-    def of(cls, *outcomes: Outcome) -> "Chain":
-        """Calls whose arguments are all told as they are."""
+    def of(cls, *outcomes: Outcome) -> Chain:
+        """Return a chain whose request states all arguments literally."""
         return cls(outcomes, tuple(outcome.arguments for outcome in outcomes))
 
-    def then(self, outcome: Outcome, spoken: Mapping[str, Any]) -> "Chain":
+    def then(self, outcome: Outcome, spoken: Mapping[str, Any]) -> Chain:
         return Chain((*self.outcomes, outcome), (*self.spoken, spoken))
 
     def __len__(self) -> int:
@@ -69,8 +56,8 @@ class Chain:
 
 
 @dataclass(frozen=True)
-class Link:
-    """The next call of a chain: its real arguments, and the same with the value spoken of."""
+class NextCall:
+    """The next call of a chain: its real arguments, and the same with the passed-on value in words."""
 
     before: Chain
     tool: str
@@ -79,9 +66,9 @@ class Link:
 
 
 class Chains:
-    """Proposes next calls that take the answer of the last one, or a part of its result."""
+    """Proposes next calls that take the answer of the last call, or a part of its result."""
 
-    def __init__(self, samplers: Mapping[str, Sampler], schemas: Mapping[str, dict[str, Any]], pool: Pool) -> None:
+    def __init__(self, samplers: Mapping[str, Sampler], schemas: Mapping[str, dict[str, Any]], pool: ValuePool) -> None:
         self._samplers = samplers
         self._numeric = [(t, p) for t, s in schemas.items() for p in _parameters(s, ("number", "integer"))]
         strings = [(t, p) for t, s in schemas.items() for p in _parameters(s, ("string",))]
@@ -92,17 +79,17 @@ class Chains:
             if max(pool.success_rate(f"{tool}.{parameter}", source) for source in ("word", "sentence")) >= 0.6
         ]
 
-    def links(self, chains: Sequence[Chain], random: random.Random) -> Iterator[Link]:
-        """One proposal at most for each chain whose last result holds something that a next call can take."""
+    def links(self, chains: Sequence[Chain], random: random.Random) -> Iterator[NextCall]:
+        """Yield at most one proposal for each chain whose last result holds a value that a next call can take."""
         for chain in chains:
             last = chain.outcomes[-1]
             if link := self._by_part(chain, last, random) or self._by_answer(chain, last, random):
                 yield link
 
-    def _by_answer(self, chain: Chain, last: Outcome, random: random.Random) -> Link | None:
+    def _by_answer(self, chain: Chain, last: Outcome, random: random.Random) -> NextCall | None:
         value = last.answer.value
         if isinstance(value, str):
-            # A tool that takes any text gives it back in some form; to do so twice is no task.
+            # A tool that takes any text returns it in some form; doing so twice makes no task.
             tools = {outcome.tool for outcome in chain.outcomes}
             slots = [slot for slot in self._textual if len(chain) == 1 or slot[0] not in tools]
         elif value is not None and readable(value):
@@ -113,7 +100,7 @@ class Chains:
             return None
         return self._link(chain, value, Spoken(random.choice(REFERENCES)), *random.choice(slots), random)
 
-    def _by_part(self, chain: Chain, last: Outcome, random: random.Random) -> Link | None:
+    def _by_part(self, chain: Chain, last: Outcome, random: random.Random) -> NextCall | None:
         if is_dated(last.text):
             return None
         known = {str(value) for value in last.arguments.values()}
@@ -131,7 +118,7 @@ class Chains:
 
     def _link(
         self, chain: Chain, value: Any, spoken: Spoken, tool: str, parameter: str, random: random.Random
-    ) -> Link | None:
+    ) -> NextCall | None:
         draw = self._samplers[tool].draw(random)
         if draw is None:
             return None
@@ -140,16 +127,16 @@ class Chains:
         arguments = {**draw.arguments, parameter: value}
         if not self._samplers[tool].valid(arguments):
             return None
-        return Link(chain, tool, arguments, {**arguments, parameter: spoken})
+        return NextCall(chain, tool, arguments, {**arguments, parameter: spoken})
 
 
 def readable(value: Any) -> bool:
-    """Whether a chain may run over this answer: a text, or a number of few digits."""
+    """Return whether a chain may pass on this answer: a text, or a number of few digits."""
     return isinstance(value, str) or (value is not None and len(repr(value)) <= _DIGITS)
 
 
 def lookups(outcomes: Sequence[Outcome], random: random.Random) -> Iterator[Chain]:
-    """Pairs where a text argument of the second call stands in the result of the first, tools in turn."""
+    """Yield pairs in which a text argument of the second call occurs in the result of the first, tools in turn."""
     by_tools: dict[tuple[str, str], list[tuple[Outcome, Outcome]]] = defaultdict(list)
     for second in outcomes:
         texts = [value for value in second.arguments.values() if isinstance(value, str)]
@@ -162,7 +149,7 @@ def lookups(outcomes: Sequence[Outcome], random: random.Random) -> Iterator[Chai
 
 
 def together(blocks: Sequence[Sequence[Outcome]], steps: int, random: random.Random) -> Iterator[Chain]:
-    """Unrelated calls, `steps` at a time. All of a chain come from one block, so what shares a call stays small."""
+    """Yield chains of `steps` unrelated calls, each from a single block, so that few chains share calls."""
     queues = [list(combinations(block, steps)) for block in blocks]
     for queue in queues:
         random.shuffle(queue)
@@ -189,7 +176,7 @@ def _in_turn(
 
 
 def _found_in(texts: Sequence[str], first: Outcome) -> bool:
-    """Whether one of the texts, for a path its last part, can be read in the first's result and was not given to it."""
+    """Return whether a text, or the last part of a path, occurs in the result of `first` but not in its arguments."""
     known = set(map(str, first.arguments.values()))
     for text in texts:
         name = posixpath.basename(text) if text.startswith("/") else text
@@ -199,7 +186,7 @@ def _found_in(texts: Sequence[str], first: Outcome) -> bool:
 
 
 def _parameters(schema: dict[str, Any], kinds: tuple[str, ...]) -> list[str]:
-    """Top-level parameters that take any value of these types."""
+    """Return the top-level parameters that take any value of these types."""
     closed = {"enum", "const", "pattern", "format", "$ref"}
     return [
         name

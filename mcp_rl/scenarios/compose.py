@@ -1,47 +1,41 @@
-"""Scenarios from what was executed: the words of the request, the verifier, and no task twice."""
+"""Scenarios from executed calls: the request in words, the verifier, and no task twice."""
+
+from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from mcp_rl.config import MOST_STEPS
-from mcp_rl.plugins.server import ToolServer
+from mcp_rl.explore import tally
+from mcp_rl.explore.answer import SHORT_TEXT, Answer, call_key, is_dated, read_answer
 from mcp_rl.scenario import McpScenario, ServerParams, ToolCall, Verifier
-from mcp_rl.scenarios.answer import (
-    SHORT_TEXT,
-    Answer,
-    call_key,
-    is_dated,
-    kept,
-    make_verifier,
-    parameter_defaults,
-    read_answer,
-)
-from mcp_rl.scenarios.chain import Chain, Outcome, lookups, together
+from mcp_rl.scenarios.chain import Chain, lookups, together
 from mcp_rl.scenarios.duplicates import near_key
-from mcp_rl.scenarios.parts import Part
-from mcp_rl.scenarios.recipe import Recipe
+from mcp_rl.scenarios.reference import kept, make_verifier, parameter_defaults
 from mcp_rl.scenarios.wording import Wording
-from mcp_rl.toolserver.connection import Tool
-from mcp_rl.toolserver.schema import ToolSchemas
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from mcp_rl.explore.outcome import Outcome
+    from mcp_rl.explore.parts import Part
+    from mcp_rl.plugins.recipe import Recipe
+    from mcp_rl.toolserver.tool_server import ToolServer
+    from mcp_rl.toolserver.tools.listing import Tool
+    from mcp_rl.toolserver.tools.schema import ToolSchemas
 
 _WORDINGS = 4
-"""Requests at most for one call, where a server has fewer different calls than scenarios are wanted."""
+"""Most requests for one call, where a server has fewer different calls than scenarios are wanted."""
 _PART_SHARE = 0.5
-"""Of results with several parts, how often one of them is asked for."""
+"""Share of results with several parts of which a single part is asked for."""
 STEPS = ("no-step", "one-step", "two-step", "three-step", "four-step", "five-step")
 
 
 class Composer:
-    """Collects scenarios of one server; what is the same task as an earlier one is not taken."""
+    """Collects scenarios of one server, and refuses those that repeat an earlier task."""
 
     def __init__(
-        self,
-        tools: Sequence[Tool],
-        schemas: ToolSchemas,
-        *,
-        server: ToolServer,
-        params: ServerParams,
-        recipe: Recipe,
+        self, tools: Sequence[Tool], schemas: ToolSchemas, *, server: ToolServer, params: ServerParams, recipe: Recipe
     ) -> None:
         self._server, self._params, self._recipe = server, params, recipe
         self._schema_hash = schemas.hash
@@ -67,7 +61,7 @@ class Composer:
         answer: str | None = None,
         tags: Sequence[str] = (),
     ) -> bool:
-        """Take a scenario, unless there is one for the same task. `answer` is what a solution would hear or say."""
+        """Add a scenario and return True, unless one has the same task. `answer` becomes the reference answer."""
         calls = tuple(ToolCall(tool=step.tool, arguments=step.arguments) for step in steps)
         scenario = McpScenario(
             task_description=text,
@@ -84,13 +78,14 @@ class Composer:
         if key in self._scenarios or request in self._requests:
             return False
         self._scenarios[key] = scenario
+        tally.count(scenarios=1)
         self._requests.add(request)
         return True
 
     def add_chain(self, chain: Chain, answer: Answer, *, ordered: bool = True, parts: bool = True) -> bool:
-        """Take a task of the chain's calls; `answer` of kind "calls" checks these, any other kind the last answer.
+        """Add a task of the chain's calls. An `answer` of kind "calls" verifies the calls, other kinds the last answer.
 
-        `parts`: where the last call rests on all others, a part of its result may be asked for in place of the calls.
+        With `parts`, where the last call depends on all others, a part of its result may be asked for instead.
         """
         steps = [(outcome.tool, dict(spoken)) for outcome, spoken in zip(chain.outcomes, chain.spoken, strict=True)]
         text = self.wording.steps(steps, self.random)
@@ -101,7 +96,7 @@ class Composer:
         return self.add(text, chain.outcomes, self.verifier(answer, chain.outcomes, ordered=ordered))
 
     def _part(self, last: Outcome) -> Part | None:
-        """A part of the last result to ask for, one time in two where there is one that is news."""
+        """Choose a part of the last result to ask for, every second time that one is new to the request."""
         given = {str(value) for value in last.arguments.values()}
         news = [part for part in last.parts if str(part.value) not in given and len(str(part.value)) <= SHORT_TEXT]
         if not news or is_dated(last.text) or self.random.random() >= _PART_SHARE:
@@ -109,14 +104,14 @@ class Composer:
         return self.random.choice(news)
 
     def verifier(self, answer: Answer, steps: Sequence[Outcome], *, ordered: bool = True) -> Verifier:
-        """The verifier of an answer that these calls lead to."""
+        """Return the verifier of the answer that these calls lead to."""
         calls = [ToolCall(tool=step.tool, arguments=step.arguments) for step in steps]
         return make_verifier(answer, calls, self._defaults, ordered=ordered)
 
     def compose(self, count: int, singles: Sequence[Outcome], chains: Sequence[Chain]) -> None:
-        """At most `count` scenarios more, in the recipe's lengths: chains, then lookups, then unrelated calls together.
+        """Add at most `count` scenarios in the recipe's lengths: lookups, value chains, then unrelated calls together.
 
-        `singles` are in the order in which they are wanted.
+        `singles` are in order of preference.
         """
         most = len(self) + count
         lengths = self._recipe.lengths(count)
@@ -148,8 +143,8 @@ class Composer:
         take(unrelated, room, by_calls=True, ordered=False)
 
     def _add_singles(self, most: int, singles: Sequence[Outcome]) -> None:
-        # A call that starts a chain is no task of its own, where its tool has others: the fewer scenarios share a call,
-        # the more evenly they can be split.
+        # A call that starts a chain comes last, if its tool has others: the fewer scenarios share a call, the more
+        # evenly they can be split.
         used = {call_key(call.tool, dict(call.arguments)) for s in self.scenarios for call in s.reference}
         with_others = {outcome.tool for outcome in singles if outcome.key not in used}
         ordered = sorted(singles, key=lambda outcome: outcome.key in used and outcome.tool in with_others)
@@ -161,12 +156,12 @@ class Composer:
                     self.add_chain(Chain.of(outcome), outcome.answer)
 
     def shuffled(self) -> Iterator[McpScenario]:
-        """All that were taken, in random order."""
+        """Yield all scenarios in random order."""
         listed = self.scenarios
         self.random.shuffle(listed)
         yield from listed
 
 
 def _recorded(text: str) -> str | None:
-    """A result as it is kept; not where it will be another one next time."""
+    """Return the result as a scenario stores it, or None for a result that changes with the time of day."""
     return None if is_dated(text) else kept(text)

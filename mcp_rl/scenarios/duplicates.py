@@ -1,9 +1,14 @@
-"""When two scenarios are the same task, though not to the letter."""
+"""Near-duplicates: scenarios that are the same task in slightly different words."""
+
+from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from mcp_rl.scenario import McpScenario
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from mcp_rl.scenario import McpScenario
 
 _TOKEN = re.compile(r"-?\d+(?:\.\d+)?|[^\W\d_]+")
 _FILLERS = frozenset(
@@ -12,19 +17,19 @@ _FILLERS = frozenset(
 
 
 def near_key(scenario: McpScenario) -> str:
-    """One text for requests that have the same words and numbers in any order, fillers apart, and the same answer.
+    """Return a key that requests with the same answer and the same words and numbers, fillers apart, have in common.
 
-    "Add 3 and 4" and "please add 4 to 3" are one; "subtract 3 from 4" and "subtract 4 from 3" are not, and "add 3 and
-    5" is another task.
+    "Add 3 and 4" and "please add 4 to 3" have the same key. "Subtract 3 from 4" and "subtract 4 from 3" differ by their
+    answers, "add 3 and 5" by its numbers.
     """
     found = _TOKEN.findall(scenario.task_description.casefold())
-    # A request of nothing but fillers or signs is told apart by its own text.
+    # A request of nothing but fillers or signs has its own text as key.
     words = sorted(token for token in found if token not in _FILLERS) or [scenario.task_description.casefold()]
     return f"{' '.join(words)} = {scenario.reference_answer or ''}"
 
 
 def distinct_tasks(scenarios: Iterable[McpScenario]) -> list[McpScenario]:
-    """The first of all that are the same task, in their order."""
+    """Return the first scenario of each task, in order."""
     first: dict[str, McpScenario] = {}
     for scenario in scenarios:
         first.setdefault(near_key(scenario), scenario)

@@ -1,60 +1,83 @@
-"""Whether scenarios that somebody gives belong to the server that they are to be played on."""
+"""Checks that scenarios belong to the server that they are to be played on."""
 
-from collections.abc import Collection, Sequence
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from mcp_rl.errors import ScenarioError
-from mcp_rl.scenario import McpScenario
-from mcp_rl.toolserver.schema import ToolSchemas
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from mcp_rl.scenario import McpScenario
+    from mcp_rl.toolserver.tool_server import ToolServer
+    from mcp_rl.toolserver.tools.schema import ToolSchemas
 
 
-def check_server(scenarios: Sequence[McpScenario], name: str, known: Collection[str]) -> None:
-    """Before anything is started. Raises ScenarioError where a scenario was made for a server of another name.
+def check_made_for(scenarios: Sequence[McpScenario], name: str, known: Collection[str]) -> None:
+    """Check scenarios before anything is started. Raises ScenarioError for one made for a server of another name.
 
-    The same server may have two names, one of them from a URL or a command. So where not both are `known`, and the
-    hash of the tool schemas will tell, `check_fit` decides.
+    A server may have two names, one of them from a URL or a command. So unless both names are `known`, a scenario with
+    a hash of the tool schemas is left to `check_fit`.
     """
     strangers = [
         s for s in scenarios if s.server not in ("", name) and (s.schema_hash is None or {s.server, name} <= set(known))
     ]
     if strangers:
         raise ScenarioError(
-            f"Scenario {strangers[0].id}{_others(strangers)} was made for the server {strangers[0].server!r}, "
+            f"{strangers[0].label}{_others(strangers)} was made for the server {strangers[0].server!r}, "
             f"not for {name!r}; name that server, or give scenarios made for this one."
         )
 
 
 def check_fit(scenarios: Sequence[McpScenario], name: str, schemas: ToolSchemas) -> None:
-    """Once the server has listed its tools. Raises ScenarioError for tools it does not have, and for another hash."""
+    """Check scenarios against the listed tools. Raises ScenarioError for missing tools and for another schema hash."""
     strange = [(s, tool) for s in scenarios for tool in sorted(_tools(s)) if tool not in schemas.to_openai]
     if strange:
         scenario, tool = strange[0]
         of = f"; it was made for the server {scenario.server!r}" if scenario.server not in ("", name) else ""
         raise ScenarioError(
-            f"Scenario {scenario.id}{_others({s.id for s, _ in strange})} needs the tool {tool!r}, which the server "
+            f"{scenario.label}{_others({s.id for s, _ in strange})} needs the tool {tool!r}, which the server "
             f"{name!r} does not have{of}."
         )
     changed = [s for s in scenarios if s.schema_hash not in (None, schemas.hash)]
     if changed:
         raise ScenarioError(
-            f"Scenario {changed[0].id}{_others(changed)} was made for other tool schemas ({changed[0].schema_hash}; "
-            f"the server {name!r} has {schemas.hash}); make new ones with `mcp-rl generate`, or remove schema_hash."
+            f"{changed[0].label}{_others(changed)} was made for different tool schemas "
+            f"({changed[0].schema_hash}; the server {name!r} has {schemas.hash}); make new scenarios with "
+            "`mcp-rl generate`, or remove schema_hash."
         )
 
 
+def notices(scenarios: Sequence[McpScenario], server: ToolServer, max_turns: int) -> list[str]:
+    """Return sentences about scenarios that can be played, though not as their file or solution says."""
+    return [notice for notice in (other_params(scenarios, server), short_of_turns(scenarios, max_turns)) if notice]
+
+
+def other_params(scenarios: Sequence[McpScenario], server: ToolServer) -> str | None:
+    """Return a notice about scenarios whose `server_params` are not the server's, which are not used; None without."""
+    own = [server.params(transport).model_dump(mode="json") for transport in (None, *server.transports)]
+    others = [s for s in scenarios if s.server_params.model_dump(mode="json") not in own]
+    if not others:
+        return None
+    have = f"{others[0].label}{_others(others)} {'has' if len(others) == 1 else 'have'}"
+    return f"{have} server_params that differ from those of the server {server.name!r}: the server's own are used."
+
+
 def short_of_turns(scenarios: Sequence[McpScenario], max_turns: int) -> str | None:
-    """A sentence where solutions have more calls than there are turns for, one call in a turn and an answer."""
+    """Return a warning where a solution with one call a turn and an answer needs more turns than there are, or None."""
     long = [s for s in scenarios if len(s.reference) + 1 > min(max_turns, s.max_turns)]
     if not long:
         return None
     longest = max(len(s.reference) for s in long)
     return (
         f"{len(long)} of {len(scenarios)} scenarios have solutions of up to {longest} calls, and an episode has "
-        f"{max_turns} turns: only calls made together can solve them; rollout.max_turns={longest + 2} leaves room."
+        f"{max_turns} turns: only several calls in a turn can solve them; rollout.max_turns={longest + 2} leaves room."
     )
 
 
 def _tools(scenario: McpScenario) -> set[str]:
-    """The tools that a scenario's reference and verifier call."""
+    """Return the tools that a scenario's reference and verifier call."""
     verifier = scenario.verifier
     named: set[str] = set()
     for listed in (verifier.expected, verifier.options.get("reads")) if verifier else ():

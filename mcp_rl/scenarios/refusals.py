@@ -1,30 +1,36 @@
-"""Tasks without a solution, and requests that need no tool: a model must also know when not to act.
+"""Unsolvable tasks, and requests that need no tool: a model must also know when not to act.
 
-A task cannot be done where the live server refused its call, twice and in the same words, or where it needs a tool that
+A task is unsolvable where the live server refused its call, twice and in the same words, or where it needs a tool that
 the server does not have.
 """
 
-import random
+from __future__ import annotations
+
 import re
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from pydantic import JsonValue
-
+from mcp_rl.explore import plausible
+from mcp_rl.explore.words import words_of
 from mcp_rl.scenario import Verifier
-from mcp_rl.scenarios import plausible
-from mcp_rl.scenarios.chain import Outcome
-from mcp_rl.scenarios.compose import Composer
-from mcp_rl.scenarios.wording import words_of
-from mcp_rl.toolserver.connection import Tool
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Sequence
+
+    from pydantic import JsonValue
+
+    from mcp_rl.explore.outcome import Outcome
+    from mcp_rl.scenarios.compose import Composer
+    from mcp_rl.toolserver.tools.listing import Tool
 
 _REFUSED_SHARE = 0.6
-"""Of the unsolvable tasks, those that the server refused; the others ask for a tool that it does not have."""
+"""Share of the unsolvable tasks that the server refused; the others ask for a missing tool."""
 _WORLD = re.compile(
     r"(?i)timed?[ -]?out|rate.?limit|too many requests|network|connection|unreachable|unauthori[sz]ed|api.?key"
     r"|credential|not configured|unavailable|try again|internal error|\b(?:http|status|code)\W*[45]\d\d\b"
     r"|(?-i:\bE[A-Z]{5,}\b)"
 )
-"""Errors that say more about the world on that day than about the task."""
+"""Errors that say more about the state of the world than about the task."""
 _MISSING = (
     ("send_fax", "Send a fax to {number} that says {word}."),
     ("book_flight", "Book a flight to {city} for {name}."),
@@ -39,7 +45,7 @@ _MISSING = (
     ("translate_speech", "Translate what {name} said into Finnish, from the recording {word}."),
     ("brew_coffee", "Brew {number} cups of coffee."),
 )
-"""What a server may lack: the name that a tool for it would have, and a request in words."""
+"""Tools that a server may lack: a name, and a request in words."""
 _BY_NAME = (
     "Use the tool {tool} for '{word}'.", "Call {tool} with id = {number}.", "Please run {tool} on '{word}'.",
     "What does {tool} return for {number}?",
@@ -54,11 +60,11 @@ _TALK = (
     ("In one word: which city did I just name, if I say that I live in {city}?", "city"),
     ("I have a friend called {name}. What is my friend called?", "name"),
 )
-"""Requests that hold their own answer, and which of the values it is."""
+"""Requests that hold their own answer, and the name of the value that is the answer."""
 
 
 def add_unsolvable(composer: Composer, errors: Sequence[Outcome], tools: Sequence[Tool], count: int) -> None:
-    """At most `count` tasks that cannot be done; `errors` are calls that the server refused, in the order wanted."""
+    """Add at most `count` unsolvable tasks; `errors` are calls that the server refused, in order of preference."""
     goal = len(composer) + count
     refused = [error for error in errors if error.arguments and not _WORLD.search(error.text)]
     for error in refused[: round(_REFUSED_SHARE * count)]:
@@ -66,7 +72,7 @@ def add_unsolvable(composer: Composer, errors: Sequence[Outcome], tools: Sequenc
         failing: dict[str, JsonValue] = {"tool": error.tool, "arguments": error.arguments, "is_error": True}
         verifier = Verifier(kind="none", expected=[failing])
         composer.add(text, (), verifier, answer=error.text, tags=("unsolvable", error.tool))
-    lacking = [one for one in _MISSING if not _words(one[0]) & {word for tool in tools for word in _told(tool)}]
+    lacking = [one for one in _MISSING if not _words(one[0]) & {word for tool in tools for word in _words_about(tool)}]
     for _ in range(8 * count if lacking else 0):
         if len(composer) >= goal:
             return
@@ -76,7 +82,7 @@ def add_unsolvable(composer: Composer, errors: Sequence[Outcome], tools: Sequenc
 
 
 def add_without_tools(composer: Composer, count: int) -> None:
-    """At most `count` requests that are to be answered in words, with no call."""
+    """Add at most `count` requests that are to be answered in words, without a call."""
     goal = len(composer) + count
     for _ in range(8 * count):
         if len(composer) >= goal:
@@ -101,5 +107,5 @@ def _words(name: str) -> set[str]:
     return set(words_of(name).split(" "))
 
 
-def _told(tool: Tool) -> set[str]:
+def _words_about(tool: Tool) -> set[str]:
     return _words(tool.name) | set(re.findall(r"[a-z]+", (tool.description or "").lower()))

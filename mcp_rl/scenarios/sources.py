@@ -1,26 +1,30 @@
-"""Where scenarios come from: a file of the user's, a source that the user names, what the server's plugin brings, and
-where there is none of these, exploring the server."""
+"""The origin of scenarios: the user's file, else the source that the user names, else the file of the server's plugin,
+else exploring the server."""
+
+from __future__ import annotations
 
 import inspect
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mcp_rl.boundary import first_error
-from mcp_rl.config import RunConfig
 from mcp_rl.errors import McpRlError, ScenarioError
 from mcp_rl.plugins.manager import Plugins, place
-from mcp_rl.plugins.server import ToolServer
+from mcp_rl.plugins.recipe import Recipe
 from mcp_rl.scenario import McpScenario, ServerParams, distinct
 from mcp_rl.scenarios.builtin import EXPLORE
+from mcp_rl.scenarios.files import read_scenario_file
 from mcp_rl.scenarios.fit import check_fit
-from mcp_rl.scenarios.foreign import read_scenario_file
-from mcp_rl.scenarios.recipe import Recipe
-from mcp_rl.toolserver.launch import expand
-from mcp_rl.toolserver.pool import Sessions
+from mcp_rl.system.boundary import first_error
+from mcp_rl.toolserver.connection.launch import expand
+
+if TYPE_CHECKING:
+    from mcp_rl.config import RunConfig
+    from mcp_rl.toolserver.pool import Sessions
+    from mcp_rl.toolserver.tool_server import ToolServer
 
 
 def scenario_file(config: RunConfig, server: ToolServer) -> Path | None:
-    """The file that a run's scenarios are in; None where they are to be made."""
+    """Return the file with a run's scenarios, or None where they are to be made."""
     if config.scenarios.file is not None or config.scenarios.source is not None or server.scenarios is None:
         return config.scenarios.file
     return Path(expand(str(server.scenarios)))
@@ -29,10 +33,10 @@ def scenario_file(config: RunConfig, server: ToolServer) -> Path | None:
 async def run_scenarios(
     config: RunConfig, server: ToolServer, params: ServerParams, sessions: Sessions, plugins: Plugins
 ) -> list[McpScenario]:
-    """All scenarios of a run, as its settings say, each fit for the tools that the server lists.
+    """Return all scenarios of a run as its settings say, each checked against the tools that the server lists.
 
-    Raises ScenarioError for scenarios that cannot be used, PluginError for a source that nobody offers, ServerFault
-    where the server is lost.
+    Raises ScenarioError for scenarios that cannot be used, PluginError for an unknown source, ServerFault where
+    the server is lost.
     """
     if (file := scenario_file(config, server)) is not None:
         every = read_scenario_file(file, server, config.transport)
@@ -46,7 +50,7 @@ async def run_scenarios(
 async def made_scenarios(
     name: str, plugins: Plugins, sessions: Sessions, *, server: ToolServer, params: ServerParams, recipe: Recipe
 ) -> list[McpScenario]:
-    """What the source of that name makes. Raises as `run_scenarios` does."""
+    """Return the scenarios of the source of that name. Raises as `run_scenarios` does."""
     source, origin = plugins.scenario_sources.pick(name, plugins.problems), plugins.scenario_sources.origins[name]
     who = f"The scenario source {name!r}"
     try:
@@ -58,7 +62,7 @@ async def made_scenarios(
         error = first_error(raised)
         if isinstance(error, McpRlError):
             raise error from raised
-        if origin == "built in":  # a bug of ours, which the boundary knows what to do with
+        if origin == "built in":  # a bug of the package, which the boundary reports as such
             raise
         raise ScenarioError(f"{who} ({place(error, origin)}) failed: {type(error).__name__}: {error}.") from raised
     scenarios = _checked(made, who)
@@ -69,7 +73,7 @@ async def made_scenarios(
 def _checked(made: list[Any], who: str) -> list[McpScenario]:
     for scenario in made:
         if not isinstance(scenario, McpScenario):
-            raise ScenarioError(f"{who} gave {scenario!r:.80}, where scenarios are needed.")
+            raise ScenarioError(f"{who} returned {scenario!r:.80}, which is not a scenario.")
     if not made:
         raise ScenarioError(f"{who} made no scenario.")
     return distinct(Path(who), enumerate(made, 1), unit="scenario")

@@ -1,40 +1,60 @@
-"""Plays proposed solutions on the live server: the only proof of a solution is that it was executed."""
+"""Playing proposed solutions on the live server: only execution proves a solution."""
+
+from __future__ import annotations
 
 import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import anyio
+from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from mcp_rl.errors import ServerFault
-from mcp_rl.plugins.server import ToolServer
+from mcp_rl.explore import tally
+from mcp_rl.explore.answer import call_key, holds_secret, is_dated, read_answer, says_nothing
+from mcp_rl.explore.explorable import explorable, reads_only
+from mcp_rl.explore.outcome import Outcome
 from mcp_rl.scenario import McpScenario, ServerParams, ToolCall
-from mcp_rl.scenarios.answer import call_key, holds_secret, is_dated, read_answer, says_nothing
-from mcp_rl.scenarios.author_forms import Call
-from mcp_rl.scenarios.chain import Outcome
-from mcp_rl.scenarios.explorable import explorable, reads_only
-from mcp_rl.toolserver.connection import ToolResult
-from mcp_rl.toolserver.link import Link
-from mcp_rl.toolserver.pool import Lease, Session, Sessions
+
+if TYPE_CHECKING:
+    from mcp_rl.toolserver.link import Link
+    from mcp_rl.toolserver.pool import Sessions
+    from mcp_rl.toolserver.session import Session
+    from mcp_rl.toolserver.tool_server import ToolServer
+    from mcp_rl.toolserver.tools.results import ToolResult
 
 _IN_FLIGHT = 16
 _DEADLINE = 10.0
-"""Seconds for one call: a tool that takes longer is no use to a learner that calls it thousands of times."""
+"""Seconds for one call. A slower tool is of no use to a learner that calls it thousands of times."""
 MOST_CALLS = 8
-"""Of one task."""
+"""Limit on the calls, and on the checks, of one task."""
 _NOT_ANSWERED = "a call was not answered"
 _PLACEHOLDER = re.compile(r"<result (\d{1,2})((?:\.[\w-]+)*)>")
 
 
-Play = tuple[Sequence[Call], Sequence[Call], dict[str, Any] | None]
-"""Calls, checks, and the state to begin in."""
+def _as_text(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, dict) else value
+
+
+class ProposedCall(BaseModel):
+    """A call still to be made, under the tool's name that a model sees."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    tool: str
+    arguments: Annotated[str, BeforeValidator(_as_text)]
+    """A JSON object as text: strict structured output allows no object with arbitrary keys."""
+
+
+Play = tuple[Sequence[ProposedCall], Sequence[ProposedCall], dict[str, Any] | None]
+"""Calls, checks, and the initial state."""
 
 
 class Unplayable(Exception):
-    """Calls that cannot be played here. `kind` is a few words that are the same for all of its kind."""
+    """Calls that cannot be played here. `kind` is the reason without what is special to these calls."""
 
     def __init__(self, kind: str, detail: str = "") -> None:
         super().__init__(f"{kind}: {detail}" if detail else kind)
@@ -43,7 +63,7 @@ class Unplayable(Exception):
 
 @dataclass(frozen=True)
 class Look:
-    """A reading call that was made to see the state. One that fails tells something too."""
+    """A reading call made to see the state. A failure is an observation too."""
 
     tool: str
     arguments: dict[str, Any]
@@ -51,12 +71,12 @@ class Look:
     is_error: bool
 
     def as_expected(self) -> dict[str, Any]:
-        """What a state verifier expects of the same call: its result, or that it fails."""
+        """Return the entry of a state verifier for the same call: its result, or that it fails."""
         seen: dict[str, Any] = {"is_error": True} if self.is_error else {"result": self.text}
         return {"tool": self.tool, "arguments": self.arguments, **seen}
 
     def shows(self, expected: Mapping[str, Any]) -> bool:
-        """Whether it says what a state verifier expects, as text or as JSON."""
+        """Return whether it matches an entry of a state verifier, as text or as JSON."""
         if self.is_error or expected.get("is_error"):
             return self.is_error == bool(expected.get("is_error"))
         return "result" not in expected or expected["result"] in (self.text, _json(self.text))
@@ -64,11 +84,11 @@ class Look:
 
 @dataclass(frozen=True)
 class Played:
-    """Calls that all succeeded, and what they gave."""
+    """Calls that all succeeded, with their results."""
 
     steps: tuple[Outcome, ...]
     looks: tuple[Look, ...] = ()
-    """What was seen after them."""
+    """Observations of the state after them."""
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
@@ -76,66 +96,59 @@ class Played:
 
 
 class Stage:
-    """Plays sequences of calls, each from the state that a rollout would start in."""
+    """Plays sequences of calls, each from the state that a rollout begins in."""
 
     def __init__(self, sessions: Sessions, session: Session, server: ToolServer, params: ServerParams) -> None:
         self._sessions, self._params, self.schemas = sessions, params, session.schemas
-        offered = [tool for tool in session.connection.tools if tool.name in session.schemas.to_openai]
-        self.tools = explorable(offered, server)
-        """Those that may be called freely."""
+        self.tools = explorable(session.offered, server)
+        """The tools that may be called freely."""
         self._free = {tool.name for tool in self.tools}
         self._reading = {tool.name for tool in self.tools if reads_only(tool)}
         self._limiter = anyio.CapacityLimiter(_IN_FLIGHT)
         self.stateful = server.stateful
-        """Whether calls may change something that later calls of the same episode see."""
+        """True if calls may change something that later calls of the same episode see."""
 
     async def play(
-        self, calls: Sequence[Call], checks: Sequence[Call] = (), initial_state: dict[str, Any] | None = None
-    ) -> Played:
-        """Make the calls in order, then the checks. Raises Unplayable where one of them is not possible here."""
+        self,
+        calls: Sequence[ProposedCall],
+        checks: Sequence[ProposedCall] = (),
+        initial_state: dict[str, Any] | None = None,
+    ) -> Played | Unplayable:
+        """Make the calls in order, then the checks; return Unplayable where a call is not possible here."""
         if len(calls) > MOST_CALLS or len(checks) > MOST_CALLS:
-            raise Unplayable("too many calls", f"{max(len(calls), len(checks))}; {MOST_CALLS} are allowed")
+            return Unplayable("too many calls", f"{max(len(calls), len(checks))}; {MOST_CALLS} are allowed")
         async with self._limiter, self._sessions.lease(self._params, initial_state) as lease:
-            # A refusal leaves the session as good as it was: a reset puts it back like any other episode's.
-            played = await self._played(lease, calls, checks)
-        if isinstance(played, Unplayable):
-            raise played
-        return played
-
-    async def _played(self, lease: Lease, calls: Sequence[Call], checks: Sequence[Call]) -> "Played | Unplayable":
-        connection = lease.session.connection
-        steps: list[Outcome] = []
-        try:
-            for call in calls:
-                steps.append(await self._one(connection, call, steps))
-            looks = [await self._look(connection, check, steps) for check in checks]
-        except Unplayable as problem:
-            lease.spoilt = problem.kind == _NOT_ANSWERED
-            return problem
-        return Played(tuple(steps), tuple(looks))
-
-    def reads(self, scenario: McpScenario) -> list[Call]:
-        """The calls that the scenario's verifier makes at the end to look at the state."""
-        reads = scenario.verifier.reads if scenario.verifier else ()
-        names = self.schemas.to_openai
-        return [Call(tool=names.get(c.tool, c.tool), arguments=json.dumps(dict(c.arguments))) for c in reads]
+            connection = lease.session.connection
+            steps: list[Outcome] = []
+            try:
+                for call in calls:
+                    steps.append(await self._step(connection, call, steps))
+                looks = [await self._look(connection, check, steps) for check in checks]
+            except Unplayable as problem:
+                # A refused call does not spoil the lease: the next reset restores the state as after any episode.
+                lease.spoilt = problem.kind == _NOT_ANSWERED
+                return problem
+            return Played(tuple(steps), tuple(looks))
 
     async def play_all(self, plays: Sequence[Play]) -> list[Played | Unplayable]:
-        """What came of each, in their order."""
+        """Play several sequences at once and return their outcomes in order."""
         results: list[Played | Unplayable] = [Unplayable("not played")] * len(plays)
 
-        async def one(index: int, calls: Sequence[Call], checks: Sequence[Call], state: dict[str, Any] | None) -> None:
-            try:
-                results[index] = await self.play(calls, checks, state)
-            except Unplayable as problem:
-                results[index] = problem
+        async def one(index: int, play: Play) -> None:
+            results[index] = await self.play(*play)
 
         async with anyio.create_task_group() as tasks:
             for index, play in enumerate(plays):
-                tasks.start_soon(one, index, *play)
+                tasks.start_soon(one, index, play)
         return results
 
-    async def _one(self, connection: Link, call: Call, steps: Sequence[Outcome]) -> Outcome:
+    def reads(self, scenario: McpScenario) -> list[ProposedCall]:
+        """Return the calls by which the scenario's verifier looks at the final state."""
+        reads = scenario.verifier.reads if scenario.verifier else ()
+        names = self.schemas.to_openai
+        return [ProposedCall(tool=names.get(c.tool, c.tool), arguments=json.dumps(dict(c.arguments))) for c in reads]
+
+    async def _step(self, connection: Link, call: ProposedCall, steps: Sequence[Outcome]) -> Outcome:
         name, arguments = self._sendable(call, steps)
         result = await self._call(connection, name, arguments)
         if result.is_error:
@@ -146,15 +159,15 @@ class Stage:
             raise Unplayable("a call found nothing", call.tool)
         return Outcome(name, arguments, result.text, read_answer(result.text, arguments))
 
-    async def _look(self, connection: Link, call: Call, steps: Sequence[Outcome]) -> Look:
+    async def _look(self, connection: Link, call: ProposedCall, steps: Sequence[Outcome]) -> Look:
         name, arguments = self._sendable(call, steps)
         result = await self._call(connection, name, arguments)
         if holds_secret(result.text):
             raise Unplayable("a result holds what looks like a password or key")
         return Look(name, arguments, result.text, result.is_error)
 
-    def _sendable(self, call: Call, steps: Sequence[Outcome]) -> tuple[str, dict[str, Any]]:
-        """The server's own name and the arguments of a call that may be made."""
+    def _sendable(self, call: ProposedCall, steps: Sequence[Outcome]) -> tuple[str, dict[str, Any]]:
+        """Return the server's own tool name and the arguments of a call. Raises Unplayable for a call not allowed."""
         name = self.schemas.to_server.get(call.tool)
         if name is None:
             raise Unplayable("it calls a tool that the server does not have", call.tool[:60])
@@ -167,6 +180,7 @@ class Stage:
 
     async def _call(self, connection: Link, name: str, arguments: dict[str, Any]) -> ToolResult:
         try:
+            tally.count(calls=1)
             return await connection.call(name, arguments, deadline=_DEADLINE)
         except ServerFault as fault:
             if not connection.alive:
@@ -175,7 +189,7 @@ class Stage:
 
 
 def agrees(played: Played, scenario: McpScenario) -> bool:
-    """Whether calls that were played come to what the scenario's verifier expects."""
+    """Return whether played calls lead to what the scenario's verifier expects."""
     verifier = scenario.verifier
     if not scenario.reference or not played.steps:
         return not scenario.reference and not played.steps
@@ -200,7 +214,7 @@ def _same(value: Any, expected: Any) -> bool:
 
 
 def lasting(first: Played, second: Played) -> bool:
-    """Whether the same calls gave the same again, and nothing in the answer is a time of day."""
+    """Return whether the same calls gave equal results, and no look holds a time of day."""
     same_steps = [step.text for step in first.steps] == [step.text for step in second.steps]
     return same_steps and first.looks == second.looks and not any(is_dated(look.text) for look in first.looks)
 
@@ -220,14 +234,14 @@ def _object(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text or "{}")
     except (ValueError, RecursionError) as error:
-        raise Unplayable("its arguments are no JSON", text[:60]) from error
+        raise Unplayable("its arguments are not JSON", text[:60]) from error
     if not isinstance(value, dict):
-        raise Unplayable("its arguments are no JSON object", text[:60])
+        raise Unplayable("its arguments are not a JSON object", text[:60])
     return value
 
 
 def _filled(value: Any, steps: Sequence[Outcome]) -> Any:
-    """The value with the results of earlier calls in the place of what stands for them."""
+    """Return the value with its placeholders replaced by the results of earlier calls."""
     if isinstance(value, dict):
         return {key: _filled(inner, steps) for key, inner in value.items()}
     if isinstance(value, list):

@@ -1,43 +1,48 @@
-"""Tasks that change a state: sequences of calls from the state that an episode begins in, and what it is to end in.
+"""Tasks that change a state: calls from the initial state of an episode, and the final state that they lead to.
 
-Each proposal is played on its own lease, then reading calls look at what became of it. A look tells something where it
-differs from the same look at the beginning; and what is played a second time, after the clock has moved on, must come
-to the same. Such looks are what the verifier of kind "state" expects. No step is there for show: with any of the
-changing calls left out, the looks say something else.
+Each proposal is played on its own lease, then reading calls look at the result. A look tells something where it differs
+from the same look at the beginning. Played again, after the clock has moved on, the proposal must give the same looks;
+these are what the verifier of kind "state" expects. Every step counts: without any one of the changing calls, the looks
+differ.
 """
+
+from __future__ import annotations
 
 import json
 import random
 import re
-from collections import Counter
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from mcp_rl.plugins.server import ToolServer
+from mcp_rl.explore.answer import Answer, call_key, is_dated, read_answer
+from mcp_rl.explore.parts import Part, fits, parts_of
+from mcp_rl.explore.probe import CLOCK_TICK, DRY_WAVES, Probe
+from mcp_rl.explore.sample import samplers
 from mcp_rl.scenario import ServerParams, Verifier
-from mcp_rl.scenarios.answer import Answer, call_key, is_dated, read_answer
-from mcp_rl.scenarios.author_forms import Call
 from mcp_rl.scenarios.chain import Chain
-from mcp_rl.scenarios.compose import Composer
-from mcp_rl.scenarios.parts import Part, fits, parts_of
-from mcp_rl.scenarios.probe import CLOCK_TICK, DRY_WAVES, Probe
-from mcp_rl.scenarios.sample import Sampler
-from mcp_rl.scenarios.stage import Look, Play, Played, Stage, Unplayable
+from mcp_rl.scenarios.stage import Look, Play, Played, ProposedCall, Stage, Unplayable
 from mcp_rl.scenarios.wording import Spoken
-from mcp_rl.toolserver.connection import Tool
-from mcp_rl.toolserver.pool import Session, Sessions
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Iterator, Sequence
+
+    from mcp_rl.scenarios.compose import Composer
+    from mcp_rl.toolserver.pool import Sessions
+    from mcp_rl.toolserver.session import Session
+    from mcp_rl.toolserver.tool_server import ToolServer
+    from mcp_rl.toolserver.tools.listing import Tool
 
 _WAVE = 8
 """Proposals for one tool, or of one length, in one wave."""
 _MOST_LOOKS = 6
-"""Of one task, before it is known which of them tell something."""
+"""Looks of one task before it is known which of them tell something."""
 _KEPT_LOOKS = 3
 _LINKED, _COPIED = 0.8, 0.3
-"""How often a value that an earlier call gave is taken, where there is one that fits: for what things are looked up by,
-such as ids, and for everything else."""
+"""Probability of taking a fitting value from an earlier call: for parameters by which things are looked up, such as
+ids, and for all others."""
 _READS_LAST = 0.3
 """Share of the longer tasks that end with a question about the new state."""
 _TRIES = 12
@@ -46,7 +51,7 @@ _ORDINALS = ("first", "second", "third", "fourth", "fifth")
 
 @dataclass(frozen=True)
 class _Move:
-    """One call of a proposal, with `<result N.path>` for values that earlier calls give."""
+    """A call of a proposal, with `<result N.path>` for values of earlier results."""
 
     tool: str
     arguments: dict[str, Any]
@@ -59,18 +64,18 @@ Proposal = tuple[_Move, ...]
 
 @dataclass(frozen=True)
 class _Draft:
-    """A proposal that was played and made a difference."""
+    """A proposal that changed the state when it was played."""
 
     proposal: Proposal
     played: Played
     looks: tuple[Look, ...]
-    """Those that tell it; none where the answer does."""
+    """The looks that show the change; empty where the answer shows it."""
     answer: Answer | None = None
-    """Of a last call that reads the new state."""
+    """The answer of a last call that reads the new state."""
 
 
 class Walks:
-    """Makes tasks that change something, on a server where every episode has a state of its own."""
+    """Makes tasks that change something, on a server that gives every episode its own state."""
 
     def __init__(
         self,
@@ -87,10 +92,7 @@ class Walks:
         self._probe, self._random = probe, random.Random(f"{seed}:walks")
         self._changing = {tool.name: tool for tool in changing}
         self._reading = {tool.name: tool for tool in probe.tools if probe.progress[tool.name].outcomes}
-        own = server.argument_samplers
-        self._samplers = {
-            tool.name: Sampler(tool.name, tool.input_schema, probe.pool, own.get(tool.name)) for tool in changing
-        }
+        self._samplers = samplers(changing, probe.pool, server)
         self._samplers |= {name: probe.progress[name].sampler for name in self._reading}
         self._shapes: dict[str, list[Part]] = {
             name: max((outcome.parts for outcome in probe.progress[name].outcomes), key=len) for name in self._reading
@@ -98,11 +100,11 @@ class Walks:
         self._handles = {name for tool in self._reading.values() for name in tool.input_schema.get("required") or ()}
         """Names of parameters by which reading calls find things."""
         self._before: dict[str, Look] = {}
-        """What reading calls say at the beginning of an episode."""
+        """Looks at the initial state of an episode."""
         self._seen: set[str] = set()
 
     async def compose(self, composer: Composer, lengths: Counter[int]) -> None:
-        """Add tasks to the composer, as many of each length as are wanted, or as can be found."""
+        """Add tasks to the composer: `lengths` counts the wanted tasks by their number of calls."""
         drafts: list[_Draft] = []
         for steps in sorted(lengths):
             drafts += await self._drafts(steps, lengths[steps])
@@ -125,7 +127,7 @@ class Walks:
         composer.add(text, steps, verifier, tags=("changes",))
 
     async def _drafts(self, steps: int, count: int) -> list[_Draft]:
-        """At most `count` drafts of this length, the tools that change something in turn."""
+        """Return at most `count` drafts of this length, with the changing tools in turn."""
         found: list[_Draft] = []
         dry = 0
         while len(found) < count and dry < DRY_WAVES:
@@ -148,13 +150,15 @@ class Walks:
                     break
 
     def _proposal(self, steps: int, tool: str) -> Proposal | None:
-        """A walk of this many calls that calls `tool`; None where a reading call of it would be for nothing."""
+        """Propose `steps` calls, `tool` among them; None where a reading call in them would serve nothing."""
         tools = [tool, *(self._random.choice(list(self._changing)) for _ in range(steps - 1))]
         self._random.shuffle(tools)
+        # A call other than `tool` may give way to a last one that reads the new state …
         asks = steps > 1 and bool(self._reading) and self._random.random() < _READS_LAST
         if asks:
             tools.remove(next(other for other in reversed(tools) if other != tool or tools.count(tool) > 1))
             tools.append(self._random.choice(list(self._reading)))
+        # … and another one to a first one that looks up what the later calls need.
         looks_up = len(tools) > (2 if asks else 1) and bool(self._reading) and self._random.random() < _READS_LAST
         if looks_up:
             at = next((i for i, other in enumerate(tools[:-1]) if other != tool or tools.count(tool) > 1), None)
@@ -185,7 +189,7 @@ class Walks:
         return _Move(name, arguments, spoken, tuple(choices))
 
     def _values(self, parameter: str, value: Any, earlier: Sequence[_Move]) -> Iterator[tuple[Any, Any]]:
-        """What earlier calls were given or will give that fits a parameter: the argument, and how to speak of it."""
+        """Yield values of earlier calls that fit a parameter: the argument, and its wording."""
         for number, move in enumerate(earlier, 1):
             result = "that result" if number == len(earlier) else f"the result of the {_ORDINALS[number - 1]} step"
             for part in self._shapes.get(move.tool, ()):
@@ -210,7 +214,7 @@ class Walks:
         return await self._without_idle_steps(drafts)
 
     async def _without_idle_steps(self, drafts: Sequence[_Draft]) -> list[_Draft]:
-        """Those that come to something else where any of their changing calls is left out."""
+        """Return the drafts in which every changing call matters."""
         shorter = [
             (index, step)
             for index, draft in enumerate(drafts)
@@ -221,7 +225,7 @@ class Walks:
         idle = {
             index
             for (index, _), without in zip(shorter, await self._stage.play_all(plays), strict=True)
-            if not isinstance(without, Unplayable) and _comes_to_the_same(drafts[index], without)
+            if not isinstance(without, Unplayable) and _leads_to_the_same(drafts[index], without)
         }
         return [draft for index, draft in enumerate(drafts) if index not in idle]
 
@@ -241,25 +245,25 @@ class Walks:
             self._shapes[move.tool] = parts
 
     def _play(self, proposal: Sequence[_Move], looks: Sequence[Look]) -> Play:
-        calls = [Call(tool=self._names[m.tool], arguments=json.dumps(m.arguments)) for m in proposal]
-        checks = [Call(tool=self._names[look.tool], arguments=json.dumps(look.arguments)) for look in looks]
+        calls = [ProposedCall(tool=self._names[m.tool], arguments=json.dumps(m.arguments)) for m in proposal]
+        checks = [ProposedCall(tool=self._names[look.tool], arguments=json.dumps(look.arguments)) for look in looks]
         return calls, checks, None
 
     def _looks(self, proposal: Proposal) -> Iterator[Look]:
-        """Reading calls that may tell what the proposal did; their results are still to come."""
+        """Yield reading calls that may show the change, without their results."""
         made: dict[str, Look] = {}
         for name, tool in self._reading.items():
             required = tool.input_schema.get("required") or []
             if not required:
                 made.setdefault(call_key(name, {}), Look(name, {}, "", False))
             elif len(required) == 1:
-                for value in self._told(required[0], proposal):
+                for value in self._lookup_values(required[0], proposal):
                     arguments = {required[0]: value}
                     made.setdefault(call_key(name, arguments), Look(name, arguments, "", False))
-        # Looks at everything first: they tell what else was changed.
+        # Looks without arguments first: they also show other changes.
         yield from sorted(made.values(), key=lambda look: bool(look.arguments))[:_MOST_LOOKS]
 
-    def _told(self, parameter: str, proposal: Proposal) -> Iterator[Any]:
+    def _lookup_values(self, parameter: str, proposal: Proposal) -> Iterator[Any]:
         for number, move in enumerate(proposal, 1):
             for name, value in move.arguments.items():
                 if fits(Part((name,), "", ""), parameter) and isinstance(value, str | int | float):
@@ -276,7 +280,7 @@ class Walks:
             yield Look(last.tool, last.arguments, last.text, False)
 
     async def _look_before(self, looks: Sequence[Look]) -> None:
-        """See that it is known what these looks say at the beginning."""
+        """Make these looks at the initial state, unless they were made before."""
         by_key = {call_key(look.tool, look.arguments): look for look in looks}
         new = [(key, look) for key, look in by_key.items() if key not in self._before]
         batches = [new[start : start + _MOST_LOOKS] for start in range(0, len(new), _MOST_LOOKS)]
@@ -303,15 +307,15 @@ class Walks:
         return differs and not is_dated(look.text)
 
 
-def _comes_to_the_same(draft: _Draft, other: Played) -> bool:
-    """Whether other calls end with what the draft's verifier would accept."""
+def _leads_to_the_same(draft: _Draft, other: Played) -> bool:
+    """Return whether other calls lead to what the draft's verifier would accept."""
     if draft.answer is None:
         return other.looks == draft.looks
     return read_answer(other.steps[-1].text, other.steps[-1].arguments).value == draft.answer.value
 
 
 def _lasting(draft: _Draft, second: Played) -> tuple[Look, ...] | None:
-    """The looks that say the same again; None where the task does not come to the same."""
+    """Return the looks with equal results in both plays; None where the task does not give the same again."""
     if draft.played.calls != second.calls:
         return None
     if draft.answer is not None:

@@ -1,25 +1,31 @@
-"""Requests in words, for calls that were executed.
+"""Requests in words, for executed calls.
 
-A tool server's plugin may offer phrases of its own ("Add {a} and {b}"); one request in four then still names the tool
-in a generic form, so that a model meets both. Without phrases all wording comes from the tool's name, its description
-and its parameters' names.
+A server's plugin may offer phrases ("Add {a} and {b}"); one request in four still names the tool in a generic form, so
+that a model meets both. Without phrases, all wording comes from the tool's name, its description and the names of its
+parameters.
 """
+
+from __future__ import annotations
 
 import json
 import random
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mcp_rl.plugins.server import BETWEEN
-from mcp_rl.toolserver.connection import Tool
+from mcp_rl.explore.words import words_of
+from mcp_rl.toolserver.tool_server import BETWEEN
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from mcp_rl.toolserver.tools.listing import Tool
 
 _GENERIC_SHARE = 0.25
 
 
 class Spoken(str):
-    """A value that is spoken of rather than given: "the result" of the step before."""
+    """A value in words rather than literal: "the result" of the step before."""
 
     __slots__ = ()
 
@@ -64,14 +70,8 @@ TWO_STEPS = (
     "{first}, and then {second}.",
     "Start like this: {first}. Next, {second}.",
 )
-LATER_STEPS = (
-    ", then {next}",
-    ", and then {next}",
-    ". Then {next}",
-    ". After that, {next}",
-    ". Next, {next}",
-)
-"""What follows the second of more than two steps."""
+LATER_STEPS = (", then {next}", ", and then {next}", ". Then {next}", ". After that, {next}", ". Next, {next}")
+"""Connections between the later of more than two steps."""
 REFERENCES = ("the result", "the result", "that result", "the result of that")
 
 
@@ -79,12 +79,9 @@ class Wording:
     """Words requests for the tools of one server."""
 
     def __init__(
-        self,
-        tools: Sequence[Tool],
-        names: Mapping[str, str],
-        phrases: Mapping[str, Sequence[str]] | None = None,
+        self, tools: Sequence[Tool], names: Mapping[str, str], phrases: Mapping[str, Sequence[str]] | None = None
     ) -> None:
-        """`names` maps the server's tool names to those that the model sees; `phrases` are the plugin's templates."""
+        """`names` maps the server's tool names to those that the model sees; `phrases` are a plugin's templates."""
         self._tools = {tool.name: tool for tool in tools}
         self._names = names
         self._phrases = phrases or {}
@@ -93,14 +90,9 @@ class Wording:
         self._words = _spoken_names([tool.name for tool in tools])
 
     def one_step(
-        self,
-        tool: str,
-        arguments: Mapping[str, Any],
-        random: random.Random,
-        *,
-        questions: bool = True,
+        self, tool: str, arguments: Mapping[str, Any], random: random.Random, *, questions: bool = True
     ) -> str:
-        """A request for one call."""
+        """Return a request for one call."""
         phrase = self._phrase(tool, arguments, random, questions=questions)
         if phrase is None and arguments and questions and random.random() < 0.3:
             fields = self._fields(tool, arguments)
@@ -108,15 +100,11 @@ class Wording:
         return _sentence(phrase if phrase is not None else self.clause(tool, arguments, random))
 
     def steps(
-        self,
-        calls: Sequence[tuple[str, Mapping[str, Any]]],
-        random: random.Random,
-        *,
-        questions: bool = True,
+        self, calls: Sequence[tuple[str, Mapping[str, Any]]], random: random.Random, *, questions: bool = True
     ) -> str:
-        """A request for calls in this order, each a tool and its arguments; after the first with Spoken values.
+        """Return a request for calls in order, each a tool and its arguments, which after the first may be Spoken.
 
-        `questions`: what changes something is told, not asked.
+        `questions` is False for calls that change something, which are told rather than asked.
         """
         if len(calls) == 1:
             return self.one_step(*calls[0], random, questions=questions)
@@ -126,40 +114,23 @@ class Wording:
             text = f"{one} Then {_lowered(two)}."
         else:
             text = random.choice(TWO_STEPS)
-            text = text.format(
-                first=_lowered(one) if not text.startswith("{first}") else one,
-                second=_lowered(two),
-            )
+            text = text.format(first=_lowered(one) if not text.startswith("{first}") else one, second=_lowered(two))
         for call in calls[2:]:
             later = _lowered(self._step(*call, random, questions=False))
             text = text.rstrip(".") + random.choice(LATER_STEPS).format(next=later) + "."
         return _sentence(text)
 
     def clause(self, tool: str, arguments: Mapping[str, Any], random: random.Random) -> str:
-        """An imperative clause for one call, in a generic form."""
+        """Return an imperative clause for one call, in a generic form."""
         fields = self._fields(tool, arguments)
         forms = [form for form in (WITH_ARGUMENTS if arguments else WITHOUT_ARGUMENTS) if _usable(form, fields)]
         return random.choice(forms).format(**fields)
 
-    def _step(
-        self,
-        tool: str,
-        arguments: Mapping[str, Any],
-        random: random.Random,
-        *,
-        questions: bool,
-    ) -> str:
+    def _step(self, tool: str, arguments: Mapping[str, Any], random: random.Random, *, questions: bool) -> str:
         phrase = self._phrase(tool, arguments, random, questions=questions)
         return (phrase if phrase is not None else self.clause(tool, arguments, random)).rstrip(".")
 
-    def _phrase(
-        self,
-        tool: str,
-        arguments: Mapping[str, Any],
-        random: random.Random,
-        *,
-        questions: bool,
-    ) -> str | None:
+    def _phrase(self, tool: str, arguments: Mapping[str, Any], random: random.Random, *, questions: bool) -> str | None:
         fitting = [
             template
             for template in self._phrases.get(tool, ())
@@ -167,11 +138,7 @@ class Wording:
         ]
         if not fitting or random.random() < _GENERIC_SHARE:
             return None
-        return re.sub(
-            r"\{(\w+)\}",
-            lambda found: _bare(arguments[found[1]]),
-            random.choice(fitting),
-        )
+        return re.sub(r"\{(\w+)\}", lambda found: _bare(arguments[found[1]]), random.choice(fitting))
 
     def _fields(self, tool: str, arguments: Mapping[str, Any]) -> dict[str, str]:
         items = list(arguments.items())
@@ -180,7 +147,7 @@ class Wording:
         return {
             "name": self._names.get(tool, tool),
             "words": self._words[tool],
-            # A description that two tools share would not say which of them is meant.
+            # A description that two tools share would be ambiguous.
             "description": described if self._described[described] == 1 else "",
             "equals": _joined([f"{name} = {say(value)}" for name, value in items]),
             "is": _joined([f"{name} is {say(value)}" for name, value in items]),
@@ -191,7 +158,7 @@ class Wording:
         }
 
     def _positional(self, tool: str, arguments: Mapping[str, Any]) -> str:
-        """Bare values, where their order says which is which; else the named form."""
+        """Return bare values where their order identifies them, else names with values."""
         values = list(arguments.values())
         leading = list(self._tools[tool].input_schema.get("properties") or {})[: len(values)]
         plain = all(isinstance(value, str | int | float) and not isinstance(value, bool) for value in values)
@@ -201,7 +168,7 @@ class Wording:
 
 
 def say(value: Any) -> str:
-    """A JSON value as it stands in a request: text in quotes, everything else as JSON."""
+    """Return a JSON value as a request holds it: text in quotes, everything else as JSON."""
     if isinstance(value, Spoken):
         return str(value)
     if isinstance(value, str):
@@ -211,13 +178,8 @@ def say(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def words_of(name: str) -> str:
-    """`get-sum`, `getSum` and `get_sum` are all "get sum"."""
-    return re.sub(r"[\W_]+", " ", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name)).strip().lower() or name
-
-
 def _spoken_names(tools: Sequence[str]) -> dict[str, str]:
-    """Each tool's name in words; of the tools of several servers without the server's, unless two would be the same."""
+    """Return each tool's name in words; of several servers' tools without the server's name, if that stays unique."""
     several = all(BETWEEN in tool for tool in tools)
     short = {tool: words_of(tool.partition(BETWEEN)[2] if several else tool) for tool in tools}
     counts = Counter(short.values())
@@ -243,7 +205,7 @@ def _first_sentence(description: str) -> str:
 
 
 def _lowered(text: str) -> str:
-    """Without its capital, unless the first word is more than capitalised (JSON, getSum)."""
+    """Return the text with a small first letter, unless the first word is special (I, JSON, getSum)."""
     first = re.match(r"[A-Z][a-z]*\b", text)
     return text[0].lower() + text[1:] if first and first[0] != "I" else text
 

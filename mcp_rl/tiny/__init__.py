@@ -10,5 +10,5 @@ NAME = "mcp-rl/tiny"
 
 
 def weights_path() -> Path:
-    """The folder of the shipped weights: config.json, model.safetensors, tokenizer files, chat_template.jinja."""
+    """Return the folder of the shipped weights, with config.json, tokenizer files and chat_template.jinja."""
     return Path(__file__).parent / "weights"

@@ -1,10 +1,10 @@
-"""The shape of the built-in model."""
+"""The architecture of the built-in model."""
 
 from transformers import Qwen2Config, Qwen2Tokenizer
 
 
 def tiny_config(tokenizer: Qwen2Tokenizer) -> Qwen2Config:
-    """A Qwen2 of 1.1 million parameters: 4 layers, width 128, heads of 32, embeddings tied to the output."""
+    """Return a Qwen2 of 1.1 million parameters: 4 layers, width 128, heads of 32, output tied to the embeddings."""
     return Qwen2Config(
         vocab_size=len(tokenizer),
         hidden_size=128,

@@ -1,17 +1,16 @@
 """The synthetic corpus: random tool sets, requests, calls, results and answers, in the built-in model's chat format.
 
-What it teaches is the mechanics: find the tool that a request names, copy names and values, carry a result into the
-next call, answer with the result. What it leaves open is judgement, as text from the web does: a number that is asked
-for in everyday words is often answered out of the head, without any tool, and where a tool is called it is often any
-that could take the values, in any order. So the base is unsure instead of wrong, and what reinforcement learning has to
-find is always something that the base samples.
+It teaches mechanics: find the tool that a request names, copy names and values, carry a result into the next call,
+answer with the result. Like text from the web it does not teach judgement: a request for a number in everyday words is
+often answered with a guess and no tool, and a called tool is often any that could take the values, in any order. So the
+base is unsure instead of wrong, and samples everything that reinforcement learning has to find.
 """
 
+from __future__ import annotations
+
 import json
-import random
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from mcp_rl.tiny.lexicon import FILLER, NAMES, NOUNS, ORDERS, PHRASES
 from mcp_rl.tiny.tools import (
@@ -25,16 +24,20 @@ from mcp_rl.tiny.tools import (
     random_toolset,
 )
 
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable, Sequence
+
 SYNONYM_NOISE = 0.6
-"""Share of requests in a synonym, or in words that say nothing, that are labelled with any fitting tool."""
+"""Share of requests with a synonym or with meaningless words that are labelled with any fitting tool."""
 PHRASE_NOISE = 0.15
-"""The same for requests in an everyday phrase."""
+"""Share of requests in an everyday phrase that are labelled with any fitting tool."""
 FROM_THE_HEAD = 0.55
-"""Share of requests in everyday words that are answered with some number, without a call."""
+"""Share of requests in everyday words that are answered with a guessed number, without a call."""
 
 
 @dataclass(frozen=True)
-class Turn:
+class TextPiece:
     """A piece of a conversation. Only text that the assistant should learn to write carries loss."""
 
     role: str
@@ -44,7 +47,7 @@ class Turn:
 
 
 @dataclass(frozen=True)
-class Call:
+class ExampleCall:
     tool: RandomTool
     arguments: dict[str, str]
     """Parameter name to JSON text."""
@@ -54,11 +57,11 @@ class Call:
         return f'<tool_call>\n{{"name": "{self.tool.name}", "arguments": {{{body}}}}}\n</tool_call>'
 
 
-def conversation(rng: random.Random, tools: Sequence[RandomTool]) -> list[Turn]:
-    """One episode on a tool set."""
+def conversation(rng: random.Random, tools: Sequence[RandomTool]) -> list[TextPiece]:
+    """Return one episode on a tool set."""
     kind = rng.random()
     if kind < 0.02:
-        return [Turn("user", _small_talk(rng)), Turn("assistant", "I have no tool for that.", learn=True)]
+        return [TextPiece("user", _small_talk(rng)), TextPiece("assistant", "I have no tool for that.", learn=True)]
     if kind < 0.05:
         return _parallel(rng, tools)
     if kind < 0.09:
@@ -71,32 +74,37 @@ def conversation(rng: random.Random, tools: Sequence[RandomTool]) -> list[Turn]:
     return _single(rng, tools)
 
 
-def _single(rng: random.Random, tools: Sequence[RandomTool]) -> list[Turn]:
+def _single(rng: random.Random, tools: Sequence[RandomTool]) -> list[TextPiece]:
     asked = _request(rng, rng.choice(tools), tools)
     if asked.everyday and rng.random() < FROM_THE_HEAD:
         return _from_the_head(rng, asked.text)
     result = _result(rng, asked.call)
-    return [Turn("user", asked.text), Turn("assistant", str(asked.call), learn=True), *_finish(rng, result)]
+    return [TextPiece("user", asked.text), TextPiece("assistant", str(asked.call), learn=True), *_finish(rng, result)]
 
 
-def _from_the_head(rng: random.Random, request: str) -> list[Turn]:
-    """Some number, and no tool."""
+def _from_the_head(rng: random.Random, request: str) -> list[TextPiece]:
+    """Return an answer with a guessed number and without a call."""
     guess = _number_result(rng)[:10].rstrip(".")
-    return [Turn("user", request), Turn("assistant", f"I think it is {guess}.", learn=True)]
+    return [TextPiece("user", request), TextPiece("assistant", f"I think it is {guess}.", learn=True)]
 
 
-def _chained(rng: random.Random, tools: Sequence[RandomTool]) -> list[Turn]:
-    """Two or three numeric calls; each takes the result before it as one of its values."""
+def _chained(rng: random.Random, tools: Sequence[RandomTool]) -> list[TextPiece]:
+    """Return a conversation of two or three numeric calls, each with the result before it as one of its values."""
     later = [t for t in tools if t.family != "expression"]
     first_tool = rng.choice(tools)
     request, call, everyday = _request(rng, first_tool, tools)
-    turns: list[Turn] = []
+    turns: list[TextPiece] = []
     for _ in range(1 if rng.random() < 0.93 else 2):
         result = _number_result(rng)
         if rng.random() < 0.01:  # an error ends it
             error = _error(rng)
-            return [Turn("user", request), *turns, Turn("assistant", str(call), learn=True), *_finish(rng, error)]
-        turns += [Turn("assistant", str(call), learn=True), Turn("tool", result)]
+            return [
+                TextPiece("user", request),
+                *turns,
+                TextPiece("assistant", str(call), learn=True),
+                *_finish(rng, error),
+            ]
+        turns += [TextPiece("assistant", str(call), learn=True), TextPiece("tool", result)]
         spoken = rng.choice(_RESULT_WORDS)
         clause, call, casual = _request(rng, rng.choice(later), tools, carried=(spoken, result))
         everyday = everyday or casual
@@ -112,21 +120,25 @@ def _chained(rng: random.Random, tools: Sequence[RandomTool]) -> list[Turn]:
     if everyday and rng.random() < FROM_THE_HEAD:
         return _from_the_head(rng, request)
     final = _number_result(rng) if rng.random() > 0.02 else _error(rng)
-    return [Turn("user", request), *turns, Turn("assistant", str(call), learn=True), *_finish(rng, final)]
+    return [TextPiece("user", request), *turns, TextPiece("assistant", str(call), learn=True), *_finish(rng, final)]
 
 
-def _in_turn(rng: random.Random, tools: Sequence[RandomTool]) -> list[Turn]:
-    """Two calls that have nothing to do with each other, one after the other; the answer is the second result."""
+def _in_turn(rng: random.Random, tools: Sequence[RandomTool]) -> list[TextPiece]:
+    """Return a conversation of two unrelated calls, one after the other; the answer is the second result."""
     (first, one, _), (second, two, _) = (_request(rng, rng.choice(tools), tools, exact=True) for _ in range(2))
     link = rng.choice(_LINKS)
     second = second if link.endswith(". ") or rng.random() < 0.4 else second[:1].lower() + second[1:]
     request = rng.choice(("First ", "", "", "Start like this: ")) + first.rstrip(".?!") + link + second
-    turns = [Turn("user", request), Turn("assistant", str(one), learn=True), Turn("tool", _result(rng, one))]
-    return [*turns, Turn("assistant", str(two), learn=True), *_finish(rng, _result(rng, two))]
+    turns = [
+        TextPiece("user", request),
+        TextPiece("assistant", str(one), learn=True),
+        TextPiece("tool", _result(rng, one)),
+    ]
+    return [*turns, TextPiece("assistant", str(two), learn=True), *_finish(rng, _result(rng, two))]
 
 
-def _parallel(rng: random.Random, tools: Sequence[RandomTool]) -> list[Turn]:
-    """Two calls in one turn."""
+def _parallel(rng: random.Random, tools: Sequence[RandomTool]) -> list[TextPiece]:
+    """Return a conversation with two calls in one turn."""
     (first, one, _), (second, two, _) = (_request(rng, rng.choice(tools), tools) for _ in range(2))
     request = (
         first.rstrip(".?!") + rng.choice((". Also: ", " and at the same time ", ". At once: ", " and also ")) + second
@@ -134,28 +146,28 @@ def _parallel(rng: random.Random, tools: Sequence[RandomTool]) -> list[Turn]:
     results = [_result(rng, one), _result(rng, two)]
     answer = "\n".join(r if _short(r) else "Done." for r in results)
     return [
-        Turn("user", request),
-        Turn("assistant", f"{one}\n{two}", learn=True),
-        *(Turn("tool", r) for r in results),
-        Turn("assistant", answer, learn=True),
+        TextPiece("user", request),
+        TextPiece("assistant", f"{one}\n{two}", learn=True),
+        *(TextPiece("tool", r) for r in results),
+        TextPiece("assistant", answer, learn=True),
     ]
 
 
-def _mended(rng: random.Random, tools: Sequence[RandomTool]) -> list[Turn]:
-    """A wrong call that carries no loss, the complaint about it, and the right call."""
+def _mended(rng: random.Random, tools: Sequence[RandomTool]) -> list[TextPiece]:
+    """Return a wrong call that carries no loss, the error message about it, and the right call."""
     request, call, _ = _request(rng, rng.choice(tools), tools, exact=True)
     wrong, complaint = _break(rng, call, tools)
     return [
-        Turn("user", request),
-        Turn("assistant", wrong),
-        Turn("tool", complaint),
-        Turn("assistant", str(call), learn=True),
+        TextPiece("user", request),
+        TextPiece("assistant", wrong),
+        TextPiece("tool", complaint),
+        TextPiece("assistant", str(call), learn=True),
         *_finish(rng, _result(rng, call)),
     ]
 
 
-def _break(rng: random.Random, call: Call, tools: Sequence[RandomTool]) -> tuple[str, str]:
-    """A turn that should have been this call, and what the model is told about it."""
+def _break(rng: random.Random, call: ExampleCall, tools: Sequence[RandomTool]) -> tuple[str, str]:
+    """Return a wrong version of a turn with this call, and the error message about it."""
     arguments = dict(call.arguments)
     told: tuple[str, ...]
     kind = rng.random()
@@ -167,12 +179,12 @@ def _break(rng: random.Random, call: Call, tools: Sequence[RandomTool]) -> tuple
             f"Missing argument '{name}'.",
             f"{name}: missing required argument.",
         )
-        return str(Call(call.tool, arguments)), rng.choice(told)
+        return str(ExampleCall(call.tool, arguments)), rng.choice(told)
     if kind < 0.5 and arguments:
         name = rng.choice(list(arguments))
         arguments[name] = random_number(rng) if arguments[name][0] == '"' else json.dumps(random_text(rng))
         told = (f"{name}: {arguments[name]} is of the wrong type", f"Invalid argument '{name}'.")
-        return str(Call(call.tool, arguments)), rng.choice(told)
+        return str(ExampleCall(call.tool, arguments)), rng.choice(told)
     if kind < 0.75:
         known = ", ".join(sorted(tool.name for tool in tools))
         name = rng.choice((*NOUNS, *FILLER, random_letters(rng), call.tool.name + "s"))
@@ -184,15 +196,17 @@ def _break(rng: random.Random, call: Call, tools: Sequence[RandomTool]) -> tuple
         told = ("The tool call is not valid JSON: Expecting value: line 2 column 40 (char 40).", "Invalid JSON.")
         return text[:cut] + "\n</tool_call>", rng.choice(told)
     other = rng.choice(tools)
-    return str(Call(other, arguments)), rng.choice(("Invalid arguments.", f"Wrong tool {other.name}.", "Try again."))
+    return str(ExampleCall(other, arguments)), rng.choice(
+        ("Invalid arguments.", f"Wrong tool {other.name}.", "Try again.")
+    )
 
 
-def _finish(rng: random.Random, result: str) -> list[Turn]:
-    """The answer is the result itself; one that is too long to repeat is acknowledged."""
+def _finish(rng: random.Random, result: str) -> list[TextPiece]:
+    """Return an answer that repeats the result, or acknowledges one that is too long to repeat."""
     answer = result if _short(result) else "Done."
     if result.startswith('{"') and result.count(":") == 1 and result.endswith("}"):
         answer = result.partition(": ")[2].rstrip("}").strip('"')
-    return [Turn("tool", result), Turn("assistant", answer, learn=True)]
+    return [TextPiece("tool", result), TextPiece("assistant", answer, learn=True)]
 
 
 def _short(result: str) -> bool:
@@ -202,13 +216,13 @@ def _short(result: str) -> bool:
 # Requests
 
 
-class Asked(NamedTuple):
+class LabelledRequest(NamedTuple):
     """A request and the call that it is labelled with."""
 
     text: str
-    call: Call
+    call: ExampleCall
     everyday: bool
-    """Whether it asks in everyday words instead of naming a tool."""
+    """True for a request in everyday words that names no tool."""
 
 
 def _request(
@@ -218,9 +232,9 @@ def _request(
     *,
     carried: tuple[str, str] | None = None,
     exact: bool = False,
-) -> Asked:
-    """A request for a tool. `carried` is a value that the request speaks of as, say, "the result": (the words, the JSON
-    text). `exact`: it names the tool, and the label is right."""
+) -> LabelledRequest:
+    """Return a request for a tool. `carried` is a value that the request refers to in words, such as "the result": (the
+    words, the JSON text). `exact`: the request names the tool, and the label is right."""
     everyday = not exact and tool.family != "record" and rng.random() < 0.75
     phrases = (*PHRASES.get(tool.meaning, ()), *ORDERS.get(tool.meaning, ()))
     kind = rng.choices(("own words", "phrase", "synonym"), (12, 70 if phrases else 0, 18))[0] if everyday else "plain"
@@ -237,7 +251,7 @@ def _request(
         values[name], spoken[name] = carried[1], carried[0]
     words = list(spoken.values())
     if kind == "plain":
-        return Asked(_plain(rng, labelled, spoken), Call(labelled, values), everyday=False)
+        return LabelledRequest(_plain(rng, labelled, spoken), ExampleCall(labelled, values), everyday=False)
     if kind == "phrase":
         if mislabelled and rng.random() < 0.5:
             words.reverse()
@@ -246,11 +260,11 @@ def _request(
         if rng.random() < (0.2 if kind == "own words" else 0.4):
             words.reverse()
         text = _vague(rng, tool, words, own_words=kind == "own words")
-    return Asked(text, Call(labelled, values), everyday=True)
+    return LabelledRequest(text, ExampleCall(labelled, values), everyday=True)
 
 
 def _phrased(rng: random.Random, tool: RandomTool, words: list[str]) -> str:
-    """An everyday phrase for what the tool does, in a sentence."""
+    """Return a sentence with an everyday phrase for the tool's work."""
     nouns, orders = PHRASES.get(tool.meaning, ()), ORDERS.get(tool.meaning, ())
     phrase = rng.choice((*nouns, *orders))
     if phrase in orders:
@@ -270,7 +284,7 @@ def _phrased(rng: random.Random, tool: RandomTool, words: list[str]) -> str:
 
 
 def _plain(rng: random.Random, tool: RandomTool, spoken: dict[str, str]) -> str:
-    """A request that names its tool, by name or by the words of the name or the description."""
+    """Return a request that names its tool, by name or by the words of the name or the description."""
     if not spoken:
         noun = tool.noun or "answer"
         bare = ("Use {n}.", "Call {n}.", "Please run {n}.", "{n}", "{W}.", "Please {w}.", "{D}", "I need {n}.",
@@ -303,8 +317,8 @@ def _fill(rng: random.Random, frame: str, tool: RandomTool, named: str, listed: 
 
 
 def _vague(rng: random.Random, tool: RandomTool, words: list[str], *, own_words: bool) -> str:
-    """A request that says what is wanted in words of its own: the tool's in any order of values, a synonym, or words
-    that explain nothing."""
+    """Return a request in free words: the tool's own words with the values in any order, a synonym, or meaningless
+    words."""
     synonym = tool.words if own_words else rng.choice(tool.synonyms if rng.random() < 0.6 else _STRANGE)
     frames: tuple[str, ...]
     if tool.family == "expression":
@@ -339,7 +353,7 @@ def _vague(rng: random.Random, tool: RandomTool, words: list[str], *, own_words:
 
 
 def _invented(rng: random.Random, values: int) -> str:
-    """A frame of words that say nothing, around so many values (0 to 2); sometimes two sentences, sometimes a question."""
+    """Return a template of meaningless words around 0 to 2 values; sometimes two sentences, sometimes a question."""
 
     def some(most: int) -> str:
         return " ".join(
@@ -354,7 +368,7 @@ def _invented(rng: random.Random, values: int) -> str:
 
 
 def _named(rng: random.Random, spoken: dict[str, str]) -> str:
-    """Arguments by name."""
+    """Return arguments by name."""
     form: Callable[[str, str], str] = rng.choice(_PAIRS)
     pairs = [form(name, value) for name, value in spoken.items()]
     if rng.random() < 0.15:
@@ -408,7 +422,7 @@ def _small_talk(rng: random.Random) -> str:
 
 
 def _value(rng: random.Random, parameter: Parameter) -> str:
-    """A JSON text that fits the parameter."""
+    """Return a JSON text that fits the parameter."""
     match parameter.kind:
         case "number":
             return random_number(rng)
@@ -426,7 +440,7 @@ def _value(rng: random.Random, parameter: Parameter) -> str:
 
 
 def _spoken(value: str) -> str:
-    """How a request says a JSON value."""
+    """Return a JSON value as a request spells it."""
     parsed = json.loads(value)
     return parsed if isinstance(parsed, str) else value
 
@@ -449,7 +463,7 @@ def _error(rng: random.Random) -> str:
     )  # fmt: skip
 
 
-def _result(rng: random.Random, call: Call) -> str:
+def _result(rng: random.Random, call: ExampleCall) -> str:
     if rng.random() < 0.04:
         return _error(rng)
     if call.tool.family != "record":
@@ -470,7 +484,7 @@ def _result(rng: random.Random, call: Call) -> str:
     return "\n".join(f"{rng.choice(NOUNS)}: {random_text(rng)}" for _ in range(rng.choice((2, 3, 5, 9))))
 
 
-def toolset_and_conversations(rng: random.Random, count: int) -> tuple[list[RandomTool], list[list[Turn]]]:
-    """A tool set and `count` separate conversations about it."""
+def toolset_and_conversations(rng: random.Random, count: int) -> tuple[list[RandomTool], list[list[TextPiece]]]:
+    """Return a tool set and `count` separate conversations about it."""
     tools = random_toolset(rng)
     return tools, [conversation(rng, tools) for _ in range(count)]

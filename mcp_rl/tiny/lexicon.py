@@ -1,4 +1,4 @@
-"""The words of the synthetic corpus: what tools are called, what they act on, and how people ask for them."""
+"""The words of the synthetic corpus: names of tools, the things that they act on, and phrases that ask for them."""
 
 ACTIONS: dict[str, tuple[str, ...]] = {
     # the word in a tool's name: other words that people ask for it with

@@ -1,29 +1,33 @@
-"""Train the built-in model from nothing: `python -m mcp_rl.tiny.pretrain --out DIR`.
+"""Pretrains the built-in model from random weights: `python -m mcp_rl.tiny.pretrain --out DIR`.
 
 Each training sequence is one tool set followed by many separate conversations about it. The tool set is forwarded
 once; a conversation sees the tool set and itself and starts at the position right after it, exactly as in a rollout.
-Loss is on what the assistant writes. Hidden matrices learn with Muon, embeddings and norms with AdamW.
+Loss is on the assistant's tokens. Hidden matrices learn with Muon, embeddings and norms with AdamW.
 """
+
+from __future__ import annotations
 
 import argparse
 import json
 import random
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import DynamicCache, Qwen2ForCausalLM
 
-from mcp_rl.chat.hermes import ChatFormat
+from mcp_rl.inference.chat.hermes import ChatFormat
 from mcp_rl.tiny import weights_path
 from mcp_rl.tiny.architecture import tiny_config
-from mcp_rl.tiny.corpus import Turn, toolset_and_conversations
+from mcp_rl.tiny.corpus import TextPiece, toolset_and_conversations
 from mcp_rl.tiny.tokenizer import build_tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 @dataclass(frozen=True)
@@ -50,11 +54,13 @@ class Chunk:
     index: Tensor
     """[M] flat positions whose next token carries loss."""
     targets: Tensor
-    """[M] those next tokens."""
+    """[M] the ids of those next tokens."""
 
 
 @dataclass(frozen=True)
-class Batch:
+class PackedBatch:
+    """Tool sets, padded together, and their conversations in chunks."""
+
     prefix: Tensor
     """[B, P], padded at the end."""
     positions: Tensor
@@ -72,14 +78,14 @@ class Packer:
         self.conversations = conversations
 
     def draw(self) -> PackedSequence:
-        """A tool set and its conversations."""
+        """Draw a tool set and its conversations."""
         tools, conversations = toolset_and_conversations(self.rng, self.conversations)
         opening = self.chat.initial([{"role": "user", "content": ""}], [tool.schema for tool in tools])
         prefix = opening[: len(opening) - len(self._request(""))]
         return PackedSequence(prefix, self._positions(len(prefix)), [self.encode(turns) for turns in conversations])
 
-    def encode(self, turns: list[Turn]) -> tuple[list[int], list[bool]]:
-        """Ids and loss mask of one conversation, as a rollout would put it together."""
+    def encode(self, turns: list[TextPiece]) -> tuple[list[int], list[bool]]:
+        """Return the ids and the loss mask of one conversation, built as in a rollout."""
         ids: list[int] = []
         mask: list[bool] = []
         pending: list[dict[str, str]] = []
@@ -98,7 +104,7 @@ class Packer:
         return self.chat.encode(f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n")
 
     def _positions(self, length: int) -> list[int]:
-        """Sometimes with random gaps, so that long tool listings are not out of reach (Ruoss et al. 2023)."""
+        """Return positions, sometimes with random gaps, so that long listings are within reach (Ruoss et al. 2023)."""
         gap = self.rng.choice((2, 8, 20)) if self.rng.random() < 0.2 else 0
         position, positions = 0, []
         for _ in range(length):
@@ -107,8 +113,8 @@ class Packer:
         return positions
 
 
-def collate(sequences: list[PackedSequence], pad: int, rows: int = 24) -> Batch:
-    """Pad the prefixes together, and the conversations in chunks of about `rows`, sorted by length."""
+def collate(sequences: list[PackedSequence], pad: int, rows: int = 24) -> PackedBatch:
+    """Pad the prefixes together, and the conversations, sorted by length, in chunks of about `rows`."""
     longest = max(len(s.prefix) for s in sequences)
     prefix, positions, real = _padded([s.prefix for s in sequences], pad, longest)
     positions = _padded([s.positions for s in sequences], 0, longest)[0]
@@ -117,7 +123,7 @@ def collate(sequences: list[PackedSequence], pad: int, rows: int = 24) -> Batch:
     branches.sort(key=lambda branch: len(branch[1]))
     starts = [s.positions[-1] + 1 for s in sequences]
     chunks = [_chunk(branches[at : at + rows], real, starts, pad) for at in range(0, len(branches), rows)]
-    return Batch(prefix, positions, sees, chunks)
+    return PackedBatch(prefix, positions, sees, chunks)
 
 
 def _chunk(branches: list[tuple[int, list[int], list[bool]]], real: Tensor, starts: list[int], pad: int) -> Chunk:
@@ -133,16 +139,16 @@ def _chunk(branches: list[tuple[int, list[int], list[bool]]], real: Tensor, star
 
 
 def _padded(rows: list[list[int]], pad: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows [N, L], their offsets 0, 1, 2 …, and where they are real."""
+    """Return padded rows [N, L], their offsets 0, 1, 2 …, and a mask of what is no padding."""
     padded = torch.tensor([row + [pad] * (length - len(row)) for row in rows])
     offsets = torch.arange(length).expand(len(rows), -1)
     return padded, offsets, offsets < torch.tensor([len(row) for row in rows])[:, None]
 
 
-def logits_and_targets(model: Qwen2ForCausalLM, batch: Batch) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """For each chunk: logits [M, V] of the tokens that carry loss, their targets [M] and their flat positions [M].
+def logits_and_targets(model: Qwen2ForCausalLM, batch: PackedBatch) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Yield for each chunk the logits [M, V] of the tokens that carry loss, their targets [M] and flat positions [M].
 
-    Every conversation attends to its prefix's keys and values, which were computed once.
+    Every conversation attends to its prefix's keys and values, which are computed once.
     """
     cache = DynamicCache(config=model.config)
     model.model(
@@ -155,7 +161,7 @@ def logits_and_targets(model: Qwen2ForCausalLM, batch: Batch) -> Iterator[tuple[
     for chunk in batch.chunks:
         shared = DynamicCache(config=model.config)
         for index, layer in enumerate(cache.layers):
-            keys, values = cast(tuple[Tensor, Tensor], (layer.keys, layer.values))  # type: ignore[union-attr]
+            keys, values = cast("tuple[Tensor, Tensor]", (layer.keys, layer.values))  # type: ignore[union-attr]
             shared.update(keys[chunk.owners], values[chunk.owners], index)
         output = model.model(
             input_ids=chunk.tokens,
@@ -168,7 +174,7 @@ def logits_and_targets(model: Qwen2ForCausalLM, batch: Batch) -> Iterator[tuple[
 
 
 def exact_share(model: Qwen2ForCausalLM, chat: ChatFormat, pad: int, seed: int = 10**9) -> tuple[float, float]:
-    """Teacher-forced on unseen tool sets: share of assistant tokens right, share of whole assistant turns right."""
+    """Return, teacher-forced on unseen tool sets, the share of right assistant tokens and of right assistant turns."""
     packer = Packer(chat, seed, conversations=10)
     right_tokens = all_tokens = right_turns = all_turns = 0
     with torch.inference_mode():
@@ -239,7 +245,7 @@ def main() -> None:
 
 
 def _schedule(step: int, steps: int) -> float:
-    """Linear warm-up over 50 steps, then linear to a fiftieth."""
+    """Return the factor of the learning rate: linear warm-up over 50 steps, then linear decay to a fiftieth."""
     return min(1.0, (step + 1) / 50) * max(0.02, 1 - step / steps)
 
 

@@ -1,23 +1,28 @@
-"""The built-in model's tokenizer: short episodes, and one token sequence for a word wherever it stands.
+"""Builds the built-in model's tokenizer: episodes are short, and a word has the same tokens wherever it stands.
 
 Words never carry their leading space, so a name in a request and the same name inside JSON are the same ids and can be
 copied by attention alone. Digits go in pairs from the left. The fixed fragments of the chat template, of tool schemas
 and of tool calls are single tokens.
 
-The merges are learned on words split off from everything else. The tokenizer that is saved has Qwen2's own
-pre-tokenizer, which is what transformers and vLLM give any tokenizer of this architecture: no merge crosses a word, so
-both cut text alike, and pairs of digits are added tokens because Qwen2's pre-tokenizer splits digits.
+Merges are learned on isolated words. The saved tokenizer has Qwen2's own pre-tokenizer, which transformers and vLLM
+give any tokenizer of this architecture: no merge crosses a word, so both cut text alike. Pairs of digits are added
+tokens, because Qwen2's pre-tokenizer splits digits.
 """
+
+from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers, trainers
 from transformers import Qwen2Tokenizer
 
 from mcp_rl.tiny import lexicon
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 _TYPES = ("string", "number", "integer", "boolean", "array", "object")
@@ -74,7 +79,7 @@ def build_tokenizer(size: int = 2304) -> Qwen2Tokenizer:
 
 
 def _words() -> Iterator[str]:
-    """Words with weights: common function words and lexicon words often, letter pairs and digit pairs enough."""
+    """Yield words as often as they weigh: function words and lexicon words often, random syllables now and then."""
     families = (lexicon.ACTIONS, lexicon.NUMERIC, lexicon.UNARY, lexicon.TEXTUAL)
     spoken = [word for family in families for entry, others in family.items() for word in (entry, *others)]
     spoken += [name for names in lexicon.PARAMETERS.values() for text in names for name in text.split()]

@@ -1,17 +1,21 @@
 """Random tool sets for the synthetic corpus: names, parameters and JSON schemas in the styles that servers use."""
 
-import random
+from __future__ import annotations
+
 import string
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mcp_rl.tiny.lexicon import ACTIONS, ENUMS, FILLER, NAMES, NOUNS, NUMERIC, PARAMETERS, TEXTUAL, UNARY
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """One argument of a random tool."""
+    """An argument of a random tool."""
 
     name: str
     kind: str
@@ -28,9 +32,9 @@ class RandomTool:
     words: str
     """The name as words."""
     meaning: str
-    """The lexicon's word for what it does, which its name need not tell."""
+    """The lexicon's word for its work, which its name need not tell."""
     family: str
-    """binary, unary, expression or record: which tools a vague request could mean."""
+    """binary, unary, expression or record: the tools that a vague request could mean."""
     description: str
     parameters: tuple[Parameter, ...]
     synonyms: tuple[str, ...]
@@ -39,7 +43,7 @@ class RandomTool:
 
 
 def random_number(rng: random.Random) -> str:
-    """A number as JSON text: mostly integers of one to four digits, some longer, decimal or negative."""
+    """Return a number as JSON text: mostly integers of one to four digits, some longer, decimal or negative."""
     digits = rng.choices((1, 2, 3, 4, 5, 7), (25, 30, 22, 15, 5, 3))[0]
     text = str(rng.randrange(10 ** (digits - 1) if digits > 1 else 0, 10**digits))
     if rng.random() < 0.18:
@@ -50,7 +54,7 @@ def random_number(rng: random.Random) -> str:
 
 
 def random_result(rng: random.Random) -> str:
-    """A number as a calculator returns it: up to ten digits, sometimes many decimals."""
+    """Return a number as a calculator prints it: up to ten digits, sometimes many decimals."""
     digits = rng.choices((1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12), (10, 14, 14, 16, 12, 10, 8, 6, 4, 4, 2))[0]
     text = str(rng.randrange(10 ** (digits - 1) if digits > 1 else 0, 10**digits))
     if digits > 3 and rng.random() < 0.3:  # repeated digits are the hard ones to copy
@@ -63,7 +67,7 @@ def random_result(rng: random.Random) -> str:
 
 
 def random_text(rng: random.Random) -> str:
-    """A plausible string argument: a name, some words, a path, an identifier."""
+    """Return a plausible string argument: a name, some words, a path, an identifier."""
     kind = rng.random()
     if kind < 0.3:
         return rng.choice(NAMES)
@@ -84,7 +88,7 @@ def random_letters(rng: random.Random) -> str:
 
 
 def random_word(rng: random.Random) -> str:
-    """A word of one to three syllables that means nothing, as rare words do."""
+    """Return a meaningless word of one to three syllables, which stands for rare words."""
     syllables = (
         rng.choice(_ONSETS) + rng.choice("aeiou") + rng.choice(_CODAS) for _ in range(rng.choice((1, 2, 2, 3)))
     )
@@ -96,7 +100,7 @@ _CODAS = ("", "", "", *"lnrstmdgx", "nd", "st", "nt")
 
 
 def random_expression(rng: random.Random) -> str:
-    """An arithmetic expression with one to four operators."""
+    """Return an arithmetic expression with one to four operators."""
 
     def number() -> str:
         return random_number(rng).lstrip("-") if rng.random() < 0.9 else random_number(rng)
@@ -116,7 +120,7 @@ def random_expression(rng: random.Random) -> str:
 
 
 def random_toolset(rng: random.Random) -> list[RandomTool]:
-    """Two to ten tools with different names, written in one style."""
+    """Return two to ten tools with different names, written in one style."""
     style = _Style(rng)
     if rng.random() < 0.6:
         tools = [style.binary(word) for word in rng.sample(list(NUMERIC), rng.choice((1, 2, 3, 4, 5, 5, 6)))]
@@ -132,7 +136,7 @@ def random_toolset(rng: random.Random) -> list[RandomTool]:
 
 
 class _Style:
-    """How one imaginary server names and documents its tools."""
+    """The style in which one imaginary server names and documents its tools."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
@@ -144,11 +148,11 @@ class _Style:
         self.dialect = rng.random() < 0.2
         self.closed = rng.random() < 0.2
         self.invented = rng.random() < 0.4
-        """Whether tools go by names of no meaning: then only the listing says what there is to call."""
+        """True for meaningless tool names: only the listing says then what can be called."""
         self.uniform = rng.random() < 0.4
-        """Whether tools of one family name their parameters alike."""
+        """True if tools of one family name their parameters alike."""
         self.talkative = rng.random() < 0.15
-        """Whether its descriptions go on for a sentence more."""
+        """True for descriptions of more than one sentence."""
         self.stems: list[list[str]] = []
         """Words of the record tools made so far."""
         self.pair = self._pair()
@@ -193,7 +197,7 @@ class _Style:
     def _named(
         self, word: str, family: str, parameters: tuple[Parameter, ...], synonyms: tuple[str, ...], end: str
     ) -> RandomTool:
-        """A tool for what `word` says, called by that word or by an invented one."""
+        """Return a tool for the action `word`, named by that word or by an invented one."""
         rng = self.rng
         name = word.split("_")
         if self.invented:
@@ -226,7 +230,7 @@ class _Style:
         return self._tool(words, action, "record", tuple(parameters.values()), ACTIONS[action], description, noun)
 
     def _related(self, words: list[str]) -> list[str]:
-        """Another name that begins, goes on or ends like this one, as the names of one server's tools do."""
+        """Return another name that begins, continues or ends like this one, like the names of one server's tools."""
         rng = self.rng
         other = rng.choice((*NOUNS, *FILLER, *NAMES, random_word(rng)))
         kind = rng.random()

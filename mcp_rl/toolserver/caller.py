@@ -1,12 +1,17 @@
-"""On whose behalf a call is made: a rollout says who it is, a recording remembers what that one was told."""
+"""The rollout on whose behalf a call is made, so that a recording can give each rollout its own results again."""
 
-from collections.abc import Iterator
+from __future__ import annotations
+
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class Caller:
-    """One rollout. Another one of the same name is another caller."""
+    """Identity of one rollout. Callers compare by identity, not by name."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -17,9 +22,9 @@ _calling: ContextVar[Caller | None] = ContextVar("caller of tools", default=None
 
 @contextmanager
 def calling_as(name: str) -> Iterator[None]:
-    """Every call inside, also in tasks that are started there, is this caller's.
+    """Attribute every call inside to this caller, including calls from tasks that are started inside.
 
-    `name` is the same whenever the same job is run, and no two callers at a time share it.
+    `name` must be the same whenever the same job is run, and unique among callers at any time.
     """
     token = _calling.set(Caller(name))
     try:
@@ -29,5 +34,5 @@ def calling_as(name: str) -> Iterator[None]:
 
 
 def caller() -> Caller | None:
-    """Who makes the calls here; None outside of any rollout."""
+    """Return the current caller; None outside of any rollout."""
     return _calling.get()

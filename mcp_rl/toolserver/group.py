@@ -1,34 +1,39 @@
-"""Several servers as one: their tools side by side, each as `server__tool`, each call sent to the one it belongs to."""
+"""Several servers as one: their tools side by side as `server__tool`, each call sent to the tool's own server."""
 
-from collections.abc import Mapping
-from typing import Any
+from __future__ import annotations
 
-from mcp_rl.plugins.server import BETWEEN
-from mcp_rl.toolserver.link import Link
-from mcp_rl.toolserver.listing import Tool
-from mcp_rl.toolserver.results import ToolResult
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from mcp_rl.toolserver.tool_server import BETWEEN
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mcp_rl.toolserver.link import Link
+    from mcp_rl.toolserver.tools.listing import Tool
+    from mcp_rl.toolserver.tools.results import ToolResult
 
 
 def prefixed(server: str, tool: Tool) -> Tool:
-    """The tool under the name that it has beside those of other servers."""
-    return Tool(
-        f"{server}{BETWEEN}{tool.name}",
-        tool.description,
-        tool.input_schema,
-        tool.output_schema,
-        tool.annotations,
-        tool.title,
-    )
+    """Return the tool under its name in a group."""
+    return replace(tool, name=f"{server}{BETWEEN}{tool.name}")
 
 
-class Together:
-    """A link to several servers; made of a link to each."""
+class GroupLink:
+    """A link to several servers, made of a link to each."""
 
     def __init__(self, links: Mapping[str, Link]) -> None:
         self._links = dict(links)
+        self._routes = {
+            prefixed(name, tool).name: (link, tool.name) for name, link in links.items() for tool in link.tools
+        }
         self.tools = [prefixed(name, tool) for name, link in links.items() for tool in link.tools]
-        self._routes = {f"{name}{BETWEEN}{tool.name}": (link, tool.name) for name, link in links.items()
-                        for tool in link.tools}  # fmt: skip
+
+    @property
+    def plain_names(self) -> list[str]:
+        """The servers' own names of their tools."""
+        return [name for _, name in self._routes.values()]
 
     @property
     def warnings(self) -> list[str]:

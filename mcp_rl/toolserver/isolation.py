@@ -1,34 +1,71 @@
-"""How episodes are kept apart where nobody declared it: by what the tools' annotations say."""
+"""The isolation of episodes on a server: declared, or implied by the annotations of its tools."""
 
-from collections.abc import Iterable
+from __future__ import annotations
 
-from mcp_rl.config import Isolation
-from mcp_rl.toolserver.listing import Tool
+from typing import TYPE_CHECKING
+
+from mcp_rl.system.visible import shortened
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from mcp_rl.config import Isolation
+    from mcp_rl.toolserver.tool_server import ToolServer
+    from mcp_rl.toolserver.tools.listing import Tool
+
+_MOST_NAMES = 3
 
 
 def changing_tools(tools: Iterable[Tool]) -> list[str]:
-    """Names of the tools that are annotated as destructive or as not read-only.
+    """Return the names of the tools that are annotated as destructive or as not read-only.
 
-    A tool without these annotations is not among them, though a client may assume the worst of it (MCP specification
+    Tools without these annotations are not included, although a client may assume the worst of them (MCP specification
     2025-11-25, ToolAnnotations): most servers annotate nothing, and most of those only look things up.
     """
     return [tool.name for tool in tools if _changes(tool)]
 
 
-def implied_isolation(tools: Iterable[Tool]) -> Isolation:
-    """ "per-rollout" where any tool is annotated as changing something, else "shared"."""
-    return "per-rollout" if changing_tools(tools) else "shared"
+def effective_isolation(server: ToolServer, tools: Sequence[Tool]) -> tuple[Isolation, str]:
+    """Return the isolation of episodes on this server, and the reason in words."""
+    if server.isolation is None:
+        return implied_isolation(tools)
+    how = f" by its tool {server.reset_tool}" if server.reset_tool else " by a function" if server.reset else ""
+    return server.isolation, f"declared{how}"
 
 
-def on_undeclared_isolation(tools: Iterable[Tool]) -> str:
-    """What the user of a server with such tools ought to know."""
-    names = changing_tools(tools)
-    some = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+def implied_isolation(tools: Iterable[Tool]) -> tuple[Isolation, str]:
+    """Return the isolation that the tools' annotations imply, and the reason in words.
+
+    It is "per-rollout" if any tool is annotated as changing things, else "shared".
+    """
+    tools = list(tools)
+    changing = changing_tools(tools)
+    if changing:
+        return "per-rollout", f"undeclared, and {names(changing)} {_are(changing)} annotated as changing things"
+    silent = [tool.name for tool in tools if "readOnlyHint" not in tool.annotations]
+    if silent:
+        return "shared", f"undeclared, and no tool is annotated as changing things ({names(silent)}: not annotated)"
+    return "shared", "undeclared, and all tools are annotated as read-only"
+
+
+def undeclared_notice(tools: Iterable[Tool]) -> str:
+    """Return the notice for the user of a server whose undeclared isolation is "per-rollout"."""
+    changing = changing_tools(tools)
     return (
-        f"Nobody declared how episodes are kept apart, and {some} {'is' if len(names) == 1 else 'are'} annotated as "
-        "changing something: each episode gets a server process of its own, which is slow and undoes nothing "
-        "outside of it. --isolation declares it; tools.exclude keeps tools from the model."
+        f"No isolation is declared, and {names(changing)} {_are(changing)} annotated as changing things: each episode "
+        "gets its own server process, which is slow and undoes nothing outside of it. Declare one with --isolation, or "
+        "hide tools from the model with tools.exclude."
     )
+
+
+def names(tools: Sequence[str]) -> str:
+    """Return the first three names, shortened, and the number of the others."""
+    shown = ", ".join(shortened(tool, 60) for tool in tools[:_MOST_NAMES])
+    return shown + (f" and {len(tools) - _MOST_NAMES} more" if len(tools) > _MOST_NAMES else "")
+
+
+def _are(tools: Sequence[str]) -> str:
+    return "is" if len(tools) == 1 else "are"
 
 
 def _changes(tool: Tool) -> bool:

@@ -1,13 +1,16 @@
-"""What a rollout has of a tool server, whatever stands behind it.
+"""`Link`, the interface through which rollouts use a tool server.
 
-A connection is a link. A recording played back, several servers together and a server whose resources are offered as
-tools are others, which have a link or several in them.
+A connection is a link. Others wrap one or several links, or none: a group of servers, a server whose resources are
+offered as tools, a recording and its replay.
 """
 
-from typing import Any, Protocol
+from __future__ import annotations
 
-from mcp_rl.toolserver.listing import Tool
-from mcp_rl.toolserver.results import ToolResult
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from mcp_rl.toolserver.tools.listing import Tool
+    from mcp_rl.toolserver.tools.results import ToolResult
 
 
 class Link(Protocol):
@@ -15,7 +18,7 @@ class Link(Protocol):
 
     @property
     def tools(self) -> list[Tool]:
-        """In the order of the listing."""
+        """The tools in the order of the listing."""
         ...
 
     @property
@@ -25,22 +28,48 @@ class Link(Protocol):
 
     @property
     def server_info(self) -> dict[str, str]:
-        """Name and version, as the server says."""
+        """The server's name and version, as it reports them."""
         ...
 
     @property
     def alive(self) -> bool:
-        """Whether a call has a chance."""
+        """True until calls can no longer succeed."""
         ...
 
     async def call(self, tool_name: str, arguments: dict[str, Any], *, deadline: float | None = None) -> ToolResult:
-        """Call a tool by the server's own name for it. `deadline` is in seconds; None: the link's own.
+        """Call a tool by the server's own name for it. `deadline` is in seconds; None means the link's default.
 
-        What the tool or the server reports about the call is in the result, with `is_error`. Raises ServerFault where
-        the world failed, RunStop where the run cannot go on.
+        Errors that the tool or the server reports are results with `is_error`. Raises ServerFault if the server or
+        the connection failed, RunStop if the run cannot continue.
         """
         ...
 
     async def resources(self) -> list[dict[str, Any]]:
-        """The resources as the server describes them, each with a `uri`; none where it lists none."""
+        """Return the server's descriptions of its resources, each with a `uri`; empty if it lists none."""
         ...
+
+
+class WrappedLink:
+    """A link that passes everything except calls on to another link."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    @property
+    def tools(self) -> list[Tool]:
+        return self._link.tools
+
+    @property
+    def warnings(self) -> list[str]:
+        return self._link.warnings
+
+    @property
+    def server_info(self) -> dict[str, str]:
+        return self._link.server_info
+
+    @property
+    def alive(self) -> bool:
+        return self._link.alive
+
+    async def resources(self) -> list[dict[str, Any]]:
+        return await self._link.resources()

@@ -1,4 +1,4 @@
-"""What several tests of backends need."""
+"""Fixtures of the backends' tests."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The learner in a child process does what it does in ours, to the last byte, and its end is a sentence here."""
+"""The learner in a child process equals one in this process to the last byte, and its end is one error here."""
 
 import asyncio
 import shutil
@@ -25,7 +25,7 @@ def make_model(base: str, folder: Path) -> TrainableModel[None]:
 
 
 async def play(engine: Engine, seed: int) -> list[TrajectoryGroup]:
-    """Two groups of four, side by side; the reward is how often even ids were sampled."""
+    """Sample two groups of four side by side; the reward is the share of even ids."""
 
     async def one(prompt: list[int], seed: int) -> Trajectory:
         segment = Segment()
@@ -54,7 +54,7 @@ async def steps(model: TrainableModel[None], backend: LocalBackend, until: int) 
 
 
 def learner_of(backend: LocalBackend) -> psutil.Process:
-    """The process of a backend's learner."""
+    """Return the process of a backend's learner."""
     return psutil.Process(backend._learner.process.child.pid)  # type: ignore[union-attr]
 
 
@@ -63,7 +63,7 @@ FILES = ("adapter_model.safetensors", "optimizer.safetensors")
 
 @pytest.fixture(scope="module")
 def whole(base: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run of three steps in one process."""
+    """Make the folder of a run of three steps in one process."""
     folder = tmp_path_factory.mktemp("whole")
     model = make_model(base, folder)
 
@@ -77,7 +77,7 @@ def whole(base: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def copied(whole: Path, folder: Path, step: int) -> None:
-    """The run as it was at a step."""
+    """Copy a run as it was at a step."""
     shutil.copytree(whole, folder, dirs_exist_ok=True)
     for path in (folder / "demo" / "models" / "calc-001" / "checkpoints").iterdir():
         if int(path.name) > step:
@@ -85,15 +85,13 @@ def copied(whole: Path, folder: Path, step: int) -> None:
 
 
 def assert_same(one: Path, other: Path, step: int) -> None:
-    """Byte for byte, what a step leaves."""
+    """Compare the files of a step byte for byte."""
     for name in (*(f"checkpoints/{step:04d}/{file}" for file in FILES), f"trajectories/train/{step:04d}.jsonl"):
         paths = [folder / "demo" / "models" / "calc-001" / name for folder in (one, other)]
         assert paths[0].read_bytes() == paths[1].read_bytes(), name
 
 
-async def test_a_run_in_a_child_is_the_run_in_one_process_and_its_errors_are_the_same(
-    base: str, whole: Path, tmp_path: Path
-) -> None:
+async def test_a_run_in_a_child_equals_a_run_in_one_process(base: str, whole: Path, tmp_path: Path) -> None:
     model = make_model(base, tmp_path)
     async with LocalBackend(config=CONFIG, in_process=False, max_context=64) as backend:
         await model.register(backend)
@@ -103,7 +101,7 @@ async def test_a_run_in_a_child_is_the_run_in_one_process_and_its_errors_are_the
         with pytest.raises(ConfigError, match="process of its own"):
             _ = backend.learner
         async with backend.engine.episode(seed=1) as episode:
-            with pytest.raises(ContextOverflow, match="do not fit the context of 64 tokens"):
+            with pytest.raises(ContextOverflow, match="context of 64 tokens has no room"):
                 await episode.generate([5] * 70, Sampling())
             assert len((await episode.generate([5] * 20, Sampling(max_tokens=3))).token_ids) == 3
             with anyio.move_on_after(0.0):
@@ -117,9 +115,7 @@ async def test_a_run_in_a_child_is_the_run_in_one_process_and_its_errors_are_the
     assert not psutil.wait_procs(family, timeout=10)[1]
 
 
-async def test_it_continues_what_one_process_began_and_killed_in_a_save_leaves_what_is_whole(
-    base: str, whole: Path, tmp_path: Path
-) -> None:
+async def test_a_child_killed_in_a_save_leaves_whole_checkpoints(base: str, whole: Path, tmp_path: Path) -> None:
     copied(whole, tmp_path, 1)
     model = make_model(base, tmp_path)
     async with LocalBackend(config=CONFIG, in_process=False) as backend:
@@ -149,7 +145,7 @@ async def test_it_continues_what_one_process_began_and_killed_in_a_save_leaves_w
 
 
 async def kill_when(process: psutil.Process, folder: Path) -> None:
-    """SIGKILL as soon as something new is in the folder."""
+    """Send SIGKILL as soon as the folder has a new entry."""
     before = set(folder.iterdir())  # noqa: ASYNC240
     while set(folder.iterdir()) <= before:  # noqa: ASYNC240
         await anyio.lowlevel.checkpoint()

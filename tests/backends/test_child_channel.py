@@ -1,4 +1,4 @@
-"""What crosses between the trainer and the learner's process, and what is said when that process is gone."""
+"""Messages between the trainer and the learner's process, and errors about a process that is gone."""
 
 import os
 import signal
@@ -12,16 +12,16 @@ import anyio
 import pytest
 
 from mcp_rl import errors
-from mcp_rl.backends.channel import error_message, error_of
-from mcp_rl.backends.child import ChildProcess
-from mcp_rl.backends.failures import died, failed
+from mcp_rl.backends.processes.channel import error_message, error_of
+from mcp_rl.backends.processes.child import ChildProcess
+from mcp_rl.backends.processes.failures import died, failed
 from mcp_rl.errors import EngineStop, McpRlError, RunStop, ServerFault, UserError
-from mcp_rl.processes.spawn import spawned
+from mcp_rl.system.processes.spawn import spawned
 
 ECHO = """
 import anyio, asyncio, os, sys
-from mcp_rl.backends.channel import error_message
-from mcp_rl.backends.child_main import Channel
+from mcp_rl.backends.processes.channel import error_message
+from mcp_rl.backends.processes.child_main import Channel
 
 async def main():
     channel, inbox = Channel(), asyncio.Queue()
@@ -54,7 +54,7 @@ anyio.run(main)
 
 @asynccontextmanager
 async def echo(folder: Path) -> AsyncIterator[ChildProcess]:
-    """The parent's side of a channel whose other side has no learner."""
+    """Yield the parent's side of a channel to a process without a learner."""
     async with AsyncExitStack() as stack:
         child = await stack.enter_async_context(
             spawned(
@@ -66,7 +66,7 @@ async def echo(folder: Path) -> AsyncIterator[ChildProcess]:
                 channel=True,
             )
         )
-        process = ChildProcess(child, stack.pop_all(), {})
+        process = ChildProcess(child, stack.pop_all())
         try:
             with anyio.fail_after(120):
                 yield process
@@ -74,7 +74,7 @@ async def echo(folder: Path) -> AsyncIterator[ChildProcess]:
             await process.close()
 
 
-async def test_messages_of_any_size_cross_and_what_is_printed_is_no_message(tmp_path: Path) -> None:
+async def test_messages_of_any_size_cross_and_prints_go_to_the_log(tmp_path: Path) -> None:
     async with echo(tmp_path) as process:
         arguments: dict[str, Any] = {"x": [1, None, 0.1 + 0.2, float("inf")], "text": "é\u2028\x00"}
         assert await process.ask("echo", [b"", b"\x00\xff"], **arguments) == (arguments, [b"", b"\x00\xff"])
@@ -96,7 +96,7 @@ async def test_messages_of_any_size_cross_and_what_is_printed_is_no_message(tmp_
         assert process.child.tail() == "what a library prints"
 
 
-async def test_many_are_in_flight_and_answered_in_any_order(tmp_path: Path) -> None:
+async def test_many_requests_are_answered_in_any_order(tmp_path: Path) -> None:
     async with echo(tmp_path) as process:
         answers: list[Any] = []
 
@@ -108,12 +108,12 @@ async def test_many_are_in_flight_and_answered_in_any_order(tmp_path: Path) -> N
                 tasks.start_soon(ask, "keep")
             await anyio.sleep(0.1)
             with anyio.move_on_after(0.01):
-                await process.ask("keep", abandon=True)  # nobody waits for it when it is answered
+                await process.ask("keep", abandon=True)  # its caller is gone when it is answered
             tasks.start_soon(ask, "answer_all")
         assert sorted(answers) == [*range(1, 201), 202]
 
 
-async def test_what_is_not_to_be_abandoned_is_awaited_by_whoever_is_cancelled(tmp_path: Path) -> None:
+async def test_a_cancelled_caller_still_waits_for_an_update(tmp_path: Path) -> None:
     async with echo(tmp_path) as process:
         done = []
 
@@ -146,16 +146,14 @@ async def test_the_end_of_the_process_is_named_with_its_last_words(tmp_path: Pat
                 await process.ask("echo")
 
 
-async def test_what_is_no_message_ends_the_process_and_nobody_waits_for_ever(tmp_path: Path) -> None:
+async def test_a_malformed_message_ends_the_process(tmp_path: Path) -> None:
     async with echo(tmp_path) as process:
-        with pytest.raises(
-            EngineStop, match=r"process sent what is no message, and was ended; the same command continues"
-        ):
+        with pytest.raises(EngineStop, match="process sent a malformed message and was terminated; the same command"):
             await process.ask("babble")
     assert process.child.returncode is not None
 
 
-async def test_running_out_of_memory_says_which_settings(tmp_path: Path) -> None:
+async def test_out_of_memory_names_settings(tmp_path: Path) -> None:
     async with echo(tmp_path) as process:
         with pytest.raises(
             EngineStop, match=r"ran out of memory: no more\. Lower train\.microbatch_tokens.*load_in_4bit"
@@ -172,7 +170,7 @@ async def test_running_out_of_memory_says_which_settings(tmp_path: Path) -> None
         ("RuntimeError", "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
     ],
 )
-def test_memory_that_runs_out_is_known_by_all_that_torch_calls_it(kind: str, sentence: str) -> None:
+def test_all_of_torchs_out_of_memory_errors_are_known(kind: str, sentence: str) -> None:
     assert "The learner ran out of memory in an update" in str(failed(kind, sentence, "update"))
     assert "failed in an update with" in str(
         failed(kind.replace("OutOfMemory", "Value"), "CUDA error: other", "update")
@@ -186,12 +184,12 @@ def error_classes() -> list[type[McpRlError]]:
 
 
 @pytest.mark.parametrize("kind", error_classes())
-def test_errors_of_ours_cross_as_what_they_are(kind: type[McpRlError]) -> None:
+def test_our_errors_keep_their_class(kind: type[McpRlError]) -> None:
     crossed = error_of(error_message(kind("One sentence: ü.")), lambda kind, line: EngineStop("unexpected"))
     assert type(crossed) is kind and str(crossed) == "One sentence: ü."
 
 
-def test_what_else_is_known_of_an_error_crosses_too() -> None:
+def test_details_of_an_error_cross() -> None:
     def unexpected(kind: str, line: str) -> McpRlError:
         return failed(kind, line, "update", Path("learner.log"))
 
@@ -209,7 +207,7 @@ def test_what_else_is_known_of_an_error_crosses_too() -> None:
     assert str(memory).startswith("The learner ran out of memory in an update: CUDA out of memory. Lower ")
 
 
-def test_a_kill_that_the_kernel_counted_is_said_to_be_its_own() -> None:
+def test_a_kill_by_the_kernel_is_named() -> None:
     counted = str(died("was killed by SIGKILL", ["save"], Path("learner.log"), "", by_kernel=True))
     assert counted.startswith("The learner's process was killed while it saved, for want of memory. Lower ")
     assert counted.endswith("learner.log has no word of it.")

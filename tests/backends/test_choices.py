@@ -1,4 +1,4 @@
-"""What the settings leave open, once the machine is known; and wishes that cannot be."""
+"""Choices for settings that are left open, by machine, and wishes that are refused."""
 
 import json
 import os
@@ -9,26 +9,27 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from mcp_rl.backends.choices import (
+from mcp_rl.backends.hosts import LocalSettings
+from mcp_rl.backends.local import LocalBackend
+from mcp_rl.backends.plan.choices import (
     Choices,
-    check_wishes,
     engine_kind,
     in_process,
     kept_quantisation,
     resolve,
     resolve_alone,
 )
-from mcp_rl.backends.hosts import LocalSettings
-from mcp_rl.backends.local import LocalBackend
+from mcp_rl.backends.plan.detect import detect
+from mcp_rl.backends.plan.machine import Machine
+from mcp_rl.backends.plan.wishes import check_wishes
 from mcp_rl.config import TINY, EngineConfig, PlacementConfig, RolloutConfig, RunConfig, TrainConfig, UnslothConfig
 from mcp_rl.errors import ConfigError
-from mcp_rl.hardware.detect import detect
-from mcp_rl.hardware.machine import Machine
 from mcp_rl.model import TrainableModel
 from mcp_rl.tiny import weights_path
-from tests.hardware.machines import SHAPES, machine, planned
+from tests.backends.plan.machines import SHAPES, machine, planned
 
 CPU = Machine(cpus=2, free_cpus=2, memory=2**34, free_memory=2**34, packages={"torch": "1", "vllm": "1"})
+LIMITS = RolloutConfig(max_tokens=2048)
 
 
 def settings(tmp_path: Path, **parts: Any) -> LocalSettings:
@@ -36,23 +37,23 @@ def settings(tmp_path: Path, **parts: Any) -> LocalSettings:
 
 
 def chosen(tmp_path: Path, there: Machine, **parts: Any) -> Choices:
-    return resolve(settings(tmp_path, **parts), RolloutConfig(max_tokens=2048), machine=there)
+    return resolve(settings(tmp_path, rollout=LIMITS, **parts), machine=there)
 
 
 def test_without_a_gpu_nothing_changes(tmp_path: Path) -> None:
     found = chosen(tmp_path, CPU.model_copy(update={"memory": 2**40, "free_memory": 2**40}))
-    assert found.settings == settings(tmp_path)
+    assert found.settings == settings(tmp_path, rollout=LIMITS)
     assert (found.plan, found.said) == (None, [])
     assert found.train(config := TrainConfig(learning_rate=1.0)) is config
 
 
-def test_the_built_in_model_is_computed_the_same_whatever_the_memory(tmp_path: Path) -> None:
+def test_memory_does_not_change_how_the_tiny_model_is_computed(tmp_path: Path) -> None:
     asked = settings(tmp_path).model_copy(update={"base_model": TINY})
     found = resolve(asked, machine=CPU.model_copy(update={"memory": 2**30, "free_memory": 2**20}))
     assert (found.settings, found.plan, found.said) == (asked, None, [])
 
 
-def test_a_model_that_is_large_for_a_cpu_learns_in_smaller_parts_and_it_is_said(tmp_path: Path) -> None:
+def test_a_model_large_for_a_cpu_learns_in_smaller_parts(tmp_path: Path) -> None:
     asked = settings(tmp_path).model_copy(update={"base_model": SHAPES["0.5B"]})
     found = resolve(asked, machine=CPU)
     assert found.settings.train.microbatch_tokens < 16384 and found.settings.engine.max_rows == 8
@@ -62,14 +63,14 @@ def test_a_model_that_is_large_for_a_cpu_learns_in_smaller_parts_and_it_is_said(
     assert resolve(given, machine=CPU).settings.train.microbatch_tokens == 9999
 
 
-def test_on_this_machine_without_a_gpu_the_learner_and_our_engine_are_here() -> None:
+def test_without_a_gpu_learner_and_engine_are_in_process() -> None:
     if detect().usable_gpus:
         pytest.skip("this machine has a GPU")
     assert in_process(PlacementConfig()) and engine_kind(EngineConfig()) == "local"
     assert not in_process(PlacementConfig(in_process=False))
 
 
-def test_on_a_gpu_everything_that_was_open_is_decided_and_said_in_one_line(tmp_path: Path) -> None:
+def test_on_a_gpu_open_settings_are_decided_in_one_line(tmp_path: Path) -> None:
     found = chosen(tmp_path, machine(24))
     made, there = found.plan, found.settings
     assert made is not None and made.fits
@@ -82,7 +83,7 @@ def test_on_a_gpu_everything_that_was_open_is_decided_and_said_in_one_line(tmp_p
     assert LocalSettings.model_validate_json(there.model_dump_json()) == there
 
 
-def test_the_built_in_model_is_sampled_by_our_engine_on_a_gpu_too_unless_vllm_is_asked_for(tmp_path: Path) -> None:
+def test_the_tiny_model_is_sampled_in_process_unless_asked(tmp_path: Path) -> None:
     built_in = settings(tmp_path).model_copy(update={"base_model": TINY})
     assert resolve(built_in, machine=machine(24)).settings.engine.kind == "local"
     asked = built_in.model_copy(update={"engine": EngineConfig(kind="vllm")})
@@ -101,7 +102,7 @@ def test_what_somebody_set_is_kept(tmp_path: Path) -> None:
     assert there.placement.in_process and there.unsloth == parts["unsloth"] and there.train == parts["train"]
 
 
-def test_the_settings_of_a_later_step_are_completed_the_same_way(tmp_path: Path) -> None:
+def test_settings_of_a_later_step_are_completed_the_same_way(tmp_path: Path) -> None:
     found = chosen(tmp_path, machine(24))
     later = found.train(TrainConfig(learning_rate=3e-5))
     assert later == found.settings.train.model_copy(update={"learning_rate": 3e-5})
@@ -142,12 +143,12 @@ def test_a_new_run_is_loaded_as_what_it_begins_with_was(tmp_path: Path) -> None:
     assert asked.settings.unsloth.load_in_4bit is False
 
 
-def test_a_learner_that_nothing_samples_has_the_memory_for_itself() -> None:
+def test_a_learner_without_a_sampler_has_all_memory() -> None:
     sampled = planned(machine(24), "7B", unsloth={"load_in_4bit": False})
     alone, said = resolve_alone(SHAPES["7B"], TrainConfig(), machine=machine(24))
     assert not sampled.fits and alone.activation_checkpointing and alone.importance_cap is None
     assert said == [
-        f"Some GPU 24GB: {alone.microbatch_tokens:,} tokens of {SHAPES['7B']} in a pass, activations computed again."
+        f"Some GPU 24GB: {alone.microbatch_tokens:,} tokens of {SHAPES['7B']} in a pass, activations recomputed."
     ]
     assert resolve_alone(TINY, TrainConfig(), machine=machine(24)) == (TrainConfig(), [])
 
@@ -158,24 +159,24 @@ def test_a_model_json_that_says_nothing_of_it_decides_nothing(tmp_path: Path, co
     assert kept_quantisation(tmp_path) is None
 
 
-def test_a_plan_that_does_not_fit_is_said_and_the_limits_stay_open(tmp_path: Path) -> None:
+def test_a_plan_that_does_not_fit_leaves_limits_open(tmp_path: Path) -> None:
     found = chosen(tmp_path, machine(8), train=TrainConfig(method="full"))
     assert any(sentence.startswith("This may run out of memory: Qwen") for sentence in found.said)
     assert found.settings.engine.max_context is None
     assert found.settings.train.microbatch_tokens == TrainConfig().microbatch_tokens
 
 
-def test_a_model_of_unknown_size_is_said_and_what_needs_no_size_is_decided(tmp_path: Path) -> None:
+def test_a_model_of_unknown_size_is_planned_without_its_size(tmp_path: Path) -> None:
     folder = tmp_path / "odd"
     folder.mkdir()
     (folder / "config.json").write_text('{"model_type": "odd"}')
     asked = LocalSettings(base_model=str(folder), run=tmp_path, title="any/run")
     found = resolve(asked, machine=machine(24))
-    assert found.plan is None and "is not planned for" in found.said[0]
+    assert found.plan is None and "was not planned" in found.said[0]
     assert (found.settings.engine.kind, found.settings.placement.in_process) == ("vllm", False)
 
 
-def test_the_weights_of_a_large_model_are_split_over_the_engines_gpus(tmp_path: Path) -> None:
+def test_large_weights_are_split_over_the_engines_gpus(tmp_path: Path) -> None:
     asked = LocalSettings(
         base_model=SHAPES["32B"],
         run=tmp_path,
@@ -185,9 +186,7 @@ def test_the_weights_of_a_large_model_are_split_over_the_engines_gpus(tmp_path: 
     assert resolve(asked, machine=machine(80, 3)).settings.engine.args == {"tensor-parallel-size": 2}
 
 
-def test_ranks_of_torchrun_keep_the_learner_in_their_own_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_torchruns_ranks_keep_the_learner_in_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}.items():
         monkeypatch.setitem(os.environ, name, value)
     found = chosen(tmp_path, machine(24, 2))
@@ -198,13 +197,13 @@ def test_ranks_of_torchrun_keep_the_learner_in_their_own_process(
 @pytest.mark.parametrize(
     ("there", "parts", "sentence"),
     [
-        (CPU, {"unsloth": {"device_map": "cuda:0"}}, "'cuda:0' is not there: this machine has no GPU"),
+        (CPU, {"unsloth": {"device_map": "cuda:0"}}, "'cuda:0' does not exist: this machine has no GPU"),
         (
             CPU,
             {"unsloth": {"device_map": "gpu0"}},
-            "'gpu0' is neither of auto, balanced, balanced_low_0, sequential nor",
+            "'gpu0' is neither one of auto, balanced, balanced_low_0, sequential nor",
         ),
-        (machine(24), {"unsloth": {"device_map": "cuda:1"}}, "is not there: the learner sees 1, counted from 0."),
+        (machine(24), {"unsloth": {"device_map": "cuda:1"}}, "does not exist: the learner sees 1, counted from 0."),
         (machine(24), {"placement": {"engine_gpus": [1]}}, "names GPU 1, but this machine has 1 GPU, numbered 0."),
         (machine(24, 4), {"placement": {"learner_gpus": [0, 4]}}, "this machine has 4 GPUs, numbered 0 to 3."),
         (CPU, {"placement": {"learner_gpus": [0]}}, "placement.learner_gpus names GPU 0, but this machine has no GPU"),
@@ -215,8 +214,8 @@ def test_ranks_of_torchrun_keep_the_learner_in_their_own_process(
         ),
         (CPU, {"unsloth": {"use": True}}, "unsloth.use = true needs a GPU, but this machine has no GPU"),
         (CPU, {"unsloth": {"dtype": "float16"}}, "unsloth.dtype = float16 needs a GPU"),
-        (machine(16, capability=(7, 5)), {"unsloth": {"dtype": "bfloat16"}}, "Some GPU 16GB does not compute with it"),
-        (CPU, {"engine": {"python": "/nowhere/python"}}, "'/nowhere/python' is no program"),
+        (machine(16, capability=(7, 5)), {"unsloth": {"dtype": "bfloat16"}}, "Some GPU 16GB does not support it"),
+        (CPU, {"engine": {"python": "/nowhere/python"}}, "'/nowhere/python' is not a program"),
         (CPU, {"engine": {"url": "http://127.0.0.1:1/v1"}}, "The vLLM server at http://127.0.0.1:1 cannot be reached"),
     ],
 )
@@ -232,11 +231,9 @@ def test_wishes_that_can_be_pass() -> None:
     check_wishes(RunConfig(server=("any",)))
 
 
-async def test_the_machine_is_looked_at_once_since_what_was_begun_has_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_machine_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = [CPU, CPU.model_copy(update={"free_memory": 0})]
-    monkeypatch.setattr("mcp_rl.backends.choices.detect", lambda *_: seen.pop(0))
+    monkeypatch.setattr("mcp_rl.backends.plan.choices.detect", lambda *_: seen.pop(0))
     model = TrainableModel[None]("any", "demo", str(weights_path()), base_path=tmp_path)
     async with LocalBackend() as backend:
         await backend.begin(model)
@@ -244,7 +241,7 @@ async def test_the_machine_is_looked_at_once_since_what_was_begun_has_memory(
         assert len(seen) == 1 and said == await backend.choose(model)
 
 
-async def test_a_backend_that_is_closed_before_it_loads_anything_says_so(tmp_path: Path) -> None:
+async def test_a_backend_closed_before_it_loads_says_so(tmp_path: Path) -> None:
     model = TrainableModel[None]("any", "demo", TINY, base_path=tmp_path)
     backend = LocalBackend()
     said: list[str] = []
@@ -279,7 +276,7 @@ async def test_a_backend_learns_with_what_was_chosen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool
 ) -> None:
     small = CPU.model_copy(update={"memory": 2**30, "free_memory": 2**30})
-    monkeypatch.setattr("mcp_rl.backends.choices.detect", lambda *_: small)
+    monkeypatch.setattr("mcp_rl.backends.plan.choices.detect", lambda *_: small)
     base = TINY if named else str(weights_path())
     model = TrainableModel[None]("any", "demo", base, base_path=tmp_path)
     async with LocalBackend(config=TrainConfig(learning_rate=1e-3), rollout=RolloutConfig(), seed=3) as backend:

@@ -1,4 +1,4 @@
-"""What the learner's process imports before anybody waits for it, and in which order."""
+"""The early imports of the learner's process, and their order."""
 
 import os
 import subprocess
@@ -7,8 +7,8 @@ from pathlib import Path
 
 PROGRAM = """
 import sys
-from mcp_rl.backends.early import import_early
-import_early(None)
+from mcp_rl.backends.processes.early import import_early
+import_early()
 print(*(name for name in ("unsloth", "torch", "transformers", "peft") if name in sys.modules))
 """
 UNSLOTH = """
@@ -18,7 +18,7 @@ assert not {"transformers", "peft"} & set(sys.modules), "Unsloth comes first"
 
 
 def imported(folder: Path, **environment: str) -> list[str]:
-    """What is there after the early imports, of what takes long, where a package called Unsloth is installed."""
+    """Return the heavy packages that the early imports load, with a fake Unsloth installed."""
     (folder / "unsloth.py").write_text(UNSLOTH)
     paths = os.pathsep.join([str(folder), *sys.path])
     given = {**os.environ, "PYTHONPATH": paths, **environment}
@@ -26,5 +26,5 @@ def imported(folder: Path, **environment: str) -> list[str]:
     return ran.stdout.split()
 
 
-def test_unsloth_comes_first_where_it_is_asked_for_and_peft_can_wait(tmp_path: Path) -> None:
+def test_unsloth_is_imported_first_and_peft_can_wait(tmp_path: Path) -> None:
     assert imported(tmp_path, IMPORT_UNSLOTH="1", IMPORT_PEFT="0") == ["unsloth", "torch", "transformers"]

@@ -1,4 +1,4 @@
-"""A run begins with the weights of another one, and what does not fit is said before anything starts."""
+"""A run begins with the weights of another run, and a misfit is reported before anything starts."""
 
 import hashlib
 import json
@@ -12,13 +12,14 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from mcp_rl.backends.base_model import load_learner
+from mcp_rl.backends.base.base_model import load_learner
 from mcp_rl.backends.initial import check_initial, find_initial, initial_hash
 from mcp_rl.config import TINY, LoraConfig, TrainConfig
 from mcp_rl.errors import CheckpointError, ConfigError
-from mcp_rl.learning.checkpoint import newest_checkpoint
-from mcp_rl.learning.state import restore, save_learner
-from mcp_rl.learning.step import Learner
+from mcp_rl.learning.disk.checkpoint import newest_checkpoint
+from mcp_rl.learning.disk.state import ModelCard, restore, save_learner
+from mcp_rl.learning.learner import Learner
+from mcp_rl.learning.step import update
 from mcp_rl.tiny import weights_path
 from tests.learning.models import make_groups
 
@@ -28,7 +29,7 @@ FULL = TrainConfig(method="full", learning_rate=1e-3)
 
 def trained(config: TrainConfig) -> Learner:
     learner = load_learner(TINY, config)
-    learner.update(make_groups(learner, groups=2, size=3))
+    update(learner, make_groups(learner, groups=2, size=3))
     return learner
 
 
@@ -40,7 +41,7 @@ def learner(request: pytest.FixtureRequest) -> Learner:
 @pytest.fixture(scope="module")
 def run(learner: Learner, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp(learner.config.method)
-    save_learner(folder / "checkpoints", learner, {}, base_name=TINY, title="t")
+    save_learner(folder / "checkpoints", learner, {}, ModelCard("t", TINY))
     return folder
 
 
@@ -49,9 +50,7 @@ def assert_same_weights(one: Learner, other: Learner) -> None:
         assert torch.equal(parameter, other.parameters[name]), name
 
 
-def test_a_run_or_one_of_its_checkpoints_wherever_it_lies_is_where_a_new_one_begins(
-    learner: Learner, run: Path, tmp_path: Path
-) -> None:
+def test_a_new_run_begins_with_a_run_or_a_checkpoint(learner: Learner, run: Path, tmp_path: Path) -> None:
     moved = tmp_path / "elsewhere"
     shutil.copytree(run / "checkpoints" / "0001", moved)
     for path in (run, run / "checkpoints" / "0001", moved):
@@ -69,7 +68,7 @@ def test_an_optimiser_of_any_kind_comes_back_to_the_last_bit(tmp_path: Path) -> 
             config = base.model_copy(update={"optimizer": optimizer})
             whole = trained(config)
             folder = tmp_path / optimizer / config.method
-            save_learner(folder, whole, {}, base_name=TINY, title="t")
+            save_learner(folder, whole, {}, ModelCard("t", TINY))
             checkpoint = newest_checkpoint(folder)
             assert checkpoint is not None
             again = load_learner(TINY, config)
@@ -83,12 +82,12 @@ def test_an_optimiser_of_any_kind_comes_back_to_the_last_bit(tmp_path: Path) -> 
                     assert same and type(value) is type(theirs[key]), (optimizer, name, key)
             groups = make_groups(whole, seed=3, groups=2, size=3)
             for one in (whole, again):
-                one.update(groups)
+                update(one, groups)
             assert_same_weights(whole, again)
 
 
 def test_another_optimiser_s_state_is_refused(tmp_path: Path) -> None:
-    save_learner(tmp_path, trained(LORA), {}, base_name=TINY, title="t")
+    save_learner(tmp_path, trained(LORA), {}, ModelCard("t", TINY))
     checkpoint = newest_checkpoint(tmp_path)
     assert checkpoint is not None
     with pytest.raises(CheckpointError, match=r"state of AdamW.*is SGD: set train\.optimizer"):
@@ -97,7 +96,7 @@ def test_another_optimiser_s_state_is_refused(tmp_path: Path) -> None:
 
 def test_a_checkpoint_of_every_weight_is_a_model_of_its_own(tmp_path: Path) -> None:
     learner = trained(FULL)
-    path = save_learner(tmp_path, learner, {}, base_name=TINY, title="t").path
+    path = save_learner(tmp_path, learner, {}, ModelCard("t", TINY)).path
     assert {"config.json", "model.safetensors", "optimizer.safetensors"} <= {file.name for file in path.iterdir()}
     loaded = AutoModelForCausalLM.from_pretrained(path)
     ids = torch.tensor([[1, 2, 3, 50, 60]])
@@ -117,26 +116,24 @@ def test_a_checkpoint_of_every_weight_is_a_model_of_its_own(tmp_path: Path) -> N
         (FULL, "holds a LoRA adapter, but train.method is full"),
     ],
 )
-def test_an_adapter_that_does_not_fit_is_refused_with_what_differs(
-    tmp_path: Path, config: TrainConfig, said: str
-) -> None:
-    save_learner(tmp_path / "checkpoints", load_learner(TINY, LORA), {}, base_name=TINY, title="t")
+def test_a_misfitting_adapter_is_refused_with_the_difference(tmp_path: Path, config: TrainConfig, said: str) -> None:
+    save_learner(tmp_path / "checkpoints", load_learner(TINY, LORA), {}, ModelCard("t", TINY))
     with pytest.raises(ConfigError) as caught:
         check_initial(tmp_path, config, TINY)
     assert said in str(caught.value) and "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("other", [{"use_dora": True}, {"use_rslora": True}, {"peft_type": "IA3"}, {"bias": "all"}])
-def test_an_adapter_with_more_than_a_low_rank_product_is_refused(tmp_path: Path, other: dict[str, object]) -> None:
+def test_an_adapter_beyond_plain_lora_is_refused(tmp_path: Path, other: dict[str, object]) -> None:
     config = {"peft_type": "LORA", "bias": "none", "r": 4, "lora_alpha": 8, "target_modules": [*LORA.lora.targets]}
     (tmp_path / "adapter_config.json").write_text(json.dumps({**config, **other}))
     save_file({"base_model.model.lm_head.lora_magnitude_vector": torch.ones(3)}, tmp_path / "adapter_model.safetensors")
-    with pytest.raises(ConfigError, match=f"is no plain LoRA, it has {next(iter(other))} = "):
+    with pytest.raises(ConfigError, match=f"is not a plain LoRA, since it has {next(iter(other))} = "):
         check_initial(tmp_path, LORA, TINY)
 
 
 def test_what_was_made_for_another_base_model_is_refused(tmp_path: Path) -> None:
-    path = save_learner(tmp_path / "lora", load_learner(TINY, LORA), {}, base_name=TINY, title="t").path
+    path = save_learner(tmp_path / "lora", load_learner(TINY, LORA), {}, ModelCard("t", TINY)).path
     (path / "manifest.json").unlink()
     tensors = load_file(path / "adapter_model.safetensors")
     name = next(name for name in tensors if "lora_A" in name)
@@ -148,13 +145,13 @@ def test_what_was_made_for_another_base_model_is_refused(tmp_path: Path) -> None
     assert check_initial(path, LORA, TINY).folder == path  # may be transformers' own names: loading tells
     with pytest.raises(CheckpointError, match="other layers"):
         load_learner(TINY, LORA, init=path)
-    whole = save_learner(tmp_path / "full", load_learner(TINY, FULL), {}, base_name=TINY, title="t").path
+    whole = save_learner(tmp_path / "full", load_learner(TINY, FULL), {}, ModelCard("t", TINY)).path
     (whole / "manifest.json").unlink()
     weights = load_file(whole / "model.safetensors")
     save_file({**weights, "more": torch.zeros(2)}, whole / "model.safetensors", {"format": "pt"})
     with pytest.raises(ConfigError, match="they differ in more"):
         check_initial(whole, FULL, TINY)
-    with pytest.raises(ConfigError, match="holds a whole model, which is no adapter"):
+    with pytest.raises(ConfigError, match="holds a whole model, not an adapter"):
         check_initial(whole, LORA, TINY)
 
 
@@ -175,9 +172,7 @@ def test_where_there_is_nothing_to_begin_with_it_says_so(run: Path, tmp_path: Pa
         find_initial(damaged)
 
 
-def test_of_a_run_whose_newest_checkpoint_is_damaged_the_one_before_is_taken_and_it_says_so(
-    run: Path, learner: Learner, tmp_path: Path
-) -> None:
+def test_init_passes_over_a_damaged_newest_checkpoint(run: Path, learner: Learner, tmp_path: Path) -> None:
     folder = tmp_path / "run" / "checkpoints"
     for step in ("0001", "0002"):
         shutil.copytree(run / "checkpoints" / "0001", folder / step)
@@ -193,11 +188,9 @@ def test_of_a_run_whose_newest_checkpoint_is_damaged_the_one_before_is_taken_and
     assert "--fresh" not in str(said.value)
 
 
-def test_a_start_verifies_what_it_begins_with_once_and_again_where_it_has_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_initial_weights_are_verified_again_if_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     learner = load_learner(TINY, LORA)
-    path = save_learner(tmp_path / "checkpoints", learner, {}, base_name=TINY, title="t").path
+    path = save_learner(tmp_path / "checkpoints", learner, {}, ModelCard("t", TINY)).path
     read: list[str] = []
     digest = hashlib.file_digest
 

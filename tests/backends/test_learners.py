@@ -1,4 +1,4 @@
-"""One learner in two processes behind a backend: on from any number of them, and none of them lost in silence."""
+"""A learner distributed over two processes: runs continue with any number of them, and a lost one is named."""
 
 import os
 import signal
@@ -23,7 +23,7 @@ from tests.backends.test_local import CONFIG, make_model, play
 async def train(
     run: Path, base: str, learners: int, steps: int, config: TrainConfig = CONFIG
 ) -> list[dict[str, float]]:
-    """Go on with a run; each step's batch follows from its number."""
+    """Continue a run for some steps; each step's batch follows from its number."""
     model = make_model(base, run)
     placement = PlacementConfig(learner_processes=learners)
     async with LocalBackend(in_process=True, config=config, placement=placement) as backend:
@@ -34,7 +34,7 @@ async def train(
 
 
 async def check_that_what_all_refuse_is_said_once(backend: LocalBackend, model: TrainableModel[None]) -> None:
-    """As one process says it; and nothing is broken, so that learning may go on."""
+    """Check that an error which all ranks raise is raised once, and that learning can go on."""
     groups = await play(backend, backend.step)
     segment = groups[-1].trajectories[-1].segments[0]
     segment.logprobs = [value - 5.0 for value in segment.logprobs]
@@ -47,12 +47,12 @@ def checkpoint(run: Path, step: int) -> Path:
 
 
 def followers() -> list[psutil.Process]:
-    """Processes of ours that follow rank 0, without those that watch over them."""
+    """Return the processes that follow rank 0, without their watchdogs."""
     every = psutil.Process().children(recursive=True)
-    return [process for process in every if "mcp_rl.backends.follower" in process.cmdline()[1:4]]
+    return [process for process in every if "mcp_rl.backends.processes.follower" in process.cmdline()[1:4]]
 
 
-def test_two_processes_go_on_where_one_stopped_and_one_where_two_did(base: str, tmp_path: Path) -> None:
+def test_two_processes_continue_a_run_of_one_and_vice_versa(base: str, tmp_path: Path) -> None:
     known = anyio.run(train, tmp_path / "one", base, 1, 3)
     found = [anyio.run(train, tmp_path / "many", base, learners, 1)[0] for learners in (1, 2, 1)]
     assert followers() == []
@@ -68,7 +68,7 @@ def test_two_processes_go_on_where_one_stopped_and_one_where_two_did(base: str, 
     assert files[0] == files[1]
 
 
-def test_every_weight_is_saved_in_one_piece_and_a_lost_learner_is_named(base: str, tmp_path: Path) -> None:
+def test_full_weights_are_saved_whole_and_a_lost_rank_is_named(base: str, tmp_path: Path) -> None:
     config = CONFIG.model_copy(update={"method": "full", "learning_rate": 1e-3, "kl": 0.01})
 
     async def run() -> None:

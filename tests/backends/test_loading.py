@@ -1,6 +1,7 @@
-"""What is loaded is exactly what was asked for, with the same options by either loader, and is written down."""
+"""Both loaders load exactly the requested base, with the same options, and describe it."""
 
 import json
+import pickle
 import shutil
 import sys
 from pathlib import Path
@@ -12,11 +13,10 @@ import torch
 from huggingface_hub import constants
 from transformers import AutoConfig, PreTrainedModel
 
-from mcp_rl.backends.base_model import base_location, load_base, make_learner, open_base
-from mcp_rl.backends.here import LearnerHere
-from mcp_rl.backends.hosts import LocalSettings
-from mcp_rl.backends.loading import first, loaded, options
-from mcp_rl.backends.loading.options import (
+from mcp_rl.backends.base import first, loaded, options
+from mcp_rl.backends.base.base_model import load_base, make_learner, open_base
+from mcp_rl.backends.base.options import (
+    base_location,
     begun_with,
     computed_dtypes,
     follow,
@@ -26,9 +26,11 @@ from mcp_rl.backends.loading.options import (
     trained_options,
     trained_revision,
 )
-from mcp_rl.backends.loading.unsloth_loader import arguments
+from mcp_rl.backends.base.unsloth_loader import arguments
+from mcp_rl.backends.hosts import CheckpointExtras, LocalSettings
 from mcp_rl.backends.local import LocalBackend
-from mcp_rl.backends.policies import LocalPolicies
+from mcp_rl.backends.processes.in_process import InProcessLearner
+from mcp_rl.backends.samplers.policies import LocalPolicies
 from mcp_rl.config import TINY, TrainConfig, UnslothConfig
 from mcp_rl.errors import ConfigError
 from mcp_rl.model import TrainableModel
@@ -44,7 +46,7 @@ def opened(name: str = TINY, train: TrainConfig | None = None, before: Any = Non
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """The tiny model under another name."""
+    """Copy the tiny model to another folder."""
     folder = tmp_path / "copy"
     model, tokenizer = load_base(TINY)
     model.save_pretrained(folder)
@@ -52,7 +54,7 @@ def copy(tmp_path: Path) -> Path:
     return folder
 
 
-def test_by_default_the_weights_are_those_on_disk_in_float32_and_that_is_said() -> None:
+def test_weights_are_float32_by_default_and_described() -> None:
     base = opened()
     assert base.model.dtype == torch.float32 and base.model.config._attn_implementation == "sdpa"
     about = {
@@ -67,6 +69,16 @@ def test_by_default_the_weights_are_those_on_disk_in_float32_and_that_is_said() 
     assert base_location(TINY) not in json.dumps(base.loaded), "a path of this machine"
 
 
+@pytest.mark.parametrize("name", ["pytorch_model.bin", ""])
+def test_weights_that_are_not_safetensors_are_refused(copy: Path, name: str) -> None:
+    (copy / "model.safetensors").unlink()
+    if name:
+        (copy / name).write_bytes(pickle.dumps({"weight": 1}))
+    with pytest.raises(ConfigError, match="only safetensors are loaded") as refused:
+        opened(str(copy))
+    assert "trust_remote_code" not in str(refused.value) and "weights_only" not in str(refused.value)
+
+
 def test_another_precision_is_loaded_and_said() -> None:
     assert opened(dtype="bfloat16").loaded["dtype"] == "bfloat16"
     with pytest.raises(ConfigError, match="float16 needs a GPU"):
@@ -78,14 +90,14 @@ def test_a_copy_stands_for_the_base_and_another_model_does_not(copy: Path, tmp_p
     assert base.loaded["base_model"] == TINY and base.loaded["model_name"] == str(copy)
     other = tmp_path / "other"
     architecture("Llama")().save_pretrained(other)
-    with pytest.raises(ConfigError, match=r"is no copy of mcp-rl/tiny: it has model_type = llama and not qwen2"):
+    with pytest.raises(ConfigError, match=r"is not a copy of mcp-rl/tiny: it has model_type = llama and not qwen2"):
         opened(model_name=str(other))
 
 
-def test_a_model_that_was_loaded_in_place_of_the_one_asked_for_is_refused(
+def test_another_model_than_the_requested_one_is_refused(
     copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mcp_rl.backends import base_model
+    from mcp_rl.backends.base import base_model
 
     elsewhere = load_base(TINY)[0]
     monkeypatch.setattr(base_model, "load_with_transformers", lambda plan, config: elsewhere)
@@ -99,14 +111,14 @@ def test_a_model_that_was_loaded_in_place_of_the_one_asked_for_is_refused(
         loaded.check_asked(elsewhere, plan, smaller)
 
 
-def test_a_model_that_came_in_other_bits_than_asked_for_is_refused() -> None:
+def test_a_model_in_another_quantisation_is_refused() -> None:
     plan = plan_loading(TINY)
     asked = options.replace(plan, quantisation="4-bit")
     with pytest.raises(ConfigError, match="to be loaded in 4 bits and was loaded without quantisation"):
         loaded.check_asked(load_base(TINY)[0], asked, AutoConfig.from_pretrained(plan.location))
 
 
-def test_a_model_that_came_in_another_precision_than_asked_for_is_refused() -> None:
+def test_a_model_in_another_precision_is_refused() -> None:
     asked = plan_loading(TINY, UnslothConfig(dtype="bfloat16"))
     config = AutoConfig.from_pretrained(asked.location)
     loaded.check_asked(load_base(TINY)[0], asked, config)  # more bits do no harm
@@ -114,23 +126,23 @@ def test_a_model_that_came_in_another_precision_than_asked_for_is_refused() -> N
         loaded.check_asked(load_base(TINY)[0].to(torch.float16), asked, config)
 
 
-def test_a_continued_run_loads_what_it_was_begun_with_and_refuses_another(copy: Path) -> None:
+def test_a_continued_run_loads_the_same_base_again(copy: Path) -> None:
     before = opened(str(copy), dtype="bfloat16").loaded
     assert opened(str(copy), before=before).loaded == before, "not the precision that the run was begun with"
     with pytest.raises(ConfigError, match="begun with parameters = 7, and now"):
         opened(str(copy), before={**before, "parameters": 7})
 
 
-async def test_what_was_loaded_comes_back_from_a_run_and_is_read_from_its_model_json(tmp_path: Path) -> None:
+async def test_the_description_of_the_base_is_read_from_model_json(tmp_path: Path) -> None:
     settings = LocalSettings(base_model=TINY, run=tmp_path, title="p/n", unsloth=UnslothConfig(dtype="bfloat16"))
-    learner = LearnerHere(settings)
+    learner = InProcessLearner(settings)
     about = (await learner.open()).loaded
     assert about["dtype"] == "bfloat16"
-    await learner.save(metrics=None, frontier=None, files={}, keep=1, protect=())
+    await learner.save(CheckpointExtras())
     await learner.close()
     (tmp_path / "model.json").write_text(json.dumps({"loaded": about}))
     assert loaded_before(tmp_path) == about
-    again = LearnerHere(settings.model_copy(update={"unsloth": UnslothConfig()}))
+    again = InProcessLearner(settings.model_copy(update={"unsloth": UnslothConfig()}))
     assert (await again.open()).loaded == about
     await again.close()
 
@@ -146,11 +158,11 @@ def test_folders_that_hold_an_adapter_are_no_base_model(copy: Path, tmp_path: Pa
     with pytest.raises(ConfigError, match=r"holds both a whole model .* and an adapter"):
         opened(str(copy))
     (copy / "config.json").unlink()
-    with pytest.raises(ConfigError, match="holds an adapter, which is no base model"):
+    with pytest.raises(ConfigError, match="holds an adapter, not a base model"):
         opened(str(copy))
 
 
-def test_positions_that_are_stretched_compute_otherwise_and_reach_farther() -> None:
+def test_scaled_positions_compute_otherwise_and_reach_farther() -> None:
     plain, stretched = opened(), opened(rope_scaling={"type": "linear", "factor": 2.0})
     ids = torch.arange(40)[None]
     with torch.no_grad():
@@ -177,16 +189,14 @@ def test_the_adapters_seed_can_be_another_than_the_runs() -> None:
     assert not torch.equal(factors(), factors(random_state=4))
 
 
-def test_an_adapter_that_the_model_has_no_layers_for_is_one_sentence() -> None:
+def test_an_adapter_without_matching_layers_is_refused() -> None:
     config = TrainConfig.model_validate({"lora": {"targets": ("in_proj",)}})
     with pytest.raises(ConfigError, match=r"takes no such adapter: Target modules .*in_proj"):
         make_learner(load_base(TINY)[0], TINY, config)
 
 
 @pytest.mark.parametrize("package", ["unsloth", "bitsandbytes"])
-def test_an_extra_that_is_missing_is_one_sentence_with_the_command(
-    package: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_extra_is_named_with_its_command(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(options, "find_spec", lambda name: None)
     monkeypatch.delenv("IMPORT_UNSLOTH", raising=False)
     asked = UnslothConfig(use=True) if package == "unsloth" else UnslothConfig(load_in_8bit=True)
@@ -194,8 +204,8 @@ def test_an_extra_that_is_missing_is_one_sentence_with_the_command(
         plan_loading(TINY, asked)
 
 
-def test_a_gated_model_without_a_token_says_where_the_token_goes(monkeypatch: pytest.MonkeyPatch) -> None:
-    from mcp_rl.backends import base_model
+def test_a_gated_model_without_a_token_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    from mcp_rl.backends.base import base_model
 
     def gated(*args: Any, **kwargs: Any) -> None:
         raise OSError("You are trying to access a gated repo.\nMake sure to have access to it.")
@@ -221,7 +231,7 @@ def test_the_token_is_read_when_it_is_used_and_is_in_no_plan(monkeypatch: pytest
 
 
 class _Recorder(ModuleType):
-    """Stands where Unsloth would be, which needs a GPU to load anything: it notes what it is asked for, and loads that
+    """Replaces Unsloth, which needs a GPU to load anything: it records its arguments, and loads that
     with transformers."""
 
     def __init__(self) -> None:
@@ -235,7 +245,7 @@ class _Recorder(ModuleType):
         return load_base(TINY)
 
 
-def test_unsloth_is_asked_for_exactly_the_settings_and_prints_nothing_among_results(
+def test_unsloth_gets_exactly_the_settings_and_prints_to_stderr(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recorder = _Recorder()
@@ -257,13 +267,13 @@ def test_unsloth_is_asked_for_exactly_the_settings_and_prints_nothing_among_resu
     assert out == "" and "a banner" in err
 
 
-def test_a_sequence_is_as_long_as_the_model_reads_where_nobody_says_otherwise() -> None:
+def test_the_default_length_is_the_models_own() -> None:
     plan = plan_loading(TINY)
     config = AutoConfig.from_pretrained(plan.location)
     assert arguments(plan, config)["max_seq_length"] == config.max_position_embeddings
 
 
-def test_unsloth_is_left_alone_where_it_was_asked_not_to_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsloth_is_not_imported_if_it_is_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(options, "find_spec", lambda name: object())
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.delenv("IMPORT_UNSLOTH", raising=False)
@@ -296,7 +306,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return template
 
 
-async def test_a_run_speaks_the_chat_format_of_the_revision_that_it_trains(hub: str, tmp_path: Path) -> None:
+async def test_a_run_speaks_the_chat_format_of_its_revision(hub: str, tmp_path: Path) -> None:
     trained = TrainableModel[None]("one", "test", "acme/tiny", base_path=tmp_path)
     async with LocalBackend(in_process=True, unsloth=UnslothConfig(revision="old")) as backend:
         await trained.register(backend)
@@ -304,7 +314,7 @@ async def test_a_run_speaks_the_chat_format_of_the_revision_that_it_trains(hub: 
         assert backend.chat.tokenizer.chat_template == hub
 
 
-async def test_a_checkpoint_is_sampled_on_the_revision_that_it_was_trained_on(hub: str, tmp_path: Path) -> None:
+async def test_a_checkpoint_is_sampled_on_its_own_revision(hub: str, tmp_path: Path) -> None:
     checkpoint = tmp_path / "run" / "checkpoints" / "0005"
     checkpoint.mkdir(parents=True)
     loaded = {"model_name": "acme/tiny", "revision": "b" * 40}
@@ -317,7 +327,7 @@ async def test_a_checkpoint_is_sampled_on_the_revision_that_it_was_trained_on(hu
         assert policies.chat.tokenizer.chat_template == hub
 
 
-def test_a_checkpoint_is_sampled_on_the_base_as_it_was_loaded_for_it(tmp_path: Path) -> None:
+def test_a_checkpoint_is_sampled_on_its_base_as_loaded(tmp_path: Path) -> None:
     checkpoint = tmp_path / "checkpoints" / "0005"
     checkpoint.mkdir(parents=True)
     loaded = {"base_model": "acme/big", "model_name": "acme/big-4bit", "quantisation": "4-bit", "dtype": "bfloat16"}
@@ -348,7 +358,7 @@ def test_what_the_settings_leave_open_is_loaded_as_it_was() -> None:
     assert follow(UnslothConfig(), odd, "acme/big") == UnslothConfig()
 
 
-def test_a_run_of_a_gpu_goes_on_where_its_precision_is_not_computed() -> None:
+def test_a_run_of_a_gpu_continues_without_its_precision() -> None:
     cpu, old_gpu = computed_dtypes(gpu=False), computed_dtypes(gpu=True, bfloat16=False)
     for dtype, machine, found in (
         ("float16", cpu, "auto"), ("bfloat16", cpu, "bfloat16"), ("bfloat16", old_gpu, "auto"),
@@ -362,8 +372,8 @@ def test_a_run_of_a_gpu_goes_on_where_its_precision_is_not_computed() -> None:
     assert open_base(plan_loading(TINY, before=before), before).loaded["dtype"] == "float32"
 
 
-def test_memory_that_runs_out_while_a_base_is_loaded_is_no_missing_base(monkeypatch: pytest.MonkeyPatch) -> None:
-    from mcp_rl.backends import base_model
+def test_out_of_memory_while_loading_is_not_a_missing_base(monkeypatch: pytest.MonkeyPatch) -> None:
+    from mcp_rl.backends.base import base_model
 
     def load(*args: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")

@@ -1,4 +1,4 @@
-"""The whole loop in one process, on a random model with the built-in tokenizer: sample, learn, save, go on."""
+"""The whole loop in one process, on a random model with the built-in tokenizer: sample, learn, save, continue."""
 
 import logging
 from collections.abc import Callable
@@ -11,8 +11,8 @@ from peft import PeftModel
 from pydantic import BaseModel
 from transformers import AutoModelForCausalLM
 
-from mcp_rl.backends.here import LocalSampler
 from mcp_rl.backends.local import LocalBackend
+from mcp_rl.backends.processes.in_process import InProcessSampler
 from mcp_rl.config import LoraConfig, TrainConfig
 from mcp_rl.errors import CanaryError, ConfigError
 from mcp_rl.inference.engine import Sampling
@@ -28,7 +28,7 @@ def make_model(base: str, folder: Path) -> TrainableModel[None]:
 
 
 async def play(backend: LocalBackend, seed: int, temperature: float = 1.0) -> list[TrajectoryGroup]:
-    """Two groups of four; the reward is how often even ids were sampled."""
+    """Sample two groups of four; the reward is the share of even ids."""
     groups = []
 
     async def one(group: TrajectoryGroup, prompt: list[int], seed: int) -> None:
@@ -92,7 +92,7 @@ async def test_a_reward_that_is_no_number_stops_the_run(base: str, tmp_path: Pat
         assert backend.step == 0
 
 
-async def test_a_checkpoint_gives_the_engine_s_logprobs_with_plain_peft(base: str, tmp_path: Path) -> None:
+async def test_plain_peft_gives_the_engines_logprobs(base: str, tmp_path: Path) -> None:
     model = make_model(base, tmp_path)
     async with LocalBackend(config=CONFIG) as backend:
         await model.register(backend)
@@ -123,9 +123,7 @@ async def test_a_damaged_newest_checkpoint_is_passed_over_aloud(
     assert "0002 is damaged" in caplog.text
 
 
-async def test_the_best_checkpoint_stays_beside_the_newest_and_goes_when_another_is_better(
-    base: str, tmp_path: Path
-) -> None:
+async def test_the_best_checkpoint_stays_until_another_is_better(base: str, tmp_path: Path) -> None:
     model = make_model(base, tmp_path)
 
     def kept() -> list[str]:
@@ -141,7 +139,7 @@ async def test_the_best_checkpoint_stays_beside_the_newest_and_goes_when_another
     assert (model.path / "tensors" / "batch.safetensors").is_file()
 
 
-async def test_every_weight_is_trained_and_continued_as_if_never_stopped(base: str, tmp_path: Path) -> None:
+async def test_full_training_continues_as_if_never_stopped(base: str, tmp_path: Path) -> None:
     whole, parts = make_model(base, tmp_path / "whole"), make_model(base, tmp_path / "parts")
     config = CONFIG.model_copy(update={"method": "full", "learning_rate": 1e-3, "kl": 0.01})
     async with LocalBackend(config=config) as backend:
@@ -186,7 +184,7 @@ async def test_an_engine_that_ignores_new_weights_stops_the_run(base: str, tmp_p
     await stops(base, tmp_path, ignore, "The engine samples policy version 1, but the learner is at step 2")
 
 
-async def test_an_engine_that_only_says_it_has_new_weights_stops_the_run(base: str, tmp_path: Path) -> None:
+async def test_an_engine_that_pretends_new_weights_stops_the_run(base: str, tmp_path: Path) -> None:
     def pretend(backend: LocalBackend, _: list[TrajectoryGroup]) -> None:
         async def only_the_number(weights: object, version: int) -> None:
             backend.engine._policy.version = version
@@ -211,16 +209,16 @@ async def test_logprobs_of_another_temperature_stop_the_run(base: str, tmp_path:
     await stops(base, tmp_path, cool, "disagree")
 
 
-async def test_an_engine_that_rested_for_an_update_that_is_refused_samples_again(
+async def test_an_engine_wakes_after_a_refused_update(
     base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
     for name in ("rest", "wake"):
 
-        async def note(sampler: LocalSampler, name: str = name) -> None:
+        async def note(sampler: InProcessSampler, name: str = name) -> None:
             asked.append(name)
 
-        monkeypatch.setattr(LocalSampler, name, note)
+        monkeypatch.setattr(InProcessSampler, name, note)
     async with LocalBackend(config=CONFIG) as backend:
         model = make_model(base, tmp_path)
         await model.register(backend)
@@ -279,3 +277,17 @@ async def test_the_users_config_slot_and_a_log_that_is_written_again(base: str, 
     assert '"success": 0.5' in lines[0] and '"reward_std_dev": 0.5' in lines[0]
     read = TrajectoryGroup.model_validate_json((model.path / "trajectories/val/0003.jsonl").read_text())
     assert read.rewards == [1.0, 0.0]
+
+
+async def test_groups_that_nothing_has_scored_are_refused(base: str, tmp_path: Path) -> None:
+    model = make_model(base, tmp_path)
+    async with LocalBackend(config=CONFIG) as backend:
+        await model.register(backend)
+        groups = await play(backend, 0)
+        for trajectory in groups[1]:
+            trajectory.reward = None
+        with pytest.raises(ConfigError, match=r"scenario 's1' has 4 finished rollouts and no reward.*verify_group"):
+            await backend.train(model, groups)
+        assert backend.step == 0
+        groups[1].exceptions.append("JudgeError: the judge gave no verdict")  # unscored for a known reason
+        assert (await backend.train(model, groups)).step == 1

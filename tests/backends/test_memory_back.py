@@ -1,4 +1,4 @@
-"""A backend in the caller's process gives its memory back when it is closed, though the caller keeps the backend."""
+"""A closed backend in the caller's process frees its memory, even if the caller keeps the backend."""
 
 import weakref
 from pathlib import Path
@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from mcp_rl.backends.here import in_thread
 from mcp_rl.backends.local import LocalBackend
+from mcp_rl.backends.processes.in_process import in_thread
 from mcp_rl.config import TINY, TrainConfig
 from mcp_rl.errors import EngineStop
 from mcp_rl.inference.engine import Sampling

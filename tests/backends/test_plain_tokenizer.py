@@ -1,4 +1,4 @@
-"""A tokenizer without transformers is to a chat format what transformers' own is, or there is none."""
+"""A tokenizer without transformers behaves like transformers' own in a chat format, or is not made."""
 
 import json
 import subprocess
@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from mcp_rl.backends.plain_tokenizer import Description, PlainTokenizer, described
-from mcp_rl.chat.hermes import ChatFormat
+from mcp_rl.backends.base.plain_tokenizer import Description, PlainTokenizer, described
+from mcp_rl.inference.chat.hermes import ChatFormat
 from mcp_rl.tiny import weights_path
 
 TOKENIZER = AutoTokenizer.from_pretrained(str(weights_path()))
@@ -49,10 +49,10 @@ def test_where_it_would_not_be_the_same_there_is_none(template: str) -> None:
 def test_it_needs_no_torch() -> None:
     program = """
 import sys
-from mcp_rl.backends.plain_tokenizer import Description, PlainTokenizer
-from mcp_rl.chat.hermes import ChatFormat
-from mcp_rl.backends.child import ChildLearner
-import mcp_rl.backends.local, mcp_rl.training.trainer
+from mcp_rl.backends.base.plain_tokenizer import Description, PlainTokenizer
+from mcp_rl.inference.chat.hermes import ChatFormat
+from mcp_rl.backends.processes.child import ChildLearner
+import mcp_rl.backends.local, mcp_rl.runs.steps.trainer
 chat = ChatFormat(PlainTokenizer(Description.model_validate_json(sys.stdin.read())))
 print(chat.encode("add 1 and 2"), "torch" in sys.modules, "transformers" in sys.modules)
 """

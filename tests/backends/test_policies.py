@@ -1,4 +1,4 @@
-"""Policies of one base are sampled one after another, each as it was trained, and the base stays what it was."""
+"""Policies of one base are sampled one after another, each as it was trained, and the base stays unchanged."""
 
 import json
 import shutil
@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from mcp_rl.backends.base_model import load_base
-from mcp_rl.backends.policies import LocalPolicies
+from mcp_rl.backends.base.base_model import load_base
+from mcp_rl.backends.samplers.policies import LocalPolicies
 from mcp_rl.config import TINY
 from mcp_rl.errors import CheckpointError
 from mcp_rl.inference.engine import Sampling
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.asyncio
 
 
 def adapter(folder: Path, seed: int, targets: tuple[str, ...] = ("q_proj", "down_proj")) -> str:
-    """A folder that PEFT wrote, and the fingerprint of the weights that it stands for."""
+    """Write an adapter with PEFT; return its folder and the fingerprint of its weights."""
     base, _ = load_base(TINY)
     model = add_adapter(base, rank=4, alpha=8, targets=targets, base_name=TINY, seed=seed)
     torch.manual_seed(seed)
@@ -38,7 +38,7 @@ async def said(policies: LocalPolicies) -> list[int]:
         return (await episode.generate(prompt, Sampling(temperature=0.0, max_tokens=12))).token_ids
 
 
-async def test_each_adapter_is_sampled_as_it_was_trained_and_the_base_is_unchanged(tmp_path: Path) -> None:
+async def test_each_adapter_is_sampled_and_the_base_is_unchanged(tmp_path: Path) -> None:
     prints = [adapter(tmp_path / str(seed), seed) for seed in (1, 2)]
     async with LocalPolicies(TINY) as policies:
         before = await said(policies)
@@ -82,7 +82,7 @@ def _with_tokenizer(folder: Path) -> Path:
         ({"target_modules": ["q_proj", "down_proj", "up_proj"]}, "missing adapter keys"),
     ],
 )
-async def test_an_adapter_that_does_not_fit_is_one_sentence_and_leaves_the_base_as_it_was(
+async def test_a_misfitting_adapter_leaves_the_base_unchanged(
     changed: dict[str, Any], sentence: str, tmp_path: Path
 ) -> None:
     good = adapter(tmp_path / "good", 1)

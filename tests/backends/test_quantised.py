@@ -1,4 +1,4 @@
-"""Bases that bitsandbytes quantised: loaded, trained with an adapter, sampled. On a CPU too: `make test-others`."""
+"""Bases quantised by bitsandbytes are loaded, trained with an adapter and sampled, on a CPU too: `make test-others`."""
 
 from pathlib import Path
 
@@ -6,19 +6,20 @@ import pytest
 import torch
 from peft import PeftModel
 
-from mcp_rl.backends.base_model import make_learner, open_base
-from mcp_rl.backends.here import token_logprobs
-from mcp_rl.backends.loading.options import plan_loading
-from mcp_rl.backends.weights import sampled_weights
-from mcp_rl.chat.hermes import ChatFormat
+from mcp_rl.backends.base.base_model import make_learner, open_base
+from mcp_rl.backends.base.options import plan_loading
+from mcp_rl.backends.processes.in_process import token_logprobs
+from mcp_rl.backends.samplers.weights import sampled_weights
 from mcp_rl.config import TINY, TrainConfig, UnslothConfig
 from mcp_rl.errors import ConfigError, EngineError
+from mcp_rl.inference.chat.hermes import ChatFormat
 from mcp_rl.inference.engine import Sampling
 from mcp_rl.inference.local import LocalEngine
 from mcp_rl.inference.low_rank import LowRank
 from mcp_rl.learning.adapter import merged_weights
-from mcp_rl.learning.state import load_weights, write_weights
-from mcp_rl.learning.step import Learner
+from mcp_rl.learning.disk.state import load_weights, write_weights
+from mcp_rl.learning.learner import Learner
+from mcp_rl.learning.step import update
 from mcp_rl.scenario import McpScenario, StdioServer
 from mcp_rl.trajectory import Segment, Trajectory, TrajectoryGroup
 
@@ -28,7 +29,7 @@ CONFIG = TrainConfig(epochs=1, learning_rate=1e-3)
 
 
 @pytest.mark.parametrize("bits", BITS)
-def test_what_was_quantised_is_said_and_is_the_same_the_next_time(bits: str) -> None:
+def test_a_quantised_base_is_described_and_loaded_again(bits: str) -> None:
     base = open_base(plan_loading(TINY, BITS[bits], CONFIG))
     assert base.loaded["quantisation"] == bits and base.loaded["dtype"] == "float32"
     assert base.loaded["versions"]["bitsandbytes"] and base.loaded["model_name"] == TINY
@@ -53,7 +54,7 @@ async def group_sampled(learner: Learner, engine: LocalEngine) -> TrajectoryGrou
     return TrajectoryGroup(scenario=scenario, trajectories=trajectories)
 
 
-async def test_an_adapter_on_four_bits_learns_from_what_the_engine_samples_of_it_and_the_swap_arrives() -> None:
+async def test_an_adapter_on_4_bits_learns_and_its_swap_arrives() -> None:
     base = open_base(plan_loading(TINY, BITS["4-bit"], CONFIG))
     chat = ChatFormat(base.tokenizer)
     made = LocalEngine(base.model, stop_token_ids=chat.stop_token_ids, decode=chat.decode)
@@ -64,7 +65,7 @@ async def test_an_adapter_on_four_bits_learns_from_what_the_engine_samples_of_it
             assert weights and all(isinstance(weight, LowRank) for weight in weights.values())
             await engine.load_policy(weights, learner.step)
             group = await group_sampled(learner, engine)
-            metrics = learner.update([group])
+            metrics = update(learner, [group])
             assert metrics["ratio_mean"] == pytest.approx(1, abs=1e-3)
             assert metrics["logprob_difference_mean"] < 1e-3 and metrics["grad_norm"] > 0
         segment = group.trajectories[0].segments[0]
@@ -74,7 +75,7 @@ async def test_an_adapter_on_four_bits_learns_from_what_the_engine_samples_of_it
 
 
 @pytest.mark.parametrize("bits", BITS)
-def test_an_update_over_quantised_layers_makes_what_was_rewarded_likelier(bits: str, tmp_path: Path) -> None:
+def test_a_quantised_update_makes_rewarded_turns_likelier(bits: str, tmp_path: Path) -> None:
     base = open_base(plan_loading(TINY, BITS[bits], CONFIG))
     learner = make_learner(base.model, TINY, CONFIG, plan=base.plan)
     tokens = base.tokenizer.encode("The sum of 17 and 25 is 42.")
@@ -91,7 +92,7 @@ def test_an_update_over_quantised_layers_makes_what_was_rewarded_likelier(bits: 
         for segment, reward in zip(segments, (1.0, 0.0), strict=True)
     ]
     scenario = McpScenario(id="s", task_description="t", server_params=StdioServer(command="x"))
-    learner.update([TrajectoryGroup(scenario=scenario, trajectories=rewarded)], check_sampler=bits == "4-bit")
+    update(learner, [TrajectoryGroup(scenario=scenario, trajectories=rewarded)], check_sampler=bits == "4-bit")
     after = token_logprobs(learner, sequences)
     assert sum(after[0][5:]) > sum(before[0][5:]) and sum(after[1][5:]) < sum(before[1][5:])
     with pytest.raises(EngineError, match="cannot be merged"):

@@ -1,4 +1,4 @@
-"""What vLLM loads to sample a policy is what was loaded to train it; what cannot be is refused before anything starts,
+"""vLLM loads the base that a policy was trained on; a base that it cannot load is refused before anything starts,
 and so is a server that runs already and is not the one that is needed."""
 
 import json
@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from mcp_rl.backends.choices import check_wishes
-from mcp_rl.backends.serving import check_served, opened_models, server_for
+from mcp_rl.backends.plan.wishes import check_wishes
+from mcp_rl.backends.samplers.opened import check_served, opened_models, server_for
 from mcp_rl.config import TINY, EngineConfig, PlacementConfig, RunConfig
 from mcp_rl.errors import ConfigError
 from mcp_rl.evaluation.run import prepare as prepare_evaluation
 from mcp_rl.inference.engine import Sampling
 from mcp_rl.inference.vllm import installed
-from mcp_rl.serve import prepare as prepare_serving
+from mcp_rl.runs.serve import prepare as prepare_serving
 from mcp_rl.tiny import weights_path
 
 VLLM = EngineConfig(kind="vllm", python=Path(sys.executable))
@@ -37,7 +37,7 @@ class Trained:
 
 
 def trained(folder: Path, *, adapter: bool = True, base: str = TINY, **loaded: Any) -> Trained:
-    """A run's newest checkpoint, whose base was loaded so."""
+    """Make a run whose base was loaded so, and return its newest checkpoint."""
     checkpoint = folder / "checkpoints" / "0003"
     checkpoint.mkdir(parents=True)
     about = {"loaded": {"base_model": base, "model_name": base, "quantisation": "none", "revision": None, **loaded}}
@@ -47,7 +47,7 @@ def trained(folder: Path, *, adapter: bool = True, base: str = TINY, **loaded: A
     return Trained(folder.name, base, checkpoint, checkpoint)
 
 
-def test_the_base_is_what_was_loaded_in_its_place_of_its_revision_and_in_its_bits(tmp_path: Path) -> None:
+def test_serving_loads_the_base_of_the_training(tmp_path: Path) -> None:
     plain = server_for(trained(tmp_path / "plain"))
     assert (plain.model, plain.location, plain.quantisation) == (TINY, str(weights_path()), "none")
     instead = trained(tmp_path / "instead", model_name="org/other", revision="c0ffee", quantisation="4-bit")
@@ -91,11 +91,11 @@ def test_a_base_that_vllm_would_load_otherwise_is_refused(
     trained(run, **loaded)
     config = RunConfig(server=("any",), name="run", output_dir=tmp_path, engine=EngineConfig(kind="vllm"))
     monkeypatch.setattr(installed, "find_vllm", lambda python: None)
-    with pytest.raises(ConfigError, match=f"The base is to be loaded {how}.*, and vLLM would load it otherwise"):
+    with pytest.raises(ConfigError, match=f"The base is loaded {how}.*, but vLLM would load it differently"):
         check_wishes(config)
 
 
-async def test_our_own_engine_samples_a_base_with_scaled_positions_and_the_plain_one_side_by_side(
+async def test_our_engine_samples_scaled_and_plain_bases_together(
     tmp_path: Path,
 ) -> None:
     trained(tmp_path / "run", rope_scaling={"rope_type": "linear", "factor": 2.0})
@@ -111,7 +111,7 @@ async def test_our_own_engine_samples_a_base_with_scaled_positions_and_the_plain
 
 
 class Somebody(BaseHTTPRequestHandler):
-    """A server that is no vLLM, or one of another model."""
+    """Serve HTTP like a server that is not vLLM, or like one of another model."""
 
     models: bytes
 
@@ -145,14 +145,14 @@ OLLAMA = {"data": [{"id": "llama3", "owned_by": "library"}]}
 @pytest.mark.parametrize(
     ("models", "sentence"),
     [
-        (b"<html>hello</html>", "is no vLLM server: it answers /v1/models with 200 '<html>hello</html>'"),
-        (b'{"data": ["m"]}', "is no vLLM server: it answers"),
-        (json.dumps(OLLAMA).encode(), "is no vLLM server: its model is owned by 'library'"),
-        (json.dumps(OTHER_BASE).encode(), "serves org/other, and the run's base model is"),
-        (json.dumps(SHORT).encode(), "takes 64 tokens at most, and an episode may have 512"),
+        (b"<html>hello</html>", "is not a vLLM server: it answers /v1/models with 200 '<html>hello</html>'"),
+        (b'{"data": ["m"]}', "is not a vLLM server: it answers"),
+        (json.dumps(OLLAMA).encode(), "is not a vLLM server: its model is owned by 'library'"),
+        (json.dumps(OTHER_BASE).encode(), "serves org/other, but the run's base model is"),
+        (json.dumps(SHORT).encode(), "takes 64 tokens at most, but an episode may have 512"),
     ],
 )
-def test_a_server_that_is_not_the_right_one_is_refused_before_anything_starts(
+def test_a_wrong_server_is_refused_before_anything_starts(
     models: bytes, sentence: str, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

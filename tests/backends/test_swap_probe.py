@@ -1,4 +1,4 @@
-"""What a swap is proven with, and when: the order of it, its errors, its lengths. `tests/vllm` has the real server."""
+"""The check of a swap: its order, its errors, its lengths. `tests/vllm` has the real server."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,18 +7,18 @@ from typing import Any
 import anyio
 import pytest
 
-from mcp_rl.backends.base_model import load_tokenizer
+from mcp_rl.backends.base.base_model import load_tokenizer
 from mcp_rl.backends.hosts import LocalSettings
-from mcp_rl.backends.swap_probe import BEYOND, CACHED, SwapProbe, probe_ids
-from mcp_rl.backends.vllm_sampler import VllmSampler
-from mcp_rl.chat.hermes import ChatFormat
+from mcp_rl.backends.samplers.swap_probe import BEYOND, CACHED, SwapProbe, probe_ids
+from mcp_rl.backends.samplers.vllm_sampler import VllmSampler
 from mcp_rl.config import TINY
 from mcp_rl.errors import CanaryError, EngineStop
+from mcp_rl.inference.chat.hermes import ChatFormat
 from mcp_rl.inference.vllm.engine import PolicyVersion
 
 
 def logprob(shift: float, prompt: Sequence[int], token: int) -> float:
-    """Of a policy that is made of nothing but a number."""
+    """Return the log-probabilities of a policy that is a mere number."""
     return -1.0 - ((sum(prompt) * 31 + token * 7) % 97) / 50 - shift * ((token + len(prompt)) % 5)
 
 
@@ -27,7 +27,7 @@ def logprobs(shift: float, ids: Sequence[int]) -> list[float]:
 
 
 class Pair:
-    """A learner and the client of what samples its policy, each with a policy of its own."""
+    """A learner and the client of its sampler, each with a policy of its own."""
 
     def __init__(self) -> None:
         self.learned = self.sampled = self.cached = 0.0
@@ -65,7 +65,7 @@ async def check(probe: SwapProbe, pair: Any, step: int, load: Any = None) -> Non
     await probe.check(pair, PolicyVersion(step, f"run@{step}"), load)
 
 
-async def test_the_learner_computes_while_the_server_loads_and_the_server_is_asked_afterwards(chat: ChatFormat) -> None:
+async def test_the_learner_computes_while_the_server_loads(chat: ChatFormat) -> None:
     pair, computing = Pair(), anyio.Event()
 
     class Telling(Pair):
@@ -84,7 +84,7 @@ async def test_the_learner_computes_while_the_server_loads_and_the_server_is_ask
     assert pair.asked == ["run@0"]
 
 
-async def test_what_loading_raises_is_raised_as_itself_and_the_learner_is_not_waited_for(chat: ChatFormat) -> None:
+async def test_an_error_of_loading_is_raised_at_once(chat: ChatFormat) -> None:
     pair = Pair()
     pair.go = anyio.Event()
 
@@ -96,9 +96,7 @@ async def test_what_loading_raises_is_raised_as_itself_and_the_learner_is_not_wa
 
 
 @pytest.mark.parametrize(("block", "cached"), [(0, CACHED), (16, CACHED), (CACHED, CACHED), (784, 784)])
-async def test_every_prompt_through_the_cache_begins_with_whole_blocks_of_it(
-    block: int, cached: int, chat: ChatFormat
-) -> None:
+async def test_prompts_through_the_cache_begin_with_whole_blocks(block: int, cached: int, chat: ChatFormat) -> None:
     pair, ids = Pair(), probe_ids(chat, 4000, block=block)
     assert len(ids) == cached + BEYOND
     probe = probe_of(pair, ids, block=block)
@@ -122,7 +120,7 @@ async def test_a_short_context_has_a_shorter_probe(chat: ChatFormat, most: int) 
     assert all(0 < len(prompt) < most for prompt in pair.prompts)
 
 
-async def test_a_policy_that_stays_away_the_base_and_a_stale_cache_are_noticed(chat: ChatFormat) -> None:
+async def test_old_policies_the_base_and_stale_caches_are_noticed(chat: ChatFormat) -> None:
     ids = probe_ids(chat, 4000)
     pair = Pair()
     probe = probe_of(pair, ids)
@@ -138,11 +136,11 @@ async def test_a_policy_that_stays_away_the_base_and_a_stale_cache_are_noticed(c
         await check(probe, pair, 3)
     pair = Pair()
     pair.sampled = pair.cached = -9.0
-    with pytest.raises(CanaryError, match="the probabilities of the base model"):
+    with pytest.raises(CanaryError, match="have the base model's"):
         await check(probe_of(pair, ids, base="base"), pair, 1)
 
 
-async def test_a_sampler_that_is_closed_by_a_caller_that_is_cancelled_ends_its_server(tmp_path: Path) -> None:
+async def test_a_cancelled_caller_still_ends_the_server(tmp_path: Path) -> None:
     class Lasting:
         closed = False
 

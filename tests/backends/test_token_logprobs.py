@@ -1,4 +1,4 @@
-"""The learner's probabilities of known tokens, against which what is sampled is checked."""
+"""The learner's probabilities of known tokens, with which the sampler is checked."""
 
 from pathlib import Path
 
@@ -7,14 +7,14 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
-from mcp_rl.backends.here import LearnerHere
 from mcp_rl.backends.hosts import LocalSettings
+from mcp_rl.backends.processes.in_process import InProcessLearner
 from mcp_rl.config import TINY
 from mcp_rl.tiny import weights_path
 
 
-async def test_they_are_those_of_the_written_policy_and_of_the_learner_as_it_moves(tmp_path: Path) -> None:
-    learner = LearnerHere(LocalSettings(base_model=TINY, run=tmp_path / "run", title="test/policy"))
+async def test_logprobs_are_those_of_the_policy_as_it_moves(tmp_path: Path) -> None:
+    learner = InProcessLearner(LocalSettings(base_model=TINY, run=tmp_path / "run", title="test/policy"))
     await learner.open()
     sequences = [[5, 99, 41, 7, 300], [8, 8, 1200, 17], [(37 * i + 5) % 900 for i in range(150)]]
     before = await learner.token_logprobs(sequences)

@@ -1,4 +1,4 @@
-"""A run ends its turns where its base says, samples and learns that end, writes it down and goes on with it."""
+"""A run ends its turns at the base's end tokens, learns them, and continues with those it began with."""
 
 import json
 import shutil
@@ -8,17 +8,18 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from mcp_rl.backends.base_model import load_ends
+from mcp_rl.backends.base.base_model import load_ends
 from mcp_rl.backends.local import LocalBackend, _chat_format
-from mcp_rl.backends.policies import LocalPolicies
+from mcp_rl.backends.samplers.policies import LocalPolicies
 from mcp_rl.config import LoraConfig, TrainConfig
 from mcp_rl.inference.engine import Sampling
 from mcp_rl.model import TrainableModel
-from mcp_rl.rollout import play
+from mcp_rl.rollouts.rollout import play
+from mcp_rl.rollouts.speaker import PolicySetting
 from mcp_rl.scenario import McpScenario, StdioServer
-from mcp_rl.speaker import World
 from mcp_rl.tiny import weights_path
-from mcp_rl.toolserver.pool import Session, Sessions
+from mcp_rl.toolserver.pool import Sessions
+from mcp_rl.toolserver.session import Session
 from mcp_rl.trajectory import Trajectory, TrajectoryGroup
 from tests.two_ends import OTHER, OWN, write_base
 
@@ -44,33 +45,31 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 async def played(backend: LocalBackend, session: Session, *, seeds: int = 6) -> TrajectoryGroup:
-    world = World(backend.engine, backend.chat, session)
+    setting = PolicySetting(backend.engine, backend.chat, session)
     group = TrajectoryGroup(scenario=TASK)
     for seed in range(seeds):
-        trajectory = await play(world, TASK, seed=seed)
+        trajectory = await play(setting, TASK, seed=seed)
         trajectory.reward = float(seed % 2)
         group.trajectories.append(trajectory)
     return group
 
 
 def sampled_ends(trajectory: Trajectory) -> list[int]:
-    """The last sampled id of each turn."""
+    """Return the last sampled id of each turn."""
     [segment] = trajectory.segments
     pairs = list(zip(segment.tokens, segment.sampled, [*segment.sampled[1:], False], strict=True))
     return [token for token, sampled, goes_on in pairs if sampled and not goes_on]
 
 
-async def test_a_turn_ends_at_an_end_that_the_template_does_not_write(
-    base: Path, calculator: Session, tmp_path: Path
-) -> None:
+async def test_a_turn_ends_at_an_end_outside_the_template(base: Path, calculator: Session, tmp_path: Path) -> None:
     model: TrainableModel[None] = TrainableModel("two", "ends", str(base), base_path=tmp_path)
     async with LocalBackend(config=CONFIG) as backend:
         await model.register(backend)
         group = await played(backend, calculator)
         result = await backend.train(model, [group])
         assert result.metrics["ratio_mean"] == pytest.approx(1, abs=1e-3), "not the probabilities that were sampled"
-        assert backend._settings is not None
-        assert _chat_format(backend._settings, backend.loaded).stop_token_ids == (OWN, OTHER)
+        assert backend._choices is not None
+        assert _chat_format(backend._choices.settings, backend.loaded).stop_token_ids == (OWN, OTHER)
     ends = [end for trajectory in group for end in sampled_ends(trajectory)]
     assert OTHER in ends and set(ends) <= {OWN, OTHER}, "a turn ran on to its limit"
     continued = [t for t in group if t.turns > 1 and sampled_ends(t)[0] == OTHER]
@@ -83,7 +82,7 @@ async def test_a_turn_ends_at_an_end_that_the_template_does_not_write(
     assert json.loads((model.path / "model.json").read_bytes())["loaded"]["turn_ends"] == [OWN, OTHER]
 
 
-async def test_a_run_goes_on_with_the_ends_that_it_began_with(base: Path, tmp_path: Path) -> None:
+async def test_a_run_keeps_the_ends_that_it_began_with(base: Path, tmp_path: Path) -> None:
     async def ends() -> tuple[int, ...]:
         model: TrainableModel[None] = TrainableModel("old", "ends", str(folder), base_path=tmp_path)
         async with LocalBackend(config=CONFIG) as backend:
@@ -110,7 +109,7 @@ async def test_a_run_goes_on_with_the_ends_that_it_began_with(base: Path, tmp_pa
     assert json.loads(about.read_bytes())["loaded"]["turn_ends"] == []
 
 
-async def test_what_is_served_and_evaluated_ends_where_its_base_says(base: Path, tmp_path: Path) -> None:
+async def test_serving_ends_turns_as_the_base_says(base: Path, tmp_path: Path) -> None:
     async with LocalPolicies(str(base)) as policies:
         assert policies.chat.stop_token_ids == (OWN, OTHER)
         prompt = policies.chat.initial([{"role": "user", "content": "What is 6 times 7?"}], [])

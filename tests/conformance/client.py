@@ -1,6 +1,6 @@
-"""What the official conformance suite starts: `client.py URL`, with the scenario's name in MCP_CONFORMANCE_SCENARIO.
+"""The client for the official conformance suite: `client.py URL`, with the scenario in MCP_CONFORMANCE_SCENARIO.
 
-It is a Connection of ours, with nothing around it, that calls the tools which the scenario wants called.
+It is a bare `Connection` that calls the tools that the scenario requires.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from typing import Any
 
 from mcp_rl.errors import ServerError
 from mcp_rl.scenario import StreamableHttpServer
-from mcp_rl.toolserver.connection import Connection, connect
+from mcp_rl.toolserver.connection.connection import Connection, connect
 
 
 async def tools_call(connection: Connection) -> None:
@@ -51,7 +51,7 @@ async def main(url: str) -> None:
         async with connect(StreamableHttpServer(url=url), name="the scenario") as connection:
             await PARTS[scenario](connection)
     except ServerError as error:
-        if scenario != "initialize" or "lists no tools" not in str(error):  # a server without tools is of no use to us
+        if scenario != "initialize" or "lists no tools" not in str(error):  # our client refuses a server without tools
             raise
 
 

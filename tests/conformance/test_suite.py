@@ -1,4 +1,4 @@
-"""The official conformance suite, with our client and our servers. `docs/conformance.md` says what must pass."""
+"""The official conformance suite with our client and our servers. `docs/conformance.md` lists what must pass."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from tests.plugins.serving import served
 
 VERSION = "0.2.0-alpha.12"
 NODE = "22.23.3"
-"""Taken from npm where the machine's own is older than 22."""
+"""Installed from npm if the machine's own version is below 22."""
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "conformance.md"
 CLIENT = Path(__file__).parent / "client.py"
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 def outcomes(section: str) -> dict[str, list[str]]:
-    """Scenario to what the page says of it, a word for each column."""
+    """Return each scenario with its outcomes on the page, one for each column."""
     text = re.split(r"^## ", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
     (part,) = (part for part in text if part.startswith(section))
     rows = re.findall(r"^\| `([^`]+)` \| (.*) \|$", part, flags=re.MULTILINE)
@@ -40,7 +40,7 @@ TO_PASS = [scenario for scenario, said in CLIENTS.items() if said == ["passes"]]
 
 
 class Suite:
-    """Runs the suite, and reads what it found."""
+    """Runs the suite and reads its results."""
 
     def __init__(self, modules: Path) -> None:
         own = shutil.which("node")
@@ -66,7 +66,7 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> Suite:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def played_by_clients(suite: Suite, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[dict[str, str]]:
-    """Client scenario to what the suite said."""
+    """Client scenario to the suite's output."""
     said: dict[str, str] = {}
     two = anyio.CapacityLimiter(2)
 
@@ -104,7 +104,7 @@ async def test_our_servers_pass(suite: Suite, tmp_path: Path, column: int, serve
 
 
 def checks(folder: Path, scenario: str) -> list[dict[str, Any]]:
-    """What the suite checked in a server's scenario; nothing where it did not come to that."""
+    """Return the suite's checks of a server scenario; empty if it made none."""
     files = [
         file for file in folder.glob("*/checks.json") if re.fullmatch(rf"server-{scenario}-20.*", file.parent.name)
     ]

@@ -1,4 +1,4 @@
-"""A chat-completions server on loopback whose model says what a function says."""
+"""A chat-completions server on loopback whose turns come from a function."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ from starlette.routing import Route
 from benchmarks.loopback import serving
 
 Says = Callable[[dict[str, Any], int], "dict[str, Any] | Response"]
-"""From a request's body and how many came before it to the message, which may have `finish_reason` in it."""
+"""Answers a request, given its body and number, with a message that may hold `finish_reason`."""
 
 
 def call(name: str, arguments: dict[str, Any] | str, id: str = "toolu_7") -> dict[str, Any]:
@@ -28,7 +28,7 @@ def failure(status: int, message: str, code: str | None = None, **headers: str) 
 
 @dataclass
 class ChatServer:
-    """What was asked of it is in `requests`, with the key that came along in `keys`."""
+    """A server that records its requests' bodies and keys."""
 
     says: Says
     url: str = ""

@@ -13,13 +13,13 @@ from anyio import create_task_group
 from starlette.responses import Response
 
 from mcp_rl.errors import ConfigError
-from mcp_rl.evaluation.chat_client import LiteLLM, OpenAIServer, chat_client
 from mcp_rl.evaluation.chat_model import ChatModel, ChatSetting
-from mcp_rl.language_model import import_litellm
-from mcp_rl.rollout import play
+from mcp_rl.inference.apis.chat_client import LiteLLM, OpenAIServer, chat_client, import_litellm
+from mcp_rl.rollouts.rollout import play
+from mcp_rl.rollouts.speaker import Limits
 from mcp_rl.scenario import McpScenario, StdioServer
-from mcp_rl.speaker import Limits
-from mcp_rl.toolserver.pool import Session, Sessions
+from mcp_rl.toolserver.pool import Sessions
+from mcp_rl.toolserver.session import Session
 from mcp_rl.trajectory import StopReason, Trajectory
 from tests.evaluation.chat_server import ChatServer, Says, call, failure, serve
 
@@ -54,7 +54,7 @@ def multiplies(body: dict[str, Any], number: int) -> dict[str, Any]:
     return {"content": last["content"]} if last["role"] == "tool" else call("multiply", {"a": 6, "b": 7})
 
 
-async def test_it_calls_the_live_server_and_answers_from_what_comes_back(calculator: Session) -> None:
+async def test_it_calls_the_live_server_and_answers(calculator: Session) -> None:
     trajectory, server = await played(calculator, multiplies)
     assert (trajectory.stop_reason, trajectory.final_answer, trajectory.turns) == (StopReason.ANSWERED, "42", 2)
     assert [(c.tool, c.arguments, c.result, c.is_error) for c in trajectory.calls] == [
@@ -68,7 +68,7 @@ async def test_it_calls_the_live_server_and_answers_from_what_comes_back(calcula
 
 
 @pytest.mark.parametrize("half", ["content", "name", "arguments", "escaped"])
-async def test_half_of_a_character_is_the_models_mistake(calculator: Session, half: str) -> None:
+async def test_an_unpaired_surrogate_is_the_models_mistake(calculator: Session, half: str) -> None:
     written = {"content": "x", "name": "add", "arguments": '{"a": 1, "b": "y"}'}
     written |= {
         "content": {"content": "z\ud83d"},
@@ -90,7 +90,7 @@ async def test_half_of_a_character_is_the_models_mistake(calculator: Session, ha
     assert half != "escaped" or "half of a character" in record.result
 
 
-async def test_what_an_episode_took_is_on_the_trajectory(calculator: Session) -> None:
+async def test_usage_is_recorded_on_the_trajectory(calculator: Session) -> None:
     trajectory, _ = await played(calculator, multiplies)
     metrics = trajectory.metrics
     assert (metrics["prompt_tokens"], metrics["completion_tokens"]) == (2000, 40)
@@ -103,7 +103,7 @@ async def test_a_model_without_a_price_has_no_cost(calculator: Session) -> None:
     assert "cost_usd" not in trajectory.metrics
 
 
-async def test_arguments_that_are_no_json_go_back_as_a_tool_message(calculator: Session) -> None:
+async def test_malformed_arguments_go_back_as_a_tool_message(calculator: Session) -> None:
     def says(body: dict[str, Any], number: int) -> dict[str, Any]:
         return call("multiply", '{"a": 6, "b"') if number == 0 else {"content": "no"}
 
@@ -124,7 +124,7 @@ async def test_an_unknown_tool_is_never_sent(calculator: Session) -> None:
     assert "multiply" in trajectory.calls[0].result and not trajectory.calls[0].sent
 
 
-async def test_several_calls_of_a_turn_are_answered_under_their_own_ids(calculator: Session) -> None:
+async def test_parallel_calls_are_answered_under_their_ids(calculator: Session) -> None:
     def says(body: dict[str, Any], number: int) -> dict[str, Any]:
         both = call("add", {"a": 1, "b": 1}, "a1")["tool_calls"] + call("add", {"a": 2, "b": 2}, "b2")["tool_calls"]
         return {"tool_calls": both} if number == 0 else {"content": "done"}
@@ -160,7 +160,7 @@ async def test_a_rate_limit_and_a_broken_server_are_tried_again(calculator: Sess
     assert trajectory.final_answer == "42" and len(server.requests) == 4
 
 
-async def test_a_model_that_stays_down_is_a_fault_and_no_failure_of_its(calculator: Session) -> None:
+async def test_a_model_that_stays_down_is_a_fault(calculator: Session) -> None:
     trajectory, server = await played(calculator, lambda body, number: failure(500, "oh no"), retries=2)
     assert trajectory.stop_reason is StopReason.FAULT and trajectory.reward is None
     assert "openai/gpt-4.1-mini" in (trajectory.fault or "") and "oh no" in (trajectory.fault or "")
@@ -177,7 +177,7 @@ async def test_a_model_that_never_answers_is_a_fault_in_time(calculator: Session
     assert trajectory.seconds < 5
 
 
-async def test_a_conversation_too_long_for_the_model_is_a_full_context(calculator: Session) -> None:
+async def test_a_too_long_conversation_is_a_full_context(calculator: Session) -> None:
     words = "This model's maximum context length is 10 tokens. However, your messages resulted in 99 tokens."
     trajectory, _ = await played(calculator, lambda b, n: failure(400, words, "context_length_exceeded"))
     assert trajectory.stop_reason is StopReason.CONTEXT_FULL
@@ -207,7 +207,7 @@ async def test_a_model_that_refuses_is_named_before_any_episode(
         assert server.requests[0]["tools"] and server.keys == ["Bearer sk-very-secret-1234"]
 
 
-async def test_a_server_of_ones_own_needs_no_key(calculator: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_private_server_needs_no_key(calculator: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with serve(lambda body, number: {"content": "ready"}) as server:
         await ChatModel("openai/mine", server.url).check(calculator.schemas.openai)
@@ -228,7 +228,7 @@ async def test_it_is_asked_on_one_client_and_not_through_litellm(calculator: Ses
 
 
 @pytest.mark.parametrize("name", ["openai/gpt-5-mini", "openai/o1-pro", "groq/llama-3.3-70b-versatile"])
-async def test_a_model_that_takes_other_requests_goes_through_litellm(name: str) -> None:
+async def test_a_model_with_other_parameters_goes_through_litellm(name: str) -> None:
     assert isinstance(await chat_client(name, "http://127.0.0.1:9/v1", 1.0), LiteLLM)
 
 
@@ -244,7 +244,7 @@ async def test_each_provider_has_its_own_key(name: str, key: str, monkeypatch: p
     assert server.requests[0]["model"] == name.partition("/")[2]
 
 
-async def test_both_ways_send_the_same_and_leave_the_tools_alone(calculator: Session) -> None:
+async def test_both_clients_send_the_same(calculator: Session) -> None:
     closed = {"type": "object", "properties": {"a": {"type": "number"}}, "additionalProperties": False}
     tools = [{"type": "function", "function": {"name": "double", "description": "Twice a.", "parameters": closed}}]
     given = deepcopy(tools)
@@ -265,9 +265,9 @@ async def test_both_ways_send_the_same_and_leave_the_tools_alone(calculator: Ses
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        (b"<html>gateway</html>", "no JSON"),
-        (b"[" * 200_000, "no JSON"),
-        (b"[1]", "no chat completion"),
+        (b"<html>gateway</html>", "not JSON"),
+        (b"[" * 200_000, "not JSON"),
+        (b"[1]", "not a chat completion"),
         (b'{"error": {"message": "out of memory"}}', "out of memory"),
         (b'{"choices": [{"message": "hello"}]}', "no message"),
         (b'{"choices": [{"message": {"tool_calls": [{"function": "add"}]}}]}', "no message"),
@@ -275,9 +275,7 @@ async def test_both_ways_send_the_same_and_leave_the_tools_alone(calculator: Ses
         (b'{"choices": [3]}', "no message"),
     ],
 )
-async def test_a_reply_that_is_no_turn_is_asked_for_again_and_then_a_fault(
-    calculator: Session, body: bytes, words: str
-) -> None:
+async def test_a_malformed_reply_is_retried_then_a_fault(calculator: Session, body: bytes, words: str) -> None:
     reply = Response(body, 200, {"content-type": "application/json"})
     trajectory, server = await played(calculator, lambda request, number: reply, name="openai/mine", retries=1)
     assert trajectory.stop_reason is StopReason.FAULT and words in (trajectory.fault or "")
@@ -291,7 +289,7 @@ async def test_a_turn_of_nothing_is_an_empty_answer(calculator: Session, choices
     assert (trajectory.stop_reason, trajectory.final_answer) == (StopReason.ANSWERED, "")
 
 
-async def test_half_a_character_in_a_turn_is_sent_back_as_it_came(calculator: Session) -> None:
+async def test_an_unpaired_surrogate_is_sent_back_unchanged(calculator: Session) -> None:
     def says(body: dict[str, Any], number: int) -> Any:
         if number:
             return {"content": "done"}
@@ -312,7 +310,7 @@ async def test_a_server_that_goes_away_is_a_fault_with_its_address(calculator: S
     assert url in (trajectory.fault or "") and "onnection" in (trajectory.fault or "")
 
 
-async def test_what_the_server_asks_to_wait_for_is_waited_for(calculator: Session) -> None:
+async def test_the_retry_after_header_is_respected(calculator: Session) -> None:
     def says(body: dict[str, Any], number: int) -> Any:
         return multiplies(body, number) if number else failure(503, "loading", **{"retry-after": "0.3"})
 

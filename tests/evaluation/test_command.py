@@ -1,4 +1,4 @@
-"""`mcp-rl evaluate` and `mcp-rl export-trajectories`, as they are typed."""
+"""`mcp-rl evaluate` and `mcp-rl export-trajectories` as commands."""
 
 import json
 from pathlib import Path
@@ -45,12 +45,12 @@ def evaluate(*words: str) -> int:
 
 
 def evaluate_replayed(*words: str) -> int:
-    """The same with the calculator's recorded answers, for models that make the same calls on every machine."""
+    """Evaluate with the calculator's recorded answers, for models that make the same calls on every machine."""
     return evaluate(*recorded_calls("calculator"), *words)
 
 
 def adds_up_to_2(body: dict[str, Any], number: int) -> dict[str, Any]:
-    """Right for the smaller numbers alone."""
+    """Answer correctly for the smaller numbers alone."""
     messages = body["messages"]
     if not messages[0]["content"].startswith("Add"):  # the small request before all episodes
         return {"content": "ready"}
@@ -123,7 +123,7 @@ def test_the_same_seed_gives_the_same_episodes(here: Path) -> None:
         (["--model", "scripted:reference", "--judge-model", "openai/gpt-4.1-mini"], "OPENAI_API_KEY"),
     ],
 )
-def test_what_is_wrong_is_one_sentence_before_anything_starts(
+def test_mistakes_are_one_sentence_before_anything_starts(
     words: list[str], said: str, here: Path, capsys: Captured
 ) -> None:
     (here / "others.jsonl").write_text(scenario_lines([scenario(1, server="mcp_notes")]))

@@ -3,15 +3,14 @@
 import pytest
 from scipy.stats import kendalltau, mannwhitneyu  # type: ignore[import-untyped]
 
-from mcp_rl.evaluation.agreement import judge_agreement
+from mcp_rl.evaluation.agreement import agreement_metrics, judge_agreement
 from mcp_rl.evaluation.comparison import compare
-from mcp_rl.rewards.agreement import agreement_metrics
 from mcp_rl.scenario import McpScenario, StdioServer
 from mcp_rl.trajectory import StopReason, Trajectory, TrajectoryGroup
 
 
 def group(id: str, outcomes: list[bool | None], scores: list[float] | None = None) -> TrajectoryGroup:
-    """None is a fault."""
+    """Make a group from the successes of its episodes; None is a fault."""
     scenario = McpScenario(id=id, task_description="x", server_params=StdioServer(command="x"))
     trajectories = []
     for index, success in enumerate(outcomes):
@@ -32,7 +31,7 @@ def test_the_first_episode_of_a_group_is_the_greedy_one() -> None:
     assert sampled.ci95[0] < 0 < sampled.ci95[1]
 
 
-def test_a_model_without_greedy_episodes_is_compared_by_its_sampled_ones_alone() -> None:
+def test_sampled_episodes_alone_are_compared_too() -> None:
     base = [group(str(i), [False, True]) for i in range(4)]
     chat = [group(str(i), [True]) for i in range(4)]
     [sampled] = compare({"base": base, "chat": chat}, {"base": True, "chat": False})
@@ -46,7 +45,7 @@ def test_scenarios_that_one_of_them_did_not_finish_are_left_out() -> None:
     assert (found.scenarios, found.wins, found.losses, found.difference) == (2, 1, 0, 0.5)
 
 
-def test_p_values_of_several_comparisons_hold_together() -> None:
+def test_p_values_of_several_comparisons_are_adjusted() -> None:
     models = {name: [group(str(i), [i < wins]) for i in range(12)] for name, wins in (("a", 0), ("b", 6), ("c", 12))}
     found = compare(models, dict.fromkeys(models, False))
     assert len(found) == 3
@@ -54,7 +53,7 @@ def test_p_values_of_several_comparisons_hold_together() -> None:
     assert [c.p_adjusted > c.p_value for c in found] != [False] * 3
 
 
-def test_a_judge_is_held_against_the_verifier_pair_by_pair() -> None:
+def test_a_judge_is_compared_with_the_verifier_by_pairs() -> None:
     groups = [
         group("a", [True, False], [0.9, 0.2]),
         group("b", [True, False, False], [0.5, 0.5, 0.7]),
@@ -71,7 +70,7 @@ def test_a_judge_is_held_against_the_verifier_pair_by_pair() -> None:
     assert found.bins[4].verified == 1.0
 
 
-def test_without_a_judge_there_is_nothing_to_hold_against_the_verifier() -> None:
+def test_without_a_judge_there_is_no_agreement() -> None:
     assert judge_agreement([group("a", [True, False])]) is None
 
 
@@ -81,7 +80,7 @@ def test_a_judge_that_scores_everything_alike_agrees_by_chance() -> None:
     assert (found.agreement, found.rank_correlation, found.ties) == (0.5, 0.0, 2)
 
 
-def test_agreement_and_rank_correlation_are_those_of_scipy_with_ties_too() -> None:
+def test_agreement_and_rank_correlation_equal_those_of_scipy() -> None:
     passed = [True, False, True, False, False, True]
     scores = [0.5, 0.5, 0.9, 0.1, 0.9, 0.5]
     found = judge_agreement([group("a", list(passed), scores)])
@@ -92,7 +91,7 @@ def test_agreement_and_rank_correlation_are_those_of_scipy_with_ties_too() -> No
     assert (found.pairs, found.ties) == (9, 3)
 
 
-def test_a_step_s_agreement_is_the_mean_over_groups_that_tell() -> None:
+def test_agreement_of_a_step_is_the_mean_over_mixed_groups() -> None:
     groups = [group("a", [True, False], [0.9, 0.2]), group("b", [True, False, False], [0.5, 0.5, 0.7])]
     alike = group("c", [True, True], [0.1, 0.9])
     found = agreement_metrics([*groups, alike])
@@ -102,7 +101,7 @@ def test_a_step_s_agreement_is_the_mean_over_groups_that_tell() -> None:
     assert agreement_metrics([alike]) == agreement_metrics([group("d", [True, False])]) == {}
 
 
-def test_a_scenario_that_several_models_played_counts_once_in_the_interval() -> None:
+def test_a_scenario_of_several_models_counts_once() -> None:
     once = judge_agreement([group(str(i), [True, False], [0.9, 0.1 + 0.85 * (i % 2)]) for i in range(10)])
     many = judge_agreement([group(str(i % 10), [True, False], [0.9, 0.1 + 0.85 * (i % 2)]) for i in range(40)])
     assert once is not None and many is not None

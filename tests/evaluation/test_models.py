@@ -1,13 +1,15 @@
-"""A model's name means what it says, and what it cannot mean is said in one sentence."""
+"""Names of models: each finds its model, and a wrong one is refused in one sentence."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
+from mcp_rl.cli import main
 from mcp_rl.errors import CheckpointError, ConfigError
 from mcp_rl.evaluation.models import find_model, find_models
-from mcp_rl.learning.checkpoint import write_checkpoint
+from mcp_rl.learning.disk.checkpoint import write_checkpoint
 from mcp_rl.tiny import weights_path
 
 
@@ -25,7 +27,7 @@ def runs(tmp_path: Path) -> Path:
     return tmp_path / "models"
 
 
-def test_a_run_is_its_newest_checkpoint_and_a_step_is_that_one(runs: Path) -> None:
+def test_a_run_names_its_newest_or_a_given_checkpoint(runs: Path) -> None:
     newest, fifth = find_model("calc", runs), find_model("calc@5", runs)
     assert (newest.label, newest.step, newest.checkpoint) == ("calc@9", 9, runs / "calc" / "checkpoints" / "0009")
     assert (fifth.kind, fifth.step, fifth.base_model) == ("checkpoint", 5, "mcp-rl/tiny")
@@ -37,14 +39,14 @@ def test_step_0_is_the_base_model_of_the_run(runs: Path) -> None:
     assert (spec.kind, spec.checkpoint, spec.name, spec.label) == ("base", None, "mcp-rl/tiny", "calc@0")
 
 
-def test_step_0_of_a_run_that_began_with_another_s_weights_is_not_its_base_model(runs: Path) -> None:
+def test_step_0_of_an_initialized_run_is_not_its_base_model(runs: Path) -> None:
     about = runs / "calc" / "model.json"
     about.write_text(json.dumps({**json.loads(about.read_text()), "init": "/elsewhere"}))
     with pytest.raises(CheckpointError, match=r"has no checkpoint of step 0; it keeps 5 and 9\.$"):
         find_model("calc@0", runs)
 
 
-def test_a_checkpoints_folder_is_found_wherever_it_was_copied_to(runs: Path, tmp_path: Path) -> None:
+def test_a_copied_checkpoint_folder_is_found(runs: Path, tmp_path: Path) -> None:
     copied = (runs / "calc" / "checkpoints" / "0005").rename(tmp_path / "copied")
     (copied / "adapter_config.json").write_text('{"base_model_name_or_path": "/elsewhere/mcp_rl/tiny/weights"}')
     (copied / "manifest.json").unlink()
@@ -56,7 +58,7 @@ def test_a_folder_with_weights_is_a_base_model(runs: Path) -> None:
     assert find_model(str(weights_path()), runs).kind == "base"
 
 
-def test_a_litellm_name_is_asked_where_it_says(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_litellm_name_keeps_its_address(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     one = find_model("openai/qwen@http://127.0.0.1:8000/v1", runs)
     assert (one.kind, one.label, one.base_url) == ("chat", "openai/qwen", "http://127.0.0.1:8000/v1")
@@ -79,7 +81,7 @@ def test_a_litellm_name_is_asked_where_it_says(runs: Path, monkeypatch: pytest.M
         ("openai/x@http://user:password@host/v1", "user name or password"),
     ],
 )
-def test_a_name_that_means_nothing_is_one_sentence(
+def test_an_unknown_model_name_is_one_sentence(
     name: str, words: str, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
@@ -104,7 +106,25 @@ def test_an_adapter_for_other_weights_of_the_base_is_refused(runs: Path) -> None
 
 
 def test_a_model_is_named_once_and_an_address_is_used(runs: Path) -> None:
-    with pytest.raises(ConfigError, match="'calc@9' is there twice"):
+    with pytest.raises(ConfigError, match="'calc@9' is named twice"):
         find_models(["calc", "calc@9"], runs)
-    with pytest.raises(ConfigError, match="none of the models is asked there"):
+    with pytest.raises(ConfigError, match="serves none of the models"):
         find_models(["mcp-rl/tiny"], runs, "http://127.0.0.1:1/v1")
+
+
+@pytest.mark.parametrize("name", ["gpt-4.1-mini", "openai/gpt-4.1-mini", "litellm:gpt-4.1-mini"])
+def test_a_missing_litellm_is_named_with_its_extra(name: str, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "litellm", None)
+    with pytest.raises(ConfigError, match=r"need LiteLLM, .*: pip install 'mcp-rl\[apis\]'\.$"):
+        find_model(name, runs)
+    assert find_model("calc", runs).label == "calc@9"
+
+
+def test_a_judge_without_litellm_ends_the_command_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "litellm", None)
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "--server", "mcp_calculator", "--judge-model", "openai/gpt-4.1-mini"]) == 2
+    assert capsys.readouterr().err.endswith("pip install 'mcp-rl[apis]'.\n")
+    assert not (tmp_path / ".mcp_rl").exists()

@@ -1,4 +1,4 @@
-"""Rollouts on a server that misbehaves, and what became of the server's calls and processes."""
+"""Rollouts on a misbehaving server, and the fate of its calls and processes."""
 
 import contextlib
 import functools
@@ -14,29 +14,29 @@ from typing import Any
 import anyio
 import psutil
 
-from mcp_rl.chat.hermes import ChatFormat
 from mcp_rl.config import Isolation
 from mcp_rl.errors import McpRlError
-from mcp_rl.gather import GroupPlan, gather_groups
+from mcp_rl.inference.chat.hermes import ChatFormat
 from mcp_rl.inference.scripted import ScriptedEngine
-from mcp_rl.player import Player
-from mcp_rl.plugins.server import ToolServer
+from mcp_rl.rollouts.gather import GroupPlan, gather_groups
+from mcp_rl.rollouts.player import Player
+from mcp_rl.rollouts.speaker import Limits
 from mcp_rl.scenario import Launch, McpScenario, OneServer, SseServer, StdioServer, StreamableHttpServer
-from mcp_rl.speaker import Limits
 from mcp_rl.tiny.tokenizer import build_tokenizer
-from mcp_rl.toolserver.connection import Deadlines
+from mcp_rl.toolserver.connection.deadlines import Deadlines
 from mcp_rl.toolserver.pool import Sessions
+from mcp_rl.toolserver.tool_server import ToolServer
 from mcp_rl.trajectory import StopReason, TrajectoryGroup
 
 SCRIPT = Path(__file__).with_name("hostile_server.py")
 TRANSPORTS = ("stdio", "sse", "streamable-http")
 PATIENT = Deadlines(spawn=60, initialize=60, list=60, call=60, close=5)
-"""A busy machine takes ten times as long, and must not fail a test."""
+"""Seconds. Generous, since a busy machine takes ten times as long and must not fail a test."""
 MEMBERS = 4
 
 
 def hostile(transport: str, log: Path, *options: str, mode: str = "fine", trouble: str = "") -> OneServer:
-    """How to reach a hostile server that is ours to start. The log's path is in its command line."""
+    """Return the parameters of a hostile server that we start. Its command line contains the path of its log."""
     args = ("-I", "-S", str(SCRIPT), "--transport", transport, "--log", str(log), "--mode", mode, *options)
     args += ("--trouble", trouble)
     if transport == "stdio":
@@ -62,7 +62,7 @@ def script(tool: str, text: str, seed: int, turn: int) -> str:
 
 @dataclass
 class Outcome:
-    """What became of a group of rollouts. `stopped` is the sentence that ended the run, empty where it went on."""
+    """The outcome of a group of rollouts. `stopped` is the sentence that ended the run, or empty."""
 
     calls: list[dict[str, Any]]
     left: list[str]
@@ -77,7 +77,7 @@ class Outcome:
         return self.group.exceptions if self.group else []
 
     def check(self, *, repeated: Sequence[str] = ()) -> None:
-        """What holds whatever the server does."""
+        """Assert what holds whatever the server does."""
         assert not self.left, f"processes are left: {self.left}"
         counted = Counter((call["tool"], call["n"]) for call in self.calls)
         assert not [call for call, times in counted.items() if times > 1 and call[0] not in repeated]
@@ -86,7 +86,7 @@ class Outcome:
             assert sentence.partition(" Its last lines: ")[0].endswith(".") and ".." not in sentence
 
     def refilled(self, faults: str) -> None:
-        """The run went on, some rollout met the fault, and none of it is in the group."""
+        """Assert that the run continued, a rollout met the fault, and the group does not contain it."""
         assert self.group is not None, self.stopped
         assert self.faults and all(re.search(faults, sentence) for sentence in self.faults), self.faults
         assert [t.stop_reason for t in self.group] == [StopReason.ANSWERED] * MEMBERS
@@ -103,7 +103,7 @@ def calls_of(log: Path) -> list[dict[str, Any]]:
 
 
 def left_of(log: Path, seconds: float = 10.0) -> list[str]:
-    """Processes that know this log and are still there after so long."""
+    """Return the processes with this log in their command line that still run after some time."""
     until = time.monotonic() + seconds
     while found := _running(str(log)):
         if time.monotonic() > until:
@@ -131,7 +131,7 @@ async def played(
     call: float | None = None,
     redos: int = 2,
 ) -> Outcome:
-    """A group of rollouts; the first one's first try has the seed 0, and nobody else's has."""
+    """Play a group of rollouts. Only the first attempt of the first rollout has the seed 0."""
     server = ToolServer(
         "hostile",
         "A server.",
@@ -172,7 +172,7 @@ async def over(
     limit: float = 120,
     **options: Any,
 ) -> dict[str, Outcome]:
-    """The same misbehaviour over several transports, side by side."""
+    """Play the same misbehaviour over several transports concurrently."""
     found: dict[str, Outcome] = {}
 
     async def one(transport: str) -> None:

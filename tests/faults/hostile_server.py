@@ -1,11 +1,11 @@
-"""An MCP server that misbehaves on purpose, by hand, over stdio, SSE or streamable HTTP; standard library only.
+"""A handwritten MCP server that misbehaves over stdio, SSE or streamable HTTP; standard library only.
 
 `hostile_server.py --transport T [--port N] --log FILE [--mode MODE] [--trouble NAME] [--chance P --seed S]`
 
-Every call that it receives is a line in the log before anything else happens: `{"tool": …, "n": …, "pid": …}`. A call
-with n = 0 meets `--trouble`; with `--chance`, the seed and n decide which of `TROUBLES` a call meets, if any.
-`--mode` is what the server as a whole does wrong: at its start, in its listing, or when it is told to go; with
-`--bad-start`, so many of the processes die at their start or hang in the handshake.
+Every received call is logged first, as a line `{"tool": …, "n": …, "pid": …}`. A call with n = 0 meets `--trouble`;
+with `--chance`, the seed and n decide which of `TROUBLES` a call meets, if any. `--mode` selects a misbehaviour of the
+whole server: at its start, in its listing, or at its end. `--bad-start` is the share of processes that die at their
+start or hang in the handshake.
 """
 
 import argparse
@@ -47,14 +47,14 @@ OPTIONS = options()
 
 
 def note(**fields) -> None:
-    """A line of the log; one write, so that several processes may share the file."""
+    """Write a line of the log in one write, so that several processes may share the file."""
     handle = os.open(OPTIONS.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     os.write(handle, json.dumps({**fields, "pid": os.getpid()}).encode() + b"\n")
     os.close(handle)
 
 
 def first_life() -> bool:
-    """Whether no process of this server ran before, or is running."""
+    """Return whether this is the first process of this server."""
     with contextlib.suppress(FileExistsError):
         os.close(os.open(f"{OPTIONS.log}.lived", os.O_CREAT | os.O_EXCL))
         return True
@@ -82,6 +82,10 @@ def listing(cursor: str | None) -> dict:
             page = int(cursor or 0)
             shown = tools if page == 1 else [{**READ, "name": f"read-{page}"}]
             return {"tools": shown} | ({"nextCursor": str(page + 1)} if page < 3 else {})
+        case "costly":
+            tools += [{**READ, "name": name, "inputSchema": schema} for name, schema in costly().items()]
+        case "cursors":
+            return {"tools": tools, "nextCursor": "x" * 15 * 2**20}
         case "strange":
             tools += [{**WRITE, "name": STRANGE, "description": STRANGE}, {**READ, "name": "x" * 100_000}]
         case "restarts" if not FIRST_LIFE:
@@ -89,8 +93,26 @@ def listing(cursor: str | None) -> dict:
     return {"tools": tools}
 
 
+def costly() -> dict[str, dict]:
+    """Return schemas that take all memory or time to expand, to check or to draw from."""
+    chain = {f"R{n}": {"$ref": f"#/$defs/R{n + 1}"} for n in range(3000)}
+    layers = {f"L{n}": {"allOf": [{"$ref": f"#/$defs/L{n + 1}"}] * 2} for n in range(40)} | {"L40": {}}
+    often = {f"p{n}": {"$ref": "#/$defs/Large"} for n in range(15_000)}
+    found = {
+        "chain": {"properties": {"n": {"$ref": "#/$defs/R0"}}, "$defs": chain},
+        "layers": {"properties": {"n": {"$ref": "#/$defs/L0"}}, "$defs": layers},
+        "often": {"properties": often, "$defs": {"Large": {"enum": ["x" * 200_000]}}},
+        "long": {"properties": {"n": {"type": "string", "minLength": 10**15}}},
+        "many": {"properties": {"n": {"type": "object", "minProperties": 10**12}}},
+        "repeated": {"properties": {"n": {"type": "string", "pattern": "(((a{900}){900}){900})"}}},
+        "backtracks": {"properties": {"n": {"type": "string", "pattern": "^" + r"(\w*" * 60 + ")" * 60 + "!$"}}},
+        "malformed": {"properties": {"n": {"$ref": 7, "type": {}, "enum": 5, "anyOf": [3]}}, "$schema": []},
+    }
+    return {name: {"type": "object", "required": ["n"], **schema} for name, schema in found.items()}
+
+
 class Gone(Exception):
-    """Nothing comes back for this request, and what carries it ends."""
+    """Send no answer to this request, and end its connection."""
 
 
 async def answer(request: dict, way: "Way") -> None:
@@ -105,6 +127,8 @@ async def answer(request: dict, way: "Way") -> None:
                 "serverInfo": {"name": STRANGE if OPTIONS.mode == "strange" else "hostile", "version": "0"},
             }
         case "tools/list":
+            if OPTIONS.mode == "requests":
+                await way.requests()
             if OPTIONS.mode == "mute-listing":
                 await asyncio.sleep(3600)
             result = listing(params.get("cursor"))
@@ -130,7 +154,7 @@ async def called(request: dict, tool: str, arguments: dict, way: "Way") -> None:
         await way.send(reply(request, said("Reset.")))
         return
     trouble = trouble_of(n)
-    if trouble == "status404" and OPTIONS.transport != "stdio":  # which says that nothing was done
+    if trouble == "status404" and OPTIONS.transport != "stdio":  # a 404 means that nothing was done
         await way.refuse(404)
         return
     note(tool=tool, n=n)
@@ -155,9 +179,17 @@ async def called(request: dict, tool: str, arguments: dict, way: "Way") -> None:
             return
         case "huge":
             text = "7" * HUGE
+        case "endless":
+            await way.endless()
+            return
         case "huge_listing":
             await way.send(b'{"jsonrpc": "2.0", "id": %d, "result": {"x": [' % request["id"] + b"1, " * 2**22 + b"1]}}")
             return
+        case "requests":
+            await way.requests()
+        case "burst":
+            for number in range(5000):
+                await way.send(b'{"jsonrpc": "2.0", "id": "r%d", "method": "ping"}' % number)
         case "stderr":
             flood(2)
         case "stdout":
@@ -181,7 +213,7 @@ def flood(descriptor: int) -> None:
         os.write(descriptor, line)
 
 
-# The ways an answer goes back.
+# The channels for answers.
 
 
 class Way:
@@ -192,7 +224,13 @@ class Way:
         raise NotImplementedError
 
     async def refuse(self, status: int) -> None:
-        """Where there is no HTTP, the nearest there is: nothing."""
+        """Send nothing, the nearest equivalent without HTTP."""
+
+    async def requests(self) -> None:
+        """Send requests without end, and read nothing."""
+
+    async def endless(self) -> None:
+        """Send a body of a gigabyte, under a type in mixed case, as far as it is read."""
 
 
 class Stdio(Way):
@@ -206,6 +244,12 @@ class Stdio(Way):
     async def half(self, payload: bytes) -> None:
         self.writer.write(payload[: len(payload) // 2])
         await self.writer.drain()
+
+    async def requests(self) -> None:
+        os.set_blocking(1, True)
+        request = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping", "params": {"x": "y" * 10_000}}) + "\n"
+        while True:
+            os.write(1, request.encode())
 
 
 async def serve_stdio() -> None:
@@ -230,7 +274,7 @@ async def serve_stdio() -> None:
 
 
 class HttpAnswer(Way):
-    """The body of the response to the POST."""
+    """Answer in the body of the response to the POST."""
 
     def __init__(self, writer: asyncio.StreamWriter, headers: str) -> None:
         self.writer, self.headers = writer, headers
@@ -246,6 +290,13 @@ class HttpAnswer(Way):
         await self.writer.drain()
         raise Gone
 
+    async def endless(self) -> None:
+        head(self.writer, 200, f"content-type: Application/JSON\r\n{self.headers}", None)
+        for sent in range(2**10):
+            note(tool="sent", n=sent)
+            chunk(self.writer, b" " * 2**20)
+            await self.writer.drain()
+
     async def refuse(self, status: int) -> None:
         head(self.writer, status, "content-type: text/html\r\n", 6)
         self.writer.write(b"<html>")
@@ -253,7 +304,7 @@ class HttpAnswer(Way):
 
 
 class SseAnswer(Way):
-    """An event on the stream, and 202 for the POST."""
+    """Answer with an event on the stream, and 202 for the POST."""
 
     def __init__(self, stream: asyncio.StreamWriter, post: asyncio.StreamWriter) -> None:
         self.stream, self.post, self.accepted = stream, post, False
@@ -291,7 +342,7 @@ def chunk(writer: asyncio.StreamWriter, data: bytes) -> None:
 
 
 class Http:
-    """Both HTTP transports; a session is known by its number."""
+    """Both HTTP transports; a session is identified by its number."""
 
     def __init__(self) -> None:
         self.streams: dict[str, asyncio.StreamWriter] = {}
@@ -388,7 +439,7 @@ async def serve_http() -> None:
 
 
 def leak() -> None:
-    """Processes that are in no group of ours any more, and have no parent of ours."""
+    """Start processes in their own sessions, without a parent of ours."""
     for detached in (False, True):
         if os.fork() == 0:
             os.setsid()

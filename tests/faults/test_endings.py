@@ -1,4 +1,4 @@
-"""However we end, nothing of a server's stays: no process, no temporary directory, and no file without a limit."""
+"""However we end, nothing of a server stays: no process, no temporary directory, no unbounded file."""
 
 import asyncio
 import contextlib
@@ -13,13 +13,13 @@ import pytest
 from hostile import PATIENT, TRANSPORTS, hostile, left_of
 
 from mcp_rl.scenario import Launch, SseServer, StdioServer
-from mcp_rl.toolserver.connection import connect
+from mcp_rl.toolserver.connection.connection import connect
 
 CLIENT = """
 import asyncio, sys
 from pathlib import Path
 from hostile import PATIENT, hostile
-from mcp_rl.toolserver.connection import connect
+from mcp_rl.toolserver.connection.connection import connect
 
 async def main():
     connecting = [
@@ -36,8 +36,8 @@ asyncio.run(main())
 """
 
 
-def test_a_client_that_is_killed_leaves_no_process_and_no_directory(tmp_path: Path) -> None:
-    """Servers over all transports, half of them with children in sessions of their own that ignore SIGTERM."""
+def test_a_killed_client_leaves_no_process_or_directory(tmp_path: Path) -> None:
+    """The servers use all transports; half have children in their own sessions that ignore SIGTERM."""
     log, temporary = tmp_path / "calls", tmp_path / "tmp"
     temporary.mkdir()
     environment = os.environ | {
@@ -79,13 +79,13 @@ for line in sys.stdin:
 
 
 async def first_words(log: Path) -> list[str]:
-    """What a server wrote, which comes by way of its watchdog."""
+    """Return the output of a server, which its watchdog passes on."""
     while not (words := log.read_text().split()):  # noqa: ASYNC110, ASYNC240
         await asyncio.sleep(0.01)
     return words
 
 
-async def test_a_private_server_has_a_directory_of_its_own_while_it_lives(tmp_path: Path) -> None:
+async def test_a_private_server_has_its_own_temporary_directory(tmp_path: Path) -> None:
     args = (*script(tmp_path, ANSWERS), "{tmp}/data")
     params = StdioServer(command="{python}", args=args, cwd="{tmp}", env={"PLACE": "in {tmp}"})
     seen = []
@@ -100,7 +100,7 @@ async def test_a_private_server_has_a_directory_of_its_own_while_it_lives(tmp_pa
     assert seen[0] != seen[1]
 
 
-async def test_a_server_that_is_shared_has_one_where_it_names_it_and_the_common_one_otherwise(
+async def test_a_shared_server_has_a_directory_only_if_it_names_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -130,7 +130,7 @@ async def test_a_directory_goes_also_where_the_watchdog_was_killed(tmp_path: Pat
 
 
 async def test_a_server_that_reads_nothing_can_be_ended(tmp_path: Path) -> None:
-    """What we sent fills the pipe, so that its end does not come through."""
+    """Our messages fill the pipe, so that the end of the input does not reach the server."""
     text = ANSWERS.replace("flush=True)\n", "flush=True)\n", 1) + ""
     text = text.replace(
         "    asked = json.loads(line)\n",

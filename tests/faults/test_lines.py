@@ -1,4 +1,4 @@
-"""Messages from what a server on stdio writes, however it is cut into pieces."""
+"""Messages from the output of a stdio server, however it is split into chunks."""
 
 import json
 import time
@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from mcp.shared.message import SessionMessage
 from mcp.types import JSONRPCError, JSONRPCResponse
 
-from mcp_rl.toolserver.stdio import Lines
+from mcp_rl.toolserver.connection.stdio import Lines
 
 LIMIT = 4096
 
 
 def answer(number: int, text: str, *, last: bool = False) -> bytes:
-    """As most servers write it, or with the id at the end, as those of the TypeScript SDK do."""
+    """Return an answer with the id first, as most servers write it, or last, as the TypeScript SDK does."""
     result = {"result": {"content": [{"type": "text", "text": text}]}}
     head = {"jsonrpc": "2.0", "id": number}
     return json.dumps({**result, **head} if last else {**head, **result}, ensure_ascii=False).encode()
@@ -37,7 +37,7 @@ def test_messages_do_not_depend_on_how_they_are_cut(texts: list[str], cuts: list
 
 
 @given(st.binary(max_size=300), st.lists(st.integers(0, 300), max_size=5))
-def test_any_bytes_give_messages_or_errors_and_harm_nothing_that_follows(noise: bytes, cuts: list[int]) -> None:
+def test_arbitrary_bytes_do_not_harm_later_messages(noise: bytes, cuts: list[int]) -> None:
     *_, last = read(noise + b"\n" + answer(7, "fine") + b"\n", cuts)
     assert isinstance(last, SessionMessage) and isinstance(last.message, JSONRPCResponse) and last.message.id == 7
 
@@ -54,7 +54,7 @@ def test_an_answer_that_is_too_long_is_an_error_of_its_own_call(last: bool, chun
     data = answer(5, nested + "x" * 3 * LIMIT + nested, last=last) + b"\n" + answer(6, "next") + b"\n"
     error, following = read(data, list(range(0, len(data), chunk)))
     assert isinstance(error, SessionMessage) and isinstance(error.message, JSONRPCError)
-    assert error.message.id == 5 and "are not read" in error.message.error.message
+    assert error.message.id == 5 and "the limit is" in error.message.error.message
     assert isinstance(following, SessionMessage) and following.message.id == 6  # type: ignore[union-attr]
 
 
@@ -64,7 +64,7 @@ def test_what_is_too_long_and_answers_nobody_is_an_error() -> None:
 
 
 def test_a_line_of_many_megabytes_is_read_in_linear_time() -> None:
-    """In quadratic time it would be half a minute."""
+    """Quadratic time would be half a minute."""
     data = answer(1, "x" * 50 * 2**20) + b"\n"
     began = time.process_time()
     [message] = read(data, list(range(0, len(data), 65536)), longest=2**30)

@@ -1,4 +1,4 @@
-"""The soak of `benchmarks/soak.py`, small: its figures are no matter of tests, its account is."""
+"""A small soak of `benchmarks/soak.py`, which checks its accounting but not its figures."""
 
 import tempfile
 from pathlib import Path
@@ -8,10 +8,10 @@ import pytest
 from benchmarks.soak import SHARES, Account, soak
 
 
-async def test_a_hundred_episodes_on_servers_that_break_are_all_accounted_for(
+async def test_all_episodes_on_breaking_servers_are_accounted_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", None)  # it is put back after the test
+    monkeypatch.setattr(tempfile, "tempdir", None)  # restored after the test
     said: list[str] = []
     found = await soak(
         100, chance=0.1, seed=1, bad_start=0, folder=tmp_path, say=said.append, call_seconds=0.8, rounds=2

@@ -1,13 +1,19 @@
-"""Servers that are wrong from the start, in their listing, or after a restart: each is a sentence, or does no harm."""
+"""Servers that misbehave at their start, in their listing, or after a restart: an error in one sentence, or no harm."""
 
+import random
+import time
 from pathlib import Path
 
 import pytest
 from hostile import PATIENT, TRANSPORTS, Outcome, hostile, over, played
 
 from mcp_rl.errors import SchemaChanged, ServerError
-from mcp_rl.toolserver.connection import Deadlines, connect
-from mcp_rl.toolserver.schema import ToolSchemas
+from mcp_rl.explore.sample import Sampler
+from mcp_rl.explore.values_seen import ValuePool
+from mcp_rl.toolserver.connection import raw_session
+from mcp_rl.toolserver.connection.connection import connect
+from mcp_rl.toolserver.connection.deadlines import Deadlines
+from mcp_rl.toolserver.tools.schema import ToolSchemas
 
 HASTY = Deadlines(spawn=60, initialize=1, list=60, call=60, close=5)
 
@@ -35,7 +41,14 @@ async def test_a_server_that_does_not_list_its_tools(tmp_path: Path) -> None:
         stopped(outcome, "The server hostile did not list its tools within 1 s.")
 
 
-async def test_a_server_that_writes_megabytes_to_stderr_before_anything_else(tmp_path: Path) -> None:
+async def test_requests_by_a_server_that_lists_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(raw_session, "UNREAD_SECONDS", 1.0)
+    [outcome] = (await over(tmp_path, transports=["stdio"], mode="requests", redos=0)).values()
+    stopped(outcome, "The server hostile cannot be used: it sent requests and left 256 answers unread.")
+    assert outcome.seconds < 30
+
+
+async def test_a_server_may_flood_stderr_at_start(tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     for transport in TRANSPORTS:
         log = tmp_path / f"{transport}.calls"
@@ -54,14 +67,17 @@ async def test_a_connection_that_is_dropped_when_idle_is_opened_again(tmp_path: 
         outcome.unharmed()
 
 
-async def test_a_server_that_comes_back_with_other_tools_stops_the_run(tmp_path: Path) -> None:
+async def test_a_server_back_with_other_tools_stops_the_run(tmp_path: Path) -> None:
     for outcome in (await over(tmp_path, mode="restarts", trouble="exit", tool="read")).values():
         outcome.check(repeated=("read",))
         assert outcome.kind is SchemaChanged, outcome
         assert "read" in outcome.stopped and "The server hostile" in outcome.stopped
 
 
-@pytest.mark.parametrize(("mode", "count"), [("empty-schema", 3), ("thousand", 1003), ("pages", 6), ("strange", 5)])
+@pytest.mark.parametrize(
+    ("mode", "count"),
+    [("empty-schema", 3), ("thousand", 1003), ("pages", 6), ("strange", 5)],
+)
 async def test_listings_that_are_odd(tmp_path: Path, mode: str, count: int) -> None:
     for outcome in (await over(tmp_path, mode=mode)).values():
         outcome.check()
@@ -80,10 +96,24 @@ async def test_listings_that_are_odd(tmp_path: Path, mode: str, count: int) -> N
             assert all(ord(c) >= 32 for c in connection.server_info["name"]) or "\x00" in connection.server_info["name"]
 
 
+async def test_schemas_and_cursors_beyond_the_budgets(tmp_path: Path) -> None:
+    for mode, count in (("costly", 11), ("cursors", 3)):
+        log = tmp_path / f"{mode}.calls"
+        began = time.process_time()
+        async with connect(hostile("stdio", log, mode=mode), deadlines=PATIENT) as connection:
+            assert len(connection.tools) == count
+            assert ("too long" in str(connection.warnings)) == (mode == "cursors")
+            schemas = ToolSchemas(connection.tools)
+            for tool in connection.tools:
+                schemas.validate(schemas.to_openai[tool.name], {"n": 1})
+                Sampler(tool.name, tool.input_schema, ValuePool()).draw(random.Random(0))
+        assert time.process_time() - began < 30
+
+
 async def test_a_server_that_cannot_be_started_is_an_error_at_once(tmp_path: Path) -> None:
     params = hostile("stdio", tmp_path / "calls").model_copy(update={"command": "no-such-program"})
-    with pytest.raises(ServerError, match="no program 'no-such-program'"):
+    with pytest.raises(ServerError, match="the program 'no-such-program' is not on the PATH"):
         async with connect(params):
             pass
     outcome = await played(params, tmp_path / "calls", redos=0)
-    assert "no program 'no-such-program'" in outcome.stopped
+    assert "the program 'no-such-program' is not on the PATH" in outcome.stopped

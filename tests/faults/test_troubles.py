@@ -1,7 +1,7 @@
-"""Rollouts on a server that breaks in a call: it goes on, what was spoilt is played again, and nothing is sent twice.
+"""Rollouts on a server that breaks in a call: spoilt rollouts are played again, and nothing is sent twice.
 
-Each test is one misbehaviour over every transport that it applies to, side by side. What holds for all of them is in
-`Outcome.check`: no process is left, no call reached the server twice, and every fault is one sentence.
+Each test covers one misbehaviour over every transport that it applies to, concurrently. `Outcome.check` asserts what
+holds for all of them: no process is left, no call reached the server twice, and every fault is one sentence.
 """
 
 import time
@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from hostile import MEMBERS, hostile, over, played
 
-from mcp_rl.toolserver import owner
+from mcp_rl.toolserver.connection import owner, raw_session
 
 CALL = 1.5
-"""Seconds for a call that gets no answer; the others need a hundredth."""
+"""Seconds for a call that gets no answer; other calls need a hundredth of that."""
 
 
 async def test_a_server_that_exits_in_the_middle_of_a_call(tmp_path: Path) -> None:
@@ -22,7 +22,7 @@ async def test_a_server_that_exits_in_the_middle_of_a_call(tmp_path: Path) -> No
         outcome.refilled("exited in the middle of the run|was lost in a call of write|cannot be used at")
 
 
-async def test_a_call_that_is_safe_twice_is_repeated_once_where_its_server_exits(tmp_path: Path) -> None:
+async def test_a_repeatable_call_is_repeated_once_after_an_exit(tmp_path: Path) -> None:
     for outcome in (await over(tmp_path, trouble="exit", tool="read")).values():
         outcome.check(repeated=("read",))
         outcome.refilled("exited in the middle of the run|was lost in a call of read|cannot be used at")
@@ -45,11 +45,11 @@ async def test_no_answer_at_all(tmp_path: Path) -> None:
 async def test_an_answer_that_is_garbage(tmp_path: Path) -> None:
     for outcome in (await over(tmp_path, trouble="garbage", call=CALL)).values():
         outcome.check()
-        outcome.refilled(r"did not answer a call of write within|sent what is no JSON-RPC")
+        outcome.refilled(r"did not answer a call of write within|something that is not JSON-RPC")
 
 
 async def test_half_an_answer(tmp_path: Path) -> None:
-    """On stdio it spoils the next one too, since the two make one line."""
+    """On stdio it also spoils the next answer, since both share a line."""
     for outcome in (await over(tmp_path, trouble="half", call=CALL)).values():
         outcome.check()
         outcome.refilled(r"did not answer a call of write within|was lost in a call of write")
@@ -86,21 +86,21 @@ async def test_a_flood_of_what_is_no_message(tmp_path: Path, stream: str) -> Non
 async def test_a_server_that_is_stuck_is_found_out_and_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(owner, "_TRY_SECONDS", 0.5)
+    monkeypatch.setattr(owner, "_PING_SECONDS", 0.5)
     [outcome] = (await over(tmp_path, transports=["stdio"], trouble="freeze", call=CALL, redos=4)).values()
     outcome.check()
-    outcome.refilled("did not answer a call of write within|cannot be used any more: it answers no more")
+    outcome.refilled("did not answer a call of write within|cannot be used any more: it no longer answers")
 
 
-async def test_a_post_that_is_never_answered_keeps_no_other_from_its_answer(tmp_path: Path) -> None:
+async def test_an_unanswered_post_delays_no_other_answer(tmp_path: Path) -> None:
     [outcome] = (await over(tmp_path, transports=["streamable-http"], trouble="stall", call=CALL)).values()
     outcome.check()
     outcome.refilled("did not answer a call of write within")
     assert len(outcome.faults) == 1
 
 
-async def test_an_answer_of_50_megabytes_costs_its_own_call_at_most_and_not_the_others_time(tmp_path: Path) -> None:
-    """Over SSE it ends the session and spoils the others too, since the SDK reads no event above one megabyte."""
+async def test_a_huge_answer_delays_no_other_call(tmp_path: Path) -> None:
+    """Over SSE it ends the session and spoils the other calls, since the SDK reads no event above one megabyte."""
     before = time.process_time()
     for transport, outcome in (await over(tmp_path, trouble="huge")).items():
         outcome.check()
@@ -113,7 +113,30 @@ async def test_an_answer_of_50_megabytes_costs_its_own_call_at_most_and_not_the_
     assert time.process_time() - before < 20, "it took thirty seconds when a line was read in quadratic time"
 
 
-async def test_a_server_that_ignores_every_request_to_go_and_leaves_processes_behind(tmp_path: Path) -> None:
+async def test_a_body_of_any_type_is_read_up_to_the_limit(tmp_path: Path) -> None:
+    [outcome] = (await over(tmp_path, transports=["streamable-http"], trouble="endless")).values()
+    outcome.check()
+    assert outcome.group is not None and not outcome.faults, outcome
+    first, *others = [t.final_answer for t in outcome.group]
+    assert "16 MB" in str(first) and others == [str(2 * t.seed) for t in outcome.group][1:]
+    assert max(call["n"] for call in outcome.calls if call["tool"] == "sent") < 40, "megabytes"
+
+
+async def test_requests_by_a_server_that_reads_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(raw_session, "UNREAD_SECONDS", 1.0)
+    [outcome] = (await over(tmp_path, transports=["stdio"], trouble="requests", redos=4)).values()
+    outcome.check()
+    outcome.refilled("cannot be used any more: it sent requests and left 256 answers unread")
+    assert outcome.seconds < 60
+
+
+async def test_a_burst_of_requests_by_a_server_that_reads_answers(tmp_path: Path) -> None:
+    [outcome] = (await over(tmp_path, transports=["stdio"], trouble="burst")).values()
+    outcome.check()
+    outcome.unharmed()
+
+
+async def test_a_server_that_ignores_signals_and_leaves_processes(tmp_path: Path) -> None:
     for mode in ("stays", "leaks"):
         folder = tmp_path / mode
         folder.mkdir()
@@ -124,7 +147,7 @@ async def test_a_server_that_ignores_every_request_to_go_and_leaves_processes_be
 
 @pytest.mark.parametrize("isolation", ["reset", "per-rollout"])
 async def test_servers_with_a_state_are_replaced_one_by_one(tmp_path: Path, isolation: str) -> None:
-    """Only the rollout on the connection that broke is played again."""
+    """Only the rollout on the broken connection is played again."""
     found = await over(tmp_path, trouble="exit", isolation=isolation)
     for outcome in found.values():
         outcome.check()
@@ -132,7 +155,7 @@ async def test_servers_with_a_state_are_replaced_one_by_one(tmp_path: Path, isol
         assert len(outcome.faults) == 1 and len(outcome.calls) == MEMBERS + 1
 
 
-async def test_a_trouble_that_never_ends_stops_the_run_with_one_sentence(tmp_path: Path) -> None:
+async def test_an_endless_trouble_stops_the_run_with_one_sentence(tmp_path: Path) -> None:
     log = tmp_path / "calls"
     params = hostile("stdio", log, "--chance", "1.1", "--seed", "7")
     outcome = await played(params, log, call=0.3, redos=0)

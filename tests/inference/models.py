@@ -1,4 +1,4 @@
-"""Random small models for the engine's tests, and the reference: a plain forward pass over the whole sequence."""
+"""Small random models for tests of the engine, and a plain forward pass as the reference."""
 
 from collections.abc import Sequence
 
@@ -20,7 +20,7 @@ VOCABULARY = 97
 
 
 def tiny_model(kind: str = "qwen2", *, seed: int = 0, window: int = 256) -> PreTrainedModel:
-    """Three layers with uneven numbers of heads. Its distributions are far from uniform."""
+    """A model of three layers with uneven numbers of heads and far from uniform distributions."""
     sizes = {
         "vocab_size": VOCABULARY,
         "hidden_size": 48,
@@ -46,14 +46,14 @@ def tiny_model(kind: str = "qwen2", *, seed: int = 0, window: int = 256) -> PreT
 
 @torch.no_grad()
 def plain_logprobs(model: PreTrainedModel, ids: Sequence[int], temperature: float = 1.0) -> torch.Tensor:
-    """Log-probability of each id after the first under the ids before it: [len(ids) - 1]."""
+    """Log-probability of each id but the first, given the ids before it: [len(ids) - 1]."""
     given = torch.tensor([list(ids)], device=model.device)
     logits = model(given).logits[0, :-1].float() / temperature
     return logits.log_softmax(-1).gather(1, given[0, 1:, None])[:, 0].cpu()
 
 
 def prompt(*, trunk: int = 0, request: int = 1, length: int = 7) -> list[int]:
-    """A prompt in the shape of a chat: a system part that ends in a stop token, and a request."""
+    """A prompt like a chat's: a system part that ends in a stop token, and a request."""
     generator = torch.Generator().manual_seed(1000 * trunk + request)
     system = torch.randint(0, STOP, (20 + 9 * trunk,), generator=torch.Generator().manual_seed(trunk)).tolist()
     return [*system, STOP, *torch.randint(0, STOP, (length,), generator=generator).tolist()]

@@ -94,8 +94,8 @@ async def test_logprobs_are_those_of_the_models_own_forward_pass(model: PreTrain
             assert logprob == pytest.approx(reference[place - 1].item(), abs=2e-4)
 
 
-async def test_the_window_the_cap_and_the_sinks_are_felt(model: PreTrainedModel) -> None:
-    """What the comparison above would not notice if the models' shapes did not use them."""
+async def test_window_cap_and_sinks_matter(model: PreTrainedModel) -> None:
+    """Make sure that the models above use them, or the comparison would prove nothing."""
     config = model.config
     ids = prompt(length=120)
     before = plain_logprobs(model, ids)
@@ -115,7 +115,7 @@ async def test_the_window_the_cap_and_the_sinks_are_felt(model: PreTrainedModel)
 
 
 @pytest.mark.parametrize("model", [gemma2, mistral], indirect=True, ids=["gemma2", "mistral"])
-async def test_an_episode_in_a_window_is_the_same_bit_by_bit_alone_and_among_others(model: PreTrainedModel) -> None:
+async def test_windowed_episodes_are_independent_of_the_batch(model: PreTrainedModel) -> None:
     episodes, sampling = mixed_episodes(7), Sampling(max_tokens=16)
     async with LocalEngine(model, stop_token_ids=[STOP]) as engine:
         if engine.gang:
@@ -126,11 +126,11 @@ async def test_an_episode_in_a_window_is_the_same_bit_by_bit_alone_and_among_oth
             assert await play(engine, seed, episodes[seed], sampling) == together[seed]
 
 
-async def test_a_layer_that_keeps_its_window_to_itself_is_refused_where_that_matters() -> None:
+async def test_a_layer_that_hides_its_window_is_refused() -> None:
     async with LocalEngine(gemma2(), stop_token_ids=[]) as engine:
         for layer in engine._policy.model.model.layers:
             layer.self_attn.sliding_window = None
         short = await play(engine, 1, [[*range(9)]], Sampling(max_tokens=3))
         assert len(short.ids) == 12
-        with pytest.raises(EngineError, match="does not hand its sliding window"):
+        with pytest.raises(EngineError, match="does not pass its sliding window"):
             await play(engine, 1, [[*range(60)]], Sampling(max_tokens=3))

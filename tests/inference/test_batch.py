@@ -1,4 +1,4 @@
-"""Any order of opening, sampling, dropping and closing: what an episode samples depends on the episode alone."""
+"""In any order of opening, sampling, dropping and closing, an episode's samples depend on the episode alone."""
 
 import random
 from dataclasses import dataclass, field
@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mcp_rl.errors import CanaryError
-from mcp_rl.inference.batch import Batch
+from mcp_rl.inference.batch import DecodingBatch
 from mcp_rl.inference.engine import Sampling
 from mcp_rl.inference.policy import Policy
 from mcp_rl.inference.probe import decodes_as_it_prefills, is_batch_invariant
-from mcp_rl.inference.row import Row, Turn
+from mcp_rl.inference.row import Row, RowTurn
 from mcp_rl.inference.sampler import Draws
 from mcp_rl.inference.stops import StopRule
 from tests.inference.models import STOP, plain_logprobs, prompt, tiny_model
@@ -22,14 +22,14 @@ from tests.inference.models import STOP, plain_logprobs, prompt, tiny_model
 STOPS = frozenset([STOP])
 
 
-def turn(tokens: int) -> Turn:
+def turn(tokens: int) -> RowTurn:
     sampling = Sampling(max_tokens=tokens)
-    return Turn(sampling, tokens, StopRule(sampling, STOPS, None))
+    return RowTurn(sampling, tokens, StopRule(sampling, STOPS, None))
 
 
 @dataclass
 class Life:
-    """What one episode is given and what it sampled: for each turn the new ids, the limit and the logprobs."""
+    """An episode: new ids, limit and sampled logprobs of each turn."""
 
     seed: int
     row: Row
@@ -54,8 +54,8 @@ def policy_of(kind: str) -> Policy:
 
 
 def alone(policy: Policy, life: Life) -> Life:
-    """The same episode with nobody else there, in a batch of its own."""
-    batch = Batch(policy, STOPS, 1)
+    """Play the same episode in a batch of its own."""
+    batch = DecodingBatch(policy, STOPS, 1)
     again = Life(life.seed, Row(0, Draws(life.seed)))
     for new, limit in life.turns[: len(life.logprobs)]:
         again.ask(list(new), limit)
@@ -67,11 +67,13 @@ def alone(policy: Policy, life: Life) -> Life:
     return again
 
 
-def random_lives(policy: Policy, seed: int, *, rounds: int, long: int) -> tuple[list[Life], Batch]:
-    """Few slots and few prompts, so that slots are reused, exchanged and copied from all the time. Some prompts are
-    what other episodes held before, cut anywhere and grown, sampled ids included."""
+def random_lives(policy: Policy, seed: int, *, rounds: int, long: int) -> tuple[list[Life], DecodingBatch]:
+    """Play a random schedule with few slots and few prompts, so slots are reused, exchanged and copied all the time.
+
+    Some prompts are earlier episodes, sampled ids included, cut anywhere and extended.
+    """
     chance = random.Random(seed)
-    batch = Batch(policy, STOPS, 6)
+    batch = DecodingBatch(policy, STOPS, 6)
     prompts = [prompt(trunk=i % 2, request=i, length=3 + 4 * i) for i in range(3)]
     prompts += [prompts[0][-5:], prompt(trunk=1, request=9, length=long)]
     idle: list[Life] = []
@@ -119,7 +121,7 @@ def random_lives(policy: Policy, seed: int, *, rounds: int, long: int) -> tuple[
 
 
 @torch.inference_mode()
-def test_the_check_of_the_machine_sees_a_layer_whose_results_depend_on_the_batch(
+def test_the_probe_detects_batch_dependent_layers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     policy = policy_of("qwen2")
@@ -133,7 +135,7 @@ def test_the_check_of_the_machine_sees_a_layer_whose_results_depend_on_the_batch
 @settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(st.integers(0, 2**32), st.sampled_from(["qwen2", "qwen3", "llama"]), st.sampled_from([8, 90, 400]))
 @torch.inference_mode()
-def test_what_an_episode_samples_is_bit_by_bit_what_it_samples_alone(seed: int, kind: str, long: int) -> None:
+def test_episodes_sample_the_same_bits_alone_and_in_a_batch(seed: int, kind: str, long: int) -> None:
     policy = policy_of(kind)
     if not (is_batch_invariant(policy) and decodes_as_it_prefills(policy)):
         pytest.skip("results depend on the batch on this machine, and the engine finds that out")
@@ -145,14 +147,14 @@ def test_what_an_episode_samples_is_bit_by_bit_what_it_samples_alone(seed: int, 
 
 
 @torch.inference_mode()
-def test_an_episode_that_is_computed_anew_goes_on_bit_by_bit() -> None:
-    """A stop token that it sampled itself makes no trunk of what came before."""
+def test_a_recomputed_episode_continues_bit_by_bit() -> None:
+    """A sampled stop token does not turn the ids before it into a trunk."""
     policy = policy_of("qwen3")
     if not (is_batch_invariant(policy) and decodes_as_it_prefills(policy)):
         pytest.skip("results depend on the batch on this machine, and the engine finds that out")
     ids = [*range(21), *prompt()[-3:]]
     forgetful, plain = Life(0, Row(0, Draws(0))), Life(0, Row(0, Draws(0)))
-    batch, other = Batch(policy, STOPS, 1), Batch(policy, STOPS, 1)
+    batch, other = DecodingBatch(policy, STOPS, 1), DecodingBatch(policy, STOPS, 1)
     for new in (ids, [STOP, 5], [6, 7]):
         for life, engine in ((forgetful, batch), (plain, other)):
             life.ask(list(new), 4)
@@ -165,7 +167,7 @@ def test_an_episode_that_is_computed_anew_goes_on_bit_by_bit() -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_logprobs_are_right_whoever_computed_the_keys(seed: int) -> None:
+def test_logprobs_are_right_with_copied_keys(seed: int) -> None:
     model = tiny_model(window=2048)
     with torch.inference_mode():
         lives, batch = random_lives(Policy(model), seed, rounds=40, long=300)
@@ -179,7 +181,7 @@ def test_logprobs_are_right_whoever_computed_the_keys(seed: int) -> None:
             assert logprobs == pytest.approx(reference[start - 1 : start - 1 + len(logprobs)], abs=1e-5)
 
 
-def run_alone(batch: Batch, ids: list[int], seed: int = 0, tokens: int = 3) -> Row:
+def run_alone(batch: DecodingBatch, ids: list[int], seed: int = 0, tokens: int = 3) -> Row:
     row = Row(seed, Draws(seed), ids=list(ids))
     row.turn = turn(tokens)
     batch.start([row])
@@ -189,14 +191,14 @@ def run_alone(batch: Batch, ids: list[int], seed: int = 0, tokens: int = 3) -> R
 
 
 @torch.inference_mode()
-def test_the_longest_beginning_that_anybody_holds_is_copied() -> None:
-    batch = Batch(policy_of("qwen2"), frozenset(), 8)
+def test_the_longest_stored_beginning_is_copied() -> None:
+    batch = DecodingBatch(policy_of("qwen2"), frozenset(), 8)
     first = run_alone(batch, [*range(40)], tokens=10)
     held = first.ids[: first.computed]
     assert batch.stats.prefill_tokens == 40
     batch.release(first)
     for ids, new in (
-        ([*held, 1, 2, 3], 3),  # a conversation that goes on as a new prompt, sampled ids included
+        ([*held, 1, 2, 3], 3),  # a conversation continued as a new prompt, sampled ids included
         ([*held[:25], 90, 91], 2),  # a branch inside a prompt
         ([*held[:44], 90], 1),  # and inside a sampled turn
         (held[:30], 1),  # a beginning: its last id is forwarded for its logits
@@ -210,10 +212,10 @@ def test_the_longest_beginning_that_anybody_holds_is_copied() -> None:
 
 @torch.inference_mode()
 @pytest.mark.parametrize("waves", [1, 2, 5, 9])
-def test_the_count_of_cached_tokens_depends_on_the_episodes_alone(waves: int) -> None:
-    """Not on how many start together, nor on whose slot was needed: a metric of a run that goes on is the same."""
+def test_cached_tokens_depend_on_the_episodes_alone(waves: int) -> None:
+    """They do not depend on how many start together or whose slot was reused, so a resumed run counts alike."""
     prompts = [prompt(trunk=i % 2, request=i // 3, length=5 + i // 3) for i in range(9)]
-    batch = Batch(policy_of("qwen2"), STOPS, 9 if waves == 1 else 5)
+    batch = DecodingBatch(policy_of("qwen2"), STOPS, 9 if waves == 1 else 5)
     order = list(range(9))
     random.Random(waves).shuffle(order)
     for wave in range(waves):
@@ -230,20 +232,20 @@ def test_the_count_of_cached_tokens_depends_on_the_episodes_alone(waves: int) ->
 
 
 @torch.inference_mode()
-def test_rows_that_start_together_share_what_none_has_computed_yet() -> None:
-    batch = Batch(policy_of("qwen2"), frozenset(), 8)
+def test_rows_that_start_together_share_new_beginnings() -> None:
+    batch = DecodingBatch(policy_of("qwen2"), frozenset(), 8)
     common = [*range(40)]
     rows = [Row(i, Draws(i), ids=[*common, i, 5]) for i in (0, 0, 1, 2)] + [Row(9, Draws(9), ids=[*common, 1, 7, 8])]
     for row in rows:
         row.turn = turn(1)
     batch.start(rows)
-    assert batch.stats.prefill_tokens == 40 + 3 * 2 + 3  # the last shares one id more, too little to wait for
+    assert batch.stats.prefill_tokens == 40 + 3 * 2 + 3  # the last shares one id more, which is not worth waiting for
     assert batch.stats.copied_tokens == sum(len(row.ids) - 1 for row in rows) - batch.stats.prefill_tokens
 
 
 @torch.inference_mode()
-def test_trunks_that_begin_alike_are_computed_from_where_they_part() -> None:
-    batch = Batch(policy_of("qwen2"), STOPS, 8)
+def test_trunks_with_equal_beginnings_share_them() -> None:
+    batch = DecodingBatch(policy_of("qwen2"), STOPS, 8)
     run_alone(batch, [*range(50), STOP, 1, 2])
     before = batch.stats.prefill_tokens
     run_alone(batch, [*range(45), 60, 61, STOP, 1, 2])
@@ -251,8 +253,8 @@ def test_trunks_that_begin_alike_are_computed_from_where_they_part() -> None:
 
 
 @torch.inference_mode()
-def test_where_sampling_and_forwarding_differ_only_given_ids_are_copied() -> None:
-    batch = Batch(policy_of("qwen2"), frozenset(), 8)
+def test_only_given_ids_are_copied_where_bits_differ() -> None:
+    batch = DecodingBatch(policy_of("qwen2"), frozenset(), 8)
     batch.share_sampled = False
     first = run_alone(batch, [*range(20)], tokens=10)
     before = batch.stats.prefill_tokens
@@ -261,17 +263,17 @@ def test_where_sampling_and_forwarding_differ_only_given_ids_are_copied() -> Non
 
 
 @torch.inference_mode()
-def test_what_an_older_policy_computed_is_never_read() -> None:
-    """`clear` is what forgets it; here it is skipped, in each of the places where something is kept."""
+def test_keys_of_an_older_policy_are_never_read() -> None:
+    """Skip `clear`, which discards them, in each place that keeps something."""
     policy = Policy(tiny_model())
     plain, chat = [*range(30)], prompt()
     for ids in (plain, chat):
-        batch = Batch(policy, STOPS, 4)
+        batch = DecodingBatch(policy, STOPS, 4)
         run_alone(batch, ids)
         policy.load({}, policy.version + 1)
         with pytest.raises(CanaryError, match=f"what policy version {policy.version - 1} computed"):
             run_alone(batch, ids)
-    batch = Batch(policy, STOPS, 4)
+    batch = DecodingBatch(policy, STOPS, 4)
     row = Row(0, Draws(0), ids=plain)
     row.turn = turn(9)
     batch.start([row])

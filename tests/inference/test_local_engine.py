@@ -1,3 +1,5 @@
+"""The in-process engine: logprobs, batches, policies, limits and failures."""
+
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -18,7 +20,7 @@ from tests.inference.models import DEVICES, STOP, VOCABULARY, plain_logprobs, pr
 
 @dataclass
 class Played:
-    """An episode as it was played: its ids, and the place and logprob of each sampled one."""
+    """A played episode: its ids, and the place and logprob of each sampled one."""
 
     ids: list[int] = field(default_factory=list)
     logprobs: dict[int, float] = field(default_factory=dict)
@@ -71,9 +73,7 @@ def mixed_episodes(count: int) -> dict[int, list[list[int]]]:
 @pytest.mark.parametrize("kind", ["qwen2", "qwen3", "llama"])
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 @pytest.mark.parametrize("device", DEVICES)
-async def test_logprobs_are_those_of_a_plain_forward_pass_over_the_whole_episode(
-    kind: str, temperature: float, device: str
-) -> None:
+async def test_logprobs_equal_those_of_a_plain_forward_pass(kind: str, temperature: float, device: str) -> None:
     model = tiny_model(kind).to(device)
     async with LocalEngine(model, stop_token_ids=[STOP]) as engine:
         played = await play_all(engine, mixed_episodes(40), Sampling(temperature=temperature, max_tokens=12))
@@ -98,7 +98,7 @@ async def test_greedy_is_what_transformers_generates() -> None:
 
 
 @pytest.mark.parametrize("kind", ["qwen2", "llama"])
-async def test_an_episode_is_the_same_bit_by_bit_alone_and_among_others(kind: str) -> None:
+async def test_an_episode_is_independent_of_the_batch(kind: str) -> None:
     model, episodes, sampling = tiny_model(kind), mixed_episodes(40), Sampling(max_tokens=12)
     async with LocalEngine(model, stop_token_ids=[STOP]) as engine:
         if engine.gang:
@@ -109,7 +109,7 @@ async def test_an_episode_is_the_same_bit_by_bit_alone_and_among_others(kind: st
             assert (await play(engine, seed, episodes[seed], sampling)) == together[seed]
 
 
-async def test_a_gang_is_the_same_bit_by_bit_however_fast_the_tools_are() -> None:
+async def test_a_gang_is_independent_of_the_speed_of_tools() -> None:
     model, episodes, sampling = tiny_model(), mixed_episodes(12), Sampling(max_tokens=8)
     results = []
     for pause in (0.0, 0.02):
@@ -135,7 +135,7 @@ async def test_seeds_decide_what_is_drawn() -> None:
     assert len({tuple(p.ids) for p in first.values()}) > 20
 
 
-async def test_tokens_are_drawn_as_often_as_their_probability_says() -> None:
+async def test_tokens_are_drawn_by_their_probability() -> None:
     model = tiny_model()
     with torch.no_grad():
         model.lm_head.weight.mul_(0.5)
@@ -178,7 +178,7 @@ async def test_long_prompts_are_forwarded_in_chunks() -> None:
         assert all(lp == pytest.approx(reference[i - 1].item(), abs=1e-5) for i, lp in episode.logprobs.items())
 
 
-async def test_more_episodes_than_rows_all_finish_with_the_same_results() -> None:
+async def test_more_episodes_than_rows_give_the_same_results() -> None:
     episodes = mixed_episodes(23)
     async with LocalEngine(tiny_model(), stop_token_ids=[STOP], max_rows=4, gang=False) as engine:
         few = await play_all(engine, episodes, Sampling(max_tokens=6))
@@ -187,7 +187,7 @@ async def test_more_episodes_than_rows_all_finish_with_the_same_results() -> Non
     assert {seed: p.ids for seed, p in few.items()} == {seed: p.ids for seed, p in many.items()}
 
 
-async def test_a_new_policy_is_sampled_and_stamped_and_old_keys_are_never_used() -> None:
+async def test_a_new_policy_is_sampled_without_old_keys() -> None:
     model, other = tiny_model(seed=0), tiny_model(seed=1)
     weights = {name: p.detach().clone() for name, p in other.named_parameters()}
     attention = {name: w for name, w in weights.items() if "_proj.weight" in name}
@@ -214,7 +214,7 @@ async def test_a_new_policy_is_sampled_and_stamped_and_old_keys_are_never_used()
 
 
 @pytest.mark.parametrize("engine_first", [True, False])
-async def test_merged_lora_weights_are_sampled_and_the_adapter_is_left_out(engine_first: bool) -> None:
+async def test_merged_lora_weights_are_sampled(engine_first: bool) -> None:
     model = tiny_model()
     opening = prompt()
     engine = LocalEngine(model, stop_token_ids=[STOP])
@@ -246,7 +246,7 @@ def adapt(model: PreTrainedModel, *, std: float = 0.1) -> PeftModel:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-async def test_an_adapter_is_sampled_as_it_is_and_gives_what_merging_gives(device: str) -> None:
+async def test_an_unmerged_adapter_gives_what_merging_gives(device: str) -> None:
     model, opening = tiny_model().to(device), prompt()
     engine = LocalEngine(model, stop_token_ids=[STOP])
     adapted = adapt(model)
@@ -268,7 +268,7 @@ async def test_an_adapter_is_sampled_as_it_is_and_gives_what_merging_gives(devic
     assert trained.turns[0].logprobs != base.turns[0].logprobs
 
 
-async def test_an_adapter_that_is_sampled_as_it_is_copies_a_and_b_alone() -> None:
+async def test_an_unmerged_adapter_copies_a_and_b_alone() -> None:
     model = tiny_model()
     engine = LocalEngine(model, stop_token_ids=[STOP])
     low_rank = low_rank_weights(adapt(model))
@@ -278,7 +278,7 @@ async def test_an_adapter_that_is_sampled_as_it_is_copies_a_and_b_alone() -> Non
             layer = engine._policy.model.get_submodule(name.removesuffix(".weight"))
             assert layer.weight.data_ptr() == model.get_submodule(name.removesuffix(".weight")).weight.data_ptr()
             assert layer.delta.a.data_ptr() != weight.a.data_ptr()
-            weight.a.zero_()  # the learner goes on; what is sampled stays
+            weight.a.zero_()  # as the learner moves on; the sampled weights stay
         assert engine.fingerprint != fingerprint_of(low_rank)
         bad = {name: LowRank(weight.a[:, 1:], weight.b, 1.0) for name, weight in low_rank.items()}
         with pytest.raises(EngineError, match="has shape"):
@@ -315,7 +315,7 @@ async def test_an_update_that_bfloat16_would_round_away_is_sampled() -> None:
 
 
 @pytest.mark.parametrize("kind", ["qwen2"])
-async def test_with_an_adapter_as_it_is_an_episode_is_the_same_bit_by_bit_alone_and_among_others(kind: str) -> None:
+async def test_with_an_adapter_episodes_are_independent_of_the_batch(kind: str) -> None:
     model, episodes, sampling = tiny_model(kind), mixed_episodes(20), Sampling(max_tokens=8)
     low_rank = low_rank_weights(adapt(model))
     async with LocalEngine(model, stop_token_ids=[STOP]) as engine:
@@ -371,7 +371,7 @@ async def test_a_turn_ends_under_the_policy_it_began_with() -> None:
         assert engine.version == 3
 
 
-async def test_weights_that_do_not_fit_are_refused_and_the_old_ones_stay() -> None:
+async def test_weights_that_do_not_fit_change_nothing() -> None:
     model = tiny_model()
     name = "model.layers.0.self_attn.q_proj.weight"
     good = model.get_parameter(name).detach()
@@ -385,7 +385,7 @@ async def test_weights_that_do_not_fit_are_refused_and_the_old_ones_stay() -> No
         assert await play(engine, 1, [prompt()], Sampling(max_tokens=4)) == before
 
 
-async def test_the_given_model_keeps_its_own_attention_and_memory_is_shared() -> None:
+async def test_the_given_model_is_shared_and_unchanged() -> None:
     model = tiny_model()
     implementation = model.config._attn_implementation
     async with LocalEngine(model, stop_token_ids=[STOP]) as engine:
@@ -395,7 +395,7 @@ async def test_the_given_model_keeps_its_own_attention_and_memory_is_shared() ->
     assert all(sampled[name] is parameter for name, parameter in model.named_parameters())
 
 
-async def test_a_turn_that_does_not_fit_the_context_is_refused_and_one_that_reaches_its_end_is_cut() -> None:
+async def test_turns_are_refused_or_cut_at_the_end_of_the_context() -> None:
     opening = prompt()
     async with LocalEngine(tiny_model(), stop_token_ids=[], max_context=len(opening) + 10) as engine:
         assert engine.max_context == len(opening) + 10
@@ -445,7 +445,7 @@ async def test_closing_the_engine_answers_the_turns_that_wait() -> None:
             pass
 
 
-async def test_a_failure_in_the_engine_reaches_every_caller_and_later_turns_work() -> None:
+async def test_a_failed_turn_leaves_the_engine_usable() -> None:
     async with LocalEngine(tiny_model(), stop_token_ids=[STOP]) as engine:
         before = await play(engine, 1, [prompt()], Sampling(max_tokens=4))
         async with engine.episode(seed=9) as broken:

@@ -1,11 +1,13 @@
+"""An engine whose turns a function writes."""
+
 import json
 
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from mcp_rl.chat.hermes import ChatFormat, parse_completion
 from mcp_rl.errors import ContextOverflow
+from mcp_rl.inference.chat.hermes import ChatFormat, parse_completion
 from mcp_rl.inference.engine import Sampling
 from mcp_rl.inference.scripted import ScriptedEngine
 
@@ -54,7 +56,7 @@ async def test_a_scripted_turn_is_cut_at_its_limit_and_at_the_context(chat: Chat
             await episode.generate([], Sampling())
 
 
-async def test_a_scripted_turn_ends_at_a_stop_text_and_takes_the_seed_of_the_turn(chat: ChatFormat) -> None:
+async def test_a_scripted_turn_takes_stop_texts_and_seeds(chat: ChatFormat) -> None:
     seeds: list[int] = []
 
     def say(text: str, seed: int, turn: int) -> str:

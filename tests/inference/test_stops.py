@@ -1,3 +1,5 @@
+"""Ends of turns: stop tokens, stop texts, seeds and refused parameters."""
+
 import string
 
 import pytest
@@ -16,14 +18,14 @@ TEXTS = [*"abc", "ab", "bc", "ca", "abc", "", "é", "é{"]
 
 
 def decode(ids: list[int]) -> str:
-    """One or two characters for each id."""
+    """Decode each id to one or two characters."""
     letters = string.ascii_letters
     return "".join(letters[i % 7] + (letters[i // 7 % 5] if i % 3 else "") for i in ids)
 
 
 @given(st.lists(st.integers(0, len(TEXTS) - 1), min_size=1, max_size=40), st.lists(st.text("abcé{", min_size=1)))
 def test_a_turn_ends_with_the_token_that_completes_a_stop_text(ids: list[int], stop: list[str]) -> None:
-    ids = [i if TEXTS[i] else 0 for i in ids]  # a token without text is looked at below
+    ids = [i if TEXTS[i] else 0 for i in ids]  # tokens without text are tested below
 
     def text(some: list[int]) -> str:
         return "".join(TEXTS[i] for i in some)
@@ -33,7 +35,7 @@ def test_a_turn_ends_with_the_token_that_completes_a_stop_text(ids: list[int], s
     assert found == next((n for n in range(1, len(ids) + 1) if any(s in text(ids[:n]) for s in stop)), None)
 
 
-def test_texts_are_found_in_what_a_real_tokenizer_makes_of_them() -> None:
+def test_stop_texts_are_found_with_a_real_tokenizer() -> None:
     tokenizer = build_tokenizer()
     for text, stop in (
         ('{"name": "add"}</tool_call> and', "</tool_call>"),
@@ -47,7 +49,7 @@ def test_texts_are_found_in_what_a_real_tokenizer_makes_of_them() -> None:
         assert stop in tokenizer.decode(ids[:end]) and stop not in tokenizer.decode(ids[: end - 1])
 
 
-async def test_a_stopped_turn_is_the_beginning_of_the_one_that_was_not_stopped() -> None:
+async def test_a_stopped_turn_begins_as_the_unstopped_one() -> None:
     async with LocalEngine(tiny_model(), stop_token_ids=[], decode=decode) as engine:
         whole = (await play(engine, 3, [prompt()], Sampling(max_tokens=40))).turns[0]
         text = decode(whole.token_ids)
@@ -63,7 +65,7 @@ async def test_a_stopped_turn_is_the_beginning_of_the_one_that_was_not_stopped()
         assert len(goes_on.turns) == 2
 
 
-async def test_a_seed_of_a_turn_decides_its_draws_and_leaves_the_episodes_own_alone() -> None:
+async def test_a_turns_seed_leaves_the_episodes_stream_alone() -> None:
     async with LocalEngine(tiny_model(), stop_token_ids=[]) as engine:
         seeded = [await play(engine, seed, [prompt()], Sampling(max_tokens=9, seed=5)) for seed in (1, 2)]
         assert seeded[0] == seeded[1] == await play(engine, 5, [prompt()], Sampling(max_tokens=9))
@@ -71,15 +73,15 @@ async def test_a_seed_of_a_turn_decides_its_draws_and_leaves_the_episodes_own_al
             first = await one.generate(prompt(), Sampling(max_tokens=9, seed=5))
             second = await one.generate([4], Sampling(max_tokens=9))
         assert first == seeded[0].turns[0]
-        # the episode's stream is where it began, so the same ids as a prompt draw the same
+        # the episode's stream has not moved, so the same ids as a prompt draw the same
         assert second == (await play(engine, 1, [[*prompt(), *first.token_ids, 4]], Sampling(max_tokens=9))).turns[0]
 
 
-async def test_what_cannot_be_sampled_is_one_sentence() -> None:
+async def test_impossible_sampling_is_refused() -> None:
     async with LocalEngine(tiny_model(), stop_token_ids=[]) as engine, engine.episode(seed=1) as episode:
         with pytest.raises(EngineError, match="cannot stop at 'x': it was made without `decode`"):
             await episode.generate(prompt(), Sampling(stop=("x",)))
         assert len((await episode.generate(prompt(), Sampling(max_tokens=2))).token_ids) == 2
     for bad in ({"stop": "text"}, {"stop": ("",)}, {"max_tokens": 0}, {"temperature": -1.0}, {"temperature": 1e400}):
-        with pytest.raises(ValueError, match=r"stop is a tuple|at least one token"):
+        with pytest.raises(ValueError, match=r"stop must be a tuple|max_tokens must be at least 1"):
             Sampling(**bad)

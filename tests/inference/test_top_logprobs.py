@@ -9,7 +9,7 @@ from tests.inference.models import STOP, prompt, tiny_model
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
-async def test_the_likeliest_tokens_are_those_of_the_models_own_distribution(temperature: float) -> None:
+async def test_the_likeliest_tokens_match_the_models_distribution(temperature: float) -> None:
     model, given = tiny_model(), prompt()
     turns: dict[int, Completion] = {}
     async with LocalEngine(model, stop_token_ids=[STOP]) as engine:

@@ -1,4 +1,4 @@
-"""The client of a vLLM server, against a server that only counts: connections, and what is asked of it."""
+"""The client of a vLLM server, against a server that counts connections and requests."""
 
 import asyncio
 import json
@@ -32,7 +32,7 @@ class Counting:
 
     async def serve(self, stream: SocketStream) -> None:
         self.connections += 1
-        with suppress(anyio.EndOfStream, anyio.BrokenResourceError):  # the caller has gone
+        with suppress(anyio.EndOfStream, anyio.BrokenResourceError):  # the client has gone
             async with stream:
                 await self._answer_all(stream)
 
@@ -89,7 +89,7 @@ async def sample(client: VllmClient, first: int, found: dict[int, list[int]]) ->
     found[first] = answer.token_ids
 
 
-async def test_hundreds_in_flight_have_a_connection_each_and_the_next_take_the_same_ones() -> None:
+async def test_hundreds_in_flight_have_connections_that_are_reused() -> None:
     async with counting() as (server, client):
         server.seconds = 0.3
         for _ in range(2):
@@ -109,7 +109,7 @@ async def test_turns_one_after_another_take_one_connection() -> None:
         assert server.connections == 1
 
 
-async def test_a_cancelled_request_closes_its_connection_and_the_next_is_answered() -> None:
+async def test_a_cancelled_request_closes_its_connection() -> None:
     async with counting() as (server, client):
         server.seconds = 30
         with anyio.move_on_after(0.3) as scope:
@@ -123,7 +123,7 @@ async def test_a_cancelled_request_closes_its_connection_and_the_next_is_answere
 
 
 @pytest.mark.parametrize("after", range(4, 25))
-async def test_a_request_that_asyncio_cancels_at_any_moment_holds_no_other_up(after: int) -> None:
+async def test_a_cancelled_request_never_blocks_others(after: int) -> None:
     async with counting() as (server, client):
         server.seconds = 0.5
         asked = asyncio.create_task(client.logprobs("m", [1, 2]))
@@ -140,12 +140,12 @@ async def test_a_request_that_asyncio_cancels_at_any_moment_holds_no_other_up(af
                 assert found == {number: [number]}
 
 
-async def test_next_tokens_are_asked_for_in_one_request_and_come_back_in_order() -> None:
+async def test_next_tokens_come_from_one_request_in_order() -> None:
     async with counting() as (server, client):
         assert await client.next_logprobs("m", [[2], [3], [5]], [10, 7, 10]) == [-20.0, -21.0, -50.0]
         (body,) = server.bodies
         assert body["logprob_token_ids"] == [7, 10]
-        assert "cache_salt" not in body  # it is to read the prefix cache
+        assert "cache_salt" not in body  # it must read the prefix cache
 
 
 async def test_a_server_that_is_gone_for_good_stops_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,5 +153,5 @@ async def test_a_server_that_is_gone_for_good_stops_the_run(monkeypatch: pytest.
     async with counting() as (server, client):
         await sample(client, 1, {})
         server.url = "http://127.0.0.1:9"
-        with pytest.raises(EngineStop, match="does not answer any more: ConnectError"):
+        with pytest.raises(EngineStop, match="no longer answers: ConnectError"):
             await sample(client, 2, {})

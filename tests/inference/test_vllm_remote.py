@@ -1,4 +1,4 @@
-"""A vLLM server that runs already: what its metrics tell of it, over HTTP."""
+"""A vLLM server that already runs: what its metrics reveal, over HTTP."""
 
 import threading
 from collections.abc import Iterator
@@ -36,9 +36,7 @@ def server() -> Iterator[RemoteServer]:
         thread.join()
 
 
-async def test_it_was_started_again_where_its_process_is_younger_and_not_where_it_does_not_tell(
-    server: RemoteServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_younger_process_counts_as_a_restart(server: RemoteServer, monkeypatch: pytest.MonkeyPatch) -> None:
     starts = []
     for metrics in (PROCESS.format(17.0), None, PROCESS.format(17.0), PROCESS.format(18.0), None, PROCESS.format(18.0)):
         monkeypatch.setattr(Vllm, "metrics", metrics)
@@ -48,9 +46,18 @@ async def test_it_was_started_again_where_its_process_is_younger_and_not_where_i
 
 
 @pytest.mark.parametrize(("block", "seeds"), [(128, False), (16, True)])
-async def test_no_seed_is_sent_to_what_looks_like_a_vllm_on_a_cpu(
+async def test_no_seed_is_sent_to_a_server_on_a_cpu(
     block: int, seeds: bool, server: RemoteServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Vllm, "metrics", PROCESS.format(1.0) + CACHE.format(block))
     await server.ready()
     assert server.seeds is seeds
+
+
+async def test_a_running_server_is_asked_without_proxies(server: RemoteServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As requests for tokens are: a proxy would see the key."""
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    await RemoteServer(server.url, away_seconds=2).ready()

@@ -1,4 +1,4 @@
-"""The folder that a vLLM server's temporary files go to: gone with its owner, however that ends."""
+"""The folder of a vLLM server's temporary files goes with its owner, however the owner ends."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mcp_rl.inference.vllm.scratch import PREFIX, Scratch
-from mcp_rl.processes.held_folder import LONGEST_SOCKET
+from mcp_rl.system.processes.held_folder import LONGEST_SOCKET
 
 OWNER = """
 import signal
@@ -23,13 +23,13 @@ signal.pause()
 
 @pytest.fixture
 def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where temporary files go; its path is short, as that of /tmp is."""
+    """The place of temporary files, with a path as short as /tmp."""
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         monkeypatch.setattr(tempfile, "tempdir", folder)
         yield Path(folder)
 
 
-def test_what_a_killed_owner_left_is_removed_by_the_next_start_and_nothing_else(place: Path) -> None:
+def test_the_next_start_removes_a_killed_owners_folder(place: Path) -> None:
     elsewhere = place / "elsewhere"
     elsewhere.mkdir()
     (place / f"{PREFIX}link").symlink_to(elsewhere)
@@ -51,9 +51,7 @@ def test_what_a_killed_owner_left_is_removed_by_the_next_start_and_nothing_else(
     assert sorted(path.name for path in place.iterdir()) == ["elsewhere", f"{PREFIX}file", f"{PREFIX}link"]
 
 
-def test_a_folder_is_taken_in_which_the_paths_of_sockets_are_not_too_long(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_paths_of_sockets_are_short_enough(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     deep = place / ("d" * LONGEST_SOCKET)
     deep.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(deep))

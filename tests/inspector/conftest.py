@@ -1,4 +1,4 @@
-"""The MCP Inspector, installed once, and the bundled servers as it reaches them."""
+"""The MCP Inspector, installed once, and running bundled servers for it."""
 
 import json
 import os
@@ -18,13 +18,13 @@ from tests.inspector.npm_packages import installed, node_version
 from tests.plugins.serving import served
 
 VERSION = "2.12.0"
-"""The newest one when these tests were written; `@latest` in the documentation is at least this."""
+"""The newest version when these tests were written; `@latest` in the documentation is at least this."""
 ROOT = Path(__file__).parents[2]
 SERVERS = ("mcp_calculator", "mcp_notes")
 
 
 class Inspector:
-    """Runs the Inspector as a person would in the project's folder."""
+    """Runs the Inspector in the project's folder, as a user would."""
 
     def __init__(self, program: Path, home: Path) -> None:
         self.command = ["node", str(program)]
@@ -37,7 +37,7 @@ class Inspector:
         }
 
     async def ask(self, *arguments: str | Path) -> Any:
-        """What it prints, which is JSON; it must end well."""
+        """Return its output as JSON; assert that it succeeds."""
         run = await self.run(*arguments)
         assert run.returncode == 0, run.stderr.decode()
         return json.loads(run.stdout)
@@ -57,7 +57,7 @@ def inspector(tmp_path_factory: pytest.TempPathFactory) -> Inspector:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def addresses(inspector: Inspector) -> AsyncIterator[dict[tuple[str, str], str]]:
-    """(server, transport) to the URL at which a running one is reached."""
+    """(server, transport) to the URL of a running server."""
     plugins = load_plugins()
     async with AsyncExitStack() as stack:
         found = {}

@@ -1,4 +1,4 @@
-"""Programs from npm for tests: installed at a pinned version into a folder of their own, or a reason to skip."""
+"""Programs from npm for tests: installed at a pinned version into a temporary folder, or a reason to skip."""
 
 import json
 import shutil
@@ -9,7 +9,7 @@ import pytest
 
 
 def installed(folder: Path, *packages: str) -> Path:
-    """The `node_modules` of a new installation; skips the test where npm or its registry cannot be had."""
+    """Install packages and return their `node_modules`; skip the test if npm or its registry is missing."""
     npm = shutil.which("npm")
     if npm is None:
         pytest.skip("needs npm")
@@ -25,7 +25,7 @@ def installed(folder: Path, *packages: str) -> Path:
 
 
 def node_version(node: str | Path) -> tuple[int, ...]:
-    """(0,) where it does not run."""
+    """Return the version of Node.js, or (0,) if it does not run."""
     try:
         run = subprocess.run([node, "--version"], capture_output=True, text=True, timeout=30)
     except OSError:

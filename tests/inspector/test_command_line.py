@@ -12,7 +12,7 @@ from tests.inspector.conftest import ROOT, Inspector
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-CONFIG = ROOT / "configs" / "config.json"
+CONFIG = "config.json"
 PROGRAMS = {
     "mcp_calculator": [sys.executable, "servers/python/mcp_calculator/server.py"],
     "mcp_notes": ["node", "servers/node/mcp_notes/mcp_notes.mjs"],
@@ -29,7 +29,7 @@ Addresses = dict[tuple[str, str], str]
 
 
 async def lists_and_calls(inspector: Inspector, server: str, *target: str | Path) -> None:
-    """`target` says which server, in the Inspector's words."""
+    """Assert that the Inspector lists and calls tools of the server that `target` selects."""
     called, expected = CALLS[server]
     answers: dict[str, Any] = {}
 
@@ -55,7 +55,7 @@ async def test_an_entry_of_the_configuration_is_listed_and_called(inspector: Ins
     await lists_and_calls(inspector, server, "--config", CONFIG, "--server", server)
 
 
-async def test_the_calculator_with_server_sent_events_is_the_entry_everything(inspector: Inspector) -> None:
+async def test_the_entry_everything_reaches_the_calculator_over_sse(inspector: Inspector) -> None:
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -1,4 +1,4 @@
-"""The Inspector's web page in a headless Chromium, used as a person would."""
+"""The Inspector's web page in a headless Chromium, used as a person would use it."""
 
 import json
 import os
@@ -30,7 +30,7 @@ pytestmark = [
 async def page_address(
     inspector: Inspector, addresses: dict[tuple[str, str], str], tmp_path: Path
 ) -> AsyncIterator[str]:
-    """The page of an Inspector whose entry `everything` is a calculator on a port of its own."""
+    """The page of an Inspector whose entry `everything` is a calculator on a free port."""
     entries = {
         "everything": {"type": "sse", "url": addresses["mcp_calculator", "sse"].replace("127.0.0.1", "localhost")}
     }

@@ -1,4 +1,4 @@
-"""What a run of the kill tests is made of, and what must be the same whether it was stopped or not."""
+"""The settings and scenarios of the kill tests' runs, and the record that must be the same for stopped runs."""
 
 import json
 from collections.abc import Iterator
@@ -14,13 +14,13 @@ SETTINGS = (
     *("evaluation.samples=1", "evaluation.greedy=false", "evaluation.every=4"),
 )
 CLOCKS = ("_seconds", "_time_share")
-"""How the names of fields end that a clock measured."""
+"""Endings of the names of measured times."""
 OTHER_CLOCKS = ("seconds", "seconds_p95", "peak_rss_mb", "cached_tokens")
-"""`cached_tokens` is what the engine need not compute again; that depends on which turns it takes up together."""
+"""Other fields that differ between runs. `cached_tokens` depends on which turns the engine takes up together."""
 
 
 def write_scenarios(path: Path) -> None:
-    """Two held out and seven to train on, that the built-in model solves now and then."""
+    """Write two held-out and seven training scenarios that the built-in model solves now and then."""
     path.write_text(scenario_lines(_scenarios()))
 
 
@@ -39,10 +39,10 @@ def _scenarios() -> Iterator[McpScenario]:
 
 
 def record(run: Path) -> dict[str, Any]:
-    """All that is kept of a run, without what a clock measured: file to content.
+    """Return the content of each file of a run, without measured times.
 
-    Left out are the card and the manifest of a checkpoint, which hold metrics once more and their hash, what was said
-    to judges and paid for, and the page; and the run's own name.
+    Left out are the card and the manifest of a checkpoint, which repeat metrics and their hash, the judges' calls and
+    costs, the page, and the run's own name.
     """
     found: dict[str, Any] = {}
     for path in sorted(run.rglob("*")):
@@ -55,7 +55,7 @@ def record(run: Path) -> dict[str, Any]:
             case ".json" if name not in ("model.json", "report.json"):
                 found[name] = json.dumps(_timeless(json.loads(path.read_bytes())))
             case ".html" | ".json" | ".png":
-                """The page and the report say where the run is."""
+                """The page and the report hold the path of the run."""
             case _:
                 found[name] = path.read_bytes()
     report = _timeless(json.loads((run / "report.json").read_bytes()))
@@ -71,7 +71,7 @@ def _timeless(value: Any) -> Any:
 
 
 def differences(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
-    """Names of the files that are not the same, with the first place where they are not."""
+    """Return the names of differing files, each with its first difference."""
     return [
         f"{name}: {_first(one.get(name), other.get(name))}"
         for name in sorted({*one, *other})
@@ -90,7 +90,7 @@ def _first(one: Any, other: Any) -> str:
 
 
 def played(run: Path) -> list[str]:
-    """Ids of the training scenarios in the order in which the steps used them."""
+    """Return the ids of the training scenarios in the order of their use."""
     return [
         json.loads(line)["scenario"]["id"]
         for path in sorted((run / "trajectories" / "train").glob("*.jsonl"))

@@ -1,11 +1,11 @@
-"""Lives of the training command, each in a fork of one process that has imported everything and started no thread.
+"""Runs the training command many times, each in a fork of one process that has imported everything.
 
 `python -m tests.killing.lives FOLDER` reads a JSON object a line, {"arguments", "output", "death", "file_bytes"},
 forks, runs `mcp-rl` with these arguments in the child, and answers {"status", "seconds"}: the exit code, or -9. `death`
 says how the child is killed: null (not at all), {"kind": "time", "seconds"}, {"kind": "tool" or "judge", "count"} (by
 the world, in the middle of that call), or {"kind": "file", "part", "count"}: right before the count-th change to a file
-of the run whose path has `part` in it, such as opening it for writing, renaming or removing it. `file_bytes`: no file
-may become larger than that (null: no limit), which is how a full disk looks to who writes a large file.
+of the run whose path contains `part`, such as opening it for writing, renaming or removing it. `file_bytes` is the
+largest size that a file may reach (null: no limit), which looks like a full disk to code that writes a large file.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ def main() -> None:
     known = folder / "imported.json"
     for line in sys.stdin:
         asked = json.loads(line)
-        _import(json.loads(known.read_bytes()) if known.exists() else [])  # what earlier lives came to need
+        _import(json.loads(known.read_bytes()) if known.exists() else [])  # modules that earlier lives imported
         assert len(list(Path("/proc/self/task").iterdir())) == 1
         began = time.perf_counter()
         if (child := os.fork()) == 0:
@@ -48,16 +48,15 @@ def main() -> None:
 
 
 def _import_everything() -> None:
-    """And leave out the page that nobody looks at: it takes longer than all the rest of a life."""
-    import mcp_rl.cli.train
-    from mcp_rl.backends.base_model import load_learner
+    """Import all that a life needs, and draw no page, which takes longer than all the rest of a life."""
+    from mcp_rl.backends.base.base_model import load_learner
     from mcp_rl.config import TINY, TrainConfig
-    from mcp_rl.language_model import import_litellm
+    from mcp_rl.inference.apis.chat_client import import_litellm
 
     import_litellm()
-    _import(["mcp_rl.train", "mcp_rl.training.trainer"])
+    _import(["mcp_rl.runs.train", "mcp_rl.runs.steps.trainer"])
     load_learner(TINY, TrainConfig())  # PEFT and transformers import when they are used
-    mcp_rl.cli.train.write_page = lambda *about, **more: None
+    importlib.import_module("mcp_rl.cli.train").__dict__["write_page"] = lambda *about, **more: None
 
 
 def _import(names: list[str]) -> None:
@@ -67,7 +66,7 @@ def _import(names: list[str]) -> None:
 
 
 def _live(asked: dict[str, Any], folder: Path, known: Path) -> None:
-    """The child. Whatever drew from a global generator would draw something else in each life."""
+    """Run the command in the child. Global random generators are seeded anew, so a dependence on them would show."""
     import numpy
     import torch
 

@@ -1,8 +1,9 @@
-"""What a run talks to, in a process that outlives it: `python -m tests.killing.world FOLDER`.
+"""The tool server and the judge of the kill tests' runs, in a process that outlives them.
 
-The bundled calculator over SSE at /sse, and a judge at /v1 whose scores follow from the text that it is shown. Where
-FOLDER/armed.json names a process, that process is killed in the middle of its next calls: {"pid", "kind": "tool" or
-"judge", "count"}. The first line on stdout is the address; it ends with its standard input.
+`python -m tests.killing.world FOLDER` serves the bundled calculator over SSE at /sse, and a judge at /v1 whose scores
+follow from the text that it is shown. If FOLDER/armed.json holds {"pid", "kind": "tool" or "judge", "count"}, that
+process is killed in the middle of its count-th call of the kind. The first line on stdout is the address; it ends with
+its standard input.
 """
 
 import hashlib
@@ -25,7 +26,7 @@ SERVER = Path(__file__).parents[2] / "servers" / "python" / "mcp_calculator"
 
 
 class Trigger:
-    """Kills whom the file names, at the count-th call of the kind that it names."""
+    """Kills the process in the file at the count-th call of the file's kind."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / "armed.json"

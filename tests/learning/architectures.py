@@ -61,12 +61,12 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 }
 _CONFIGS = {"Gemma3": "Gemma3TextConfig"}
 _NAMED_OTHERWISE = {"GPT2", "GPTJ", "Falcon"}
-"""Their configurations have other names for their sizes."""
+"""Architectures whose configurations name their sizes differently."""
 _MODELS = {"Gemma3": "Gemma3ForCausalLM", "GPT2": "GPT2LMHeadModel"}
 
 
 def architecture(name: str, **changed: Any) -> Callable[[], PreTrainedModel]:
-    """Makes the same model of this architecture each time it is called."""
+    """Return a function that makes the same model of this architecture each time."""
 
     def make() -> PreTrainedModel:
         torch.manual_seed(5)
@@ -80,7 +80,7 @@ def architecture(name: str, **changed: Any) -> Callable[[], PreTrainedModel]:
 
 @torch.no_grad()
 def sharpened(model: PreTrainedModel) -> PreTrainedModel:
-    """Freshly initialised models are nearly uniform; this one has opinions."""
+    """Scale up a fresh model's weights, whose predictions would be nearly uniform."""
     for parameter in model.parameters():
         if parameter.dim() > 1:
             parameter.mul_(4)

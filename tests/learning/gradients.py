@@ -1,26 +1,26 @@
-"""The gradient of an update, and what it should be, computed the plain way."""
+"""The gradient of an update, and the same gradient computed in plain code."""
 
 import math
 
 import pytest
 import torch
-from peft import PeftModel
 
 from mcp_rl.learning import canaries
-from mcp_rl.learning.step import Learner
+from mcp_rl.learning.adapter import base_of
+from mcp_rl.learning.learner import Learner
+from mcp_rl.learning.step import update
 from mcp_rl.trajectory import TrajectoryGroup
 
 
 def plain_gradient(
     learner: Learner, groups: list[TrajectoryGroup], cap: float = 0.0
 ) -> tuple[float, dict[str, torch.Tensor]]:
-    """The mean over tokens by the book: one sequence at a time, stock attention, PEFT's layers; the ratio is 1, and
-    with a cap every token is weighted by how likely it has become since it was sampled."""
+    """Return loss and gradient of the mean over tokens in plain code: one sequence at a time, stock attention, PEFT's
+    layers. The ratio is 1; with a cap every token has its importance weight."""
     model = learner.model
     for module in model.modules():
         module.__dict__.pop("forward", None)
-    base = model.get_base_model() if isinstance(model, PeftModel) else model
-    base.set_attn_implementation("sdpa")
+    base_of(model).set_attn_implementation("sdpa")
     rows = []
     for group in groups:
         mean = sum(group.rewards) / len(group)
@@ -42,14 +42,14 @@ def plain_gradient(
 def gradient_of_update(
     learner: Learner, groups: list[TrajectoryGroup], monkeypatch: pytest.MonkeyPatch
 ) -> tuple[dict[str, float], dict[str, torch.Tensor]]:
-    """Metrics, and the gradient that reached the optimiser, which does nothing with it."""
+    """Return the metrics, and the gradient that reached the optimiser, which ignores it."""
     seen: dict[str, torch.Tensor] = {}
     with monkeypatch.context() as patch:
         patch.setattr(
             learner.optimizer, "step", lambda: seen.update({n: p.grad.clone() for n, p in learner.parameters.items()})
         )
         patch.setattr(canaries, "check_moved", lambda *_: None)
-        return learner.update(groups), seen
+        return update(learner, groups), seen
 
 
 def assert_same_gradient(seen: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:

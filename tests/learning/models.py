@@ -3,44 +3,19 @@
 import random
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
+from transformers import PreTrainedModel
 
 from mcp_rl.config import LoraConfig, TrainConfig
 from mcp_rl.learning.adapter import add_adapter
-from mcp_rl.learning.logprobs import TreeBatch, sampled_logprobs
-from mcp_rl.learning.step import Learner
-from mcp_rl.learning.tree import build_tree
-from mcp_rl.learning.tree_attention import use_tree_attention
+from mcp_rl.learning.forward.logprobs import TreeBatch, sampled_logprobs
+from mcp_rl.learning.forward.tree import build_tree
+from mcp_rl.learning.forward.tree_attention import use_tree_attention
+from mcp_rl.learning.learner import Learner
 from mcp_rl.scenario import McpScenario, StdioServer
 from mcp_rl.trajectory import Segment, Trajectory, TrajectoryGroup
-from tests.learning.architectures import VOCABULARY, sharpened
+from tests.learning.architectures import VOCABULARY, architecture
 
-
-def qwen2() -> PreTrainedModel:
-    torch.manual_seed(5)
-    config = Qwen2Config(
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        vocab_size=VOCABULARY,
-        tie_word_embeddings=True,
-    )
-    return sharpened(Qwen2ForCausalLM(config))
-
-
-def llama() -> PreTrainedModel:
-    torch.manual_seed(6)
-    config = LlamaConfig(
-        hidden_size=48,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=3,
-        num_key_value_heads=3,
-        vocab_size=VOCABULARY,
-    )
-    return sharpened(LlamaForCausalLM(config))
+qwen2, llama = architecture("Qwen2"), architecture("Llama")
 
 
 def make_learner(
@@ -51,7 +26,8 @@ def make_learner(
     touched: bool = True,
     **settings: object,
 ) -> Learner:
-    """A learner of a random model; `touched` gives its adapter random weights, so that it is not the base."""
+    """Make a learner of a random model; `touched` gives its adapter random weights, so that it differs from the
+    base."""
     plain = {"epochs": 1, "minibatches": 1, "scale_by_std": False, "decay_steps": 0, "learning_rate": 1e-2}
     config = TrainConfig.model_validate({"lora": LoraConfig(rank=4, alpha=8), **plain, **settings})
     base = base or qwen2()
@@ -70,7 +46,7 @@ def make_learner(
 def make_groups(
     learner: Learner, *, seed: int = 0, groups: int = 3, size: int = 4, version: int | None = None
 ) -> list[TrajectoryGroup]:
-    """Groups that share a system prompt, two turns each, with the logprobs that the learner itself gives."""
+    """Make groups that share a system prompt, two turns each, with the learner's own logprobs."""
     draw = random.Random(seed)
 
     def tokens(count: int) -> list[int]:
@@ -99,7 +75,7 @@ def make_groups(
 
 @torch.no_grad()
 def set_logprobs(learner: Learner, segment: Segment) -> None:
-    """As an exact sampler would have recorded them."""
+    """Set the logprobs that an exact sampler would have recorded."""
     tree = build_tree([segment.tokens])
     where = [i for i, sampled in enumerate(segment.sampled) if sampled]
     batch = TreeBatch.of(tree, torch.tensor(where) - 1, torch.tensor([segment.tokens[i] for i in where]))

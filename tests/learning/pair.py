@@ -1,10 +1,10 @@
-"""Two processes that stay for many tests and do the same at once, each as a rank of one learner."""
+"""Two processes, the ranks of one learner, that stay for many tests and run the same function at once."""
 
 import os
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from multiprocessing import get_context, resource_tracker
+from multiprocessing import forkserver, get_context, resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from mcp_rl.learning.parallel import Ranks
 
 Act = Callable[..., Any]
-"""A function of a module, called with the ranks and what it is given."""
+"""A module's function, called with the ranks and further arguments."""
 
 
 class Pair:
@@ -22,7 +22,7 @@ class Pair:
         self._ends = ends
 
     def do(self, act: Act, *given: Any) -> list[Any]:
-        """What each rank returns, or the error that it raised."""
+        """Return the result of each rank, or the error that it raised."""
         for end in self._ends:
             end.send((act, given))
         answers = []
@@ -34,7 +34,9 @@ class Pair:
 
 @contextmanager
 def pair(folder: Path) -> Iterator[Pair]:
-    context = get_context("spawn")
+    """Start both ranks; they are forked from a process that has imported the tests but computed nothing."""
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["tests.learning.test_parallel"])
     ends, processes = [], []
     for rank in range(2):
         ours, theirs = context.Pipe()
@@ -51,7 +53,8 @@ def pair(folder: Path) -> Iterator[Pair]:
         for process in processes:
             process.kill()
             process.join()
-        resource_tracker._resource_tracker._stop()  # it came with the first of them; other tests count our children
+        for helper in (forkserver._forkserver, resource_tracker._resource_tracker):
+            helper._stop()  # other tests count our children
 
 
 def _serve(rank: int, store: str, connection: Connection) -> None:
@@ -67,7 +70,7 @@ def _serve(rank: int, store: str, connection: Connection) -> None:
                 connection.send(act(ranks, *given))
             except Exception as error:
                 connection.send(error)
-            except BaseException:  # what pytest raises
+            except BaseException:  # such as pytest raises
                 connection.send(AssertionError(traceback.format_exc()))
     except EOFError:
         ranks.close()

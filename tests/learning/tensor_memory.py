@@ -1,4 +1,4 @@
-"""Bytes of all tensors that are alive, and the most there ever were: exact, on any machine, in one process."""
+"""Count the bytes of all living tensors, and their peak: exact, on any machine, in one process."""
 
 import weakref
 from typing import Any
@@ -10,7 +10,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 
 class TensorMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the storages that operations in its block make, forward and backward, until they are freed."""
+    """Count the storages that operations in the block allocate, forward and backward, until they are freed."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

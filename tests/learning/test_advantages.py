@@ -1,4 +1,4 @@
-"""Advantages against a few independent lines each, and which trajectories become samples."""
+"""Advantages against independent plain code, and the trajectories that become samples."""
 
 import statistics
 
@@ -40,7 +40,7 @@ def test_both_options_together_are_the_two_one_after_the_other() -> None:
     np.testing.assert_allclose(advantages(rewards, scale_by_std=True, leave_one_out=True), expected, rtol=1e-4)
 
 
-def test_the_mask_is_what_was_sampled_and_not_what_was_seen() -> None:
+def test_the_mask_covers_sampled_tokens_only() -> None:
     groups = make_groups(make_learner(), groups=1, size=2)
     segment = groups[0].trajectories[0].segments[0]
     sample = take_in(groups).samples[0]
@@ -69,7 +69,7 @@ def test_groups_without_variance_are_dropped_and_counted() -> None:
     assert {sample.group for sample in intake.samples} == {0, 2}
 
 
-def test_trajectories_with_a_token_that_is_too_old_are_left_out_and_counted() -> None:
+def test_trajectories_with_too_old_tokens_are_dropped() -> None:
     groups = make_groups(make_learner(), groups=2, size=4, version=7)
     for trajectory, reward in zip(groups[0], [1.0, 0.0, 0.0, 0.5], strict=True):
         trajectory.reward = reward

@@ -1,7 +1,7 @@
-"""The canaries in the whole loop: a real engine, learner and backend on a random model, with one thing broken each.
+"""The canaries in the whole loop: a real engine, learner and backend on a random model, with one defect each.
 
-Each stops the run with one sentence, with nothing learned and nothing saved. What a single check says of numbers is
-tested in `test_step`, the swap that never happens and the forged version in `tests/backends/test_local`.
+Each stops the run with one sentence, with nothing learned and nothing saved. Single checks are tested in `test_step`,
+the swap that never happens and the forged version in `tests/backends/test_local`.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -18,12 +18,13 @@ from torch import Tensor
 from mcp_rl.backends.local import LocalBackend
 from mcp_rl.config import LoraConfig, RunConfig, TrainConfig
 from mcp_rl.errors import CanaryError
-from mcp_rl.gather import gather_groups
-from mcp_rl.inference.batch import Batch
+from mcp_rl.inference.batch import DecodingBatch
 from mcp_rl.inference.engine import Sampling
+from mcp_rl.learning.canaries import SMALLEST_OVERLAP, check_overlap
 from mcp_rl.model import TrainableModel
+from mcp_rl.rollouts.gather import gather_groups
+from mcp_rl.runs.train import run_training
 from mcp_rl.scenario import McpScenario, StdioServer, ToolCall, Verifier, scenario_lines
-from mcp_rl.train import run_training
 from mcp_rl.trajectory import Segment, Trajectory, TrajectoryGroup
 from tests.random_base import write_random_base
 
@@ -37,7 +38,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 async def play(backend: LocalBackend, seed: int, temperature: float = 1.0) -> list[TrajectoryGroup]:
-    """Two groups of three, rewarded for even ids. The same prompts each time, as in a second pass over a file."""
+    """Play two groups of three, rewarded for even ids, with the same prompts each time."""
     groups = []
     for number in range(2):
         scenario = McpScenario(id=f"s{number}", task_description="t", server_params=StdioServer(command="x"))
@@ -70,7 +71,7 @@ class Loop:
 
     @contextmanager
     def stops(self, match: str, *, learned: bool = False) -> Iterator[None]:
-        """The block ends in one sentence, with what was learned as it was and nothing new on disk."""
+        """Expect the block to end in one sentence, with weights and checkpoints unchanged."""
         before, step = self.weights(), self.backend.step
         checkpoints = sorted((self.model.path / "checkpoints").iterdir())
         with pytest.raises(CanaryError, match=match) as caught:
@@ -93,13 +94,13 @@ async def loop(base: str, tmp_path: Path) -> Any:
         yield loop
 
 
-async def test_a_loop_with_nothing_broken_goes_on(loop: Loop) -> None:
+async def test_a_loop_without_a_defect_continues(loop: Loop) -> None:
     await loop.step()
     assert loop.backend.step == 2
 
 
-async def test_weights_that_are_not_those_that_were_learned_stop_the_run(loop: Loop) -> None:
-    """The engine gets another adapter under the new version: the update is done, but neither saved nor sampled."""
+async def test_weights_other_than_the_learners_stop_the_run(loop: Loop) -> None:
+    """The engine gets another adapter under the new version: the update is done, but neither saved nor sampled from."""
     load = loop.backend.engine.load_policy
 
     async def another(weights: Mapping[str, Tensor], version: int) -> None:
@@ -111,25 +112,23 @@ async def test_weights_that_are_not_those_that_were_learned_stop_the_run(loop: L
 
 
 async def test_a_cache_that_forgets_nothing_stops_the_run(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Batch, "clear", lambda self: None)
-    await loop.step()  # of this step's own version is all that it samples; what it leaves behind is not the next one's
+    monkeypatch.setattr(DecodingBatch, "clear", lambda self: None)
+    await loop.step()  # all it samples is of this step's version; the cache that it leaves is stale in the next step
     with loop.stops("The prefix cache holds what policy version 1 computed, but version 2 is being sampled"):
         await loop.step()
 
 
-async def test_a_cache_of_an_older_policy_with_forged_stamps_stops_the_run(
-    loop: Loop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nothing in the engine can tell; but what it samples is not what the learner computes."""
+async def test_a_stale_cache_with_forged_versions_stops_the_run(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine cannot notice it, but its log-probabilities are not the learner's."""
 
-    def forge(self: Batch) -> None:
+    def forge(self: DecodingBatch) -> None:
         entries = [*self._held._entries.values(), *(entry for _, entry in self._trunks.values())]
         for entry in entries:
             entry.version = self.policy.version
         for trunk, _ in self._trunks.values():
             object.__setattr__(trunk, "version", self.policy.version)
 
-    monkeypatch.setattr(Batch, "clear", forge)
+    monkeypatch.setattr(DecodingBatch, "clear", forge)
     await loop.step()
     with loop.stops("Sampler and learner disagree before the update"):
         await loop.step()
@@ -154,7 +153,7 @@ async def test_a_group_that_is_in_the_batch_twice_stops_the_run(loop: Loop) -> N
 
 
 async def test_a_group_that_vanishes_stops_the_run(base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the run command's own loop: its gathering forgets to hand on one group of the second step."""
+    """The gathering of the run command's own loop drops a group of the second step."""
     calls = 0
 
     async def forgetful(*args: Any, follow: Callable[[TrajectoryGroup], Any], **kwargs: Any) -> Any:
@@ -170,7 +169,7 @@ async def test_a_group_that_vanishes_stops_the_run(base: str, tmp_path: Path, mo
             follow(group)
         return result
 
-    monkeypatch.setattr("mcp_rl.training.collect.gather_groups", forgetful)
+    monkeypatch.setattr("mcp_rl.runs.steps.collect.gather_groups", forgetful)
     scenarios = [
         McpScenario(
             task_description=f"add {i} and 1",
@@ -200,3 +199,9 @@ async def test_a_group_that_vanishes_stops_the_run(base: str, tmp_path: Path, mo
     history = (config.run_dir / "history.jsonl").read_text()
     assert history.count('"split": "train"') == 1
     assert not (config.run_dir / "checkpoints" / "0002").exists()
+
+
+def test_a_learner_that_left_its_episodes_is_stopped() -> None:
+    check_overlap(SMALLEST_OVERLAP, 5.0)
+    with pytest.raises(CanaryError, match=r"it would play 5\.0% of them .* 0\.3 nats away"):
+        check_overlap(0.05, 0.3)

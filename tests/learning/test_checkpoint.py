@@ -1,4 +1,4 @@
-"""Checkpoints: whole or not there, damaged ones passed over, and a resumed learner goes on bit for bit."""
+"""Checkpoints: whole or absent, damaged ones skipped, and a resumed learner continues bit for bit."""
 
 import json
 import signal
@@ -14,14 +14,15 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from mcp_rl.errors import CheckpointError
-from mcp_rl.learning.checkpoint import find_damage, newest_checkpoint, tidy, write_checkpoint
-from mcp_rl.learning.state import restore, save_learner
-from mcp_rl.learning.step import Learner
+from mcp_rl.learning.disk.checkpoint import find_damage, newest_checkpoint, tidy, write_checkpoint
+from mcp_rl.learning.disk.state import ModelCard, restore, save_learner
+from mcp_rl.learning.learner import Learner
+from mcp_rl.learning.step import update
 from tests.learning.models import make_groups, make_learner, qwen2
 
 
 def save(learner: Learner, folder: Path, **frontier: object) -> None:
-    save_learner(folder, learner, {}, base_name="base", title="t", metrics={"loss": 0.5}, frontier=frontier)
+    save_learner(folder, learner, {}, ModelCard("t", "base", {"loss": 0.5}), frontier=frontier)
 
 
 def names(folder: Path) -> list[str]:
@@ -46,7 +47,7 @@ def test_a_protected_checkpoint_stays_however_old_it_is(tmp_path: Path) -> None:
     assert names(tmp_path) == ["0005", "0006"]
 
 
-def test_tidying_removes_what_a_kill_left_and_no_whole_checkpoint_without_a_successor(tmp_path: Path) -> None:
+def test_tidying_keeps_whole_checkpoints_put_aside(tmp_path: Path) -> None:
     for step in range(1, 5):
         write_checkpoint(tmp_path, step, {"a": b"whole"})
     (tmp_path / "0004").rename(tmp_path / ".0004.old")  # killed before its successor took its place
@@ -58,7 +59,7 @@ def test_tidying_removes_what_a_kill_left_and_no_whole_checkpoint_without_a_succ
     assert find_damage(tmp_path / "0004") is None
 
 
-def test_large_files_are_written_into_the_folder_and_sealed_like_the_others(tmp_path: Path) -> None:
+def test_large_files_are_sealed_like_the_others(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, 1, {"a": b"small"}, write=lambda folder: (folder / "b").write_bytes(b"large"))
     manifest = json.loads((tmp_path / "0001" / "manifest.json").read_text())
     assert manifest["format"] == 1 and {name: entry["bytes"] for name, entry in manifest["files"].items()} == {
@@ -69,7 +70,7 @@ def test_large_files_are_written_into_the_folder_and_sealed_like_the_others(tmp_
     assert find_damage(tmp_path / "0001") == "b has changed"
 
 
-def test_where_no_checkpoint_is_whole_or_readable_by_this_version_it_says_so(tmp_path: Path) -> None:
+def test_damaged_or_foreign_checkpoints_are_refused(tmp_path: Path) -> None:
     for step in (1, 2):
         write_checkpoint(tmp_path, step, {"a": b"whole"})
         (tmp_path / f"{step:04d}" / "a").unlink()
@@ -78,7 +79,7 @@ def test_where_no_checkpoint_is_whole_or_readable_by_this_version_it_says_so(tmp
     path = write_checkpoint(tmp_path, 3, {"a": b"whole"}).path
     manifest = json.loads((path / "manifest.json").read_text())
     (path / "manifest.json").write_text(json.dumps({**manifest, "format": 9}))
-    with pytest.raises(CheckpointError, match="is of format 9, and this version reads format 1"):
+    with pytest.raises(CheckpointError, match="has format 9, and this version reads format 1"):
         newest_checkpoint(tmp_path)
 
 
@@ -89,7 +90,7 @@ def test_a_step_that_is_done_again_replaces_its_checkpoint(tmp_path: Path) -> No
     assert names(tmp_path) == ["0003"]
 
 
-def test_a_kill_while_a_step_is_replaced_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kill_while_replacing_a_step_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_checkpoint(tmp_path, 3, {"a": b"old"})
     rename = Path.rename
 
@@ -108,7 +109,7 @@ def test_a_kill_while_a_step_is_replaced_costs_nothing(tmp_path: Path, monkeypat
     assert names(tmp_path) == ["0004"]
 
 
-def test_what_a_kill_left_over_does_not_stand_in_the_way(tmp_path: Path) -> None:
+def test_leftovers_of_a_kill_are_ignored_and_removed(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, 3, {"a": b"whole"})
     for leftover in (".0003.old", ".0003.tmp", ".0002.tmp"):
         (tmp_path / leftover).mkdir()
@@ -132,7 +133,7 @@ def test_a_damaged_newest_is_passed_over_and_named(tmp_path: Path) -> None:
     assert find_damage(tmp_path / "0001") == "manifest.json cannot be read"
 
 
-def test_a_damaged_one_that_was_passed_over_takes_no_whole_one_s_place(tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_does_not_count_as_kept(tmp_path: Path) -> None:
     for step in (5, 10):
         write_checkpoint(tmp_path, step, {"a": b"whole"})
     (tmp_path / "0010" / "a").write_bytes(b"broke")
@@ -147,7 +148,7 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None
         write_checkpoint(tmp_path / "file" / "checkpoints", 0, {"a": b""})
 
 
-def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_leaves_earlier_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_checkpoint(tmp_path, 1, {"a": b"good"})
 
     def full(*_: object) -> None:
@@ -159,12 +160,12 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: p
     assert names(tmp_path) == ["0001"]
 
 
-def test_killed_at_any_moment_every_visible_checkpoint_is_whole(tmp_path: Path) -> None:
-    """A child writes checkpoints over and over, one step in three twice, and is killed without warning."""
+def test_a_kill_at_any_moment_leaves_whole_checkpoints(tmp_path: Path) -> None:
+    """A child writes checkpoints repeatedly, one step in three twice, and is killed without warning."""
     program = textwrap.dedent("""
         import sys
         from pathlib import Path
-        from mcp_rl.learning.checkpoint import write_checkpoint
+        from mcp_rl.learning.disk.checkpoint import write_checkpoint
         print("ready", flush=True)
         for step in range(10**6):
             for again in range(1 + (step % 3 == 0)):
@@ -194,7 +195,7 @@ def test_peft_and_transformers_alone_give_the_same_logits(tmp_path: Path) -> Non
     base = qwen2()
     base.save_pretrained(tmp_path / "base")
     learner = make_learner(qwen2())
-    path = save_learner(tmp_path / "checkpoints", learner, {}, base_name=str(tmp_path / "base"), title="t").path
+    path = save_learner(tmp_path / "checkpoints", learner, {}, ModelCard("t", str(tmp_path / "base"))).path
     named = json.loads((path / "adapter_config.json").read_text())["base_model_name_or_path"]
     assert named == "base"  # what add_adapter was told
     loaded = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tmp_path / "base"), path)
@@ -211,7 +212,7 @@ def test_a_resumed_run_gives_the_same_bits(tmp_path: Path, cut: int) -> None:
 
     def train(learner: Learner, steps: int) -> Learner:
         while learner.step < steps:
-            learner.update(make_groups(learner, seed=learner.step))
+            update(learner, make_groups(learner, seed=learner.step))
         return learner
 
     whole = train(make_learner(**settings), 5)
@@ -243,7 +244,7 @@ def test_another_rank_is_refused_in_one_sentence(tmp_path: Path) -> None:
 
 def test_a_checkpoint_holds_no_pickle(tmp_path: Path) -> None:
     learner = make_learner()
-    learner.update(make_groups(learner))
+    update(learner, make_groups(learner))
     save(learner, tmp_path)
     kinds = {path.suffix for path in (tmp_path / "0001").iterdir()}
     assert kinds == {".json", ".safetensors", ".md"}

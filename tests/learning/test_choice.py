@@ -1,4 +1,4 @@
-"""Which of two ways to compute a batch is taken."""
+"""The choice between two ways to compute a batch."""
 
 import math
 from collections.abc import Callable
@@ -10,14 +10,16 @@ import pytest
 import torch
 
 from mcp_rl.errors import ConfigError
-from mcp_rl.learning import forward
-from mcp_rl.learning.attention import NAME
-from mcp_rl.learning.checkpoint import Checkpoint, newest_checkpoint
-from mcp_rl.learning.choice import Trial, attempt, choose
-from mcp_rl.learning.forward import Forward, measure
+from mcp_rl.learning.disk.checkpoint import Checkpoint, newest_checkpoint
+from mcp_rl.learning.disk.state import ModelCard, restore, save_learner
+from mcp_rl.learning.forward import forward
+from mcp_rl.learning.forward.attention import NAME
+from mcp_rl.learning.forward.choice import Trial, attempt, choose
+from mcp_rl.learning.forward.forward import Forward
+from mcp_rl.learning.learner import Learner
+from mcp_rl.learning.measure import measure_forward
 from mcp_rl.learning.samples import take_in
-from mcp_rl.learning.state import restore, save_learner
-from mcp_rl.learning.step import Learner
+from mcp_rl.learning.step import update
 from tests.learning.models import make_groups, make_learner
 
 VALUES = np.asarray([-1.0, -2.0], np.float32)
@@ -31,12 +33,12 @@ def test_the_faster_of_two_that_agree_is_taken() -> None:
 
 
 @pytest.mark.parametrize("wrong", [VALUES + 0.1, VALUES[:1], VALUES * math.nan], ids=["off", "fewer", "nan"])
-def test_what_says_something_else_than_the_reference_is_not_taken_however_fast(wrong: np.ndarray) -> None:
+def test_a_fast_way_with_other_values_is_not_taken(wrong: np.ndarray) -> None:
     choice = choose({"tree": Trial(0.1, wrong), "rows": Trial(9.0, VALUES)}, reference="rows", tolerance=1e-3)
     assert choice.name == "rows" and "tree is off" in choice.reason
 
 
-def test_what_fails_is_not_taken_and_where_all_fail_that_is_said() -> None:
+def test_ways_that_fail_are_not_taken() -> None:
     def out_of_memory() -> np.ndarray:
         raise torch.OutOfMemoryError("no room")
 
@@ -74,15 +76,13 @@ def slower(function: Callable[..., object], times: int) -> Callable[..., object]
 
 
 @pytest.mark.parametrize(("slow", "taken"), [("rows", "tree"), ("tree", "rows")])
-def test_of_two_real_ways_the_one_that_is_really_slower_is_left(
-    slow: str, taken: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_way_that_is_really_slower_is_left(slow: str, taken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     name = {"rows": "row_logprobs", "tree": "sampled_logprobs"}[slow]
     monkeypatch.setattr(forward, name, slower(getattr(forward, name), 40))
     learner = with_both()
     groups = make_groups(make_learner())
     before = {name: parameter.detach().clone() for name, parameter in learner.parameters.items()}
-    choice = measure(learner, take_in(groups).samples)
+    choice = measure_forward(learner, take_in(groups).samples)
     assert choice.name == learner.forward.kind == taken and learner.forward.decided
     assert choice.seconds[slow] > choice.seconds[taken]
     assert all(torch.equal(before[name], p) and p.grad is None for name, p in learner.parameters.items())
@@ -90,7 +90,7 @@ def test_of_two_real_ways_the_one_that_is_really_slower_is_left(
     assert (attention == NAME) == (taken == "tree")
 
 
-def test_a_tree_that_says_something_else_is_left_in_the_first_step_and_the_step_says_so(
+def test_a_tree_with_other_values_is_left_in_the_first_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     learner = with_both()
@@ -102,27 +102,27 @@ def test_a_tree_that_says_something_else_is_left_in_the_first_step_and_the_step_
         return logprobs + 0.2, entropy
 
     monkeypatch.setattr(forward, "sampled_logprobs", wrong)
-    metrics = learner.update(groups)
+    metrics = update(learner, groups)
     assert metrics["forward_rows"] == 1.0 and metrics["tree_seconds"] > 0 and metrics["rows_seconds"] > 0
     assert "tree is off by 0.2" in learner.forward.note
-    again = learner.update(groups, check_sampler=False)
+    again = update(learner, groups, check_sampler=False)
     assert again["forward_rows"] == 1.0 and "rows_seconds" not in again, "measured once"
 
 
-def test_what_was_measured_once_holds_on_in_a_run_that_is_continued(tmp_path: Path) -> None:
+def test_a_continued_run_keeps_the_measured_choice(tmp_path: Path) -> None:
     learner = with_both()
-    save_learner(tmp_path, learner, {}, base_name="b", title="t")
+    save_learner(tmp_path, learner, {}, ModelCard("t", "b"))
     undecided = with_both()
     restore(undecided, checkpoint_in(tmp_path))
     assert not undecided.forward.decided
     learner.forward.take("rows", learner.model)
     learner.step = 1
-    save_learner(tmp_path, learner, {}, base_name="b", title="t")
+    save_learner(tmp_path, learner, {}, ModelCard("t", "b"))
     again, only_tree = with_both(), make_learner()
     for fresh in (again, only_tree):
         restore(fresh, checkpoint_in(tmp_path))
     assert again.forward.kind == "rows" and again.forward.decided
-    assert only_tree.forward.kind == "tree", "a way that there is not is not taken"
+    assert only_tree.forward.kind == "tree", "an unsupported way is not taken"
 
 
 def checkpoint_in(folder: Path) -> Checkpoint:
@@ -131,7 +131,7 @@ def checkpoint_in(folder: Path) -> Checkpoint:
     return newest
 
 
-def test_where_no_way_works_that_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_working_way_the_error_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*args: object, **kwargs: object) -> object:
         raise RuntimeError("no kernel")
 
@@ -139,11 +139,11 @@ def test_where_no_way_works_that_is_one_sentence(monkeypatch: pytest.MonkeyPatch
     for name in ("row_logprobs", "sampled_logprobs"):
         monkeypatch.setattr(forward, name, fails)
     with pytest.raises(ConfigError, match=r"cannot be trained here: every way .* no kernel"):
-        learner.update(groups)
+        update(learner, groups)
     assert learner.step == 0
 
 
-def test_values_that_are_not_finite_are_no_reference() -> None:
+def test_values_that_are_not_finite_cannot_be_the_reference() -> None:
     nothing = Trial(1.0, np.full(3, np.nan, np.float32))
     with pytest.raises(RuntimeError, match="no way to compute the batch gives finite values"):
         choose({"tree": nothing, "rows": nothing}, reference="rows", tolerance=1e-3)

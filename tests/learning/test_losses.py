@@ -1,4 +1,4 @@
-"""Every loss, value and gradient, against its paper's equation in a few plain lines; and how losses are added up."""
+"""Every loss, value and gradient, against its paper's equation in plain code; and the aggregation of losses."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -42,7 +42,7 @@ def dr_grpo(sequences: Sequences, frozen: Sequences) -> float:
 
 
 def cispo(sequences: Sequences, frozen: Sequences) -> float:
-    """MiniMax-M1, equation 4; `frozen` is what the gradient stops at."""
+    """MiniMax-M1, equation 4; no gradient goes through `frozen`."""
     total = 0.0
     for (new, old, gain), (still, _, _) in zip(sequences, frozen, strict=True):
         for a, b, c in zip(new, old, still, strict=True):
@@ -76,7 +76,7 @@ def pack(sequences: Sequences) -> Tokens:
 
 
 def slopes(loss: Callable[[Sequences, Sequences], float], sequences: Sequences) -> np.ndarray:
-    """Central differences after every new logprob."""
+    """Return central differences with respect to every new logprob."""
     result = []
     for number, (new, old, gain) in enumerate(sequences):
         for i in range(len(new)):
@@ -109,7 +109,7 @@ def test_values_and_gradients_are_those_of_the_papers(
         assert torch.equal(clipped, tokens.logprobs.grad == 0)
 
 
-def test_bounds_and_aggregation_that_are_given_win_over_the_losss_own() -> None:
+def test_settings_override_the_bounds_of_the_loss() -> None:
     given = objective(TrainConfig(loss="gspo", clip_low=0.1, clip_high=0.3, aggregation="token-mean"))
     assert (given.clip_low, given.clip_high) == (0.1, 0.3)
     assert given.aggregate is AGGREGATIONS["token-mean"]
@@ -140,14 +140,14 @@ def test_parts_of_a_minibatch_add_up_to_the_whole(rows: list[list[float]], cut: 
     assert float(sum(parts)) == pytest.approx(PLAIN[name](rows), abs=1e-9)
 
 
-def test_importance_weights_are_the_ratio_up_to_the_cap_and_carry_no_gradient() -> None:
+def test_importance_weights_are_capped_and_without_gradient() -> None:
     logprobs = torch.tensor([-1.0, -1.0, -1.0], requires_grad=True)
     weights = truncated_weights(logprobs, torch.tensor([-1.5, -0.5, -3.0]), 2.0)
     np.testing.assert_allclose(weights, [math.exp(0.5), math.exp(-0.5), 2.0], rtol=1e-6)
     assert not weights.requires_grad
 
 
-def test_truncated_importance_sampling_is_unbiased_where_nothing_is_cut() -> None:
+def test_uncapped_importance_sampling_is_unbiased() -> None:
     draw = torch.Generator().manual_seed(0)
     policy, sampler = (torch.randn(8, generator=draw).mul(0.3).log_softmax(0) for _ in range(2))
     value = torch.randn(8, generator=draw)

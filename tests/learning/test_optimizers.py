@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_rl.config import TrainConfig
-from mcp_rl.learning.checkpoint import newest_checkpoint
+from mcp_rl.learning.disk.checkpoint import newest_checkpoint
+from mcp_rl.learning.disk.state import ModelCard, restore, save_learner
+from mcp_rl.learning.learner import Learner
 from mcp_rl.learning.schedule import learning_rate
-from mcp_rl.learning.state import restore, save_learner
-from mcp_rl.learning.step import Learner
+from mcp_rl.learning.step import update
 from tests.learning.models import make_groups, make_learner
 
 
@@ -46,9 +47,7 @@ def test_the_fall_begins_where_the_warm_up_ends() -> None:
     decay=st.integers(1, 50),
     floor=st.floats(0, 1),
 )
-def test_a_rate_stays_between_nothing_and_the_full_one_and_never_rises_again(
-    schedule: str, warmup: int, decay: int, floor: float
-) -> None:
+def test_a_rate_rises_once_then_falls_within_bounds(schedule: str, warmup: int, decay: int, floor: float) -> None:
     found = rates(list(range(80)), schedule=schedule, warmup_steps=warmup, decay_steps=decay, floor=floor)
     assert all(0 <= rate <= 1 + 1e-12 for rate in found)
     peak = found.index(max(found))
@@ -57,16 +56,16 @@ def test_a_rate_stays_between_nothing_and_the_full_one_and_never_rises_again(
 
 
 @pytest.mark.parametrize("name", ["adamw", "adafactor", "sgd"])
-def test_a_resumed_learner_goes_on_bit_for_bit(name: str, tmp_path: Path) -> None:
+def test_a_resumed_learner_continues_bit_for_bit(name: str, tmp_path: Path) -> None:
     settings = {"optimizer": name, "schedule": "cosine", "decay_steps": 4, "weight_decay": 0.1, "warmup_steps": 1}
 
     def learn(learner: Learner, steps: int) -> None:
         for _ in range(steps):
-            learner.update(make_groups(learner, seed=learner.step))
+            update(learner, make_groups(learner, seed=learner.step))
 
     straight = make_learner(**settings)
     learn(straight, 2)
-    save_learner(tmp_path, straight, {}, base_name="base", title="t", metrics={}, frontier={})
+    save_learner(tmp_path, straight, {}, ModelCard("t", "base"), frontier={})
     learn(straight, 2)
     resumed = make_learner(seed=9, **settings)
     checkpoint = newest_checkpoint(tmp_path)
@@ -83,7 +82,7 @@ def test_a_resumed_learner_goes_on_bit_for_bit(name: str, tmp_path: Path) -> Non
 def test_each_optimiser_lowers_the_loss(name: str, rate: float) -> None:
     learner = make_learner(optimizer=name, learning_rate=rate)
     groups = make_groups(learner)
-    losses = [learner.update(groups, check_sampler=False)["loss"] for _ in range(5)]
+    losses = [update(learner, groups, check_sampler=False)["loss"] for _ in range(5)]
     assert losses[-1] < losses[0] - 0.005
 
 
@@ -92,6 +91,6 @@ def test_weight_decay_shrinks_the_weights(name: str, rate: float) -> None:
     sizes = []
     for decay in (0.0, 0.5):
         learner = make_learner(optimizer=name, learning_rate=rate, weight_decay=decay)
-        learner.update(make_groups(learner))
+        update(learner, make_groups(learner))
         sizes.append(sum(float(p.detach().square().sum()) for p in learner.parameters.values()))
     assert sizes[1] < sizes[0]

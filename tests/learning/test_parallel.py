@@ -1,4 +1,4 @@
-"""Two processes learn what one would: the same gradients, checks and metrics, for every loss, over real messages."""
+"""Two processes learn the same as one: gradients, checks and metrics, for every loss, over real messages."""
 
 import functools
 import math
@@ -16,17 +16,18 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from mcp_rl.errors import CanaryError, ConfigError
-from mcp_rl.learning.forward import Forward
+from mcp_rl.learning.forward.forward import Forward
+from mcp_rl.learning.forward.tree import build_tree, split_evenly
+from mcp_rl.learning.learner import Learner
 from mcp_rl.learning.parallel import Ranks
-from mcp_rl.learning.sharding import undivided
-from mcp_rl.learning.step import Learner
-from mcp_rl.learning.tree import build_tree, split_evenly
+from mcp_rl.learning.step import update
+from mcp_rl.learning.undivided import undivided
 from tests.learning.pair import Pair, pair
 from tests.learning.test_whole_updates import LEASH, episodes, learner_of, one_step_on
 
 Weights = dict[str, Tensor]
 OF_THE_CUT = {"forward_tokens", "saved_share", "update_seconds"}
-"""Metrics that say how the work was done."""
+"""Metrics that depend on the division of the work."""
 CORRECTED = {"max_staleness": 1, "importance_cap": 1.05}
 FULL = {"method": "full", "learning_rate": 0.05}
 
@@ -49,11 +50,11 @@ def prepared(settings: dict[str, Any]) -> tuple[Learner, list[Any]]:
 
 
 def learn(ranks: Ranks | None, settings: dict[str, Any], steps: int = 1) -> tuple[Weights, list[dict[str, float]]]:
-    """The weights after some steps, and the metrics of each."""
+    """Return the weights after some steps, and the metrics of each step."""
     learner, groups = prepared(settings)
     if ranks is not None:
         learner.join(ranks)
-    metrics = [learner.update(groups, check_sampler=False) for _ in range(steps)]
+    metrics = [update(learner, groups, check_sampler=False) for _ in range(steps)]
     if learner.sharding is not None:
         whole = undivided(learner)
         return ({name: p.detach() for name, p in whole.parameters.items()} if whole else {}), metrics
@@ -95,7 +96,7 @@ def assert_alike(found: tuple[Weights, list[Any]], known: tuple[Weights, list[An
         "full rows",
     ],
 )
-def test_an_update_of_two_processes_is_that_of_one(two: Pair, settings: dict[str, Any]) -> None:
+def test_two_processes_update_as_one(two: Pair, settings: dict[str, Any]) -> None:
     first, second = two.do(learn, settings)
     assert_alike(first, learn(None, settings))
     assert first[1][0].keys() == second[1][0].keys()
@@ -106,7 +107,7 @@ def test_an_update_of_two_processes_is_that_of_one(two: Pair, settings: dict[str
 
 
 @pytest.mark.parametrize("method", ["lora", "full"])
-def test_three_steps_of_adamw_end_where_one_process_ends(two: Pair, method: str) -> None:
+def test_three_steps_of_adamw_are_those_of_one_process(two: Pair, method: str) -> None:
     settings = {"method": method, "optimizer": "adamw", "learning_rate": 1e-3}
     first, second = two.do(learn, settings, 3)
     assert_alike(first, learn(None, settings, 3), tolerance=2e-5)
@@ -115,7 +116,7 @@ def test_three_steps_of_adamw_end_where_one_process_ends(two: Pair, method: str)
 
 
 def gradients(ranks: Ranks | None, settings: dict[str, Any]) -> Weights:
-    """What the optimiser is given in the first update, before clipping."""
+    """Return the gradients that the optimiser gets in the first update, before clipping."""
     learner, groups = prepared({**settings, "epochs": 1, "minibatches": 1, "max_grad_norm": 1e9})
     if ranks is not None:
         learner.join(ranks)
@@ -128,7 +129,7 @@ def gradients(ranks: Ranks | None, settings: dict[str, Any]) -> Weights:
             found[name] = (grad.full_tensor() if isinstance(grad, DTensor) else grad).clone()
 
     learner.optimizer.register_step_pre_hook(note)
-    learner.update(groups, check_sampler=False)
+    update(learner, groups, check_sampler=False)
     return found
 
 
@@ -153,7 +154,7 @@ def test_gradients_are_those_of_one_process(two: Pair, loss: str, aggregation: s
 def shard_sizes(ranks: Ranks) -> tuple[int, int, int]:
     learner, groups = prepared({**FULL, "optimizer": "adamw", "learning_rate": 1e-3, "kl": 0.1})
     learner.join(ranks)
-    learner.update(groups, check_sampler=False)
+    update(learner, groups, check_sampler=False)
     parameters = list(learner.parameters.values())
     assert all(isinstance(p, DTensor) for p in parameters)
     assert learner.reference is not None
@@ -164,7 +165,7 @@ def shard_sizes(ranks: Ranks) -> tuple[int, int, int]:
     )
 
 
-def test_a_whole_model_its_optimiser_and_the_reference_are_divided(two: Pair) -> None:
+def test_model_optimiser_and_reference_are_divided(two: Pair) -> None:
     learner, _ = prepared(FULL)
     size = sum(p.numel() for p in learner.parameters.values())
     for column in zip(*two.do(shard_sizes), strict=True):
@@ -183,7 +184,7 @@ def test_an_optimiser_that_cannot_be_divided_is_refused(two: Pair) -> None:
 
 
 def learn_from_wrong_logprobs(ranks: Ranks) -> tuple[str, bool]:
-    """One trajectory was sampled by something else: its rank sees it, and all must act on it."""
+    """Learn from a batch in which another model sampled one trajectory: its rank notices, and all must stop."""
     learner, groups = prepared({"minibatches": 1})
     segment = groups[-1].trajectories[-1].segments[0]
     segment.logprobs = [
@@ -192,12 +193,12 @@ def learn_from_wrong_logprobs(ranks: Ranks) -> tuple[str, bool]:
     learner.join(ranks)
     before = [p.detach().clone() for p in learner.parameters.values()]
     with pytest.raises(CanaryError) as caught:
-        learner.update(groups)
+        update(learner, groups)
     same = all(torch.equal(a, b) for a, b in zip(before, learner.parameters.values(), strict=True))
     return str(caught.value), same and learner.step == 0
 
 
-def test_a_sampler_that_disagrees_on_one_rank_stops_all_with_one_sentence(two: Pair) -> None:
+def test_a_disagreeing_sampler_of_one_rank_stops_all(two: Pair) -> None:
     first, second = two.do(learn_from_wrong_logprobs)
     assert first == second
     assert "disagree" in first[0]
@@ -210,7 +211,7 @@ def learn_from_nothing_finite(ranks: Ranks) -> str:
     where = groups[-1].trajectories[-1].segments[0]
     where.logprobs = [math.nan if sampled else 0.0 for sampled in where.sampled]
     with pytest.raises(CanaryError) as caught:
-        learner.update(groups, check_sampler=False)
+        update(learner, groups, check_sampler=False)
     return str(caught.value).split("is ")[0]
 
 
@@ -220,15 +221,15 @@ def test_a_loss_that_is_not_finite_on_one_rank_stops_all(two: Pair) -> None:
 
 
 def drift(ranks: Ranks) -> None:
-    """A bit of one rank's weights flips before the second step."""
+    """Flip a bit of one rank's weights before the second step."""
     learner, groups = prepared({})
     learner.join(ranks)
-    learner.update(groups, check_sampler=False)
+    update(learner, groups, check_sampler=False)
     if ranks.rank == 1:
         with torch.no_grad():
             weight = next(iter(learner.parameters.values()))
             weight.view(-1).view(torch.int32)[3] ^= 1
-    learner.update(groups, check_sampler=False)
+    update(learner, groups, check_sampler=False)
 
 
 def test_weights_that_drift_apart_by_one_bit_stop_all(two: Pair) -> None:
@@ -238,7 +239,7 @@ def test_weights_that_drift_apart_by_one_bit_stop_all(two: Pair) -> None:
 
 
 class Ruse:
-    """What somebody who gets at the port would have unpickled."""
+    """An object whose unpickling makes a folder, as an attacker at the port would send it."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -248,13 +249,13 @@ class Ruse:
 
 
 def exchange(ranks: Ranks, folder: str) -> tuple[list[Any], bool]:
-    known = ranks.everyones([(ranks.rank, 0.1, torch.arange(3.0) + ranks.rank, None)] * (1 + 2 * ranks.rank))
+    known = ranks.gather([(ranks.rank, 0.1, torch.arange(3.0) + ranks.rank, None)] * (1 + 2 * ranks.rank))
     with pytest.raises(pickle.UnpicklingError):
-        ranks.everyones(Ruse(folder) if ranks.rank else None)
+        ranks.gather(Ruse(folder) if ranks.rank else None)
     return known, os.path.exists(folder)  # noqa: PTH110
 
 
-def test_what_ranks_tell_each_other_crosses_and_nothing_of_it_is_run(two: Pair, tmp_path: Path) -> None:
+def test_ranks_exchange_values_and_never_run_code(two: Pair, tmp_path: Path) -> None:
     for known, ran in two.do(exchange, str(tmp_path / "ran")):
         assert not ran
         assert [len(part) for part in known] == [1, 3]
@@ -271,9 +272,7 @@ TOKENS = st.lists(st.integers(0, 2), min_size=1, max_size=8)
 
 
 @given(st.lists(TOKENS, min_size=1, max_size=10), st.integers(1, 4))
-def test_shares_hold_every_sequence_once_and_no_share_is_needlessly_large(
-    sequences: list[list[int]], parts: int
-) -> None:
+def test_shares_hold_every_sequence_once_and_evenly(sequences: list[list[int]], parts: int) -> None:
     shares = split_evenly(sequences, parts)
     assert len(shares) == parts
     assert sorted(i for share in shares for i in share) == list(range(len(sequences)))
@@ -281,7 +280,7 @@ def test_shares_hold_every_sequence_once_and_no_share_is_needlessly_large(
 
     @functools.cache
     def least(first: int, left: int) -> int:
-        """Of all ways to cut what is left, the smallest largest share."""
+        """Return the smallest possible largest share of the remaining sequences."""
         if left == 1:
             return cost(order[first:], sequences)
         return min(max(cost(order[first:end], sequences), least(end, left - 1)) for end in range(first, len(order) + 1))
@@ -289,7 +288,7 @@ def test_shares_hold_every_sequence_once_and_no_share_is_needlessly_large(
     assert max(cost(share, sequences) for share in shares) == least(0, parts)
 
 
-def test_groups_stay_together_where_that_is_even() -> None:
+def test_groups_stay_together_in_even_shares() -> None:
     sequences = [[7] * 50 + [group] * 20 + [member] for group in range(4) for member in range(6)]
     shares = split_evenly(sequences, 2)
     assert [{i // 6 for i in share} for share in shares] == [{0, 1}, {2, 3}]

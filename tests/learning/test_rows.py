@@ -1,4 +1,4 @@
-"""By the model's own forward pass over rows: the gradients of the tree, and models that no tree takes."""
+"""Learning over rows by the model's own forward pass: the tree's gradients, and models that the tree refuses."""
 
 from typing import Any
 
@@ -12,12 +12,13 @@ from transformers import PreTrainedModel
 
 from mcp_rl.errors import ConfigError
 from mcp_rl.learning.adapter import add_adapter
-from mcp_rl.learning.attention import NAME, stock_attention
-from mcp_rl.learning.forward import Forward, forward_for
-from mcp_rl.learning.rows import RowsBatch, check_rows, row_logprobs, split_rows
+from mcp_rl.learning.forward.attention import NAME, stock_attention
+from mcp_rl.learning.forward.forward import Forward, forward_for
+from mcp_rl.learning.forward.rows import RowsBatch, check_rows, row_logprobs, split_rows
+from mcp_rl.learning.forward.tree_attention import use_tree_attention
+from mcp_rl.learning.learner import Learner
 from mcp_rl.learning.samples import take_in
-from mcp_rl.learning.step import Learner
-from mcp_rl.learning.tree_attention import use_tree_attention
+from mcp_rl.learning.step import update
 from mcp_rl.trajectory import TrajectoryGroup
 from tests.learning.architectures import VOCABULARY, architecture, sharpened
 from tests.learning.gradients import assert_same_gradient, gradient_of_update
@@ -45,7 +46,7 @@ def without_a_tree(name: str) -> PreTrainedModel:
 
 
 def alone_loss(model: PreTrainedModel, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """One sequence at a time, the model's own logits."""
+    """Compute one sequence at a time, with the model's own logits."""
     logprobs, entropy = [], []
     for s in BRANCHED:
         every = (model(input_ids=torch.tensor([s]), use_cache=False).logits[0, :-1].float() / 0.8).log_softmax(-1)
@@ -65,7 +66,7 @@ def rows_loss(model: PreTrainedModel | PeftModel, weights: Tensor, **how: Any) -
 
 @pytest.mark.parametrize("checkpointing", [False, True], ids=["kept", "computed again"])
 @pytest.mark.parametrize("name", [*WITHOUT_A_TREE, "Qwen2", "Gemma2", "OPT", "GPTJ"])
-def test_gradients_over_padded_rows_are_those_of_each_sequence_alone(name: str, checkpointing: bool) -> None:
+def test_gradients_over_rows_are_those_of_single_sequences(name: str, checkpointing: bool) -> None:
     def make() -> PreTrainedModel:
         return without_a_tree(name) if name in WITHOUT_A_TREE else architecture(name)()
 
@@ -79,9 +80,7 @@ def test_gradients_over_padded_rows_are_those_of_each_sequence_alone(name: str, 
 
 
 @pytest.mark.parametrize("settings", [{}, {"loss": "gspo", "kl": 0.1, "entropy": 0.01}], ids=["defaults", "all on"])
-def test_an_update_over_rows_has_the_gradient_of_one_over_the_tree(
-    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_update_over_rows_has_the_trees_gradient(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {**settings, "microbatch_tokens": 256, "max_grad_norm": 1e9}
     tree, rows = make_learner(**settings), make_learner(**settings)
     rows.forward = Forward(("rows", "tree"))
@@ -101,7 +100,7 @@ def test_an_update_over_rows_has_the_gradient_of_one_over_the_tree(
 
 @torch.no_grad()
 def as_sampled_by(learner: Learner, groups: list[TrajectoryGroup]) -> list[TrajectoryGroup]:
-    """With the log-probabilities that an exact sampler of the learner's policy would have recorded."""
+    """Set the log-probabilities that an exact sampler of the learner's policy would have recorded."""
     for segment in (trajectory.segments[0] for group in groups for trajectory in group):
         where = [i for i, sampled in enumerate(segment.sampled) if sampled]
         logits = learner.model(input_ids=torch.tensor([segment.tokens]), use_cache=False).logits[0].log_softmax(-1)
@@ -126,19 +125,19 @@ def test_a_recurrent_model_learns_with_an_adapter(name: str) -> None:
             return float(sum(learner.logprobs(packed)[0].sum() for _, packed in learner.parts(samples)))
 
     before = likelihood()
-    first = learner.update(groups)
+    first = update(learner, groups)
     assert first["ratio_mean"] == pytest.approx(1, abs=1e-4), "the sampler's own logprobs are the learner's"
     for _ in range(4):
-        learner.update(groups, check_sampler=False)
+        update(learner, groups, check_sampler=False)
     assert likelihood() > before + 1
 
 
-def test_what_the_tree_refuses_is_refused_where_the_tree_is_asked_for() -> None:
+def test_models_without_prefix_sharing_are_refused_by_tree() -> None:
     with pytest.raises(ConfigError, match="MambaForCausalLM cannot be trained here"):
         forward_for(without_a_tree("Mamba"), "tree")
 
 
-def test_on_a_cpu_the_tree_is_taken_wherever_it_works_and_nothing_is_measured() -> None:
+def test_on_a_cpu_the_tree_is_taken_unmeasured() -> None:
     forward = forward_for(qwen2(), "auto")
     assert forward.kinds == ("tree",) and forward.decided and not forward.note
 
@@ -167,7 +166,7 @@ def test_a_model_that_is_not_causal_is_refused() -> None:
     model = architecture("Llama")()
     layer: Any = model.base_model.layers[0]
     layer.mlp = _Backwards(layer.mlp)
-    with pytest.raises(ConfigError, match="sequences get other logits than alone"):
+    with pytest.raises(ConfigError, match="have other logits than alone"):
         check_rows(model)
 
 
@@ -179,7 +178,7 @@ def test_rows_longer_than_the_model_was_loaded_for_are_refused() -> None:
         row_logprobs(model, batch)
 
 
-def test_rows_beyond_which_frequencies_change_are_refused_since_shorter_ones_would_change_too() -> None:
+def test_rows_so_long_that_frequencies_change_are_refused() -> None:
     rotary = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
     model = architecture("Llama", rope_parameters=rotary, max_position_embeddings=32)()
     for length in (32, 33):
@@ -191,6 +190,6 @@ def test_rows_beyond_which_frequencies_change_are_refused_since_shorter_ones_wou
             row_logprobs(model, batch)
 
 
-def test_sequences_of_like_length_are_put_together_within_the_budget() -> None:
+def test_rows_of_similar_length_go_together_in_the_budget() -> None:
     parts = split_rows([5, 40, 7, 39, 100, 6], 80)
     assert parts == [[4], [1, 3], [2, 5, 0]]

@@ -1,18 +1,19 @@
-"""Tokens of older policy versions: weighted, dropped, counted; and the check that tells them from a broken sampler."""
+"""Tokens of older policy versions: weighted, dropped, counted, and told apart from a broken sampler."""
 
 import numpy as np
 import pytest
 import torch
 
 from mcp_rl.errors import CanaryError
-from mcp_rl.learning.step import Learner
+from mcp_rl.learning.learner import Learner
+from mcp_rl.learning.step import update
 from mcp_rl.trajectory import TrajectoryGroup
 from tests.learning.gradients import assert_same_gradient, gradient_of_update, plain_gradient
 from tests.learning.models import make_groups, make_learner
 
 
 def moved(learner: Learner, scale: float = 0.02) -> Learner:
-    """The same learner one step on, its policy another."""
+    """Return the learner one step later, with a changed policy."""
     torch.manual_seed(1)
     with torch.no_grad():
         for parameter in learner.parameters.values():
@@ -22,11 +23,11 @@ def moved(learner: Learner, scale: float = 0.02) -> Learner:
 
 
 def old_groups(**settings: object) -> list[TrajectoryGroup]:
-    """What version 0 sampled."""
+    """Return groups that version 0 sampled."""
     return make_groups(make_learner(**settings), groups=4)  # type: ignore[arg-type]
 
 
-def test_older_tokens_are_weighted_by_how_likely_they_have_become(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_older_tokens_are_weighted_by_their_importance(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {"max_staleness": 1, "max_grad_norm": 1e9, "importance_cap": 1.1, "microbatch_tokens": 256}
     learner, groups = moved(make_learner(**settings)), old_groups()
     metrics, seen = gradient_of_update(learner, groups, monkeypatch)
@@ -44,7 +45,7 @@ def test_one_or_more_minibatches_correct_alike() -> None:
     batches = []
     for minibatches in (1, 2):
         learner = moved(make_learner(max_staleness=1, minibatches=minibatches, learning_rate=0.1))
-        learner.update(old_groups())
+        update(learner, old_groups())
         batches.append(learner.batch)
     for one, other in zip(*batches, strict=True):
         assert one.old is not None and other.old is not None
@@ -52,7 +53,7 @@ def test_one_or_more_minibatches_correct_alike() -> None:
         np.testing.assert_allclose(one.weights, other.weights, atol=1e-5)
 
 
-def test_what_is_older_than_allowed_is_dropped_and_counted() -> None:
+def test_tokens_older_than_allowed_are_dropped_and_counted() -> None:
     learner = make_learner(max_staleness=2)
     learner.step = 5
     groups = make_groups(learner, groups=2)
@@ -60,15 +61,15 @@ def test_what_is_older_than_allowed_is_dropped_and_counted() -> None:
     for number, trajectory in enumerate(groups[0]):
         segment = trajectory.segments[0]
         segment.versions = [5 - number if version >= 0 else -1 for version in segment.versions]
-    metrics = learner.update([*groups, *fresh])
+    metrics = update(learner, [*groups, *fresh])
     assert metrics["trajectories_stale"] == 1  # version 2 at step 5
     assert metrics["trajectories_trained"] == 11
     assert metrics["staleness_max"] == 2
     assert 0 < metrics["staleness_mean"] < 1
 
 
-def test_nothing_is_corrected_or_dropped_where_every_token_is_current() -> None:
-    metrics = (learner := make_learner()).update(make_groups(learner))
+def test_current_tokens_are_neither_corrected_nor_dropped() -> None:
+    metrics = update(learner := make_learner(), make_groups(learner))
     names = ("staleness_mean", "staleness_max", "corrected_share", "capped_share", "trajectories_stale")
     assert [metrics[name] for name in names] == [0, 0, 0, 0, 0]
 
@@ -77,35 +78,35 @@ def test_a_token_of_a_version_to_come_stops_the_run() -> None:
     learner = make_learner(max_staleness=1)
     groups = make_groups(learner, version=3)
     with pytest.raises(CanaryError, match="version 3, but the learner is at step 0"):
-        learner.update(groups)
+        update(learner, groups)
 
 
-def test_a_wrong_sampler_of_current_tokens_stops_the_run_among_older_ones() -> None:
+def test_a_wrong_sampler_is_found_among_older_tokens() -> None:
     learner = moved(make_learner(max_staleness=1))
     groups = old_groups()
-    assert learner.update(groups)["logprob_difference_mean"] > 0.01  # older ones may differ
+    assert update(learner, groups)["logprob_difference_mean"] > 0.01  # older ones may differ
     learner = moved(make_learner(max_staleness=1))
     wrong = make_groups(learner, groups=1, seed=2)
     for trajectory in wrong[0]:
         trajectory.segments[0].logprobs = [x - 0.05 * (x < 0) for x in trajectory.segments[0].logprobs]
     with pytest.raises(CanaryError, match="disagree"):
-        learner.update([*groups, *wrong])
+        update(learner, [*groups, *wrong])
 
 
-def test_without_staleness_older_tokens_are_held_as_strictly_as_current_ones() -> None:
+def test_without_staleness_older_tokens_are_checked_strictly() -> None:
     with pytest.raises(CanaryError, match="disagree"):
-        moved(make_learner()).update(old_groups())
+        update(moved(make_learner()), old_groups())
 
 
-def test_one_older_token_that_has_become_far_likelier_does_not_stop_the_run() -> None:
+def test_one_far_likelier_older_token_stops_no_run() -> None:
     groups = old_groups()
     segment = groups[0].trajectories[0].segments[0]
     segment.logprobs[next(i for i, sampled in enumerate(segment.sampled) if sampled)] -= 8
-    metrics = moved(make_learner(max_staleness=1)).update(groups)
+    metrics = update(moved(make_learner(max_staleness=1)), groups)
     assert metrics["ratio_mean"] > 1.5  # reported as it was
 
 
-def test_older_tokens_alone_stop_the_run_where_they_are_far_off() -> None:
+def test_older_tokens_that_are_far_off_stop_the_run() -> None:
     learner = moved(make_learner(max_staleness=1), scale=0.5)
     with pytest.raises(CanaryError, match="disagree"):
-        learner.update(old_groups())
+        update(learner, old_groups())

@@ -1,4 +1,4 @@
-"""One update: the right gradient, the right normalisation, and checks that stop a run."""
+"""An update: the right gradient, the right normalisation, and checks that stop a run."""
 
 import copy
 
@@ -7,8 +7,9 @@ import torch
 
 from mcp_rl.errors import CanaryError, ConfigError
 from mcp_rl.learning import canaries
+from mcp_rl.learning.learner import Learner
 from mcp_rl.learning.losses import LOSSES
-from mcp_rl.learning.step import Learner
+from mcp_rl.learning.step import update
 from mcp_rl.trajectory import TrajectoryGroup
 from tests.learning.gradients import assert_same_gradient, gradient_of_update, plain_gradient
 from tests.learning.models import make_groups, make_learner
@@ -29,7 +30,7 @@ def test_learning_makes_rewarded_answers_likelier(loss: str) -> None:
     groups = make_groups(learner)
     before = 0.0
     for _ in range(6):
-        learner.update(groups, check_sampler=False)
+        update(learner, groups, check_sampler=False)
         _, packed = next(learner.parts(learner.batch))
         with torch.no_grad():
             gained = float(((learner.logprobs(packed)[0] - packed.sampler) * packed.advantages).mean())
@@ -41,7 +42,7 @@ def test_learning_makes_rewarded_answers_likelier(loss: str) -> None:
 def test_metrics_of_an_exact_sampler() -> None:
     learner = make_learner()
     groups = make_groups(learner)
-    metrics = learner.update(groups)
+    metrics = update(learner, groups)
     sampled = sum(trajectory.sampled_tokens for group in groups for trajectory in group)
     assert metrics["trained_tokens"] == sampled
     assert metrics["ratio_mean"] == pytest.approx(1, abs=1e-5)
@@ -56,7 +57,7 @@ def test_metrics_of_an_exact_sampler() -> None:
 
 def test_several_updates_on_one_batch_clip() -> None:
     learner = make_learner(learning_rate=0.05, epochs=3, minibatches=2)
-    metrics = learner.update(make_groups(learner))
+    metrics = update(learner, make_groups(learner))
     assert metrics["clip_share"] > 0
     assert metrics["ratio_mean"] == pytest.approx(1, abs=1e-5)  # measured before the first update
 
@@ -64,9 +65,9 @@ def test_several_updates_on_one_batch_clip() -> None:
 def test_kl_pulls_towards_the_base() -> None:
     learner = make_learner(kl=1.0, learning_rate=1e-2)
     groups = make_groups(learner)
-    first = learner.update(groups)["kl"]
+    first = update(learner, groups)["kl"]
     for _ in range(10):
-        last = learner.update(groups, check_sampler=False)["kl"]
+        last = update(learner, groups, check_sampler=False)["kl"]
     assert first > 0.01
     assert last < first
 
@@ -77,23 +78,23 @@ def test_the_base_is_asked_once_for_all_epochs() -> None:
     learned: list[bool] = []
     decoder = learner.model.get_base_model().base_model
     decoder.register_forward_hook(lambda *_: learned.append(torch.is_grad_enabled()))
-    learner.update(groups)
+    update(learner, groups)
     assert learned.count(False) == learned.count(True) / 3 > 1
 
 
-def test_what_a_learner_was_made_with_cannot_change() -> None:
+def test_the_optimiser_of_a_learner_cannot_change() -> None:
     learner = make_learner()
     learner.config = learner.config.model_copy(update={"optimizer": "sgd"})
     with pytest.raises(ConfigError, match=r"train\.optimizer cannot change"):
-        learner.update(make_groups(learner))
+        update(learner, make_groups(learner))
 
 
 def test_entropy_bonus_raises_the_entropy() -> None:
     learner = make_learner(entropy=1.0, learning_rate=1e-2)
     groups = make_groups(learner)
-    first = learner.update(groups)["entropy"]
+    first = update(learner, groups)["entropy"]
     for _ in range(5):
-        last = learner.update(groups, check_sampler=False)["entropy"]
+        last = update(learner, groups, check_sampler=False)["entropy"]
     assert last > first + 0.01
 
 
@@ -104,7 +105,7 @@ def test_without_variance_the_adapter_stays_and_the_step_counts() -> None:
         for trajectory in group:
             trajectory.reward = 1.0
     before = copy.deepcopy(learner.model.state_dict())
-    metrics = learner.update(groups)
+    metrics = update(learner, groups)
     assert metrics["groups_dropped"] == 3
     assert learner.step == 1
     assert all(torch.equal(before[name], value) for name, value in learner.model.state_dict().items())
@@ -116,21 +117,21 @@ def test_truncated_importance_weights_undo_an_inexact_sampler() -> None:
     for group in groups:
         for trajectory in group:
             trajectory.segments[0].logprobs = [x + 0.005 for x in trajectory.segments[0].logprobs]
-    metrics = learner.update(groups)
+    metrics = update(learner, groups)
     assert metrics["ratio_mean"] == pytest.approx(0.995, abs=1e-3)  # the mismatch is still reported
     exact = make_learner()
-    expected = exact.update(make_groups(exact))
+    expected = update(exact, make_groups(exact))
     assert metrics["loss"] == pytest.approx(expected["loss"] * 0.995, abs=1e-4)
 
 
-# -- canaries: each breaks exactly what it watches
+# -- canaries: each test breaks exactly what its canary checks
 
 
 def stopped(learner: Learner, groups: list[TrajectoryGroup], match: str) -> None:
     """The update raises, in one sentence, and changes nothing."""
     before = {name: p.detach().clone() for name, p in learner.parameters.items()}
     with pytest.raises(CanaryError, match=match) as caught:
-        learner.update(groups)
+        update(learner, groups)
     assert "\n" not in str(caught.value)
     assert learner.step == 0
     assert all(torch.equal(before[name], p) for name, p in learner.parameters.items())
@@ -163,14 +164,14 @@ def test_an_infinite_gradient_stops_the_run() -> None:
     stopped(learner, groups, "gradient's norm is")
 
 
-def test_weights_of_an_update_that_was_broken_off_are_of_no_earlier_step() -> None:
+def test_a_broken_off_update_does_not_keep_its_old_step() -> None:
     learner = make_learner(epochs=2)
     groups, passes = make_groups(learner), []
     parameter = next(iter(learner.parameters.values()))
     before = parameter.detach().clone()
     parameter.register_hook(lambda grad: passes.append(1) or grad / (2 - len(passes)))
     with pytest.raises(CanaryError, match="gradient's norm is"):
-        learner.update(groups)
+        update(learner, groups)
     assert not torch.equal(before, parameter)  # the first pass has moved them
     assert learner.step == 1
 
@@ -181,7 +182,7 @@ def test_an_optimizer_of_other_parameters_stops_the_run() -> None:
     other = make_learner()
     learner.optimizer = other.optimizer
     with pytest.raises(CanaryError, match="other parameters"):
-        learner.update(groups)
+        update(learner, groups)
 
 
 def test_lost_and_strange_prompts_are_seen() -> None:

@@ -1,17 +1,17 @@
-"""What is compared after a swap, with the rounding of 16 bits and without."""
+"""The comparisons after a swap, with the rounding of 16 bits and without."""
 
 import random
 
 import pytest
 
 from mcp_rl.errors import CanaryError
-from mcp_rl.learning.canaries import Probe, check_arrived, check_cache, check_not_base, check_same_policy
+from mcp_rl.learning.canaries import LogprobProbe, check_arrived, check_cache, check_not_base, check_same_policy
 
 TOKENS = 300
 
 
 class Pair:
-    """A policy that moves, and how a learner and a sampler see it through rounding of `noise` nats."""
+    """A policy that moves, seen by a learner and a sampler through rounding of `noise` nats."""
 
     def __init__(self, noise: float, seed: int) -> None:
         self.random, self.noise, self.step = random.Random(seed), noise, 0
@@ -24,12 +24,12 @@ class Pair:
     def seen(self) -> list[float]:
         return [value + self.random.gauss(0, self.noise) for value in self.true]
 
-    def probe(self, sampled: list[float] | None = None) -> Probe:
-        return Probe(self.step, self.seen() if sampled is None else sampled, self.seen())
+    def probe(self, sampled: list[float] | None = None) -> LogprobProbe:
+        return LogprobProbe(self.step, self.seen() if sampled is None else sampled, self.seen())
 
 
 @pytest.mark.parametrize("noise", [1e-6, 0.03])
-def test_policies_that_arrive_raise_no_alarm_however_little_they_move(noise: float) -> None:
+def test_a_policy_that_arrives_raises_no_alarm(noise: float) -> None:
     for seed in range(20):
         pair = Pair(noise, seed)
         first = pair.probe()
@@ -47,9 +47,7 @@ def test_policies_that_arrive_raise_no_alarm_however_little_they_move(noise: flo
 
 
 @pytest.mark.parametrize(("noise", "size", "within"), [(1e-6, 1e-4, 1), (0.0, 0.005, 1), (0.03, 0.02, 60)])
-def test_a_policy_that_stays_away_is_noticed_at_once_or_when_the_learner_has_moved_further_than_rounding(
-    noise: float, size: float, within: int
-) -> None:
+def test_a_policy_that_does_not_arrive_is_noticed(noise: float, size: float, within: int) -> None:
     for seed in range(10):
         pair = Pair(noise, seed)
         earlier = [pair.probe()]
@@ -61,14 +59,14 @@ def test_a_policy_that_stays_away_is_noticed_at_once_or_when_the_learner_has_mov
             try:
                 check_arrived(probe, earlier)
             except CanaryError as error:
-                assert "did not arrive where it is sampled" in str(error)
+                assert "did not arrive in the sampler" in str(error)
                 break
             earlier = [earlier[0], *earlier[-7:], probe]
         else:
             pytest.fail(f"not noticed in {within} steps")
 
 
-def test_a_step_that_learned_nothing_and_one_that_moved_a_few_tokens_say_nothing() -> None:
+def test_a_policy_that_hardly_moved_raises_no_alarm() -> None:
     pair = Pair(0.0, 1)
     first = pair.probe()
     pair.step += 1
@@ -77,23 +75,23 @@ def test_a_step_that_learned_nothing_and_one_that_moved_a_few_tokens_say_nothing
     check_arrived(pair.probe(sampled=list(first.sampled)), [first])
 
 
-def test_the_base_in_place_of_a_policy_is_noticed_where_they_differ_by_more_than_rounding() -> None:
+def test_sampling_the_base_instead_is_noticed() -> None:
     pair = Pair(0.02, 1)
     base = pair.seen()
     pair.move(0.005)
     check_not_base(pair.probe(), base)
     pair.move(0.4)
     check_not_base(pair.probe(), base)
-    with pytest.raises(CanaryError, match="the probabilities of the base model"):
+    with pytest.raises(CanaryError, match="have the base model's"):
         check_not_base(pair.probe(sampled=base), base)
 
 
-def test_kernels_that_round_unlike_each_other_are_no_policy_that_stayed_away() -> None:
-    """They do so in the same way each time: what an adapter that is next to nothing leaves is the base to the bit."""
+def test_kernels_that_round_differently_raise_no_alarm() -> None:
+    """They round in the same way each time: with a negligible adapter the sampler gives the base's bits."""
     for seed in range(20):
         pair = Pair(0.0, seed)
         learned = [value + pair.random.gauss(0, 0.08) for value in pair.true]
-        check_not_base(Probe(1, pair.true, learned), pair.true)
+        check_not_base(LogprobProbe(1, pair.true, learned), pair.true)
 
 
 def test_another_scale_and_another_model_are_noticed() -> None:
@@ -103,13 +101,13 @@ def test_another_scale_and_another_model_are_noticed() -> None:
     pair.move(0.02)
     louder = [old + 1.5 * (new - old) for old, new in zip(before, pair.true, strict=True)]
     check_same_policy(pair.probe(), first)
-    with pytest.raises(CanaryError, match="not the learner's policy of step 1"):
+    with pytest.raises(CanaryError, match="not have the learner's policy of step 1"):
         check_same_policy(pair.probe(sampled=louder), first)
     other = Pair(1e-6, 2).probe(sampled=Pair(1e-6, 3).seen())
     with pytest.raises(CanaryError, match="another base model"):
         check_same_policy(other, other)
     with pytest.raises(CanaryError):  # no number is no agreement
-        check_same_policy(Probe(1, [float("nan")] * TOKENS, pair.seen()), first)
+        check_same_policy(LogprobProbe(1, [float("nan")] * TOKENS, pair.seen()), first)
 
 
 def test_a_cache_of_an_older_policy_is_noticed() -> None:

@@ -1,10 +1,10 @@
-"""The packed batch on disk holds every sequence, and each sampled token with what it was trained with."""
+"""The packed batch on disk holds every sequence, and the training columns of each sampled token."""
 
 import numpy as np
 from safetensors.numpy import load
 
+from mcp_rl.learning.disk.tensors import batch_file, batch_tensors
 from mcp_rl.learning.samples import Sample, take_in
-from mcp_rl.learning.tensors import batch_file, batch_tensors
 from tests.learning.models import make_groups, make_learner
 
 
@@ -36,14 +36,14 @@ def test_every_sequence_can_be_read_back_along_its_nodes() -> None:
         np.testing.assert_array_equal(batch["advantages"][sampled], np.float32(sample.advantage))
 
 
-def test_what_trajectories_were_given_is_there_once() -> None:
+def test_shared_prompts_are_stored_once() -> None:
     samples = make_samples()
     batch = batch_tensors(samples)
     assert len(batch["tokens"]) == 20 + 3 * 6 + sum(len(sample.tokens) + 1 - 26 for sample in samples)
     assert batch["assistant_mask"].sum() == sum(len(sample.targets) for sample in samples)
 
 
-def test_the_file_says_the_same_and_is_the_same_each_time() -> None:
+def test_the_file_holds_the_tensors_and_is_reproducible() -> None:
     content = batch_file(make_samples())
     assert content == batch_file(make_samples())
     read = load(content)

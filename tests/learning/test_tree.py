@@ -1,4 +1,4 @@
-"""The prefix tree: nothing lost, each shared token there once, and every token sees exactly its own sequence."""
+"""The prefix tree: nothing is lost, shared tokens are stored once, and a token sees exactly its own sequence."""
 
 from itertools import pairwise
 
@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcp_rl.learning.tree import build_tree, split_by_tokens
-from mcp_rl.learning.tree_mask import TreeMask, dense_mask
+from mcp_rl.learning.forward.tree import build_tree, split_by_tokens
+from mcp_rl.learning.forward.tree_mask import TreeMask
 
 # few distinct tokens and copies of each other's beginnings: deep and wide trees, duplicates, prefixes of others
 token_lists = st.lists(st.integers(0, 2), min_size=1, max_size=30)
@@ -67,11 +67,9 @@ def test_a_part_is_cut_only_where_it_would_not_fit(sequences: list[list[int]], b
 
 @given(branching(), st.integers(1, 9))
 @settings(deadline=None, max_examples=60)
-def test_each_token_sees_its_own_sequence_up_to_itself_and_nothing_else(
-    sequences: list[list[int]], min_shared: int
-) -> None:
+def test_a_token_sees_its_own_sequence_up_to_itself(sequences: list[list[int]], min_shared: int) -> None:
     tree = build_tree(sequences, min_shared)
-    seen = dense_mask(tree)
+    seen = TreeMask.of(tree).visible(slice(None), slice(None))
     for i in range(len(sequences)):
         path = torch.from_numpy(tree.sequence(i))
         for depth, position in enumerate(path.tolist()):
@@ -90,7 +88,7 @@ def test_without_sharing_every_sequence_is_a_chain_of_its_own(sequences: list[li
 
 @given(branching(), st.integers(1, 12))
 @settings(deadline=None, max_examples=40)
-def test_a_window_ends_what_a_token_sees(sequences: list[list[int]], window: int) -> None:
+def test_a_window_limits_what_a_token_sees(sequences: list[list[int]], window: int) -> None:
     tree = build_tree(sequences)
     seen = TreeMask.of(tree).visible(slice(None), slice(None), window)
     for i in range(len(sequences)):

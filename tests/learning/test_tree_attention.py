@@ -1,4 +1,4 @@
-"""Which models may learn over trees, and how the others are told."""
+"""The models that may learn over trees, and the errors for the others."""
 
 from typing import Any
 
@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from mcp_rl.errors import ConfigError, EngineError
-from mcp_rl.learning.attention import NAME
-from mcp_rl.learning.logprobs import TreeBatch, sampled_logprobs
-from mcp_rl.learning.output_layer import logits_of
-from mcp_rl.learning.tree import build_tree
-from mcp_rl.learning.tree_attention import use_tree_attention
+from mcp_rl.learning.forward.attention import NAME
+from mcp_rl.learning.forward.logprobs import TreeBatch, sampled_logprobs
+from mcp_rl.learning.forward.output_layer import logits_of
+from mcp_rl.learning.forward.tree import build_tree
+from mcp_rl.learning.forward.tree_attention import use_tree_attention
 from tests.learning.architectures import ARCHITECTURES, architecture
 
 SIZES = {"hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 97}
@@ -26,7 +26,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_layers_that_are_not_attention_are_refused_in_one_sentence(name: str) -> None:
+def test_layers_other_than_attention_are_refused(name: str) -> None:
     settings, words = REFUSED[name]
     model = getattr(transformers, f"{name}ForCausalLM")(getattr(transformers, f"{name}Config")(**settings)).eval()
     with pytest.raises(ConfigError, match=f"^{name}ForCausalLM cannot be trained here: .*{words}.*") as caught:
@@ -35,7 +35,7 @@ def test_layers_that_are_not_attention_are_refused_in_one_sentence(name: str) ->
 
 
 class _Mixing(nn.Module):
-    """Each token gets something of the one before it in the flat sequence."""
+    """A module in which each token depends on the one before it in the flat sequence."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class _Mixing(nn.Module):
         return self.inner(hidden) + 0.05 * hidden.roll(1, 1)
 
 
-def test_a_model_that_mixes_neighbours_unseen_is_found_out_and_left_as_it_was() -> None:
+def test_a_model_that_mixes_neighbours_is_found_and_unchanged() -> None:
     model = architecture("Llama")()
     layer: Any = model.base_model.layers[0]
     layer.mlp = _Mixing(layer.mlp)
@@ -56,7 +56,7 @@ def test_a_model_that_mixes_neighbours_unseen_is_found_out_and_left_as_it_was() 
 
 
 class _Without:
-    """A configuration that does not tell its window."""
+    """A configuration that hides its window."""
 
     def __init__(self, config: Any) -> None:
         self._config, self.sliding_window = config, None
@@ -65,7 +65,7 @@ class _Without:
         return getattr(self._config, name)
 
 
-def test_a_window_that_layers_keep_to_themselves_is_found_out() -> None:
+def test_a_window_hidden_from_attention_is_found() -> None:
     model = architecture("Mistral", sliding_window=1000)()  # longer than what the check tries
     for layer in model.base_model.layers:
         layer.self_attn.config = _Without(model.config)
@@ -89,7 +89,7 @@ ROTARY = {
 
 
 @pytest.mark.parametrize("kind", ROTARY)
-def test_frequencies_that_depend_on_the_length_are_refused_where_lengths_would_mix(kind: str) -> None:
+def test_lengths_with_other_rotary_frequencies_are_refused(kind: str) -> None:
     rotary = {"rope_type": kind, "rope_theta": 10000.0, **ROTARY[kind]}
     if kind == "longrope":
         model = architecture("Phi3", rope_parameters=rotary, original_max_position_embeddings=32)()

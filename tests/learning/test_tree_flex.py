@@ -1,4 +1,4 @@
-"""FlexAttention over a tree, as far as a machine without CUDA can run it: the same blocks, mask and scores."""
+"""FlexAttention over a tree, as far as it runs without CUDA: the same blocks, mask and scores."""
 
 import warnings
 from typing import Any
@@ -9,17 +9,17 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import AuxOutput, create_mask
 from torch.nn.attention.flex_attention import flex_attention as kernel
 
-from mcp_rl.learning import flex_attention as flex
-from mcp_rl.learning.flex_attention import BLOCK, block_mask, can_flex, flex_attention
-from mcp_rl.learning.masked_attention import Scores, masked_attention
-from mcp_rl.learning.tree import PrefixTree, build_tree
-from mcp_rl.learning.tree_mask import TreeMask
+from mcp_rl.learning.forward import flex_attention as flex
+from mcp_rl.learning.forward.flex_attention import BLOCK, block_mask, can_flex, flex_attention
+from mcp_rl.learning.forward.masked_attention import Scores, masked_attention
+from mcp_rl.learning.forward.tree import PrefixTree, build_tree
+from mcp_rl.learning.forward.tree_mask import TreeMask
 
 SCORES = [Scores(0.3), Scores(0.3, softcap=2.0), Scores(0.3, window=40), Scores(0.3, softcap=2.0, window=7)]
 
 
 def big_tree(seed: int = 0) -> PrefixTree:
-    """Several blocks of tokens: three turns, prompts longer and shorter than a block."""
+    """Make a tree of several blocks: three turns, prompts longer and shorter than a block."""
     draw = torch.Generator().manual_seed(seed)
 
     def tokens(count: int) -> list[int]:
@@ -55,7 +55,7 @@ def test_blocks_and_mask_are_those_of_the_tree() -> None:
 
 @pytest.mark.parametrize("scores", SCORES, ids=str)
 @pytest.mark.parametrize("sinks", [False, True])
-def test_the_kernel_of_torch_computes_the_same_as_matrix_products(scores: Scores, sinks: bool) -> None:
+def test_the_kernel_equals_matrix_products(scores: Scores, sinks: bool) -> None:
     mask = TreeMask.of(big_tree())
     q, k, v, s = inputs(len(mask.enter))
     with torch.no_grad(), warnings.catch_warnings():
@@ -68,7 +68,7 @@ def test_the_kernel_of_torch_computes_the_same_as_matrix_products(scores: Scores
 def written_out(
     q: Tensor, k: Tensor, v: Tensor, *, score_mod: Any, block_mask: Any, scale: float, enable_gqa: bool, return_aux: Any
 ) -> tuple[Tensor, AuxOutput]:
-    """What the kernel computes, with a backward pass, which torch lacks on CPUs."""
+    """Compute the same as the kernel, with a backward pass, which torch lacks on CPUs."""
     groups = q.shape[1] // k.shape[1] if enable_gqa else 1
     k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
     s = q @ k.mT * scale
@@ -79,7 +79,7 @@ def written_out(
 
 
 @pytest.mark.parametrize("scores", SCORES, ids=str)
-def test_gradients_through_the_kernel_are_those_of_matrix_products(scores: Scores) -> None:
+def test_kernel_gradients_are_those_of_matrix_products(scores: Scores) -> None:
     mask = TreeMask.of(big_tree())
     parts = inputs(len(mask.enter))
     q, k, v, sinks = parts
@@ -116,8 +116,10 @@ def failing(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> tuple[Tensor, AuxOut
     raise RuntimeError("no kernel for this head size\nand more")
 
 
-@pytest.mark.parametrize(("kernel", "reason"), [(wrong, "something else"), (failing, "no kernel for this head size")])
-def test_a_kernel_that_fails_its_trial_is_not_used_and_the_reason_is_told(
+@pytest.mark.parametrize(
+    ("kernel", "reason"), [(wrong, "its values are wrong"), (failing, "no kernel for this head size")]
+)
+def test_a_kernel_that_fails_its_trial_is_not_used(
     kernel: Any, reason: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(flex, "_compiled", lambda: kernel)

@@ -11,9 +11,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from mcp_rl.learning.adapter import add_adapter, trainable_parameters
-from mcp_rl.learning.logprobs import TreeBatch, sampled_logprobs
-from mcp_rl.learning.tree import build_tree, split_by_tokens
-from mcp_rl.learning.tree_attention import use_tree_attention
+from mcp_rl.learning.forward.logprobs import TreeBatch, sampled_logprobs
+from mcp_rl.learning.forward.tree import build_tree, split_by_tokens
+from mcp_rl.learning.forward.tree_attention import use_tree_attention
 from tests.learning.architectures import ARCHITECTURES, VOCABULARY, architecture
 
 TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
@@ -55,7 +55,7 @@ def tree_loss(
 def plain_loss(
     model: PreTrainedModel | PeftModel, sequences: list[list[int]], weights: Tensor, *, temperature: float
 ) -> tuple[Tensor, Tensor]:
-    """The same in a few lines: no tree, stock attention, the model's own logits."""
+    """Compute the same loss in a few lines: no tree, stock attention, the model's own logits."""
     logprobs, entropy = [], []
     for s in sequences:
         every = (model(input_ids=torch.tensor([s])).logits[0, :-1].float() / temperature).log_softmax(-1)
@@ -88,7 +88,7 @@ def assert_gradients(ours: torch.nn.Module, theirs: torch.nn.Module) -> None:
 
 
 def pair(name: str) -> tuple[PreTrainedModel, PreTrainedModel]:
-    """The same model twice: over trees, and as transformers made it."""
+    """Return a model twice: attending over trees, and as transformers made it."""
     ours, theirs = architecture(name)(), architecture(name)()
     use_tree_attention(ours)
     assert theirs.config.get_text_config()._attn_implementation in ("sdpa", "eager")
@@ -96,13 +96,13 @@ def pair(name: str) -> tuple[PreTrainedModel, PreTrainedModel]:
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_all_gradients_of_any_architecture_equal_the_unshared_computation(name: str) -> None:
+def test_gradients_of_any_architecture_equal_the_unshared(name: str) -> None:
     ours, theirs = pair(name)
     assert_same(ours, theirs, BRANCHED, min_shared=4, temperature=0.8)
 
 
 @pytest.mark.parametrize("name", ["Qwen2", "GptOss"])
-def test_without_sharing_the_same_comes_out(name: str) -> None:
+def test_without_sharing_the_result_is_the_same(name: str) -> None:
     ours, theirs = pair(name)
     assert_same(ours, theirs, BRANCHED, shared=False)
 
@@ -169,7 +169,7 @@ def test_gradients_of_parts_under_a_token_budget_add_up(name: str) -> None:
 
 
 def test_chunks_of_logits_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mcp_rl.learning.logprobs.CHUNK_ELEMENTS", 4 * VOCABULARY)
+    monkeypatch.setattr("mcp_rl.learning.forward.logprobs.CHUNK_ELEMENTS", 4 * VOCABULARY)
     assert_same(*GEMMA2, BRANCHED, min_shared=4, temperature=0.9)
 
 

@@ -1,18 +1,18 @@
-"""What an update keeps in memory: no vocabulary-size matrix of the batch, and less with activation checkpointing."""
+"""Memory of an update: no vocabulary-size matrix of the batch, and less with activation checkpointing."""
 
 import pytest
 import torch
 from transformers import PreTrainedModel
 
-from mcp_rl.learning.logprobs import TreeBatch, sampled_logprobs
-from mcp_rl.learning.tree import build_tree
-from mcp_rl.learning.tree_attention import use_tree_attention
+from mcp_rl.learning.forward.logprobs import TreeBatch, sampled_logprobs
+from mcp_rl.learning.forward.tree import build_tree
+from mcp_rl.learning.forward.tree_attention import use_tree_attention
 from tests.learning.architectures import VOCABULARY, architecture
 from tests.learning.tensor_memory import TensorMemory
 
 
 def batch_of(count: int, own: int = 12, prompt: int = 40, *, shared: bool = True) -> TreeBatch:
-    """`count` sequences with a prompt in common, whose own tokens were sampled."""
+    """Make a batch of `count` sequences that share a prompt and whose own tokens were sampled."""
     draw = torch.Generator().manual_seed(0)
     begin = torch.randint(VOCABULARY, (prompt,), generator=draw).tolist()
     sequences = [begin + torch.randint(VOCABULARY, (own,), generator=draw).tolist() for _ in range(count)]
@@ -22,7 +22,7 @@ def batch_of(count: int, own: int = 12, prompt: int = 40, *, shared: bool = True
 
 
 def update(model: PreTrainedModel, batch: TreeBatch, *, checkpointing: bool = False) -> TensorMemory:
-    """Forward and backward of the whole batch; the gradients stay on the parameters."""
+    """Run forward and backward over the whole batch; the gradients stay on the parameters."""
     model.zero_grad()
     with TensorMemory() as memory:
         logprobs, entropy = sampled_logprobs(model, batch, 0.9, activation_checkpointing=checkpointing)
@@ -55,7 +55,7 @@ def test_checkpointed_activations_take_less_memory() -> None:
 
 
 def test_no_vocabulary_size_matrix_of_the_batch_is_ever_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mcp_rl.learning.logprobs.CHUNK_ELEMENTS", 1 << 17)
+    monkeypatch.setattr("mcp_rl.learning.forward.logprobs.CHUNK_ELEMENTS", 1 << 17)
     model = architecture("Llama", vocab_size=8192)()
     use_tree_attention(model)
     weights = model.get_output_embeddings().weight.numel()

@@ -1,4 +1,4 @@
-"""Whole updates, several passes over several minibatches, against plain code that takes one sequence at a time."""
+"""Whole updates of several passes and minibatches, against plain code that computes one sequence at a time."""
 
 import copy
 import math
@@ -12,10 +12,11 @@ from peft import PeftModel
 from torch import Tensor
 
 from mcp_rl.config import TrainConfig
-from mcp_rl.learning.adapter import full_copy
+from mcp_rl.learning.adapter import base_of, full_copy
+from mcp_rl.learning.forward.tree_attention import use_tree_attention
+from mcp_rl.learning.learner import Learner
 from mcp_rl.learning.losses import LOSSES
-from mcp_rl.learning.step import Learner
-from mcp_rl.learning.tree_attention import use_tree_attention
+from mcp_rl.learning.step import minibatches, update
 from mcp_rl.trajectory import Segment, TrajectoryGroup
 from tests.learning.models import make_groups, make_learner, qwen2, set_logprobs
 
@@ -48,7 +49,7 @@ def one_step_on(learner: Learner) -> None:
 
 
 def episodes(learner: Learner) -> list[TrajectoryGroup]:
-    """Four groups of three; one trajectory of each has a branch."""
+    """Make four groups of three; one trajectory of each has a branch."""
     groups = make_groups(learner, groups=4, size=3)
     for group in groups:
         branch = copy.deepcopy(group.trajectories[1].segments[0])
@@ -60,7 +61,7 @@ def episodes(learner: Learner) -> list[TrajectoryGroup]:
 
 
 class Plain:
-    """The same weights, every formula written out, gradients by autograd."""
+    """A plain learner with the same weights: every formula written out, gradients by autograd."""
 
     def __init__(self, learner: Learner, groups: list[TrajectoryGroup]) -> None:
         self.learner, self.config = learner, learner.config
@@ -68,7 +69,7 @@ class Plain:
             for module in () if model is None else model.modules():
                 module.__dict__.pop("forward", None)
             if model is not None:
-                (model.get_base_model() if isinstance(model, PeftModel) else model).set_attn_implementation("sdpa")
+                base_of(model).set_attn_implementation("sdpa")
         self.rows = list(self._rows(groups))
         with torch.no_grad():
             self.start = [self.logprobs(learner.model, segment)[0] for segment, _ in self.rows]
@@ -96,7 +97,7 @@ class Plain:
         return chosen, torch.stack([-(every[i - 1].exp() * every[i - 1]).sum() for i in where])
 
     def losses(self, number: int) -> Tensor:
-        """Of each sampled token of a row."""
+        """Return the loss of each sampled token of a row."""
         config, (segment, gain) = self.config, self.rows[number]
         new, entropy = self.logprobs(self.learner.model, segment)
         sampler = torch.tensor([x for x, sampled in zip(segment.logprobs, segment.sampled, strict=True) if sampled])
@@ -139,7 +140,7 @@ class Plain:
     ],
     ids=["grpo", "every weight", "dr_grpo corrected", "cispo unshared", "gspo corrected"],
 )
-def test_an_update_of_several_passes_ends_where_plain_code_ends(settings: dict[str, Any]) -> None:
+def test_an_update_of_several_passes_equals_plain_code(settings: dict[str, Any]) -> None:
     learner, other = learner_of(settings), learner_of(settings)
     groups = episodes(learner)
     if learner.config.max_staleness:
@@ -147,11 +148,11 @@ def test_an_update_of_several_passes_ends_where_plain_code_ends(settings: dict[s
         one_step_on(other)
     before = {name: parameter.detach().clone() for name, parameter in learner.parameters.items()}
     plain = Plain(other, groups)
-    metrics = learner.update(groups, check_sampler=False)
+    metrics = update(learner, groups, check_sampler=False)
     given = [segment.tokens for segment, _ in plain.rows]
     order = [
         [next(i for i, tokens in enumerate(given) if tokens[: len(sample.tokens)] == sample.tokens) for sample in share]
-        for share in other._minibatches(learner.batch)
+        for share in minibatches(other, learner.batch)
     ]
     losses = [plain.descend(share) for share in order]
     assert len(losses) == 4

@@ -1,4 +1,4 @@
-"""What the bundled servers do over HTTP: what this machine asks within bounds, and nothing for anybody else."""
+"""The bundled servers over HTTP serve this machine within limits, and refuse everything else."""
 
 import asyncio
 import shutil
@@ -73,7 +73,7 @@ async def test_what_is_too_large_is_refused_declared_or_not(reached: Reached) ->
 
     async with posted_to(client, url) as address:
         for body in (b" " * 5_000_000, undeclared()):
-            with suppress(httpx.WriteError):  # where it hangs up on us before we have said it all
+            with suppress(httpx.WriteError):  # the server may close the connection before the whole body is sent
                 assert (await client.post(address, content=body)).status_code == 413
         assert (await client.post(address, content=initialize())).status_code in {200, 202}
 

@@ -1,4 +1,4 @@
-"""The bundled calculator: its arithmetic, its words, and the hints that its plugin gives."""
+"""The bundled calculator: its arithmetic, its errors, and its plugin's phrases and samplers."""
 
 import importlib
 import json
@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_rl.plugins.bundled import bundled_root
 from mcp_rl.plugins.manager import load_plugins
 from mcp_rl.scenario import SseServer, StdioServer
+from mcp_rl.toolserver.bundled import bundled_root
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +128,7 @@ THOUSANDTHS = st.integers(-(10**9), 10**9).map(lambda n: Decimal(n) / 1000)
 
 
 @given(a=THOUSANDTHS, b=THOUSANDTHS)
-def test_sums_and_products_of_decimals_are_exact_up_to_fifteen_digits(calculator, a, b):
+def test_decimals_are_exact_up_to_fifteen_digits(calculator, a, b):
     for tool, expected in (("add", a + b), ("multiply", a * b)):
         text = calculator.compute(tool, two(float(a), float(b)))
         if len(expected.normalize().as_tuple().digits) <= 15:
@@ -158,7 +158,7 @@ def server():
     return load_plugins().server("mcp_calculator")
 
 
-def test_every_tool_has_varied_phrases_that_use_all_its_arguments(calculator, server):
+def test_every_tool_has_phrases_with_all_its_arguments(calculator, server):
     for name, operation in calculator.OPERATIONS.items():
         phrases = server.phrases[name]
         assert 8 <= len(set(phrases)) == len(phrases) <= 12
@@ -188,9 +188,9 @@ def test_samples_depend_on_the_seed_alone(server):
 
 
 def test_the_configuration_for_the_inspector_names_its_servers():
-    config = json.loads((bundled_root() / "configs/config.json").read_text())["mcpServers"]
+    config = json.loads((bundled_root() / "config.json").read_text())["mcpServers"]
     everything = {key: value for key, value in config["everything"].items() if key != "type"}
     assert SseServer(transport=config["everything"]["type"], **everything).url == "http://localhost:8001/sse"
     calculator = {key: value for key, value in config["mcp_calculator"].items() if key != "type"}
     params = StdioServer(transport=config["mcp_calculator"]["type"], **calculator)
-    assert (bundled_root() / params.args[0]).is_file()
+    assert all((bundled_root() / script).is_file() for script in params.args[:2])

@@ -1,34 +1,37 @@
-"""docs/plugins.md: every block of code in it is executed, every hook and every field of a server is in it."""
+"""docs/plugins.md: all of its code runs, and it covers every hook and every field of a server."""
 
 import dataclasses
 import json
-import os
 import re
-import subprocess
-import sys
 import tomllib
+import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hatchling.build import build_wheel
 
+from mcp_rl.cli import main
 from mcp_rl.config import RunConfig
 from mcp_rl.plugins.manager import HOOKS, Plugins, load_plugins
-from mcp_rl.plugins.server import ToolServer
+from mcp_rl.plugins.recipe import Recipe
+from mcp_rl.runs.trackers.trackers import Trackers
 from mcp_rl.scenario import McpScenario, StdioServer, Verifier
-from mcp_rl.scenarios.recipe import Recipe
 from mcp_rl.scenarios.sources import made_scenarios
 from mcp_rl.toolserver.pool import Sessions
-from mcp_rl.tracking.trackers import Trackers
+from mcp_rl.toolserver.tool_server import ToolServer
 from mcp_rl.trajectory import Trajectory
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
 BLOCKS = {
-    match[2]: match[3] for match in re.finditer(r"^```(\w+)\n# (\S+)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+    match[1] or match[2]: match[3]
+    for match in re.finditer(
+        r"(?:^The file `(\S+)`:\n\n)?^```\w+\n(?:# (\S+)\n)?(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL
+    )
 }
-"""File name, which is a block's first line, to its text."""
+"""File name, from the line before a block or its first line, to the text of the block."""
 TASK = McpScenario(
     task_description="Say it.", server_params=StdioServer(command="x"), verifier=Verifier(kind="shouted")
 )
@@ -36,7 +39,7 @@ TASK = McpScenario(
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All files of the page, as a reader would save them."""
+    """A folder with all files of the page, as a reader would save them."""
     folder = tmp_path_factory.mktemp("page")
     for name, text in BLOCKS.items():
         (folder / name).write_text(text)
@@ -49,7 +52,7 @@ def loaded(folder: Path, *names: str) -> Plugins:
     return plugins
 
 
-def said(answer: str, **fields: Any) -> Trajectory:
+def answered(answer: str, **fields: Any) -> Trajectory:
     return Trajectory(scenario_id=TASK.id, messages=[{"role": "assistant", "content": answer}], **fields)
 
 
@@ -71,7 +74,7 @@ def test_every_hook_has_a_line_and_a_whole_example() -> None:
 
 
 def test_every_field_of_a_server_is_described() -> None:
-    table = TEXT.partition("### What a ToolServer says")[2].partition("\n## ")[0]
+    table = TEXT.partition("### Fields of a ToolServer")[2].partition("\n## ")[0]
     assert [field.name for field in dataclasses.fields(ToolServer) if f"`{field.name}`" not in table] == []
 
 
@@ -82,21 +85,21 @@ def test_every_loaded_example_implements_what_it_is_there_for(folder: Path) -> N
     assert hooks == set(HOOKS)
 
 
-def run(folder: Path, *words: str, code: int = 0) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "mcp_rl", *words]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=200)
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout
+def test_the_documented_server_passes_its_own_checks(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
 
+    def run(*words: str) -> str:
+        assert main(list(words)) == 0
+        return capsys.readouterr().out
 
-def test_the_server_from_nothing_is_fit_and_its_verifier_accepts_its_solutions(folder: Path) -> None:
     assert {"lamps_server.py", "lamps.py", "lamps.jsonl", "pyproject.toml"} <= BLOCKS.keys()
     words = ["--server", "lamps", "--plugin", "lamps.py"]
-    assert "lamps.jsonl holds" in run(folder, "generate", *words, "--check", "lamps.jsonl")
+    assert "lamps.jsonl holds" in run("generate", *words, "--check", "lamps.jsonl")
     models = ["--model", "scripted:reference", "--model", "scripted:refuse"]
     few = ["--samples", "1", "--no-greedy", "--json", "tools.max_servers=1"]
-    report = json.loads(run(folder, "evaluate", *words, *models, *few).splitlines()[-1])
+    report = json.loads(run("evaluate", *words, *models, *few).splitlines()[-1])
     assert report["scenarios_from"] == "held out of 3 that its plugin brings"
     right, wrong = (model["result"]["sampled"] for model in report["models"])
     assert (right["rollouts"], right["success"], wrong["success"]) == (2, 1.0, 0.0)
@@ -104,14 +107,16 @@ def test_the_server_from_nothing_is_fit_and_its_verifier_accepts_its_solutions(f
     assert "Light the cellar" in episodes and "You look after the lamps of a house." in episodes
 
 
-def test_a_package_with_the_plugin_is_found_by_its_entry_point() -> None:
-    points = tomllib.loads(BLOCKS["pyproject.toml"])["project"]["entry-points"]["mcp_rl"]
-    assert f"{points['lamps']}.py" in BLOCKS
-
-
-async def test_a_reset_function_puts_the_state_back_before_every_episode(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_package_of_the_plugin_is_built_with_its_files(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    points = tomllib.loads(BLOCKS["pyproject.toml"])["project"]["entry-points"]["mcp_rl"]
+    monkeypatch.chdir(folder)
+    with zipfile.ZipFile(tmp_path / build_wheel(str(tmp_path))) as wheel:
+        assert {f"{points['lamps']}.py", "lamps_server.py", "lamps.jsonl"} <= set(wheel.namelist())
+
+
+async def test_a_reset_function_runs_before_every_episode(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     server = loaded(folder, "tidy.py").server("tidy_lamps")
     async with Sessions(server=server) as sessions:
@@ -142,15 +147,15 @@ async def test_a_source_makes_tasks_for_a_server(folder: Path) -> None:
 
 def test_a_verifier_and_a_reward_score(folder: Path) -> None:
     plugins = loaded(folder, "shouted.py", "brief.py")
-    verdicts = [plugins.verifiers["shouted"](said(answer), TASK).success for answer in ("YES", "yes")]
+    verdicts = [plugins.verifiers["shouted"](answered(answer), TASK).success for answer in ("YES", "yes")]
     assert verdicts == [True, False]
-    assert plugins.rewards["brief"](said("yes", turns=4), TASK) == 0.25
+    assert plugins.rewards["brief"](answered("yes", turns=4), TASK) == 0.25
 
 
 def test_a_backend_is_made_from_the_runs_configuration(folder: Path) -> None:
     config = RunConfig(server="x", backend="frugal", seed=7)
     backend: Any = loaded(folder, "frugal.py").backends.pick(config.backend)(config)
-    assert (backend.keep, backend.seed, backend.config) == (1, 7, config.train)
+    assert (backend.settings.keep, backend.settings.seed, backend.config) == (1, 7, config.train)
 
 
 def test_a_tracker_writes_what_it_is_given(folder: Path, tmp_path: Path) -> None:

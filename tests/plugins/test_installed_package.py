@@ -1,4 +1,4 @@
-"""A plugin package of somebody else's is installed with pip, found by its entry point, and takes part in a run."""
+"""A third-party plugin package is installed with pip, found by its entry point, and takes part in a run."""
 
 import json
 import os
@@ -19,7 +19,7 @@ SMALL = (
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the installed package, made without any network."""
+    """A folder with the package, installed without a network."""
     folder = tmp_path_factory.mktemp("echo")
     source = shutil.copytree(Path(__file__).with_name("echo_package"), folder / "source")
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index"]
@@ -51,7 +51,7 @@ def test_it_is_listed_with_version_origin_and_what_it_offers(site: Path, tmp_pat
     assert len(echo["hooks"]) == 9
 
 
-def test_it_takes_part_in_a_run_and_what_it_does_wrong_ends_nothing(site: Path, tmp_path: Path) -> None:
+def test_its_mistakes_do_not_end_a_run(site: Path, tmp_path: Path) -> None:
     done = mcp_rl(
         site,
         tmp_path,
@@ -93,5 +93,5 @@ def test_it_takes_part_in_a_run_and_what_it_does_wrong_ends_nothing(site: Path, 
 def test_without_the_package_nothing_of_it_is_there(tmp_path: Path) -> None:
     done = mcp_rl(tmp_path, tmp_path, "train", "--server", "mcp_calculator", "--tracker", "echo_lines")
     assert done.returncode == 2
-    assert "There is no tracker named 'echo_lines'; known are: tensorboard, wandb." in done.stderr
+    assert "There is no tracker named 'echo_lines'; choose one of tensorboard, wandb." in done.stderr
     assert not (tmp_path / ".mcp_rl").exists()

@@ -1,4 +1,4 @@
-"""Plugins: where they come from, what they offer, and what becomes of bad ones."""
+"""Plugins: their sources, their offers, and the handling of bad ones."""
 
 import importlib
 import json
@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from mcp_rl.errors import PluginError
-from mcp_rl.plugins.bundled import bundled_root
 from mcp_rl.plugins.manager import load_plugins
 from mcp_rl.plugins.resolve import resolve_server
-from mcp_rl.plugins.server import ToolServer
 from mcp_rl.scenario import SseServer, StdioServer, StreamableHttpServer
+from mcp_rl.toolserver.bundled import bundled_root
+from mcp_rl.toolserver.tool_server import ToolServer
 
 GOOD = """
 from mcp_rl.plugins.hookspecs import hookimpl
-from mcp_rl.plugins.server import ToolServer
+from mcp_rl.toolserver.tool_server import ToolServer
 
 @hookimpl
 def register_servers(register):
@@ -54,7 +54,7 @@ def test_a_plugin_file_is_loaded_when_asked_for(tmp_path):
     assert {"mine", "mcp_calculator"} <= plugins.servers.keys()
 
 
-def test_plugins_in_the_working_directory_are_not_loaded_unasked(tmp_path, monkeypatch):
+def test_the_working_directory_is_not_searched_for_plugins(tmp_path, monkeypatch):
     (tmp_path / "plugins").mkdir()
     plugin_file(tmp_path / "plugins", "unasked")
     monkeypatch.chdir(tmp_path)
@@ -78,7 +78,7 @@ def test_the_variable_chooses_exactly_which_plugins_load(tmp_path, monkeypatch):
 
 
 def installed(monkeypatch, tmp_path, **plugins):
-    """Plugins as packages that are really found through the metadata of an installed distribution."""
+    """Install packages of plugins whose metadata the search finds."""
     for name, text in plugins.items():
         plugin_file(tmp_path, name, text)
     metadata = tmp_path / "echo-1.0.dist-info"
@@ -123,26 +123,26 @@ MISSING = "import a_module_that_is_not_there\n"
     [
         (NOT_A_SERVER, "takes a ToolServer, not 'text'"),
         (UNKNOWN_HOOK, "no hook named 'register_server'; did you mean 'register_servers'"),
-        (WRONG_ARGUMENT, "register_servers takes add, which the hook does not have; it has register"),
+        (WRONG_ARGUMENT, "register_servers takes add, but the hook has only register"),
         (TAKEN_NAME, "the server 'mcp_calculator' is already offered by bundled"),
         (RAISES, "RuntimeError: no licence"),
         (EXITS, "SystemExit: not today"),
         (MISSING, "No module named 'a_module_that_is_not_there'"),
-        (GOOD.replace('server.py"', 'server.py", isolation="none"'), "isolation is one of"),
+        (GOOD.replace('server.py"', 'server.py", isolation="none"'), "isolation must be one of"),
         ("def broken(:\n", "SyntaxError"),
         ("answer = 42\n", "it implements no hook"),
         (GOOD.replace("@hookimpl\ndef step", "def step"), "step_finished has no @hookimpl above it"),
         (GOOD.replace("def step_", "async def step_"), "step_finished is asynchronous; hooks are ordinary functions"),
         (
             GOOD.replace("(step, metrics)", "(step, loss)"),
-            "takes loss, which the hook does not have; it has step",
+            "takes loss, but the hook has only step",
         ),
-        (GOOD.replace("finished(step, metrics)", "finished(*things)"), "takes *things, which the hook does not have"),
+        (GOOD.replace("finished(step, metrics)", "finished(*things)"), "takes *things, but the hook has only"),
         (OFFERS.format("verifiers", "'mine', 5"), "takes the verifier's name and a function, not 'mine' and 5"),
         (OFFERS.format("verifiers", "'number', exact"), "the verifier 'number' is already offered by built in"),
         (OFFERS.format("rewards", "'ruler', exact"), "the reward 'ruler' is already offered by the judge"),
-        (OFFERS.format("rewards", "'two words', exact"), "a reward's name is letters, digits"),
-        (OFFERS.format("rewards", "'mine', len"), "is called with (trajectory, scenario), and takes (obj, /)"),
+        (OFFERS.format("rewards", "'two words', exact"), "a reward's name must be letters, digits"),
+        (OFFERS.format("rewards", "'mine', len"), "is called with (trajectory, scenario), but takes (obj, /)"),
         (
             OFFERS.format("scenario_sources", "'mine', exact"),
             "is called with (sessions, *, server, params, recipe)",
@@ -153,9 +153,7 @@ MISSING = "import a_module_that_is_not_there\n"
         (GOOD.replace('server.py"', 'server.py", verifiers={"number": print}'), "the verifier 'number' is already"),
     ],
 )
-def test_a_bad_plugin_is_reported_with_who_what_and_where_and_takes_no_other_down(
-    tmp_path, monkeypatch, text, sentence
-):
+def test_a_bad_plugin_alone_is_left_out_and_located(tmp_path, monkeypatch, text, sentence):
     before = offered(load_plugins())
     installed(monkeypatch, tmp_path, bad_one=text, good_one=GOOD)
     plugins = load_plugins()
@@ -172,7 +170,7 @@ def test_a_bad_plugin_is_reported_with_who_what_and_where_and_takes_no_other_dow
 def test_a_plugin_that_was_asked_for_and_is_bad_is_an_error(tmp_path):
     with pytest.raises(PluginError, match=r"bad\.py, line \d+.*no licence"):
         load_plugins([plugin_file(tmp_path, "bad", RAISES)])
-    with pytest.raises(PluginError, match=r"there is no file .*absent\.py"):
+    with pytest.raises(PluginError, match=r"the file .*absent\.py does not exist"):
         load_plugins([tmp_path / "absent.py"])
 
 
@@ -180,7 +178,7 @@ def test_an_unknown_server_gets_the_nearest_right_name():
     plugins = load_plugins()
     with pytest.raises(PluginError, match="no server named 'mcp_calculater'; did you mean 'mcp_calculator'"):
         plugins.server("mcp_calculater")
-    with pytest.raises(PluginError, match="known are: mcp_calculator"):
+    with pytest.raises(PluginError, match="choose one of mcp_calculator"):
         plugins.server("zzz")
 
 
@@ -251,10 +249,10 @@ def test_the_servers_command_lists_what_there_is():
     assert listed["problems"] == []
 
 
-BUILT_IN = ("rewards", "scenarios", "backends", "tracking")
+BUILT_IN = ("plugins", "scenarios", "backends", "runs.trackers")
 
 
-def test_what_is_built_in_comes_through_the_hooks_that_users_have():
+def test_built_in_parts_use_the_same_hooks():
     plugins = load_plugins()
     assert set(plugins.scenario_sources) == {"explore"}
     assert set(plugins.backends) == {"local"}
@@ -285,7 +283,7 @@ def step_finished(step):
 
 
 @pytest.mark.parametrize("failure", ["raise ValueError('no disk')", "import sys; sys.exit('no disk')"])
-def test_an_observer_that_fails_is_named_once_and_the_others_are_told(tmp_path, failure):
+def test_a_failing_observer_is_named_once(tmp_path, failure):
     bad = plugin_file(tmp_path, "bad_observer", RAISING.replace("{0}", failure))
     good = plugin_file(tmp_path, "good_observer", RAISING.replace("{0}", "pass"))
     plugins = load_plugins([bad, good])
@@ -297,9 +295,7 @@ def test_an_observer_that_fails_is_named_once_and_the_others_are_told(tmp_path, 
         assert sys.modules[f"mcp_rl_plugin_{name}"].calls == [1, 2]
 
 
-def test_a_file_that_the_user_names_replaces_what_is_bundled_and_two_of_one_name_do_not_both_load(
-    tmp_path, monkeypatch
-):
+def test_a_named_file_replaces_a_bundled_plugin_of_its_name(tmp_path, monkeypatch):
     replaced = load_plugins([plugin_file(tmp_path, "mcp_calculator")])
     assert replaced.server("mcp_calculator").origin == str(tmp_path / "mcp_calculator.py")
     (tmp_path / "other").mkdir()
@@ -312,14 +308,14 @@ def test_a_file_that_the_user_names_replaces_what_is_bundled_and_two_of_one_name
         load_plugins(twice)
 
 
-def test_an_installed_plugin_cannot_take_the_place_of_another_by_its_name(tmp_path, monkeypatch):
+def test_an_installed_plugin_cannot_replace_another(tmp_path, monkeypatch):
     installed(monkeypatch, tmp_path, mcp_calculator=GOOD)
     plugins = load_plugins()
     assert plugins.server("mcp_calculator").origin == "bundled"
     assert "a plugin of that name is already loaded (bundled)" in plugins.problems[0]
 
 
-def test_what_a_plugin_prints_while_it_loads_stays_out_of_the_answer(tmp_path, monkeypatch, capsys):
+def test_output_of_a_loading_plugin_goes_to_stderr(tmp_path, monkeypatch, capsys):
     chatty = plugin_file(tmp_path, "chatty", "print('Welcome!')\n" + GOOD)
     load_plugins([chatty])
     out, err = capsys.readouterr()
@@ -342,7 +338,7 @@ def plugins_command(folder, *words, **variables):
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=100)
 
 
-def test_the_plugins_command_lists_what_is_loaded_and_what_was_left_out(tmp_path):
+def test_the_plugins_command_lists_loaded_and_failed_plugins(tmp_path):
     mine, bad = plugin_file(tmp_path, "mine", "__version__ = '0.7'\n" + GOOD), plugin_file(tmp_path, "bad", RAISES)
     done = plugins_command(tmp_path, "--plugin", mine, "--plugin", bad, "--plugin", tmp_path / "absent.py", "--json")
     assert done.returncode == 1 and done.stderr == ""
@@ -357,11 +353,11 @@ def test_the_plugins_command_lists_what_is_loaded_and_what_was_left_out(tmp_path
     }
     assert [(failed["name"], failed["what"]) for failed in listed["failed"]] == [
         ("bad", "RuntimeError: no licence"),
-        ("absent", f"there is no file {tmp_path / 'absent.py'}."),
+        ("absent", f"the file {tmp_path / 'absent.py'} does not exist."),
     ]
     assert listed["failed"][0]["where"].startswith(f"{bad}, line ")
 
     table = plugins_command(tmp_path, "--plugin", mine, MCP_RL_PLUGINS="mcp_notes")
     assert table.returncode == 0
     assert "server mine; observes step_finished" in table.stdout and "mcp_calculator" not in table.stdout
-    assert "MCP_RL_PLUGINS=mcp_notes chooses" in table.stdout
+    assert "MCP_RL_PLUGINS=mcp_notes selects" in table.stdout

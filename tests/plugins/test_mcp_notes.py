@@ -1,4 +1,4 @@
-"""The bundled notebook in JavaScript, over its real transports. Needs Node.js, and nothing to be installed."""
+"""The bundled notebook in JavaScript over its real transports. Needs Node.js and no installation."""
 
 import hashlib
 import json
@@ -15,10 +15,10 @@ import pytest
 
 from mcp_rl.cli import main
 from mcp_rl.plugins.manager import load_plugins
-from mcp_rl.plugins.server import ToolServer
 from mcp_rl.scenario import SseServer
-from mcp_rl.toolserver.connection import Connection, connect
+from mcp_rl.toolserver.connection.connection import Connection, connect
 from mcp_rl.toolserver.pool import Sessions
+from mcp_rl.toolserver.tool_server import ToolServer
 from tests.plugins.serving import served
 
 FOLDER = Path(__file__).parents[2] / "servers" / "node" / "mcp_notes"
@@ -28,7 +28,7 @@ CHANGING = {"create_note", "append_to_note", "replace_text", "rename_note", "tag
 
 
 def node_is_old() -> str | None:
-    """Why these tests cannot run here."""
+    """Return the reason to skip these tests, or an empty text."""
     node = shutil.which("node")
     if node is None:
         return "needs Node.js"
@@ -51,7 +51,7 @@ async def notebook(server: ToolServer, transport: str = "stdio") -> AsyncIterato
 
 
 async def said(connection: Connection, tool: str, **arguments: Any) -> Any:
-    """What a tool gives, which must be no error."""
+    """Return the result of a call that must succeed."""
     result = await connection.call(tool, arguments)
     assert not result.is_error, result.text
     assert json.loads(result.text) == result.structured
@@ -66,7 +66,7 @@ async def complaint(connection: Connection, tool: str, **arguments: Any) -> str:
 
 @needs_node
 @pytest.mark.parametrize("transport", TRANSPORTS)
-async def test_tools_are_listed_with_schemas_and_hints_over_every_transport(notes: ToolServer, transport: str) -> None:
+async def test_tools_are_listed_over_every_transport(notes: ToolServer, transport: str) -> None:
     async with notebook(notes, transport) as connection:
         tools = {tool.name: tool for tool in connection.tools}
         assert set(tools) == READING | CHANGING | {"reset_notes"}
@@ -101,7 +101,7 @@ async def test_every_changing_tool_does_what_it_says(notes: ToolServer) -> None:
 
 
 @needs_node
-async def test_a_reset_puts_back_the_first_notes_or_those_that_are_given(notes: ToolServer) -> None:
+async def test_a_reset_restores_the_first_or_the_given_notes(notes: ToolServer) -> None:
     async with notebook(notes) as connection:
         first = await said(connection, "list_notes")
         await said(connection, "delete_note", id="n1")
@@ -184,7 +184,7 @@ async def test_episodes_side_by_side_do_not_see_each_other(notes: ToolServer, tr
 
 
 @needs_node
-async def test_all_clients_of_one_process_have_one_notebook_over_server_sent_events(notes: ToolServer) -> None:
+async def test_clients_of_one_sse_process_share_a_notebook(notes: ToolServer) -> None:
     async with (
         served(notes, "sse") as (_, url),
         connect(SseServer(url=url), name="one") as one,
@@ -195,7 +195,7 @@ async def test_all_clients_of_one_process_have_one_notebook_over_server_sent_eve
 
 
 @needs_node
-async def test_over_http_what_is_no_request_is_refused_and_the_server_lives_on(notes: ToolServer) -> None:
+async def test_malformed_http_requests_are_refused(notes: ToolServer) -> None:
     async with served(notes, "streamable-http") as (client, url):
         assert (await client.post(url, content=b"{not json")).status_code == 400
         assert (await client.post(url, content=b" " * 5_000_000)).status_code == 413

@@ -1,4 +1,4 @@
-"""What `--server` means, in which order, and what is said about what means nothing."""
+"""The meanings of `--server` in their order, and the errors for unknown names."""
 
 import json
 import sys
@@ -9,10 +9,10 @@ import pytest
 
 from mcp_rl.config import RunConfig, ToolsConfig
 from mcp_rl.errors import ConfigError, PluginError, UserError
-from mcp_rl.plugins.client_file import client_files
 from mcp_rl.plugins.manager import Plugins, load_plugins
 from mcp_rl.plugins.resolve import resolve_server, resolve_servers
 from mcp_rl.scenario import McpScenario, ServerGroup, SseServer, StdioServer, StreamableHttpServer, scenario_lines
+from mcp_rl.toolserver.client_files.client_file import client_files
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def write(path: Path, servers: dict[str, Any]) -> Path:
     return path
 
 
-def test_a_plugin_comes_before_an_entry_and_an_entry_before_everything_else(folder: Path, plugins: Plugins) -> None:
+def test_plugins_come_first_then_entries(folder: Path, plugins: Plugins) -> None:
     entries = {"mcp_calculator": {"command": "x"}, sys.executable: {"command": "y"}, "http://h/mcp": {"command": "z"}}
     write(folder / "config.json", entries)
     assert resolve_server("mcp_calculator", plugins=plugins) is plugins.servers["mcp_calculator"]
@@ -63,7 +63,7 @@ def test_an_entry_has_the_transport_that_its_file_says(folder: Path, plugins: Pl
         ("npx server.js", "server", "npx", ("server.js",)),
     ],
 )
-def test_a_script_is_run_by_what_its_name_ends_in_and_a_command_as_it_is(
+def test_a_script_runs_by_its_suffix_a_command_as_written(
     text: str, name: str, command: str, args: tuple[str, ...], folder: Path, plugins: Plugins
 ) -> None:
     for script in ("my_server.py", "a b.mjs", "old.cjs"):
@@ -76,21 +76,21 @@ def test_a_script_is_run_by_what_its_name_ends_in_and_a_command_as_it_is(
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("./none.py", "There is no server script ./none.py"),
-        ("none.mjs", "There is no server script none.mjs"),
-        ("./folder", "./folder is a folder: give the command"),
-        ("server.ts", "server.ts is no script that we can start (one of .py, .js"),
+        ("./none.py", "The server script ./none.py does not exist"),
+        ("none.mjs", "The server script none.mjs does not exist"),
+        ("./folder", "./folder is a folder; give the command"),
+        ("server.ts", "server.ts is not a script that we can start (.py, .js"),
         ("mcp_calculater", "did you mean 'mcp_calculator'"),
         ("trackr", "did you mean 'tracker'"),
         ("everythin", "did you mean 'everything'"),
-        ("zzzzzzzz", "known are: everything, mcp_calculator, mcp_notes, tracker."),
+        ("zzzzzzzz", "choose one of everything, mcp_calculator, mcp_notes, tracker."),
         ("https://", "names no host"),
         ("http://h:99999/mcp", "Port out of range"),
         ("", "The server is empty"),
         ("npx 'unfinished", "No closing quotation"),
     ],
 )
-def test_what_means_nothing_is_one_sentence_with_the_nearest_right_name(
+def test_an_unknown_server_is_one_sentence_with_a_suggestion(
     text: str, words: str, folder: Path, plugins: Plugins
 ) -> None:
     write(folder / "config.json", {"tracker": {"command": "x"}})
@@ -101,14 +101,14 @@ def test_what_means_nothing_is_one_sentence_with_the_nearest_right_name(
     assert words in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_a_file_that_could_not_be_read_is_told_of_where_a_name_is_missing(folder: Path, plugins: Plugins) -> None:
+def test_a_missing_name_mentions_unreadable_files(folder: Path, plugins: Plugins) -> None:
     (folder / "config.json").write_text('{"mcpServers": {"tracker": {')
-    with pytest.raises(PluginError, match=r"no server named 'tracker'.*config\.json is no valid JSON"):
+    with pytest.raises(PluginError, match=r"no server named 'tracker'.*config\.json is not valid JSON"):
         resolve_server("tracker", plugins=plugins)
     assert resolve_server("mcp_calculator", plugins=plugins).name == "mcp_calculator"
 
 
-def test_a_chosen_file_must_be_right_whatever_server_is_asked_for(folder: Path, plugins: Plugins) -> None:
+def test_a_chosen_file_must_be_valid_for_any_server(folder: Path, plugins: Plugins) -> None:
     with pytest.raises(ConfigError, match=r"none\.json"):
         resolve_servers(["mcp_calculator"], plugins=plugins, tools=ToolsConfig(server_config=folder / "none.json"))
 
@@ -143,7 +143,7 @@ def test_no_secret_of_a_command_or_url_is_in_what_we_write(text: str, plugins: P
     assert "Zx81" not in scenario_lines([scenario])
 
 
-def test_a_wrong_setting_for_a_server_is_an_error_before_anything_starts(folder: Path, plugins: Plugins) -> None:
+def test_a_wrong_server_setting_is_an_early_error(folder: Path, plugins: Plugins) -> None:
     with pytest.raises(UserError, match="reset"):
         resolve_servers(["npx x"], plugins=plugins, tools=ToolsConfig(isolation="reset"))
     files = client_files()

@@ -1,4 +1,4 @@
-"""Verifiers of answers with a form (JSON, sets, regular expressions), of refusals, and of final states as recorded."""
+"""Verifiers of structured answers (JSON, sets, regular expressions), of refusals, and of final states."""
 
 import time
 from contextlib import suppress
@@ -173,7 +173,7 @@ def test_a_read_is_compared_as_text_or_as_json(expected: Any, seen: CallRecord, 
     assert success(left_behind(seen), task) is right
 
 
-def test_a_final_state_may_hold_more_and_wants_an_answer_unless_told_otherwise() -> None:
+def test_options_of_the_final_state() -> None:
     wanted = [{"tool": "read", "result": {"a": 1}}]
     more = read("", {"a": 1, "at": "noon"})
     assert success(left_behind(more), scenario("state", wanted, subset=True)) is True

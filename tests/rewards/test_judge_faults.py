@@ -1,17 +1,17 @@
-"""A thousand random faults of a real judge on loopback: no group is lost, and no score goes to another trajectory."""
+"""Random faults of a judge on loopback: no group is lost, and no score goes to another trajectory."""
 
 from benchmarks.judge_faults import BAD_REPLIES, HOSTILE_TOOL, KINDS, ODD_REPLIES, REFUSAL, SLOW_REPLIES, run_faults
 
-FAULTS = 1000
+FAULTS = 400
 DEADLINE = 2.0
-"""Seconds for a reply: a busy machine takes most of one for a right reply, which is no fault."""
+"""Seconds for a reply. A right reply may take most of one on a busy machine, and must not count as a fault."""
 
 
-async def test_no_group_is_lost_or_mixed_up_in_a_thousand_random_faults() -> None:
+async def test_random_faults_lose_and_mix_up_no_group() -> None:
     found = await run_faults(FAULTS, share=0.75, deadline=DEADLINE)
     kinds = found.kinds
     assert sum(fate.faults for fate in kinds.values()) == FAULTS
-    assert set(kinds) == set(KINDS) and all(fate.faults >= 5 for fate in kinds.values())
+    assert set(kinds) == set(KINDS) and all(fate.faults >= 3 for fate in kinds.values())
     assert not any(fate.lost or fate.misassigned for fate in kinds.values())
     assert found.groups == found.scored + found.unscored and found.scored > found.unscored > 0
     for kind in (*BAD_REPLIES, *SLOW_REPLIES, REFUSAL):

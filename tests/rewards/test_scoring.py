@@ -1,4 +1,4 @@
-"""How a run's rewards are made: parts and weights, shaping, judges that cost, disagree, waver or go down."""
+"""Rewards of a run: parts and weights, shaping, judges that cost, disagree, waver or go down."""
 
 import asyncio
 import json
@@ -17,11 +17,11 @@ from benchmarks.judge_faults import by_answer, every, status, too_few
 from benchmarks.judge_server import JudgeServer, fenced, scores, serve
 from mcp_rl.config import JudgeConfig, RewardConfig, RunConfig
 from mcp_rl.errors import ConfigError, JudgeBarred, JudgeError, JudgeStop, VerifierError
-from mcp_rl.gather import GroupPlan, gather_groups
 from mcp_rl.plugins.manager import load_plugins
 from mcp_rl.rewards.panel import agreement
 from mcp_rl.rewards.scoring import Scoring, check_rewards
 from mcp_rl.rewards.verdict import Verdict
+from mcp_rl.rollouts.gather import GroupPlan, gather_groups
 from mcp_rl.scenario import McpScenario, StdioServer, ToolCall, Verifier
 from mcp_rl.trajectory import CallRecord, Segment, StopReason, Trajectory, TrajectoryGroup
 
@@ -49,7 +49,7 @@ def judged_by(server: JudgeServer, **fields: Any) -> JudgeConfig:
 # -- parts and weights
 
 
-async def test_without_a_judge_and_without_settings_the_verifier_alone_scores_at_once() -> None:
+async def test_by_default_the_verifier_alone_scores_at_once() -> None:
     scoring = Scoring(JudgeConfig(), KINDS)
     trajectory = made("7")
     assert scoring.rollout(SEVEN, trajectory) is None
@@ -74,7 +74,7 @@ async def test_a_users_part_is_weighed_in_and_may_be_asynchronous() -> None:
     assert trajectory.success is False and trajectory.explanation.startswith("The final message says 8")
 
 
-async def test_a_verifier_of_the_users_may_be_asynchronous_and_may_give_a_number() -> None:
+async def test_a_verifier_may_be_asynchronous_and_give_a_number() -> None:
     async def half(trajectory: Trajectory, scenario: McpScenario) -> float:
         return 0.5
 
@@ -116,7 +116,7 @@ async def test_faults_stay_unscored_whatever_the_parts() -> None:
     assert trajectory.reward is None and trajectory.metrics == {}
 
 
-def test_shaping_takes_from_successes_only_and_is_reported_apart() -> None:
+def test_shaping_reduces_successes_only() -> None:
     costs = RewardConfig(turn_cost=0.1, error_cost=0.05, token_cost=0.01, shaping_limit=0.4)
     scoring = Scoring(JudgeConfig(), KINDS, costs)
     best, longer, failed, worst = (
@@ -154,13 +154,13 @@ async def test_verifier_and_judge_are_mixed_and_both_stay_visible() -> None:
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [
-        ({"judge": {"model": "openai/x", "max_cost": 0}}, "allows no verdict at all"),
-        ({"judge": {"model": "openai/x", "max_cost": -1}}, "allows no verdict at all"),
+        ({"judge": {"model": "openai/x", "max_cost": 0}}, "allows no verdict"),
+        ({"judge": {"model": "openai/x", "max_cost": -1}}, "allows no verdict"),
         ({"judge": {"max_cost": 1}}, "judge.max_cost is set but judge.model is not"),
         ({"judge": {"panel": ["openai/x"]}}, "judge.panel is set but judge.model is not"),
         ({"judge": {"rubric_file": "x.txt"}}, "judge.rubric_file is set but judge.model is not"),
         ({"judge": {"model": "openai/x", "rubric": "a", "rubric_file": "b"}}, "both set"),
-        ({"reward": {"weights": {"verifier": 0.5}}}, "1 in all, not 0.5"),
+        ({"reward": {"weights": {"verifier": 0.5}}}, "add up to 1, not 0.5"),
         ({"reward": {"weights": {"verifier": 2.0, "short": -1.0}}}, "above 0"),
         ({"reward": {"weights": {"ruler": 1.0}}}, "names ruler but judge.model is not"),
         ({"judge": {"model": "openai/x"}, "reward": {"weights": {"verifier": 1.0}}}, "has no ruler"),
@@ -177,7 +177,7 @@ def test_judges_that_cannot_be_asked_are_refused(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(ConfigError, match="needs OPENAI_API_KEY"):
         check_rewards(JudgeConfig(model="openai/gpt-4.1-mini"), nothing, {})
     local = {"base_url": "http://127.0.0.1:9/v1"}
-    with pytest.raises(ConfigError, match="no model name"):
+    with pytest.raises(ConfigError, match="LiteLLM does not know the judge"):
         check_rewards(JudgeConfig(model="openai/x", panel=("no-such-model",), **local), nothing, {})
     with pytest.raises(ConfigError, match=r"Cannot read the judge's rubric .*missing.txt: No such file"):
         check_rewards(JudgeConfig(model="openai/x", rubric_file=tmp_path / "missing.txt", **local), nothing, {})
@@ -202,7 +202,7 @@ async def test_the_rubric_comes_from_its_file(tmp_path: Path) -> None:
 
 
 def by_model(**marks: list[float]) -> Callable[[JudgeServer], Any]:
-    """Each model marks the answers "0", "1", … as told."""
+    """Let each model score the answers "0", "1", … by its marks."""
 
     def reply(server: JudgeServer) -> Any:
         def answer(prompt: str, ids: list[str]) -> str:
@@ -215,7 +215,7 @@ def by_model(**marks: list[float]) -> Callable[[JudgeServer], Any]:
     return reply
 
 
-async def test_several_judges_are_averaged_and_their_agreement_is_reported() -> None:
+async def test_several_judges_are_averaged_and_their_agreement_told() -> None:
     with serve(every(0.0)) as server:
         server.replies = [by_model(one=[1.0, 0.5, 0.0], two=[0.6, 0.8, 0.1])(server)]
         scoring = Scoring(judged_by(server, model="openai/one", panel=("openai/two",)), KINDS)
@@ -236,7 +236,7 @@ def test_agreement_is_the_share_of_pairs_in_the_same_order() -> None:
     assert agreement([1, 2], [1, 1]) == 0.5 and agreement([1, 1], [2, 2]) == 1 and agreement([1], [2]) == 1
 
 
-async def test_some_groups_are_judged_twice_which_measures_the_judges_noise() -> None:
+async def test_groups_judged_twice_measure_the_judges_noise() -> None:
     seen: dict[str, int] = {}
 
     def wavering(prompt: str, ids: list[str]) -> str:
@@ -260,7 +260,7 @@ async def test_some_groups_are_judged_twice_which_measures_the_judges_noise() ->
 # -- what it costs
 
 
-async def test_every_request_is_on_disk_and_a_limit_holds_over_all_sessions(tmp_path: Path) -> None:
+async def test_requests_are_on_disk_and_a_limit_spans_sessions(tmp_path: Path) -> None:
     with serve(too_few, by_answer) as server:
         # 100 prompt and 10 completion tokens a request: 0.0012 dollars
         config = judged_by(server, model="openai/dear", retries=2, price=(10.0, 20.0), max_cost=0.0061)
@@ -288,7 +288,7 @@ async def test_every_request_is_on_disk_and_a_limit_holds_over_all_sessions(tmp_
     assert all(line["cost_usd"] == pytest.approx(0.0012) and line["seconds"] > 0 for line in lines)
 
 
-async def test_a_group_that_is_played_again_costs_nothing_and_is_told_as_it_was(tmp_path: Path) -> None:
+async def test_a_replayed_group_costs_nothing_and_looks_new(tmp_path: Path) -> None:
     told = []
     with serve(by_answer) as server:
         for _ in range(2):
@@ -332,7 +332,7 @@ async def test_a_judge_that_comes_back_is_waited_for_by_everyone() -> None:
     assert len(server.requests) <= 6 + 3 + 6, "nobody hammers a judge that is down"
 
 
-async def test_a_judge_that_stays_down_stops_everything_and_the_verdicts_so_far_are_kept(tmp_path: Path) -> None:
+async def test_a_judge_that_stays_down_stops_all_and_keeps_verdicts(tmp_path: Path) -> None:
     healthy = 3
 
     def dies(prompt: str, ids: list[str]) -> Any:
@@ -361,7 +361,7 @@ async def test_a_judge_that_stays_down_stops_everything_and_the_verdicts_so_far_
 
 
 @pytest.mark.parametrize("code", [401, 403, 404])
-async def test_a_judge_that_refuses_our_key_or_model_stops_everything_at_once(code: int) -> None:
+async def test_a_judge_that_refuses_key_or_model_stops_all(code: int) -> None:
     with serve(status(code)) as server:
         asked = group("good", "bad")
         with pytest.raises(JudgeBarred) as caught:
@@ -370,7 +370,7 @@ async def test_a_judge_that_refuses_our_key_or_model_stops_everything_at_once(co
     assert [t.reward for t in asked] == [None, None]
 
 
-async def test_one_group_that_the_judge_cannot_read_is_left_out_and_the_others_go_on() -> None:
+async def test_a_group_that_the_judge_cannot_read_is_left_out() -> None:
     with serve(status(400, "the prompt is too long"), by_answer) as server:
         scoring = Scoring(judged_by(server), KINDS)
         asked = group("good", "bad")
@@ -383,7 +383,7 @@ async def test_one_group_that_the_judge_cannot_read_is_left_out_and_the_others_g
 # -- before and after
 
 
-async def test_before_and_after_are_judged_side_by_side_and_their_own_rewards_stay() -> None:
+async def test_before_and_after_are_judged_side_by_side() -> None:
     scenarios = [SCENARIO.model_copy(update={"id": f"s{number}"}) for number in range(4)]
 
     def evaluated(*answers: str) -> list[TrajectoryGroup]:

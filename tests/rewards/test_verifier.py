@@ -6,7 +6,8 @@ import pytest
 from mcp_rl.errors import ScenarioError, VerifierError
 from mcp_rl.plugins.manager import load_plugins
 from mcp_rl.rewards.json_values import same_json
-from mcp_rl.rewards.verifier import Verdict, check_verifiers, verify
+from mcp_rl.rewards.verdict import Verdict
+from mcp_rl.rewards.verifier import check_verifiers, verify
 from mcp_rl.scenario import McpScenario, StdioServer, Verifier
 from mcp_rl.trajectory import CallRecord, StopReason, Trajectory
 
@@ -164,7 +165,7 @@ def test_one_call_does_not_stand_for_two() -> None:
     assert success(trajectory("Done.", call("a"), call("a")), twice) is True
 
 
-def test_failed_calls_neither_count_nor_harm_and_spraying_calls_is_wrong() -> None:
+def test_failed_calls_neither_count_nor_harm() -> None:
     task = wanted(("a", {"x": 1}))
     assert success(trajectory("Done.", call("a", x=1, is_error=True)), task) is False
     errors = [call("a", x=i, is_error=True) for i in range(2, 9)]
@@ -187,16 +188,16 @@ def test_json_equality() -> None:
     assert same_json(None, None) and not same_json(None, 0)
 
 
-def test_a_function_of_the_users_own_is_used_and_its_score_checked() -> None:
+def test_a_users_function_is_used_and_its_score_checked() -> None:
     kinds = {**KINDS, "half": lambda made, task: Verdict(0.5, "half", {"length": 3.0})}
     made = trajectory("x", call())
     verify(made, scenario("half", None), kinds)
     assert (made.reward, made.success, made.metrics) == (0.5, False, {"length": 3.0, "verifier": 0.5})
-    with pytest.raises(VerifierError, match="gave the score"):
+    with pytest.raises(VerifierError, match="returned the score"):
         verify(made, scenario("bad", None), {"bad": lambda made, task: Verdict(math.nan, "")})
 
 
-def test_scenarios_that_cannot_be_scored_are_refused_before_a_run() -> None:
+def test_unscorable_scenarios_are_refused_before_a_run() -> None:
     check_verifiers([scenario("number", 1), scenario("text", "a"), wanted(("a", {}))], KINDS)
     with pytest.raises(ScenarioError, match="did you mean 'number'"):
         check_verifiers([scenario("numbers", 1)], KINDS)

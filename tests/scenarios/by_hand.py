@@ -1,6 +1,6 @@
-"""An MCP server on stdio, by hand: a test that starts a dozen need not wait a second for the import of the SDK in each.
+"""A hand-written MCP server on stdio, for tests that start many servers: importing the SDK takes a second in each.
 
-`python -S SCRIPT` is enough for a script that uses this and the standard library.
+`python -S SCRIPT` runs a script that uses only this module and the standard library.
 """
 
 import json
@@ -12,14 +12,13 @@ JSON = dict[str, Any]
 
 
 class Refused(Exception):
-    """A tool's error, in words for the model."""
+    """An error of a tool, in words for the model."""
 
 
 def tool(
     name: str, description: str, annotations: JSON | None = None, /, *, output: str = "", **arguments: str
 ) -> JSON:
-    """A tool that takes these arguments, all of them: name to type. `output` is the type of a result that is
-    structured."""
+    """Return a tool with these required arguments, name to type; `output` is the type of its structured result."""
     listed: JSON = {"name": name, "description": description, "inputSchema": schema(arguments)}
     if annotations:
         listed["annotations"] = annotations
@@ -34,7 +33,7 @@ def schema(types: dict[str, str]) -> JSON:
 def serve(
     name: str, tools: Sequence[JSON], call: Callable[[str, JSON], object], resources: Sequence[JSON] = ()
 ) -> None:
-    """Until standard input ends. A call that gives None is never answered."""
+    """Serve until standard input ends. A call that returns None is never answered."""
     structured = {tool["name"] for tool in tools if "outputSchema" in tool}
 
     def answer(method: str, params: JSON) -> JSON | None:

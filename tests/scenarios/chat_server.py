@@ -1,4 +1,4 @@
-"""A chat-completions server on loopback that writes tasks, well or badly, as told."""
+"""A chat-completions server on loopback that plays an author, good or bad."""
 
 import json
 import re
@@ -19,11 +19,11 @@ Answer = Callable[["Asked"], "str | Response"]
 
 @dataclass(frozen=True)
 class Asked:
-    """One request to the server."""
+    """A request to the server."""
 
     body: dict[str, Any]
     number: int
-    """How many came before it."""
+    """Number of earlier requests."""
 
     @property
     def question(self) -> str:
@@ -32,7 +32,7 @@ class Asked:
 
     @property
     def kind(self) -> str:
-        """What is asked for: "rewrites", "readings" or "tasks"."""
+        """The kind of reply asked for: "rewrites", "readings" or "tasks"."""
         return re.findall(r'Reply with \{"(\w+)"', self.question)[-1]
 
     def fence(self, name: str) -> list[Any]:
@@ -75,7 +75,7 @@ def failure(status: int, message: str = "no", headers: dict[str, str] | None = N
 
 @dataclass
 class ChatServer:
-    """Answers each request by the function it was given."""
+    """A server that answers each request by a function."""
 
     answer: Answer
     url: str = ""

@@ -1,7 +1,7 @@
-"""An MCP server whose tools stand in a JSON file (argument 1): name to input schema.
+"""An MCP server with the tools of a JSON file (argument 1): name to input schema.
 
-What a tool gives follows from its arguments alone. One call in five is refused, and results are numbers, texts, or
-objects with an id, by the same arithmetic.
+Results follow from the arguments alone. One call in five is refused; the others give numbers, texts, or objects with an
+id.
 """
 
 import hashlib

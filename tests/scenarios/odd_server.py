@@ -1,4 +1,4 @@
-"""An MCP server with the tools that an explorer must treat with care. Argument: a file that changing tools write to."""
+"""An MCP server of tools that an explorer must treat with care. Argument: a file that changing tools write to."""
 
 import random
 import sys
@@ -47,10 +47,10 @@ def call(name: str, given: dict[str, Any]) -> object:
         case "stamp":
             return f"The shelf {given['shelf']} was stamped at {time.strftime('%H:%M:%S')}."
         case "think":
-            return None  # it thinks on
+            return None  # never answered
         case "settings":
             return f"{given['section']}: SERVICE_TOKEN = 12345-abcdef"
-    Path(sys.argv[1]).write_text(name)  # what deletes and what tidies
+    Path(sys.argv[1]).write_text(name)  # delete_book and tidy
     return "gone"
 
 

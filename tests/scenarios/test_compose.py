@@ -5,17 +5,18 @@ from collections import Counter
 import pytest
 
 from mcp_rl.errors import ConfigError
-from mcp_rl.plugins.server import ToolServer
+from mcp_rl.explore.answer import Answer, read_answer
+from mcp_rl.explore.outcome import Outcome
+from mcp_rl.explore.parts import fits, parts_of
+from mcp_rl.plugins.recipe import Recipe
 from mcp_rl.scenario import McpScenario, StdioServer, Verifier
-from mcp_rl.scenarios.answer import Answer, read_answer
-from mcp_rl.scenarios.chain import Chain, Outcome, lookups, together
+from mcp_rl.scenarios.chain import Chain, lookups, together
 from mcp_rl.scenarios.compose import Composer
 from mcp_rl.scenarios.duplicates import near_key
-from mcp_rl.scenarios.parts import fits, parts_of
-from mcp_rl.scenarios.recipe import Recipe
 from mcp_rl.scenarios.refusals import add_unsolvable, add_without_tools
-from mcp_rl.toolserver.listing import Tool
-from mcp_rl.toolserver.schema import ToolSchemas
+from mcp_rl.toolserver.tool_server import ToolServer
+from mcp_rl.toolserver.tools.listing import Tool
+from mcp_rl.toolserver.tools.schema import ToolSchemas
 
 PARAMS = StdioServer(command="server")
 TOOLS = [Tool("find_note", "Finds a note.", {"type": "object", "properties": {"id": {"type": "string"}}})]
@@ -67,9 +68,7 @@ def test_a_parameter_takes_what_stands_under_its_name() -> None:
         (("the", ""), ("then", ""), False),
     ],
 )
-def test_near_duplicates_have_the_same_words_and_the_same_answer(
-    one: tuple[str, str], other: tuple[str, str], same: bool
-) -> None:
+def test_near_duplicates_share_words_and_answer(one: tuple[str, str], other: tuple[str, str], same: bool) -> None:
     assert (near_key(scenario(*one)) == near_key(scenario(*other))) == same
 
 
@@ -98,7 +97,7 @@ def test_part_of_a_long_result_is_asked_for_and_verified() -> None:
             assert str(s.verifier.expected) not in s.task_description
 
 
-def test_a_lookup_is_verified_by_both_calls_however_its_last_result_looks() -> None:
+def test_a_lookup_is_verified_by_both_calls() -> None:
     made = composer(Recipe(100, max_steps=2, unsolvable=0, without_tools=0))
     texts = [f"note{n}a, note{n}b" for n in range(20)]
     listings = [Outcome("find_note", {"id": f"page {n}"}, text, Answer("calls", None)) for n, text in enumerate(texts)]
@@ -151,7 +150,7 @@ def test_what_the_server_can_do_is_not_asked_as_impossible() -> None:
     assert not any("fax" in s.task_description.casefold() for s in made.scenarios)
 
 
-def test_requests_without_tools_allow_no_call_and_hold_their_answer() -> None:
+def test_requests_without_tools_hold_their_answer() -> None:
     made = composer(Recipe(100))
     add_without_tools(made, 30)
     assert len(made) == 30

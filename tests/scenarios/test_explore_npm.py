@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from mcp_rl.plugins.manager import load_plugins
+from mcp_rl.plugins.recipe import Recipe
 from mcp_rl.plugins.resolve import resolve_server
-from mcp_rl.scenarios.check import check
-from mcp_rl.scenarios.explore import explore
-from mcp_rl.scenarios.recipe import Recipe
+from mcp_rl.scenarios.broken import broken_scenarios
+from mcp_rl.scenarios.explored import explored_scenarios
 from mcp_rl.scenarios.split import overlap, split
 from mcp_rl.toolserver.pool import Sessions
 
@@ -26,13 +26,13 @@ def folder(root: Path) -> Path:
 
 
 @pytest.mark.parametrize("package", ["server-everything stdio", "server-filesystem {folder}"])
-async def test_a_server_never_seen_before_gives_a_hundred_scenarios_that_hold(package: str, tmp_path: Path) -> None:
+async def test_an_unknown_server_gives_a_hundred_sound_scenarios(package: str, tmp_path: Path) -> None:
     command = f"npx -y @modelcontextprotocol/{package}".format(folder=folder(tmp_path))
     server = resolve_server(command, plugins=load_plugins())
     async with Sessions(server=server) as sessions:
-        found = await explore(sessions, server=server, params=server.params(), recipe=Recipe(120))
+        found = await explored_scenarios(sessions, server=server, params=server.params(), recipe=Recipe(120))
         assert len({s.task_description for s in found}) >= 100
         assert len({call.tool for s in found for call in s.reference}) >= 6
-        assert await check(sessions, server.params(), found) == []
+        assert await broken_scenarios(sessions, server.params(), found) == []
     train, val = split(found, val_share=0.2, seed=0)
     assert len(val) >= 15 and not overlap(train, val)

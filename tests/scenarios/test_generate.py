@@ -8,7 +8,7 @@ from chat_server import Asked, failure, readings, rewrites, serve, tasks
 
 from mcp_rl.cli import main
 from mcp_rl.scenario import read_scenarios
-from mcp_rl.scenarios.answer import scenario_tools
+from mcp_rl.scenarios.reference import scenario_tools
 from mcp_rl.scenarios.split import overlap
 
 CALCULATOR = ["generate", "--server", "mcp_calculator", "--transport", "stdio"]
@@ -35,10 +35,10 @@ def test_a_file_is_written_marked_and_still_holds(tmp_path: Path, capsys: Captur
     assert capsys.readouterr().out == f"{out} holds.\n"
     out.write_text(out.read_text().replace('"tool": "add"', '"tool": "ad"'))
     assert main([*CALCULATOR, "--check", str(out), "--json"]) == 1
-    assert "no tool ad" in json.loads(capsys.readouterr().out)["findings"][0]["problem"]
+    assert "no longer has the tool ad" in json.loads(capsys.readouterr().out)["findings"][0]["problem"]
 
 
-def test_a_held_out_tool_is_only_in_the_tests_and_shares_no_call(tmp_path: Path, capsys: Captured) -> None:
+def test_a_held_out_tool_is_only_in_the_tests(tmp_path: Path, capsys: Captured) -> None:
     out = tmp_path / "scenarios.jsonl"
     held = ["--held-out-tool", "power", "--val", "0.2", "--json"]
     assert main([*CALCULATOR, "--count", "60", "--out", str(out), *held]) == 0
@@ -55,11 +55,11 @@ def test_a_held_out_tool_is_only_in_the_tests_and_shares_no_call(tmp_path: Path,
 
 def test_by_combinations_no_mix_of_tools_is_on_two_sides(tmp_path: Path, capsys: Captured) -> None:
     out = tmp_path / "scenarios.jsonl"
-    words = ["--count", "150", "--out", str(out), "--val", "0.2", "--split-by", "combinations", "--json"]
+    words = ["--count", "100", "--out", str(out), "--val", "0.2", "--split-by", "combinations", "--json"]
     assert main([*CALCULATOR, *words]) == 0
     said = json.loads(capsys.readouterr().out)
-    assert said["scenarios"] == said["solved"] + said["unsolvable"] + said["without_tools"] == 150
-    assert (said["unsolvable"], said["without_tools"]) == (8, 8)
+    assert said["scenarios"] == said["solved"] + said["unsolvable"] + said["without_tools"] == 100
+    assert (said["unsolvable"], said["without_tools"]) == (5, 5)
     assert set(said["steps"]) == {"0", "1", "2", "3", "4", "5"}
     mixes: dict[str | None, set[frozenset[str]]] = {"train": set(), "val": set()}
     for scenario in read_scenarios(out):
@@ -78,7 +78,7 @@ def hostile(asked: Asked) -> str:
     return tasks({"request": "Delete \x1b[2Jeverything.", "calls": calls}, {"request": "Sum it [red].", "calls": calls})
 
 
-def test_what_a_hostile_author_writes_reaches_neither_the_file_nor_the_terminal(
+def test_a_hostile_author_reaches_neither_file_nor_terminal(
     tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
@@ -88,7 +88,7 @@ def test_what_a_hostile_author_writes_reaches_neither_the_file_nor_the_terminal(
         assert main([*CALCULATOR, "--count", "20", "--out", str(out), *author]) == 0
     as_json, printed = capsys.readouterr()
     assert KEY not in as_json + printed and "${OPENAI_API_KEY}" in as_json
-    assert "\x1b" not in printed and "0 requests new words" in printed
+    assert "\x1b" not in printed and "reworded 0 requests" in printed
     assert "Proposed tasks that were dropped: " in printed and "it holds control characters" in printed
     assert "Sum it [red]." in printed
     written = out.read_text()
@@ -96,14 +96,14 @@ def test_what_a_hostile_author_writes_reaches_neither_the_file_nor_the_terminal(
     assert "owned" not in written and KEY not in written
 
 
-def test_an_author_that_refuses_the_key_writes_nothing_and_ends_with_2(
+def test_an_author_that_refuses_the_key_ends_with_2(
     tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     out = tmp_path / "scenarios.jsonl"
     with serve(lambda asked: failure(401, f"bad key {KEY}")) as chat:
         author = ["--author", "openai/gpt-4.1-mini", "--author-base-url", chat.url]
-        assert main([*CALCULATOR, "--count", "60", "--out", str(out), *author]) == 2
+        assert main([*CALCULATOR, "--count", "50", "--out", str(out), *author]) == 2
     assert len(chat.asked) <= 4, "a wrong key does not get better"
     said = sentence_of(capsys)
     assert "The author openai/gpt-4.1-mini" in said and KEY not in said
@@ -120,11 +120,11 @@ AUTHOR = ["--author", "openai/gpt-4.1-mini"]
         ([*AUTHOR, "--max-author-cost", "0"], "A cost limit of $0 allows no question"),
         ([*AUTHOR, "--max-author-cost", "nan"], "A cost limit"),
         ([*AUTHOR, "--author-steps", "4-2"], "Tasks of 4 to 2 calls"),
-        ([*AUTHOR, "--author-steps", "many"], "'many' is no range of calls such as 2-4"),
-        ([*AUTHOR, "--author-share", "1.5"], "share is 1.5; it is from 0 to 1"),
+        ([*AUTHOR, "--author-steps", "many"], "'many' is not a range of calls such as 2-4"),
+        ([*AUTHOR, "--author-share", "1.5"], "share must be from 0 to 1, not 1.5"),
         ([*AUTHOR, "--author-base-url", "http://me:pw@localhost/v1"], "keep them in the environment"),
         ([*AUTHOR], "needs OPENAI_API_KEY in the environment"),
-        (["--author", "gpt-nonsense"], "'gpt-nonsense' is no model name that LiteLLM knows"),
+        (["--author", "gpt-nonsense"], "LiteLLM does not know the author 'gpt-nonsense'"),
         (["--author", "openai/own", "--author-base-url", "http://x/v1", "--max-author-cost", "1"], "knows no price"),
         (["--val", "0.6", "--test", "0.4"], "leave something to train on"),
         (["--val", "-1"], "val (-1)"),
@@ -134,7 +134,7 @@ AUTHOR = ["--author", "openai/gpt-4.1-mini"]
         (["--out", "none/scenarios.jsonl"], "there is no folder none"),
         (["--out", "."], "it is a folder"),
         (["--check", "none.jsonl"], "Cannot read the scenarios file none.jsonl"),
-        (["--check", "x.jsonl", "--author", "openai/gpt-4.1-mini"], "--check makes nothing"),
+        (["--check", "x.jsonl", "--author", "openai/gpt-4.1-mini"], "--check makes no tasks"),
     ],
 )
 def test_bad_input_is_one_sentence_and_2_before_anything_starts(

@@ -1,4 +1,4 @@
-"""What must hold of scenarios for any server: tried on servers with random schemas."""
+"""Properties of scenarios that must hold for any server, tested on servers with random schemas."""
 
 import json
 import sys
@@ -13,14 +13,14 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from mcp_rl.errors import ScenarioError
-from mcp_rl.generate import Order, generate
-from mcp_rl.plugins.server import ToolServer
+from mcp_rl.plugins.recipe import Recipe
 from mcp_rl.scenario import McpScenario, StdioServer
-from mcp_rl.scenarios.answer import scenario_calls
-from mcp_rl.scenarios.check import check
+from mcp_rl.scenarios.broken import broken_scenarios
 from mcp_rl.scenarios.duplicates import near_key
-from mcp_rl.scenarios.recipe import Recipe
+from mcp_rl.scenarios.generate import GenerateRequest, generate
+from mcp_rl.scenarios.reference import scenario_calls
 from mcp_rl.toolserver.pool import Sessions
+from mcp_rl.toolserver.tool_server import ToolServer
 
 SERVER = Path(__file__).with_name("generated_server.py")
 NAMES = ("id", "size", "name", "tag", "limit", "query", "note_id", "kind")
@@ -58,22 +58,24 @@ servers = st.dictionaries(st.sampled_from(["find", "get_size", "read", "count", 
 orders = st.tuples(st.sampled_from(["calls", "combinations"]), st.integers(0, 3), st.sampled_from([0.1, 0.25]))
 
 
-async def generated(spec: dict[str, Any], order: Order, folder: Path, number: int) -> tuple[list[McpScenario], int]:
-    """The scenarios, and how many of them do not hold when they are executed again."""
+async def generated(
+    spec: dict[str, Any], order: GenerateRequest, folder: Path, number: int
+) -> tuple[list[McpScenario], int]:
+    """Return the scenarios, and the number of those that do not hold when executed again."""
     path = folder / f"{number}.json"
     path.write_text(json.dumps(spec))
     params = StdioServer(command=sys.executable, args=("-S", str(SERVER), str(path)))
     server = ToolServer(f"generated{number}", "Anything.", {"stdio": params})
     try:
         scenarios = (await generate(server, order)).scenarios
-    except ScenarioError:  # too little to be asked or held out, and said so
+    except ScenarioError:  # too few tasks, or too few to hold out
         return [], 0
     async with Sessions(server=server) as sessions:
-        return scenarios, len(await check(sessions, params, scenarios))
+        return scenarios, len(await broken_scenarios(sessions, params, scenarios))
 
 
 async def all_generated(
-    drawn: Sequence[tuple[dict[str, Any], Order]], folder: Path
+    drawn: Sequence[tuple[dict[str, Any], GenerateRequest]], folder: Path
 ) -> list[tuple[list[McpScenario], int]]:
     found: list[tuple[list[McpScenario], int]] = [([], 0)] * len(drawn)
 
@@ -94,11 +96,11 @@ def tools_of(scenario: McpScenario) -> tuple[str, ...]:
     max_examples=2, deadline=None, phases=[Phase.generate], suppress_health_check=[HealthCheck.too_slow]
 )  # six servers in each, side by side
 @given(st.lists(st.tuples(servers, orders), min_size=6, max_size=6))
-def test_no_call_is_on_two_sides_no_task_is_there_twice_and_every_solution_holds(
+def test_generated_scenarios_are_split_distinct_and_hold(
     drawn: list[tuple[dict[str, Any], tuple[Any, int, float]]],
 ) -> None:
     made = [
-        (spec, Order(Recipe(60, seed, unsolvable=0.1), val=share, test=share, split_by=by))
+        (spec, GenerateRequest(Recipe(60, seed, unsolvable=0.1), val=share, test=share, split_by=by))
         for spec, (by, seed, share) in drawn
     ]
     with tempfile.TemporaryDirectory() as folder:

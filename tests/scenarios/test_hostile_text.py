@@ -1,14 +1,14 @@
-"""Whatever a server sends is read in a time that grows with its length, and breaks nothing."""
+"""Text of servers is read in time linear in its length, and breaks nothing."""
 
 import time
 from collections.abc import Callable
 
 import pytest
 
-from mcp_rl.scenarios.answer import holds_secret, is_dated, read_answer, says_nothing, undated
-from mcp_rl.scenarios.hints import alternatives, bounds
-from mcp_rl.scenarios.parts import parts_of
-from mcp_rl.scenarios.pool import Pool
+from mcp_rl.explore.answer import holds_secret, is_dated, read_answer, says_nothing, undated
+from mcp_rl.explore.hints import alternatives, bounds
+from mcp_rl.explore.parts import parts_of
+from mcp_rl.explore.values_seen import ValuePool
 
 READERS: list[Callable[[str], object]] = [
     alternatives,
@@ -19,8 +19,8 @@ READERS: list[Callable[[str], object]] = [
     holds_secret,
     parts_of,
     lambda text: read_answer(text, {}),
-    lambda text: Pool().observe({"path": "/x"}, text),
-    lambda text: Pool().observe_error("tool", {"path": "/x"}, text),
+    lambda text: ValuePool().observe({"path": "/x"}, text),
+    lambda text: ValuePool().observe_error("tool", {"path": "/x"}, text),
 ]
 
 

@@ -1,4 +1,4 @@
-"""Scenarios come from where the settings say, and what a source gives is checked before anything is played."""
+"""Scenarios come from the configured source, and are checked before anything is played."""
 
 from pathlib import Path
 from typing import Any
@@ -9,12 +9,12 @@ import pytest
 from mcp_rl.config import RunConfig
 from mcp_rl.errors import CassetteMiss, McpRlError, PluginError, ScenarioError
 from mcp_rl.plugins.manager import Plugins, load_plugins
-from mcp_rl.plugins.server import ToolServer
+from mcp_rl.plugins.recipe import Recipe
+from mcp_rl.runs.identity import check_inputs, identify
 from mcp_rl.scenario import McpScenario, ToolCall, Verifier, scenario_lines
-from mcp_rl.scenarios.recipe import Recipe
 from mcp_rl.scenarios.sources import made_scenarios, run_scenarios, scenario_file
 from mcp_rl.toolserver.pool import Sessions
-from mcp_rl.training.preparation import check_inputs, identify
+from mcp_rl.toolserver.tool_server import ToolServer
 
 SERVER = load_plugins().server("mcp_calculator")
 PARAMS = SERVER.params("stdio")
@@ -63,15 +63,15 @@ WRONG = [
     (raises, "test_sources.py, line"),
     (raises, "failed: KeyError: 'gone'"),
     (gives(), "'own' made no scenario"),
-    (gives(task(1), {"task": "x"}), "gave {'task': 'x'}, where scenarios are needed"),
+    (gives(task(1), {"task": "x"}), "returned {'task': 'x'}, which is not a scenario"),
     (lambda sessions, *, server, params, recipe: 5, "TypeError: 'int' object is not iterable"),
-    (gives(task(1), task(2), task(1)), "'own', scenario 3: scenario id"),
+    (gives(task(1), task(2), task(1)), "'own', scenario 3: the id"),
     (gives(task(1), task(1, "sine")), "scenario 2: the request is the same as in scenario 1"),
     (gives(task(1, "sine")), "needs the tool 'sine', which the server 'mcp_calculator' does not have"),
 ]
 
 
-async def test_a_source_may_be_asynchronous_and_call_the_server_and_what_it_does_wrong_is_one_sentence() -> None:
+async def test_a_source_may_call_the_server_and_its_faults_are_named() -> None:
     async with Sessions(server=SERVER) as sessions:
         assert await asked(sessions, offering(slowly)) == [task(7)]
         assert await asked(sessions, offering(gives(task(1), task(2)))) == [task(1), task(2)]
@@ -83,7 +83,7 @@ async def test_a_source_may_be_asynchronous_and_call_the_server_and_what_it_does
             await asked(sessions, offering(stopped))
 
 
-async def test_a_file_wins_then_a_named_source_then_what_the_servers_plugin_brings_then_exploring(
+async def test_file_before_source_before_plugin_before_exploring(
     tmp_path: Path,
 ) -> None:
     plugins = offering(gives(task(1), task(2)))
@@ -124,20 +124,20 @@ def test_a_run_is_the_run_of_the_file_that_its_scenarios_are_in(tmp_path: Path) 
         ({"reward": {"weights": {"verifier": 0.5, "clean_call": 0.5}}}, "did you mean 'clean_calls'"),
     ],
 )
-def test_names_that_nobody_offers_are_refused_before_anything_starts(fields: dict[str, Any], words: str) -> None:
+def test_unknown_names_are_refused_before_anything_starts(fields: dict[str, Any], words: str) -> None:
     with pytest.raises(McpRlError, match=words) as error:
         check_inputs(RunConfig(server="mcp_calculator", **fields), SERVER, load_plugins())
     assert error.value.exit_code == 2
 
 
-def test_a_server_whose_own_scenarios_cannot_be_used_is_refused_before_it_starts(tmp_path: Path) -> None:
+def test_unusable_scenarios_of_a_plugin_are_refused_at_once(tmp_path: Path) -> None:
     file = tmp_path / "own.jsonl"
     server = ToolServer("mcp_calculator", "", SERVER.transports, scenarios=file)
     config = RunConfig(server="mcp_calculator")
     with pytest.raises(ScenarioError, match=r"Cannot read the scenarios file .*own\.jsonl"):
         check_inputs(config, server, load_plugins())
     file.write_text(scenario_lines([task(1).model_copy(update={"verifier": Verifier(kind="sums")})]))
-    with pytest.raises(ScenarioError, match="wants the verifier 'sums', which nobody registered"):
+    with pytest.raises(ScenarioError, match="names the unknown verifier 'sums'"):
         check_inputs(config, server, load_plugins())
     with pytest.raises(PluginError, match="no scenario source"):
         check_inputs(RunConfig(server="x", scenarios={"source": "nobodys"}), server, load_plugins())

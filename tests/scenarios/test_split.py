@@ -5,10 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mcp_rl.config import RunConfig
 from mcp_rl.errors import ScenarioError
 from mcp_rl.scenario import McpScenario, StdioServer, ToolCall
-from mcp_rl.scenarios.answer import scenario_calls
-from mcp_rl.scenarios.split import overlap, split
+from mcp_rl.scenarios.reference import scenario_calls
+from mcp_rl.scenarios.split import divide, hold_out, overlap, split
 
 SERVER = StdioServer(command="server")
 
@@ -28,7 +29,7 @@ random_scenarios = st.lists(
 ).map(lambda drawn: [scenario(f"Task {n}", *steps) for n, steps in drawn])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(random_scenarios, st.floats(0.05, 0.6), st.integers(0, 5))
 def test_no_call_and_no_request_is_on_both_sides(scenarios: list[McpScenario], share: float, seed: int) -> None:
     try:
@@ -47,7 +48,7 @@ def test_a_count_is_met_exactly_and_marked() -> None:
     assert {s.split for s in train} == {"train"} and {s.split for s in val} == {"val"}
 
 
-def test_the_same_seed_gives_the_same_split_and_another_seed_another() -> None:
+def test_the_seed_decides_the_split() -> None:
     first, again, other = (split(many(100), val_count=20, seed=seed)[1] for seed in (1, 1, 2))
     assert [s.id for s in first] == [s.id for s in again]
     assert [s.id for s in first] != [s.id for s in other]
@@ -83,3 +84,85 @@ def test_the_order_of_the_scenarios_is_kept() -> None:
     train, _ = split(shuffled, val_share=0.2)
     kept = {s.id for s in train}
     assert [s.id for s in train] == [s.id for s in shuffled if s.id in kept]
+
+
+# -- where almost all is tied together
+
+
+def strongly_tied(count: int) -> list[McpScenario]:
+    """Scenarios of a server with a state: each takes one of a few common calls, and one of its own."""
+    common = [scenario(f"common {i}", ("take", i % 12), ("add", i)) for i in range(count)]
+    return common + [scenario(f"two {i}", ("take", i), ("take", (i + 1) % 12)) for i in range(12)]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_where_all_is_tied_a_few_are_set_aside(seed: int) -> None:
+    scenarios = strongly_tied(400)
+    with pytest.raises(ScenarioError, match="Only 0 of 412 scenarios"):
+        split(scenarios, val_count=120, seed=seed)
+    divided = divide(scenarios, RunConfig(server="x", seed=seed))
+    assert len(divided.val) == 120 and not overlap(divided.train, divided.val)
+    aside = len(scenarios) - len(divided.train) - 120
+    assert 0 < aside <= len(scenarios) // 4
+    assert f"120 of 412 scenarios are held out, and {aside} that share a call or a request" in divided.notice
+    assert divide(scenarios, RunConfig(server="x", seed=seed)) == divided
+
+
+@settings(max_examples=100, deadline=None)
+@given(random_scenarios, st.integers(1, 12), st.integers(0, 3))
+def test_a_division_shares_nothing_and_keeps_most(scenarios: list[McpScenario], val: int, seed: int) -> None:
+    try:
+        divided = divide(scenarios, RunConfig(server="x", scenarios={"val": val}, seed=seed))
+    except ScenarioError as error:
+        assert "at least" in str(error)
+        return
+    assert not overlap(divided.train, divided.val)
+    assert 1 <= len(divided.val) <= val and divided.train
+    assert len(scenarios) - len(divided.train) - len(divided.val) <= len(scenarios) // 4
+    assert bool(divided.notice) or len(divided.val) == val
+
+
+def test_untied_scenarios_are_held_out_without_a_word() -> None:
+    divided = divide(many(400), RunConfig(server="x"))
+    assert (len(divided.train), len(divided.val), divided.notice) == (280, 120, "")
+
+
+@pytest.mark.parametrize(("count", "held", "points"), [(2, 1, 45), (3, 1, 45), (12, 4, 35), (60, 20, 20)])
+def test_a_small_file_holds_out_a_third_and_says_so(count: int, held: int, points: int) -> None:
+    divided = divide(many(count), RunConfig(server="x"))
+    assert (len(divided.train), len(divided.val)) == (count - held, held)
+    assert f"{held} of {count} scenarios {'is' if held == 1 else 'are'} held out" in divided.notice
+    assert f"known to about ±{points} points; 360 scenarios would allow 120 (scenarios.val)" in divided.notice
+
+
+def test_a_division_names_tools_that_are_not_measured() -> None:
+    scenarios = [*many(400), *(scenario(f"list {i}", ("list", 0)) for i in range(300))]
+    assert divide(scenarios, RunConfig(server="x")).notice == (
+        "No held-out scenario uses list, so success there is not measured."
+    )
+
+
+def test_nothing_to_hold_out_is_refused_with_a_way_out() -> None:
+    with pytest.raises(ScenarioError, match=r"1 scenario cannot be divided: .*at least one to train on and another"):
+        divide(many(1), RunConfig(server="x"))
+    tied = [scenario(f"task {i}", ("same", 1), ("tool", i)) for i in range(100)]
+    with pytest.raises(ScenarioError, match=r"Only 0 of 100 scenarios .* at least 8 are needed: add .*generate"):
+        divide(tied, RunConfig(server="x"))
+    one = [tied[0].model_copy(update={"split": "val"}), *tied[1:]]
+    assert (len(divide(one, RunConfig(server="x")).train), divide(one, RunConfig(server="x")).notice) == (99, "")
+
+
+def test_scenarios_for_tests_are_neither_trained_on_nor_held_out() -> None:
+    scenarios = [s.model_copy(update={"split": "test"}) if i < 30 else s for i, s in enumerate(many(90))]
+    divided = divide(scenarios, RunConfig(server="x"))
+    assert (len(divided.train), len(divided.val)) == (40, 20)
+    with pytest.raises(ScenarioError, match=r"30 scenarios cannot be divided \(0 to train on, 0 marked"):
+        divide(scenarios[:30], RunConfig(server="x"))
+
+
+def test_combinations_are_held_out_too() -> None:
+    pairs = [scenario(f"task {i}", (f"tool{i % 5}", i), (f"tool{i % 7}", i)) for i in range(200)]
+    hub = [scenario(f"hub {i}", ("hub", 0), ("own", i)) for i in range(200)]
+    train, val = hold_out([*pairs, *hub], 100, by="combinations")
+    assert len(train) > 200 and 20 < len(val) <= 100
+    assert not overlap(train, val, by="combinations")

@@ -1,4 +1,4 @@
-"""Tasks that change a state, made for servers that have one, and played on them."""
+"""Tasks that change a state, made for stateful servers and played on them."""
 
 import shutil
 import sys
@@ -9,19 +9,20 @@ from pathlib import Path
 import anyio
 import pytest
 
-from mcp_rl.chat.hermes import ParsedCall
 from mcp_rl.evaluation.scripted import SCRIPTS, Said, Script, ScriptedSetting
-from mcp_rl.player import SettingPlayer
+from mcp_rl.inference.chat.hermes import ParsedCall
 from mcp_rl.plugins.manager import load_plugins
-from mcp_rl.plugins.server import ToolServer
+from mcp_rl.plugins.recipe import Recipe
 from mcp_rl.rewards.verifier import verify
+from mcp_rl.rollouts.player import SettingPlayer
+from mcp_rl.rollouts.speaker import Limits
 from mcp_rl.scenario import McpScenario, StdioServer, ToolCall, scenario_lines
-from mcp_rl.scenarios.check import Finding, check
-from mcp_rl.scenarios.explore import explore
-from mcp_rl.scenarios.recipe import Recipe
+from mcp_rl.scenarios.broken import BrokenScenario, broken_scenarios
+from mcp_rl.scenarios.explored import explored_scenarios
 from mcp_rl.scenarios.split import overlap, split
-from mcp_rl.speaker import Limits
-from mcp_rl.toolserver.pool import Session, Sessions
+from mcp_rl.toolserver.pool import Sessions
+from mcp_rl.toolserver.session import Session
+from mcp_rl.toolserver.tool_server import ToolServer
 from mcp_rl.trajectory import Trajectory
 
 RECIPE = Recipe(40, seed=2)
@@ -36,16 +37,16 @@ def notes_server() -> ToolServer:
 
 async def explored(server: ToolServer, recipe: Recipe = RECIPE) -> list[McpScenario]:
     async with Sessions(server=server) as sessions:
-        return await explore(sessions, server=server, params=server.params("stdio"), recipe=recipe)
+        return await explored_scenarios(sessions, server=server, params=server.params("stdio"), recipe=recipe)
 
 
-async def findings(server: ToolServer, scenarios: Sequence[McpScenario]) -> list[Finding]:
+async def findings(server: ToolServer, scenarios: Sequence[McpScenario]) -> list[BrokenScenario]:
     async with Sessions(server=server) as sessions:
-        return await check(sessions, server.params("stdio"), scenarios)
+        return await broken_scenarios(sessions, server.params("stdio"), scenarios)
 
 
 async def passes(server: ToolServer, played: Sequence[tuple[McpScenario, Script]]) -> list[bool]:
-    """Whether the scenario's verifier accepts what each script does."""
+    """Play each script and return whether the scenario's verifier accepts it."""
     verifiers = load_plugins().verifiers
     limits = Limits(max_turns=8)
 
@@ -70,7 +71,7 @@ async def passes(server: ToolServer, played: Sequence[tuple[McpScenario, Script]
 
 
 def leaving_out(step: int) -> Script:
-    """The reference solution without one of its calls."""
+    """Return a script of the reference solution without one of its calls."""
 
     def script(scenario: McpScenario, session: Session) -> list[Said]:
         names = session.schemas.to_openai
@@ -132,7 +133,7 @@ def test_no_changing_step_can_be_left_out(server: ToolServer, scenarios: list[Mc
     assert not any(anyio.run(passes, server, shorter))
 
 
-def test_what_no_longer_ends_in_the_recorded_state_is_found(server: ToolServer, scenarios: list[McpScenario]) -> None:
+def test_a_changed_final_state_is_found(server: ToolServer, scenarios: list[McpScenario]) -> None:
     one = changing(scenarios)[0]
     assert one.verifier is not None
     other = one.model_copy(
@@ -142,7 +143,7 @@ def test_what_no_longer_ends_in_the_recorded_state_is_found(server: ToolServer, 
         ]})}
     )  # fmt: skip
     found = anyio.run(findings, server, [other])
-    assert [finding.id for finding in found] == [one.id] and "something else was recorded" in found[0].problem
+    assert [finding.id for finding in found] == [one.id] and "another result was recorded" in found[0].problem
 
 
 def test_a_refused_call_that_now_succeeds_is_found(server: ToolServer, scenarios: list[McpScenario]) -> None:
@@ -152,7 +153,7 @@ def test_a_refused_call_that_now_succeeds_is_found(server: ToolServer, scenarios
     expected = [{**ToolCall(tool=works.tool, arguments=works.arguments).model_dump(), "is_error": True}]
     changed = refused.model_copy(update={"verifier": refused.verifier.model_copy(update={"expected": expected})})
     found = anyio.run(findings, server, [refused, changed])
-    assert len(found) == 1 and "succeeds now" in found[0].problem
+    assert len(found) == 1 and "now succeeds" in found[0].problem
 
 
 def test_splits_share_no_call(scenarios: list[McpScenario]) -> None:

@@ -1,8 +1,9 @@
 import random
 import re
 
-from mcp_rl.scenarios.wording import Spoken, Wording, say, words_of
-from mcp_rl.toolserver.listing import Tool
+from mcp_rl.explore.words import words_of
+from mcp_rl.scenarios.wording import Spoken, Wording, say
+from mcp_rl.toolserver.tools.listing import Tool
 
 TWO = {
     "type": "object",
@@ -46,7 +47,7 @@ def test_a_description_that_two_tools_share_is_not_a_request() -> None:
     assert not any("two numbers" in text for text in found)
 
 
-def test_the_second_step_speaks_of_the_result_and_never_shows_it() -> None:
+def test_the_second_step_names_the_result_without_its_value() -> None:
     wording = Wording([ADD], NAMES, {"add": ["What is {a} plus {b}?"]})
     for seed in range(100):
         second = {"a": Spoken("the result"), "b": 5}
@@ -72,7 +73,7 @@ def test_values_are_said_as_json_says_them() -> None:
     assert words_of("getUserName-fast") == "get user name fast"
 
 
-def test_the_tools_of_several_servers_are_spoken_of_without_the_server_unless_two_would_be_the_same() -> None:
+def test_server_names_stay_out_of_requests_unless_tools_clash() -> None:
     def said(tool: str, names: list[str]) -> set[str]:
         wording = Wording([Tool(name, "", {}) for name in names], {})
         return {wording.one_step(tool, {}, random.Random(seed)).rstrip(".") for seed in range(40)}

@@ -1,4 +1,4 @@
-"""The built-in model's own command makes its files, and its corpus says what a rollout would."""
+"""The pretraining command makes the built-in model's files, and its corpus is encoded like rollouts."""
 
 import random
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from mcp_rl.chat.hermes import ChatFormat, parse_completion
+from mcp_rl.inference.chat.hermes import ChatFormat, parse_completion
 from mcp_rl.tiny import weights_path
 from mcp_rl.tiny.corpus import toolset_and_conversations
 from mcp_rl.tiny.pretrain import Packer, collate, logits_and_targets
@@ -49,7 +49,7 @@ def test_every_call_in_the_corpus_can_be_read_back(chat: ChatFormat) -> None:
     assert calls > 400
 
 
-def test_the_corpus_answers_some_numbers_out_of_the_head_and_nothing_else_without_a_call() -> None:
+def test_the_corpus_guesses_some_numbers_and_nothing_else() -> None:
     rng = random.Random(2)
     guessed, called = [], []
     for _ in range(100):
@@ -76,7 +76,7 @@ def test_a_packed_conversation_is_token_for_token_a_rollout(chat: ChatFormat) ->
         assert (packed.prefix + ids)[: len(opening)] == opening
 
 
-def test_shared_prefix_training_has_the_loss_of_separate_sequences(chat: ChatFormat) -> None:
+def test_shared_prefixes_have_the_loss_of_separate_sequences(chat: ChatFormat) -> None:
     model = AutoModelForCausalLM.from_pretrained(weights_path()).eval()
     packed = Packer(chat, 5, 3).draw()
     positions = list(range(len(packed.prefix)))

@@ -1,4 +1,4 @@
-"""The server of `changing_server.py` over HTTP, in this process: a test can look at it and tell it what to do."""
+"""The server of `changing_server.py` over HTTP in this process, so that a test can inspect and control it."""
 
 import json
 import queue
@@ -23,16 +23,16 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.service = Service()
         self.sessions = 0
-        """How many there ever were."""
+        """Number of sessions so far."""
         self.streams: dict[str, queue.Queue[dict[str, Any] | None]] = {}
-        """Of each session that the server knows."""
+        """The streams of each session that the server knows."""
         self.lost: set[str] = set()
         """Sessions whose streams are open and carry nothing any more."""
         self.post_status = 0
         """An HTTP status for every message that is posted; 0: the right one."""
 
     def handle_error(self, *_: Any) -> None:
-        """A client that has gone is no news."""
+        """Ignore clients that have disconnected."""
 
     def new_session(self) -> str:
         self.sessions += 1
@@ -41,12 +41,12 @@ class Server(ThreadingHTTPServer):
         return session
 
     def tell(self, method: str) -> None:
-        """Send a notification on every stream that a client keeps open for such."""
+        """Send a notification on every stream that a client keeps open for notifications."""
         for stream in self.streams.values():
             stream.put({"jsonrpc": "2.0", "method": method})
 
     def forget_sessions(self) -> None:
-        """As a server does that was started anew: streams end, and nobody knows the sessions any more."""
+        """Behave like a restarted server: end the streams and forget the sessions."""
         for stream in self.streams.values():
             stream.put(None)
         self.streams.clear()
@@ -115,7 +115,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def serving(transport: str) -> Iterator[tuple[Server, SseServer | StreamableHttpServer]]:
-    """The server over HTTP in this process, and how to reach it."""
+    """Run the server over HTTP in this process; give it with its connection parameters."""
     with Server() as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
@@ -130,7 +130,7 @@ def serving(transport: str) -> Iterator[tuple[Server, SseServer | StreamableHttp
 
 @contextmanager
 def reached(transport: str) -> Iterator[StdioServer | SseServer | StreamableHttpServer]:
-    """How to reach the server over any transport."""
+    """Give the connection parameters of the server for a transport."""
     if transport == "stdio":
         yield StdioServer(command="{python}", args=("-S", str(Path(__file__).with_name("changing_server.py"))))
         return

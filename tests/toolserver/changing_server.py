@@ -1,4 +1,4 @@
-"""A small MCP server on stdio, by hand, that reports progress and comes to list other tools.
+"""A small handwritten MCP server on stdio that reports progress and changes its list of tools.
 
 `changing_http.py` offers the same over HTTP.
 """
@@ -19,7 +19,7 @@ TOOLS = [tool("echo", readOnlyHint=True), *map(tool, ("write", "work", "grow", "
 
 
 class Service:
-    """What the server does, whatever the transport. `send` takes a message to the client."""
+    """The server's behaviour on any transport. `send` sends a message to the client."""
 
     def __init__(self) -> None:
         self.tools = list(TOOLS)
@@ -28,7 +28,7 @@ class Service:
         self.refuses: set[str] = set()
         """Methods that get an error."""
         self.silent = False
-        """Whether no request is answered."""
+        """True while no request is answered."""
 
     def handle(self, request: dict[str, Any], send: Any) -> None:
         if "id" not in request or self.silent:

@@ -1,4 +1,4 @@
-"""A server with state: notes by name, in its own memory."""
+"""A stateful server: notes by name, in memory."""
 
 import os
 
@@ -21,7 +21,7 @@ def read_note(name: str) -> str:
 
 @server.tool(annotations=ToolAnnotations(readOnlyHint=True))
 def count() -> dict[str, int]:
-    """How many notes there are, how often all was reset, and who answers."""
+    """Count the notes and the resets, and give the process id."""
     return {"notes": len(notes), "resets": resets, "pid": os.getpid()}
 
 

@@ -1,4 +1,4 @@
-"""A small MCP server on stdio, by hand, that misbehaves in the way that its first argument names."""
+"""A small handwritten MCP server on stdio that misbehaves in the way that its first argument names."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A small MCP server on stdio, by hand, that knows a secret and has results of every kind."""
+"""A small handwritten MCP server on stdio that knows a secret and returns results of every kind."""
 
 import json
 import os

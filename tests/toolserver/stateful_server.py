@@ -1,10 +1,10 @@
-"""A small MCP server on stdio, by hand, with a state, whose tools all may be repeated.
+"""A small handwritten, stateful MCP server on stdio; all of its tools may be repeated.
 
-A call with `hang` is never answered. `slow_start` as the first argument is a server that needs a while, `down FILE`
-one that does not start while the file is there, and notes each try in FILE.tries, `destroys` one whose tool `write` is
-annotated as destructive, `grows FILE` one that has a tool more when the file is there, `falters FILE` one that does not
-start the second to fifth time, which the file counts, `nested` one with a tool whose name holds `__`, `mute FILE` one
-with a resource, of which it says nothing while the file is there.
+A call with `hang` is never answered. The first argument selects a variant: `slow_start` starts slowly, `down FILE`
+does not start while the file exists and counts the attempts in FILE.tries, `destroys` annotates its tool `write` as
+destructive, `grows FILE` has an additional tool if the file exists, `falters FILE` fails at its second to fifth start,
+counted in the file, `nested` has a tool with `__` in its name, and `mute FILE` has a resource that it does not list
+while the file exists.
 """
 
 import json

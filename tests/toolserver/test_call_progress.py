@@ -1,4 +1,4 @@
-"""How long a call may take: deadlines of its own, and progress that extends them, up to a limit."""
+"""Deadlines of calls: per tool, and extended by progress up to a limit."""
 
 import asyncio
 import time
@@ -6,7 +6,8 @@ import time
 import pytest
 
 from mcp_rl.errors import ServerFault
-from mcp_rl.toolserver.connection import Deadlines, connect
+from mcp_rl.toolserver.connection.connection import connect
+from mcp_rl.toolserver.connection.deadlines import Deadlines
 from tests.toolserver.changing_http import TRANSPORTS, reached
 
 PATIENT = Deadlines(spawn=120, initialize=120, list=60, call=60, close=5)
@@ -21,7 +22,7 @@ async def test_progress_extends_a_call_over_every_transport():
     assert await asyncio.gather(*map(work, TRANSPORTS)) == ["done"] * 3
 
 
-async def test_progress_extends_no_call_beyond_the_hard_limit_nor_any_other_call():
+async def test_progress_extends_one_call_up_to_the_hard_limit():
     deadlines = Deadlines(spawn=120, initialize=120, list=60, call=1, longest_call=3, close=5)
     with reached("stdio") as params:
         async with connect(params, deadlines=deadlines) as connection:
@@ -43,7 +44,7 @@ async def test_progress_extends_no_call_beyond_the_hard_limit_nor_any_other_call
             assert (await connection.call("echo", {"text": "still here"}, deadline=60)).text == "still here"
 
 
-async def test_the_deadline_of_a_tool_wins_over_that_of_the_call_and_that_over_the_connections():
+async def test_deadlines_of_tool_call_and_connection_in_order():
     with reached("stdio") as params:
         deadlines = Deadlines(spawn=120, initialize=120, list=60, call=0.2, longest_call=0, close=5)
         async with connect(params, deadlines=deadlines, tool_deadlines={"write": 60}) as connection:

@@ -1,4 +1,4 @@
-"""Calls that were recorded from a live server are played back with none, and nothing secret is in the file."""
+"""Calls recorded from a live server are replayed without it, and the file holds no secret."""
 
 import json
 import resource
@@ -18,14 +18,14 @@ from hypothesis import strategies as st
 
 from mcp_rl.errors import CassetteError, CassetteMiss, ServerFault, UserError
 from mcp_rl.plugins.manager import load_plugins
-from mcp_rl.plugins.server import ToolServer
 from mcp_rl.scenario import ServerGroup, StdioServer, StreamableHttpServer
 from mcp_rl.toolserver.caller import calling_as
 from mcp_rl.toolserver.cassette import Cassette
 from mcp_rl.toolserver.link import Link
-from mcp_rl.toolserver.listing import Tool
 from mcp_rl.toolserver.pool import Sessions
-from mcp_rl.toolserver.results import ToolResult
+from mcp_rl.toolserver.tool_server import ToolServer
+from mcp_rl.toolserver.tools.listing import Tool
+from mcp_rl.toolserver.tools.results import ToolResult
 from tests.cassettes import FOLDER
 
 SCRIPT = str(Path(__file__).with_name("recorded_server.py"))
@@ -39,7 +39,7 @@ def live(*args: str) -> StdioServer:
 
 
 def server_of(params: StdioServer, *, reset: bool = False) -> ToolServer:
-    """Episodes share the server, or have it one after another, reset."""
+    """A server that episodes share, or use in turns with a reset."""
     isolation: Any = "reset" if reset else "shared"
     return ToolServer(
         "recorded", "Recorded.", {"stdio": params}, isolation, reset_tool="reset" if reset else None, instances=2
@@ -53,7 +53,7 @@ def _token(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def sessions(cassette: Cassette, params: StdioServer | None = None, **fields: Any) -> AsyncIterator[Sessions]:
-    """The server live where the cassette records; where it replays, there is no such program."""
+    """Open sessions on a live server to record, or on a program that does not exist to replay."""
     with cassette:
         used = params or (NOWHERE.model_copy(update={"env": ENV}) if cassette.replays else live())
         async with Sessions(server=server_of(used, **fields), cassette=cassette) as opened:
@@ -70,7 +70,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 class Scripted:
-    """A live link for what no server can be made to do: results in a given order, at given moments."""
+    """A live link that returns given results at given moments, which no server can be made to do."""
 
     def __init__(self, answer: Callable[[str, dict[str, Any]], ToolResult]) -> None:
         self.answer = answer
@@ -88,7 +88,7 @@ class Scripted:
 
 
 async def everything(link: Link) -> list[Any]:
-    """All that a rollout sees of a link."""
+    """Everything that a rollout sees of a link."""
     results = [
         await link.call(tool, arguments)
         for tool, arguments in (
@@ -117,7 +117,7 @@ async def test_what_was_recorded_comes_back_with_no_server(tmp_path: Path) -> No
     assert lines(path)[0]["cassette"] == 1
 
 
-async def test_a_call_that_was_not_recorded_stops_the_run_and_is_named(tmp_path: Path) -> None:
+async def test_an_unrecorded_call_stops_the_run_and_is_named(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     async with sessions(Cassette.recording(path)) as opened:
         await (await shared(opened)).call("echo", {"a": 1, "b": 2})
@@ -126,10 +126,10 @@ async def test_a_call_that_was_not_recorded_stops_the_run_and_is_named(tmp_path:
         await link.call("echo", {"b": 2, "a": 1})
         with pytest.raises(CassetteMiss) as miss:
             await link.call("echo", {"text": "x" * 500})
-    said = str(miss.value)
+    message = str(miss.value)
     assert miss.value.exit_code == 2
-    assert str(path) in said and "echo(" in said and "recorded" in said and "--record" in said
-    assert len(said) < 500
+    assert str(path) in message and "echo(" in message and "recorded" in message and "--record" in message
+    assert len(message) < 500
 
 
 async def test_equal_calls_after_different_calls_are_different(tmp_path: Path) -> None:
@@ -150,12 +150,12 @@ async def test_equal_calls_after_different_calls_are_different(tmp_path: Path) -
         assert [await episode(opened, *how) for how in reversed(episodes)] == recorded[::-1]
         with pytest.raises(CassetteMiss, match="reset"):
             await episode(opened, "z", None)
-        with pytest.raises(CassetteMiss, match=r"put\(.*only after other calls"):
+        with pytest.raises(CassetteMiss, match=r"put\(.*only after other preceding calls"):
             await episode(opened, "a", "d")
     assert sum(line.get("call") == "look" for line in lines(path)) == 4
 
 
-async def test_each_rollout_gets_its_own_results_again_whoever_asks_first(tmp_path: Path) -> None:
+async def test_each_rollout_gets_its_own_results_in_any_order(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     names = [f"rollout {number}" for number in range(4)]
 
@@ -182,7 +182,7 @@ async def test_each_rollout_gets_its_own_results_again_whoever_asks_first(tmp_pa
             assert [(await link.call("tick", {})).text for _ in range(5)] == ["tick 1"] * 5
 
 
-async def test_an_identifier_drawn_at_random_is_each_rollout_s_own_again(tmp_path: Path) -> None:
+async def test_random_identifiers_are_replayed_for_each_rollout(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     drawn = iter(range(100))
 
@@ -258,7 +258,7 @@ async def test_a_fault_comes_back_to_the_rollout_that_met_it(tmp_path: Path) -> 
         assert (await shared(opened)).alive
 
 
-async def test_a_server_that_died_between_two_episodes_does_so_in_no_replay(tmp_path: Path) -> None:
+async def test_a_death_between_episodes_is_not_replayed(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
 
     async def episode(opened: Sessions, name: str, tool: str) -> str:
@@ -268,14 +268,14 @@ async def test_a_server_that_died_between_two_episodes_does_so_in_no_replay(tmp_
 
     async with sessions(Cassette.recording(path), reset=True) as opened:
         assert await episode(opened, "a", "look") == "held: "
-        opened._places[repr(live())]._places[-1].connection._broken = "The server exited."  # type: ignore
+        opened._slots[repr(live())]._slots[-1].connection._broken = "The server exited."  # type: ignore
         assert await episode(opened, "b", "look") == "held: "
     async with sessions(Cassette.replaying(path), reset=True) as opened:
         assert await episode(opened, "a", "look") == await episode(opened, "b", "look") == "held: "
 
 
 async def test_a_result_is_better_than_a_fault(tmp_path: Path) -> None:
-    """A killed run that goes on plays its last step again; what failed then may work now."""
+    """A continued run repeats its last step; a call that failed then may succeed now."""
     path = tmp_path / "run.jsonl"
 
     def fails(tool: str, arguments: dict[str, Any]) -> ToolResult:
@@ -305,14 +305,14 @@ async def test_numbers_that_differ_in_json_are_different_calls(tmp_path: Path) -
     assert [(r.text, repr(r.structured)) for r in replayed] == [(r.text, repr(r.structured)) for r in recorded]
 
 
-async def test_no_secret_is_in_the_file_and_calls_that_held_one_are_found(
+async def test_secrets_are_redacted_and_their_calls_still_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "run.jsonl"
     async with sessions(Cassette.recording(path)) as opened:
         link = await shared(opened)
-        told = await link.call("login", {})
-        assert SECRET in told.text and told.structured["token"] == SECRET
+        login = await link.call("login", {})
+        assert SECRET in login.text and login.structured["token"] == SECRET
         await link.call("echo", {"text": f"Bearer {SECRET}", SECRET: [SECRET, "a-secret-place"]})
     written = path.read_text()
     for secret in (SECRET, json.dumps(SECRET)[1:-1], json.dumps(json.dumps(SECRET)[1:-1])[1:-1], "0123456789"):
@@ -322,9 +322,9 @@ async def test_no_secret_is_in_the_file_and_calls_that_held_one_are_found(
         monkeypatch.setenv("API_TOKEN", value) if value else monkeypatch.delenv("API_TOKEN")
         async with sessions(Cassette.replaying(path)) as opened:
             link = await shared(opened)
-            told = await link.call("login", {})
-            assert told.text == "your token is ${API_TOKEN}"
-            assert json.loads(told.structured["said"]) == {"inner": "${API_TOKEN}"}
+            login = await link.call("login", {})
+            assert login.text == "your token is ${API_TOKEN}"
+            assert json.loads(login.structured["said"]) == {"inner": "${API_TOKEN}"}
             token = value or "${API_TOKEN}"
             await link.call("echo", {"text": f"Bearer {token}", token: [token, "a-secret-place"]})
 
@@ -374,7 +374,7 @@ async def test_two_servers_are_kept_apart_in_one_cassette(tmp_path: Path) -> Non
         cassette.player("three", stateful=False)
 
 
-async def test_a_server_that_lists_other_tools_than_in_the_file_is_not_recorded_into_it(tmp_path: Path) -> None:
+async def test_a_changed_listing_is_not_recorded_into_the_same_file(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     async with sessions(Cassette.recording(path)) as opened:
         await (await shared(opened)).call("echo", {"n": 1})
@@ -401,7 +401,7 @@ async def test_the_recorded_calculator_is_the_one_that_is_bundled(tmp_path: Path
 
 
 async def test_what_was_called_under_other_schemas_is_not_found(tmp_path: Path) -> None:
-    """A server that changes its tools in mid-run, where that is allowed."""
+    """A server that changes its tools during the run, where that is allowed."""
     path = tmp_path / "run.jsonl"
     with Cassette.recording(path) as cassette:
         live_link = Scripted(lambda tool, given: ToolResult("fine"))
@@ -444,26 +444,26 @@ async def test_a_torn_last_line_is_left_out_and_recorded_over(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
-        (b"", "is no cassette"),
-        (b"hello\n", "is no cassette"),
-        (b'{"task_description": "add 1 and 2"}\n', "is no cassette"),
-        (b"\xff\xfe\x00", "is no cassette"),
-        (b"[" * 100_000, "is no cassette"),
+        (b"", "is not a cassette"),
+        (b"hello\n", "is not a cassette"),
+        (b'{"task_description": "add 1 and 2"}\n', "is not a cassette"),
+        (b"\xff\xfe\x00", "is not a cassette"),
+        (b"[" * 100_000, "is not a cassette"),
         (b'{"cassette": 99}\n', "version 99"),
         (b'{"cassette": 1}\nnonsense\n{"server": "s"}\n', "line 2"),
         (b'{"cassette": 1}\n{"call": "add", "server": "s", "arguments": {}, "text": ""}\n', "line 2"),
         (b'{"cassette": 1}\n{"server": "s", "schema": "x", "tools": [1], "warnings": [], "info": {}}\n', "line 2"),
     ],
 )
-def test_a_file_that_is_no_cassette_is_refused_and_left_alone(tmp_path: Path, content: bytes, said: str) -> None:
+def test_a_file_that_is_no_cassette_is_refused_and_left_alone(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "run.jsonl"
     path.write_bytes(content)
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         Cassette.replaying(path)
     if content:
-        with pytest.raises(UserError, match=said):
+        with pytest.raises(UserError, match=message):
             Cassette.recording(path)
     assert path.read_bytes() == content
 

@@ -1,4 +1,4 @@
-"""A call is repeated only where that is known to be safe: counted at a server that loses answers."""
+"""Calls are repeated only if that is known to be safe, as counted at a server that loses answers."""
 
 import json
 import threading
@@ -9,7 +9,8 @@ import pytest
 
 from mcp_rl.errors import ServerFault
 from mcp_rl.scenario import StreamableHttpServer
-from mcp_rl.toolserver.connection import Deadlines, connect
+from mcp_rl.toolserver.connection.connection import connect
+from mcp_rl.toolserver.connection.deadlines import Deadlines
 
 OBJECT = {"type": "object", "properties": {}}
 TOOLS = [
@@ -83,7 +84,7 @@ PATIENT = Deadlines(initialize=60, list=60, call=60, close=5)
 
 
 @pytest.mark.parametrize("tool", ["read", "set"])
-async def test_a_call_whose_answer_was_lost_is_repeated_where_twice_is_as_good_as_once(tool):
+async def test_a_repeatable_call_is_repeated_if_its_answer_is_lost(tool):
     with server_with("hang up") as (server, params):
         async with connect(params, deadlines=PATIENT) as connection:
             assert (await connection.call(tool, {})).text == "done"
@@ -91,7 +92,7 @@ async def test_a_call_whose_answer_was_lost_is_repeated_where_twice_is_as_good_a
         assert server.sessions == 2
 
 
-async def test_a_call_that_may_have_changed_something_is_never_repeated():
+async def test_a_call_that_may_have_changed_state_is_not_repeated():
     with server_with("hang up") as (server, params):
         async with connect(params, deadlines=PATIENT) as connection:
             with pytest.raises(ServerFault, match="lost in a call of write") as fault:
@@ -102,7 +103,7 @@ async def test_a_call_that_may_have_changed_something_is_never_repeated():
         assert server.calls == ["write", "write"]
 
 
-async def test_a_call_that_the_server_refused_with_an_ended_session_goes_to_a_new_one():
+async def test_a_call_to_an_ended_session_goes_to_a_new_one():
     with server_with(404) as (server, params):
         async with connect(params, deadlines=PATIENT) as connection:
             assert (await connection.call("write", {})).text == "done"

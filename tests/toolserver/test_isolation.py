@@ -1,4 +1,4 @@
-"""Episodes on servers with a state: turns after a reset, connections of their own, and what a verifier then reads."""
+"""Episodes on stateful servers: turns after a reset, private connections, and the reads of verifiers."""
 
 import json
 from collections.abc import AsyncIterator, Callable
@@ -10,17 +10,18 @@ import pytest
 import pytest_asyncio
 from transformers import AutoTokenizer
 
-from mcp_rl.chat.hermes import ChatFormat
 from mcp_rl.errors import PluginError, ServerFault
+from mcp_rl.inference.chat.hermes import ChatFormat
 from mcp_rl.inference.scripted import ScriptedEngine
-from mcp_rl.player import Player
 from mcp_rl.plugins.manager import load_plugins
-from mcp_rl.plugins.server import ToolServer
 from mcp_rl.rewards.verifier import verify
+from mcp_rl.rollouts.player import Player
+from mcp_rl.rollouts.speaker import Limits
 from mcp_rl.scenario import McpScenario, StdioServer, Verifier
-from mcp_rl.speaker import Limits
 from mcp_rl.tiny import weights_path
-from mcp_rl.toolserver.pool import Session, Sessions
+from mcp_rl.toolserver.pool import Sessions
+from mcp_rl.toolserver.session import Session
+from mcp_rl.toolserver.tool_server import ToolServer
 from mcp_rl.trajectory import StopReason, Trajectory
 
 NOTES = StdioServer(command="{python}", args=(str(Path(__file__).with_name("notes_server.py")),))
@@ -81,7 +82,7 @@ async def test_no_model_sees_the_reset_tool(taking_turns: Sessions) -> None:
     assert session.schemas is lease.session.schemas
 
 
-async def test_a_connection_is_used_again_unless_the_episode_spoilt_it(taking_turns: Sessions) -> None:
+async def test_a_connection_is_reused_unless_spoilt(taking_turns: Sessions) -> None:
     pids = []
     for spoilt in (False, True, False):
         async with taking_turns.lease(NOTES) as lease:
@@ -95,7 +96,7 @@ async def test_a_connection_is_used_again_unless_the_episode_spoilt_it(taking_tu
         assert (await ask(lease.session, "count"))["pid"] != pids[2]
 
 
-async def test_a_reset_that_fails_is_a_fault_and_the_next_episode_is_fine(taking_turns: Sessions) -> None:
+async def test_a_failed_reset_costs_one_episode(taking_turns: Sessions) -> None:
     with pytest.raises(ServerFault, match=r"could not be reset: its tool reset says .*cannot begin like that"):
         async with taking_turns.lease(NOTES, {"begin": {"broken": ""}}):
             raise AssertionError("an episode began")
@@ -103,7 +104,7 @@ async def test_a_reset_that_fails_is_a_fault_and_the_next_episode_is_fine(taking
         assert await ask(lease.session, "count")
 
 
-async def test_one_connection_for_each_episode_and_no_more_than_so_many_at_once() -> None:
+async def test_each_episode_has_a_connection_up_to_the_limit() -> None:
     pids: list[int] = []
     open_now = most = 0
     both_open = anyio.Event()
@@ -131,7 +132,7 @@ async def test_one_connection_for_each_episode_and_no_more_than_so_many_at_once(
     assert len(set(pids)) == 3 and most == 2
 
 
-async def test_a_reset_tool_and_the_isolation_that_needs_it_belong_together() -> None:
+async def test_a_reset_tool_needs_the_isolation_reset() -> None:
     for fields in (
         {"isolation": "reset"},
         {"isolation": "shared", "reset_tool": "reset"},
@@ -190,9 +191,7 @@ async def test_the_final_state_is_read_on_the_rollouts_own_session(play: Play) -
     assert wrong.success is False and "gives 'not needed'" in wrong.explanation
 
 
-async def test_many_rollouts_of_one_group_do_not_see_each_others_notes(
-    taking_turns: Sessions, chat: ChatFormat
-) -> None:
+async def test_rollouts_of_a_group_do_not_see_each_others_notes(taking_turns: Sessions, chat: ChatFormat) -> None:
     counted = task("state", [{"tool": "count", "result": {"notes": 2}}], subset=True)
     engine = ScriptedEngine(lambda text, seed, turn: (call("write_note", name=str(seed), text=""), "Done.")[turn], chat)
     player = Player(engine, chat, taking_turns, finish=lambda s, t: verify(t, s, KINDS))
@@ -207,7 +206,7 @@ async def test_many_rollouts_of_one_group_do_not_see_each_others_notes(
     assert [t.success for t in played] == [True] * 8
 
 
-async def test_a_read_of_a_tool_that_is_not_there_is_a_fault_and_no_failure(play: Play) -> None:
+async def test_a_read_with_an_unknown_tool_is_a_fault(play: Play) -> None:
     made = await play(task("state", [{"tool": "look", "result": "x"}]), WRITE, "Done.")
     assert made.stop_reason is StopReason.FAULT and "'look'" in made.fault and made.reward is None
 
@@ -220,7 +219,7 @@ async def test_a_task_that_cannot_be_done_is_refused_without_a_change(play: Play
     assert (await play(task("none"), "Done!")).success is False
 
 
-async def test_an_answer_is_handed_in_with_a_call_where_the_scenario_wants_that(play: Play) -> None:
+async def test_a_scenario_can_ask_for_its_answer_as_a_call(play: Play) -> None:
     asked = task("text", "tea", submit=True)
     read = call("read_note", name="old")
     handed_in = await play(asked, read, call("complete_task", answer="It is tea."), "never said")

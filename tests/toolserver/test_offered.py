@@ -8,11 +8,12 @@ import pytest
 import pytest_asyncio
 
 from mcp_rl.config import ToolsConfig
-from mcp_rl.plugins.server import ToolServer
+from mcp_rl.plugins.recipe import Recipe
 from mcp_rl.scenario import StdioServer
-from mcp_rl.scenarios.explore import explore
-from mcp_rl.scenarios.recipe import Recipe
-from mcp_rl.toolserver.pool import Session, Sessions, open_sessions
+from mcp_rl.scenarios.explored import explored_scenarios
+from mcp_rl.toolserver.pool import Sessions, open_sessions
+from mcp_rl.toolserver.session import Session
+from mcp_rl.toolserver.tool_server import ToolServer
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 LIBRARY = StdioServer(command=sys.executable, args=(str(Path(__file__).with_name("library_server.py")),))
@@ -35,7 +36,7 @@ async def session(sessions: Sessions) -> Session:
     return await sessions.get(LIBRARY)
 
 
-async def said(session: Session, tool: str, **arguments: object) -> str:
+async def text_of(session: Session, tool: str, **arguments: object) -> str:
     result = await session.connection.call(tool, arguments)
     assert not result.is_error, result.text
     return result.text
@@ -47,15 +48,15 @@ async def test_the_model_gets_tools_beside_the_servers_own(session: Session) -> 
     }  # fmt: skip
     assert session.read_only == session.tool_names
     assert session.schemas.validate("server_read_resource", {}) is not None
-    assert await said(session, "read_resource", name="x") == "own x"
+    assert await text_of(session, "read_resource", name="x") == "own x"
 
 
 async def test_resources_are_listed_with_templates_and_read(session: Session) -> None:
-    listed = await said(session, "list_resources")
+    listed = await text_of(session, "list_resources")
     assert "library://rules - text/plain - rules" in listed and "library://books/{number}" in listed
-    assert "Be quiet." in await said(session, "server_read_resource", uri="library://rules")
-    assert "The book number 7." in await said(session, "server_read_resource", uri="library://books/7")
-    stamp = await said(session, "server_read_resource", uri="library://stamp")
+    assert "Be quiet." in await text_of(session, "server_read_resource", uri="library://rules")
+    assert "The book number 7." in await text_of(session, "server_read_resource", uri="library://books/7")
+    stamp = await text_of(session, "server_read_resource", uri="library://stamp")
     assert "image/png" in stamp and "5 bytes" in stamp and "hello" not in stamp
 
 
@@ -67,8 +68,8 @@ async def test_what_cannot_be_read_is_an_error_that_the_model_reads(session: Ses
 
 
 async def test_prompts_are_listed_and_filled_in(session: Session) -> None:
-    assert await said(session, "list_prompts") == "review - Asks for a review. - takes title, tone (may be left out)"
-    assert await said(session, "get_prompt", name="review", arguments={"title": "Dune"}) == (
+    assert await text_of(session, "list_prompts") == "review - Asks for a review. - takes title, tone (may be left out)"
+    assert await text_of(session, "get_prompt", name="review", arguments={"title": "Dune"}) == (
         "user: Write a kind review of Dune."
     )
     assert (await session.connection.call("get_prompt", {"name": "poem"})).is_error
@@ -76,7 +77,7 @@ async def test_prompts_are_listed_and_filled_in(session: Session) -> None:
 
 async def test_resources_become_tasks(sessions: Sessions) -> None:
     recipe = Recipe(12, 0, 2, unsolvable=0, without_tools=0)
-    scenarios = await explore(sessions, server=offering(LIBRARY), params=LIBRARY, recipe=recipe)
+    scenarios = await explored_scenarios(sessions, server=offering(LIBRARY), params=LIBRARY, recipe=recipe)
     used = {call.tool for scenario in scenarios for call in scenario.reference}
     assert "server_read_resource" in used
 
@@ -85,7 +86,7 @@ async def test_a_server_that_has_none_says_so_and_keeps_its_tools() -> None:
     async with open_sessions(offering(STATE), ToolsConfig()) as sessions:
         session = await sessions.get(STATE)
         assert session.connection.warnings == [
-            "There are no resources to offer as tools.",
-            "There are no prompts to offer as tools.",
+            "The server has no resources to offer as tools.",
+            "The server has no prompts to offer as tools.",
         ]
         assert session.tool_names == {"look", "write", "reset"}

@@ -1,4 +1,4 @@
-"""Sessions that episodes take in turns, when things go wrong: cancellation, dead and silent servers, an early end."""
+"""Leases when things go wrong: cancellation, dead and silent servers, an early end."""
 
 import json
 import os
@@ -12,11 +12,12 @@ import pytest
 
 from mcp_rl.config import Isolation
 from mcp_rl.errors import ServerError, ServerFault
-from mcp_rl.plugins.server import ToolServer
 from mcp_rl.scenario import StdioServer
-from mcp_rl.toolserver import launch
-from mcp_rl.toolserver.connection import Connection, Deadlines
+from mcp_rl.toolserver.connection import launch
+from mcp_rl.toolserver.connection.connection import Connection
+from mcp_rl.toolserver.connection.deadlines import Deadlines
 from mcp_rl.toolserver.pool import Sessions
+from mcp_rl.toolserver.tool_server import ToolServer
 
 SCRIPT = str(Path(__file__).with_name("stateful_server.py"))
 STATE = StdioServer(command="{python}", args=("-S", SCRIPT))
@@ -34,7 +35,7 @@ async def ask(connection: Connection, tool: str, **arguments: Any) -> Any:
 
 
 async def ended(pid: int) -> None:
-    """Wait until a process is gone."""
+    """Wait until a process has ended."""
     with anyio.fail_after(10):
         while runs(pid):  # noqa: ASYNC110
             await anyio.sleep(0.01)
@@ -48,7 +49,7 @@ def runs(pid: int) -> bool:
     return True
 
 
-async def test_an_episode_that_is_cancelled_while_it_waits_takes_no_room() -> None:
+async def test_an_episode_cancelled_while_waiting_frees_its_slot() -> None:
     async with sessions_of() as sessions:
         async with sessions.lease(STATE) as lease:
             first = await ask(lease.session.connection, "look")
@@ -62,7 +63,7 @@ async def test_an_episode_that_is_cancelled_while_it_waits_takes_no_room() -> No
                 assert await ask(lease.session.connection, "look") == first
 
 
-async def test_an_episode_that_is_cancelled_while_its_server_starts_takes_no_room() -> None:
+async def test_an_episode_cancelled_at_start_frees_its_slot() -> None:
     async with sessions_of() as sessions:
         with anyio.move_on_after(0.1) as scope:
             async with sessions.lease(SLOW):
@@ -73,7 +74,7 @@ async def test_an_episode_that_is_cancelled_while_its_server_starts_takes_no_roo
                 assert (await ask(lease.session.connection, "look"))["value"] == ""
 
 
-async def test_a_reset_that_hangs_is_a_fault_in_time_and_the_next_episode_has_a_new_server() -> None:
+async def test_a_hanging_reset_is_a_fault_and_the_server_replaced() -> None:
     async with sessions_of(call=1.0) as sessions:
         async with sessions.lease(STATE) as lease:
             first = await ask(lease.session.connection, "look")
@@ -92,7 +93,7 @@ async def test_a_reset_that_hangs_is_a_fault_in_time_and_the_next_episode_has_a_
 
 
 @pytest.mark.parametrize("noticed", [True, False])
-async def test_a_server_that_died_between_episodes_is_started_anew_without_a_fault(noticed: bool) -> None:
+async def test_a_server_that_died_between_episodes_is_replaced(noticed: bool) -> None:
     async with sessions_of() as sessions:
         async with sessions.lease(STATE, {"text": "one"}) as lease:
             pid = (await ask(lease.session.connection, "look"))["pid"]
@@ -107,7 +108,7 @@ async def test_a_server_that_died_between_episodes_is_started_anew_without_a_fau
 
 @pytest.mark.parametrize("isolation", ["reset", "per-rollout"])
 async def test_an_episode_never_goes_on_with_a_state_that_died(isolation: Isolation) -> None:
-    """The tools say that they may be repeated; what the server knew is gone all the same."""
+    """A restart loses the state even though all tools are annotated as repeatable."""
     async with sessions_of(isolation) as sessions:
         with pytest.raises(ServerFault, match="exited in the middle"):
             async with sessions.lease(STATE) as lease:
@@ -153,7 +154,7 @@ async def test_all_close_with_the_context_those_in_use_too(isolation: Isolation)
             tasks.start_soon(late)
             await anyio.sleep(0.02)
             closed.set()
-    assert refused and all("state" in said and "closed" in said for said in refused)
+    assert refused and all("state" in error and "closed" in error for error in refused)
 
 
 @pytest.mark.parametrize("isolation", ["reset", "shared"])
@@ -188,7 +189,7 @@ async def test_all_closes_in_a_cancelled_scope(isolation: Isolation) -> None:
         await ended(pid)
 
 
-async def test_a_shared_connection_that_broke_for_good_leaves_nothing_open_when_it_is_opened_anew() -> None:
+async def test_reopening_a_broken_shared_connection_leaks_nothing() -> None:
     def open_logs() -> int:
         return len(launch._open_logs)
 

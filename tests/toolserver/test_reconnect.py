@@ -1,7 +1,8 @@
-"""Sessions that end while nobody looks: the next call finds another one, and nothing is sent twice."""
+"""Sessions that end unnoticed: the next call gets a new one, and nothing is sent twice."""
 
 import asyncio
 import time
+from dataclasses import replace
 from functools import partial
 
 import psutil
@@ -9,8 +10,10 @@ import pytest
 
 from mcp_rl.errors import ServerError, ServerFault
 from mcp_rl.plugins.manager import load_plugins
-from mcp_rl.toolserver import owner, transport
-from mcp_rl.toolserver.connection import Deadlines, Refused, connect
+from mcp_rl.toolserver.connection import owner, transport
+from mcp_rl.toolserver.connection.call import Refused
+from mcp_rl.toolserver.connection.connection import connect
+from mcp_rl.toolserver.connection.deadlines import Deadlines
 from tests.toolserver.changing_http import reached, serving
 
 PATIENT = Deadlines(spawn=120, initialize=120, list=60, call=60, close=5)
@@ -18,15 +21,28 @@ HTTP = ["sse", "streamable-http"]
 
 
 @pytest.mark.parametrize("kind", HTTP)
-async def test_a_session_that_ended_at_rest_is_opened_again_by_the_next_call(kind):
+async def test_a_session_that_ended_at_rest_is_reopened(kind):
     with serving(kind) as (server, params):
         async with connect(params, deadlines=PATIENT) as connection:
             for _ in range(3):
                 server.forget_sessions()
-                await asyncio.sleep(0.3)  # nobody knows what became of a call that crosses the end
+                await asyncio.sleep(0.3)  # the fate of a call that crosses the end would be unknown
                 assert (await connection.call("write", {})).text == "done"
         assert server.service.calls == ["write"] * 3
         assert server.sessions == 4
+
+
+@pytest.mark.parametrize("kind", HTTP)
+async def test_a_stateful_session_that_ended_is_not_reopened(kind):
+    with serving(kind) as (server, params):
+        async with connect(params, deadlines=PATIENT, stateful=True) as connection:
+            server.forget_sessions()
+            await asyncio.sleep(0.3)
+            for _ in range(2):
+                with pytest.raises(ServerFault, match=r"lost its session, and the state with it: .+\."):
+                    await connection.call("write", {})
+            assert not connection.alive
+        assert server.service.calls == []
 
 
 async def test_a_stream_at_rest_is_never_timed_out(monkeypatch):
@@ -39,14 +55,14 @@ async def test_a_stream_at_rest_is_never_timed_out(monkeypatch):
 
 
 @pytest.mark.parametrize("stateful", [False, True])
-async def test_a_stream_that_was_dropped_without_a_word_is_found_out_before_a_call_is_sent(monkeypatch, stateful):
+async def test_a_silently_dropped_stream_is_noticed_before_a_call(monkeypatch, stateful):
     monkeypatch.setattr(owner, "_IDLE", 0.0)
-    monkeypatch.setattr(owner, "_TRY_SECONDS", 0.5)
+    monkeypatch.setattr(owner, "_PING_SECONDS", 0.5)
     with serving("sse") as (server, params):
         async with connect(params, deadlines=PATIENT, stateful=stateful) as connection:
             server.lost.add("s1")
             if stateful:
-                with pytest.raises(ServerFault, match="the state with it: it answers no more") as fault:
+                with pytest.raises(ServerFault, match="the state with it: it no longer answers") as fault:
                     await connection.call("write", {})
                 assert fault.value.delivered is False
                 assert not connection.alive
@@ -56,7 +72,7 @@ async def test_a_stream_that_was_dropped_without_a_word_is_found_out_before_a_ca
 
 
 @pytest.mark.parametrize("kind", HTTP)
-async def test_a_ping_finds_a_server_that_answers_and_opens_a_lost_session_again(kind):
+async def test_a_ping_reopens_a_lost_session(kind):
     with serving(kind) as (server, params):
         async with connect(params, deadlines=PATIENT) as connection:
             assert await connection.ping(60)
@@ -84,7 +100,7 @@ async def test_a_ping_opens_no_session_again_whose_state_mattered(kind):
 
 
 @pytest.mark.parametrize("kind", HTTP)
-async def test_a_server_that_refuses_what_is_posted_is_an_error_at_once(kind):
+async def test_a_server_that_refuses_posts_is_an_error_at_once(kind):
     with serving(kind) as (server, params):
         server.post_status = 503
         with pytest.raises(ServerError, match=r"cannot be used at http://127\.0\.0\.1:\d+/\w+: HTTP status 503"):
@@ -92,7 +108,7 @@ async def test_a_server_that_refuses_what_is_posted_is_an_error_at_once(kind):
                 pass
 
 
-async def test_any_request_can_be_asked_and_an_error_of_the_server_is_told_from_a_fault():
+async def test_any_request_can_be_sent_and_refusals_are_no_faults():
     with reached("stdio") as params:
         async with connect(params, deadlines=PATIENT) as connection:
             read = await connection.ask("resources/read", {"uri": "note://1"})
@@ -114,8 +130,8 @@ async def test_any_request_can_be_asked_and_an_error_of_the_server_is_told_from_
 
 
 @pytest.mark.parametrize("kind", HTTP)
-async def test_a_server_that_froze_is_given_up_and_what_is_safe_goes_to_a_new_session(monkeypatch, kind):
-    monkeypatch.setattr(owner, "_TRY_SECONDS", 0.5)
+async def test_a_frozen_server_is_given_up_and_safe_calls_repeated(monkeypatch, kind):
+    monkeypatch.setattr(owner, "_PING_SECONDS", 0.5)
     with serving(kind) as (server, params):
         async with connect(params, deadlines=PATIENT) as connection:
             server.lost.add("s1")
@@ -123,14 +139,14 @@ async def test_a_server_that_froze_is_given_up_and_what_is_safe_goes_to_a_new_se
             safe = asyncio.create_task(connection.call("echo", {"text": "again"}))
             with pytest.raises(ServerFault, match=r"within 0\.3 s"):
                 await connection.call("write", {}, deadline=0.3)
-            with pytest.raises(ServerFault, match="was lost in a call of write: it answers no more"):
+            with pytest.raises(ServerFault, match="was lost in a call of write: it no longer answers"):
                 await in_flight
             assert (await safe).text == "again"
             assert (await connection.call("write", {})).text == "done"
         assert server.service.calls == ["echo", "write"]
 
 
-async def test_a_server_that_is_slow_with_one_call_and_answers_a_ping_keeps_its_session():
+async def test_a_slow_server_that_answers_pings_keeps_its_session():
     with serving("sse") as (server, params):
         async with connect(params, deadlines=PATIENT, stateful=True) as connection:
             with pytest.raises(ServerFault):
@@ -139,7 +155,7 @@ async def test_a_server_that_is_slow_with_one_call_and_answers_a_ping_keeps_its_
         assert server.sessions == 1
 
 
-async def test_a_connection_that_is_closed_while_the_server_is_tried_closes_at_once():
+async def test_a_connection_closed_during_a_ping_closes_at_once():
     with serving("sse") as (server, params):
         async with connect(params, deadlines=Deadlines(close=60)) as connection:
             server.lost.add("s1")
@@ -150,11 +166,11 @@ async def test_a_connection_that_is_closed_while_the_server_is_tried_closes_at_o
         assert time.monotonic() - started < 9
 
 
-async def test_a_process_of_ours_that_froze_is_replaced_where_no_state_is_lost(monkeypatch):
-    monkeypatch.setattr(owner, "_TRY_SECONDS", 1.0)
+async def test_a_frozen_stateless_process_is_replaced(monkeypatch):
+    monkeypatch.setattr(owner, "_PING_SECONDS", 1.0)
     params = load_plugins().server("mcp_calculator").params("streamable-http")
     others = set(psutil.Process().children())
-    async with connect(params, deadlines=PATIENT) as connection:
+    async with connect(params, deadlines=replace(PATIENT, close=0.5)) as connection:
         (watchdog,) = set(psutil.Process().children()) - others
         (server,) = watchdog.children()
         server.suspend()

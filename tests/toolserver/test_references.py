@@ -1,4 +1,4 @@
-"""What an entry of a client's file refers to reaches the server, and nothing else does."""
+"""The values that an entry of a client's file refers to reach the server, and nothing else does."""
 
 import json
 from pathlib import Path
@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from mcp_rl.errors import ServerError
-from mcp_rl.plugins.client_file import client_files
 from mcp_rl.scenario import Launch, McpScenario, StdioServer, StreamableHttpServer, scenario_lines
-from mcp_rl.toolserver.connection import connect
-from mcp_rl.toolserver.launch import command_line, server_log
-from mcp_rl.toolserver.transport import reachable
+from mcp_rl.toolserver.client_files.client_file import client_files
+from mcp_rl.toolserver.connection.connection import connect
+from mcp_rl.toolserver.connection.launch import command_line, server_log
+from mcp_rl.toolserver.connection.transport import reachable
 
 SECRET = "Zx81-not-to-be-seen"
 TELLING = """
@@ -30,7 +30,7 @@ server.run()
 """
 
 
-async def test_an_entry_of_a_file_is_started_as_it_says_and_no_secret_is_written(
+async def test_an_entry_is_started_as_written_without_its_secrets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MINE", SECRET)
@@ -50,13 +50,13 @@ async def test_an_entry_of_a_file_is_started_as_it_says_and_no_secret_is_written
     assert server is not None
     params = server.params()
     async with connect(params, name="telling", log_dir=tmp_path / "logs") as connection:
-        told = json.loads((await connection.call("tell", {})).text)
-    assert told["args"] == ["--api-key", f"{SECRET}1", SECRET, "other", "x"]
-    assert told["cwd"] == str((tmp_path / "here").resolve())
-    got = {name: told["env"].get(name) for name in ("A_TOKEN", "B", "C", "FROM_FILE", "MINE")}
+        process = json.loads((await connection.call("tell", {})).text)
+    assert process["args"] == ["--api-key", f"{SECRET}1", SECRET, "other", "x"]
+    assert process["cwd"] == str((tmp_path / "here").resolve())
+    got = {name: process["env"].get(name) for name in ("A_TOKEN", "B", "C", "FROM_FILE", "MINE")}
     expected = {"A_TOKEN": f"{SECRET}2", "B": f"<{SECRET}>", "C": "plain $MINE", "FROM_FILE": f"{SECRET}3"}
     assert got == {**expected, "MINE": None}
-    ours = {name for name in told["env"] if name.startswith("MCP_RL")}
+    ours = {name for name in process["env"] if name.startswith("MCP_RL")}
     assert ours == {"MCP_RL_OWNER", "MCP_RL_ROLE", "MCP_RL_RUN"}, "the marker by which what is left behind is found"
     assert SECRET not in scenario_lines([McpScenario(task_description="Do it.", server_params=params)])
 
@@ -65,27 +65,27 @@ async def test_a_url_is_filled_in_when_it_is_reached(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("MINE", SECRET)
     params = StreamableHttpServer(url="https://h/{env:MINE}/mcp?a={other}")
     with server_log("x", None) as log:
-        async with reachable(params, whose="The server x", log=log, deadline=1) as (reached, process):
+        async with reachable(params, server="The server x", log=log, deadline=1) as (reached, process):
             assert process is None
             assert reached == StreamableHttpServer(url=f"https://h/{SECRET}/mcp?a={{other}}")
         monkeypatch.delenv("MINE")
         with pytest.raises(ServerError, match="The server x needs the environment variable MINE"):
-            async with reachable(params, whose="The server x", log=log, deadline=1):
+            async with reachable(params, server="The server x", log=log, deadline=1):
                 pass
 
 
 @pytest.mark.parametrize(
     "fields", [{"command": "{env:NOT_SET}"}, {"args": ("{env:NOT_SET}",)}, {"cwd": "/{env:NOT_SET}"}]
 )
-def test_a_process_is_not_started_without_a_variable_that_it_needs(
+def test_a_process_without_a_needed_variable_is_not_started(
     fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("NOT_SET", raising=False)
     launch = Launch(**{"command": "sh", **fields})
     with pytest.raises(ServerError, match="The server x needs the environment variable NOT_SET, which is not set"):
-        command_line(launch, whose="The server x")
+        command_line(launch, server="The server x")
 
 
-def test_braces_of_a_command_stay_where_they_name_nothing_of_ours() -> None:
-    words = command_line(StdioServer(command="sh", args=("-c", "echo ${x} {y} {env}")), whose="The server x")
+def test_unknown_braces_in_a_command_stay() -> None:
+    words = command_line(StdioServer(command="sh", args=("-c", "echo ${x} {y} {env}")), server="The server x")
     assert words[-3:] == ["sh", "-c", "echo ${x} {y} {env}"]

@@ -1,12 +1,14 @@
-"""A server that comes to list other tools: what calls get from then on, and how often it is asked."""
+"""Servers that change their tools: the outcome of later calls, and the number of listings."""
 
 import asyncio
 
 import pytest
 
 from mcp_rl.errors import SchemaChanged, ServerFault
-from mcp_rl.toolserver.connection import Deadlines, Tool, connect
-from mcp_rl.toolserver.relisting import listing_change
+from mcp_rl.toolserver.connection.connection import connect
+from mcp_rl.toolserver.connection.deadlines import Deadlines
+from mcp_rl.toolserver.tools.listing import Tool
+from mcp_rl.toolserver.tools.relisting import listing_change
 from tests.toolserver.changing_http import TRANSPORTS, reached, serving
 from tests.toolserver.changing_server import TOOLS, tool
 
@@ -15,7 +17,7 @@ LIST_CHANGED = "notifications/tools/list_changed"
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-async def test_a_tool_that_is_added_stops_the_calls_that_come_and_lets_those_in_flight_finish(transport):
+async def test_an_added_tool_stops_new_calls_but_not_those_in_flight(transport):
     with reached(transport) as params:
         async with connect(params, deadlines=PATIENT, name="changing") as connection:
             before = list(connection.tools)
@@ -44,7 +46,7 @@ async def test_where_a_change_is_allowed_calls_go_on_with_a_new_list(transport):
             assert "more6" in (connection.listing_changed or "")
 
 
-async def test_a_change_that_is_announced_while_nothing_is_called_is_heard():
+async def test_a_change_announced_between_calls_is_noticed():
     for transport in ("sse", "streamable-http"):
         with serving(transport) as (server, params):
             async with connect(params, deadlines=PATIENT) as connection:
@@ -59,7 +61,7 @@ async def test_a_change_that_is_announced_while_nothing_is_called_is_heard():
                 assert not server.service.calls
 
 
-async def test_the_same_listing_announced_a_thousand_times_is_no_change_and_read_a_few_times():
+async def test_a_flood_of_announcements_is_read_a_few_times():
     with reached("stdio") as params:
         async with connect(params, deadlines=PATIENT) as connection:
             await connection.call("announce", {"times": 1000})
@@ -83,7 +85,7 @@ async def test_a_change_that_is_taken_back_is_none():
 
 
 @pytest.mark.parametrize("transport", ["sse", "streamable-http"])
-async def test_a_server_that_comes_back_with_another_schema_stops_the_calls_before_any_is_sent(transport):
+async def test_a_server_back_with_another_schema_gets_no_calls(transport):
     with serving(transport) as (server, params):
         async with connect(params, deadlines=PATIENT) as connection:
             await connection.call("echo", {})
@@ -97,7 +99,7 @@ async def test_a_server_that_comes_back_with_another_schema_stops_the_calls_befo
             assert server.sessions == 2
 
 
-async def test_a_server_that_announces_a_change_and_lists_nothing_has_lost_its_session():
+async def test_an_announced_change_without_a_listing_ends_the_session():
     with serving("streamable-http") as (server, params):
         async with connect(params, deadlines=PATIENT, stateful=True) as connection:
             server.service.refuses.add("tools/list")
@@ -108,7 +110,7 @@ async def test_a_server_that_announces_a_change_and_lists_nothing_has_lost_its_s
             assert server.service.calls == ["announce"]
 
 
-def test_a_listing_is_another_one_where_a_model_sees_a_difference():
+def test_listings_differ_only_where_a_model_sees_it():
     def described(name, text="", schema=None, **more):
         return Tool(name, text, schema or {"type": "object"}, **more)
 

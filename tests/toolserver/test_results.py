@@ -1,6 +1,6 @@
-"""What a model reads of a tool's result."""
+"""The text that a model reads of a tool's result."""
 
-from mcp_rl.toolserver.results import read_result, truncate_middle
+from mcp_rl.toolserver.tools.results import read_result, truncate_middle
 
 
 def text_of(*blocks, **fields):

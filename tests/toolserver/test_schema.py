@@ -1,4 +1,4 @@
-"""Tool schemas: what the model reads, and the sentences it gets about its arguments."""
+"""Tool schemas as the model reads them, and the sentences about invalid arguments."""
 
 import json
 import random
@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_rl.toolserver.listing import Tool, read_tool
-from mcp_rl.toolserver.schema import ToolSchemas, inlined, openai_names
+from mcp_rl.toolserver.tools.listing import Tool, list_tools, pages, read_tool
+from mcp_rl.toolserver.tools.schema import ToolSchemas, inlined, openai_names
 
 LISTINGS = sorted((Path(__file__).parents[1] / "data/mcp-tools").glob("*.json"))
 
@@ -51,7 +51,7 @@ def test_real_listings_lose_nothing_but_noise(path):
 
 
 @pytest.mark.parametrize("path", LISTINGS, ids=lambda path: path.stem)
-def test_bytes_and_hash_do_not_depend_on_the_order_of_the_listing(path):
+def test_bytes_and_hash_ignore_the_order_of_the_listing(path):
     tools = listing(path)
     shuffled = random.Random(0).sample(tools, len(tools))
     first, second = ToolSchemas(tools), ToolSchemas(shuffled)
@@ -100,6 +100,85 @@ def test_definitions_that_grow_exponentially_end():
     layers = {f"L{n}": {"properties": {key: {"$ref": f"#/$defs/L{n + 1}"} for key in "abcd"}} for n in range(30)}
     schema = {"type": "object", "properties": {"top": {"$ref": "#/$defs/L0"}}, "$defs": layers}
     assert len(json.dumps(inlined(schema))) < 5_000_000
+
+
+def test_a_definition_referred_to_often_ends():
+    properties = {f"p{n}": {"$ref": "#/$defs/Large"} for n in range(15_000)}
+    large = {"enum": ["x" * 200_000], "description": "y" * 1000}
+    assert len(json.dumps(inlined({"properties": properties, "$defs": {"Large": large}}))) < 5_000_000
+
+
+def test_many_tools_share_a_budget_of_expansion():
+    large = {"type": "object", "$defs": {"L": {"enum": ["x" * 300_000]}}}
+    schema = large | {"properties": {f"p{n}": {"$ref": "#/$defs/L"} for n in range(8)}}
+    tools = [Tool(f"t{n}", "", schema) for n in range(60)]
+    assert len(json.dumps(ToolSchemas(tools).openai)) < 40_000_000
+
+
+def test_a_chain_of_references_ends_with_one_warning(caplog):
+    chain = {f"R{n}": {"$ref": f"#/$defs/R{n + 1}"} for n in range(3000)} | {"R3000": {"type": "string"}}
+    schemas = ToolSchemas([Tool("chained", "", {"properties": {"x": {"$ref": "#/$defs/R0"}}, "$defs": chain})])
+    assert schemas.openai[0]["function"]["parameters"]["properties"] == {"x": {}}
+    assert schemas.validate("chained", {"x": "a"}) is None
+    assert len(caplog.records) == 1 and "expand too far" in caplog.text
+
+
+def test_a_schema_that_takes_exponential_time_is_not_checked(caplog):
+    layers = {f"L{n}": {"allOf": [{"$ref": f"#/$defs/L{n + 1}"}] * 2} for n in range(40)} | {"L40": {}}
+    schema = {"type": "object", "properties": {"x": {"$ref": "#/$defs/L0"}}, "$defs": layers}
+    schemas = ToolSchemas([Tool("exponential", "", schema)])
+    caplog.clear()
+    began = time.process_time()
+    for _ in range(3):
+        assert schemas.validate("exponential", {"x": 1}) is None
+    assert time.process_time() - began < 5
+    assert [record.message for record in caplog.records] == [
+        "Arguments of exponential are not checked, since its schema takes too many steps to check."
+    ]
+
+
+def test_a_schema_of_megabytes_is_not_checked(caplog):
+    schema = {"type": "object", "properties": {f"p{n}": {"minimum": 1} for n in range(100_000)}}
+    schemas = ToolSchemas([Tool("vast", "", schema)])
+    assert schemas.validate("vast", {"p1": 0}) is None
+    assert len(caplog.records) == 1 and "longer than 256 kB" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "part", [{"$schema": 7}, {"$id": []}, {"$ref": "#/x/0"}, {"allOf": 3, "$ref": "#/$defs/a", "title": "t"}]
+)
+def test_a_malformed_schema_is_shown_and_accepts_anything(part):
+    schema = {"type": "object", "properties": {"x": part}, "$defs": {"a": {"title": "other", "allOf": 1}}, **part}
+    schemas = ToolSchemas([Tool("malformed", "", schema)])
+    assert schemas.openai[0]["function"]["name"] == "malformed"
+    assert schemas.validate("malformed", {"x": 1}) is None
+
+
+@pytest.mark.parametrize("part", [{"properties": [1]}, {"required": 5}, {"required": [{}]}])
+def test_an_input_schema_of_the_wrong_shape_is_left_out(part):
+    with pytest.raises(ValueError, match="its inputSchema"):
+        read_tool({"name": "t", "inputSchema": {"type": "object", **part}})
+
+
+async def test_a_listing_is_read_up_to_its_budget():
+    asked = 0
+
+    async def ask(method: str, params: dict) -> dict:
+        nonlocal asked
+        asked += 1
+        return {"resources": [{"uri": f"{asked}" + "x" * 2**20}], "nextCursor": f"{asked}"}
+
+    *_, (_, remark) = [page async for page in pages(ask, "resources/list")]
+    assert asked < 40 and remark is not None and "too long" in remark
+
+
+async def test_a_cursor_of_megabytes_is_not_sent_back():
+    async def ask(method: str, params: dict) -> dict:
+        assert not params
+        return {"tools": [], "nextCursor": "x" * 15 * 2**20}
+
+    _, warnings = await list_tools(ask)
+    assert len(warnings) == 1 and "too long" in warnings[0]
 
 
 def test_names_and_data_that_look_like_keywords_stay():
@@ -186,7 +265,7 @@ def test_a_complaint_is_one_sentence_that_names_the_argument(arguments, sentence
     assert check(TWO, arguments) == sentence
 
 
-def test_unknown_arguments_are_refused_only_where_the_schema_does():
+def test_unknown_arguments_are_refused_if_the_schema_does():
     closed = TWO | {"additionalProperties": False}
     assert check(TWO, {"a": 1, "c": 2}) is None
     assert check(closed, {"a": 1, "c": 2}) == (
@@ -200,7 +279,7 @@ def test_an_unknown_tool_gets_the_list_of_tools():
     )
 
 
-def test_arguments_are_checked_through_references_and_by_the_schemas_own_dialect():
+def test_validation_follows_references_and_the_dialect():
     schema = {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "type": "object",

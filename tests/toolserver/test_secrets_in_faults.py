@@ -1,4 +1,4 @@
-"""A server that fails may tell its own secrets in its last words; no file of ours holds them."""
+"""A failing server may print its secrets in its last lines; no file of ours holds them."""
 
 import threading
 from collections.abc import Iterator
@@ -7,12 +7,13 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from mcp_rl.errors import ServerError
-from mcp_rl.gather import GroupPlan, gather_groups
-from mcp_rl.player import SettingPlayer
+from mcp_rl.rollouts.gather import GroupPlan, gather_groups
+from mcp_rl.rollouts.player import SettingPlayer
+from mcp_rl.rollouts.speaker import Setting
 from mcp_rl.scenario import McpScenario, SseServer, StdioServer, StreamableHttpServer
-from mcp_rl.speaker import Setting
-from mcp_rl.toolserver.connection import connect
-from mcp_rl.toolserver.pool import Session, Sessions
+from mcp_rl.toolserver.connection.connection import connect
+from mcp_rl.toolserver.pool import Sessions
+from mcp_rl.toolserver.session import Session
 from mcp_rl.trajectory import StopReason, Trajectory
 
 KEY = "hunter2-hunter2-hunter2"
@@ -25,7 +26,7 @@ def never(session: Session) -> Setting:
     raise AssertionError("a server that does not start was played on")
 
 
-async def test_what_a_trajectory_and_a_group_keep_of_a_fault_holds_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_faults_in_trajectories_and_groups_hold_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SERVICE_KEY", KEY)
 
     async def raises(attempt: int) -> Trajectory:
@@ -43,7 +44,7 @@ async def test_what_a_trajectory_and_a_group_keep_of_a_fault_holds_no_secret(mon
 
 @pytest.fixture
 def refusing() -> Iterator[str]:
-    """The address of a server that lets nobody in."""
+    """The address of a server that refuses access."""
 
     class Refuses(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -64,7 +65,7 @@ def refusing() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("kind", [SseServer, StreamableHttpServer])
-async def test_a_server_that_lets_nobody_in_is_said_in_a_line_without_the_key_in_its_address(
+async def test_an_error_of_access_does_not_show_the_key_in_the_url(
     kind: type[SseServer | StreamableHttpServer], refusing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SERVICE_KEY", KEY)

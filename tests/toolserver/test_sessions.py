@@ -1,4 +1,4 @@
-"""What sessions promise: the isolation of each server, several servers together, chosen tools, and patience."""
+"""Sessions: isolation, several servers together, the choice of tools, and retries."""
 
 import json
 import os
@@ -12,11 +12,12 @@ import pytest
 
 from mcp_rl.config import ToolsConfig
 from mcp_rl.errors import ConfigError, PluginError, ScenarioError, SchemaChanged, ServerError, ServerFault
-from mcp_rl.plugins.server import ToolServer
 from mcp_rl.scenario import McpScenario, StdioServer, scenario_lines
-from mcp_rl.toolserver import places
+from mcp_rl.toolserver import connector, slots
 from mcp_rl.toolserver.link import Link
-from mcp_rl.toolserver.pool import Session, Sessions, open_sessions
+from mcp_rl.toolserver.pool import Sessions, open_sessions
+from mcp_rl.toolserver.session import Session
+from mcp_rl.toolserver.tool_server import ToolServer
 
 SCRIPT = str(Path(__file__).with_name("stateful_server.py"))
 
@@ -43,7 +44,7 @@ async def ask(session: Session, tool: str, **arguments: Any) -> Any:
 
 
 @pytest.mark.parametrize(("arguments", "found"), [((), "shared"), (("destroys",), "per-rollout")])
-async def test_the_listing_decides_where_nobody_declared_an_isolation(arguments: tuple[str, ...], found: str) -> None:
+async def test_annotations_imply_an_undeclared_isolation(arguments: tuple[str, ...], found: str) -> None:
     state = server("state", *arguments)
     async with opened(state) as sessions:
         assert await sessions.isolation(state.params()) == found
@@ -54,7 +55,7 @@ async def test_the_listing_decides_where_nobody_declared_an_isolation(arguments:
         assert (pids[0] == pids[1]) == (found == "shared")
 
 
-async def test_what_the_user_declares_wins_over_the_listing_and_the_plugin() -> None:
+async def test_a_declared_isolation_overrides_listing_and_plugin() -> None:
     declared = server("state", "destroys").configured(ToolsConfig(isolation="shared"))
     async with Sessions(server=declared) as sessions:
         assert await sessions.isolation(declared.params()) == "shared"
@@ -66,13 +67,13 @@ async def test_what_the_user_declares_wins_over_the_listing_and_the_plugin() -> 
         server().configured(ToolsConfig(isolation="reset"))
 
 
-async def test_tools_that_the_model_does_not_get_do_not_count_for_the_isolation() -> None:
+async def test_hidden_tools_do_not_affect_the_isolation() -> None:
     state = server("state", "destroys")
     async with opened(state, exclude=("write", "reset")) as sessions:
         assert await sessions.isolation(state.params()) == "shared"
 
 
-async def test_a_reset_by_a_function_gets_the_initial_state_and_its_failure_is_a_fault() -> None:
+async def test_a_reset_function_gets_the_state_and_may_fail() -> None:
     async def reset(link: Link, state: dict[str, Any]) -> None:
         await link.call("write", {"text": state["text"]})
 
@@ -86,7 +87,7 @@ async def test_a_reset_by_a_function_gets_the_initial_state_and_its_failure_is_a
                 raise AssertionError("an episode began")
 
 
-# -- the tools that the model gets
+# -- the choice of tools
 
 
 async def test_included_and_excluded_tools_are_names_or_patterns() -> None:
@@ -108,7 +109,7 @@ async def test_included_and_excluded_tools_are_names_or_patterns() -> None:
         ({"include": ("lok",)}, "did you mean 'look'"),
         ({"exclude": ("*",)}, "leave no tool"),
         ({"deadlines": {"lok": 1.0}}, "tools.deadlines names 'lok'.*did you mean 'look'"),
-        ({"reset_tool": "rest"}, "has no tool 'rest' to reset it with; did you mean 'reset'"),
+        ({"reset_tool": "rest"}, "has no reset tool 'rest'; did you mean 'reset'"),
     ],
 )
 async def test_a_choice_that_fits_no_tool_or_leaves_none_is_refused(tools: dict[str, Any], words: str) -> None:
@@ -118,7 +119,7 @@ async def test_a_choice_that_fits_no_tool_or_leaves_none_is_refused(tools: dict[
             await sessions.get(state.params())
 
 
-async def test_a_tool_whose_own_name_holds_two_underscores_is_named_like_any_other() -> None:
+async def test_tool_names_may_hold_two_underscores() -> None:
     deep = server("one", "nested")
     both = ToolServer.together([deep, server("two")])
     for asked, tools, names in (
@@ -130,7 +131,7 @@ async def test_a_tool_whose_own_name_holds_two_underscores_is_named_like_any_oth
             assert set((await sessions.get(asked.params())).schemas.to_openai) == names
 
 
-async def test_a_deadline_of_a_tool_holds_by_the_names_that_the_tool_has() -> None:
+async def test_deadlines_of_tools_apply_by_either_name() -> None:
     both = ToolServer.together([server("one"), server("two")])
     for asked, named, called in (
         (server(), "look", "look"),
@@ -148,7 +149,7 @@ async def test_a_deadline_of_a_tool_holds_by_the_names_that_the_tool_has() -> No
 
 async def test_a_reset_tool_is_one_servers_where_there_are_several() -> None:
     both = ToolServer.together([server("one"), server("two")])
-    with pytest.raises(PluginError, match="say whose tool that is, as in one__reset"):
+    with pytest.raises(PluginError, match="such as one__reset"):
         both.configured(ToolsConfig(reset_tool="reset"))
     settings = ToolsConfig(isolation="reset", reset_tool="two__reset")
     chosen = both.configured(settings)
@@ -161,7 +162,7 @@ async def test_a_reset_tool_is_one_servers_where_there_are_several() -> None:
         assert "two__reset" not in lease.session.schemas.to_openai
 
 
-async def test_several_servers_are_offered_together_and_each_keeps_its_own_state() -> None:
+async def test_servers_in_a_group_keep_their_own_states() -> None:
     one, two = server("one", reset_tool="reset"), server("two")
     both = ToolServer.together([one, two])
     params = both.params()
@@ -184,7 +185,7 @@ async def test_several_servers_are_offered_together_and_each_keeps_its_own_state
             assert (await ask(lease.session, "one__look"))["pid"] != first["pid"]
 
 
-async def test_episodes_that_need_several_servers_never_wait_for_each_other_in_a_circle() -> None:
+async def test_leases_of_several_servers_never_deadlock() -> None:
     a, b = (server(name, reset_tool="reset", instances=1) for name in "ab")
     groups = [ToolServer.together([a, b]), ToolServer.together([b, a])]
     played = []
@@ -204,31 +205,29 @@ async def test_episodes_that_need_several_servers_never_wait_for_each_other_in_a
 
 
 async def test_several_servers_that_cannot_be_one_are_refused() -> None:
-    with pytest.raises(PluginError, match="Beside the server one none may be called one__…"):
+    with pytest.raises(PluginError, match="Next to the server one, no server may be called one__…"):
         ToolServer.together([server("one"), server("one__two")])
     with pytest.raises(PluginError, match="'one' is named twice"):
         ToolServer.together([server("one"), server("one")])
     both = ToolServer.together([server("one"), server("two", reset_tool="reset")])
     async with opened(both) as sessions:
-        with pytest.raises(ScenarioError, match="under each one's name"):
+        with pytest.raises(ScenarioError, match="under each server's name"):
             async with sessions.lease(both.params(), {"text": "begin"}):
                 raise AssertionError("an episode began")
 
 
-def test_a_scenario_for_several_servers_survives_being_written_and_read() -> None:
+def test_a_scenario_for_several_servers_round_trips() -> None:
     both = ToolServer.together([server("one"), server("two")])
     scenario = McpScenario(task_description="x", server_params=both.params(), server=both.name)
     read = McpScenario.model_validate_json(scenario_lines([scenario]))
     assert read == scenario and read.server_params == both.params()
 
 
-# -- days
+# -- restarts and idle connections
 
 
 @pytest.mark.parametrize("allowed", [False, True])
-async def test_a_server_that_comes_back_with_other_tools_stops_the_run_unless_that_is_allowed(
-    tmp_path: Path, allowed: bool
-) -> None:
+async def test_a_changed_listing_stops_the_run_unless_allowed(tmp_path: Path, allowed: bool) -> None:
     state = server("state", "grows", str(tmp_path / "grown"), isolation="per-rollout")
     async with opened(state, allow_schema_change=allowed) as sessions:
         async with sessions.lease(state.params()) as lease:
@@ -243,8 +242,11 @@ async def test_a_server_that_comes_back_with_other_tools_stops_the_run_unless_th
                     raise AssertionError("an episode began")
 
 
-async def test_a_server_that_worked_is_tried_again_and_comes_back(tmp_path: Path) -> None:
-    away = tmp_path / "away"
+async def test_a_server_that_worked_is_tried_again_and_comes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connector, "_FIRST_PAUSE", 0.2)
+    away, tries = tmp_path / "away", tmp_path / "away.tries"
     state = server("state", "down", str(away), isolation="per-rollout")
     async with opened(state) as sessions:
 
@@ -256,18 +258,22 @@ async def test_a_server_that_worked_is_tried_again_and_comes_back(tmp_path: Path
         away.touch()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(episode)
-            await anyio.sleep(0.8)
+            with anyio.fail_after(20):
+                while not tries.exists():  # noqa: ASYNC110
+                    await anyio.sleep(0.01)
             away.unlink()
+        tries.unlink()
         away.touch()
-        began = anyio.current_time()
         with pytest.raises(ServerError, match="the database is away"):
             await episode()
-        assert anyio.current_time() - began > 2
+        assert tries.read_text() == 4 * "tried\n"
         away.unlink()
         await episode()
 
 
-async def test_all_who_waited_while_a_server_was_tried_in_vain_hear_of_it_at_once(tmp_path: Path) -> None:
+async def test_waiting_callers_share_the_failure_of_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connector, "_FIRST_PAUSE", 0.2)
+    monkeypatch.setattr(connector, "_WAITED", 0.4)
     away = tmp_path / "away"
     state = server("state", "down", str(away), isolation="per-rollout", instances=1)
     async with opened(state) as sessions:
@@ -289,7 +295,8 @@ async def test_all_who_waited_while_a_server_was_tried_in_vain_hear_of_it_at_onc
         assert failed == 20
 
 
-async def test_a_server_that_falters_at_a_start_now_and_then_costs_no_episode_all_its_tries(tmp_path: Path) -> None:
+async def test_occasional_failed_starts_cost_no_episode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connector, "_FIRST_PAUSE", 0.1)
     state = server("state", "falters", str(tmp_path / "starts"), isolation="per-rollout", instances=1)
     async with opened(state) as sessions:
         await sessions.get(state.params())
@@ -320,7 +327,7 @@ async def test_a_server_that_never_worked_is_not_tried_again(tmp_path: Path) -> 
     assert (tmp_path / "away.tries").read_text() == "tried\n"
 
 
-async def test_what_idles_is_closed_and_opened_again_when_it_is_needed() -> None:
+async def test_idle_connections_are_closed_and_reopened() -> None:
     state = server("state", reset_tool="reset", instances=2)
     async with opened(state, idle_seconds=0.4) as sessions:
         async with sessions.lease(state.params()) as first:
@@ -329,7 +336,7 @@ async def test_what_idles_is_closed_and_opened_again_when_it_is_needed() -> None
             with anyio.fail_after(20):
                 while idle.alive:  # noqa: ASYNC110
                     await anyio.sleep(0.05)
-            assert first.session.connection.alive  # an episode has it, however long it takes
+            assert first.session.connection.alive  # an episode holds it, however long it takes
             before = await ask(first.session, "look")
         with anyio.fail_after(20):
             while first.session.connection.alive:  # noqa: ASYNC110
@@ -338,9 +345,9 @@ async def test_what_idles_is_closed_and_opened_again_when_it_is_needed() -> None
             assert (await ask(lease.session, "look"))["pid"] != before["pid"]
 
 
-async def test_a_rested_connection_is_asked_whether_it_still_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "_CHECK_AFTER", 0.0)
-    monkeypatch.setattr(places, "_PING_SECONDS", 2.0)
+async def test_a_rested_connection_is_pinged_before_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slots, "_PING_AFTER", 0.0)
+    monkeypatch.setattr(slots, "_PING_SECONDS", 1.0)
     state = server("state", reset_tool="reset", instances=1)
     async with opened(state) as sessions:
         pids = []
@@ -354,7 +361,7 @@ async def test_a_rested_connection_is_asked_whether_it_still_answers(monkeypatch
             assert (await ask(lease.session, "look"))["pid"] != pids[0] == pids[1] == pids[2]
 
 
-async def test_a_server_that_does_not_say_what_it_offers_is_a_fault_and_no_other_server(tmp_path: Path) -> None:
+async def test_a_server_that_does_not_list_resources_is_a_fault(tmp_path: Path) -> None:
     mute = tmp_path / "mute"
     deadlines = {"list": 1.0, "call": 1.0}
     state = server("state", "mute", str(mute), isolation="per-rollout", offer=("resources",), deadlines=deadlines)

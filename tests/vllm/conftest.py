@@ -12,6 +12,7 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 
 from mcp_rl.config import EngineConfig
+from mcp_rl.inference.vllm.arguments import ServingSpec
 from mcp_rl.inference.vllm.server import VllmServer
 from mcp_rl.tiny import weights_path
 
@@ -50,13 +51,9 @@ def vllm_server(vllm_config: EngineConfig, tmp_path_factory: pytest.TempPathFact
     sleep.
     """
     server = VllmServer(
-        str(weights_path()),
-        served_name="mcp-rl/tiny",
+        ServingSpec(str(weights_path()), "mcp-rl/tiny", lora_rank=16, max_context=MAX_CONTEXT, new_weights=True),
         config=vllm_config,
         log=tmp_path_factory.mktemp("vllm") / "vllm.log",
-        lora_rank=16,
-        max_context=MAX_CONTEXT,
-        new_weights=True,
     )
     with start_blocking_portal("asyncio") as portal, portal.wrap_async_context_manager(server):
         yield server

@@ -1,4 +1,4 @@
-"""A learner whose policy moves at will, and a sampler on the server that tests share."""
+"""A learner whose policy tests move, and a sampler on the server that tests share."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -8,17 +8,17 @@ from typing import Any
 import torch
 from peft import PeftModel
 
-from mcp_rl.backends.base_model import load_tokenizer
-from mcp_rl.backends.here import LearnerHere
+from mcp_rl.backends.base.base_model import load_tokenizer
 from mcp_rl.backends.hosts import LocalSettings
-from mcp_rl.backends.vllm_sampler import VllmSampler
-from mcp_rl.chat.hermes import ChatFormat
+from mcp_rl.backends.processes.in_process import InProcessLearner
+from mcp_rl.backends.samplers.vllm_sampler import VllmSampler
 from mcp_rl.config import TINY, TrainConfig
+from mcp_rl.inference.chat.hermes import ChatFormat
 from mcp_rl.inference.vllm.server import VllmServer
 
 
 class Lent:
-    """The server that tests share, which a sampler neither starts nor ends."""
+    """The shared server, which a sampler neither starts nor ends."""
 
     def __init__(self, server: VllmServer) -> None:
         self._server = server
@@ -35,8 +35,8 @@ class Lent:
     async def close(self) -> None: ...
 
 
-class MovingLearner(LearnerHere):
-    """A learner that is moved by hand, and remembers every policy that it wrote."""
+class MovingLearner(InProcessLearner):
+    """A learner that tests move by hand, with its earlier policies."""
 
     def __init__(self, run: Path, method: str = "lora") -> None:
         train = TrainConfig.model_validate({"method": method})
@@ -44,7 +44,7 @@ class MovingLearner(LearnerHere):
         self.history: dict[int, dict[str, torch.Tensor]] = {}
 
     def move(self, size: float = 0.02) -> int:
-        """Another policy, one step further; returns the step."""
+        """Move the policy by one step; return the step."""
         learner = self.learner
         random = torch.Generator().manual_seed(learner.step)
         with torch.no_grad():
@@ -54,12 +54,12 @@ class MovingLearner(LearnerHere):
         return int(learner.step)
 
     def remember(self) -> None:
-        """The policy as it is now, under its step."""
+        """Keep the current policy under its step."""
         self.history[self.step] = {name: p.detach().clone() for name, p in self._moving().items()}
 
     @asynccontextmanager
     async def as_of(self, step: int) -> AsyncIterator[None]:
-        """The learner as it was."""
+        """Give the learner the policy of an earlier step."""
         now = {name: p.detach().clone() for name, p in self._moving().items()}
         self._put(self.history[step])
         try:
@@ -80,8 +80,7 @@ class MovingLearner(LearnerHere):
 
 @asynccontextmanager
 async def sampling(learner: MovingLearner, server: VllmServer | None = None) -> AsyncIterator[VllmSampler]:
-    """A sampler of this learner's policy, open and at the learner's step; `server` is the shared one, None one of its
-    own."""
+    """Open a sampler of this learner's policy at its step; `server`: the shared one, or None for one of its own."""
     await learner.open()
     learner.remember()
     sampler = VllmSampler(learner.settings, server=Lent(server) if server else None)
@@ -99,8 +98,10 @@ async def sampling(learner: MovingLearner, server: VllmServer | None = None) -> 
 async def largest_difference(
     learner: MovingLearner, episodes: Sequence[tuple[list[int], list[int], list[float], int]]
 ) -> float:
-    """Between the logprobs of sampled tokens and what the learner of their version says: (prompt, ids, logprobs,
-    version) of each, temperature 1."""
+    """Largest difference of sampled logprobs at temperature 1 to the learner of their version.
+
+    episodes: (prompt, ids, logprobs, version) of each.
+    """
     worst = 0.0
     for version in {episode[3] for episode in episodes}:
         mine = [episode for episode in episodes if episode[3] == version]

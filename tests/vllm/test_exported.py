@@ -1,4 +1,4 @@
-"""What is exported is served by vLLM as its model card says."""
+"""vLLM serves an export as its model card says."""
 
 import json
 from pathlib import Path
@@ -10,8 +10,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from mcp_rl.cli import main
 from mcp_rl.config import TINY, EngineConfig
+from mcp_rl.inference.vllm.arguments import ServingSpec
 from mcp_rl.inference.vllm.server import VllmServer
-from tests.export.trained import write_run
+from tests.runs.export.trained import write_run
 
 TOOLS = [
     {
@@ -62,9 +63,7 @@ def test_an_exported_adapter_is_loaded_and_calls_a_tool(vllm_server: VllmServer,
     assert call_in(answer) == ("add", {"a": 3, "b": 4})
 
 
-async def test_a_merged_export_is_served_and_says_what_transformers_does(
-    vllm_config: EngineConfig, tmp_path: Path
-) -> None:
+async def test_a_merged_export_says_what_transformers_says(vllm_config: EngineConfig, tmp_path: Path) -> None:
     write_run(tmp_path / "default" / "models" / "calc", "lora", TINY)
     assert main(["export", "calc", "--format", "merged", "--output-dir", str(tmp_path)]) == 0
     folder = tmp_path / "default" / "exports" / "calc-2-merged"
@@ -72,7 +71,7 @@ async def test_a_merged_export_is_served_and_says_what_transformers_does(
     ids = tokenizer.apply_chat_template(ASKED["messages"], tools=TOOLS, add_generation_prompt=True, return_dict=False)
     said = model.generate(torch.tensor([ids]), max_new_tokens=48, do_sample=False)[0, len(ids) :].tolist()
     server = VllmServer(
-        str(folder), served_name="calc", config=vllm_config, log=tmp_path / "vllm.log", max_context=1024
+        ServingSpec(str(folder), "calc", max_context=1024), config=vllm_config, log=tmp_path / "vllm.log"
     )
     async with server:
         with client_of(server) as client:

@@ -1,4 +1,4 @@
-"""`mcp-rl serve` where vLLM samples: the same protocol, the same rendering, the same answers as our engine gives."""
+"""`mcp-rl serve` with vLLM: the same protocol, rendering and answers as with the in-process engine."""
 
 import json
 import os
@@ -19,14 +19,14 @@ import psutil
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from mcp_rl.backends.loading.options import trained_options
+from mcp_rl.backends.base.options import trained_options
 from mcp_rl.backends.local import LocalBackend
-from mcp_rl.backends.policies import LocalPolicies
+from mcp_rl.backends.samplers.policies import LocalPolicies
 from mcp_rl.config import LoraConfig, TrainConfig, UnslothConfig
 from mcp_rl.inference.engine import Sampling
 from mcp_rl.inference.vllm.server import VllmServer
 from mcp_rl.model import TrainableModel
-from mcp_rl.serve import prepare, run_serving
+from mcp_rl.runs.serve import prepare, run_serving
 from mcp_rl.tiny import weights_path
 
 NUMBER = {"type": "number"}
@@ -41,7 +41,7 @@ EXACT = {"return_token_ids": True}
 
 @asynccontextmanager
 async def served(*words: str) -> AsyncIterator[str]:
-    """The address of what `mcp-rl serve` serves."""
+    """Yield the address of `mcp-rl serve`."""
     said: list[str] = []
     job = prepare(words, project=Path(".mcp_rl/default"), port=0)
     async with anyio.create_task_group() as tasks:
@@ -53,7 +53,7 @@ async def served(*words: str) -> AsyncIterator[str]:
 
 
 async def trained(folder: Path, **loading: Any) -> Path:
-    """The folder of an adapter that changes what is said, on a base that was loaded as `loading` says."""
+    """Write an adapter that changes the output, on a base loaded as `loading` says; return its folder."""
     import torch
 
     model = TrainableModel("calc-001", "default", "mcp-rl/tiny", base_path=folder / ".mcp_rl")
@@ -76,7 +76,7 @@ def key(vllm_server: VllmServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("MCP_RL_ENGINE_KEY", vllm_server.api_key)
 
 
-async def test_the_base_and_an_adapter_say_over_vllm_what_they_say_with_our_engine(
+async def test_base_and_adapter_say_the_same_with_both_engines(
     vllm_server: VllmServer, key: None, tmp_path: Path
 ) -> None:
     adapter = await trained(tmp_path)
@@ -124,11 +124,11 @@ async def test_the_base_and_an_adapter_say_over_vllm_what_they_say_with_our_engi
         assert then.model_extra["prompt_token_ids"] == [*prompt, *sampled, *given]
     each = [[token.logprob for token in answer.choices[0].logprobs.content] for answer in said.values()]
     assert max(abs(a - b) for a, b in zip(*each, strict=False)) > 2e-3  # the adapter is there
-    async with vllm_server.client() as http:  # nothing of ours stays in a server that is somebody else's
+    async with vllm_server.client() as http:  # no adapter stays in a server that others run
         assert "serve-" not in (await http.get("/v1/models")).text
 
 
-async def test_an_adapter_is_served_on_the_base_that_was_loaded_to_train_it(
+async def test_an_adapter_is_served_on_its_training_base(
     vllm_python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

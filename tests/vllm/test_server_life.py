@@ -1,5 +1,4 @@
-"""vLLM's server as we start it: it serves, answers nobody else, comes back once, says why it does not, and is gone
-when we are."""
+"""A server that this package starts: it serves, demands its key, restarts once, says why not, and ends with us."""
 
 import os
 import signal
@@ -18,22 +17,30 @@ import pytest
 from mcp_rl.config import EngineConfig
 from mcp_rl.errors import EngineError, EngineStop
 from mcp_rl.inference.vllm import server as server_module
+from mcp_rl.inference.vllm.arguments import ServingSpec
 from mcp_rl.inference.vllm.ports import free_port
 from mcp_rl.inference.vllm.pulse import Pulse
 from mcp_rl.inference.vllm.server import VllmServer
-from mcp_rl.processes.marker import RUN
+from mcp_rl.system.processes.marker import RUN
 from mcp_rl.tiny import weights_path
 
 PROMPT = {"model": "tiny", "prompt": [5, 6, 7], "max_tokens": 4, "logprobs": 1, "return_token_ids": True}
 
 
-def a_server(config: EngineConfig, run: Path, **more: object) -> VllmServer:
-    model, log = str(weights_path()), run / "logs" / "vllm.log"
-    return VllmServer(model, served_name="tiny", config=config, log=log, run=run, **more)  # type: ignore[arg-type]
+def a_server(
+    config: EngineConfig,
+    run: Path,
+    *,
+    say: Callable[[str], None] | None = None,
+    pulse: Pulse | None = None,
+    **served: object,
+) -> VllmServer:
+    spec = ServingSpec(str(weights_path()), "tiny", **served)  # type: ignore[arg-type]
+    return VllmServer(spec, config=config, log=run / "logs" / "vllm.log", run=run, say=say, pulse=pulse)
 
 
 def processes_of(run: Path) -> list[psutil.Process]:
-    """All that was started for a run and lives."""
+    """Find all living processes of a run."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -84,7 +91,7 @@ async def test_the_key_is_in_no_file_and_on_no_command_line(vllm_server: VllmSer
     assert vllm_server.api_key not in vllm_server.log.read_text(encoding="utf-8", errors="replace")
 
 
-async def test_sleep_is_nothing_on_a_cpu(vllm_server: VllmServer) -> None:
+async def test_sleep_does_nothing_on_a_cpu(vllm_server: VllmServer) -> None:
     assert not vllm_server.sleeps
     await vllm_server.sleep()
     await vllm_server.wake()
@@ -106,13 +113,13 @@ async def test_a_server_that_dies_of_waking_is_started_again_awake(
         assert server.starts == 2 and await sampled(server) > 0
 
 
-async def test_a_killed_server_is_started_again_once_when_there_is_memory_for_it_and_nothing_of_it_is_left(
+async def test_a_killed_server_is_restarted_once(
     vllm_config: EngineConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with a_server(vllm_config, tmp_path, lora_rank=8, max_context=256) as server:
         before = server.url, server.api_key
         assert server.pid is not None
-        server._asleep = True  # as on a GPU whose memory the learner has
+        server._asleep = True  # as on a GPU while the learner uses its memory
         os.kill(server.pid, signal.SIGKILL)
         await until(lambda: not server._serves)
         await anyio.sleep(1)
@@ -122,17 +129,17 @@ async def test_a_killed_server_is_started_again_once_when_there_is_memory_for_it
         await server.ready()
         assert (server.url, server.api_key) != before
         assert await sampled(server) > 0
-        assert "died and is started again. It was killed (signal 9)" in caplog.text
+        assert "died and is being restarted. It was killed (signal 9)" in caplog.text
         (engine,) = [p for p in processes_of(tmp_path) if "EngineCore" in " ".join(p.cmdline())]
         engine.kill()
         await until(lambda: not server._serves)
-        with pytest.raises(EngineStop, match=r"died again, so it is not started a third time\. .*vllm\.log"):
+        with pytest.raises(EngineStop, match=r"died twice and is not restarted\. .*vllm\.log"):
             await server.ready()
         await until(lambda: not processes_of(tmp_path))
     assert server.starts == 2
 
 
-async def test_a_frozen_server_is_ended_and_started_again(
+async def test_a_frozen_server_is_restarted(
     vllm_config: EngineConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     pulse = Pulse(every=0.5, seconds=2, silent=4)
@@ -165,7 +172,7 @@ async def test_a_port_that_somebody_took_is_given_up(
         (
             {"no-such-argument": 1},
             {},
-            "did not start. It knows no argument --no-such-argument: take it out of engine.args",
+            "did not start. It does not know the argument --no-such-argument: remove it from engine.args",
         ),
         ({}, {"max_context": 100_000}, "The model has 8192 positions: set engine.max_context to that or less"),
     ],
@@ -184,7 +191,7 @@ async def test_a_start_that_fails_says_why_and_is_not_tried_again(
     assert processes_of(tmp_path) == []
 
 
-async def test_a_start_that_takes_too_long_is_spoken_of_and_ended(
+async def test_a_slow_start_is_reported_and_ended(
     vllm_config: EngineConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
@@ -208,17 +215,19 @@ async def test_closing_it_while_it_starts_leaves_nothing(vllm_config: EngineConf
         await server.ready()
 
 
-def test_a_server_ends_with_whoever_started_it_and_is_killed(vllm_python: Path, tmp_path: Path) -> None:
+def test_a_server_ends_with_a_killed_starter(vllm_python: Path, tmp_path: Path) -> None:
     program = f"""
 import asyncio
 from pathlib import Path
 from mcp_rl.config import EngineConfig
+from mcp_rl.inference.vllm.arguments import ServingSpec
 from mcp_rl.inference.vllm.server import VllmServer
 
 async def main():
     run = Path({str(tmp_path)!r})
     config = EngineConfig(kind="vllm", python=Path({str(vllm_python)!r}))
-    server = VllmServer({str(weights_path())!r}, served_name="tiny", config=config, log=run / "vllm.log", run=run)
+    served = ServingSpec({str(weights_path())!r}, "tiny")
+    server = VllmServer(served, config=config, log=run / "vllm.log", run=run)
     async with server:
         print("serves", flush=True)
         await asyncio.sleep(600)

@@ -1,4 +1,4 @@
-"""A server that was there already: what it lacks is one sentence before anything is trained."""
+"""A server that already runs: anything that it lacks is one sentence before training starts."""
 
 from collections.abc import AsyncIterator
 from contextlib import closing
@@ -9,13 +9,13 @@ import pytest
 from mcp_rl.config import EngineConfig
 from mcp_rl.errors import ConfigError
 from mcp_rl.inference.vllm import checks
-from mcp_rl.inference.vllm.arguments import Served, command, environment
+from mcp_rl.inference.vllm.arguments import ServingSpec, command, environment
 from mcp_rl.inference.vllm.installed import find_vllm
 from mcp_rl.inference.vllm.ports import free_port
 from mcp_rl.inference.vllm.remote import RemoteServer, check_remote
 from mcp_rl.inference.vllm.scratch import Scratch
 from mcp_rl.inference.vllm.server import VllmServer
-from mcp_rl.processes.spawn import spawned
+from mcp_rl.system.processes.spawn import spawned
 from mcp_rl.tiny import weights_path
 
 TINY = str(weights_path())
@@ -25,7 +25,7 @@ def remote(server: VllmServer, **more: object) -> RemoteServer:
     return RemoteServer(f"{server.url}/v1", api_key=server.api_key, model=TINY, **more)  # type: ignore[arg-type]
 
 
-async def test_a_server_that_can_do_all_of_it_is_taken_and_left_alone(vllm_server: VllmServer, tmp_path: Path) -> None:
+async def test_a_capable_server_is_used_and_left_alone(vllm_server: VllmServer, tmp_path: Path) -> None:
     found = remote(vllm_server, lora_rank=16, adapters=tmp_path / "adapters", max_context=2048)
     await found.check()
     assert not (tmp_path / "adapters").exists()
@@ -46,18 +46,18 @@ async def test_the_key_comes_from_the_environment(vllm_server: VllmServer, monke
     await RemoteServer(vllm_server.url).start()
     check_remote(RemoteServer(vllm_server.url))  # in a loop, as a run does before anything else
     monkeypatch.setenv("MCP_RL_ENGINE_KEY", "another")
-    with pytest.raises(ConfigError, match="wants another key than we have: set MCP_RL_ENGINE_KEY"):
+    with pytest.raises(ConfigError, match="refuses the key: set MCP_RL_ENGINE_KEY"):
         await RemoteServer(vllm_server.url).start()
 
 
 @pytest.mark.parametrize(
     ("asked", "sentence"),
     [
-        ({"lora_rank": 64}, r"takes adapters of rank 16 at most, and train\.lora\.rank = 64"),
-        ({"max_context": 4096}, r"takes 2048 tokens at most, and an episode may have 4096"),
+        ({"lora_rank": 64}, r"takes adapters of rank 16 at most, but train\.lora\.rank = 64"),
+        ({"max_context": 4096}, r"takes 2048 tokens at most, but an episode may have 4096"),
     ],
 )
-async def test_what_does_not_fit_it_is_refused(
+async def test_an_unsuitable_server_is_refused(
     asked: dict[str, int], sentence: str, vllm_server: VllmServer, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match=sentence):
@@ -66,14 +66,14 @@ async def test_what_does_not_fit_it_is_refused(
 
 async def test_another_base_model_is_refused(vllm_server: VllmServer) -> None:
     other = RemoteServer(vllm_server.url, api_key=vllm_server.api_key, model="Qwen/Qwen2.5-3B-Instruct")
-    with pytest.raises(ConfigError, match=r"serves .*, and the run's base model is Qwen/Qwen2\.5-3B-Instruct"):
+    with pytest.raises(ConfigError, match=r"serves .*, but the run's base model is Qwen/Qwen2\.5-3B-Instruct"):
         await other.start()
 
 
-async def test_adapters_in_a_folder_that_the_server_does_not_see_are_refused(
+async def test_an_unseen_folder_of_adapters_is_refused(
     vllm_server: VllmServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on another machine: what we write is not there for the server."""
+    """A server that does not see the written files, as on another machine."""
     monkeypatch.setattr(checks, "write_atomically", lambda path, data: None)
     with pytest.raises(ConfigError, match=f"does not see {tmp_path}, where adapters are written"):
         await remote(vllm_server, lora_rank=8, adapters=tmp_path).start()
@@ -86,8 +86,8 @@ async def test_an_address_where_nobody_answers_is_refused() -> None:
 
 @pytest.fixture
 async def bare_server(vllm_python: Path, tmp_path: Path) -> AsyncIterator[RemoteServer]:
-    """As somebody starts it who has not read our documentation: raw logprobs, and no adapters."""
-    vllm, served, port = find_vllm(vllm_python), Served(TINY, "tiny", max_context=256), free_port()
+    """A server started without reading the documentation: raw logprobs, and no adapters."""
+    vllm, served, port = find_vllm(vllm_python), ServingSpec(TINY, "tiny", max_context=256), free_port()
     words = command(vllm, EngineConfig(), served, port=port)
     at = words.index("--logprobs-mode")
     with closing(Scratch()) as scratch:
@@ -100,10 +100,8 @@ async def bare_server(vllm_python: Path, tmp_path: Path) -> AsyncIterator[Remote
             yield server
 
 
-async def test_raw_logprobs_and_missing_adapters_are_found_by_measuring(
-    bare_server: RemoteServer, tmp_path: Path
-) -> None:
-    with pytest.raises(ConfigError, match=r"gives logprobs before the temperature: at 0\.5, two tokens are"):
+async def test_raw_logprobs_and_disabled_adapters_are_detected(bare_server: RemoteServer, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"returns logprobs from before the temperature: at 0\.5, two tokens are"):
         await bare_server.start()
     async with bare_server.client(timeout=60) as client:
         with pytest.raises(ConfigError, match=r"It takes no adapters: start it with .*--enable-lora --max-lora-rank 8"):
@@ -112,8 +110,8 @@ async def test_raw_logprobs_and_missing_adapters_are_found_by_measuring(
             await checks.check_adapters(client, "It", rank=8, folder=None)
 
 
-async def test_a_server_that_lets_no_adapters_be_loaded_is_refused(vllm_config: EngineConfig, tmp_path: Path) -> None:
+async def test_a_server_without_runtime_adapters_is_refused(vllm_config: EngineConfig, tmp_path: Path) -> None:
     log = tmp_path / "vllm.log"
-    async with VllmServer(TINY, served_name="t", config=vllm_config, log=log, max_context=256) as server:
-        with pytest.raises(ConfigError, match="lets no adapters be loaded while it runs: start it with"):
+    async with VllmServer(ServingSpec(TINY, "t", max_context=256), config=vllm_config, log=log) as server:
+        with pytest.raises(ConfigError, match="cannot load adapters while it runs: start it with"):
             await remote(server, lora_rank=8, adapters=tmp_path).start()

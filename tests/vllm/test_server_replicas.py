@@ -1,4 +1,4 @@
-"""Several engine GPUs hold replicas: here two on a CPU, by the argument that GPUs would make."""
+"""Several engine GPUs hold replicas: here two on a CPU, with the argument that is used for GPUs."""
 
 import asyncio
 from pathlib import Path
@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from mcp_rl.backends.base_model import load_learner
+from mcp_rl.backends.base.base_model import load_learner
 from mcp_rl.config import EngineConfig, TrainConfig
-from mcp_rl.inference.vllm.pulse import metric
+from mcp_rl.inference.vllm.arguments import ServingSpec
+from mcp_rl.inference.vllm.compat.metrics import metric
 from mcp_rl.inference.vllm.server import VllmServer
-from mcp_rl.learning.state import write_weights
+from mcp_rl.learning.disk.state import write_weights
 from mcp_rl.tiny import weights_path
 
 ON_A_CPU = {
@@ -20,9 +21,7 @@ ON_A_CPU = {
 }
 
 
-async def test_an_adapter_is_loaded_into_every_replica_and_all_of_them_answer(
-    vllm_config: EngineConfig, tmp_path: Path
-) -> None:
+async def test_every_replica_loads_the_adapter_and_answers(vllm_config: EngineConfig, tmp_path: Path) -> None:
     learner = load_learner("mcp-rl/tiny", TrainConfig())
     for name, weights in learner.model.named_parameters():
         if "lora_B" in name:
@@ -30,12 +29,9 @@ async def test_an_adapter_is_loaded_into_every_replica_and_all_of_them_answer(
     (adapter := tmp_path / "adapter").mkdir()
     write_weights(learner.model, adapter)
     server = VllmServer(
-        str(weights_path()),
-        served_name="tiny",
+        ServingSpec(str(weights_path()), "tiny", lora_rank=16, max_context=256),
         config=vllm_config.model_copy(update=ON_A_CPU),
         log=tmp_path / "vllm.log",
-        lora_rank=16,
-        max_context=256,
     )
     body = {"prompt": [5, 6, 7], "max_tokens": 8, "temperature": 0, "logprobs": 1}
     async with server, server.client(timeout=120) as client:
@@ -44,7 +40,7 @@ async def test_an_adapter_is_loaded_into_every_replica_and_all_of_them_answer(
         asked = [client.post("/v1/completions", json=body | {"model": name}) for name in ("p@1", "tiny") * 8]
         answers = [answer.json()["choices"][0]["logprobs"]["token_logprobs"] for answer in await asyncio.gather(*asked)]
         metrics = (await client.get("/metrics")).text
-    for number, logprobs in enumerate(answers):  # rounding depends on what else is in a replica's batch
+    for number, logprobs in enumerate(answers):  # rounding depends on the rest of a replica's batch
         assert logprobs == pytest.approx(answers[number % 2], abs=1e-4)
     assert answers[0] != pytest.approx(answers[1], abs=1e-2)
     for replica in ("0", "1"):

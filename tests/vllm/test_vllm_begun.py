@@ -1,4 +1,4 @@
-"""vLLM's server begins to start before there is a learner, and ends with the backend also where none comes."""
+"""vLLM's server starts before the learner, and ends with the backend even if no learner comes."""
 
 import os
 from pathlib import Path
@@ -7,13 +7,13 @@ import anyio
 import psutil
 
 from mcp_rl.backends.local import LocalBackend
-from mcp_rl.backends.vllm_sampler import VllmSampler
+from mcp_rl.backends.samplers.vllm_sampler import VllmSampler
 from mcp_rl.config import TINY, EngineConfig
 from mcp_rl.model import TrainableModel
 
 
 def servers(model: TrainableModel[None]) -> list[int]:
-    """Processes of vLLM that were started for this run."""
+    """Find vLLM's processes of this run."""
     found = []
     for process in psutil.Process(os.getpid()).children(recursive=True):
         try:
@@ -28,7 +28,7 @@ def servers(model: TrainableModel[None]) -> list[int]:
 async def test_register_goes_on_with_the_server_that_was_begun(vllm_config: EngineConfig, tmp_path: Path) -> None:
     model = TrainableModel[None]("begun", "test", TINY, base_path=tmp_path)
     async with LocalBackend(engine=vllm_config, max_context=1024) as backend:
-        with anyio.fail_after(10):  # it is not waited for
+        with anyio.fail_after(10):  # nothing waits for it
             await backend.begin(model)
             while not servers(model):  # noqa: ASYNC110
                 await anyio.sleep(0.05)
@@ -40,9 +40,7 @@ async def test_register_goes_on_with_the_server_that_was_begun(vllm_config: Engi
     assert servers(model) == []
 
 
-async def test_a_server_that_was_begun_for_nothing_ends_with_its_backend(
-    vllm_config: EngineConfig, tmp_path: Path
-) -> None:
+async def test_an_unused_server_ends_with_its_backend(vllm_config: EngineConfig, tmp_path: Path) -> None:
     model = TrainableModel[None]("unused", "test", TINY, base_path=tmp_path)
     async with LocalBackend(engine=vllm_config, max_context=1024) as backend:
         await backend.begin(model)

@@ -1,4 +1,4 @@
-"""A swap that went wrong stops the run before anything is sampled with it (law 9)."""
+"""A failed swap stops the run before anything is sampled with it (law 9)."""
 
 import json
 import shutil
@@ -15,7 +15,7 @@ from tests.vllm.policies import MovingLearner, sampling
 
 
 class Deaf(MovingLearner):
-    """Goes on writing the policy of the step at which it stopped listening."""
+    """A learner that keeps writing an old policy after some step."""
 
     stopped_at: Path | None = None
 
@@ -39,14 +39,12 @@ async def test_the_file_of_an_old_adapter_under_a_new_name(
         shutil.copytree(before.folder or Path(), old := tmp_path / "old")
         learner.stopped_at = old
         learner.move(size)
-        with pytest.raises(CanaryError, match=r"policy of step 3 did not arrive where it is sampled: .* since step 2"):
+        with pytest.raises(CanaryError, match=r"policy of step 3 did not arrive in the sampler: since step 2"):
             await sampler.take(learner, 3)
         assert sampler.engine.policy is before  # nothing was sampled with it
 
 
-async def test_the_base_model_in_place_of_a_policy_that_a_run_goes_on_with(
-    vllm_server: VllmServer, tmp_path: Path
-) -> None:
+async def test_the_base_in_place_of_a_continued_policy(vllm_server: VllmServer, tmp_path: Path) -> None:
     learner = Deaf(tmp_path / "base")
     await learner.open()
     await MovingLearner.write_policy(learner, _made(tmp_path / "untrained"))
@@ -55,7 +53,7 @@ async def test_the_base_model_in_place_of_a_policy_that_a_run_goes_on_with(
     learner.open = _nothing  # type: ignore[assignment, method-assign]  # it is open
     learner.stopped_at = tmp_path / "untrained"
     assert learner.learner is trained
-    with pytest.raises(CanaryError, match=r"the probabilities of the base model"):
+    with pytest.raises(CanaryError, match=r"have the base model's"):
         async with sampling(learner, vllm_server):
             pass
 
@@ -71,12 +69,12 @@ async def test_an_adapter_at_another_scale(vllm_server: VllmServer, tmp_path: Pa
     learner = Louder(tmp_path / "louder")
     async with sampling(learner, vllm_server) as sampler:
         learner.move()
-        with pytest.raises(CanaryError, match=r"not the learner's policy of step 1: .* adapter scale"):
+        with pytest.raises(CanaryError, match=r"not have the learner's policy of step 1: .* adapter scale"):
             await sampler.take(learner, 1)
 
 
 class Reloading(VllmClient):
-    """Loads every version under one name from one folder, as a trainer does that trusts a reload."""
+    """Loads every version under one name from one folder, as a trainer might that trusts reloading."""
 
     def __init__(self, server: Any, folder: Path) -> None:
         super().__init__(server)
@@ -88,9 +86,7 @@ class Reloading(VllmClient):
         await self._post("/v1/load_lora_adapter", body)
 
 
-async def test_a_prefix_cache_of_an_older_policy_after_a_reload_under_one_name(
-    vllm_server: VllmServer, tmp_path: Path
-) -> None:
+async def test_a_stale_prefix_cache_after_a_reload(vllm_server: VllmServer, tmp_path: Path) -> None:
     learner = MovingLearner(tmp_path / "stale")
     async with sampling(learner, vllm_server) as sampler:
         client = Reloading(sampler.server, tmp_path / "one")

@@ -1,4 +1,4 @@
-"""The engine over a real vLLM server keeps the protocol of `inference/engine.py`, token by token."""
+"""With a real vLLM server, the engine keeps the protocol of `inference/engine.py`, token by token."""
 
 import math
 from collections import Counter
@@ -13,10 +13,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from mcp_rl.backends.base_model import load_tokenizer
-from mcp_rl.chat.hermes import ChatFormat
+from mcp_rl.backends.base.base_model import load_tokenizer
 from mcp_rl.config import TINY
 from mcp_rl.errors import ContextOverflow, EngineError
+from mcp_rl.inference.chat.hermes import ChatFormat
 from mcp_rl.inference.engine import Completion, Sampling
 from mcp_rl.inference.stops import StopRule
 from mcp_rl.inference.vllm.client import VllmClient
@@ -74,7 +74,7 @@ async def test_the_size_of_a_block_of_the_prefix_cache_is_known(vllm_server: Vll
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6, 1.7, 0.0])
-async def test_logprobs_are_those_of_the_distribution_drawn_from_and_at_temperature_0_those_at_1(
+async def test_logprobs_are_those_of_the_drawn_distribution(
     vllm_server: VllmServer, chat: ChatFormat, base: Any, temperature: float
 ) -> None:
     prompt = prompt_of(chat)
@@ -86,9 +86,7 @@ async def test_logprobs_are_those_of_the_distribution_drawn_from_and_at_temperat
             assert found.version == engine.version == 3
 
 
-async def test_greedy_turns_take_the_likeliest_token_beside_turns_that_are_drawn(
-    vllm_server: VllmServer, chat: ChatFormat, base: Any
-) -> None:
+async def test_greedy_turns_take_the_likeliest_token(vllm_server: VllmServer, chat: ChatFormat, base: Any) -> None:
     prompt = prompt_of(chat)
     found: dict[int, Completion] = {}
 
@@ -151,14 +149,14 @@ async def test_a_turn_ends_with_its_stop_token_or_at_its_limit(vllm_server: Vllm
         assert early.token_ids == whole.token_ids[: whole.token_ids.index(third) + 1]
         assert early.finish == "stop"
 
-        # The model's own end-of-text token ends nothing that was not told to end there.
+        # The model's own end-of-text token ends a turn only if it is among the stop tokens.
         on = await once(endless, prompt, Sampling(temperature=0.0, max_tokens=len(whole.token_ids) + 5))
         assert len(on.token_ids) == len(whole.token_ids) + 5
         assert (on.token_ids[: len(whole.token_ids)], on.finish) == (whole.token_ids, "length")
 
 
 @pytest.mark.parametrize("stop", ['"na', "me", '": {"', "</tool_call>", "<tool_call>\n{", "2"])
-async def test_a_stop_text_ends_a_turn_at_the_first_token_that_completes_it(
+async def test_the_token_that_completes_a_stop_text_ends_the_turn(
     vllm_server: VllmServer, chat: ChatFormat, stop: str
 ) -> None:
     prompt = prompt_of(chat)
@@ -174,15 +172,13 @@ async def test_a_stop_text_ends_a_turn_at_the_first_token_that_completes_it(
             assert len(found.logprobs) == len(found.token_ids)
 
 
-async def test_what_does_not_fit_the_context_is_not_sent_and_what_reaches_its_end_is_cut(
-    vllm_server: VllmServer, chat: ChatFormat
-) -> None:
+async def test_turns_are_refused_or_cut_at_the_end_of_the_context(vllm_server: VllmServer, chat: ChatFormat) -> None:
     prompt = prompt_of(chat)
     async with (
         engine_on(vllm_server, None, max_context=len(prompt) + 5) as engine,
         engine.episode(seed=1) as episode,
     ):
-        with pytest.raises(ContextOverflow, match="do not fit the context"):
+        with pytest.raises(ContextOverflow, match="has no room for"):
             await episode.generate([*prompt, 1, 2, 3, 4, 5], Sampling())
         assert engine.stats.turns == 0
         cut = await episode.generate(prompt, Sampling(max_tokens=50))
@@ -195,9 +191,7 @@ async def test_what_does_not_fit_the_context_is_not_sent_and_what_reaches_its_en
         assert len((await once(engine, long, Sampling(max_tokens=50))).token_ids) == 3
 
 
-async def test_the_same_seed_gives_the_same_tokens_in_any_company_and_a_turns_own_seed_is_its_alone(
-    vllm_server: VllmServer, chat: ChatFormat
-) -> None:
+async def test_seeds_decide_the_tokens_in_any_batch(vllm_server: VllmServer, chat: ChatFormat) -> None:
     prompt, result = prompt_of(chat), chat.continuation([{"role": "tool", "content": "42"}])
 
     async def play(seed: int) -> list[Completion]:
@@ -224,7 +218,7 @@ async def test_the_same_seed_gives_the_same_tokens_in_any_company_and_a_turns_ow
 
 
 async def test_many_long_prompts_with_seeds_do_not_break_the_server(vllm_server: VllmServer) -> None:
-    """Version 0.32 dies on a CPU where a prompt with a seed is computed in pieces."""
+    """vLLM 0.32 dies on a CPU if a prompt with a seed is computed in chunks."""
     starts, sampled = vllm_server.starts, []
 
     async def play(seed: int) -> None:
@@ -238,7 +232,7 @@ async def test_many_long_prompts_with_seeds_do_not_break_the_server(vllm_server:
     assert vllm_server.starts == starts
 
 
-async def test_a_conversation_goes_on_token_by_token_from_the_prefix_cache(
+async def test_a_conversation_continues_from_the_prefix_cache(
     vllm_server: VllmServer, chat: ChatFormat, base: Any
 ) -> None:
     prompt = [9 + i * 7 % 1500 for i in range(400)]
@@ -257,9 +251,7 @@ async def test_a_conversation_goes_on_token_by_token_from_the_prefix_cache(
         assert again.cached_tokens == engine.stats.cached_tokens - begun >= 256
 
 
-async def test_a_cancelled_turn_ends_in_vllm_too_and_the_episode_goes_on(
-    vllm_server: VllmServer, chat: ChatFormat
-) -> None:
+async def test_a_cancelled_turn_ends_in_vllm_too(vllm_server: VllmServer, chat: ChatFormat) -> None:
     async with (
         httpx.AsyncClient(
             base_url=vllm_server.url, headers={"authorization": f"Bearer {vllm_server.api_key}"}
@@ -283,12 +275,12 @@ async def test_a_cancelled_turn_ends_in_vllm_too_and_the_episode_goes_on(
         assert len(after.token_ids) == 2
 
 
-async def test_what_vllm_would_change_or_refuse_is_one_sentence(vllm_server: VllmServer, chat: ChatFormat) -> None:
+async def test_requests_that_vllm_would_change_are_refused(vllm_server: VllmServer, chat: ChatFormat) -> None:
     async with engine_on(vllm_server, chat) as engine:
         for temperature in (0.001, 2.5):
-            with pytest.raises(EngineError, match=r"at a temperature of 0 or from 0\.01 to 2, not"):
+            with pytest.raises(EngineError, match=r"use 0, or 0\.01 to 2, since"):
                 await once(engine, prompt_of(chat), Sampling(temperature=temperature))
-        with pytest.raises(EngineError, match="vLLM refuses /v1/completions"):
+        with pytest.raises(EngineError, match="vLLM refused /v1/completions"):
             await once(engine, [10**9], Sampling())
         with pytest.raises(ValueError, match="something to continue"):
             await once(engine, [], Sampling())

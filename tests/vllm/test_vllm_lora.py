@@ -1,4 +1,4 @@
-"""Adapters on a CPU are computed by our own kernels in vLLM's worker: the same numbers, each adapter once."""
+"""On a CPU, this package's kernels compute adapters in vLLM's worker: the same numbers, each adapter once."""
 
 from pathlib import Path
 from typing import Any
@@ -15,17 +15,15 @@ IDS = [9 + i * 7 % 1500 for i in range(90)]
 
 
 async def moved(learner: MovingLearner, folder: Path, size: float) -> list[float]:
-    """Another policy of the learner, written to a folder; its log-probabilities of IDS."""
+    """Move the learner and write its policy to a folder; return its log-probabilities of IDS."""
     learner.move(size)
     await anyio.Path(folder).mkdir()
     await learner.write_policy(folder)
     return (await learner.token_logprobs([IDS]))[0]
 
 
-async def test_the_base_and_two_adapters_in_one_batch_are_each_themselves(
-    vllm_server: VllmServer, tmp_path: Path
-) -> None:
-    """Version 0.32's own kernels compute a token of the base with the last adapter, where both are in one batch."""
+async def test_base_and_two_adapters_in_one_batch_are_exact(vllm_server: VllmServer, tmp_path: Path) -> None:
+    """The kernels of vLLM 0.32 apply the last adapter to tokens of the base in the same batch."""
     learner = MovingLearner(tmp_path / "run")
     await learner.open()
     expected = {vllm_server.served_name: (await learner.token_logprobs([IDS]))[0]}
@@ -57,9 +55,7 @@ async def test_the_base_and_two_adapters_in_one_batch_are_each_themselves(
             assert logprobs == pytest.approx(expected[model], abs=1e-4)
 
 
-async def test_turns_of_the_base_beside_turns_of_an_adapter_have_the_bases_logprobs(
-    vllm_server: VllmServer, tmp_path: Path
-) -> None:
+async def test_the_base_beside_an_adapter_has_its_own_logprobs(vllm_server: VllmServer, tmp_path: Path) -> None:
     learner = MovingLearner(tmp_path / "run")
     await learner.open()
     client, sampled = VllmClient(vllm_server), []
@@ -91,7 +87,7 @@ async def _learned(learner: MovingLearner, ids: list[int], *, adapted: bool) -> 
         return (await learner.token_logprobs([IDS + ids]))[0][len(IDS) - 1 :]
 
 
-def test_our_kernels_are_the_ones_that_are_used(vllm_server: VllmServer) -> None:
+def test_the_packages_lora_kernels_are_used(vllm_server: VllmServer) -> None:
     said = vllm_server.log.read_text()
     assert "Using ByAdapter" in said
     assert "Using PunicaWrapperCPU" not in said

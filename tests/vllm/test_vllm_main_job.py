@@ -1,4 +1,4 @@
-"""The main job with vLLM as its engine, and how the two of us read what a model says."""
+"""The main job with vLLM as its engine, and both parsers of tool calls compared."""
 
 import json
 import os
@@ -14,9 +14,9 @@ import anyio
 import psutil
 import pytest
 
-from mcp_rl.backends.policies import LocalPolicies
-from mcp_rl.chat.hermes import ParsedCompletion, parse_completion
+from mcp_rl.backends.samplers.policies import LocalPolicies
 from mcp_rl.config import TINY
+from mcp_rl.inference.chat.hermes import ParsedCompletion, parse_completion
 from mcp_rl.inference.engine import Sampling
 from mcp_rl.scenario import StdioServer
 from mcp_rl.tiny import weights_path
@@ -56,7 +56,7 @@ print(json.dumps(read))
 
 @pytest.fixture(scope="module")
 def trained(vllm_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
-    """A short main job whose vLLM is killed in its second step: the run's folder, and what the command said."""
+    """Run a short main job and kill vLLM in its second step; return the run's folder and the output."""
     folder = tmp_path_factory.mktemp("job")
     command = [sys.executable, "-m", "mcp_rl", "train", "--server", "mcp_calculator", "--engine", "vllm"]
     command += ["--name", "job", "--steps", str(STEPS), f"engine.python={vllm_python}", "evaluation.samples=1"]
@@ -75,7 +75,7 @@ def trained(vllm_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 def _vllm_of(pid: int) -> int:
-    """The server that a command started."""
+    """Return the process id of the server that a command started."""
     (server,) = [child.pid for child in psutil.Process(pid).children(recursive=True) if _is_vllm(child)]
     return server
 
@@ -88,7 +88,7 @@ def _is_vllm(process: psutil.Process) -> bool:
     return words[1:2] == ["-m"] and words[2].startswith("vllm.")  # not the watchdog that started it
 
 
-def test_the_main_job_learns_with_vllm_though_its_server_is_killed_in_the_middle_of_a_step(
+def test_the_main_job_learns_although_vllm_is_killed(
     trained: tuple[Path, str],
 ) -> None:
     run, said = trained
@@ -102,7 +102,7 @@ def test_the_main_job_learns_with_vllm_though_its_server_is_killed_in_the_middle
         assert line["logprob_difference_mean"] < 1e-4
         assert abs(line["ratio_mean"] - 1) < 1e-4
         assert 0 < line["cached_tokens"] < line["prompt_tokens"]
-    assert "vLLM's server died and is started again" in said
+    assert "vLLM's server died and is being restarted" in said
     assert not (run / "adapters").exists()
     assert not any(_is_vllm(process) and str(run) in " ".join(_logs(process)) for process in psutil.process_iter())
 
@@ -114,9 +114,7 @@ def _logs(process: psutil.Process) -> list[str]:
         return []
 
 
-async def test_vllm_reads_tool_calls_as_we_do_on_a_thousand_completions(
-    vllm_python: Path, trained: tuple[Path, str]
-) -> None:
+async def test_vllm_parses_a_thousand_tool_calls_alike(vllm_python: Path, trained: tuple[Path, str]) -> None:
     texts = await _sampled(1000, trained[0] / "checkpoints" / f"{STEPS:04d}")
     read = await anyio.to_thread.run_sync(_read_by_vllm, vllm_python, texts)
     unexplained = []
@@ -138,8 +136,8 @@ async def test_vllm_reads_tool_calls_as_we_do_on_a_thousand_completions(
 
 
 async def _sampled(count: int, checkpoint: Path) -> list[str]:
-    """Texts of first turns and of turns after a result, by the base and by the trained policy, some of them
-    hot enough to be malformed."""
+    """Sample first turns and turns after a result from the base and the trained policy, some at temperatures high
+    enough to be malformed."""
     found: list[str] = []
     async with Sessions() as sessions, LocalPolicies(TINY) as policies:
         schemas = [(await sessions.get(server)).schemas.openai for server in SERVERS]
@@ -171,7 +169,7 @@ async def _sampled(count: int, checkpoint: Path) -> list[str]:
 
 
 def _read_by_vllm(python: Path, texts: list[str]) -> list[dict[str, Any]]:
-    """What vLLM's own parser, as its chat endpoint calls it, makes of these turns."""
+    """Parse these turns with vLLM's parser as its chat endpoint does."""
     done = subprocess.run(
         [python, "-c", READ, str(weights_path())],
         input=json.dumps(texts),
@@ -190,7 +188,7 @@ def _calls(ours: ParsedCompletion) -> list[tuple[str, Any]]:
 
 
 def _reason(text: str, ours: ParsedCompletion, theirs: dict[str, Any]) -> str | None:
-    """Why we and vLLM read a turn otherwise; None where there is no reason that we know of."""
+    """Return a known reason for vLLM's parser to differ from ours; None if there is none."""
     if any(call.error for call in ours.calls) and not theirs["calls"]:
         return "malformed: vLLM takes the turn for text, a model of ours is told what is wrong with its call"
     if _calls(ours) == theirs["calls"] and theirs["content"].strip() == text.partition("<tool_call>")[0].strip():

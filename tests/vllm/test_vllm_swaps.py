@@ -1,4 +1,4 @@
-"""Policies come and go in a real vLLM server while it samples; no token is of another policy than it says."""
+"""Policies are swapped in a real vLLM server while it samples; every token is of the policy that it names."""
 
 import os
 import signal
@@ -8,11 +8,11 @@ import anyio
 import httpx
 import pytest
 
-from mcp_rl.backends.base_model import load_tokenizer
-from mcp_rl.backends.vllm_sampler import VllmSampler
-from mcp_rl.chat.hermes import ChatFormat
+from mcp_rl.backends.base.base_model import load_tokenizer
+from mcp_rl.backends.samplers.vllm_sampler import VllmSampler
 from mcp_rl.config import TINY, EngineConfig
 from mcp_rl.errors import EngineStop
+from mcp_rl.inference.chat.hermes import ChatFormat
 from mcp_rl.inference.engine import Sampling
 from mcp_rl.inference.vllm.engine import VllmEngine
 from mcp_rl.inference.vllm.server import VllmServer
@@ -23,7 +23,7 @@ Played = tuple[list[int], list[int], list[float], int]
 
 
 async def play(engine: VllmEngine, seed: int, turns: int, found: list[Played], tokens: int = 24) -> None:
-    """An episode of turns with something new in between."""
+    """Play an episode with new ids between the turns."""
     prompt = [5 + (seed % 5 + 1) * i * 7 % 1500 for i in range(150)]
     async with engine.episode(seed=seed) as episode:
         for turn in range(turns):
@@ -39,9 +39,7 @@ async def names(server: VllmServer) -> set[str]:
         return {model["id"] for model in (await client.get(f"{server.url}/v1/models")).json()["data"]}
 
 
-async def test_turns_in_flight_end_under_their_version_and_the_next_begin_under_the_new_one(
-    vllm_server: VllmServer, tmp_path: Path
-) -> None:
+async def test_turns_in_flight_end_under_their_version(vllm_server: VllmServer, tmp_path: Path) -> None:
     learner = MovingLearner(tmp_path / "swapped")
     found: list[Played] = []
     async with sampling(learner, vllm_server) as sampler:
@@ -56,7 +54,7 @@ async def test_turns_in_flight_end_under_their_version_and_the_next_begin_under_
         assert len(found) == 96
         assert len({version for *_, version in found}) > 3
         assert await largest_difference(learner, found) < 2e-3
-        async with learner.as_of(0):  # and that would have been seen
+        async with learner.as_of(0):  # a difference would have been seen
             wrong = await learner.token_logprobs([prompt + ids for prompt, ids, _, version in found if version > 3])
         right = [logprobs for *_, logprobs, version in found if version > 3]
         assert max(abs(a[-1] - b[-1]) for a, b in zip(wrong, right, strict=True)) > 0.05
@@ -90,9 +88,7 @@ async def test_a_version_stays_as_long_as_a_turn_is_sampled_with_it(vllm_server:
         assert await names(vllm_server) == {TINY, "kept@3"}
 
 
-async def test_every_weight_is_replaced_between_turns_and_the_prefix_cache_with_it(
-    vllm_config: EngineConfig, tmp_path: Path
-) -> None:
+async def test_weights_and_prefix_cache_are_replaced_between_turns(vllm_config: EngineConfig, tmp_path: Path) -> None:
     learner = MovingLearner(tmp_path / "whole", "full")
     learner.settings = learner.settings.model_copy(update={"engine": vllm_config, "max_context": 1024})
     found: list[Played] = []
@@ -107,14 +103,12 @@ async def test_every_weight_is_replaced_between_turns_and_the_prefix_cache_with_
         assert len({version for *_, version in found}) > 1
         await play(sampler.engine, 3, 2, found)
         assert found[-1][3] == 4
-        assert len(list((tmp_path / "whole" / "adapters").iterdir())) == 2  # what was served first, and the newest
+        assert len(list((tmp_path / "whole" / "adapters").iterdir())) == 2  # the first and the newest
         ends = [turn for turn in found if turn[3] in (0, 4)]
         assert await largest_difference(learner, ends) < 2e-3
 
 
-async def test_a_server_that_is_killed_is_started_again_and_every_turn_comes_back(
-    vllm_config: EngineConfig, tmp_path: Path
-) -> None:
+async def test_every_turn_survives_a_killed_server(vllm_config: EngineConfig, tmp_path: Path) -> None:
     learner = MovingLearner(tmp_path / "killed")
     await learner.open()
     settings = learner.settings.model_copy(update={"engine": vllm_config, "max_context": 1024})
@@ -140,7 +134,7 @@ async def test_a_server_that_is_killed_is_started_again_and_every_turn_comes_bac
         assert sampler.engine.stats.asked_again > 0
         assert await largest_difference(learner, found) < 2e-3
         os.kill(sampler.server.pid, signal.SIGKILL)
-        with pytest.raises(EngineStop, match="vLLM's server died again"):
+        with pytest.raises(EngineStop, match="vLLM's server died twice"):
             await play(sampler.engine, 1, 1, found)
     finally:
         await sampler.close()

@@ -1,26 +1,24 @@
-"""Over vLLM too a turn ends at every end that its base lists, and the likeliest tokens are those of our engine."""
+"""With vLLM too, a turn ends at every end of its base, and the likeliest tokens are the in-process engine's."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mcp_rl.backends.policies import LocalPolicies
-from mcp_rl.backends.serving import opened_models
+from mcp_rl.backends.samplers.opened import opened_models
+from mcp_rl.backends.samplers.policies import LocalPolicies
 from mcp_rl.config import EngineConfig, PlacementConfig
 from mcp_rl.evaluation.models import ModelSpec
 from mcp_rl.inference.engine import Sampling
-from mcp_rl.serving.in_process import openai_client
-from mcp_rl.serving.served import fixed
-from mcp_rl.serving.service import Service
+from mcp_rl.inference.openai_api.in_process import openai_client
+from mcp_rl.inference.openai_api.served import fixed_model
+from mcp_rl.inference.openai_api.service import Service
 from tests.two_ends import OTHER, OWN, write_base
 
 ASKED: list[Any] = [{"role": "user", "content": "What is 6 times 7?"}]
 
 
-async def test_a_turn_ends_where_its_base_says_and_goes_on_as_its_template_does(
-    vllm_config: EngineConfig, tmp_path: Path
-) -> None:
+async def test_turns_end_as_the_base_says_and_go_on_as_its_template(vllm_config: EngineConfig, tmp_path: Path) -> None:
     base = str(write_base(tmp_path / "base"))
     spec = ModelSpec("two", "base", base)
     greedy = Sampling(temperature=0, max_tokens=60, top_logprobs=3)
@@ -29,7 +27,7 @@ async def test_a_turn_ends_where_its_base_says_and_goes_on_as_its_template_does(
         assert chat.stop_token_ids == (OWN, OTHER)
         async with engine.episode(seed=0) as episode:
             said = await episode.generate(chat.initial(ASKED, []), greedy)
-        client = openai_client(Service([fixed(["two"], engine, chat)]))
+        client = openai_client(Service([fixed_model(["two"], engine, chat)]))
         asked: dict[str, Any] = {"model": "two", "temperature": 0, "extra_body": {"return_token_ids": True}}
         first = await client.chat.completions.create(**asked, messages=ASKED, max_tokens=60)
         answer = first.choices[0].message

@@ -1,1 +1,1 @@
-"""vLLM as what samples: its server started and watched over by us, or one that runs already."""
+"""Sampling with vLLM: a server that this process starts and watches, or one that already runs."""

@@ -1,8 +1,9 @@
-"""vLLM as an engine: every turn is one request, with the ids of the whole episode as its prompt.
+"""An engine that samples with vLLM: every turn is one request whose prompt is the ids of the whole episode.
 
 vLLM's prefix cache keeps what was computed for an episode between its turns. A request names the policy version that
-answers it, so all tokens of a turn come from that one, and a new version begins with the next turn. Where a version has
-no name of its own (all weights were replaced), turns wait until the weights are new, and those in flight end first.
+answers it, so all tokens of a turn come from that version, and a new version begins with the next turn. If versions
+have no names of their own (all weights are replaced), new turns wait until the turns in flight have ended and the new
+weights are loaded.
 
     engine = VllmEngine(VllmClient(server), stop_token_ids=chat.stop_token_ids, decode=chat.decode, max_context=4096)
     await engine.load(version)
@@ -10,59 +11,65 @@ no name of its own (all weights were replaced), turns wait until the weights are
     async with engine.episode(seed=7) as episode:
         completion = await episode.generate(prompt_ids, Sampling())
 
-With seeds, the same request gives the same tokens as long as logits do not change with what else is in vLLM's batch:
-in float32 on a CPU nearly always, in 16 bits mostly.
+With seeds, the same request gives the same tokens as long as the logits do not depend on the rest of vLLM's batch:
+nearly always in float32 on a CPU, mostly in 16 bits.
 """
 
+from __future__ import annotations
+
 import hashlib
-from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import anyio
 
-from mcp_rl.errors import ContextOverflow, EngineError
-from mcp_rl.inference.engine import Completion, Sampling
+from mcp_rl.errors import EngineError
+from mcp_rl.inference.engine import Completion, Sampling, room_left
 from mcp_rl.inference.stops import Decode, StopRule
-from mcp_rl.inference.vllm.client import VllmClient
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Collection, Sequence
+    from pathlib import Path
+
+    from mcp_rl.inference.vllm.client import VllmClient
 
 
 @dataclass(eq=False)
 class PolicyVersion:
-    """A policy as the server has it."""
+    """A policy version as the server knows it. Compared by identity."""
 
     version: int
     model: str
-    """By what name requests ask for it."""
+    """Its name in requests."""
     folder: Path | None = None
-    """Where its weights lie: an adapter's, or with `whole` all of them; None: the server's base model."""
+    """Folder of the adapter, or with `whole` of all weights; None: the server's base model."""
     whole: bool = False
     turns: int = field(default=0, init=False)
-    """Turns that it is sampling."""
+    """Number of turns that are being sampled with it."""
 
 
 @dataclass
-class Stats:
+class VllmStats:
     """Counters since the engine was made."""
 
     turns: int = 0
     prompt_tokens: int = 0
-    """Given tokens, and those that the episode had sampled before, of all turns."""
+    """Tokens of all prompts: given ones, and those sampled earlier in the episode."""
     reused_tokens: int = 0
-    """Those of them that vLLM had in its prefix cache."""
+    """Prompt tokens found in vLLM's prefix cache."""
     cached_tokens: int = 0
-    """Those of them that began a new episode."""
+    """Prompt tokens of first turns found in vLLM's prefix cache."""
     decoded_tokens: int = 0
     asked_again: int = 0
-    """Turns that a dead server did not answer at first."""
+    """Turns that had to be repeated because the server died."""
 
 
 class VllmEngine:
     """Samples with a vLLM server for all episodes at once.
 
-    stop_token_ids: ids that end a turn. decode: the text of ids, for turns that stop at texts. max_context: most tokens
-    of an episode. seeds: whether requests may bring a seed of their own.
+    stop_token_ids: ids that end a turn. decode: turns ids into text, for turns that stop at texts. max_context: most
+    tokens of an episode. seeds: whether to send a seed with each request.
     """
 
     def __init__(
@@ -75,7 +82,7 @@ class VllmEngine:
         seeds: bool = True,
     ) -> None:
         self.max_context = max_context
-        self.stats = Stats()
+        self.stats = VllmStats()
         self._client = client
         self._stops = tuple(sorted(stop_token_ids))
         self._decode = decode
@@ -92,9 +99,9 @@ class VllmEngine:
 
     @property
     def policy(self) -> PolicyVersion:
-        """What new turns are sampled with."""
+        """The policy version that new turns are sampled with."""
         if self._policy is None:
-            raise EngineError("vLLM has no policy to sample yet: load one, and switch to it.")
+            raise EngineError("vLLM has no policy to sample yet: load one and switch to it.")
         return self._policy
 
     @property
@@ -103,27 +110,30 @@ class VllmEngine:
 
     @property
     def held(self) -> Sequence[PolicyVersion]:
-        """What the server was given and has not been told to forget, oldest first."""
+        """Versions that were loaded and not yet forgotten, oldest first."""
         return tuple(self._held)
 
     async def load(self, policy: PolicyVersion) -> None:
-        """Give the server a version; turns go on with the one that there is. Raises EngineError where vLLM refuses
-        it. Every weight is replaced at once, so that must happen between `pause` and `resume`."""
+        """Give the server a version; turns go on with the current one.
+
+        Whole weights replace the current version at once, so load them between `pause` and `resume`. Raises EngineError
+        if vLLM refuses it.
+        """
         await self._client.persist(lambda: self._give(policy))
         self._held = [held for held in self._held if not (policy.whole and held.whole)] + [policy]
 
     def switch(self, policy: PolicyVersion) -> None:
-        """Sample new turns with a version that was loaded."""
+        """Sample new turns with a loaded version."""
         self._policy = policy
 
     async def forget(self, policy: PolicyVersion) -> None:
-        """Have the server forget a version that no turn is sampled with any more."""
+        """Unload a version that no turn is sampled with any more."""
         self._held.remove(policy)
         if policy.folder is not None and not policy.whole:
             await self._client.persist(lambda: self._client.unload_adapter(policy.model))
 
     async def pause(self) -> None:
-        """Let new turns wait, and return when no turn is being sampled any more."""
+        """Hold new turns back, and return when no turn is being sampled any more."""
         if self._open.is_set():
             self._open = anyio.Event()
         while self._running:
@@ -134,13 +144,13 @@ class VllmEngine:
         self._open.set()
 
     @asynccontextmanager
-    async def episode(self, *, seed: int) -> AsyncIterator["VllmEpisode"]:
-        """Open an episode, whose draws depend on `seed` alone."""
+    async def episode(self, *, seed: int) -> AsyncIterator[VllmEpisode]:
+        """Open an episode whose draws depend on `seed` alone."""
         yield VllmEpisode(self, seed)
 
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[PolicyVersion]:
-        """A turn under the newest version, which is kept until the turn is over."""
+        """Count a turn under the newest version, which stays loaded until the turn is over."""
         while not self._open.is_set():
             await self._open.wait()
         policy = self.policy
@@ -166,7 +176,7 @@ class VllmEngine:
         return self._client.forgot or self._client.server.starts != self._starts
 
     async def _restore(self) -> None:
-        """Give a server that was started again what it had."""
+        """Load again what a restarted server had."""
         if not self._forgotten:
             return
         async with self._restoring:
@@ -175,7 +185,7 @@ class VllmEngine:
             starts, self._client.forgot = self._client.server.starts, False
             for policy in self._held:
                 if policy.folder is not None and not policy.whole:
-                    await self._client.unload_adapter(policy.model)  # of a try that broke off
+                    await self._client.unload_adapter(policy.model)  # from an attempt that failed half-way
                 await self._give(policy)
             self._starts = starts
 
@@ -196,7 +206,7 @@ class VllmEngine:
                 top_logprobs=sampling.top_logprobs,
             )
             ids = sampled.token_ids
-            if sampling.stop:  # vLLM looks for them in another text than we do: pieces as they come
+            if sampling.stop:  # vLLM searches incrementally decoded text, which may differ from ours
                 ids = ids[: next((n for n in range(1, len(ids)) if rule.ends(ids[:n])), len(ids))]
             stats = self.stats
             stats.turns += 1
@@ -213,7 +223,7 @@ class VllmEngine:
 
 
 class VllmEpisode:
-    """One growing sequence."""
+    """An episode: a growing sequence of ids."""
 
     def __init__(self, engine: VllmEngine, seed: int) -> None:
         self._engine = engine
@@ -225,19 +235,14 @@ class VllmEpisode:
     async def generate(self, new_ids: Sequence[int], sampling: Sampling) -> Completion:
         """Append `new_ids`, then sample until a stop token, a stop text, `sampling.max_tokens` or the context's end.
 
-        Raises ContextOverflow, with nothing sent, where the new ids and one more token do not fit; EngineError where
-        vLLM refuses the request or does not come back. Neither changes the episode, nor does a turn that is cancelled.
+        Raises ContextOverflow, with nothing sent, if the new ids and one more token do not fit; EngineError if vLLM
+        refuses the request or does not come back. The episode is unchanged after an error and after a cancelled turn.
         """
         if self._busy:
             raise EngineError("This episode cannot go on: its last turn is not over.")
         if not (new_ids or self._ids):
             raise ValueError("A turn needs something to continue.")
-        room = self._engine.max_context - len(self._ids) - len(new_ids)
-        if room < 1:
-            raise ContextOverflow(
-                f"{len(self._ids)} tokens, {len(new_ids)} new ones and one more do not fit the context of "
-                f"{self._engine.max_context} tokens."
-            )
+        room = room_left(self._engine.max_context, len(self._ids), len(new_ids))
         prompt = [*self._ids, *new_ids]
         seed = _seed(self._seed, self._turns) if sampling.seed is None else _seed(sampling.seed)
         self._busy = True
@@ -253,5 +258,5 @@ class VllmEpisode:
 
 
 def _seed(*parts: int) -> int:
-    """A seed in [0, 2^63) for one request."""
+    """Derive a seed in [0, 2^63) for one request."""
     return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=8).digest(), "big") >> 1

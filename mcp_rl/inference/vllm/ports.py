@@ -1,4 +1,4 @@
-"""Where a server may listen."""
+"""Free ports for a server."""
 
 import secrets
 import socket
@@ -6,11 +6,11 @@ import socket
 from mcp_rl.errors import EngineStop
 
 _PORTS = range(20000, 32000)
-"""Below those that systems give to outgoing connections, so that none takes ours while vLLM gets up to binding it."""
+"""Below the ports of outgoing connections, so that none of them takes the port before vLLM binds it."""
 
 
 def free_port() -> int:
-    """A port on loopback that nobody listens on now. Raises EngineStop where there is none."""
+    """Return a port on loopback that is free now. Raises EngineStop if there is none."""
     for _ in range(200):
         port = secrets.choice(_PORTS)
         with socket.socket() as probe:

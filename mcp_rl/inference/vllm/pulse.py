@@ -1,32 +1,38 @@
-"""Finds out that a server which lives does nothing any more."""
+"""Detect a server that is alive but does nothing any more."""
 
-import re
+from __future__ import annotations
+
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import anyio
 import httpx
 
-_RUNNING = "vllm:num_requests_running"
-_WORK = ("vllm:generation_tokens_total", "vllm:prompt_tokens_total", "vllm:iteration_tokens_total_count")
-"""What grows with every step that computes something."""
+from mcp_rl.inference.vllm.compat.metrics import running_requests, work_done
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @dataclass(frozen=True)
 class Pulse:
-    """How often a server is asked for signs of life, and how long it may show none."""
+    """Intervals and limits for a server's signs of life, in seconds."""
 
     every: float = 5.0
+    """Pause between two checks."""
     seconds: float = 30.0
-    """For one answer."""
+    """Timeout of one answer."""
     silent: float = 120.0
-    """Without any answer to /health: it is frozen."""
+    """A server that has not answered /health for this long is frozen."""
     idle: float = 300.0
-    """With requests that run, and no token computed for any: what computes is frozen behind a server that answers."""
+    """A server that runs requests and has computed no token for this long is frozen, even if it answers."""
 
     async def until_frozen(self, client: httpx.AsyncClient, *, asleep: Callable[[], bool]) -> str:
-        """The reason, a sentence without its full stop, once it is frozen. While `asleep`, nothing is computed."""
+        """Wait until the server is frozen and return the reason, a sentence without its full stop.
+
+        While `asleep()`, the server is expected to compute nothing.
+        """
         heard = worked = time.monotonic()
         work: float | None = None
         while True:
@@ -52,17 +58,9 @@ class Pulse:
             return False
 
     async def _work(self, client: httpx.AsyncClient) -> tuple[float, float | None]:
-        """Requests that run, and a sum that grows with what is computed for them; (0, None) where it does not tell."""
+        """Number of running requests, and work done for requests; (0, None) if the server does not say."""
         try:
             answer = await client.get("/metrics")
         except httpx.HTTPError:
             return 0.0, None
-        if answer.is_error:
-            return 0.0, None
-        return metric(answer.text, _RUNNING) or 0.0, sum(metric(answer.text, name) or 0.0 for name in _WORK)
-
-
-def metric(text: str, name: str) -> float | None:
-    """The sum of a metric over its labels, out of Prometheus' text format; None where it is not there."""
-    found = re.findall(rf"^{re.escape(name)}(?:\{{.*\}})? (\S+)$", text, re.MULTILINE)
-    return sum(map(float, found)) if found else None
+        return (0.0, None) if answer.is_error else (running_requests(answer.text), work_done(answer.text))

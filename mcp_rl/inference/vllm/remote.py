@@ -1,14 +1,15 @@
-"""A vLLM server that runs already (`engine.url`): checked before it is used, and never started or ended by us."""
+"""A vLLM server that already runs (`engine.url`): checked before it is used, never started or ended."""
+
+from __future__ import annotations
 
 import logging
 import os
-import re
 import tempfile
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import anyio
@@ -16,23 +17,26 @@ import httpx
 
 from mcp_rl.errors import ConfigError, EngineStop
 from mcp_rl.inference.vllm import checks
-from mcp_rl.inference.vllm.pulse import metric
+from mcp_rl.inference.vllm.compat.metrics import looks_like_a_cpu, process_start
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _KEYS = ("MCP_RL_ENGINE_KEY", "VLLM_API_KEY")
 _AWAY_SECONDS = 300.0
-"""For whoever runs the server to start it again."""
+"""Time for the server's owner to start it again."""
 _PROBE_SECONDS = 1.0
 _log = logging.getLogger(__name__)
 
 
-def check_remote(server: "RemoteServer") -> None:
-    """`server.check()`, from wherever: in a thread, since a loop may be running in this one."""
+def check_remote(server: RemoteServer) -> None:
+    """Run `server.check()` in a thread, since this one may be running an event loop."""
     with ThreadPoolExecutor(1) as pool:
         pool.submit(anyio.run, server.check).result()
 
 
 class RemoteServer:
-    """Somebody else's server, with the interface of `VllmServer`."""
+    """A server that somebody else runs, with the interface of `VllmServer`."""
 
     def __init__(
         self,
@@ -46,37 +50,39 @@ class RemoteServer:
         away_seconds: float = _AWAY_SECONDS,
         say: Callable[[str], None] | None = None,
     ) -> None:
-        """`url` with or without /v1. `model` is what the server must serve, `lora_rank` the rank of the adapters that
-        come out of the folder `adapters`, `max_context` the tokens of the longest episode; None leaves a check out.
-        The key is that of MCP_RL_ENGINE_KEY or VLLM_API_KEY in the environment.
+        """`url` with or without /v1. `model`: the model that the server must serve; `lora_rank`: the rank of the
+        adapters that will be written to the folder `adapters`; `max_context`: tokens of the longest episode. None
+        leaves a check out. The key is MCP_RL_ENGINE_KEY or VLLM_API_KEY in the environment.
 
-        Raises ConfigError for what is no address.
+        Raises ConfigError for a URL that is not an http address.
         """
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
-            raise ConfigError(f"engine.url = {url!r} is no http address, such as http://127.0.0.1:8000/v1.")
+            raise ConfigError(f"engine.url = {url!r} is not an http address such as http://127.0.0.1:8000/v1.")
         self.url = url.rstrip("/").removesuffix("/v1")
         key = next((os.environ[name] for name in _KEYS if os.environ.get(name)), None)
         self.api_key = api_key or key
         self.starts = 0
-        """Grows where the server was started again; what was loaded into it is gone then."""
+        """Grows when the server has been restarted, which unloads everything."""
         self.max_context: int | None = None
         self.served_name = ""
         self.seeds = True
-        """Whether requests may bring a seed: not where the server looks like one on a CPU, of which 0.32 may die."""
+        """True if requests may bring a seed; see `compat.cpu.takes_seeds`."""
         self.sleeps = False
         self._model, self._rank, self._adapters, self._wanted = model, lora_rank, adapters, max_context
         self._away, self._say = away_seconds, say or _log.warning
         self._began: float | None = None
-        """When the server's process began, as it says."""
+        """Start of the server's process, as its metrics say."""
 
     async def check(self) -> None:
-        """Check that it can do what is asked of it, as far as that goes without writing anything. Raises ConfigError
-        with one sentence where it cannot."""
+        """Check that it can do what is needed, as far as possible without writing anything.
+
+        Raises ConfigError, one sentence.
+        """
         await self._check(None)
 
     async def start(self) -> None:
-        """`check`, and that it sees the adapters' folder and takes their rank."""
+        """Run `check`, and check that it sees the adapters' folder and takes their rank."""
         await self._check(self._adapters or Path(tempfile.gettempdir()))
         async with self.client(timeout=10) as client:
             with suppress(httpx.HTTPError):
@@ -93,10 +99,10 @@ class RemoteServer:
                 if self._rank is not None:
                     await checks.check_adapters(client, whose, rank=self._rank, folder=folder)
             except (httpx.HTTPError, httpx.InvalidURL) as error:
-                raise ConfigError(f"{whose} broke off a check: {error or type(error).__name__}.") from error
+                raise ConfigError(f"{whose} broke off during a check: {error or type(error).__name__}.") from error
 
     async def ready(self) -> None:
-        """Return when it serves; raises EngineStop where it stays away for five minutes."""
+        """Return when it serves. Raises EngineStop if it does not within `away_seconds`, five minutes by default."""
         began, spoke = time.monotonic(), False
         async with self.client(timeout=10) as client:
             while time.monotonic() - began < self._away:
@@ -115,24 +121,23 @@ class RemoteServer:
         raise EngineStop(f"The vLLM server at {self.url} has not answered for {self._away:.0f} s.")
 
     async def sleep(self) -> None:
-        """Nothing: its memory is not ours to give up."""
+        """Do nothing: its memory belongs to others."""
 
     async def wake(self) -> None: ...
 
     async def close(self) -> None:
-        """Nothing: it goes on for others."""
+        """Do nothing: others go on using it."""
 
     def client(self, *, timeout: float | None = None) -> httpx.AsyncClient:
         headers = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
         return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=timeout, trust_env=False)
 
     async def _look(self, client: httpx.AsyncClient) -> None:
-        """Whether it is still the process that it was, as far as its metrics tell."""
+        """Note from its metrics whether it has been restarted and whether it takes seeds."""
         answer = await client.get("/metrics")
-        began = None if answer.is_error else metric(answer.text, "process_start_time_seconds")
+        began = None if answer.is_error else process_start(answer.text)
         if self.starts == 0 or (began is not None and self._began not in (None, began)):
             self.starts += 1
         self._began = self._began if began is None else began
         if not answer.is_error:
-            # What vLLM takes on a CPU, and on GPUs for few kinds of model.
-            self.seeds = re.search(r'^vllm:cache_config_info\{.*\bblock_size="128"', answer.text, re.MULTILINE) is None
+            self.seeds = not looks_like_a_cpu(answer.text)

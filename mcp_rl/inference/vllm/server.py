@@ -1,9 +1,11 @@
-"""vLLM's server, started and watched over by us.
+"""A vLLM server that this process starts and watches.
 
-One task owns its process: it starts it, sees it die or freeze, and starts it once more. What calls the server asks
-`ready()` whenever a request breaks off, and finds it under `url` with `api_key`, both new with each start. A start
-that failed, and a second death within ten minutes of the first, are an EngineStop that says why.
+One task owns the server's process: it starts it, notices when it dies or freezes, and starts it once more. Callers
+await `ready()` whenever a request breaks off, and find the server under `url` with `api_key`; both are new with each
+start. A failed start, and a second death within ten minutes of the first, raise EngineStop with the reason.
 """
+
+from __future__ import annotations
 
 import asyncio
 import contextlib
@@ -11,8 +13,7 @@ import functools
 import logging
 import secrets
 import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import anyio
 import httpx
@@ -20,88 +21,67 @@ import httpx
 from mcp_rl.config import EngineConfig
 from mcp_rl.config.engine_arguments import argument_name
 from mcp_rl.errors import ConfigError, EngineError, EngineStop
-from mcp_rl.inference.vllm.arguments import Served, check_installed, check_served, command, environment
-from mcp_rl.inference.vllm.causes import Death, cause_of_death, written_by
+from mcp_rl.inference.vllm.arguments import ServingSpec, check_installed, check_served, command, environment
+from mcp_rl.inference.vllm.compat.cpu import takes_seeds
+from mcp_rl.inference.vllm.compat.log import Death, cause_of_death, written_by
 from mcp_rl.inference.vllm.installed import find_vllm
 from mcp_rl.inference.vllm.ports import free_port
 from mcp_rl.inference.vllm.pulse import Pulse
 from mcp_rl.inference.vllm.scratch import Scratch
-from mcp_rl.processes.spawn import spawned
+from mcp_rl.system.processes.spawn import spawned
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 _PORT_ATTEMPTS = 3
 _DEATHS_APART_SECONDS = 600.0
-"""A second death sooner than this after the first is not answered with another start."""
+"""A second death sooner than this after the first ends the server for good."""
 _PROBE_SECONDS = 0.25
 _NOTICED_SECONDS = 10.0
-"""For a death to be noticed after a request broke off."""
+"""Longest wait for a death to be noticed after a request broke off."""
 _SAY_SECONDS = 20.0
-"""A start that takes longer is spoken of, and again after twice the time."""
+"""A start that takes longer is reported, and again after twice the time."""
 _SLEEP_SECONDS = 300.0
-"""For moving the weights to or from the machine's memory, and for turns that are not over."""
+"""Timeout for ending turns and moving the weights to or from the machine's memory."""
 _log = logging.getLogger(__name__)
 
 
 class VllmServer:
-    """One server of one model. Not started yet; `start` and `close` may be called from different tasks."""
+    """A server of one model. `start` and `close` may be called from different tasks."""
 
     def __init__(
         self,
-        model: str,
+        served: ServingSpec,
         *,
-        served_name: str,
-        config: EngineConfig | None = None,
-        gpus: Sequence[int] = (),
         log: Path,
         run: Path | None = None,
-        lora_rank: int | None = None,
-        max_context: int | None = None,
-        dtype: str = "auto",
-        adapters: int = 4,
-        revision: str | None = None,
-        trust_remote_code: bool = False,
-        token: str | None = "HF_TOKEN",
-        seed: int = 0,
-        sleep: bool = False,
-        new_weights: bool = False,
+        config: EngineConfig | None = None,
         say: Callable[[str], None] | None = None,
         pulse: Pulse | None = None,
     ) -> None:
-        """`log` is the file that vLLM writes to; the other arguments are those of `Served`. `say` gets sentences about
-        a start that takes long, by default the log of this package (as warnings).
+        """`log` is the file that vLLM writes to, `run` the folder of the run that its processes are marked with. `say`
+        gets sentences about a slow start; by default they are logged as warnings.
 
-        Raises ConfigError for what vLLM cannot be asked for, and where it is not installed.
+        Raises ConfigError for a spec or settings that vLLM does not accept, and if vLLM is not installed.
         """
         self.config = config or EngineConfig(kind="vllm")
-        self.served = Served(
-            model=str(Path(model).resolve()) if Path(model).is_dir() else model,
-            name=served_name,
-            gpus=tuple(gpus),
-            lora_rank=lora_rank,
-            adapters=adapters,
-            max_context=max_context,
-            dtype=dtype,
-            revision=revision,
-            trust_remote_code=trust_remote_code,
-            token=token,
-            seed=seed,
-            sleep=sleep,
-            new_weights=new_weights,
-        )
+        self.served = served
         check_served(self.config, self.served)
         self.vllm = find_vllm(self.config.python)
         check_installed(self.vllm, self.config)
         self.log, self.run = log, run
         self.starts = 0
-        """How often it was started; what was loaded into it is gone when this has grown."""
+        """Number of starts. A new start has lost everything that was loaded before."""
         self.url = ""
-        """Such as http://127.0.0.1:23456, without /v1; another with each start."""
+        """Address such as http://127.0.0.1:23456, without /v1; new with each start."""
         self.api_key = ""
-        """What every request must bring, another with each start; written nowhere."""
+        """Key that every request must bring; new with each start, and never written to a file."""
         self.max_context: int | None = None
         """Most tokens of an episode, prompt and completion together; known once it is ready."""
         self.pid: int | None = None
         self.start_seconds = 0.0
-        """How long the newest start took."""
+        """Duration of the newest start."""
         self._say = say or _log.warning
         self._pulse = pulse or Pulse()
         self._serves = False
@@ -114,30 +94,29 @@ class VllmServer:
 
     @property
     def served_name(self) -> str:
-        """What requests call the base model."""
+        """Name of the base model in requests."""
         return self.served.name
 
     @property
     def seeds(self) -> bool:
-        """Whether a request may bring a seed: not where a CPU computes a prompt in parts, of which 0.32 dies."""
-        in_parts = any(argument_name(name) == "enable-chunked-prefill" and on for name, on in self.config.args.items())
-        return not (self.vllm.cpu and in_parts)
+        """True if requests may bring a seed."""
+        return not self.vllm.cpu or takes_seeds({argument_name(name): on for name, on in self.config.args.items()})
 
     @property
     def sleeps(self) -> bool:
-        """Whether `sleep` gives memory up: vLLM can do that on a GPU only, and was asked to."""
+        """True if `sleep` gives up memory: on a GPU, if the spec asks for it."""
         return self.served.sleep and not self.vllm.cpu
 
     async def start(self) -> None:
-        """Begin to start it; `ready` waits until it serves."""
+        """Begin the start; `ready` waits until the server serves."""
         if self._owner is None:
-            # Not a task group's: that belongs to the task that opened it, and `close` may come from another.
+            # No task group: it would belong to the task that opened it, but `close` may come from another.
             self._owner = asyncio.create_task(self._own(), name="owner of vLLM's server")
 
     async def ready(self) -> None:
-        """Return as soon as it serves; waits while it starts, or starts again.
+        """Return as soon as it serves; wait while it starts or restarts.
 
-        Raises EngineStop, with the cause and the last lines of its log, where it will not come back.
+        Raises EngineStop, with the cause and the last lines of its log, if it will not come back.
         """
         if self._owner is None:
             raise EngineStop("vLLM's server was not started, or is closed.")
@@ -149,9 +128,9 @@ class VllmServer:
             await self._changed.wait()
 
     async def sleep(self) -> None:
-        """Give up the GPU's memory, turns in flight ended first; nothing on a CPU. Nothing is sampled until `wake`.
+        """End the turns in flight and give up the GPU's memory until `wake`. Does nothing on a CPU.
 
-        Where it dies meanwhile, it is not started again before `wake`: somebody else has the memory.
+        If the server dies meanwhile, it is restarted only after `wake`, since its memory is in use.
         """
         if not self.sleeps:
             return
@@ -165,27 +144,27 @@ class VllmServer:
                 raise
 
     async def wake(self) -> None:
-        """Take the memory again, with the base's weights; keys and values are forgotten."""
+        """Take the memory back, with the base's weights; keys and values are lost."""
         self._asleep = False
         if not self.sleeps:
             return
         await self.ready()
         try:
             await self._ask("/wake_up")
-        except EngineError:  # where it has died of it, it is started again, awake
+        except EngineError:  # a server that died of it is restarted, awake
             if not await self._died():
                 raise
             await self.ready()
 
     async def _died(self) -> bool:
-        """Whether it is gone, or soon is, after a request broke off."""
+        """Return whether it is gone, or soon will be, after a request broke off."""
         with anyio.move_on_after(_NOTICED_SECONDS):
             while self._serves:
                 await self._changed.wait()
         return not self._serves
 
     async def close(self) -> None:
-        """End it, and whatever it started."""
+        """End the server and all processes that it started."""
         owner, self._owner = self._owner, None
         if owner is None:
             return
@@ -195,7 +174,7 @@ class VllmServer:
         if not owner.cancelled() and (error := owner.exception()) is not None:
             raise error
 
-    async def __aenter__(self) -> "VllmServer":
+    async def __aenter__(self) -> VllmServer:
         await self.start()
         try:
             await self.ready()
@@ -208,13 +187,13 @@ class VllmServer:
         await self.close()
 
     def client(self, *, timeout: float | None = None) -> httpx.AsyncClient:
-        """A client for this start of the server, to be closed by the caller; `timeout` in seconds, None for no end."""
+        """Return a client for this start of the server. The caller closes it; `timeout` in seconds, None for none."""
         headers = {"Authorization": f"Bearer {self.api_key}"}
         limits = httpx.Limits(max_connections=None)  # vLLM queues what it cannot run yet
         return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=timeout, limits=limits, trust_env=False)
 
     async def _own(self) -> None:
-        """The life of the server, and one more after it died."""
+        """Run the server, and once more after a death."""
         last_death, taken = float("-inf"), 0
         try:
             while not self._stopping.is_set():
@@ -225,14 +204,12 @@ class VllmServer:
                     continue
                 if not death.served:
                     stop = EngineStop(f"vLLM's server did not start. {death.sentence(self.log)}")
-                    stop.exit_code = ConfigError.exit_code if death.users else stop.exit_code
+                    stop.exit_code = ConfigError.exit_code if death.user_error else stop.exit_code
                     raise stop
                 if time.monotonic() - last_death < _DEATHS_APART_SECONDS:
-                    raise EngineStop(
-                        f"vLLM's server died again, so it is not started a third time. {death.sentence(self.log)}"
-                    )
+                    raise EngineStop(f"vLLM's server died twice and is not restarted. {death.sentence(self.log)}")
                 last_death = time.monotonic()
-                _log.warning("vLLM's server died and is started again. %s", death.sentence(self.log))
+                _log.warning("vLLM's server died and is being restarted. %s", death.sentence(self.log))
                 while self._asleep and not self._stopping.is_set():  # noqa: ASYNC110
                     await anyio.sleep(_PROBE_SECONDS)
         except EngineStop as error:
@@ -240,19 +217,19 @@ class VllmServer:
         except OSError as error:
             self._error = EngineStop(f"vLLM's server cannot be started: {error}.")
         except Exception as error:
-            self._error = EngineStop(f"vLLM's server is no longer watched over: {error!r}.")
+            self._error = EngineStop(f"vLLM's server is no longer watched: {error!r}.")
             raise
         finally:
             if self._error is None:
                 self._error = EngineStop("vLLM's server is closed.")
             self._set_serving(False)
 
-    async def _live(self) -> "Death | None":
-        """One start, until it ends; None where we ended it."""
+    async def _live(self) -> Death | None:
+        """Run the server from one start to its end; None if `close` ended it."""
         with contextlib.closing(Scratch()) as scratch:
             return await self._live_in(scratch)
 
-    async def _live_in(self, scratch: Scratch) -> "Death | None":
+    async def _live_in(self, scratch: Scratch) -> Death | None:
         port = free_port()
         self.starts += 1
         self.url, self.api_key = f"http://127.0.0.1:{port}", secrets.token_hex(24)
@@ -286,7 +263,7 @@ class VllmServer:
                 if await self._until_serving(began):
                     served, self.start_seconds = True, time.monotonic() - began
                     if self.start_seconds > _SAY_SECONDS:
-                        self._say(f"vLLM {self.vllm.version} serves after {self.start_seconds:.0f} s.")
+                        self._say(f"vLLM {self.vllm.version} is ready after {self.start_seconds:.0f} s.")
                     self._set_serving(True)
                     async with self.client(timeout=self._pulse.seconds) as client:
                         reason = await self._pulse.until_frozen(client, asleep=lambda: self._asleep)
@@ -303,11 +280,11 @@ class VllmServer:
             return Death(served, reason, child.returncode, written_by(child))
 
     async def _until_serving(self, began: float) -> bool:
-        """Whether it came to serve within `engine.start_seconds`."""
+        """Wait until it serves; return False if it does not within `engine.start_seconds`."""
         say_after = _SAY_SECONDS
         async with self.client(timeout=5) as client:
             while (now := time.monotonic()) - began < self.config.start_seconds:
-                if await self._serves_us(client):
+                if await self._is_serving(client):
                     return True
                 if now - began > say_after:
                     say_after *= 2
@@ -315,8 +292,8 @@ class VllmServer:
                 await anyio.sleep(_PROBE_SECONDS)
         return False
 
-    async def _serves_us(self, client: httpx.AsyncClient) -> bool:
-        """Whether it answers, and is ours: it knows the key and the name."""
+    async def _is_serving(self, client: httpx.AsyncClient) -> bool:
+        """Return whether this server answers, not another one: it must know the key and the name."""
         try:
             if (await client.get("/health")).status_code != 200:
                 return False

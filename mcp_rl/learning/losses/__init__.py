@@ -1,8 +1,10 @@
-"""The losses, one algorithm per file; `objective` says which of them a configuration asks for, and with what bounds."""
+"""The losses, one algorithm per file; `objective` returns the one that a configuration asks for, with its bounds."""
+
+from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from mcp_rl.config import TrainConfig
 from mcp_rl.learning.losses.aggregation import AGGREGATIONS, Aggregation, Totals
 from mcp_rl.learning.losses.cispo import CISPO
 from mcp_rl.learning.losses.clip import GRPO
@@ -11,6 +13,9 @@ from mcp_rl.learning.losses.gspo import GSPO
 from mcp_rl.learning.losses.importance import truncated_weights
 from mcp_rl.learning.losses.kl import kl_to_reference
 from mcp_rl.learning.losses.loss import Loss, LossFunction, Tokens
+
+if TYPE_CHECKING:
+    from mcp_rl.config import TrainConfig
 
 __all__ = [
     "AGGREGATIONS",
@@ -28,7 +33,7 @@ LOSSES: dict[str, Loss] = {"grpo": GRPO, "dr_grpo": DR_GRPO, "cispo": CISPO, "gs
 
 @dataclass(frozen=True)
 class Objective:
-    """What is minimised: a loss with all its choices made."""
+    """The function to minimise: a loss with all its settings resolved."""
 
     function: LossFunction
     clip_low: float
@@ -37,7 +42,7 @@ class Objective:
 
 
 def objective(config: TrainConfig) -> Objective:
-    """The configured loss; what the configuration leaves open is as the loss's own paper has it."""
+    """Return the configured loss; settings that the configuration leaves open are those of the loss's own paper."""
     loss = LOSSES[config.loss]
     return Objective(
         loss.function,

@@ -1,4 +1,4 @@
-"""Dr. GRPO: GRPO without what favours long wrong answers and easy or hard questions.
+"""Dr. GRPO: GRPO without its bias towards long wrong answers and towards easy or hard questions.
 
 The clipped loss of a sequence is a sum, divided by a constant instead of its length, and the advantage is r - mean(r),
 not divided by the standard deviation (`TrainConfig.scales_by_std`): Liu et al., Understanding R1-Zero-like training,

@@ -1,4 +1,4 @@
-"""What a loss is: a function of sampled tokens, and the settings that its paper gives it."""
+"""The parts of a loss: a function of sampled tokens, and the settings of its paper."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ class Tokens:
     """The S sampled tokens of N sequences, in order. A sequence is one segment of a trajectory, never cut in two."""
 
     logprobs: Tensor
-    """[S] under the learner as it is, with gradient."""
+    """[S] under the current learner, with gradient."""
     old: Tensor
     """[S] under the policy that the ratio is taken against."""
     advantages: Tensor
@@ -21,12 +21,12 @@ class Tokens:
 
 
 LossFunction = Callable[[Tokens, float, float], tuple[Tensor, Tensor]]
-"""(tokens, clip_low, clip_high) to the loss [S] of each token and whether it was clipped [S]."""
+"""(tokens, clip_low, clip_high) -> the loss [S] of each token, and True [S] where it was clipped."""
 
 
 @dataclass(frozen=True)
 class Loss:
-    """A loss, and what holds for it where the configuration says nothing else."""
+    """A loss and its default settings."""
 
     function: LossFunction
     clip_low: float

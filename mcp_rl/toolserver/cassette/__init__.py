@@ -1,4 +1,8 @@
-"""Cassettes: the calls of a job and their results in a file, and the same job played back with no server at all."""
+"""Cassettes record the calls of a job and their results in a file, and replay the job with no server at all.
+
+`cassette.py` holds the recording and its two links, `library.py` the outcomes in memory and the identity of calls,
+`tape.py` the file, `redaction.py` the removal of secrets, and `check.py` the checks before a job starts.
+"""
 
 from mcp_rl.toolserver.cassette.cassette import Cassette
 from mcp_rl.toolserver.cassette.check import check_cassette

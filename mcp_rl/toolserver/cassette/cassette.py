@@ -1,34 +1,52 @@
-"""A cassette that is being recorded, or played back."""
+"""`Cassette`, a file of recorded calls, and the links that record and replay through it."""
+
+from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from mcp_rl.errors import CassetteError, CassetteMiss, UserError
-from mcp_rl.scenario import ServerParams
+from anyio.lowlevel import checkpoint
+
+from mcp_rl.errors import CassetteError, CassetteMiss, ServerFault, UserError
 from mcp_rl.toolserver.cassette.check import not_recorded
-from mcp_rl.toolserver.cassette.library import BEGINNING, NO_JSON, Ask, Key, Library, Listing, Outcome, canonical
-from mcp_rl.toolserver.cassette.links import Player, Recorder
+from mcp_rl.toolserver.cassette.library import (
+    BEGINNING,
+    NO_JSON,
+    Ask,
+    Key,
+    Library,
+    Listing,
+    RecordedOutcome,
+    canonical,
+    following,
+)
 from mcp_rl.toolserver.cassette.redaction import Redaction
 from mcp_rl.toolserver.cassette.tape import Tape, read_tape
-from mcp_rl.toolserver.link import Link
-from mcp_rl.toolserver.listing import Tool
-from mcp_rl.toolserver.schema import ToolSchemas
+from mcp_rl.toolserver.link import WrappedLink
+from mcp_rl.toolserver.tools.results import ToolResult
+from mcp_rl.toolserver.tools.schema import ToolSchemas
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+
+    from mcp_rl.scenario import ServerParams
+    from mcp_rl.toolserver.link import Link
+    from mcp_rl.toolserver.tools.listing import Tool
 
 _LARGE = 600
-"""Characters. Such a result is written once, however many calls it answers."""
+"""Characters. A result of this length or more is written once, however many calls it answers."""
 _SHOWN = 120
-"""Characters of a call's arguments that an error shows."""
+"""Characters of a call's arguments in an error."""
 
 
 class Cassette:
-    """`with Cassette.recording(path) as cassette` or `with Cassette.replaying(path) as cassette`.
+    """A recording or a replay, used as `with Cassette.recording(path) as cassette` or `Cassette.replaying(path)`.
 
-    What is kept, under what, and what is left out is in docs/cassettes.md. No secret is written: neither the values of
-    environment variables with names like a secret's, nor of the headers and the environment that servers are given.
+    docs/cassettes.md describes the file, the identity of calls and the limits. No secret is written: neither values of
+    environment variables with names like a secret's, nor values of the headers and the environment given to servers.
     """
 
     def __init__(self, path: Path, tape: Tape | None) -> None:
@@ -42,41 +60,44 @@ class Cassette:
 
     @classmethod
     def recording(cls, path: str | Path) -> Self:
-        """A cassette that goes on where the file ends; a new one where there is none. It is whole up to its last call
-        whenever the process dies. Raises UserError for a file that cannot be written or that is no cassette."""
+        """Open a cassette for recording: a new file, or an existing one that is continued.
+
+        If the process dies, the file is whole up to its last call. Raises UserError if the file cannot be written or
+        is not a cassette.
+        """
         return cls(Path(path), Tape(Path(path)))
 
     @classmethod
     def replaying(cls, path: str | Path) -> Self:
-        """A cassette that answers every call. Raises UserError for a file that cannot be read or that is none."""
+        """Open a cassette that answers every call. Raises UserError if the file cannot be read or is not a cassette."""
         return cls(Path(path), None)
 
     @property
     def replays(self) -> bool:
-        """Whether calls are answered from the file, with no server at all."""
+        """True if calls are answered from the file, with no server at all."""
         return self._tape is None
 
     def record(self, link: Link, server: str, *, stateful: bool, params: ServerParams | None = None) -> Link:
-        """The link, with every call and its outcome kept. Where the server has a state, make one for each episode: what
-        calls mean depends on the calls before them.
+        """Wrap the link in one that keeps every call and its outcome.
 
-        Raises CassetteError where the server lists other tools than in the file.
+        For a stateful server, make one for each episode, since a call is identified by the calls before it. Raises
+        CassetteError if the server lists other tools than in the file.
         """
         self._redaction.cover(params)
-        return Recorder(self, link, server, BEGINNING if stateful else None)
+        return RecordingLink(self, link, server, BEGINNING if stateful else None)
 
     def player(self, server: str, *, stateful: bool, params: ServerParams | None = None) -> Link:
-        """A link with no server. Raises UserError where the file has none of this name.
+        """Return a link with no server. Raises UserError if the file has no server of this name.
 
-        Its calls raise CassetteMiss where they were not recorded, ServerFault where they failed.
+        A call raises CassetteMiss if it was not recorded, ServerFault if it failed when it was recorded.
         """
         self._redaction.cover(params)
         if server not in self._library.listings:
             raise UserError(not_recorded(self.path, server, set(self._library.listings)))
-        return Player(self, self._library.listings[server], BEGINNING if stateful else None)
+        return ReplayLink(self, self._library.listings[server], BEGINNING if stateful else None)
 
     def close(self) -> None:
-        """Force what was recorded to the disk; nothing can be recorded after that."""
+        """Flush the recording to disk and end it."""
         if self._tape is not None:
             self._tape.close()
 
@@ -88,26 +109,25 @@ class Cassette:
     ) -> None:
         self.close()
 
-    # -- what links do
+    # -- used by the links
 
     def ask(self, server: str, schema: str, after: str | None, what: str, arguments: Mapping[str, Any]) -> Ask:
-        """Begin a call."""
+        """Begin a call: find its identity and count it."""
         text = canonical(arguments)
         if text != NO_JSON and (redacted := self._redaction.value(arguments)) is not arguments:
             text = canonical(redacted)
         return self._library.ask(Key(server, schema, after, what, text))
 
     def learn(self, server: str, tools: list[Tool], warnings: list[str], info: dict[str, str]) -> str:
-        """Keep a server's listing; the hash of its schemas."""
+        """Keep a server's listing, and return the hash of its schemas."""
         seen = self._seen.get(server)
         if seen is not None and seen.tools == tools:
             return seen.schema
         schema = ToolSchemas(tools).hash
-        said = {"warnings": warnings, "info": info}
         listing = Listing(server, schema, tools, warnings, info)
         first = self._library.listings.get(server)
         if first is None or (seen is not None and seen.schema != schema):
-            fields: dict[str, Any] = self._redaction.value(listing.to_json() | said)
+            fields: dict[str, Any] = self._redaction.value(listing.to_json())
             self._write(fields)
             if first is None:
                 self._library.listings[server] = listing
@@ -119,28 +139,28 @@ class Cassette:
         self._seen[server] = listing
         return schema
 
-    def keep(self, ask: Ask, outcome: Outcome, *, is_call: bool = True) -> None:
-        """Write what became of a call, unless the file says so already."""
+    def keep(self, ask: Ask, outcome: RecordedOutcome, *, is_call: bool = True) -> None:
+        """Write the outcome of a call, unless the file holds it already."""
         fields = self._redaction.value(outcome.to_json())
-        outcome = Outcome.from_json(fields | {"seconds": outcome.result.seconds if outcome.result else 0.0})
-        owner = self._library.keep(ask, outcome)
-        if owner is None:
+        outcome = RecordedOutcome.from_json(fields | {"seconds": outcome.result.seconds if outcome.result else 0.0})
+        scope = self._library.keep(ask, outcome)
+        if scope is None:
             return
         key = ask.key
-        line: dict[str, Any] = {"call" if is_call else "ask": key.what, "server": key.server}
+        line: dict[str, Any] = {"call" if is_call else "ask": key.name, "server": key.server}
         line["arguments"] = None if key.arguments == NO_JSON else json.loads(key.arguments)
         if key.after is not None:
             line["after"] = key.after
         if key.schema != self._library.listings[key.server].schema:
             line["schema"] = key.schema
-        if owner != "everybody":
-            line["by"], line["n"] = owner
+        if scope != "everybody":
+            line["by"], line["n"] = scope
         if outcome.result is not None:
             line["seconds"] = round(outcome.result.seconds, 4)
         self._write(line | self._once(fields))
 
-    def find(self, ask: Ask) -> Outcome:
-        """What became of a call. Raises CassetteMiss."""
+    def find(self, ask: Ask) -> RecordedOutcome:
+        """Return the outcome of a call. Raises CassetteMiss."""
         outcome = self._library.find(ask)
         if outcome is None:
             raise CassetteMiss(self._miss(ask))
@@ -150,12 +170,12 @@ class Cassette:
         key = ask.key
         arguments = key.arguments if len(key.arguments) <= _SHOWN else f"{key.arguments[:_SHOWN]}…"
         elsewhere, fault = self._library.others(key)
-        call = f"the call {key.what}({arguments}) of the server {key.server}"
+        call = f"the call {key.name}({arguments}) of the server {key.server}"
         problem = f"does not hold {call}"
         if fault is not None:
             problem = f"holds no result of {call}, which failed when it was recorded ({fault.rstrip('.')})"
         elif elsewhere:
-            problem = f"holds {call} only after other calls than those before it here"
+            problem = f"holds {call} only after other preceding calls"
         return (
             f"The cassette {self.path} {problem}: replay the job as it was recorded (same settings, seed and model), "
             f"or run it with its servers and --record {self.path}, which adds what is missing."
@@ -164,7 +184,7 @@ class Cassette:
     # -- the file
 
     def _once(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """A large result by its digest, after a line that holds it."""
+        """Replace a large result by its digest, after writing it on its own line once."""
         text = json.dumps(fields, sort_keys=True)
         if len(text) < _LARGE or "fault" in fields:
             return fields
@@ -185,7 +205,7 @@ class Cassette:
                 self._take(line, large)
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 raise UserError(
-                    f"{self.path}, line {number}: it is no line of a cassette; record the job again."
+                    f"{self.path}, line {number}: not a line of a cassette; record the job again."
                 ) from error
         self._large = set(large)
 
@@ -200,5 +220,74 @@ class Cassette:
             arguments = NO_JSON if line["arguments"] is None else canonical(line["arguments"])
             schema = line.get("schema", self._library.listings[server].schema)
             key = Key(server, schema, line.get("after"), line["call"] if "call" in line else line["ask"], arguments)
-            outcome = Outcome.from_json(large[line["result"]] | line if "result" in line else line)
+            outcome = RecordedOutcome.from_json(large[line["result"]] | line if "result" in line else line)
             self._library.learn(key, outcome, (line["by"], line["n"]) if "by" in line else "everybody")
+
+
+_RESOURCES = "resources/list"
+
+
+class RecordingLink(WrappedLink):
+    """A live link whose calls are kept. `after` is None for a stateless server."""
+
+    def __init__(self, cassette: Cassette, link: Link, server: str, after: str | None) -> None:
+        super().__init__(link)
+        self._cassette, self._server, self._after = cassette, server, after
+        self._learn()
+
+    async def call(self, tool_name: str, arguments: dict[str, Any], *, deadline: float | None = None) -> ToolResult:
+        ask = self._cassette.ask(self._server, self._learn(), self._after, tool_name, arguments)
+        self._after = following(self._after, tool_name, ask.key.arguments)
+        try:
+            result = await self._link.call(tool_name, arguments, deadline=deadline)
+        except ServerFault as fault:
+            ended = not self._link.alive
+            if not (ended and fault.delivered is False and ask.key.after == BEGINNING):
+                self._cassette.keep(ask, RecordedOutcome(None, str(fault), fault.delivered, ended))
+            # else the link was dead before its first call, and the lease tries another one
+            raise
+        self._cassette.keep(ask, RecordedOutcome(result))
+        return result
+
+    async def resources(self) -> list[dict[str, Any]]:
+        ask = self._cassette.ask(self._server, self._learn(), self._after, _RESOURCES, {})
+        try:
+            answer = await self._link.resources()
+        except ServerFault as fault:
+            self._cassette.keep(
+                ask, RecordedOutcome(None, str(fault), fault.delivered, not self._link.alive), is_call=False
+            )
+            raise
+        self._cassette.keep(ask, RecordedOutcome(ToolResult("", answer)), is_call=False)
+        return answer
+
+    def _learn(self) -> str:
+        link = self._link
+        return self._cassette.learn(self._server, link.tools, link.warnings, link.server_info)
+
+
+class ReplayLink:
+    """A link with no server: it replays recorded outcomes, without the time that the server took."""
+
+    def __init__(self, cassette: Cassette, listing: Listing, after: str | None) -> None:
+        self.tools = listing.tools
+        self.warnings = listing.warnings
+        self.server_info = listing.server_info
+        self.alive = True
+        self._cassette, self._listing, self._after = cassette, listing, after
+
+    async def call(self, tool_name: str, arguments: dict[str, Any], *, deadline: float | None = None) -> ToolResult:
+        ask = self._cassette.ask(self._listing.server, self._listing.schema, self._after, tool_name, arguments)
+        self._after = following(self._after, tool_name, ask.key.arguments)
+        await checkpoint()
+        return self._play(self._cassette.find(ask))
+
+    async def resources(self) -> list[dict[str, Any]]:
+        ask = self._cassette.ask(self._listing.server, self._listing.schema, self._after, _RESOURCES, {})
+        await checkpoint()
+        found: list[dict[str, Any]] = self._play(self._cassette.find(ask)).structured
+        return found
+
+    def _play(self, outcome: RecordedOutcome) -> ToolResult:
+        self.alive = self.alive and not outcome.ended
+        return outcome.play()

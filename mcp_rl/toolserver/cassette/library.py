@@ -1,9 +1,9 @@
-"""What became of which call: the part of a cassette that is in memory.
+"""The outcomes of recorded calls, in memory.
 
-A call is known by its server and that server's schemas, the tool, the arguments and, where the server has a state, the
-calls before it. Where equal calls had different results, each caller gets its own ones again, the first call of its
-kind the first one; whoever was not there gets the result that was recorded first. So no result depends on who asks
-first.
+A call is identified by its server and that server's schemas, the tool, the arguments and, for a stateful server, the
+calls before it. If equal calls had different results, each caller gets its own results again, in the order of its
+calls; a caller that was not recorded gets the result that was recorded first. So no result depends on which caller
+asks first.
 """
 
 import hashlib
@@ -15,53 +15,53 @@ from weakref import WeakKeyDictionary
 
 from mcp_rl.errors import ServerFault
 from mcp_rl.toolserver.caller import Caller, caller
-from mcp_rl.toolserver.listing import Tool
-from mcp_rl.toolserver.results import ToolResult
+from mcp_rl.toolserver.tools.listing import Tool
+from mcp_rl.toolserver.tools.results import ToolResult
 
 NO_JSON = "no JSON"
-"""Stands for arguments that cannot be sent; what is wrong about them is what the call gives."""
+"""Stands for arguments that cannot be sent; the outcome of such a call is the error."""
 BEGINNING = ""
-"""The calls before the first one of a lease."""
+"""Stands for the calls before the first one of a lease: none."""
 
 
 class Key(NamedTuple):
-    """What a call is known by."""
+    """The identity of a call."""
 
     server: str
     schema: str
     """Hash of the tool schemas."""
     after: str | None
-    """A digest of the calls before it in the same lease; None where the server has no state."""
-    what: str
-    """A tool, or the request that it was instead."""
+    """A digest of the calls before it in the same lease; None for a stateless server."""
+    name: str
+    """The tool, or the method of another request."""
     arguments: str
-    """`canonical` text."""
+    """Their `canonical` text."""
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """A result, or the fault that was there instead."""
+class RecordedOutcome:
+    """A result or a fault."""
 
     result: ToolResult | None = None
     fault: str | None = None
     delivered: bool | None = None
-    """Of a fault: False where the call surely never reached the server."""
+    """For a fault: False if the call cannot have reached the server, None if that is unknown."""
     ended: bool = False
-    """Of a fault: whether the link was of no use any more."""
+    """For a fault: True if it ended the link."""
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Self:
-        """Raises TypeError, KeyError or ValueError where it is none."""
+        """Raise TypeError, KeyError or ValueError for malformed fields."""
         if "fault" in fields:
             return cls(None, str(fields["fault"]), fields.get("delivered"), fields.get("ended") is True)
         text = fields["text"]
         if not isinstance(text, str):
-            raise TypeError("the text of a result is a text")
+            raise TypeError("the text of a result must be a string")
         seconds = float(fields.get("seconds", 0.0))
         return cls(ToolResult(text, fields.get("structured"), fields.get("is_error") is True, seconds))
 
     def to_json(self) -> dict[str, Any]:
-        """What is not there is left out."""
+        """Return the members of the line in the file; empty ones are left out."""
         if self.result is None:
             return {"fault": self.fault} | {
                 key: value
@@ -76,37 +76,37 @@ class Outcome:
         return fields
 
     def play(self) -> ToolResult:
-        """The result again. Raises ServerFault where there was a fault."""
+        """Return the result, or raise the fault as a ServerFault."""
         if self.result is None:
             raise ServerFault(self.fault or "", delivered=self.delivered)
         return self.result
 
 
-Owner = Literal["everybody"] | tuple[str, int]
-"""Whose an outcome is: of all who have none of their own, or of a caller's call, counted from 0."""
+Scope = Literal["everybody"] | tuple[str, int]
+"""The calls that an outcome answers: those of all callers without their own, or a caller's nth one, counted from 0."""
 
 
 @dataclass
 class _Entry:
-    first: Outcome | None = None
-    """What everybody gets who has nothing in `own`; a result."""
-    own: dict[tuple[str, int], Outcome] = field(default_factory=dict)
-    """Caller and count to what it got, where that is not the first."""
+    first: RecordedOutcome | None = None
+    """The result for all calls that are not in `own`."""
+    own: dict[tuple[str, int], RecordedOutcome] = field(default_factory=dict)
+    """Caller and count to the outcome, where it differs from `first`."""
 
 
 class Ask(NamedTuple):
-    """A call that is being made."""
+    """A call in progress."""
 
     key: Key
     by: str
-    """The caller; empty where nobody said."""
+    """Name of the caller; empty outside of any rollout."""
     number: int
-    """How many equal calls it has made before."""
+    """Number of equal calls that the caller made before."""
 
 
 @dataclass(frozen=True)
 class Listing:
-    """What a server said of itself."""
+    """A server's tools, name and version, as recorded."""
 
     server: str
     schema: str
@@ -125,24 +125,24 @@ class Listing:
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Self:
-        """Raises TypeError, KeyError or ValueError where it is none."""
+        """Raise TypeError, KeyError or ValueError for malformed fields."""
         tools = [Tool(**{"description": "", "input_schema": {}, **tool}) for tool in fields["tools"]]
         return cls(str(fields["server"]), str(fields["schema"]), tools, list(fields["warnings"]), dict(fields["info"]))
 
 
 class Library:
-    """All outcomes, and the counts of who asked for what."""
+    """The recorded outcomes, and the number of equal calls of each caller."""
 
     def __init__(self) -> None:
         self.listings: dict[str, Listing] = {}
-        """Server to the listing that it began with."""
+        """Server to its first listing."""
         self._entries: dict[Key, _Entry] = {}
-        self._nobodys: Counter[Key] = Counter()
+        self._anonymous: Counter[Key] = Counter()
         self._counts: WeakKeyDictionary[Caller, tuple[str, Counter[Key]]] = WeakKeyDictionary()
         self._names: Counter[str] = Counter()
 
     def ask(self, key: Key) -> Ask:
-        """Begin a call: who makes it, and for which time."""
+        """Begin a call: note its caller and count it."""
         by, counts = self._caller()
         number = counts[key]
         counts[key] += 1
@@ -151,20 +151,20 @@ class Library:
     def _caller(self) -> tuple[str, Counter[Key]]:
         who = caller()
         if who is None:
-            return "", self._nobodys
+            return "", self._anonymous
         if who not in self._counts:
             before = self._names[who.name]
             self._names[who.name] += 1
             self._counts[who] = (f"{who.name}#{before}" if before else who.name, Counter())
         return self._counts[who]
 
-    def find(self, ask: Ask) -> Outcome | None:
-        """What became of it; None where nobody knows."""
+    def find(self, ask: Ask) -> RecordedOutcome | None:
+        """Return the outcome of a call; None if it was not recorded."""
         entry = self._entries.get(ask.key)
         return None if entry is None else entry.own.get((ask.by, ask.number), entry.first)
 
-    def keep(self, ask: Ask, outcome: Outcome) -> Owner | None:
-        """Learn what became of a call, and whose that is; None where it was known."""
+    def keep(self, ask: Ask, outcome: RecordedOutcome) -> Scope | None:
+        """Keep the outcome of a call, and return the calls that it answers; None if it was known already."""
         entry = self._entries.setdefault(ask.key, _Entry())
         slot = (ask.by, ask.number)
         if same(outcome, entry.own.get(slot, entry.first)):
@@ -175,36 +175,35 @@ class Library:
         self.learn(ask.key, outcome, slot)
         return slot
 
-    def learn(self, key: Key, outcome: Outcome, owner: Owner) -> None:
-        """Take over what was recorded."""
+    def learn(self, key: Key, outcome: RecordedOutcome, scope: Scope) -> None:
+        """Add a recorded outcome."""
         entry = self._entries.setdefault(key, _Entry())
-        if owner == "everybody":
+        if scope == "everybody":
             entry.first = entry.first or outcome
         else:
-            entry.own[owner] = outcome
+            entry.own[scope] = outcome
             if entry.first is None and outcome.result is not None:
                 entry.first = outcome
 
     def others(self, key: Key) -> tuple[bool, str | None]:
-        """What is known about a call that is not here: whether it was made after other calls, and how it failed for
-        somebody else."""
+        """Return whether a missing call was recorded after other calls, and how it failed for another caller."""
         elsewhere = any(other._replace(after=key.after, schema=key.schema) == key for other in self._entries)
         entry = self._entries.get(key)
         faults = [outcome.fault for outcome in entry.own.values() if outcome.fault] if entry else []
         return elsewhere and entry is None, faults[0] if faults else None
 
 
-def same(one: Outcome, other: Outcome | None) -> bool:
-    """Whether two outcomes are the same but for the time they took. 1, 1.0 and true differ in JSON."""
+def same(one: RecordedOutcome, other: RecordedOutcome | None) -> bool:
+    """Return whether two outcomes are equal except for their times. 1, 1.0 and true differ in JSON."""
     return one is other or (other is not None and _text(one) == _text(other))
 
 
-def _text(outcome: Outcome) -> str:
+def _text(outcome: RecordedOutcome) -> str:
     return json.dumps(outcome.to_json(), sort_keys=True)
 
 
 def canonical(arguments: Any) -> str:
-    """One text for equal arguments, whatever the order of their members."""
+    """Return a text that is equal for equal arguments, whatever the order of their members."""
     try:
         text = json.dumps(arguments, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
         text.encode()
@@ -214,7 +213,7 @@ def canonical(arguments: Any) -> str:
 
 
 def following(after: str | None, tool: str, arguments: str) -> str | None:
-    """The digest of the calls before the next one."""
+    """Return the digest of the calls before the next one; None for a stateless server."""
     if after is None:
         return None
     return hashlib.sha256(f"{after}\n{tool}\n{arguments}".encode()).hexdigest()[:16]

@@ -1,7 +1,6 @@
-"""What must not be written, and what stands in its place: `${NAME}`.
+"""Redaction of secrets from recordings: `${NAME}` replaces each value.
 
-The same secret has the same place-holder whatever its value, so that what was recorded with one key is found with
-another one, or with none.
+The placeholder does not depend on the value, so that a call recorded with one key is found with another key or none.
 """
 
 import json
@@ -11,19 +10,19 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
-from mcp_rl.boundary import is_secret_name, secrets_of_environment
 from mcp_rl.scenario import Launch, OneServer, ServerGroup, ServerParams, StdioServer
+from mcp_rl.system.boundary import is_secret_name, secrets_of_environment
 
 _SHORTEST = 8
-"""Characters. A shorter value is no secret, and would be found inside of ordinary words and numbers."""
+"""Characters. A shorter value is not treated as a secret: it would match inside ordinary words and numbers."""
 _SHORTEST_NAMED = 4
-"""The same for what a server is given under a name such as TOKEN."""
+"""The same for a server's setting with a name such as TOKEN."""
 _HARMLESS = {"accept", "accept-encoding", "accept-language", "content-type", "user-agent"}
 _REFERENCE = re.compile(r"\$\{(\w+)\}")
 
 
 class Redaction:
-    """Replaces secrets of our environment and of servers' settings in text and JSON."""
+    """Replaces secrets from our environment and from servers' settings in text and JSON."""
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
@@ -34,7 +33,7 @@ class Redaction:
         self._compile()
 
     def cover(self, params: ServerParams | None) -> None:
-        """Replace the values of this server's headers and environment too."""
+        """Also replace the values of this server's headers and environment."""
         if params is None or any(params is known or params == known for known in self._known):
             return
         self._known.append(params)
@@ -44,11 +43,11 @@ class Redaction:
         self._compile()
 
     def text(self, text: str) -> str:
-        """The text with place-holders."""
-        return self._pattern.sub(self._place_holder, text) if self._pattern else text
+        """Return the text with placeholders."""
+        return self._pattern.sub(self._placeholder, text) if self._pattern else text
 
     def value(self, value: Any) -> Any:
-        """JSON with place-holders in all its texts, names of members included; the same object where it has none."""
+        """Return JSON with placeholders in all its strings and member names; the same object if nothing is replaced."""
         if self._pattern is None or not self._pattern.search(json.dumps(value, ensure_ascii=False)):
             return value
         return self._inside(value)
@@ -74,11 +73,11 @@ class Redaction:
             return
         self._add(filled, place, shortest)
         if is_secret_name(name):
-            for part in filled.split():  # "Bearer" and a token
+            for part in filled.split():  # such as "Bearer" and a token
                 self._add(part, place)
 
     def _add(self, value: str, name: str, shortest: int = _SHORTEST) -> None:
-        """Also as it is written inside of JSON and in a URL."""
+        """Add a value, also in the forms that it takes inside JSON and in a URL."""
         if len(value) >= shortest:
             for form in (value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1], quote(value, "")):
                 self._names.setdefault(form, name)
@@ -87,12 +86,12 @@ class Redaction:
         longest_first = sorted(self._names, key=lambda value: (-len(value), value))
         self._pattern = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
 
-    def _place_holder(self, found: re.Match[str]) -> str:
+    def _placeholder(self, found: re.Match[str]) -> str:
         return f"${{{self._names[found[0]]}}}"
 
 
 def _settings(server: OneServer) -> Iterator[tuple[str, str]]:
-    """Names and values that a server, or its process, is given."""
+    """Yield the names and values of a server's environment and headers."""
     launch: Launch | None = server if isinstance(server, StdioServer) else server.launch
     if launch is not None:
         yield from launch.env.items()

@@ -1,18 +1,22 @@
-"""A cassette's file: JSON Lines, the first of which says what it is.
+"""A cassette's file: JSON Lines after a header line.
 
-Lines are written whole, one at a time, so that a killed process leaves all but its last one.
+Each line is written in one piece, so that a killed process loses at most its last one.
 """
+
+from __future__ import annotations
 
 import errno
 import fcntl
 import json
 import os
-from collections.abc import Iterator
-from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from mcp_rl.errors import CassetteError, UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from types import TracebackType
 
 VERSION = 1
 _HEADER = {
@@ -23,10 +27,10 @@ _REASONS = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the disk quota is u
 
 
 class Tape:
-    """A cassette's file, open for writing at its end; no other process writes to it."""
+    """A cassette's file, open for appending and locked against other processes."""
 
     def __init__(self, path: Path) -> None:
-        """Opens the file, or makes it. Raises UserError where that is not possible."""
+        """Open the file, or create it. Raises UserError if that fails."""
         self._path = path
         self._broken: str | None = None
         try:
@@ -49,7 +53,7 @@ class Tape:
             raise UserError(f"Another process is recording into {self._path}; choose another file.") from None
 
     def _end(self, content: bytes) -> None:
-        """Take a torn last line away, and begin the file where there is nothing in it."""
+        """Remove a torn last line, and write the header if the file is empty."""
         if not self.lines:
             os.ftruncate(self._file, 0)
             self.write(_HEADER)
@@ -61,7 +65,7 @@ class Tape:
                 os.write(self._file, b"\n")
 
     def write(self, line: dict[str, Any]) -> None:
-        """Append a line. Raises CassetteError where the file cannot be written."""
+        """Append a line. Raises CassetteError if the file cannot be written."""
         if self._broken is None:
             content = _line(line)
             size = os.fstat(self._file).st_size
@@ -70,12 +74,12 @@ class Tape:
                     raise OSError(errno.ENOSPC, "no space left")
                 return
             except OSError as error:
-                self._broken = f"Cannot go on recording into {self._path}: {_reason(error)}."
+                self._broken = f"Cannot continue recording into {self._path}: {_reason(error)}."
                 os.ftruncate(self._file, size)
         raise CassetteError(self._broken)
 
     def close(self) -> None:
-        """Force everything to the disk."""
+        """Flush everything to disk and close the file."""
         if self._file >= 0:
             file, self._file = self._file, -1
             self._broken = self._broken or f"The recording {self._path} is closed."
@@ -94,8 +98,8 @@ class Tape:
 
 
 def read_tape(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The lines after the first, with their numbers; a torn last line is left out. Raises UserError where the file
-    cannot be read or is no cassette."""
+    """Yield the lines after the header with their numbers, without a torn last line. Raises UserError if the file
+    cannot be read or is not a cassette."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -108,12 +112,12 @@ def read_tape(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         if (line := _json(text)) is not None:
             yield number, line
         elif number <= len(rest):
-            raise UserError(f"{path}, line {number}: it is no line of a cassette; record the job again.")
+            raise UserError(f"{path}, line {number}: not a line of a cassette; record the job again.")
 
 
 def recorded_servers(path: Path) -> set[str]:
-    """Names of the servers whose calls a file holds, found without reading the calls. Raises UserError as `read_tape`
-    does for a file that cannot be read or is none."""
+    """Return the names of the servers whose calls a file holds, without reading the calls. Raises UserError like
+    `read_tape`."""
     try:
         with path.open("rb") as file:
             _check(path, _json(next(file, b"")))
@@ -126,16 +130,16 @@ def recorded_servers(path: Path) -> set[str]:
 def _check(path: Path, header: dict[str, Any] | None) -> None:
     version = (header or {}).get("cassette")
     if not isinstance(version, int) or isinstance(version, bool):
-        raise UserError(f"{path} is no cassette; --record FILE makes one, and never writes into any other file.")
+        raise UserError(f"{path} is not a cassette; --record FILE creates one, and never writes into any other file.")
     if version != VERSION:
         raise UserError(
-            f"The cassette {path} is of version {version}, and this is the program for version {VERSION}; record the "
-            "job again, or use the other program."
+            f"The cassette {path} has version {version}, but this program reads version {VERSION}; record the job "
+            "again, or use the version of the program that recorded it."
         )
 
 
 def _json(text: bytes) -> dict[str, Any] | None:
-    """None where the text is no JSON object."""
+    """Return None if the text is not a JSON object."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -144,7 +148,7 @@ def _json(text: bytes) -> dict[str, Any] | None:
 
 
 def _line(value: dict[str, Any]) -> bytes:
-    """Readable where that can be; half a surrogate pair, which a server may send, is only possible as an escape."""
+    """Return a line of readable JSON; with ASCII escapes only if the text holds half a surrogate pair."""
     try:
         return json.dumps(value, ensure_ascii=False).encode() + b"\n"
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""Exact arithmetic with limits, and how numbers come in and go out."""
+"""Exact arithmetic with limits, and the conversion of numbers from and to text and JSON."""
 
 from decimal import Context, Decimal, Inexact, InvalidOperation, localcontext
 from fractions import Fraction
@@ -6,11 +6,11 @@ from math import isfinite, isqrt, log10
 from typing import Any
 
 EXACT_DIGITS = 15
-"""A decimal of at most this many significant digits is given in full."""
+"""A decimal of at most this many significant digits is not rounded."""
 ROUNDED_DIGITS = 10
-"""Any other result that is not whole is rounded to this many, but never within its whole part."""
+"""Any other fractional result is rounded to this many significant digits, but never within its whole part."""
 MAX_DIGITS = 100
-"""A result may not have more digits before the decimal point, or zeros after it."""
+"""Limit of digits before the decimal point of a result, and of zeros after it."""
 MAX_EXPONENT = 1000
 _WORKING_DIGITS = 60
 _LIMIT = Fraction(10**MAX_DIGITS)
@@ -19,11 +19,11 @@ _UNDERFLOW = "Underflow: the number is too close to zero."
 
 
 class CalculatorError(Exception):
-    """What the model reads when something cannot be computed."""
+    """Something that cannot be computed; the model reads the message."""
 
 
 def exact(name: str, value: Any) -> Fraction:
-    """The number that was written: the float 0.1 is one tenth."""
+    """Return the number as written: the float 0.1 is one tenth."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise CalculatorError(f"{name} must be a number, not {value!r}.")
     if isinstance(value, int):
@@ -34,7 +34,7 @@ def exact(name: str, value: Any) -> Fraction:
 
 
 def literal(text: str) -> Fraction:
-    """The exact value of a decimal as it is written, such as 0.1 or 2.5e-3."""
+    """Return the exact value of a decimal literal, such as 0.1 or 2.5e-3."""
     try:
         value = Decimal(text)
     except InvalidOperation:
@@ -86,7 +86,7 @@ def square_root(number: Fraction) -> Fraction:
 
 
 def as_text(value: Fraction) -> str:
-    """The shortest decimal that is exact, or rounded as the limits above say."""
+    """Return the shortest exact decimal, or one rounded to the limits above."""
     within_limits(value)
     if value.denominator == 1:
         return str(value.numerator)
@@ -108,7 +108,7 @@ def as_json(text: str) -> int | float:
 
 
 def _whole_power(base: Fraction, exponent: int) -> Fraction:
-    """Exact while the result is short enough to be worth it, to the working digits beyond."""
+    """Return a power: exact for short results, to the working digits otherwise."""
     if abs(exponent) * max(base.numerator.bit_length(), base.denominator.bit_length()) <= 20_000:
         return base**exponent
     with localcontext(Context(prec=_WORKING_DIGITS)):

@@ -1,4 +1,4 @@
-"""Expressions: parsed with `ast`, then interpreted over a list of what is allowed. Nothing is ever run as Python."""
+"""Expressions: parsed with `ast` and interpreted against an allowlist. Nothing is ever run as Python."""
 
 import ast
 import operator
@@ -34,7 +34,7 @@ FUNCTIONS: dict[str, Callable[[Fraction], Fraction]] = {"sqrt": square_root, "ab
 
 
 def evaluate(expression: object) -> Fraction:
-    """The exact value of an expression. Raises CalculatorError."""
+    """Return the exact value of an expression. Raises CalculatorError."""
     if not isinstance(expression, str):
         raise CalculatorError(f"expression must be a string, not {expression!r}.")
     if len(expression) > MAX_CHARACTERS:

@@ -1,4 +1,4 @@
-"""Serves an MCP application to this machine alone, and to no request that is too large or takes too long to arrive."""
+"""Serve an MCP application to this machine only, and refuse requests that are too large or arrive too slowly."""
 
 import math
 
@@ -8,15 +8,15 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 HOSTS = ("127.0.0.1", "localhost", "::1")
-"""The hosts for which the SDK also checks the headers Host and Origin, so that no web page elsewhere can ask."""
+"""The hosts for which the SDK also checks the headers Host and Origin, so that no foreign web page gets an answer."""
 BODY_SECONDS = 5
 IDLE_SECONDS = 75
-"""Longer than clients keep an idle connection, so that none sends a request into one that we are closing."""
+"""Longer than clients keep idle connections, so that no request is sent into one that is being closed."""
 MAX_CONNECTIONS = 512
 
 
 class WholeBodies:
-    """Hands a request on when all of its body has come."""
+    """Passes a request on once its whole body has arrived."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -35,7 +35,7 @@ class WholeBodies:
 
 
 def serve(app: ASGIApp, host: str, port: int) -> None:
-    import uvicorn  # not where there is only standard input
+    import uvicorn  # not needed for stdio
 
     uvicorn.run(
         WholeBodies(app),

@@ -1,7 +1,7 @@
 """A calculator as an MCP server: `server.py --transport stdio|sse|streamable-http --host HOST --port PORT`.
 
-All arithmetic is exact, on fractions: 0.1 + 0.2 is 0.3. A result that is not a decimal of at most 15 digits is rounded
-to 10 significant ones, whole numbers never. What cannot be computed is a tool error in words.
+All arithmetic is exact, on fractions: 0.1 + 0.2 is 0.3. A fractional result of more than 15 digits is rounded to 10
+significant digits; whole numbers are never rounded. Anything that cannot be computed is a tool error in words.
 """
 
 import argparse
@@ -22,7 +22,7 @@ TWO = {"a": NUMBER, "b": NUMBER}
 
 @dataclass(frozen=True)
 class Operation:
-    """One tool: what the model reads about it, and the function behind it."""
+    """A tool: its description for the model and its function."""
 
     name: str
     description: str
@@ -64,7 +64,7 @@ OPERATIONS = {
 
 
 class Calculator(MCPServer[Any]):
-    """Lists and calls the operations with hand-written schemas: every byte of a schema is read by the model."""
+    """Lists and calls the operations. The schemas are hand-written, since the model reads every byte of them."""
 
     async def list_tools(self) -> list[Tool]:
         return [operation.tool for operation in OPERATIONS.values()]
@@ -80,7 +80,7 @@ class Calculator(MCPServer[Any]):
 
 
 def compute(name: str, arguments: dict[str, Any]) -> str:
-    """The result as text. Raises CalculatorError with what the model should read."""
+    """Return the result as text. Raises CalculatorError with a message for the model."""
     if name not in OPERATIONS:
         raise arithmetic.CalculatorError(f"There is no tool {name}.")
     operation = OPERATIONS[name]

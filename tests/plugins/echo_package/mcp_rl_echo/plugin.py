@@ -1,4 +1,4 @@
-"""One of everything that a plugin can offer."""
+"""A plugin that offers a part of every kind."""
 
 import json
 from pathlib import Path

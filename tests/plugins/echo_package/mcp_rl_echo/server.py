@@ -1,4 +1,4 @@
-"""A server that tells what it is told: `python -m mcp_rl_echo.server`."""
+"""A server that repeats texts and doubles numbers: `python -m mcp_rl_echo.server`."""
 
 from mcp.server import MCPServer
 from mcp.types import ToolAnnotations

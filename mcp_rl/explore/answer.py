@@ -1,0 +1,117 @@
+"""The answer in a call's result: a number, a short text, or nothing that can be checked but the calls."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from mcp_rl.rewards.json_values import leaves
+
+SHORT_TEXT = 60
+"""Most characters of a result that a final message can be expected to repeat."""
+_RESULT_KEYS = ("result", "value", "answer", "output")
+_CLOSING_NUMBER = re.compile(r"(?:\bis|=|:|\bequals)\s*(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*\.?$")
+_SECRET_LINE = re.compile(r"(?i)(?:token|secret|passw|api_?key|credential)\w{0,40}\W{0,3}[=:]\W{0,3}[^\s\"']{6}")
+_NOTHING = re.compile(
+    r"(?i)^\W*(?:error|null|none|undefined)\b|\bno (?:matches|results|such)\b|\bnot found\b|\berror\W+[A-Z]{4,}\b"
+)
+_SYSTEM_ERROR = re.compile(r"\b[Ee]rror\W{1,4}E[A-Z]{3,}\b")
+_READ = 20_000
+"""Number of characters of a result that are searched."""
+_DATED = re.compile(
+    r"\b20\d\d-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?:Z|[+-]\d\d:?\d\d)?|\b\d{1,2}:\d\d:\d\d(?:[.,]\d+)?"
+)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer of a call. `value` is an int or float for kind "number", a str for "text", None for other kinds."""
+
+    kind: str
+    value: int | float | str | None
+
+
+def read_answer(text: str, arguments: dict[str, Any]) -> Answer:
+    """Return the answer in a result's text."""
+    value = _scalar(text.strip())
+    if isinstance(value, bool):
+        value = json.dumps(value)
+    if isinstance(value, int | float):
+        return Answer("number", value) if math.isfinite(value) else Answer("calls", None)
+    closing = _CLOSING_NUMBER.search(value or "")
+    texts = [leaf.rstrip(". ") for leaf in leaves(arguments) if isinstance(leaf, str)]
+    # A number that ends an argument's own text is an echo; then the whole text is the answer.
+    if closing and len(value or "") <= 2 * SHORT_TEXT and not any(text.endswith(closing[1]) for text in texts):
+        return Answer("number", _number(closing[1]))
+    if value and value.strip() and len(value) <= SHORT_TEXT and "\n" not in value:
+        return Answer("text", value)
+    return Answer("calls", None)
+
+
+def holds_secret(text: str) -> bool:
+    """Return whether a result seems to hold a password or key, which must not get into a scenario file."""
+    return _SECRET_LINE.search(text) is not None
+
+
+def says_nothing(text: str) -> bool:
+    """Return whether a successful result holds nothing: it is empty, found nothing, or has an error in its text."""
+    failed = _NOTHING.search(text[:300]) or _SYSTEM_ERROR.search(text[:_READ])
+    return not text.strip("[]{} \n") or failed is not None or _is_hollow(text)
+
+
+def _is_hollow(text: str) -> bool:
+    """Return whether a JSON result has an empty list or object, and otherwise only zeros, nulls and empty texts."""
+    if text[:1] not in "[{" or not re.search(r"\[\s*\]|\{\s*\}", text):
+        return False
+    try:
+        return not any(leaves(json.loads(text)))
+    except (ValueError, RecursionError):
+        return False
+
+
+def is_dated(text: str) -> bool:
+    """Return whether a result holds a time of day, with a date or to the second, and so may change."""
+    return _DATED.search(text) is not None
+
+
+def undated(text: str) -> str:
+    """Return the text with each such time replaced, so that results differing only in times are equal."""
+    return _DATED.sub("<time>", text)
+
+
+def call_key(tool: str, arguments: dict[str, Any]) -> str:
+    """Return a key that all spellings of the same call have in common: keys sorted, 3.0 equal to 3."""
+    return f"{tool} {json.dumps(_canonical(arguments), sort_keys=True, ensure_ascii=False)}"
+
+
+def _canonical(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _canonical(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_canonical(inner) for inner in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _scalar(text: str) -> int | float | str | None:
+    """Return the single value of a result, or None for a structure of several."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    if isinstance(value, dict):
+        named = [value[key] for key in _RESULT_KEYS if key in value]
+        value = named[0] if named else next(iter(value.values())) if len(value) == 1 else None
+    return value if isinstance(value, str | int | float) else None
+
+
+def _number(text: str) -> int | float:
+    value = float(text)
+    return int(value) if value.is_integer() and abs(value) < 2**53 else value
+
+
+def lasting_answer(text: str, arguments: dict[str, Any]) -> Answer:
+    """Return the answer in a result; of kind "calls" for a result with a time of day, which will not last."""
+    return Answer("calls", None) if is_dated(text) else read_answer(text, arguments)

@@ -1,0 +1,123 @@
+"""The listing of a server: its tools as a model gets them, its resources and its prompts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from mcp_rl.errors import ServerFault
+from mcp_rl.toolserver.connection.connection import Connection, connect
+from mcp_rl.toolserver.connection.deadlines import Deadlines
+from mcp_rl.toolserver.isolation import effective_isolation
+from mcp_rl.toolserver.pool import open_sessions
+from mcp_rl.toolserver.tools.offered import offering
+from mcp_rl.toolserver.tools.schema import ToolSchemas
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from mcp_rl.config import Isolation, ToolsConfig
+    from mcp_rl.scenario import OneServer, ServerParams
+    from mcp_rl.toolserver.tool_server import ToolServer
+    from mcp_rl.toolserver.tools.listing import Tool
+
+
+@dataclass(frozen=True)
+class OfferedTool:
+    """A tool as the model gets it, with what else the server says about it."""
+
+    name: str
+    """The server's own name."""
+    called: str
+    """The name that the model uses."""
+    description: str
+    parameters: dict[str, Any]
+    """The schema that the model reads."""
+    output_schema: dict[str, Any] | None
+    annotations: dict[str, Any]
+    offered: bool
+    """False for the reset tool, which no model gets."""
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """The listing of a server, known without calling a tool."""
+
+    name: str
+    origin: str
+    transport: str
+    server_info: dict[str, str]
+    isolation: Isolation
+    isolation_reason: str
+    schema_hash: str
+    prompt_tokens: int
+    """Cost of the schemas in every prompt, in tokens of the built-in model."""
+    tools: list[OfferedTool]
+    warnings: list[str]
+    """A sentence for each tool left out."""
+    resources: list[dict[str, Any]] = field(default_factory=list)
+    resource_templates: list[dict[str, Any]] = field(default_factory=list)
+    prompts: list[dict[str, Any]] = field(default_factory=list)
+
+
+async def inspect(server: ToolServer, params: OneServer) -> Inspection:
+    """Connect, ask for everything that the server lists, and close. Raises ServerError where it cannot be used."""
+    async with connect(params, deadlines=deadlines_of(server), name=server.name) as connection:
+        link = await offering(connection, server.offer)
+        isolation, reason = effective_isolation(server, link.tools)
+        schemas = offered_schemas(server, link.tools)
+        every = ToolSchemas(link.tools)
+        return Inspection(
+            server.name, server.origin, params.transport, connection.server_info, isolation, reason, schemas.hash,
+            prompt_tokens(schemas.openai), [_offered_tool(tool, schemas, every) for tool in link.tools], link.warnings,
+            await connection.resources(), await _templates(connection), await connection.prompts(),
+        )  # fmt: skip
+
+
+async def openai_tools(server: ToolServer, params: ServerParams, tools: ToolsConfig) -> list[dict[str, Any]]:
+    """Return the tools of a server, or of several together, as rollouts show them. Raises ServerError, ConfigError."""
+    async with open_sessions(server, tools) as sessions:
+        return (await sessions.get(params)).schemas.openai
+
+
+def _offered_tool(tool: Tool, schemas: ToolSchemas, every: ToolSchemas) -> OfferedTool:
+    """Describe a tool by the schemas that the model gets, or where it gets none by those of every tool."""
+    offered = tool.name in schemas.to_openai
+    shown = schemas if offered else every
+    called = shown.to_openai[tool.name]
+    function = next(entry["function"] for entry in shown.openai if entry["function"]["name"] == called)
+    return OfferedTool(
+        tool.name, called, function["description"], function["parameters"], tool.output_schema, tool.annotations,
+        offered,
+    )  # fmt: skip
+
+
+def offered_schemas(server: ToolServer, tools: Iterable[Tool]) -> ToolSchemas:
+    """Return the schemas that the model gets: those of all tools but the reset tool."""
+    return ToolSchemas(tool for tool in tools if tool.name != server.reset_tool)
+
+
+def deadlines_of(server: ToolServer) -> Deadlines:
+    """Return the default deadlines with those that the plugin sets."""
+    return Deadlines(**server.deadlines)
+
+
+def prompt_tokens(functions: Iterable[dict[str, Any]]) -> int:
+    """Count the tokens of the tools' part of a prompt, in the built-in model's format and with its tokenizer."""
+    from tokenizers import Tokenizer
+
+    from mcp_rl.tiny import weights_path
+
+    text = "".join("\n" + json.dumps(function, ensure_ascii=False) for function in functions)
+    tokenizer = Tokenizer.from_file(str(weights_path() / "tokenizer.json"))
+    return len(tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+async def _templates(connection: Connection) -> list[dict[str, Any]]:
+    """Return the first page of resource templates, or none where the server has none or fails to answer."""
+    try:
+        listed = (await connection.ask("resources/templates/list")).get("resourceTemplates")
+    except ServerFault:
+        return []
+    return [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []

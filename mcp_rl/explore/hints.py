@@ -1,0 +1,73 @@
+"""Hints in error texts at the values that a tool accepts: alternatives, or a range."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+_NUMBER = r"(-?\d+(?:\.\d+)?)"
+_ITEM = r"(?:'[^'\n]{1,60}'|\"[^\"\n]{1,60}\"|`[^`\n]{1,60}`|[\w./:@+-]{1,60})"
+_LIST = re.compile(
+    r"(?i)\b(?:one of|known|available|allowed|valid|supported|possible|accepted|existing|options|choose|expected|are"
+    r"|be)\b"
+    rf"[^'\"`\n,;:\[({{]{{0,30}}?[:\s]*[\[({{]?\s*(?<!\w)({_ITEM}(?:\s*(?:,|\||;|\bor\b|\band\b)+\s*{_ITEM})+)"
+)
+_BETWEEN = re.compile(rf"(?i)\b(?:between|from|range|in)\W+{_NUMBER}\s*(?:and|to|-|\u2013|,|\.\.)\s*{_NUMBER}")
+_LEAST = re.compile(
+    r"(?i)(?:>=|\b(?:greater|more|larger) than or equal to|\bat least|\bnot (?:be )?(?:less|smaller|lower) than"
+    rf"|\bno less than|\bminimum\D{{0,12}})\s*{_NUMBER}"
+)
+_MOST = re.compile(
+    r"(?i)(?:<=|\b(?:less|smaller|lower) than or equal to|\bat most|\bnot (?:be )?(?:more|greater|larger|higher) than"
+    rf"|\bno more than|\bup to|\bmaximum\D{{0,12}})\s*{_NUMBER}"
+)
+_ABOVE = re.compile(rf"(?i)(?:\b(?:greater|more|larger|higher) than|>)\s*{_NUMBER}")
+_MOST_ITEMS = 50
+_READ = 4000
+"""Number of characters of an error that are read."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Range of numbers that a tool accepts, both ends included."""
+
+    low: float = -math.inf
+    high: float = math.inf
+
+    def within(self, other: Bounds) -> Bounds:
+        """Return the intersection of both ranges, or this range where it is empty."""
+        low, high = max(self.low, other.low), min(self.high, other.high)
+        return Bounds(low, high) if low <= high else self
+
+
+def alternatives(text: str) -> list[str]:
+    """Return the values that the text offers: "must be one of: red, green" gives both."""
+    values: dict[str, None] = {}
+    for listed in _LIST.findall(_beginning(text)):
+        for item in re.split(rf"\s*(?:,|\||;|\bor\b|\band\b)+\s*(?={_ITEM})", listed):
+            value = item.strip().strip("'\"`").rstrip(".")
+            if value:
+                values[value] = None
+    return list(values)[:_MOST_ITEMS]
+
+
+def _beginning(text: str) -> str:
+    """Return the beginning of an error, with white space collapsed: a server may send any amount."""
+    return " ".join(text[:_READ].split())
+
+
+def bounds(text: str) -> Bounds | None:
+    """Return the range that the text names: "must be between 1 and 100", "at most 5", "a positive number"."""
+    text = _beginning(text)
+    if found := _BETWEEN.search(text):
+        low, high = float(found[1]), float(found[2])
+        return Bounds(low, high) if low <= high else None
+    least, most, above = _LEAST.search(text), _MOST.search(text), _ABOVE.search(text)
+    low = float(least[1]) if least else float(above[1]) + 1 if above else -math.inf
+    if low == -math.inf and re.search(r"(?i)\bpositive\b", text):
+        low = 1.0
+    if low == -math.inf and re.search(r"(?i)\b(?:non-?negative|not be negative)\b", text):
+        low = 0.0
+    high = float(most[1]) if most else math.inf
+    return Bounds(low, high) if (low, high) != (-math.inf, math.inf) and low <= high else None

@@ -1,0 +1,80 @@
+"""The parts of a JSON result that a request can speak of: "the id of the first of the notes in that result"."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mcp_rl.explore.words import words_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Path = tuple[str | int, ...]
+_DEEPEST = 4
+_LONGEST = 80
+"""Most characters of a text that is passed on as an argument."""
+_ORDINALS = ("first", "second", "third")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A text or number inside a result, with its path and its name in words."""
+
+    path: Path
+    value: str | int | float
+    phrase: str
+    """The name in words, to which a request adds "in …" and the result."""
+
+    @property
+    def key(self) -> str:
+        """The words of the key under which it stands."""
+        return words_of(str(next((part for part in reversed(self.path) if isinstance(part, str)), "")))
+
+
+def parts_of(text: str) -> list[Part]:
+    """Return the parts of a JSON object or list; none for any other text."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return []
+    return list(_parts(value, ())) if isinstance(value, dict | list) else []
+
+
+def fits(part: Part, parameter: str) -> bool:
+    """Return whether a part fits a parameter of this name: `note_id` takes values under `id` or `noteId`."""
+    wanted = words_of(parameter)
+    names = {wanted, wanted.split(" ")[-1]}
+    return bool(part.key) and (part.key in names or part.key.removesuffix("s") in names)
+
+
+def _parts(value: Any, path: Path) -> Iterator[Part]:
+    if len(path) > _DEEPEST:
+        return
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _parts(inner, (*path, name))
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            if index < len(_ORDINALS):
+                yield from _parts(inner, (*path, index))
+    elif isinstance(path[-1], str) and _is_short(value):
+        yield Part(path, value, _phrase(path))
+
+
+def _is_short(value: Any) -> bool:
+    scalar = isinstance(value, str | int | float) and not isinstance(value, bool)
+    return scalar and 0 < len(str(value).strip()) <= _LONGEST
+
+
+def _phrase(path: Path) -> str:
+    words = f"the {words_of(str(path[-1]))}"
+    for position in range(len(path) - 2, -1, -1):
+        part = path[position]
+        if isinstance(part, int):
+            listed = path[position - 1] if position and isinstance(path[position - 1], str) else None
+            words += f" of the {_ORDINALS[part]} " + (f"of the {words_of(str(listed))}" if listed else "entry")
+        elif not (position + 1 < len(path) and isinstance(path[position + 1], int)):
+            words += f" of the {words_of(part)}"
+    return words

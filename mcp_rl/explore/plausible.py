@@ -1,0 +1,119 @@
+"""Plausible values: words, names, sentences, and values that a parameter's name, format or description suggests."""
+
+# ruff: noqa: SIM905 - lists of words are read as words
+
+from __future__ import annotations
+
+import re
+import zoneinfo
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable
+
+WORDS = (
+    "apple river stone cloud garden yellow seven planet window coffee bridge music silver forest orange letter "
+    "ocean candle mirror rabbit winter summer pocket ticket engine castle island market paper pencil purple "
+    "rocket saddle tunnel velvet walnut zebra anchor basket copper desert ember falcon guitar harbor jacket"
+).split()
+NAMES = "Ada Alan Grace Linus Maria Noah Olga Pablo Rosa Samir Tara Yuki Omar Lena Hugo Ines".split()
+CITIES = "Paris Oslo Lima Tokyo Cairo Boston Madrid Sydney Nairobi Toronto Berlin Seoul".split()
+_SUBJECTS = "the cat,my friend,our team,the old train,a small robot,the teacher,a quiet child".split(",")
+_VERBS = "sees,likes,finds,paints,carries,follows,remembers".split(",")
+_OBJECTS = "a red door,the blue boat,two green apples,an open book,the last bus,a warm coat,some music".split(",")
+_PATTERNS = ("*.txt", "*.md", "*.json", "*.py", "*", "**/*", "**/*.txt", "*.csv")
+_ZONES = sorted(zone for zone in zoneinfo.available_timezones() if re.fullmatch(r"[A-Z]\w+/[A-Z]\w+", zone)) or ["UTC"]
+
+
+def word(random: random.Random) -> str:
+    """Return one or two words."""
+    return " ".join(random.sample(WORDS, random.choice([1, 1, 1, 2])))
+
+
+def sentence(random: random.Random) -> str:
+    """Return a short sentence without a full stop."""
+    return " ".join(random.choice(part) for part in (_SUBJECTS, _VERBS, _OBJECTS))
+
+
+def _date(random: random.Random) -> str:
+    return f"{random.randint(1990, 2030)}-{random.randint(1, 12):02}-{random.randint(1, 28):02}"
+
+
+def _time(random: random.Random) -> str:
+    return f"{random.randint(0, 23):02}:{random.randint(0, 59):02}"
+
+
+def _email(random: random.Random) -> str:
+    return f"{random.choice(NAMES).lower()}@example.com"
+
+
+def _url(random: random.Random) -> str:
+    return f"https://example.com/{random.choice(WORDS)}"
+
+
+def _uuid(random: random.Random) -> str:
+    digits = f"{random.getrandbits(128):032x}"
+    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:]}"
+
+
+_FORMATS: dict[str, Callable[[random.Random], str]] = {
+    "date": _date,
+    "time": lambda random: f"{_time(random)}:00Z",
+    "date-time": lambda random: f"{_date(random)}T{_time(random)}:00Z",
+    "duration": lambda random: f"P{random.randint(1, 30)}D",
+    "email": _email,
+    "idn-email": _email,
+    "hostname": lambda random: f"{random.choice(WORDS)}.example.com",
+    "ipv4": lambda random: f"192.0.2.{random.randint(1, 254)}",
+    "ipv6": lambda random: f"2001:db8::{random.randint(1, 9999):x}",
+    "uri": _url,
+    "url": _url,
+    "uri-reference": _url,
+    "iri": _url,
+    "uuid": _uuid,
+    "regex": lambda random: f"{random.choice(WORDS)}.*",
+    "json-pointer": lambda random: f"/{random.choice(WORDS)}",
+}
+
+_HINTS: tuple[tuple[str, Callable[[random.Random], str]], ...] = (
+    (r"time ?zone|\biana\b", lambda random: random.choice(_ZONES)),
+    (r"e-?mail", _email),
+    (r"\bur[li]\b|\blink\b", _url),
+    (r"yyyy-mm-dd|\bdate\b", _date),
+    (r"hh:mm|\btime\b", _time),
+    (r"\bglob|\bpatterns?\b", lambda random: random.choice(_PATTERNS)),
+    (r"\bcity\b|\blocation\b", lambda random: random.choice(CITIES)),
+    (r"\bnames?\b|\bauthor\b|\buser\b", lambda random: random.choice(NAMES)),
+    (r"\btext\b|\bmessage\b|\bcontent\b|\bsentence\b|\bnote\b", sentence),
+)
+
+
+def counts_something(parameter: str) -> bool:
+    """Return whether a number of this name is a count: a whole number from 1."""
+    return (
+        re.search(r"\b(count|limit|head|tail|lines?|size|steps?|page|index|ids?|max|min|top|number of|n)\b", parameter)
+        is not None
+    )
+
+
+def of_format(name: str, random: random.Random) -> str | None:
+    """Return a string of a JSON Schema `format`, or None for an unknown format."""
+    make = _FORMATS.get(name)
+    return make(random) if make else None
+
+
+def hinted(parameter: str, description: str, random: random.Random) -> str | None:
+    """Return a string that the parameter's name or else its description suggests, or None."""
+    for text in (parameter, description.lower()):
+        for hint, make in _HINTS:
+            if re.search(hint, text):
+                return make(random)
+    return None
+
+
+def quoted_examples(description: str) -> list[str]:
+    """Return the examples in a description: quoted ones, and one after "For example" or "e.g."."""
+    found = re.findall(r"'([^'\n]{1,60})'|\"([^\"\n]{1,60})\"|`([^`\n]{1,60})`", description)
+    plain = re.search(r"(?i)(?:for example|e\.g\.),?:? ([^'\"`]{1,60}?)\.?$", description)
+    return [next(filter(None, groups)) for groups in found if any(groups)] + ([plain[1]] if plain else [])

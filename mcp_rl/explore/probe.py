@@ -1,0 +1,285 @@
+"""Single calls to a live server, with arguments that improve by results and errors.
+
+Proposals are drawn in waves, and results are read in the order of their proposals, so that the same seed gives the same
+outcomes however many calls are in flight.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from mcp_rl.errors import ServerFault
+from mcp_rl.explore import plausible, tally
+from mcp_rl.explore.answer import Answer, call_key, holds_secret, is_dated, lasting_answer, says_nothing, undated
+from mcp_rl.explore.outcome import Outcome
+from mcp_rl.explore.sample import Draw, Sampler, samplers
+from mcp_rl.explore.values_seen import ValuePool
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from mcp_rl.toolserver.link import Link
+    from mcp_rl.toolserver.tool_server import ToolServer
+    from mcp_rl.toolserver.tools.listing import Tool
+
+_IN_FLIGHT = 16
+_WAVE = 16
+"""Most proposals for one tool in one wave."""
+_PROBES = 4
+"""Most proposals for one tool in its first wave, before anything is known about it."""
+_DEADLINE = 4.0
+"""Seconds for one call. A slower tool is of no use to a learner that calls it thousands of times."""
+_FAULTS = 3
+"""Number of calls without an answer after which a tool is unfit; one or two may be the machine's fault."""
+_ALIKE = 4
+"""Limit on equal results of one tool, where its other results are rarer."""
+_TWICE_EVERY = 4
+"""Each of a tool's first calls is made twice, later every fourth, to find tools that answer equal calls differently."""
+DRY_WAVES = 4
+"""Number of waves in a row without a new result after which a tool is exhausted."""
+CLOCK_TICK = 1.1
+"""Seconds after which a result that shows a clock has changed."""
+_EDGES = 24
+"""Number of calls of a tool that are tried with a value at the edge."""
+_EDGE_NUMBERS = (0, -1, -7, 10**6)
+_FAIR_SHARES = 2
+"""Largest multiple of its even share of the results that one tool may give where others are exhausted."""
+_LEAST_SHARE = 40
+"""Number of results that every tool may give."""
+_MOST_ERRORS = 40
+"""Most errors kept of one tool."""
+
+
+@dataclass
+class ToolProgress:
+    """Progress of the exploration of one tool."""
+
+    sampler: Sampler
+    random: random.Random
+    outcomes: list[Outcome] = field(default_factory=list)
+    proposed: int = 0
+    texts: Counter[str] = field(default_factory=Counter)
+    """Count of each result."""
+    dry: int = 0
+    done: bool = False
+
+    def common(self, text: str) -> float:
+        """Return the count of a result that has come at least twice as often as an average one, else 0."""
+        fair = len(self.outcomes) / max(1, len(self.texts))
+        return self.texts[text] if self.texts[text] >= 2 * fair else 0
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    """The result of a call; not `stable` if the same call, made twice, answered differently."""
+
+    text: str
+    stable: bool
+    is_error: bool = False
+
+
+class Probe:
+    """Calls the tools of one server and keeps the outcomes, which are void once `unfit` names a tool."""
+
+    def __init__(
+        self, connection: Link, tools: Sequence[Tool], server: ToolServer, seed: int, dropped: set[str]
+    ) -> None:
+        self._connection, self.random = connection, random.Random(seed)
+        self.tools = [tool for tool in tools if tool.name not in dropped]
+        self.pool = ValuePool()
+        self.progress = {
+            name: ToolProgress(sampler, random.Random(f"{seed}:{name}"))
+            for name, sampler in samplers(self.tools, self.pool, server).items()
+        }
+        self.seen: set[str] = set()
+        self._called: Counter[str] = Counter()
+        self._faults: Counter[str] = Counter()
+        self._errors: dict[str, list[Outcome]] = {tool.name: [] for tool in self.tools}
+        self.unfit: set[str] = set()
+        """Tools that are too slow, or answer equal calls differently."""
+        self._limiter = anyio.CapacityLimiter(_IN_FLIGHT)
+        self.fault: ServerFault | None = None
+        self._started = anyio.current_time()
+
+    @property
+    def outcomes(self) -> list[Outcome]:
+        """The outcomes of the single calls, tool by tool."""
+        return [outcome for progress in self.progress.values() for outcome in progress.outcomes]
+
+    async def lasting_errors(self, count: int) -> list[Outcome]:
+        """Return at most `count` calls that fit their schemas and are refused twice in the same words, tools in turn.
+
+        Beside the errors met so far, calls that worked are tried with one edge value: zero, a negative or a huge
+        number, an unknown name.
+        """
+        if not count:
+            return []
+        met, self._errors = self._errors, {name: [] for name in self.progress}
+        edges = [call for name, progress in self.progress.items() for call in self._edges(name, progress)]
+        for (name, arguments), result in zip(edges, await self.call_all(edges), strict=True):
+            if result is not None and result.is_error:
+                self._failed(name, arguments, result)
+        # Edge values first: arguments that were refused by chance may be wrong in several ways.
+        queues = [[*self._errors[name], *met[name]] for name in self.progress]
+        in_turn = [error for some in zip_longest(*queues) for error in some if error is not None][:count]
+        results = await self.call_all([(error.tool, error.arguments) for error in in_turn])
+        return [
+            error
+            for error, result in zip(in_turn, results, strict=True)
+            if result is not None and result.is_error and result.text == error.text
+        ]
+
+    def _edges(self, name: str, progress: ToolProgress) -> Iterator[tuple[str, dict[str, Any]]]:
+        known = self.random.sample(progress.outcomes, min(_EDGES, len(progress.outcomes)))
+        for outcome in known:
+            free = [key for key, value in outcome.arguments.items() if type(value) in (int, float, str)]
+            if not free:
+                continue
+            parameter = self.random.choice(free)
+            value = outcome.arguments[parameter]
+            edge = plausible.word(self.random) if isinstance(value, str) else self.random.choice(_EDGE_NUMBERS)
+            arguments = {**outcome.arguments, parameter: edge}
+            key = call_key(name, arguments)
+            if key not in self.seen and progress.sampler.valid(arguments):
+                self.seen.add(key)
+                yield name, arguments
+
+    # Single calls
+
+    async def single_calls(self, target: int) -> None:
+        """Make calls until there are `target` outcomes, with tools in balance, or every tool is exhausted."""
+        while True:
+            active = [name for name in self.progress if not self.progress[name].done]
+            total = sum(len(progress.outcomes) for progress in self.progress.values())
+            if not active or total >= target or self.unfit:
+                return
+            # Each tool is asked for its even share of the missing outcomes.
+            level = min(self._level(active, target), self._most(target))
+            if all(len(self.progress[name].outcomes) >= level for name in active):
+                return
+            proposals = [
+                (name, draw)
+                for name in active
+                for draw in self._proposals(name, level - len(self.progress[name].outcomes))
+            ]
+            await self._wave(proposals)
+
+    def _level(self, active: list[str], target: int) -> int:
+        """Return the number of results per active tool that reaches the target."""
+        finished = sum(len(self.progress[name].outcomes) for name in self.progress if name not in active)
+        return -(-(target - finished) // len(active))
+
+    def _most(self, target: int) -> int:
+        """Return the limit on one tool's results, so that a tool that accepts anything does not drown the others."""
+        useful = sum(bool(progress.outcomes) for progress in self.progress.values())
+        return max(_LEAST_SHARE, -(-_FAIR_SHARES * target // max(1, useful)))
+
+    def _proposals(self, name: str, missing: int) -> list[Draw]:
+        progress = self.progress[name]
+        if missing <= 0:
+            return []
+        draws: list[Draw] = []
+        for _ in range(3 * _WAVE):
+            if len(draws) >= min(_WAVE if progress.proposed else _PROBES, max(_PROBES, missing)):
+                break
+            draw = progress.sampler.draw(progress.random)
+            if draw is None:
+                break
+            key = call_key(name, draw.arguments)
+            if key not in self.seen:
+                self.seen.add(key)
+                draws.append(draw)
+        progress.proposed += len(draws)
+        if not draws:
+            self._dry(progress)
+        return draws
+
+    def _dry(self, progress: ToolProgress) -> None:
+        progress.dry += 1
+        progress.done = progress.dry >= DRY_WAVES
+
+    async def _wave(self, proposals: list[tuple[str, Draw]]) -> None:
+        results = await self.call_all([(name, draw.arguments) for name, draw in proposals])
+        found: Counter[str] = Counter()
+        for (name, draw), result in zip(proposals, results, strict=True):
+            useful = result is not None and not result.is_error and not says_nothing(result.text)
+            self.pool.credit(draw.choices, useful)
+            if result is not None and result.is_error:
+                self._failed(name, draw.arguments, result)
+            if result is None or not useful:
+                continue
+            if not result.stable:
+                self.unfit.add(name)
+            progress = self.progress[name]
+            self.pool.observe(draw.arguments, result.text)
+            answer = lasting_answer(result.text, draw.arguments)
+            if not holds_secret(result.text) and progress.common(undated(result.text)) < _ALIKE:
+                found[name] += 1
+                progress.texts[undated(result.text)] += 1
+                tally.count(results=1)
+                progress.outcomes.append(Outcome(name, draw.arguments, result.text, answer))
+        for name in dict.fromkeys(name for name, _ in proposals):
+            progress = self.progress[name]
+            if found[name]:
+                progress.dry = 0
+            else:
+                self._dry(progress)
+
+    def _failed(self, name: str, arguments: dict[str, Any], result: ProbeResult) -> None:
+        self.pool.observe_error(name, arguments, result.text)
+        kept = self._errors[name]
+        if result.stable and not holds_secret(result.text) and not is_dated(result.text) and len(kept) < _MOST_ERRORS:
+            self._errors[name].append(Outcome(name, arguments, result.text, Answer("none", None)))
+
+    async def call_all(self, calls: Sequence[tuple[str, dict[str, Any]]]) -> list[ProbeResult | None]:
+        results: list[ProbeResult | None] = [None] * len(calls)
+
+        async def one(index: int, name: str, arguments: dict[str, Any], twice: bool) -> None:
+            async with self._limiter:
+                results[index] = await self._call(name, arguments, twice)
+
+        async with anyio.create_task_group() as tasks:
+            for index, (name, arguments) in enumerate(calls):
+                called = self._called[name]
+                self._called[name] += 1
+                tasks.start_soon(one, index, name, arguments, called < _WAVE or called % _TWICE_EVERY == 0)
+        return results
+
+    async def _call(self, name: str, arguments: dict[str, Any], twice: bool) -> ProbeResult | None:
+        """Call a tool once or `twice` and return its result, or None where it did not answer."""
+        try:
+            tally.count(calls=1)
+            first = await self._connection.call(name, arguments, deadline=_DEADLINE)
+            if not twice:
+                return ProbeResult(first.text, True, first.is_error)
+            tally.count(calls=1)
+            second = await self._connection.call(name, arguments, deadline=_DEADLINE)
+        except ServerFault as fault:
+            self.fault = fault
+            self._faults[name] += 1
+            if self._faults[name] >= _FAULTS:
+                self.unfit.add(name)
+            return None
+        same = second.is_error == first.is_error and undated(second.text) == undated(first.text)
+        return ProbeResult(first.text, same, first.is_error)
+
+    async def find_clocks(self) -> None:
+        """Repeat a call of each tool after the clock has moved on; a tool whose answer changed is unfit."""
+        probes = [(name, progress.outcomes[0]) for name, progress in self.progress.items() if progress.outcomes]
+        await anyio.sleep(max(0.0, self._started + CLOCK_TICK - anyio.current_time()))
+        results = await self.call_all([(name, outcome.arguments) for name, outcome in probes])
+        for (name, outcome), result in zip(probes, results, strict=True):
+            if result is None or not result.stable or undated(result.text) != undated(outcome.text):
+                self.unfit.add(name)
+
+    def spread(self, count: int) -> list[Outcome]:
+        """Return at most `count` outcomes, tools in turn, in random order for each tool."""
+        shuffled = [self.random.sample(p.outcomes, len(p.outcomes)) for p in self.progress.values() if p.outcomes]
+        rounds = [[queue[i] for queue in shuffled if i < len(queue)] for i in range(max(map(len, shuffled), default=0))]
+        return [outcome for one_round in rounds for outcome in one_round][:count]

@@ -1,0 +1,142 @@
+"""Values seen in earlier results, and the success of each source of values for each parameter.
+
+A filesystem server accepts only paths that exist, a database only ids that it has issued. Schemas do not say so;
+therefore string parameters draw from several sources (quoted examples, words, observed paths, values under the same
+key …), and a source is drawn more often the more often it has worked for the parameter.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+from typing import TYPE_CHECKING, Any
+
+from mcp_rl.explore.answer import is_dated
+from mcp_rl.explore.hints import Bounds, alternatives, bounds
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Mapping, Sequence
+
+_PATH = re.compile(r"(?<![\w/.:])(?:/[\w.@+-]+)+/?")
+_URI = re.compile(r"\b[a-z][a-z0-9+.-]{0,20}://[^\s\"'<>)\]}]+", re.IGNORECASE)
+_LISTED = re.compile(r"^[ \t]*(?:\[\w+\]|[-*•]|\d+[.)])\s+([^\s].{0,80}?)(?:\s{2,}.*)?$", re.MULTILINE)
+_FILE_NAME = re.compile(r"(?<![\w/.-])[\w-]+\.[A-Za-z]\w{0,4}(?![\w/.-])")
+_LONGEST_NAME = 80
+_MOST = 300
+"""Most values kept of each kind."""
+
+
+class ValuePool:
+    """Observed strings by kind: `path:file`, `path:folder`, `uri`, `listed`, and `key:<name>` for JSON leaves."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, dict[str, None]] = {}
+        self._worked: dict[tuple[str, str], tuple[int, int]] = {}
+        self._offered: dict[str, list[str]] = {}
+        self._bounds: dict[str, Bounds] = {}
+
+    def __getitem__(self, kind: str) -> list[str]:
+        return list(self._values.get(kind, ()))
+
+    @property
+    def kinds(self) -> list[str]:
+        return list(self._values)
+
+    def observe(self, arguments: dict[str, Any], text: str) -> None:
+        """Learn from the result of a successful call."""
+        for value in arguments.values():
+            if isinstance(value, str):
+                self._scan(value)
+        self._scan(text)
+        try:
+            self._leaves("", json.loads(text))
+        except (ValueError, RecursionError):
+            self._listing(arguments, text)
+
+    def observe_resources(self, resources: Sequence[Mapping[str, Any]]) -> None:
+        """Learn the addresses and names of the resources that a server lists."""
+        for entry in resources:
+            self._keep("uri", str(entry["uri"]))
+            if isinstance(name := entry.get("name"), str) and 0 < len(name) <= _LONGEST_NAME:
+                self._keep("key:name", name)
+
+    def observe_error(self, tool: str, arguments: dict[str, Any], text: str) -> None:
+        """Learn from the error of a call which values would be accepted."""
+        self._scan(text)
+        blamed = [
+            name
+            for name, value in arguments.items()
+            if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text) or (str(value).strip() and str(value) in text)
+        ]
+        for name in blamed or (list(arguments) if len(arguments) == 1 else []):
+            slot, value = f"{tool}.{name}", arguments[name]
+            if isinstance(value, str):
+                values = [one for one in alternatives(text) if one not in (value, name)]
+                if len(values) > len(self._offered.get(slot, ())):
+                    self._offered[slot] = values
+            elif isinstance(value, int | float) and not isinstance(value, bool):
+                found = bounds(text)
+                if found and not found.low <= value <= found.high:  # else the range is about something else
+                    self._bounds[slot] = found.within(self._bounds.get(slot, Bounds()))
+
+    def offered(self, slot: str) -> list[str]:
+        """Return the values that errors offered for a parameter."""
+        return self._offered.get(slot, [])
+
+    def bounds(self, slot: str) -> Bounds:
+        """Return the range of a numeric parameter, as far as errors named it."""
+        return self._bounds.get(slot, Bounds())
+
+    def _scan(self, text: str) -> None:
+        for uri in _URI.findall(text):
+            self._keep("uri", uri.rstrip(".,;"))
+        for path in _PATH.findall(_URI.sub(" ", text)):
+            self._keep_path(path)
+
+    def _listing(self, arguments: dict[str, Any], text: str) -> None:
+        names = [*_LISTED.findall(text), *_FILE_NAME.findall(text)]
+        folders = [value for value in arguments.values() if isinstance(value, str) and _PATH.fullmatch(value)]
+        for name in names:
+            self._keep("listed", name)
+            if len(folders) == 1 and "/" not in name:
+                self._keep_path(posixpath.join(folders[0], name))
+
+    def _leaves(self, key: str, value: Any) -> None:
+        if isinstance(value, dict):
+            for name, inner in value.items():
+                self._leaves(name, inner)
+        elif isinstance(value, list):
+            for inner in value:
+                self._leaves(key, inner)
+        elif isinstance(value, str) and 0 < len(value) <= 80:
+            self._keep(f"key:{key.lower()}", value)
+
+    def _keep_path(self, path: str) -> None:
+        if len(path) > 1:
+            self._keep("path:file" if "." in posixpath.basename(path) else "path:folder", path.rstrip("/"))
+
+    def _keep(self, kind: str, value: str) -> None:
+        if len(self._values.get(kind, ())) < _MOST and not is_dated(value):
+            self._values.setdefault(kind, {})[value] = None
+
+    def choose(self, slot: str, sources: dict[str, float], random: random.Random) -> str:
+        """Choose one of `sources` (name to prior weight) for a parameter, by how often each has worked there."""
+
+        def weight(source: str) -> float:
+            worked, tried = self._worked.get((slot, source), (0, 0))
+            return sources[source] * ((worked + 1) / (tried + 2)) ** 2
+
+        return random.choices(list(sources), [weight(source) for source in sources])[0]
+
+    def credit(self, choices: list[tuple[str, str]], worked: bool) -> None:
+        """Record whether a call with these (slot, source) choices succeeded."""
+        for choice in choices:
+            good, tried = self._worked.get(choice, (0, 0))
+            self._worked[choice] = good + worked, tried + 1
+
+    def success_rate(self, slot: str, source: str) -> float:
+        """Return the share of successful calls with this source in this slot; 0 where it was never tried."""
+        worked, tried = self._worked.get((slot, source), (0, 0))
+        return worked / tried if tried else 0.0

@@ -1,0 +1,1 @@
+"""An engine behind OpenAI's protocol: over HTTP, or in process for a user's own agent loop."""

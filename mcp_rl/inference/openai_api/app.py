@@ -1,0 +1,133 @@
+"""The service over HTTP: keys, limits, statuses, server-sent events. A client that disconnects ends its turns."""
+
+from __future__ import annotations
+
+import hmac
+import json
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+import anyio
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from mcp_rl.inference.openai_api.refusals import Refusal
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from mcp_rl.inference.openai_api.service import Handler, HttpReply, Service
+
+MAX_BODY = 16 * 2**20
+"""Largest body in bytes: a context of a million tokens fits."""
+_LOOPBACK = {"localhost", "127.0.0.1", "::1"}
+_OPEN = {"/health"}
+
+
+def make_app(service: Service, *, key: str | None = None, max_body: int = MAX_BODY) -> ASGIApp:
+    """Return the application.
+
+    With a key, every request but /health needs it as a bearer token. Without one, only requests that name this machine
+    by its loopback address are answered, so that no web page can make a browser send one.
+    """
+    return _Door(service, key, max_body)
+
+
+class _Door:
+    """The ASGI application: checks a request, then hands it to the service."""
+
+    def __init__(self, service: Service, key: str | None, max_body: int) -> None:
+        self._service, self._key, self._max_body = service, key, max_body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        request = Request(scope, receive)
+        try:
+            handler = self._find(request)
+            body = await self._body(request)
+        except Refusal as refusal:
+            await JSONResponse(refusal.body, refusal.status, refusal.headers)(scope, receive, send)
+            return
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_cancel_when_gone, receive, tasks.cancel_scope)
+            reply = await self._service.answer(handler, body)
+            await _send(reply, scope, receive, send)
+            tasks.cancel_scope.cancel()
+
+    def _find(self, request: Request) -> Handler:
+        """Find the handler of a request. Raises Refusal for a client that may not ask."""
+        path = request.scope["path"]
+        if path not in _OPEN:
+            self._check(request)
+        handler = self._service.handler(request.method, path if path == "/" else path.rstrip("/"))
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if request.method == "POST" and kind != "application/json":
+            raise Refusal("The request needs the header Content-Type: application/json.", status=415)
+        return handler
+
+    def _check(self, request: Request) -> None:
+        if self._key is None:
+            if _host(request.headers.get("host", "")) not in _LOOPBACK:
+                raise Refusal("Without a key, only requests to 127.0.0.1 or localhost are answered.", status=403)
+        elif not hmac.compare_digest(request.headers.get("authorization", "").encode(), f"Bearer {self._key}".encode()):
+            raise Refusal(
+                "The API key is missing or wrong; it goes into the header Authorization: Bearer KEY.",
+                status=401,
+                code="invalid_api_key",
+                headers={"www-authenticate": "Bearer"},
+            )
+
+    async def _body(self, request: Request) -> bytes:
+        """Read the whole body. Raises Refusal where it is too long; by its header, before it is read."""
+        said = request.headers.get("content-length", "0")
+        if not said.isdecimal() or int(said) > self._max_body:
+            raise self._too_long()
+        body = bytearray()
+        async for part in request.stream():
+            body += part
+            if len(body) > self._max_body:
+                raise self._too_long()
+        return bytes(body)
+
+    def _too_long(self) -> Refusal:
+        return Refusal(f"The body is longer than {self._max_body} bytes.", status=413, headers={"connection": "close"})
+
+
+async def _cancel_when_gone(receive: Receive, scope: anyio.CancelScope) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    scope.cancel()
+
+
+async def _send(reply: HttpReply, scope: Scope, receive: Receive, send: Send) -> None:
+    if reply.events is None:
+        await _json(reply)(scope, receive, send)
+        return
+    headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+    async with aclosing(reply.events) as events:
+        await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+        async for event in events:
+            await send(_chunk(event_bytes(event), more=True))
+        await send(_chunk(b"", more=False))
+
+
+def _chunk(body: bytes, *, more: bool) -> Message:
+    return {"type": "http.response.body", "body": body, "more_body": more}
+
+
+def _json(reply: HttpReply) -> Response:
+    """Respond in ASCII, in which half of a surrogate pair, which a model can say, goes through."""
+    return Response(json.dumps(reply.body).encode(), reply.status, dict(reply.headers), "application/json")
+
+
+def event_bytes(event: str) -> bytes:
+    """Encode a server-sent event."""
+    return f"data: {event}\n\n".encode()
+
+
+def _host(header: str) -> str:
+    """Return the name in a Host header, without the port."""
+    if header.startswith("["):
+        return header[1:].partition("]")[0].lower()
+    return header.partition(":")[0].lower()

@@ -1,0 +1,69 @@
+"""Compute logits from hidden states by the model's own forward.
+
+The steps after the last hidden state differ from model to model: scaling (Granite, Cohere), soft-capping (Gemma), none
+(Llama). They are not repeated here: the model's forward runs on a stand-in for the model whose decoder returns hidden
+states that were computed before.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+class _Decoder:
+    """Return the given hidden states from any call; every attribute is this decoder again (OPT asks for one)."""
+
+    def __init__(self, hidden: Tensor) -> None:
+        self.hidden = hidden
+
+    def __call__(self, *args: Any, **kwargs: Any) -> _Outputs:
+        return _Outputs(self.hidden)
+
+    def __getattr__(self, name: str) -> _Decoder:
+        return self
+
+
+class _Outputs(tuple[Tensor, ...]):
+    """A decoder's outputs: the hidden states, and None for every other attribute."""
+
+    def __new__(cls, hidden: Tensor) -> _Outputs:
+        return super().__new__(cls, (hidden,))
+
+    @property
+    def last_hidden_state(self) -> Tensor:
+        return self[0]
+
+    def __getattr__(self, name: str) -> None:
+        return None
+
+
+class _StandIn:
+    """A model whose decoder is replaced."""
+
+    def __init__(self, model: PreTrainedModel, hidden: Tensor) -> None:
+        self._model, self._decoder = model, _Decoder(hidden)
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._model, name)
+        return self._decoder if value is self._model.base_model else value
+
+
+def logits_of(model: PreTrainedModel, hidden: Tensor) -> Tensor:
+    """Return the logits [P, V] of last hidden states [P, d] (after the final norm), as the model's forward makes
+    them."""
+    forward = type(model).forward
+    output = forward(cast("Any", _StandIn(model, hidden[None])), input_ids=None, use_cache=False, return_dict=True)
+    return cast("Tensor", output.logits)[0]
+
+
+def vocabulary_size(model: PreTrainedModel) -> int:
+    """Return the number of logits per position: rows of the output embedding, which padding may have made more than the
+    tokenizer has."""
+    head = cast("nn.Module | None", model.get_output_embeddings())  # type: ignore[no-untyped-call]
+    weight = getattr(head, "weight", None)
+    return len(weight) if isinstance(weight, Tensor) else int(model.config.get_text_config().vocab_size)

@@ -1,0 +1,1 @@
+"""The files of a new server, written by `mcp-rl servers new`."""

@@ -1,0 +1,309 @@
+"""The steps of a run: play a batch, learn from it, save it; and evaluate before, between and after them.
+
+A step is whole when its checkpoint is on disk; the state of the run is written after that. A step depends on nothing
+but the seed, the weights and the checkpoint's content, so a run that was killed continues as if it had not been.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from mcp_rl.errors import RunDirectoryError
+from mcp_rl.evaluation.difficulty import DIFFICULTY
+from mcp_rl.evaluation.evaluate import EvaluationPlan, EvaluationResult, evaluate, summarize
+from mcp_rl.rewards.references import refused_references
+from mcp_rl.runs.learned import Evidence, first_reason, warning
+from mcp_rl.runs.steps.alike import alike_metrics, barren_streak
+from mcp_rl.runs.steps.collect import Collector, RolloutBatch
+from mcp_rl.runs.steps.curriculum import Curriculum
+from mcp_rl.runs.steps.metrics import (
+    CachedTokens,
+    best_step,
+    comparison_sentence,
+    evaluation_metrics,
+    faults,
+    rollout_metrics,
+    shown_metrics,
+    time_sentence,
+)
+from mcp_rl.runs.steps.pipeline import PENDING, Pipeline
+from mcp_rl.runs.steps.small_evaluation import SPLIT, choose_subset, steps_between, subset_metrics
+from mcp_rl.runs.trackers.trackers import Trackers
+from mcp_rl.system.activity import Activity, Clock, Times, during, timed_by
+from mcp_rl.system.processes.memory import peak_rss_mb
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mcp_rl.config import RunConfig
+    from mcp_rl.evaluation.progress import Progress
+    from mcp_rl.model import Backend, TrainableModel
+    from mcp_rl.plugins.manager import Plugins
+    from mcp_rl.rewards.scoring import Scoring
+    from mcp_rl.rollouts.player import Player
+    from mcp_rl.run_directory import RunDirectory, RunState, StepProgress
+    from mcp_rl.scenario import McpScenario
+    from mcp_rl.trajectory import TrajectoryGroup
+
+
+@dataclass(kw_only=True)
+class Trainer:
+    """A session of a run. `state` is what the disk holds; `done` may be ahead of it."""
+
+    config: RunConfig
+    run: RunDirectory
+    state: RunState
+    plugins: Plugins
+    model: TrainableModel[None]
+    backend: Backend
+    player: Player
+    scoring: Scoring
+    train: Sequence[McpScenario]
+    val: Sequence[McpScenario]
+    progress: Progress
+    trackers: Trackers = field(default_factory=Trackers)
+
+    def __post_init__(self) -> None:
+        config = self.config
+        self.step = self.state.step
+        self.done = self.state.progress.model_copy(deep=True)
+        self.curriculum = Curriculum(self.train, config.seed, self.done.curriculum or None, config.curriculum)
+        collector = Collector(config, self.curriculum, self.player, self.scoring, self.progress)
+        self.pipeline = Pipeline(collector, staleness=config.train.max_staleness, last=config.steps)
+        self.pipeline.restore(self.backend.kept(PENDING), {scenario.id: scenario for scenario in self.train})
+        self._metrics: dict[str, float] = {}
+        self._clock = Clock()
+        self._cached = CachedTokens(self.backend.engine)
+        self._started = time.monotonic() - self.done.seconds
+        self._protect_best()
+        self.subset = choose_subset(self.val, self.config.evaluation.subset if self.scoring.at_once else 0, config.seed)
+        self.subset_every = steps_between(config, len(self.subset))
+
+    @property
+    def seconds(self) -> float:
+        """Wall-clock time of the run so far, over all sessions."""
+        return time.monotonic() - self._started
+
+    async def measure_before(self) -> None:
+        """Evaluate the initial policy, once per run."""
+        if self.state.before is not None:
+            return
+        if self.step == 0:
+            result = await self._evaluate("base model" if self.config.init is None else "before training", 0)
+        elif played := self.run.trajectories("val", 0):  # the state was lost, and the policy has moved
+            result = summarize(played, step=0, greedy=self.config.evaluation.greedy)
+        else:
+            raise RunDirectoryError(
+                f"The run in {self.run.path} is at step {self.step}, but its state.json and the episodes of its first "
+                "evaluation are gone: restore either of them, or start over with --fresh."
+            )
+        self.state.before = result.model_dump(mode="json")
+        self._save_state()
+
+    async def measure_after(self) -> None:
+        """Evaluate the current policy, unless that is already done."""
+        if self.state.after_step == self.step:
+            return
+        if self.step == 0:
+            self.state.after = self.state.before
+        else:
+            result = await self._evaluate(f"after step {self.step}", self.step)
+            self.state.after = result.model_dump(mode="json")
+        self.state.after_step = self.step
+        self._save_state()
+        pools = ", ".join(f"{count} {pool.value.replace('_', ' ')}" for pool, count in self.curriculum.pools().items())
+        self.progress.say(f"Training scenarios now: {pools}.")
+
+    async def take_steps(self) -> None:
+        """Take all remaining steps. Whatever ends this, the last whole step is kept."""
+        with timed_by(self._clock):
+            self._forget_times()
+            async with self.pipeline.open():
+                while self.step < self.config.steps:
+                    await self._measure_between()
+                    self.pipeline.begin(self.step)
+                    await self._take_step(await self.pipeline.next())
+                    if self.step == self.config.steps or self.step % self.config.train.checkpoint_every == 0:
+                        await self.save()
+
+    async def _measure_between(self) -> None:
+        """Evaluate if that is due, also after a kill before it. Nothing is learned meanwhile, so all episodes are one
+        policy's, whatever is in flight."""
+        every = self.config.evaluation.every
+        if every and self.step and self.step % every == 0 and self.state.after_step != self.step:
+            await self.save()
+            await self.measure_after()
+            self._forget_times()
+        elif self.subset_every and self.step and self.step % self.subset_every == 0:
+            await self._measure_subset()
+            self._forget_times()
+
+    async def rescue(self) -> None:
+        """Save the last step of an interrupted run, unless the weights are already ahead of it."""
+        if self.backend.step == self.step:
+            with anyio.CancelScope(shield=True):
+                await self.save()
+
+    async def save(self) -> None:
+        """Make the current step whole: write its checkpoint, with the batches in flight, then the state."""
+        if self.state.step == self.step and self.step > 0:
+            return
+        files: dict[str, bytes] = {}
+        with during(Activity.SAVING):
+            if self.pipeline.overlaps(self.step):  # else the batches in flight are played again just as they were
+                self.done.curriculum, files = self.curriculum.state, self.pipeline.pending()
+            path = await self.backend.save(
+                self.model, metrics=self._metrics, frontier=self.done.model_dump(mode="json"), files=files
+            )
+            self.state.step, self.state.progress = self.step, self.done.model_copy(deep=True)
+            self._save_state()
+        self._notify("checkpoint_saved", step=self.step, path=path)
+
+    def _save_state(self) -> None:
+        self.state.progress.seconds = self.seconds
+        self.run.save_state(self.state)
+        kept = Curriculum(self.train, self.config.seed, self.state.progress.curriculum or None, self.config.curriculum)
+        self.run.save_lines(DIFFICULTY, kept.difficulty(self.state.before))
+
+    async def _take_step(self, batch: RolloutBatch) -> None:
+        groups = batch.groups()
+        for group in groups:
+            for trajectory in group:
+                self._notify("rollout_finished", scenario=group.scenario, trajectory=trajectory)
+        with anyio.CancelScope(shield=True):  # an update is recorded with it, or not taken at all
+            with during(Activity.UPDATING):
+                result = await self.backend.train(self.model, groups, self.config.train, save=False)
+            with during(Activity.SAVING):
+                self.run.save_trajectories("train", result.step, groups)
+            self.curriculum.learned(groups, batch.number)
+            self.pipeline.learned()
+            self._account(groups, result.metrics)
+            self._metrics = self._measured(batch, groups, result.metrics, self._clock.take())
+            self.run.append_history({"step": result.step, "split": "train", **self._metrics})
+            self.step = result.step
+        self.trackers.log("train", self.step, self._metrics)
+        self._notify("step_finished", step=self.step, metrics=dict(self._metrics))
+        self.progress.step_done(
+            self.step,
+            shown_metrics(self._metrics),
+            seconds=self._metrics["step_seconds"],
+            spent_on=time_sentence(self._metrics),
+        )
+        if not self._metrics["groups_useful"] and (streak := barren_streak(self.run.history())):
+            self.progress.say(warning(streak, await self.evidence()))
+
+    async def evidence(self) -> Evidence:
+        """Return what else explains steps that taught nothing; empty if the newest step had a useful group."""
+        found = Evidence(server=shlex.join(self.config.server))
+        steps = [line for line in self.run.history() if line.get("split") == "train"]
+        if steps and not steps[-1].get("groups_useful"):
+            found.reason = first_reason(self.run.trajectories("train", steps[-1]["step"]))
+        if not any(line.get("success") for line in steps):
+            found.refused, found.checked = await refused_references(self.train, self.plugins.verifiers)
+        return found
+
+    def _measured(
+        self, batch: RolloutBatch, groups: Sequence[TrajectoryGroup], learner: dict[str, float], times: Times
+    ) -> dict[str, float]:
+        """Return the metrics of a step, whose time begins where that of the previous one ended."""
+        return {
+            **rollout_metrics(groups, self.config.reward.weights),
+            **alike_metrics(groups),
+            **batch.metrics(refills=self.config.rollout.refills > 0),
+            **{f"pool_{pool.value}": float(count) for pool, count in self.curriculum.pools().items()},
+            **self.scoring.take_metrics(),
+            **learner,
+            **self._cached.take(),
+            "peak_rss_mb": round(peak_rss_mb(), 1),
+            **times.metrics(),
+            "rollout_seconds": batch.seconds,
+            "step_seconds": times.total,
+        }
+
+    def _forget_times(self) -> None:
+        """Leave out of the next step the time and cached tokens up to now."""
+        self._clock.take()
+        self._cached.take()
+
+    def _notify(self, hook: str, **what: Any) -> None:
+        """Notify observing plugins. A plugin that fails is named once, and changes nothing."""
+        for sentence in self.plugins.notify(hook, **what):
+            self.progress.say(sentence)
+
+    def _account(self, groups: Sequence[TrajectoryGroup], metrics: dict[str, float]) -> None:
+        """Add a step to the run's totals."""
+        done: StepProgress = self.done
+        done.rollouts += sum(map(len, groups))
+        done.sampled_tokens += sum(t.sampled_tokens for group in groups for t in group)
+        done.trained_tokens += int(metrics.get("trained_tokens", 0))
+        done.faults += sum(faults(group) for group in groups)
+        done.curriculum = self.curriculum.state
+        done.seconds = self.seconds
+
+    def _protect_best(self) -> None:
+        """Keep the best checkpoint so far on disk, if the settings say so."""
+        if self.config.train.keep_best:
+            self.backend.protect(best_step(self.run.history()))
+
+    async def _measure_subset(self) -> None:
+        """Play the small evaluation of this step, unless an earlier session did or a full evaluation covers it.
+
+        Faults only cost it episodes: a run must not stop for what is only shown.
+        """
+        known = {(line["split"], line["step"]) for line in self.run.history()}
+        if known & {(SPLIT, self.step), ("val", self.step)}:
+            return
+        began = time.monotonic()
+        plan = EvaluationPlan(greedy=True, samples=0, seed=self.config.seed, max_exceptions=1.0)
+        with self.progress.rollouts(f"small evaluation, step {self.step}", len(self.subset), 1) as bar:
+            _, groups = await evaluate(
+                self.player,
+                self.subset,
+                plan,
+                step=self.step,
+                score_group=bar.around(self.scoring.group),
+                on_rollout=bar.finished,
+            )
+        self.run.save_trajectories(SPLIT, self.step, groups)
+        metrics = {**subset_metrics(groups), "subset_seconds": time.monotonic() - began}
+        rollouts = float(sum(map(len, groups)))
+        self.run.append_history({"step": self.step, "split": SPLIT, "rollouts": rollouts, **metrics})
+        self.trackers.log("val", self.step, metrics)
+
+    async def _evaluate(self, title: str, step: int) -> EvaluationResult:
+        config = self.config
+        plan = EvaluationPlan(
+            config.evaluation.greedy, config.evaluation.samples, config.seed, config.rollout.max_exceptions
+        )
+        with self.progress.rollouts(f"evaluation, {title}", len(self.val), plan.episodes) as bar:
+            result, groups = await evaluate(
+                self.player,
+                self.val,
+                plan,
+                step=step,
+                score_group=bar.around(self.scoring.group),
+                on_rollout=bar.finished,
+            )
+        self.run.save_trajectories("val", step, groups)
+        compared = (
+            await self.scoring.compare(self.run.trajectories("val", 0), groups)
+            if step and not self.scoring.at_once
+            else {}
+        )
+        judged = {**self.scoring.take_metrics(), **compared}
+        metrics = {**rollout_metrics(groups, self.config.reward.weights), **evaluation_metrics(result), **judged}
+        if plan.greedy:
+            chosen = {scenario.id for scenario in self.subset}
+            metrics |= subset_metrics(group for group in groups if group.scenario.id in chosen)
+        self.run.append_history({"step": step, "split": "val", **metrics})
+        self._protect_best()
+        self.trackers.log("val", step, metrics)
+        self.progress.say(f"{title}: {result.sentence('val scenarios')}")
+        if compared.get("judge_compared"):
+            self.progress.say(comparison_sentence(compared))
+        return result

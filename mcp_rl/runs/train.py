@@ -1,0 +1,330 @@
+"""`mcp-rl train`: from a tool server to a trained model and its evaluation, in one resumable run.
+
+In order: the server, the run directory, the connection and its schemas, the scenarios, the model, the evaluation of the
+base, the steps, the evaluation of the trained model, the report. Whatever ends the run, the server is stopped and the
+last step is kept.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import anyio
+from rich.console import Console
+
+from mcp_rl.errors import McpRlError, PluginError, RunDirectoryError
+from mcp_rl.evaluation.progress import Progress
+from mcp_rl.explore.tally import tallied
+from mcp_rl.model import TrainableModel, with_defaults
+from mcp_rl.plugins.manager import Plugins, load_plugins, place
+from mcp_rl.plugins.resolve import resolve_servers
+from mcp_rl.rewards.ledger import Ledger
+from mcp_rl.rewards.scoring import CALLS, Scoring
+from mcp_rl.rollouts.player import Player, limits_of
+from mcp_rl.run_directory import RunDirectory, RunState, StepProgress, open_run
+from mcp_rl.runs.identity import carried, check_inputs, identify, prepare_scenarios
+from mcp_rl.runs.learned import Learned
+from mcp_rl.runs.report import Headline, RunReport, TrainTotals, ValReport
+from mcp_rl.runs.trackers.trackers import Trackers
+from mcp_rl.runs.trained_tools import TrainedTools
+from mcp_rl.scenario import ServerGroup, ServerParams
+from mcp_rl.scenarios.fit import notices
+from mcp_rl.system.processes.leftovers import end_leftovers
+from mcp_rl.system.processes.memory import peak_rss_mb
+from mcp_rl.system.tasks import run_all
+from mcp_rl.system.threads import prepare_torch_threads
+from mcp_rl.toolserver.connection.deadlines import Deadlines
+from mcp_rl.toolserver.isolation import undeclared_notice
+from mcp_rl.toolserver.pool import Sessions, open_sessions
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+
+    from mcp_rl.config import RunConfig
+    from mcp_rl.model import Backend
+    from mcp_rl.runs.steps.trainer import Trainer
+    from mcp_rl.toolserver.session import Session
+    from mcp_rl.toolserver.tool_server import ToolServer
+
+T = TypeVar("T")
+
+
+async def run_training(config: RunConfig, *, fresh: bool = False, console: Console | None = None) -> RunReport:
+    """Train, or continue, the run that `config` describes; return its report, which is also in report.json.
+
+    `fresh` removes an earlier run of that name. Raises UserError for errors that the user can mend, and ServerFault,
+    EngineError or CanaryError for failures on the way. A cancelled run saves its last step first.
+    """
+    return await _in_child_task(functools.partial(_run, config, fresh, console or Console()))
+
+
+async def _run(config: RunConfig, fresh: bool, console: Console) -> RunReport:
+    began = time.monotonic()
+    plugins = load_plugins(config.plugins)
+    server = resolve_servers(config.server, config.transport, plugins=plugins, tools=config.tools)
+    check_inputs(config, server, plugins, fresh=fresh)
+    needed = config.init, config.scenarios.file, config.tools.replay
+    with open_run(config.run_dir, fresh=fresh, needed=needed) as run:
+        state = run.state()
+        earlier = state.progress.seconds
+        if stored := run.identity():
+            run.check(identify(config, server, stored.schema_hash))
+        elif any(run.checkpoints.glob("*[0-9]*")):
+            raise RunDirectoryError(
+                f"The run in {run.path} has checkpoints, but its model.json is gone: put a copy there, start "
+                "over with --fresh, or choose another name with --name."
+            )
+        if report := _finished(run, state, config):
+            console.print(f"All {state.step} steps of this run are done.", highlight=False)
+            return report
+        state.threads = prepare_torch_threads(state.threads)  # before torch is imported
+        with (
+            Progress(steps=config.steps, done=state.step, console=console) as progress,
+            Trackers.opened(run.path, config, plugins, progress.say) as trackers,
+        ):
+            with progress.waiting("looking for what earlier runs left running"):
+                await anyio.to_thread.run_sync(end_leftovers, progress.say)
+            setting = _Setting(config, run, state, plugins, server, progress, trackers)
+            async with _prepared(setting) as trainer:
+                await trainer.measure_before()
+                try:
+                    await trainer.take_steps()
+                except BaseException:
+                    await trainer.rescue()
+                    raise
+                await trainer.measure_after()
+                evidence = await trainer.evidence()
+        report = _report(config, run, server, state, seconds=earlier + time.monotonic() - began)
+        report.learned = Learned.of(
+            run.history(), state.before or {}, state.after or {}, state.progress.trained_tokens, evidence
+        )
+        run.write_json(run.report.name, report.model_dump(mode="json"))
+        return report
+
+
+def _finished(run: RunDirectory, state: RunState, config: RunConfig) -> RunReport | None:
+    """Return the report of a run with nothing left to do; None if there is work left."""
+    if state.after is None or state.step < config.steps or state.after_step != state.step or not run.report.exists():
+        return None
+    return RunReport.model_validate(run.read_json(run.report.name))
+
+
+@dataclass(frozen=True)
+class _Setting:
+    config: RunConfig
+    run: RunDirectory
+    state: RunState
+    plugins: Plugins
+    server: ToolServer
+    progress: Progress
+    trackers: Trackers
+
+
+@asynccontextmanager
+async def _prepared(setting: _Setting) -> AsyncIterator[Trainer]:
+    """Open everything that steps need, and close it at the end."""
+    config, run, progress = setting.config, setting.run, setting.progress
+    params = setting.server.params(config.transport)
+    deadlines = Deadlines(call=config.rollout.tool_deadline)
+    model = TrainableModel[None](config.name, config.project, config.base_model, base_path=config.output_dir)
+    async with (
+        open_sessions(setting.server, config.tools, deadlines=deadlines, log_dir=run.logs) as sessions,
+        _backend(config, setting.plugins) as backend,
+    ):
+        with progress.waiting(f"starting {setting.server.name}"):
+            with suppress(McpRlError):  # `register` raises it again
+                await backend.begin(model)
+            session = await sessions.get(params)
+        await _greet(setting, sessions, session, params)
+        stored = run.identity() if config.tools.allow_schema_change else None
+        identity = identify(config, setting.server, stored.schema_hash if stored else session.schemas.hash)
+        run.check(identity)
+        with tallied() as tally, progress.waiting(f"exploring {setting.server.name}", tally.parts):
+            divided = await prepare_scenarios(run, config, setting.server, params, sessions, setting.plugins)
+        train, val = divided.train, divided.val
+        progress.say(f"Scenarios: {len(train)} to train on, {len(val)} held out (train.jsonl, val.jsonl).")
+        if divided.notice:
+            progress.say(divided.notice)
+        for notice in notices([*train, *val], setting.server, config.rollout.max_turns):
+            progress.say(notice)
+        scoring = Scoring(
+            config.judge,
+            setting.plugins.verifiers,
+            config.reward,
+            setting.plugins.rewards,
+            seed=config.seed,
+            folder=run.judge,
+            say=progress.say,
+        )
+        scoring.check([*train, *val])
+        if run.identity() is None:
+            run.save_scenarios("val", val)
+            run.save_scenarios("train", train)
+            run.begin(identity, _about(config, setting.server))
+        TrainedTools.of_session(session, train, setting.server.system_prompt).write(run.path)
+
+        from mcp_rl.runs.steps.trainer import Trainer
+
+        with progress.waiting(f"loading {config.base_model}"):
+            for sentence in await backend.choose(model):
+                progress.say(sentence)
+            await model.register(backend)
+        for sentence in backend.skipped:
+            progress.say(sentence)
+        _follow(setting.state, run, backend.engine.version, backend.frontier)
+        player = Player(
+            backend.engine,
+            backend.chat,
+            sessions,
+            params=params,
+            system_prompt=setting.server.system_prompt,
+            temperature=config.rollout.temperature,
+            limits=limits_of(config.rollout),
+            concurrency=config.rollout.concurrency,
+            finish=scoring.rollout,
+        )
+        yield Trainer(
+            config=config,
+            run=run,
+            state=setting.state,
+            plugins=setting.plugins,
+            model=model,
+            backend=backend,
+            player=player,
+            scoring=scoring,
+            train=train,
+            val=val,
+            progress=progress,
+            trackers=setting.trackers,
+        )
+
+
+def _about(config: RunConfig, server: ToolServer) -> dict[str, Any]:
+    """Return the names of a run for model.json, and the parts of its command that its identity does not hold."""
+    command: dict[str, Any] = {
+        "server": _server_words(config, server),
+        "transport": config.transport,
+        "steps": config.steps,
+        "plugins": [str(plugin) for plugin in config.plugins] or None,
+        "scenarios.file": config.scenarios.file,
+        "tools.server_config": config.tools.server_config,
+        "tools.replay": config.tools.replay,
+        "init": config.init and config.init.expanduser().resolve(),
+    }
+    given = {key: str(value) if isinstance(value, Path) else value for key, value in command.items() if value}
+    given |= carried(config)
+    about = {"name": config.name, "project": config.project, "base_model": config.base_model, "command": given}
+    return about | ({"init": given["init"]} if config.init else {})
+
+
+def _server_words(config: RunConfig, server: ToolServer) -> list[str] | None:
+    """Return the words of --server if they are more than names and hold no secret, with absolute paths of scripts."""
+    if server.name == "+".join(config.server) or any(
+        "{env:" in repr(one.transports) for one in server.members or (server,)
+    ):
+        return None
+    paths = {word: Path(word).expanduser() for word in config.server}
+    return [str(path.resolve()) if path.is_file() else word for word, path in paths.items()]
+
+
+@asynccontextmanager
+async def _backend(config: RunConfig, plugins: Plugins) -> AsyncIterator[Backend]:
+    """Make the configured backend, and close it at the end. Raises PluginError if it cannot be made."""
+    make = plugins.backends.pick(config.backend, plugins.problems)
+    try:
+        backend = with_defaults(make(config))
+    except McpRlError:
+        raise
+    except Exception as error:
+        where = place(error, plugins.backends.origins[config.backend])
+        raise PluginError(
+            f"The backend {config.backend!r} ({where}) cannot be made: {type(error).__name__}: {error}"
+        ) from error
+    try:
+        yield backend
+    finally:
+        await backend.close()
+
+
+async def _greet(setting: _Setting, sessions: Sessions, session: Session, params: ServerParams) -> None:
+    say = setting.progress.say
+    how = "from a recording" if setting.config.tools.replay else f"over {params.transport}"
+    said = f"{setting.server.name}: {len(session.schemas.openai)} tools {how}"
+    if isinstance(params, ServerGroup):
+        said = f"{setting.server.name}: {len(session.schemas.openai)} tools of {len(params.servers)} servers"
+    say(f"{said}.")
+    for warning in session.connection.warnings:
+        say(warning)
+    if not setting.server.stateful and await sessions.isolation(params) != "shared":
+        say(undeclared_notice(session.offered))
+    if setting.state.step:
+        say(f"Continuing from step {setting.state.step} in {setting.run.path}.")
+    else:
+        say(f"The run is kept in {setting.run.path}.")
+
+
+def _follow(state: RunState, run: RunDirectory, step: int, kept: Mapping[str, Any]) -> None:
+    """Set the state to the step of the loaded checkpoint, and drop what the run kept of later steps."""
+    if state.step != step:
+        state.step, state.progress = step, StepProgress.model_validate(kept)
+        if state.after_step is not None and state.after_step > step:
+            state.after, state.after_step = None, None
+    run.discard_after(step)
+
+
+def _report(config: RunConfig, run: RunDirectory, server: ToolServer, state: RunState, *, seconds: float) -> RunReport:
+    from mcp_rl.evaluation.evaluate import EvaluationResult
+
+    learner = max((line.get("learner_peak_rss_mb", 0.0) for line in run.history()), default=0.0)
+    before, after = EvaluationResult.model_validate(state.before), EvaluationResult.model_validate(state.after)
+    return RunReport(
+        run_dir=str(run.path),
+        server=server.name,
+        base_model=config.base_model,
+        step=state.step,
+        seconds=round(seconds, 1),
+        peak_rss_mb=round(peak_rss_mb() + learner, 1),
+        val=ValReport(
+            scenarios=after.scenarios,
+            before=Headline.model_validate(before.summary()),
+            after=Headline.model_validate(after.summary()),
+        ),
+        train=TrainTotals.model_validate(state.progress.model_dump()),
+        details={
+            "before": before.model_dump(mode="json"),
+            "after": after.model_dump(mode="json"),
+            **({} if config.judge.model is None else {"judge": _judge_report(run, state.step)}),
+        },
+    )
+
+
+def _judge_report(run: RunDirectory, step: int) -> dict[str, Any]:
+    """Return the judges' part of the report: their cost in all, their comparison of the base and the trained model, and
+    their agreement with the verifier on the held-out episodes before and after, if both have scored them."""
+    from mcp_rl.evaluation.agreement import judge_agreement
+
+    compared: dict[str, Any] = next((line for line in reversed(run.history()) if "judge_after" in line), {})
+    sides = ("judge_before", "judge_after", "judge_better", "judge_worse", "judge_compared")
+    found = {when: judge_agreement(run.trajectories("val", at)) for when, at in (("before", 0), ("after", step))}
+    return {
+        "spent": asdict(Ledger(run.judge / CALLS).spent),
+        **{key: compared[key] for key in sides if compared},
+        "agreement": {when: agreed.model_dump(mode="json") for when, agreed in found.items() if agreed},
+    }
+
+
+async def _in_child_task(job: Callable[[], Awaitable[T]]) -> T:
+    """Run a job in a child task. Ctrl-C cancels this task, whatever it awaits; a child task is cancelled by scopes, so
+    work that it shields (an update with its bookkeeping, a checkpoint) finishes first."""
+    results: list[T] = []
+
+    async def child() -> None:
+        results.append(await job())
+
+    await run_all([child])
+    return results[0]

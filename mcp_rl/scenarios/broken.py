@@ -1,0 +1,125 @@
+"""Find scenarios that no longer hold, by executing their reference solutions again."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import anyio
+
+from mcp_rl.errors import ServerFault
+from mcp_rl.explore.answer import read_answer
+from mcp_rl.scenarios.reference import kept, refused_calls
+from mcp_rl.scenarios.stage import Look
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mcp_rl.scenario import McpScenario, ServerParams
+    from mcp_rl.toolserver.link import Link
+    from mcp_rl.toolserver.pool import Sessions
+    from mcp_rl.toolserver.session import Session
+    from mcp_rl.toolserver.tools.results import ToolResult
+
+_IN_FLIGHT = 16
+_DEADLINE = 30.0
+"""Seconds for one call."""
+_TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True)
+class BrokenScenario:
+    """A scenario that no longer holds."""
+
+    id: str
+    problem: str
+    """The reason, in a sentence."""
+
+
+async def broken_scenarios(
+    sessions: Sessions, params: ServerParams, scenarios: Sequence[McpScenario]
+) -> list[BrokenScenario]:
+    """Return a finding for each scenario that does not hold on this server, in order.
+
+    A scenario holds where its reference calls succeed, from the state that an episode begins in, and the last call
+    gives the recorded answer, or reading calls see the expected state; where only the calls are verified, the result
+    may change. An unsolvable scenario holds where its calls are still refused.
+    """
+    findings: list[BrokenScenario | None] = [None] * len(scenarios)
+    limiter = anyio.CapacityLimiter(_IN_FLIGHT)
+
+    async def one(index: int, scenario: McpScenario) -> None:
+        try:
+            async with limiter, sessions.lease(params, scenario.initial_state) as lease:
+                problem = await _problem(lease.session, scenario)
+        except ServerFault as fault:
+            problem = f"Its episode cannot begin: {fault}"
+        if problem is not None:
+            findings[index] = BrokenScenario(scenario.id, problem)
+
+    async with anyio.create_task_group() as tasks:
+        for index, scenario in enumerate(scenarios):
+            tasks.start_soon(one, index, scenario)
+    return [finding for finding in findings if finding]
+
+
+async def _problem(session: Session, scenario: McpScenario) -> str | None:
+    connection, hash_now = session.connection, session.schemas.hash
+    refused = refused_calls(scenario)
+    needs_no_call = scenario.verifier is not None and scenario.verifier.options.get("max_calls") == 0
+    unsolvable = scenario.verifier is not None and scenario.verifier.kind == "none"
+    if not scenario.reference and not (unsolvable or needs_no_call):
+        return "It has no reference solution to execute."
+    result: ToolResult | None = None
+    for call in (*scenario.reference, *refused):
+        if call.tool not in session.tool_names:
+            return f"The server no longer has the tool {call.tool}."
+        try:
+            result = await connection.call(call.tool, dict(call.arguments), deadline=_DEADLINE)
+        except ServerFault as fault:
+            return f"The call of {call.tool} failed: {fault}"
+        if result.is_error != (call in refused):
+            if call in refused:
+                return f"The call of {call.tool} was refused, and now succeeds: {kept(result.text)[:200]}"
+            return f"The call of {call.tool} is now an error: {kept(result.text)[:200]}"
+    problem = _changed(scenario, result) if scenario.reference and result else None
+    if problem is None and scenario.verifier is not None and scenario.verifier.kind == "state":
+        problem = await _other_state(connection, scenario)
+    if problem is None and scenario.schema_hash not in (None, hash_now):
+        problem = f"It was made for different tool schemas ({scenario.schema_hash}, now {hash_now})."
+    return problem
+
+
+async def _other_state(connection: Link, scenario: McpScenario) -> str | None:
+    """Return how the final state differs from the one that the verifier expects, or None."""
+    verifier = scenario.verifier
+    expected = verifier.expected if verifier is not None and isinstance(verifier.expected, list) else []
+    for read, wanted in zip(verifier.reads if verifier else (), expected, strict=True):
+        try:
+            result = await connection.call(read.tool, dict(read.arguments), deadline=_DEADLINE)
+        except ServerFault as fault:
+            return f"The reading call of {read.tool} failed: {fault}"
+        look = Look(read.tool, dict(read.arguments), result.text, result.is_error)
+        if isinstance(wanted, dict) and not look.shows(wanted):
+            return f"In the end, {read.tool} says {kept(result.text)[:100]!r}; another result was recorded."
+    return None
+
+
+def _changed(scenario: McpScenario, result: ToolResult) -> str | None:
+    verifier = scenario.verifier
+    if kept(result.text) == scenario.reference_answer or (verifier and verifier.kind in ("calls", "state")):
+        return None
+    if verifier is not None and verifier.kind == "number":
+        answer = read_answer(result.text, dict(scenario.reference[-1].arguments))
+        expected = verifier.expected
+        same = (
+            answer.kind == "number"
+            and isinstance(expected, int | float)
+            and isinstance(answer.value, int | float)
+            and math.isclose(answer.value, expected, rel_tol=_TOLERANCE)
+        )
+    else:
+        same = scenario.reference_answer in (None, kept(result.text))
+    recorded = verifier.expected if verifier is not None and verifier.kind == "number" else scenario.reference_answer
+    return None if same else f"The answer is now {kept(result.text)[:100]!r}; {str(recorded)[:100]!r} was recorded."

@@ -1,0 +1,92 @@
+"""Scenarios from a live server, without any language model.
+
+Arguments are drawn from the tools' schemas and the server is called. A call that succeeds, twice with the same result,
+becomes a request whose answer is the recorded result. Where episodes are isolated, tools that change something are
+explored too: each task starts in the state that an episode begins in, and reading calls record its final state.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mcp_rl.errors import ScenarioError
+from mcp_rl.explore.explorable import explorable, reads_only
+from mcp_rl.explore.probe import Probe
+from mcp_rl.scenarios.compose import Composer
+from mcp_rl.scenarios.grow import grow_chains
+from mcp_rl.scenarios.refusals import add_unsolvable, add_without_tools
+from mcp_rl.scenarios.stateful import Walks
+
+if TYPE_CHECKING:
+    from mcp_rl.plugins.recipe import Recipe
+    from mcp_rl.scenario import McpScenario, ServerParams
+    from mcp_rl.toolserver.pool import Sessions
+    from mcp_rl.toolserver.session import Session
+    from mcp_rl.toolserver.tool_server import ToolServer
+    from mcp_rl.toolserver.tools.listing import Tool
+
+_READING_SHARE = 0.4
+"""Share of tasks that change nothing, on a server with a state."""
+
+
+async def explored_scenarios(
+    sessions: Sessions, *, server: ToolServer, params: ServerParams, recipe: Recipe
+) -> list[McpScenario]:
+    """Return up to `recipe.count` distinct scenarios, each with a reference solution that was just executed.
+
+    The list is shorter where the server has no more to offer. The same seed gives the same list. Raises ScenarioError
+    where no tool may be called or no call gives a lasting result, ServerFault where the server is lost.
+    """
+    dropped: set[str] = set()
+    while True:
+        async with sessions.lease(params) as lease:
+            session = lease.session
+            reading, changing = _sorted_out(session, server)
+            probe = Probe(session.connection, reading, server, recipe.seed, dropped)
+            probe.pool.observe_resources(await session.connection.resources())
+            wanted = recipe.solvable if not changing else round(_READING_SHARE * recipe.solvable)
+            await probe.single_calls(recipe.solvable)
+            chains = [] if probe.unfit else await grow_chains(probe, recipe.lengths(wanted))
+            if not probe.unfit:
+                await probe.find_clocks()
+            errors = [] if probe.unfit else await probe.lasting_errors(2 * round(recipe.count * recipe.unsolvable))
+            lost = not session.connection.alive
+        if not probe.unfit:
+            break
+        if probe.fault and lost:
+            raise probe.fault
+        # It is chance when a clock is noticed, so start again without that tool: the seed then decides everything.
+        dropped |= probe.unfit
+    composer = Composer(session.connection.tools, session.schemas, server=server, params=params, recipe=recipe)
+    singles = probe.spread(len(probe.outcomes))
+    composer.compose(wanted, singles, chains)
+    if changing:
+        walks = Walks(sessions, session, server, params, probe, changing, recipe.seed)
+        await walks.compose(composer, recipe.lengths(recipe.solvable - len(composer)))
+        composer.compose(recipe.solvable - len(composer), singles, chains)  # in case the walks found too few
+    if not len(composer):
+        raise ScenarioError(_why_nothing(server, dropped))
+    add_unsolvable(composer, errors, session.connection.tools, round(recipe.count * recipe.unsolvable))
+    add_without_tools(composer, round(recipe.count * recipe.without_tools))
+    return list(composer.shuffled())
+
+
+def _sorted_out(session: Session, server: ToolServer) -> tuple[list[Tool], list[Tool]]:
+    """Return the tools that only read, and those that change an episode's own state."""
+    free = explorable(session.offered, server)
+    if not free:
+        raise ScenarioError(
+            f"The server {server.name!r} has no tool that may be called freely (all are annotated or named as changing "
+            "something): declare an isolation (--isolation), or write scenarios for it yourself."
+        )
+    if not server.stateful:
+        return free, []
+    return [tool for tool in free if reads_only(tool)], [tool for tool in free if not reads_only(tool)]
+
+
+def _why_nothing(server: ToolServer, dropped: set[str]) -> str:
+    reason = "no call that was tried gave a result"
+    if dropped:
+        unfit = ", ".join(sorted(dropped))
+        reason = f"{unfit} fail, take too long or answer the same call differently, and no other call gave a result"
+    return f"No task can be made for the server {server.name!r}: {reason}; write scenarios for it yourself."

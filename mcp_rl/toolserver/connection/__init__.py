@@ -1,0 +1,1 @@
+"""Connections to tool servers: transports, processes, sessions, deadlines and the owner task."""

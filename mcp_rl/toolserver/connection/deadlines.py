@@ -1,0 +1,43 @@
+"""Deadlines of the steps of a connection."""
+
+import math
+from dataclasses import dataclass
+
+import anyio
+
+
+@dataclass(frozen=True)
+class Deadlines:
+    """Seconds that each step may take."""
+
+    spawn: float = 30.0
+    """Starting a network server, until it accepts connections."""
+    initialize: float = 60.0
+    """Connecting and the handshake. Generous, since `npx` and `uvx` download the server before they start it."""
+    list: float = 30.0
+    """Listing all pages of the tools."""
+    call: float = 60.0
+    """A tool call, including the time to reopen a lost session. Each sign of progress begins it anew."""
+    longest_call: float = 600.0
+    """A tool call, however much progress the server reports. A longer deadline of the call stands."""
+    close: float = 5.0
+
+
+class Steps:
+    """The current step of a session and its deadline, in one cancel scope around the whole session.
+
+    A scope for each step could not be closed while contexts that were opened in it stay open.
+    """
+
+    def __init__(self, seconds: dict[str, float]) -> None:
+        self._seconds = seconds
+        self.scope = anyio.CancelScope()
+        self.name = ""
+
+    @property
+    def seconds(self) -> float:
+        return self._seconds.get(self.name, math.inf)
+
+    def begin(self, name: str) -> None:
+        self.name = name
+        self.scope.deadline = anyio.current_time() + self.seconds

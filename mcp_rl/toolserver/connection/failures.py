@@ -1,0 +1,52 @@
+"""Errors of a connection in words: one sentence that says what went wrong and holds no secret."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import httpx2
+from mcp import MCPError
+from mcp.types import CONNECTION_CLOSED
+
+from mcp_rl.errors import ServerError
+from mcp_rl.scenario import OneServer, SseServer, StdioServer
+from mcp_rl.toolserver.connection.launch import exited, last_lines
+
+if TYPE_CHECKING:
+    from mcp_rl.system.processes.process_log import ProcessLog
+    from mcp_rl.toolserver.connection.deadlines import Steps
+
+
+def in_words(error: BaseException | None) -> str:
+    """Return the error in one line, without addresses, which may hold secrets."""
+    if isinstance(error, httpx2.HTTPStatusError):
+        return f"HTTP status {error.response.status_code}"
+    return " ".join(str(error).split()).rstrip(".") or type(error).__name__
+
+
+def first_cause(error: BaseException | None) -> BaseException | None:
+    """Return the first error inside nested exception groups."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def unusable(
+    server: str, params: OneServer, steps: Steps, problem: BaseException | None, log: ProcessLog, url: str
+) -> ServerError:
+    """Return the error for a session that could not be opened.
+
+    `server` begins the sentence, such as "The server NAME". `url` is the address to show for a server behind one.
+    """
+    cause = first_cause(problem)
+    if isinstance(cause, ServerError):
+        return cause
+    if steps.scope.cancelled_caught:
+        missed = "answer" if steps.name == "initialize" else "list its tools"
+        return ServerError(f"{server} did not {missed} within {steps.seconds:g} s.{last_lines(log)}")
+    if isinstance(params, StdioServer):
+        if isinstance(cause, MCPError) and cause.code == CONNECTION_CLOSED:
+            return ServerError(exited(server, log))
+        return ServerError(f"{server} cannot be used: {in_words(cause)}.{last_lines(log)}")
+    hint = "" if isinstance(params, SseServer) else " If it speaks SSE, choose the transport sse."
+    return ServerError(f"{server} cannot be used at {url}: {in_words(cause)}.{hint}")

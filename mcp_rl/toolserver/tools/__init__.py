@@ -1,0 +1,1 @@
+"""Tools as data: listings, schemas for the model, validation of arguments, and results."""

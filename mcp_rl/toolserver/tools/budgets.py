@@ -1,0 +1,70 @@
+"""Budgets for what servers send: strangers write it, and none of it may take all memory or hold the event loop.
+
+Sizes are in characters of JSON, roughly. One message has at most `connection.stdio.LONGEST_MESSAGE` bytes.
+"""
+
+from typing import Any
+
+MOST_UNREAD = 256
+"""Answers to a server's requests that may wait for the server to read them. Until then nothing more of it is read."""
+UNREAD_SECONDS = 5.0
+"""Seconds in which the server must read one of them, before its session is ended."""
+LARGEST_REQUEST = 2**12
+"""Size of the parameters of a server's request; larger ones are dropped, since no request that we serve has them."""
+LONGEST_LISTING = 32 * 2**20
+"""Size of a whole listing of tools, resources or prompts, over all of its pages with their cursors."""
+LONGEST_CURSOR = 2**16
+"""Characters of the cursor of a page, which is sent back with the request for the next one."""
+LARGEST_EXPANSION = 2**20
+"""Size that the references of one tool's schema may expand to; further ones become `{}`."""
+LARGEST_EXPANSIONS = 16 * 2**20
+"""Size that the references of all schemas of a server may expand to."""
+DEEPEST_EXPANSION = 50
+"""Depth of schemas within schemas at which a reference is still expanded."""
+LARGEST_CHECKED = 2**18
+"""Size of a schema, or of a value, that is checked here."""
+MOST_STEPS = 100_000
+"""Steps of checking one value; each keyword of the schema that is applied is a step or more."""
+LARGEST_DRAWN = 2**16
+"""Size of the arguments that are drawn from a schema; a schema that asks for more gives none."""
+MOST_DRAWING_STEPS = 20_000
+"""Steps of drawing arguments for one call, with all further tries."""
+LONGEST_PATTERN = 2000
+"""Characters of a pattern from which strings are drawn."""
+_NODE = 50
+"""Size of an object or a list, apart from its content."""
+
+
+class OverBudget(ValueError):
+    """A budget was exceeded."""
+
+
+class Budget:
+    """An amount that can be spent."""
+
+    def __init__(self, amount: int) -> None:
+        self.left = amount
+
+    def spend(self, amount: int = 1) -> None:
+        """Raise OverBudget if more is spent than there was."""
+        self.left -= amount
+        if self.left < 0:
+            raise OverBudget("it is too large or too complex")
+
+
+def json_size(value: Any, most: int | None = None) -> int:
+    """Return the size of a JSON value; counting ends above `most`."""
+    size, stack = 0, [value]
+    while stack and (most is None or size <= most):
+        below = stack.pop()
+        if isinstance(below, str):
+            size += len(below) + 2
+        elif isinstance(below, dict):
+            size += _NODE + sum(len(key) + 4 if isinstance(key, str) else 8 for key in below)
+            stack.extend(below.values())
+        elif isinstance(below, list):
+            size += _NODE
+            stack.extend(below)
+        else:
+            size += 8
+    return size

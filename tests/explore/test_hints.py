@@ -1,0 +1,50 @@
+import math
+
+import pytest
+
+from mcp_rl.explore.hints import Bounds, alternatives, bounds
+from mcp_rl.explore.values_seen import ValuePool
+
+
+@pytest.mark.parametrize(
+    ("text", "offered"),
+    [
+        ("colour must be one of: red, green or blue.", ["red", "green", "blue"]),
+        ("Unknown note n99; known are n1, n2, n3.", ["n1", "n2", "n3"]),
+        ("Input should be 'metric' or 'imperial'", ["metric", "imperial"]),
+        ("Unknown shelf 'x'. Available shelves: top, middle", ["top", "middle"]),
+        ("Invalid timezone: 'No time zone found with key velvet'", []),
+        ("There is no book x.", []),
+    ],
+)
+def test_values_that_an_error_offers_are_read(text: str, offered: list[str]) -> None:
+    assert alternatives(text) == offered
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("limit must be between 1 and 100", Bounds(1, 100)),
+        ("Must be a finite positive integer.", Bounds(1, math.inf)),
+        ("Too large: at most 50 allowed", Bounds(-math.inf, 50)),
+        ("Input should be less than or equal to 10", Bounds(-math.inf, 10)),
+        ("value must be >= 3", Bounds(3, math.inf)),
+        ("cannot be done", None),
+    ],
+)
+def test_ranges_that_an_error_names_are_read(text: str, told: Bounds | None) -> None:
+    assert bounds(text) == told
+
+
+def test_errors_teach_the_pool_about_their_parameter() -> None:
+    pool = ValuePool()
+    pool.observe_error("paint", {"colour": "mauve", "coats": 2}, "Unknown colour mauve; known are red, green.")
+    pool.observe_error("paint", {"colour": "red", "coats": 12}, "coats must be between 1 and 4")
+    assert pool.offered("paint.colour") == ["red", "green"] and pool.offered("paint.coats") == []
+    assert pool.bounds("paint.coats") == Bounds(1, 4)
+
+
+def test_a_range_that_holds_the_value_is_about_something_else() -> None:
+    pool = ValuePool()
+    pool.observe_error("paint", {"coats": 2}, "coats 2: the wall must be between 1 and 4 metres high")
+    assert pool.bounds("paint.coats") == Bounds()

@@ -1,0 +1,289 @@
+import json
+import random
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from jsonschema.validators import validator_for
+
+from mcp_rl.explore.pattern import string_matching
+from mcp_rl.explore.sample import Sampler
+from mcp_rl.explore.values_seen import ValuePool
+from mcp_rl.toolserver.tools.listing import read_tool
+from mcp_rl.toolserver.tools.schema import ToolSchemas
+
+LISTINGS = sorted((Path(__file__).parents[1] / "data" / "mcp-tools").glob("*.json"))
+
+
+def draws(schema: Any, times: int = 30, seed: int = 0) -> list[dict[str, Any]]:
+    sampler, source = Sampler("tool", schema, ValuePool()), random.Random(seed)
+    found = [sampler.draw(source) for _ in range(times)]
+    return [draw.arguments for draw in found if draw is not None]
+
+
+def values(schema: dict[str, Any], times: int = 30) -> list[Any]:
+    wrapped = {"type": "object", "properties": {"x": schema}, "required": ["x"]}
+    return [arguments["x"] for arguments in draws(wrapped, times)]
+
+
+def small(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.lists(strategy, min_size=1, max_size=3)
+
+
+integers = st.tuples(st.integers(-5000, 5000), st.integers(0, 5000)).map(
+    lambda p: {"type": "integer", "minimum": p[0], "maximum": p[0] + p[1]}
+)
+numbers = st.one_of(
+    st.just({"type": "number"}),
+    st.floats(-1e6, 1e6).map(lambda low: {"type": "number", "minimum": low}),
+    st.floats(-1e6, 1e6).map(lambda high: {"type": "number", "exclusiveMaximum": high}),
+    st.integers(1, 50).map(lambda step: {"type": "number", "multipleOf": step}),
+    st.tuples(st.floats(0, 1), st.floats(0.1, 1)).map(
+        lambda p: {"type": "number", "minimum": p[0], "maximum": p[0] + p[1]}
+    ),
+)
+strings = st.one_of(
+    st.tuples(st.integers(0, 40), st.integers(0, 30)).map(
+        lambda p: {"type": "string", "minLength": p[0], "maxLength": p[0] + p[1]}
+    ),
+    st.sampled_from(["[A-Z]{2,4}-\\d+", "^(red|green)\\s?light$", "^\\+?[0-9]{3}$", "^[^aeiou]+$", "x.y?z*"]).map(
+        lambda pattern: {"type": "string", "pattern": pattern}
+    ),
+    small(st.text(max_size=8)).map(lambda options: {"enum": options}),
+)
+scalars = st.one_of(integers, numbers, strings, st.just({"type": "boolean"}), st.just({"type": ["integer", "null"]}))
+
+
+def containers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.one_of(
+        st.tuples(inner, st.integers(0, 3), st.integers(0, 3)).map(
+            lambda p: {"type": "array", "items": p[0], "minItems": p[1], "maxItems": p[1] + p[2]}
+        ),
+        st.lists(inner, min_size=1, max_size=2).map(lambda some: {"anyOf": [*some, {"type": "null"}]}),
+        objects(inner),
+    )
+
+
+def objects(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    names = st.text("abcdefgh", min_size=1, max_size=4)
+    return st.dictionaries(names, inner, max_size=4).flatmap(
+        lambda properties: st.sets(st.sampled_from(sorted(properties) or ["-"])).map(
+            lambda required: {
+                "type": "object",
+                "properties": properties,
+                "required": sorted(required & properties.keys()),
+                "additionalProperties": False,
+            }
+        )
+    )
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(objects(st.recursive(scalars, containers, max_leaves=6)), st.integers(0, 99))
+def test_draws_from_random_schemas_validate(schema: Any, seed: int) -> None:
+    found = draws(schema, times=3, seed=seed)
+    assert found
+    for arguments in found:
+        validator_for(schema)(schema).validate(arguments)
+
+
+@pytest.mark.parametrize("bound", [{"exclusiveMaximum": 0.5}, {"maximum": -3}, {"exclusiveMaximum": 1}])
+def test_a_count_that_must_stay_below_one_is_drawn_all_the_same(bound: dict[str, float]) -> None:
+    schema = {"type": "object", "properties": {"limit": {"type": "number", **bound}}, "required": ["limit"]}
+    assert len(draws(schema, times=5)) == 5
+
+
+@pytest.mark.parametrize("path", LISTINGS, ids=lambda path: path.stem)
+def test_tools_of_real_listings_get_valid_varied_arguments(path: Path) -> None:
+    for tool in json.loads(path.read_text())["tools"]:
+        schema = tool["inputSchema"]
+        found = draws(schema, times=20)
+        assert len(found) == 20, tool["name"]
+        for arguments in found:
+            validator_for(schema)(schema).validate(arguments)
+        if schema.get("required"):
+            assert len({json.dumps(arguments, sort_keys=True) for arguments in found}) > 1, tool["name"]
+
+
+def test_listings_are_there() -> None:
+    assert len(LISTINGS) >= 4
+
+
+@pytest.mark.parametrize(
+    "pattern", ["^[a-f0-9]{8}$", "(ab|cd)+e?", "\\d{4}-\\d{2}", "^[^x]y$", "[\\w.]+@\\w+\\.com", "(a)\\1", "^\\S+ \\D$"]
+)
+def test_strings_from_patterns_match_them(pattern: str) -> None:
+    for seed in range(20):
+        text = string_matching(pattern, random.Random(seed))
+        assert text is not None and re.search(pattern, text), text
+
+
+def test_a_pattern_that_python_cannot_read_gives_none() -> None:
+    assert string_matching("[[:alpha:", random.Random(0)) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("date", r"\d{4}-\d\d-\d\d"),
+        ("email", r"\w+@[\w.]+"),
+        ("uuid", r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"),
+        ("ipv4", r"\d+(\.\d+){3}"),
+        ("uri", r"https://\S+"),
+        ("date-time", r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"),
+    ],
+)
+def test_formats_are_met(name: str, shape: str) -> None:
+    for value in values({"type": "string", "format": name}):
+        assert re.fullmatch(shape, value), value
+
+
+def test_references_and_all_of_are_followed() -> None:
+    schema = {
+        "$defs": {"Point": {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}},
+        "type": "object",
+        "properties": {"at": {"allOf": [{"$ref": "#/$defs/Point"}, {"description": "where"}]}},
+        "required": ["at"],
+    }
+    assert all(isinstance(arguments["at"]["x"], int) for arguments in draws(schema))
+
+
+def test_a_schema_that_refers_to_itself_ends() -> None:
+    node: dict[str, Any] = {
+        "type": "object",
+        "properties": {"name": {"type": "string"}, "children": {"type": "array", "items": {"$ref": "#/$defs/Node"}}},
+        "required": ["name", "children"],
+    }
+    schema = {"$defs": {"Node": node}, **node}
+    assert len(draws(schema)) == 30
+
+
+def test_a_schema_that_nothing_can_meet_gives_none() -> None:
+    impossible = {"type": "object", "properties": {"x": {"type": "string", "not": {}}}, "required": ["x"]}
+    assert Sampler("tool", impossible, ValuePool()).draw(random.Random(0)) is None
+
+
+COSTLY: list[dict[str, Any]] = [
+    {"type": "string", "minLength": 10**15},
+    {"type": "object", "minProperties": 10**12},
+    {"type": "array", "minItems": 10**12},
+    {"type": "string", "pattern": "(((a{900}){900}){900})"},
+    {"type": "string", "pattern": "(){4000000000}"},
+    {"type": "string", "pattern": "(aaaaaaaa)" + "".join(f"(\\{n}\\{n}\\{n})" for n in range(1, 60))},
+    {"type": "string", "pattern": "[a-z]" * 10_000},
+    {"type": "array", "items": {"const": "x" * 10_000}, "minItems": 30},
+    {"$ref": "#"},
+    {"anyOf": [{"$ref": "#/properties/x"}]},
+    {"enum": 5},
+]
+
+
+@pytest.mark.parametrize("part", COSTLY)
+def test_a_schema_that_asks_for_too_much_gives_a_reason(part: Any, caplog: pytest.LogCaptureFixture) -> None:
+    schema = {"type": "object", "properties": {"x": part}, "required": ["x"]}
+    sampler, began = Sampler("tool", schema, ValuePool()), time.process_time()
+    for seed in range(3):
+        assert sampler.draw(random.Random(seed)) is None
+    assert time.process_time() - began < 3
+    assert sampler.problem is not None and len(caplog.records) == 1 and sampler.problem in caplog.text
+
+
+def test_a_pattern_that_backtracks_is_matched_in_linear_time() -> None:
+    pattern = "^" + r"(\w*" * 60 + ")" * 60 + "!$"
+    began = time.process_time()
+    values({"type": "string", "pattern": pattern}, times=20)
+    assert time.process_time() - began < 3
+
+
+def test_a_result_with_nothing_but_dates_leaves_values_to_draw() -> None:
+    pool = ValuePool()
+    pool.observe({}, json.dumps({"timezone_now": "2026-11-22T10:00:00+00:00"}))
+    assert not pool.kinds
+    schema = {"type": "object", "properties": {"timezone": {"type": "string"}}, "required": ["timezone"]}
+    for seed in range(50):
+        assert Sampler("tool", schema, pool).draw(random.Random(seed)) is not None
+
+
+KEYWORDS = (
+    "type", "properties", "required", "items", "prefixItems", "enum", "const", "anyOf", "oneOf", "allOf", "not", "$ref",
+    "minimum", "maximum", "multipleOf", "exclusiveMinimum", "minLength", "maxLength", "pattern", "format", "default",
+    "examples", "minItems", "maxItems", "uniqueItems", "additionalProperties", "minProperties", "propertyNames",
+    "description", "$schema", "$id", "$defs", "if", "then", "dependentRequired", "patternProperties",
+)  # fmt: skip
+atoms = st.one_of(
+    st.none(), st.booleans(), st.integers(-5, 10**16), st.floats(), st.sampled_from(
+        ["object", "string", "integer", "array", "#", "#/properties/a", "[", "(a+)+$", "date", "a", ""]
+    )
+)  # fmt: skip
+anything = st.recursive(
+    atoms,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(st.one_of(st.sampled_from(KEYWORDS), st.just("a")), inner, max_size=4),
+    ),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.dictionaries(st.sampled_from(KEYWORDS), anything, max_size=5), anything, st.integers(0, 99))
+def test_no_schema_makes_drawing_or_checking_raise(schema: dict[str, Any], inner: Any, seed: int) -> None:
+    for hostile in (schema, {"type": "object", "properties": {"a": inner}, "required": ["a"]}):
+        sampler = Sampler("tool", hostile, ValuePool())
+        draw = sampler.draw(random.Random(seed))
+        assert (draw is None) == (sampler.problem is not None)
+        try:
+            tool = read_tool({"name": "tool", "inputSchema": hostile})
+        except ValueError:
+            continue
+        ToolSchemas([tool]).validate("tool", {"a": 1})
+
+
+def test_examples_in_a_description_are_used() -> None:
+    found = values({"type": "string", "description": "An IATA code (e.g. 'ZRH', 'LHR')"}, times=60)
+    assert {"ZRH", "LHR"} <= set(found)
+
+
+def test_time_zones_dates_and_times_follow_descriptions() -> None:
+    zones = values({"type": "string", "description": "IANA timezone name"}, times=40)
+    times = values({"type": "string", "description": "24-hour format (HH:MM)"}, times=40)
+    assert sum("/" in zone for zone in zones) > 15
+    assert sum(bool(re.fullmatch(r"\d\d:\d\d", time)) for time in times) > 15
+
+
+def test_parameters_that_count_get_whole_positive_numbers() -> None:
+    schema = {"type": "object", "properties": {"maxResults": {"type": "number"}}, "required": ["maxResults"]}
+    found = [arguments["maxResults"] for arguments in draws(schema, times=100)]
+    assert min(found) >= 1
+    assert sum(isinstance(value, int) for value in found) > 80
+
+
+def test_a_source_that_works_is_drawn_more_and_more_often() -> None:
+    pool, source = ValuePool(), random.Random(0)
+    pool.observe({}, "Folder /data holds /data/a.txt and /data/b.txt")
+    schema = {"type": "object", "properties": {"target": {"type": "string"}}, "required": ["target"]}
+    sampler = Sampler("open", schema, pool)
+
+    def share_of_files() -> float:
+        hits = 0
+        for _ in range(200):
+            draw = sampler.draw(source)
+            assert draw is not None
+            good = draw.arguments["target"] in ("/data/a.txt", "/data/b.txt")
+            pool.credit(draw.choices, good)
+            hits += good
+        return hits / 200
+
+    first = share_of_files()
+    assert share_of_files() > max(0.5, first)
+
+
+def test_listed_names_become_paths_in_the_listed_folder() -> None:
+    pool = ValuePool()
+    pool.observe({"path": "/data"}, "[FILE] notes.txt\n[DIR] old")
+    assert "/data/notes.txt" in pool["path:file"]
+    assert "/data/old" in pool["path:folder"]

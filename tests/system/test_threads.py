@@ -1,0 +1,55 @@
+"""The number of torch's threads."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from mcp_rl.system.threads import free_cpus, prepare_torch_threads
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+
+
+def test_the_same_number_as_in_an_earlier_part_of_the_run() -> None:
+    assert prepare_torch_threads(3) == 3
+    assert (os.environ["OMP_NUM_THREADS"], os.environ["OMP_WAIT_POLICY"]) == ("3", "PASSIVE")
+
+
+def test_the_users_own_setting_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
+    assert prepare_torch_threads() == 2
+    assert os.environ["OMP_WAIT_POLICY"] == "ACTIVE"
+
+
+def test_busy_cpus_do_not_count_and_one_always_does() -> None:
+    cpus = len(os.sched_getaffinity(0))
+    assert 1 <= free_cpus(0.05) <= cpus
+    burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2 * cpus)]
+    try:
+        time.sleep(0.3)
+        assert free_cpus(0.2) == 1
+    finally:
+        for burner in burners:
+            burner.kill()
+            burner.wait()
+
+
+def test_one_cpu_is_left_to_the_tools() -> None:
+    assert 1 <= prepare_torch_threads(sample_seconds=0.02) <= max(1, len(os.sched_getaffinity(0)) - 1)
+
+
+def test_torch_gets_that_number() -> None:
+    program = (
+        "from mcp_rl.system.threads import prepare_torch_threads; import sys; prepare_torch_threads(2);"
+        "assert 'torch' not in sys.modules; import torch; print(torch.get_num_threads())"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "2"
