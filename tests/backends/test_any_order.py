@@ -1,4 +1,4 @@
-"""A learner in a child does what one in our own process does, whatever is asked of it in whatever order."""
+"""A learner in a child behaves like one in this process, whatever the calls and their order."""
 
 import random
 from pathlib import Path
@@ -26,7 +26,7 @@ class Side:
         self.groups: list[TrajectoryGroup] = []
 
     async def do(self, call: str, seed: int) -> Any:
-        """What came of it: for a refusal its sentence."""
+        """Return the result of a call; for an error its class and sentence."""
         try:
             return await getattr(self, call)(seed)
         except McpRlError as error:
@@ -42,7 +42,7 @@ class Side:
         return [(t.segments, t.reward) for group in self.groups for t in group]
 
     async def learn(self, seed: int) -> Any:
-        """Also from what an older policy sampled, or from nothing, which is refused or changes nothing."""
+        """Learn from the newest groups; those of an older policy, or none, are refused or change nothing."""
         result = await self.backend.train(self.model, self.groups, frontier={"next": seed}, save=False)
         return result.step, {k: v for k, v in result.metrics.items() if not k.endswith(NOT_COMPARED)}
 
@@ -63,23 +63,25 @@ class Side:
         return await self.do("learn", seed)
 
     async def crash(self, seed: int) -> None:
-        """The nearest to it in one process is to close."""
+        """Kill the child in the middle of turns; in one process, close the backend instead."""
         if self.in_process:
             await self.backend.close()
             return
         raised: list[EngineError] = []
 
-        async def turn(seed: int) -> None:
-            async with self.backend.engine.episode(seed=seed) as episode:
-                try:
-                    await episode.generate([20, 21, 22], Sampling(max_tokens=500))
-                except EngineError as error:
-                    raised.append(error)
+        async def turns(seed: int) -> None:
+            """Sample one turn after the other: a short one may be over before the child is killed."""
+            try:
+                while True:
+                    async with self.backend.engine.episode(seed=seed) as episode:
+                        await episode.generate([20, 21, 22], Sampling(max_tokens=500))
+            except EngineError as error:
+                raised.append(error)
 
         with anyio.fail_after(60):
             async with anyio.create_task_group() as tasks:
                 for number in range(3):
-                    tasks.start_soon(turn, number)
+                    tasks.start_soon(turns, number)
                 await anyio.sleep(0.05)
                 learner_of(self.backend).kill()
             assert len(raised) == 3 and all(isinstance(error, EngineStop) for error in raised)
@@ -90,7 +92,7 @@ class Side:
             await self.backend.close()
 
 
-async def test_a_child_and_one_process_are_the_same_in_any_order_of_calls(base: str, tmp_path: Path) -> None:
+async def test_a_child_behaves_like_one_process_in_any_order_of_calls(base: str, tmp_path: Path) -> None:
     seed = random.randrange(2**32)
     draw = random.Random(seed)
     sides = [Side(base, tmp_path / str(here), in_process=here) for here in (True, False)]

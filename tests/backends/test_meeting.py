@@ -1,4 +1,4 @@
-"""How learners in several processes meet, and what rank 0 makes of those that are late, lost or strangers."""
+"""The meeting of ranks, and rank 0's handling of late, lost and strange processes."""
 
 import json
 import os
@@ -7,6 +7,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import timedelta
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
@@ -14,12 +15,12 @@ from pathlib import Path
 import anyio
 import pytest
 
-from mcp_rl.backends import leader, meeting
-from mcp_rl.backends.follower import _Follower
 from mcp_rl.backends.hosts import LocalSettings
-from mcp_rl.backends.leader import LeadingLearner
-from mcp_rl.backends.meeting import Meeting, come, environment_store
-from mcp_rl.backends.ranked import Failure
+from mcp_rl.backends.processes import distributed, meeting
+from mcp_rl.backends.processes.distributed import DistributedLearner
+from mcp_rl.backends.processes.follower import _Follower
+from mcp_rl.backends.processes.meeting import Meeting, come, environment_store
+from mcp_rl.backends.processes.rank import Failure
 from mcp_rl.errors import ConfigError, EngineStop
 
 
@@ -28,9 +29,9 @@ def settings(tmp_path: Path) -> LocalSettings:
     return LocalSettings(base_model="mcp-rl/tiny", run=tmp_path, title="t/t")
 
 
-def leading(settings: LocalSettings, *answers: Callable[[Connection], None]) -> LeadingLearner:
-    """Rank 0 and a thread for each other rank, which gets its end of the connection when something is asked."""
-    learner = LeadingLearner(settings, 1 + len(answers), None)
+def leading(settings: LocalSettings, *answers: Callable[[Connection], None]) -> DistributedLearner:
+    """Make rank 0 and a thread for each other rank; `answer` gets the connection after a request."""
+    learner = DistributedLearner(settings, 1 + len(answers), None)
     for rank, answer in enumerate(answers, 1):
         ours, theirs = Pipe()
         learner._others[rank] = ours
@@ -41,7 +42,8 @@ def leading(settings: LocalSettings, *answers: Callable[[Connection], None]) -> 
 def after(seconds: float, said: Failure | None = None) -> Callable[[Connection], None]:
     def answer(connection: Connection) -> None:
         time.sleep(seconds)
-        connection.send(said)
+        with suppress(OSError):  # nobody waits any more
+            connection.send(said)
 
     return answer
 
@@ -49,16 +51,16 @@ def after(seconds: float, said: Failure | None = None) -> Callable[[Connection],
 async def test_a_learner_that_is_slower_than_the_first_is_waited_for(
     settings: LocalSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leader, "_ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr(distributed, "_ANSWER_SECONDS", 0.1)
     learner = leading(settings, after(1.0), after(0.0))
     assert await learner._together("load", own=lambda: "loaded") == "loaded"
     assert learner._over is None
 
 
-async def test_a_learner_that_never_answers_is_named_and_nothing_is_taken_for_done(
+async def test_a_silent_rank_is_named_and_ends_the_request(
     settings: LocalSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leader, "SILENCE_SECONDS", 0.3)
+    monkeypatch.setattr(distributed, "SILENCE_SECONDS", 0.3)
     learner = leading(settings, after(0.0), after(60.0))
     with pytest.raises(EngineStop, match=r"Learner 2 \(of 0 to 2\) said nothing for 0 s after the first was done"):
         await learner._together("load", own=lambda: "loaded")
@@ -67,10 +69,10 @@ async def test_a_learner_that_never_answers_is_named_and_nothing_is_taken_for_do
 
 
 @pytest.mark.parametrize("own_fails", [True, False])
-async def test_where_one_has_failed_the_others_are_not_waited_for_long(
+async def test_after_a_failure_other_ranks_get_little_time(
     settings: LocalSettings, monkeypatch: pytest.MonkeyPatch, own_fails: bool
 ) -> None:
-    monkeypatch.setattr(leader, "_ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr(distributed, "_ANSWER_SECONDS", 0.1)
     said = after(0.0) if own_fails else after(0.0, Failure("ValueError", "no layers", ours=False))
     learner = leading(settings, said, after(60.0))
 
@@ -93,7 +95,7 @@ def joined(place: Meeting, rank: int) -> threading.Thread:
     return thread
 
 
-def test_strangers_are_turned_away_and_those_who_know_the_key_still_come(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_strangers_are_refused_and_key_holders_admitted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meeting, "_GREETING_SECONDS", 1.0)
     place = Meeting(3)
     try:
@@ -101,7 +103,7 @@ def test_strangers_are_turned_away_and_those_who_know_the_key_still_come(monkeyp
         strangers = [socket.socket(socket.AF_UNIX) for _ in range(3)]
         for stranger in strangers:
             stranger.connect(address)
-        strangers[0].close()  # the second says what is no message, the third nothing at all
+        strangers[0].close()  # the second sends noise, and the third nothing at all
         strangers[1].sendall(b"\xff" * 64)
         with pytest.raises(EngineStop, match="Learner 1 cannot reach learner 0"):
             wrong = json.dumps([address, "00" * (len(key) // 2)])
@@ -109,7 +111,7 @@ def test_strangers_are_turned_away_and_those_who_know_the_key_still_come(monkeyp
             threading.excepthook, kept = lambda given: None, threading.excepthook
             try:
                 waiting.start()
-                joined(place, 7)  # knows the key, and is none of us
+                joined(place, 7)  # it knows the key, but has no rank of ours
                 joined(place, 1)
                 joined(place, 2)
                 found = place.wait(60, lambda: None)
@@ -123,7 +125,7 @@ def test_strangers_are_turned_away_and_those_who_know_the_key_still_come(monkeyp
 
 
 def test_a_folder_that_others_may_enter_is_no_place_to_meet(tmp_path: Path) -> None:
-    """Who can write to torchrun's store could name a socket of their own."""
+    """Anyone who can write to torchrun's store could name a socket of theirs."""
     tmp_path.chmod(0o777)
     server = socket.socket(socket.AF_UNIX)
     server.bind(str(tmp_path / "m"))
@@ -135,13 +137,13 @@ def test_a_folder_that_others_may_enter_is_no_place_to_meet(tmp_path: Path) -> N
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where temporary files go; its path is short, as that of /tmp is."""
+    """The folder for temporary files, with a path as short as /tmp."""
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         monkeypatch.setattr(tempfile, "tempdir", folder)
         yield Path(folder)
 
 
-def test_what_a_killed_run_left_of_its_meeting_is_removed_and_what_is_in_use_is_not(short: Path) -> None:
+def test_a_killed_runs_meeting_is_removed_a_used_one_kept(short: Path) -> None:
     lives = Meeting(2)
     if (child := os.fork()) == 0:  # what it holds ends with it
         Meeting(2)
@@ -155,9 +157,7 @@ def test_what_a_killed_run_left_of_its_meeting_is_removed_and_what_is_in_use_is_
     assert list(short.iterdir()) == []
 
 
-def test_learners_meet_elsewhere_where_a_temporary_folder_has_too_long_a_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_learners_meet_in_tmp_if_a_path_is_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     long = tmp_path / ("x" * 120)
     long.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(long))
@@ -180,11 +180,11 @@ def test_a_place_where_learners_cannot_meet_is_a_sentence(short: Path) -> None:
 async def test_waiting_for_learners_ends_when_it_is_cancelled(
     settings: LocalSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def start(self: LeadingLearner, invitation: str) -> None:
+    async def start(self: DistributedLearner, invitation: str) -> None:
         """Nobody comes."""
 
-    monkeypatch.setattr(LeadingLearner, "_start", start)
-    learner = LeadingLearner(settings, 2, None)
+    monkeypatch.setattr(DistributedLearner, "_start", start)
+    learner = DistributedLearner(settings, 2, None)
     began = time.monotonic()
     with anyio.move_on_after(0.5):
         await learner.open()
@@ -192,7 +192,7 @@ async def test_waiting_for_learners_ends_when_it_is_cancelled(
     assert time.monotonic() - began < 60
 
 
-def test_a_follower_on_another_kind_of_device_says_so_before_anybody_waits(settings: LocalSettings) -> None:
+def test_a_follower_on_another_kind_of_device_is_refused(settings: LocalSettings) -> None:
     place = Meeting(2)
     found: list[Connection] = []
     waiting = threading.Thread(target=lambda: found.extend(place.wait(60, lambda: None).values()))
@@ -225,4 +225,4 @@ def test_a_store_of_torchrun_that_is_gone_is_a_sentence(monkeypatch: pytest.Monk
         with pytest.raises(EngineStop, match="The store of torchrun cannot be reached"):
             environment_store()
         with meeting.dismissing():
-            """Ends without an error all the same."""
+            """It still ends without an error."""
