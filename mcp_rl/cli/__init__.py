@@ -32,6 +32,7 @@ from mcp_rl.cli.sft import sft
 from mcp_rl.cli.train import train
 from mcp_rl.errors import McpRlError
 from mcp_rl.system.boundary import run_guarded, say
+from mcp_rl.system.notices import noticed_by
 
 __all__ = ["app", "main"]
 
@@ -108,7 +109,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not callable(job):
         return int(job or 0)
     signal.signal(signal.SIGTERM, _terminate)
-    return run_guarded(own_part(job), log_dir=lambda: getattr(job, "log_dir", None))
+    with noticed_by(say):
+        return run_guarded(own_part(job), log_dir=lambda: getattr(job, "log_dir", None))
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

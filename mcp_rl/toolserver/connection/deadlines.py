@@ -13,7 +13,7 @@ class Deadlines:
     spawn: float = 30.0
     """Starting a network server, until it accepts connections."""
     initialize: float = 60.0
-    """Connecting and the handshake. Generous, since `npx` and `uvx` download the server before they start it."""
+    """Connecting and the handshake. Generous, since a machine may be busy."""
     list: float = 30.0
     """Listing all pages of the tools."""
     call: float = 60.0

@@ -33,6 +33,7 @@ from mcp_rl.toolserver.connection.failures import first_cause, in_words, unusabl
 from mcp_rl.toolserver.connection.launch import last_lines, own_folder, server_log
 from mcp_rl.toolserver.connection.raw_session import RawSession, open_session
 from mcp_rl.toolserver.connection.transport import current_delivery, open_streams, reachable
+from mcp_rl.toolserver.launchers.direct import direct
 from mcp_rl.toolserver.tools.listing import Tool, list_tools
 from mcp_rl.toolserver.tools.relisting import changed_sentence, listing_change, schema_changed
 
@@ -158,7 +159,8 @@ class Owner:
         """Start the server if it is ours to start, and run sessions until it or the connection ends."""
         self._frozen = False
         try:
-            with own_folder(self._params, wanted=self._private) as expanded:
+            started = await direct(self._params, server=self._server)
+            with own_folder(started, wanted=self._private) as expanded:
                 async with reachable(expanded, server=self._server, log=log, deadline=self._deadlines.spawn) as (
                     params,
                     process,

@@ -1,0 +1,79 @@
+"""`uvx`, `uv tool run` and `pipx run`: the program of a Python package, in the environment made for it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mcp_rl.toolserver.launchers.package import Direct, Package, digest
+from mcp_rl.toolserver.launchers.words import named_by
+
+if TYPE_CHECKING:
+    from mcp_rl.toolserver.launchers.asking import Asking, Ran
+    from mcp_rl.toolserver.launchers.words import Asked
+
+_PROBE = """
+import compileall, glob, hashlib, importlib.metadata as found, json, os, re, sys, sysconfig
+site, programs = sysconfig.get_paths()["purelib"], sysconfig.get_paths()["scripts"]
+if not glob.glob(site + "/[!_]*/__pycache__"):
+    compileall.compile_dir(site, quiet=2, workers=os.cpu_count() or 1)
+def row(one):
+    lines = sorted(",".join(line.split(",")[:2]) for line in (one.read_text("RECORD") or "").splitlines()
+        if not re.match(r'"?[.][.]/|[^,]*[.]pyc,|[^,]*[.]dist-info/(INSTALLER|REQUESTED|RECORD|direct_url)', line))
+    names = [entry.name for entry in one.entry_points if entry.group in ("console_scripts", "gui_scripts")]
+    text = "\\n".join(lines).encode()
+    return [one.metadata["Name"], one.version, hashlib.sha256(text).hexdigest() if lines else "", names]
+with open(os.environ["MCP_RL_PROBE"], "w") as file:
+    json.dump([programs, [row(one) for one in found.distributions(path=[site])]], file)
+"""
+"""Writes the folder of programs and every package with its version, the hash of its files' hashes, and its programs.
+uv does not compile what it installs, and a server would do so at each start in a layer that is thrown away."""
+_NO_PACKAGE = re.compile(r"not found in the package registry|No matching distribution|was not found in")
+_NO_VERSION = re.compile(r"there is no version of|no versions? of .{1,200}requirements are unsatisfiable", re.DOTALL)
+
+
+async def uv(asked: Asked, asking: Asking) -> Direct | None:
+    """Return the command that uv would run."""
+    words = [*asked.launcher, *asked.options, "--from", asked.spec, "python", "-c", _PROBE]
+    return await _asked(asked, asking, words, {"UV_OFFLINE": "1"})
+
+
+async def pipx(asked: Asked, asking: Asking) -> Direct | None:
+    """Return the command that pipx would run."""
+    words = [*asked.launcher, *asked.options, "--spec", asked.spec, "python", "-c", _PROBE]
+    return await _asked(asked, asking, words, {})
+
+
+async def _asked(asked: Asked, asking: Asking, words: list[str], offline: dict[str, str]) -> Direct | None:
+    ran = await asking.run_or_offline(words, fetches=asked.spec, also={}, offline=offline)
+    if not ran.answer:
+        _explain(ran, asked, asking)
+        return None
+    folder, rows = json.loads(ran.answer)
+    program = named_by(asked.command) if asked.command == asked.spec else asked.command
+    script = Path(folder) / program
+    if not script.is_file():
+        return None
+    own = next((row for row in rows if _plain(row[0]) == _plain(named_by(asked.spec))), None)
+    own = own or next((row for row in rows if program in row[3]), None)
+    package = None
+    if own is not None:
+        name, version, record, _ = own
+        beside = digest([other[0], other[1], other[2]] for other in rows)
+        package = Package(asked.label, name, version, f"record-sha256-{record}" if record else "", beside)
+    return Direct(str(script), asked.args, folder, (script,), package)
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _explain(ran: Ran, asked: Asked, asking: Asking) -> None:
+    """Raise ServerError if the output says what is wrong with the package."""
+    name = named_by(asked.spec)
+    if ran.failed and _NO_VERSION.search(ran.said):
+        raise asking.refused(f"the registry has no version of {name} that matches {asked.spec}")
+    if ran.failed and _NO_PACKAGE.search(ran.said):
+        raise asking.refused(f"{asked.label} finds no package {name} in its registry")

@@ -1,0 +1,145 @@
+"""Servers started by launchers: the launcher is asked once, and what it found is started without it."""
+
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from toolserver.registries import NpmRegistry, add_wheel
+
+from mcp_rl.errors import ServerError
+from mcp_rl.scenario import StdioServer
+from mcp_rl.toolserver.connection.connection import connect
+from mcp_rl.toolserver.connection.deadlines import Deadlines
+from mcp_rl.toolserver.launchers import direct as module
+from mcp_rl.toolserver.launchers.direct import direct, packages
+from mcp_rl.toolserver.launchers.words import read_words
+
+PATIENT = Deadlines(spawn=120, initialize=120, list=60, call=60, close=5)
+node = pytest.mark.skipif(shutil.which("npx") is None, reason="needs npx")
+
+
+@pytest.fixture
+def registry(tmp_path, monkeypatch):
+    with NpmRegistry() as registry:
+        monkeypatch.setenv("npm_config_registry", registry.url)
+        monkeypatch.setenv("npm_config_cache", str(tmp_path / "cache"))
+        monkeypatch.setenv("npm_config_fetch_retries", "0")
+        monkeypatch.setattr(module, "_known", {})
+        yield registry
+
+
+def npx(*words, **fields):
+    return StdioServer(command="npx", args=words, **fields)
+
+
+def started():
+    """The command lines of all servers, without their watchdogs."""
+    lines = [one.cmdline() for one in psutil.Process().children(recursive=True)]
+    return [" ".join(line) for line in lines if not any("watchdog.py" in word for word in line)]
+
+
+@node
+async def test_npx_is_asked_once_and_the_server_runs_without_it(registry, monkeypatch):
+    integrity = registry.add("@tiny/server", "1.2.3")
+    monkeypatch.setenv("TINY", "from us")
+    params = npx("-y", "@tiny/server", "a 'b' \"c\"", "$HOME", "{env:TINY}", "--flag=1")
+    async with connect(params, deadlines=PATIENT, private=True) as connection:
+        assert connection.server_info["version"] == "1.2.3"
+        arguments = json.loads((await connection.call("show", {})).text)
+        assert arguments == ["a 'b' \"c\"", "$HOME", "from us", "--flag=1"]
+        (line,) = started()
+        assert re.match(r"node /\S+/@tiny/server/tiny\.js a 'b'", line)
+    asked = len(registry.asked)
+    async with connect(params, deadlines=PATIENT):
+        assert len(registry.asked) == asked
+    package = packages(params, name="tiny")["tiny"]
+    assert (package.launcher, package.label, package.integrity) == ("npx", "@tiny/server 1.2.3", integrity)
+
+
+@node
+async def test_what_is_installed_starts_without_its_registry(registry):
+    registry.add("tiny", "1.0.0")
+    params = npx("-y", "tiny")
+    assert (await direct(params, server="The server")).command == "node"
+    registry.stop()
+    module._known.clear()
+    assert (await direct(params, server="The server")).command == "node"
+    with pytest.raises(ServerError, match="npx cannot fetch other, since the registry cannot be reached, and"):
+        await direct(npx("-y", "other"), server="The server X")
+
+
+@node
+async def test_a_package_that_is_not_there_is_one_sentence(registry):
+    registry.add("tiny", "1.0.0", programs=("one", "two"))
+    for word, sentence in (
+        ("no-such", "npx finds no package no-such in its registry"),
+        ("tiny@7", "the registry has no version of tiny that matches tiny@7"),
+        ("tiny", "the package tiny has no program of its own name; name one after --package"),
+    ):
+        with pytest.raises(ServerError, match=f"^The server X cannot start: {re.escape(sentence)}\\.$"):
+            await direct(npx("-y", word), server="The server X")
+    found = await direct(npx("-y", "--package=tiny", "two", "x"), server="The server X")
+    assert (found.args[0].endswith("/tiny/two.js"), found.args[1:]) == (True, ("x",))
+
+
+async def test_uvx_is_asked_once_and_the_server_runs_without_it(tmp_path, monkeypatch):
+    uvx = shutil.which("uvx", path=str(Path(sys.executable).parent)) or shutil.which("uvx")
+    if uvx is None:
+        pytest.skip("needs uvx")
+    add_wheel(tmp_path, "tiny-server", "1.0")
+    settings = {
+        "UV_CACHE_DIR": tmp_path / "cache",
+        "UV_FIND_LINKS": tmp_path,
+        "UV_NO_INDEX": 1,
+        "UV_PYTHON": sys.executable,
+    }
+    for name, value in settings.items():
+        monkeypatch.setenv(name, str(value))
+    params = StdioServer(command=uvx, args=("tiny-server", "--root", "a b"))
+    async with connect(params, deadlines=PATIENT) as connection:
+        assert json.loads((await connection.call("show", {})).text) == ["--root", "a b"]
+        (line,) = started()
+        assert re.search(r"python\S* /\S+/bin/tiny-server --root a b$", line)
+    before = packages(params, name="tiny")["tiny"]
+    assert (before.launcher, before.label, before.integrity[:14]) == ("uvx", "tiny-server 1.0", "record-sha256-")
+    assert not [name for name in (await direct(params, server="")).env if name.startswith("UV_")]
+    add_wheel(tmp_path, "tiny-server", "1.1", tools=("show", "more"))
+    pinned = StdioServer(command=uvx, args=("--from", "tiny-server==1.1", "tiny-server"))
+    await direct(pinned, server="The server")
+    after = packages(pinned, name="tiny")["tiny"]
+    assert after.version == "1.1" and after.integrity != before.integrity
+    with pytest.raises(ServerError, match="the registry has no version of tiny-server that matches tiny-server==3"):
+        await direct(StdioServer(command=uvx, args=("tiny-server==3",)), server="The server")
+    with pytest.raises(ServerError, match="finds no package no-such in its registry"):
+        await direct(StdioServer(command=uvx, args=("no-such",)), server="The server")
+
+
+@pytest.mark.parametrize(
+    ("line", "family", "spec", "command"),
+    [
+        ("npx -y pkg@1 x", "npm", "pkg@1", "pkg@1"),
+        ("/usr/bin/npx --yes --package=pkg prog x", "npm", "pkg", "prog"),
+        ("npm exec --yes -- @a/b x", "npm", "@a/b", "@a/b"),
+        ("bunx pkg", "bun", "pkg", "pkg"),
+        ("pnpm dlx pkg", "pnpm", "pkg", "pkg"),
+        ("uvx --python 3.12 --with other pkg x", "uv", "pkg", "pkg"),
+        ("uv tool run --from pkg==1 prog", "uv", "pkg==1", "prog"),
+        ("pipx run --spec git+https://host/x prog", "pipx", "git+https://host/x", "prog"),
+        ("docker run -i --rm -e TOKEN -v /a:/b --name=x image:1 x", "docker", "image:1", "image:1"),
+    ],
+)
+def test_a_launchers_words_are_read(line, family, spec, command):
+    asked = read_words(*(lambda first, *rest: (first, rest))(*line.split()))
+    assert (asked.family, asked.spec, asked.command) == (family, spec, command)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["node server.js", "npm start", "npx -c something", "uvx", "uv run server.py", "uvx --directory /x pkg", "npx"],
+)
+def test_other_commands_are_left_alone(line):
+    assert read_words(*(lambda first, *rest: (first, rest))(*line.split())) is None
