@@ -130,8 +130,10 @@ async def played(
     deadlines: Deadlines = PATIENT,
     call: float | None = None,
     redos: int = 2,
+    after: str = "",
 ) -> Outcome:
-    """Play a group of rollouts. Only the first attempt of the first rollout has the seed 0."""
+    """Play a group of rollouts. Only the first attempt of the first rollout has the seed 0. With `after`, connect and
+    wait for the file of this ending beside the log first."""
     server = ToolServer(
         "hostile",
         "A server.",
@@ -143,6 +145,10 @@ async def played(
     began = time.monotonic()
     try:
         async with Sessions(server=server, deadlines=deadlines) as sessions:
+            if after:
+                await sessions.get(params)
+                while not log.with_name(log.name + after).exists():  # noqa: ASYNC110  # a file has no event
+                    await anyio.sleep(0.01)
             player = Player(
                 ScriptedEngine(functools.partial(script, tool), chat()),
                 chat(),

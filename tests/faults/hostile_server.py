@@ -408,7 +408,15 @@ class Http:
         job.add_done_callback(self.jobs.discard)
         if OPTIONS.mode == "drops" and message["method"] == "tools/list" and not self.dropped:
             self.dropped = True
-            asyncio.get_running_loop().call_later(0.1, stream.transport.abort)
+            asyncio.get_running_loop().call_later(0.1, self.drop, stream)
+
+    def drop(self, stream: asyncio.StreamWriter | None) -> None:
+        """Forget the sessions, and end the stream where the transport has one; the file beside the log says so."""
+        self.streams.clear()
+        self.sessions.clear()
+        if stream is not None:
+            stream.transport.abort()
+        Path(f"{OPTIONS.log}.dropped").touch()
 
     async def sse_answer(self, message: dict, way: SseAnswer) -> None:
         try:
@@ -429,7 +437,7 @@ class Http:
         await answer(message, HttpAnswer(writer, f"mcp-session-id: {session}\r\n"))
         if OPTIONS.mode == "drops" and message["method"] == "tools/list" and not self.dropped:
             self.dropped = True
-            self.sessions.clear()
+            self.drop(None)
 
 
 async def serve_http() -> None:

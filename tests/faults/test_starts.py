@@ -61,7 +61,7 @@ async def test_a_server_may_flood_stderr_at_start(tmp_path: Path) -> None:
 
 
 async def test_a_connection_that_is_dropped_when_idle_is_opened_again(tmp_path: Path) -> None:
-    found = await over(tmp_path, transports=["sse", "streamable-http"], mode="drops")
+    found = await over(tmp_path, transports=["sse", "streamable-http"], mode="drops", after=".dropped")
     for outcome in found.values():
         outcome.check()
         outcome.unharmed()
