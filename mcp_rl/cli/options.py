@@ -26,8 +26,17 @@ class IsolationName(StrEnum):
     """Ways to keep episodes apart."""
 
     SHARED = "shared"
+    LAYER = "layer"
     RESET = "reset"
     PER_ROLLOUT = "per-rollout"
+
+
+class SandboxName(StrEnum):
+    """Sandboxes of servers that we start."""
+
+    FILES = "files"
+    NETWORK = "network"
+    OFF = "off"
 
 
 class OfferOption(StrEnum):
@@ -122,6 +131,14 @@ class ConnectionOptions:
         typer.Option(help="Transport to the server. Default: SSE where the server supports it."),
     ] = None
     server_config: ServerConfig = None
+    sandbox: Annotated[
+        SandboxName | None,
+        Sets("tools.sandbox"),
+        typer.Option(
+            help="What a server that is started here can change: files (default) keeps what it writes in a layer that "
+            "is thrown away, network also leaves it no network but its own, off lets it write where it likes."
+        ),
+    ] = None
     offer: Annotated[
         list[OfferOption] | None,
         Sets("tools.offer"),

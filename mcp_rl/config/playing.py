@@ -12,7 +12,8 @@ MOST_STEPS = 5
 
 _MEASURED = Role(measured=True)
 Transport = Literal["sse", "stdio", "streamable-http"]
-Isolation = Literal["shared", "reset", "per-rollout"]
+Isolation = Literal["shared", "layer", "reset", "per-rollout"]
+SandboxKind = Literal["files", "network", "off"]
 
 
 class ScenarioConfig(Section):
@@ -74,6 +75,9 @@ class ToolsConfig(Section):
     """Isolation of episodes; none: as the plugin declares, else as the tools' annotations say."""
     reset_tool: str | None = None
     """A tool that resets a server's state before each episode; it makes the isolation "reset"."""
+    sandbox: Annotated[SandboxKind | None, CARRIED] = None
+    """Sandbox of the servers that we start: `files` keeps what they write in a layer, `network` leaves them no network
+    either, `off` runs them as they are; none: the plugin's, else `files`, so that trying tools harms no file."""
     include: tuple[str, ...] = ()
     """Names or patterns (`get_*`) of the tools that the model gets; none: all of them."""
     exclude: tuple[str, ...] = ()

@@ -18,8 +18,8 @@ def explorable(tools: Sequence[Tool], server: ToolServer) -> list[Tool]:
     """Return the tools that may be called freely, by their annotations or else by their names.
 
     On a shared server, and without a declared isolation, no tool that changes anything may be called. With isolation
-    "per-rollout", tools annotated as destructive are left out; with "reset", only those that are also annotated as
-    reaching outside the server. (MCP specification 2025-06-18, ToolAnnotations; these are hints.)
+    "layer" or "per-rollout", tools annotated as destructive are left out; with "reset", only those that are also
+    annotated as reaching outside the server. (MCP specification 2025-06-18, ToolAnnotations; these are hints.)
     """
     return [tool for tool in tools if reads_only(tool) or _harmless(tool, server.declared_isolation(tool.name))]
 
@@ -47,4 +47,4 @@ def _harmless(tool: Tool, isolation: str) -> bool:
     destroys = hints.get("destructiveHint") is True
     if isolation == "reset":
         return not (destroys and hints.get("openWorldHint") is True)
-    return isolation == "per-rollout" and not destroys
+    return isolation in ("layer", "per-rollout") and not destroys

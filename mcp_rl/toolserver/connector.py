@@ -12,6 +12,7 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt,
 from mcp_rl.errors import ServerError
 from mcp_rl.toolserver.connection.connection import Connection, connect
 from mcp_rl.toolserver.connection.deadlines import Deadlines
+from mcp_rl.toolserver.sandbox.choice import sandbox_of
 from mcp_rl.toolserver.tool_server import BETWEEN
 
 if TYPE_CHECKING:
@@ -63,6 +64,8 @@ class Connector:
             **(server.tool_deadlines if server else {}),
             **{tool.removeprefix(f"{name}{BETWEEN}"): seconds for tool, seconds in settings.deadlines.items()},
         }
+        self.sandbox = sandbox_of(server, settings)
+        """What the servers that we start run in."""
         self._worked: set[str] = set()
         self._down: dict[str, _Down] = {}
 
@@ -77,7 +80,8 @@ class Connector:
     ) -> AsyncIterator[Connection]:
         """Open a connection, with several attempts if the server has worked before.
 
-        `asked` is when the caller asked for it, on the monotonic clock; the other options are those of `connect`.
+        `asked` is when the caller asked for it, on the monotonic clock; `stateful` is that of `connect`, and
+        `private` gives a server that we start its own temporary directory.
         Raises ServerError.
         """
         key = repr(params)
@@ -112,6 +116,6 @@ class Connector:
                 stateful=stateful,
                 tool_deadlines=self._tool_deadlines,
                 allow_schema_change=self._settings.allow_schema_change,
-                private=private,
+                sandbox=replace(self.sandbox, private=private),
             )
         )

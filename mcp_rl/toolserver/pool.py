@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 
 from mcp_rl.config import Isolation, ToolsConfig
-from mcp_rl.errors import ScenarioError, ServerFault
+from mcp_rl.errors import ScenarioError, ServerError, ServerFault
 from mcp_rl.scenario import OneServer, ServerGroup, ServerParams
 from mcp_rl.toolserver.choice import ToolChoice
 from mcp_rl.toolserver.connector import Connector
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from mcp_rl.toolserver.connection.connection import Connection
     from mcp_rl.toolserver.connection.deadlines import Deadlines
     from mcp_rl.toolserver.link import Link
+    from mcp_rl.toolserver.sandbox.layer import Layer
     from mcp_rl.toolserver.tool_server import ToolServer
 
 
@@ -141,7 +142,7 @@ class Sessions:
         """
         if isinstance(params, ServerGroup):
             found = {await self._member(name).isolation(below) for name, below in params.servers.items()}
-            return next((kind for kind in ("per-rollout", "reset") if kind in found), "shared")
+            return next((kind for kind in ("per-rollout", "reset", "layer") if kind in found), "shared")
         if self._server is not None and self._server.isolation is not None:
             return self._server.isolation
         key = repr(params)
@@ -172,6 +173,8 @@ class Sessions:
             return
 
         async def prepare(connection: Connection) -> Session:
+            if isolation == "layer":
+                await self._layer_of(connection).begin()
             link = self._recorded(await self._with_offered(connection), params, stateful=True)
             await self._reset(link, initial_state or {})
             return self._choice.session(repr(params), link)
@@ -217,6 +220,14 @@ class Sessions:
         finally:
             for pool in pools:
                 pool._under_way -= 1
+
+    def _layer_of(self, connection: Connection) -> Layer:
+        if connection.layer is None:
+            raise ServerError(
+                f"The isolation layer needs a server in a sandbox, and {self._name} runs in none; choose --isolation "
+                "per-rollout, reset or shared."
+            )
+        return connection.layer
 
     async def _reset(self, link: Link, state: dict[str, Any]) -> None:
         server = self._server

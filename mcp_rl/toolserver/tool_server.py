@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, get_args
 
-from mcp_rl.config import Isolation, ToolsConfig
+from mcp_rl.config import Isolation, SandboxKind, ToolsConfig
 from mcp_rl.errors import PluginError
 from mcp_rl.scenario import Launch, ServerGroup, ServerParams, SseServer, StdioServer, StreamableHttpServer
 
@@ -41,7 +41,8 @@ class ToolServer:
     transports: Mapping[str, ServerParams]
     """Transport name to connection parameters. The first is the default."""
     isolation: Isolation | None = None
-    """"shared": calls leave no trace, so all rollouts may use one server. "reset": the state is reset before each
+    """"shared": calls leave no trace, so all rollouts may use one server. "layer": a server in a sandbox keeps its
+    state in files, and what it wrote is thrown away before each rollout. "reset": the state is reset before each
     rollout, and rollouts on one connection take turns. "per-rollout": each rollout gets its own connection, and a new
     process if we start the server. None: "reset" if there is a reset; else "per-rollout" if any tool is annotated as
     destructive or as not read-only, and "shared" otherwise."""
@@ -53,6 +54,9 @@ class ToolServer:
     instances: int | None = None
     """Maximum number of open connections if they are not shared; None: as many as the processors and the memory allow.
     A server that others run has a single state, so "reset" keeps one connection to it."""
+    sandbox: SandboxKind | None = None
+    """The sandbox of a server that we start: "files" keeps what it writes in a layer of its own, "network" also leaves
+    it no network but its own loopback, "off" runs it as it is. None: "files"."""
     phrases: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Tool name to request templates with `{argument}` placeholders."""
     argument_samplers: Mapping[str, ArgumentSampler] = field(default_factory=dict)
@@ -80,6 +84,10 @@ class ToolServer:
         if self.isolation not in (None, *get_args(Isolation)):
             raise PluginError(
                 f"Server {self.name}: isolation must be one of {get_args(Isolation)}, not {self.isolation!r}."
+            )
+        if self.sandbox not in (None, *get_args(SandboxKind)):
+            raise PluginError(
+                f"Server {self.name}: sandbox must be one of {get_args(SandboxKind)}, not {self.sandbox!r}."
             )
         resets = self.reset_tool is not None or self.reset is not None
         if self.isolation is None and resets:
@@ -167,6 +175,8 @@ class ToolServer:
             raise PluginError(
                 f"The isolation reset needs a tool that resets the server {self.name}; set tools.reset_tool too."
             )
+        if tools.sandbox is not None:
+            changes["sandbox"] = tools.sandbox
         if tools.max_servers is not None:
             changes["instances"] = tools.max_servers
         return replace(self, **changes)
@@ -190,7 +200,7 @@ class ToolServer:
     @property
     def stateful(self) -> bool:
         """True if the server, or a member of the group, declares that each episode has its own state."""
-        return any(member.stateful for member in self.members) or self.isolation in ("reset", "per-rollout")
+        return any(member.stateful for member in self.members) or self.isolation in ("layer", "reset", "per-rollout")
 
     def declared_isolation(self, tool: str) -> Isolation:
         """Return the isolation that the server of a tool declares; "shared" if it declares none."""

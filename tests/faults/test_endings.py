@@ -14,16 +14,18 @@ from hostile import PATIENT, TRANSPORTS, hostile, left_of
 
 from mcp_rl.scenario import Launch, SseServer, StdioServer
 from mcp_rl.toolserver.connection.connection import connect
+from mcp_rl.toolserver.sandbox.sandbox import Sandbox
 
 CLIENT = """
 import asyncio, sys
 from pathlib import Path
 from hostile import PATIENT, hostile
 from mcp_rl.toolserver.connection.connection import connect
+from mcp_rl.toolserver.sandbox.sandbox import Sandbox
 
 async def main():
     connecting = [
-        connect(hostile(t, Path(sys.argv[1]), mode=mode), deadlines=PATIENT, private=True)
+        connect(hostile(t, Path(sys.argv[1]), mode=mode), deadlines=PATIENT, sandbox=Sandbox("off", private=True))
         for t in ("stdio", "sse", "streamable-http") for mode in ("fine", "leaks")
     ]
     connections = await asyncio.gather(*(c.__aenter__() for c in connecting))
@@ -90,7 +92,9 @@ async def test_a_private_server_has_its_own_temporary_directory(tmp_path: Path) 
     params = StdioServer(command="{python}", args=args, cwd="{tmp}", env={"PLACE": "in {tmp}"})
     seen = []
     for name in ("one", "two"):
-        async with connect(params, deadlines=PATIENT, log_dir=tmp_path / "logs", name=name, private=True):
+        async with connect(
+            params, deadlines=PATIENT, log_dir=tmp_path / "logs", name=name, sandbox=Sandbox("off", private=True)
+        ):
             words = await first_words(tmp_path / "logs" / f"{name}.stderr.log")
             folder = Path(words[0])
             assert words == [str(folder), f"{folder}/data", str(folder), "in", str(folder)]
@@ -119,9 +123,11 @@ async def test_a_directory_goes_also_where_the_watchdog_was_killed(tmp_path: Pat
     log = tmp_path / "calls"
     params = hostile("stdio", log, mode="fine")
     others = set(psutil.Process().children())
-    async with connect(params, deadlines=PATIENT, private=True, log_dir=tmp_path / "logs") as connection:
+    async with connect(
+        params, deadlines=PATIENT, sandbox=Sandbox("off", private=True), log_dir=tmp_path / "logs"
+    ) as connection:
         [watchdog] = set(psutil.Process().children()) - others
-        folder = Path(watchdog.cmdline()[-len(params.args) - 2])  # type: ignore[union-attr]
+        folder = Path(watchdog.cmdline()[-len(params.args) - 3])  # type: ignore[union-attr]
         assert folder.is_dir()  # noqa: ASYNC240
         watchdog.kill()
         with contextlib.suppress(Exception):

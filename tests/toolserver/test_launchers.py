@@ -17,6 +17,7 @@ from mcp_rl.toolserver.connection.deadlines import Deadlines
 from mcp_rl.toolserver.launchers import direct as module
 from mcp_rl.toolserver.launchers.direct import direct, packages
 from mcp_rl.toolserver.launchers.words import read_words
+from mcp_rl.toolserver.sandbox.sandbox import Sandbox
 
 PATIENT = Deadlines(spawn=120, initialize=120, list=60, call=60, close=5)
 node = pytest.mark.skipif(shutil.which("npx") is None, reason="needs npx")
@@ -47,7 +48,7 @@ async def test_npx_is_asked_once_and_the_server_runs_without_it(registry, monkey
     integrity = registry.add("@tiny/server", "1.2.3")
     monkeypatch.setenv("TINY", "from us")
     params = npx("-y", "@tiny/server", "a 'b' \"c\"", "$HOME", "{env:TINY}", "--flag=1")
-    async with connect(params, deadlines=PATIENT, private=True) as connection:
+    async with connect(params, deadlines=PATIENT, sandbox=Sandbox("off", private=True)) as connection:
         assert connection.server_info["version"] == "1.2.3"
         arguments = json.loads((await connection.call("show", {})).text)
         assert arguments == ["a 'b' \"c\"", "$HOME", "from us", "--flag=1"]

@@ -17,6 +17,7 @@ from mcp_rl.explore.check.inspection import deadlines_of
 from mcp_rl.explore.sample import Sampler, samplers
 from mcp_rl.explore.values_seen import ValuePool
 from mcp_rl.toolserver.connection.connection import Connection, connect
+from mcp_rl.toolserver.sandbox.choice import sandbox_of
 from mcp_rl.toolserver.tools.offered import offering
 
 if TYPE_CHECKING:
@@ -201,7 +202,7 @@ class ServerCaller:
             name=self.server.name,
             stateful=True,
             allow_schema_change=True,
-            private=self._private,
+            sandbox=sandbox_of(self.server, private=self._private),
         )
         self._connection = await self._stack.enter_async_context(opening)
         self._link = await offering(self._connection, self.server.offer)

@@ -19,6 +19,7 @@ from mcp_rl.system.visible import quoted, shortened
 from mcp_rl.toolserver.connection.connection import connect
 from mcp_rl.toolserver.isolation import names
 from mcp_rl.toolserver.pool import Sessions
+from mcp_rl.toolserver.sandbox.choice import sandbox_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,11 +34,13 @@ _OWN_FOLDER = re.compile(r"mcp-rl-[0-9a-f]{16}")
 """The temporary folder of one process, to which the next process has no right."""
 _MEANS = {
     "shared": "All rollouts share the server, and each sees what the others did.",
+    "layer": "The state is kept outside of the files that the layer covers, so rollouts see each other's changes.",
     "reset": "An episode does not begin in the state that its task was made for, so right answers count as wrong.",
     "per-rollout": "A new process is not enough: the state is kept elsewhere, and rollouts see each other's changes.",
 }
 _ADVICE = {
     "shared": "Declare isolation reset with a tool that resets, or per-rollout (--isolation per-rollout).",
+    "layer": "Use --isolation per-rollout, which starts a new process for each rollout, or declare a reset_tool.",
     "reset": "Make the reset put back everything that the tools can change.",
     "per-rollout": "Point it at {tmp}, a folder that each rollout has to itself, or declare a reset_tool.",
 }
@@ -76,7 +79,10 @@ async def remembered(server: ToolServer, params: OneServer, isolation: Isolation
         return []
     try:
         private = isolation == "per-rollout"
-        async with connect(params, deadlines=deadlines_of(server), name=server.name, private=private) as connection:
+        opening = connect(
+            params, deadlines=deadlines_of(server), name=server.name, sandbox=sandbox_of(server, private=private)
+        )
+        async with opening as connection:
             again = [await connection.call(first.tool, first.arguments, deadline=CALL_SECONDS) for first in firsts]
     except McpRlError:
         return []

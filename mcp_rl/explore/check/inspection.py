@@ -11,6 +11,7 @@ from mcp_rl.toolserver.connection.connection import Connection, connect
 from mcp_rl.toolserver.connection.deadlines import Deadlines
 from mcp_rl.toolserver.isolation import effective_isolation
 from mcp_rl.toolserver.pool import open_sessions
+from mcp_rl.toolserver.sandbox.choice import sandbox_of
 from mcp_rl.toolserver.tools.offered import offering
 from mcp_rl.toolserver.tools.schema import ToolSchemas
 
@@ -63,7 +64,8 @@ class Inspection:
 
 async def inspect(server: ToolServer, params: OneServer) -> Inspection:
     """Connect, ask for everything that the server lists, and close. Raises ServerError where it cannot be used."""
-    async with connect(params, deadlines=deadlines_of(server), name=server.name) as connection:
+    sandbox = sandbox_of(server)
+    async with connect(params, deadlines=deadlines_of(server), name=server.name, sandbox=sandbox) as connection:
         link = await offering(connection, server.offer)
         isolation, reason = effective_isolation(server, link.tools)
         schemas = offered_schemas(server, link.tools)

@@ -37,6 +37,7 @@ _LAUNCHERS = "TORCHELASTIC_"
 """Prefix of torchrun's variables for its workers, which the workers' children must not see."""
 _TRACKER = "multiprocessing.resource_tracker"
 _WATCHDOG = Path(__file__).with_name("watchdog.py")
+SANDBOXED = Path(__file__).with_name("sandboxed.py")
 _SOURCE = str(Path(__file__).resolve().parents[3])
 """The folder that holds the package `mcp_rl`."""
 _POLL = 0.02
@@ -99,9 +100,11 @@ class Child:
                         process.kill()
 
 
-def under_watchdog(command: Sequence[str], *, stdin: Literal["null", "pass"], folder: str = "") -> list[str]:
+def under_watchdog(
+    command: Sequence[str], *, stdin: Literal["null", "pass"], folder: str = "", sandbox: str = ""
+) -> list[str]:
     """Return the command line that runs a command under the watchdog; `watchdog.py` explains the arguments."""
-    return [sys.executable, "-I", "-S", str(_WATCHDOG), stdin, folder, *command]
+    return [sys.executable, "-I", "-S", str(_WATCHDOG), stdin, folder, sandbox, *command]
 
 
 def basic_environment() -> dict[str, str]:

@@ -1,14 +1,15 @@
 """Runs one command and leaves nothing of it behind when its starter is gone.
 
-`python -I -S watchdog.py pass|null FOLDER COMMAND ARG…` is started in a session of its own. Its standard input is the
-lifeline: only the starter holds the other end, so it hangs up when the starter closes it or dies, however it dies.
-"pass" hands the same input on to the command (a server on stdio), "null" gives it an empty one. When the lifeline hangs
-up, on SIGTERM, and after the command's exit, all descendants of the command are ended: with "pass" they have a moment
-to exit by themselves, then comes SIGTERM, then SIGKILL. The resource tracker of `multiprocessing`, which removes the
-shared memory of killed processes once they have ended, gets the time for it. On Linux descendants are found wherever
-they went, since orphans become children of this process (PR_SET_CHILD_SUBREAPER), and the command dies with this
-process (PR_SET_PDEATHSIG); elsewhere the process group is ended, whose leader the command is. FOLDER, unless it is
-empty, is removed at the end.
+`python -I -S watchdog.py pass|null FOLDER SANDBOX COMMAND ARG…` is started in a session of its own. Its standard input
+is the lifeline: only the starter holds the other end, so it hangs up when the starter closes it or dies, however it
+dies. "pass" hands the same input on to the command (a server on stdio), "null" gives it an empty one. When the lifeline
+hangs up, on SIGTERM, and after the command's exit, all descendants of the command are ended: with "pass" they have a
+moment to exit by themselves, then comes SIGTERM, then SIGKILL. The resource tracker of `multiprocessing`, which removes
+the shared memory of killed processes once they have ended, gets the time for it. On Linux descendants are found
+wherever they went, since orphans become children of this process (PR_SET_CHILD_SUBREAPER), and the command dies with
+this process (PR_SET_PDEATHSIG); elsewhere the process group is ended, whose leader the command is. FOLDER, unless it is
+empty, is removed at the end. SANDBOX, unless it is empty, is the descriptor of a socket to a sandbox that the command
+runs in (`sandboxed.py`).
 
 The command's stderr ("null": and stdout) is copied to our own stderr, a file: all of it up to a limit, and of the rest
 only the last part, so a server that floods it for days fills no disk. Only a little of the standard library is
@@ -38,12 +39,12 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def main() -> int:
-    mode, folder, *command = sys.argv[1:]
+    mode, folder, sandbox, *command = sys.argv[1:]
     starter = os.getppid()
     wakeup = _wake_on_signals()
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     reading, writing = os.pipe()
-    child = os.fork()
+    child = _fork_into(int(sandbox)) if sandbox else os.fork()
     if child == 0:
         os.dup2(writing, 2)
         if mode == "null":
@@ -106,6 +107,14 @@ class _Log:
         del self._tail[:-_TAIL_BYTES]
         os.ftruncate(2, self._end)
         os.write(2, b"\n[%d bytes left out]\n" % self._left_out + self._tail)
+
+
+def _fork_into(control: int) -> int:
+    sys.path.append(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
+    from sandboxed import fork_into  # type: ignore[import-not-found]
+
+    forked: int = fork_into(control)
+    return forked
 
 
 def _remove(folder: str) -> None:

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from mcp_rl.config import Isolation
+from mcp_rl.config import Isolation, SandboxKind
 from mcp_rl.errors import ConfigError
 from mcp_rl.scenario import OneServer, SseServer, StdioServer, StreamableHttpServer
 from mcp_rl.toolserver.client_files.variables import (
@@ -54,6 +54,7 @@ class _Own(BaseModel):
 
     isolation: Isolation | None = None
     resetTool: str | None = None
+    sandbox: SandboxKind | None = None
 
 
 class _Entry(BaseModel):
@@ -85,7 +86,7 @@ def server_of(name: str, fields: Any, *, origin: str, values_needed: bool = True
     own, deadlines = entry.mcp_rl, {}
     if entry.timeout is not None:
         deadlines["call"] = entry.timeout / 1000 if entry.timeout >= _MILLISECONDS else entry.timeout
-    if own != _Own() and (own.isolation in ("reset", None)) != (own.resetTool is not None):
+    if (own.isolation == "reset" and own.resetTool is None) or (own.resetTool and own.isolation not in ("reset", None)):
         raise ConfigError(f'{whose}: in its "mcp_rl", isolation "reset" and a resetTool belong together.')
     transports = _Reader(entry, name, whose, values_needed).transports()
     return ToolServer(
@@ -94,6 +95,7 @@ def server_of(name: str, fields: Any, *, origin: str, values_needed: bool = True
         {params.transport: params for params in transports},
         isolation=own.isolation,
         reset_tool=own.resetTool,
+        sandbox=own.sandbox,
         deadlines=deadlines,
         origin=origin,
     )

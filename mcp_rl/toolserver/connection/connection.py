@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mcp_rl.scenario import OneServer
+    from mcp_rl.toolserver.sandbox.sandbox import Sandbox
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +36,7 @@ class Connection(Owner):
         name: str,
         *,
         tool_deadlines: Mapping[str, float] | None = None,
-        **options: bool,
+        **options: Any,
     ) -> None:
         super().__init__(params, deadlines, name, **options)
         self._tool_deadlines = dict(tool_deadlines or {})
@@ -135,15 +136,15 @@ async def connect(
     name: str = "server",
     stateful: bool = False,
     allow_schema_change: bool = False,
-    private: bool = False,
+    sandbox: Sandbox | None = None,
 ) -> AsyncIterator[Connection]:
     """Connect to a server and list its tools; start it first if `params` say how. Undo everything afterwards.
 
     `tool_deadlines` are seconds by the server's names of its tools, and override every other deadline of a call. The
     server's stderr goes to a file under `log_dir`, or nowhere. With `stateful`, a lost session is not reopened, since
     the caller relies on the server's state. With `allow_schema_change`, calls continue if the server lists other tools,
-    and `tools` becomes a new list. `private` gives a server that we start its own temporary directory (TMPDIR). The
-    context may be left in another task than the one that entered it.
+    and `tools` becomes a new list. A server that we start runs in `sandbox`, by default in none; what it writes is then
+    in `layer`. The context may be left in another task than the one that entered it.
 
     Raises ServerError if the server does not start, never answers or lists no tools.
     """
@@ -155,7 +156,7 @@ async def connect(
         tool_deadlines=tool_deadlines,
         stateful=stateful,
         allow_schema_change=allow_schema_change,
-        private=private,
+        sandbox=sandbox,
     )
     # Not in a task group, which would have to be closed by the task that opened it.
     owner = asyncio.create_task(connection._own(log_dir), name=f"owner of {name}")

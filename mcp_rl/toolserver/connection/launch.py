@@ -13,7 +13,7 @@ import secrets
 import shutil
 import socket
 import sys
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from subprocess import PIPE
 from tempfile import gettempdir, mkstemp
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping
 
     from anyio.abc import Process
+
+    from mcp_rl.toolserver.sandbox.layer import Layer
 
 _READY_POLL = 0.02
 _COMES_WITH = {"node": "Node.js", "npx": "Node.js", "uvx": "uv", "docker": "Docker"}
@@ -137,16 +139,34 @@ def own_folder(params: OneServer, *, wanted: bool) -> Iterator[OneServer]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
+def folder_of(params: OneServer) -> Path:
+    """Return the temporary directory of its own that `own_folder` gave a server, made now if need be."""
+    launch = params if isinstance(params, StdioServer) else params.launch
+    assert launch is not None
+    folder = Path(_own(launch))
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
+
+
+def _own(launch: Launch) -> str:
+    return next((path for path in launch.env.values() if path in _folders), "")
+
+
 def _mentions_folder(launch: Launch) -> bool:
     return any("{tmp}" in text for text in (*launch.args, *launch.env.values(), launch.cwd or ""))
 
 
 def command_line(
-    launch: Launch, *, server: str, port: int | None = None, stdin: Literal["null", "pass"] = "null"
+    launch: Launch,
+    *,
+    server: str,
+    port: int | None = None,
+    stdin: Literal["null", "pass"] = "null",
+    sandbox: int | None = None,
 ) -> list[str]:
     """Return the command under the watchdog. Raises ServerError if the program or the folder does not exist."""
     command, *args = (expand(word, server=server, port=port) for word in (launch.command, *launch.args))
-    own = next((path for path in launch.env.values() if path in _folders), "")
+    own = _own(launch)
     if own:
         Path(own).mkdir(mode=0o700, exist_ok=True)
     cwd = working_folder(launch, server=server)
@@ -156,12 +176,12 @@ def command_line(
         raise ServerError(f"{server} cannot start: the program {command!r} is not on the PATH.{hint}")
     if cwd is not None and not folder.is_dir():
         raise ServerError(f"{server} cannot start: the folder {cwd} does not exist.")
-    return under_watchdog([command, *args], stdin=stdin, folder=own)
+    return under_watchdog([command, *args], stdin=stdin, folder=own, sandbox="" if sandbox is None else str(sandbox))
 
 
 @asynccontextmanager
 async def launched(
-    launch: Launch, url: str, *, server: str, log: ProcessLog, deadline: float
+    launch: Launch, url: str, *, server: str, log: ProcessLog, deadline: float, layer: Layer | None = None
 ) -> AsyncIterator[tuple[str, Process]]:
     """Run a network server while the context is open; give its URL once it accepts connections.
 
@@ -170,7 +190,7 @@ async def launched(
     """
     for attempt in range(1, _ATTEMPTS + 1):
         port = _free_port()
-        process = await start(launch, server=server, log=log, port=port)
+        process = await start(launch, server=server, log=log, port=port, layer=layer)
         try:
             target = expand(url, server=server, port=port)
             await _ready(process, target, server=server, log=log, deadline=deadline)
@@ -190,22 +210,31 @@ async def launched(
 
 
 async def start(
-    launch: Launch, *, server: str, log: ProcessLog, port: int | None = None, stdin: Literal["null", "pass"] = "null"
+    launch: Launch,
+    *,
+    server: str,
+    log: ProcessLog,
+    port: int | None = None,
+    stdin: Literal["null", "pass"] = "null",
+    layer: Layer | None = None,
 ) -> Process:
-    """Start a server. With `stdin` "pass", its input and output are our pipes; with "null", it has no input and its
-    output is logged.
+    """Start a server; with a `layer`, in a sandbox. With `stdin` "pass", its input and output are our pipes; with
+    "null", it has no input and its output is logged.
 
     Raises ServerError if it cannot be started.
     """
-    return await anyio.open_process(
-        command_line(launch, server=server, port=port, stdin=stdin),
-        stdin=PIPE,
-        stdout=PIPE if stdin == "pass" else log.file,
-        stderr=log.file,
-        env=minimal_environment(launch, server=server),
-        cwd=working_folder(launch, server=server),
-        start_new_session=True,
-    )
+    cwd = working_folder(launch, server=server)
+    with layer.descriptor(cwd) if layer is not None else nullcontext() as sandbox:
+        return await anyio.open_process(
+            command_line(launch, server=server, port=port, stdin=stdin, sandbox=sandbox),
+            stdin=PIPE,
+            stdout=PIPE if stdin == "pass" else log.file,
+            stderr=log.file,
+            env=minimal_environment(launch, server=server),
+            cwd=cwd,
+            start_new_session=True,
+            pass_fds=() if sandbox is None else (sandbox,),
+        )
 
 
 async def _ready(process: Process, url: str, *, server: str, log: ProcessLog, deadline: float) -> None:

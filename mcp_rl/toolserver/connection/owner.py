@@ -15,7 +15,7 @@ import asyncio
 import logging
 import math
 from collections import deque
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING
@@ -30,10 +30,12 @@ from mcp_rl.scenario import OneServer, SseServer, StdioServer
 from mcp_rl.toolserver.connection.call import READING, Call, Delivery
 from mcp_rl.toolserver.connection.deadlines import Deadlines, Steps
 from mcp_rl.toolserver.connection.failures import first_cause, in_words, unusable
-from mcp_rl.toolserver.connection.launch import last_lines, own_folder, server_log
+from mcp_rl.toolserver.connection.launch import last_lines, server_log
 from mcp_rl.toolserver.connection.raw_session import RawSession, open_session
 from mcp_rl.toolserver.connection.transport import current_delivery, open_streams, reachable
 from mcp_rl.toolserver.launchers.direct import direct
+from mcp_rl.toolserver.sandbox.choice import surroundings
+from mcp_rl.toolserver.sandbox.sandbox import Sandbox
 from mcp_rl.toolserver.tools.listing import Tool, list_tools
 from mcp_rl.toolserver.tools.relisting import changed_sentence, listing_change, schema_changed
 
@@ -44,6 +46,8 @@ if TYPE_CHECKING:
     from anyio.abc import Process, TaskGroup
 
     from mcp_rl.system.processes.process_log import ProcessLog
+    from mcp_rl.toolserver.connection.stdio import Streams
+    from mcp_rl.toolserver.sandbox.layer import Layer
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +71,7 @@ class Owner:
         *,
         stateful: bool = False,
         allow_schema_change: bool = False,
-        private: bool = False,
+        sandbox: Sandbox | None = None,
     ) -> None:
         self.name = name
         self.tools: list[Tool] = []
@@ -84,7 +88,9 @@ class Owner:
         self._deadlines = deadlines
         self._stateful = stateful
         self._allow_schema_change = allow_schema_change
-        self._private = private
+        self._sandbox = sandbox or Sandbox("off")
+        self.layer: Layer | None = None
+        """What the server's process has written; None if it does not run in a sandbox."""
         self._server = f"The server {name}" if name != "server" else "The server"
         self._repeatable: frozenset[str] = frozenset()
         self._waiting: deque[Call] = deque()
@@ -160,11 +166,12 @@ class Owner:
         self._frozen = False
         try:
             started = await direct(self._params, server=self._server)
-            with own_folder(started, wanted=self._private) as expanded:
-                async with reachable(expanded, server=self._server, log=log, deadline=self._deadlines.spawn) as (
-                    params,
-                    process,
-                ):
+            placed = surroundings(started, self._sandbox, server=self._server)
+            with placed as (expanded, self.layer):
+                starting = reachable(
+                    expanded, server=self._server, log=log, deadline=self._deadlines.spawn, layer=self.layer
+                )
+                async with starting as (params, process):
                     while await self._wanted():
                         problem: BaseException | None = None
                         if process is None or process.returncode is None:
@@ -189,7 +196,7 @@ class Owner:
             with steps.scope:
                 steps.begin("initialize")
                 async with (
-                    open_streams(params, server=self._server, log=log, deadline=self._deadlines.initialize) as streams,
+                    self._streams(params, log) as streams,
                     open_session(
                         streams,
                         one_way=isinstance(params, SseServer),
@@ -211,6 +218,10 @@ class Owner:
             self._frozen = steps.scope.cancelled_caught
             self._refuse(unusable(self._server, params, steps, problem, log, self._shown_url(params)))
         return problem
+
+    def _streams(self, params: OneServer, log: ProcessLog) -> AbstractAsyncContextManager[Streams]:
+        seconds = self._deadlines.initialize
+        return open_streams(params, server=self._server, log=log, deadline=seconds, layer=self.layer)
 
     @contextmanager
     def _asking(self, session: RawSession, seconds: float = math.inf) -> Iterator[None]:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from mcp_rl.scenario import StdioServer
     from mcp_rl.system.processes.process_log import ProcessLog
+    from mcp_rl.toolserver.sandbox.layer import Layer
 
 log = logging.getLogger(__name__)
 
@@ -43,12 +44,14 @@ Streams = tuple[Any, Any]
 
 
 @asynccontextmanager
-async def stdio_streams(params: StdioServer, *, server: str, log: ProcessLog) -> AsyncIterator[Streams]:
+async def stdio_streams(
+    params: StdioServer, *, server: str, log: ProcessLog, layer: Layer | None = None
+) -> AsyncIterator[Streams]:
     """Start the server and give its message streams. The incoming one ends when the server closes its output.
 
     Raises ServerError if the program does not exist.
     """
-    process = await start(params, server=server, log=log, stdin="pass")
+    process = await start(params, server=server, log=log, stdin="pass", layer=layer)
     received, reading = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     writing, to_send = anyio.create_memory_object_stream[SessionMessage](0)
     try:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from mcp_rl.system.processes.process_log import ProcessLog
     from mcp_rl.toolserver.connection.call import Delivery
+    from mcp_rl.toolserver.sandbox.layer import Layer
 
 # Our own errors report failures; without a handler, the SDK's tracebacks would appear on the user's terminal.
 for _name in ("mcp", "client"):
@@ -43,7 +44,7 @@ current_delivery: ContextVar[Delivery | None] = ContextVar("current delivery", d
 
 @asynccontextmanager
 async def reachable(
-    params: OneServer, *, server: str, log: ProcessLog, deadline: float
+    params: OneServer, *, server: str, log: ProcessLog, deadline: float, layer: Layer | None = None
 ) -> AsyncIterator[tuple[OneServer, Process | None]]:
     """Start the process of a network server if `params` say how; give the parameters to connect with."""
     if isinstance(params, StdioServer):
@@ -52,16 +53,19 @@ async def reachable(
     if params.launch is None:
         yield params.model_copy(update={"url": expand(params.url, server=server)}), None
         return
-    async with launched(params.launch, params.url, server=server, log=log, deadline=deadline) as (url, process):
+    launching = launched(params.launch, params.url, server=server, log=log, deadline=deadline, layer=layer)
+    async with launching as (url, process):
         yield params.model_copy(update={"url": url}), process
 
 
 @asynccontextmanager
-async def open_streams(params: OneServer, *, server: str, log: ProcessLog, deadline: float) -> AsyncIterator[Streams]:
+async def open_streams(
+    params: OneServer, *, server: str, log: ProcessLog, deadline: float, layer: Layer | None = None
+) -> AsyncIterator[Streams]:
     """Open the transport. `deadline`, in seconds, limits connecting; the caller limits everything else."""
     match params:
         case StdioServer():
-            async with stdio_streams(params, server=server, log=log) as (reading, writing):
+            async with stdio_streams(params, server=server, log=log, layer=layer) as (reading, writing):
                 yield reading, writing
         case SseServer():
             client = _client(params, server, deadline)

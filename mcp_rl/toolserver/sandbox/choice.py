@@ -1,0 +1,60 @@
+"""Which sandbox a server gets: the user's, else the plugin's, else "files"; none if it is not ours to start."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+from mcp_rl.errors import ServerError
+from mcp_rl.scenario import OneServer, StdioServer
+from mcp_rl.toolserver.connection.launch import folder_of, own_folder
+from mcp_rl.toolserver.sandbox.layer import Layer
+from mcp_rl.toolserver.sandbox.obstacle import obstacle
+from mcp_rl.toolserver.sandbox.private import privately
+from mcp_rl.toolserver.sandbox.sandbox import Sandbox
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mcp_rl.config import SandboxKind, ToolsConfig
+    from mcp_rl.toolserver.tool_server import ToolServer
+
+_DEFAULT: SandboxKind = "off"
+_CONTAINERS = {"docker", "nerdctl", "podman"}
+"""Programs that run a server in a container: it writes there, and the program itself needs what a sandbox forbids."""
+
+
+def sandbox_of(server: ToolServer | None, tools: ToolsConfig | None = None, *, private: bool = False) -> Sandbox:
+    """Return the sandbox of a server by the user's settings and its own declaration."""
+    kind = (tools.sandbox if tools else None) or (server.sandbox if server else None) or _DEFAULT
+    return Sandbox(kind, private=private)
+
+
+@contextmanager
+def surroundings(params: OneServer, sandbox: Sandbox, *, server: str) -> Iterator[tuple[OneServer, Layer | None]]:
+    """Give the parameters of a server's next process, and its layer.
+
+    The layer is None if the server runs in no sandbox. Where this machine has none, the process gets copies instead.
+    Raises ServerError for a network server that would be alone in its network.
+    """
+    launch = params if isinstance(params, StdioServer) else params.launch
+    if sandbox.kind == "off" or launch is None or PurePath(launch.command).name in _CONTAINERS:
+        with own_folder(params, wanted=sandbox.private) as expanded:
+            yield expanded, None
+        return
+    if sandbox.kind == "network" and not isinstance(params, StdioServer):
+        raise ServerError(
+            f"{server} listens on a port, which --sandbox network keeps to itself; use --transport stdio or --sandbox "
+            "files."
+        )
+    if (why := obstacle()) is not None:
+        with own_folder(params, wanted=True) as expanded:
+            yield privately(expanded, folder_of(expanded), server=server, why=why), None
+        return
+    with own_folder(params, wanted=sandbox.private) as expanded:
+        layer = Layer(sandbox, server)
+        try:
+            yield expanded, layer
+        finally:
+            layer.close()

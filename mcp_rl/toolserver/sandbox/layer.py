@@ -1,0 +1,130 @@
+"""`Layer`: what a server in a sandbox has written, asked for and changed through its keeper (`sandboxed.py`)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import anyio
+
+from mcp_rl.errors import ServerFault
+from mcp_rl.toolserver.sandbox.sandbox import Sandbox, layer_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+_SECONDS = 60.0
+"""Time for one request: freezing copies the whole layer to the disk."""
+_LONGEST_ANSWER = 4096
+
+
+class Layer:
+    """The layer of one process. Between two episodes: `throw_away`. No tool call may be under way then.
+
+    Every method raises ServerFault if the process has ended.
+    """
+
+    def __init__(self, wanted: Sandbox, server: str) -> None:
+        self._wanted = wanted
+        self._server = server
+        self._channel: socket.socket | None = None
+        self._ready = False
+        self._marked = False
+        self._lock = anyio.Lock()
+
+    @contextmanager
+    def descriptor(self, cwd: str | None) -> Iterator[int]:
+        """Give the descriptor of a socket that the watchdog needs to start the server in its sandbox."""
+        self.close()
+        self._ready = self._marked = False
+        self._channel, control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._channel.setblocking(False)
+        bases = (os.fsencode(base) for base in self._wanted.bases)
+        place = os.fsencode(os.path.realpath(cwd or "."))
+        with control:
+            self._channel.send(b"\0".join((self._wanted.kind.encode(), place, b"%d" % layer_bytes(), *bases)))
+            yield control.fileno()
+
+    def close(self) -> None:
+        """Let go of the process; its layer vanishes when it ends."""
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+
+    async def begin(self) -> None:
+        """Put the layer into the state that episodes begin in: its state at the first call of this."""
+        if self._marked:
+            await self.throw_away()
+        else:
+            await self.mark()
+
+    async def mark(self) -> None:
+        """Make the layer as it is now what `throw_away` returns to; until then that is an empty layer."""
+        await self._ask("mark")
+        self._marked = True
+
+    async def throw_away(self) -> None:
+        """Undo all that was written since the mark, while the process stays."""
+        if await self._ask("throw-away") == "full":
+            megabytes = layer_bytes() / 2**20
+            log.warning(
+                "%s filled its layer (%.0f MB), so some of its writes failed; nothing of it is left. A server that "
+                "writes as much needs --sandbox off.", self._server, megabytes,
+            )  # fmt: skip
+
+    async def changed(self) -> bool:
+        """Return whether anything was written since the mark that is still there."""
+        return await self._ask("changed") == "yes"
+
+    async def freeze(self, folder: Path) -> None:
+        """Copy the layer into an empty folder, which can be a base of later sandboxes (`Sandbox.bases`).
+
+        A layer over bases holds only what was written above them. Raises OSError if the folder cannot be made.
+        """
+        handle = _opened_new(folder)
+        try:
+            await self._ask("freeze", handle)
+        finally:
+            os.close(handle)
+
+    async def _ask(self, request: str, *descriptors: int) -> str:
+        try:
+            with anyio.fail_after(_SECONDS):
+                async with self._lock:
+                    await self._answer_of_start()
+                    assert self._channel is not None
+                    socket.send_fds(self._channel, [request.encode()], descriptors)
+                    return await self._answer()
+        except TimeoutError:
+            raise self._fault(f"it did not answer within {_SECONDS:g} s") from None
+        except OSError as error:
+            raise self._fault(error.strerror or str(error)) from error
+
+    async def _answer_of_start(self) -> None:
+        if not self._ready:
+            await self._answer()
+            self._ready = True
+
+    async def _answer(self) -> str:
+        if self._channel is None:
+            raise self._fault("the server has ended")
+        answer = (await asyncio.get_running_loop().sock_recv(self._channel, _LONGEST_ANSWER)).decode()
+        verdict, _, rest = answer.partition(" ")
+        if verdict != "ok":
+            raise self._fault(rest or "the server has ended")
+        return rest
+
+    def _fault(self, why: str) -> ServerFault:
+        return ServerFault(f"The files of {self._server[:1].lower()}{self._server[1:]} could not be put back: {why}.")
+
+
+def _opened_new(folder: Path) -> int:
+    folder.mkdir(parents=True)
+    return os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

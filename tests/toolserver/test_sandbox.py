@@ -1,0 +1,309 @@
+"""Servers in a sandbox: what they write stays in a layer, which can be thrown away while they run."""
+
+import hashlib
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import psutil
+import pytest
+import pytest_asyncio
+
+from mcp_rl.config import ToolsConfig
+from mcp_rl.errors import PluginError, ServerError, ServerFault
+from mcp_rl.explore.check.caller import lives
+from mcp_rl.scenario import Launch, StdioServer, StreamableHttpServer
+from mcp_rl.toolserver.connection.connection import Connection, connect
+from mcp_rl.toolserver.pool import Sessions
+from mcp_rl.toolserver.sandbox.layer import Layer
+from mcp_rl.toolserver.sandbox.obstacle import obstacle
+from mcp_rl.toolserver.sandbox.sandbox import Sandbox
+from mcp_rl.toolserver.tool_server import ToolServer
+
+SERVER = str(Path(__file__).with_name("files_server.py"))
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.skipif(obstacle() is not None, reason=f"no sandbox here: {obstacle()}"),
+]
+
+
+def params(folder: Path, *more: str, cwd: Path | None = None) -> StdioServer:
+    return StdioServer(command=sys.executable, args=(SERVER, str(folder), *more), cwd=str(cwd) if cwd else None)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("user")
+    (folder / "a.txt").write_text("the user's")
+    (folder / "below").mkdir()
+    (folder / "below" / "b.txt").write_text("the user's too")
+    return folder
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def connection(folder: Path) -> AsyncIterator[Connection]:
+    """A server whose working directory is the user's folder, relative paths and all."""
+    async with connect(params(Path(), cwd=folder), sandbox=Sandbox()) as connection:
+        yield connection
+
+
+@pytest_asyncio.fixture(autouse=True, loop_scope="module")
+async def fresh(connection: Connection, folder: Path) -> AsyncIterator[None]:
+    before = digest(folder)
+    yield
+    if connection.alive:
+        await layer(connection).throw_away()
+    assert digest(folder) == before
+
+
+def digest(folder: Path) -> str:
+    """Return a hash of all that a folder holds."""
+    found = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        status = path.lstat()
+        found.update(repr((str(path), status.st_mode, status.st_uid, status.st_mtime_ns)).encode())
+        found.update(path.read_bytes() if path.is_file() else b"")
+    return found.hexdigest()
+
+
+def layer(connection: Connection) -> Layer:
+    assert connection.layer is not None
+    return connection.layer
+
+
+def running(*words: str) -> list[psutil.Process]:
+    """Return the processes with this command line."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.cmdline() == list(words):
+                found.append(process)
+    return found
+
+
+async def ask(connection: Connection, tool: str, **arguments: str) -> str:
+    return (await connection.call(tool, dict(arguments))).text
+
+
+async def test_a_server_sees_the_users_files_and_changes_none(connection: Connection, folder: Path) -> None:
+    assert await ask(connection, "names") == "a.txt below below/b.txt"
+    assert await ask(connection, "write", name="a.txt", text="the server's") == "written"
+    assert await ask(connection, "delete", name="below/b.txt") == "deleted"
+    assert await ask(connection, "delete", name="below") == "deleted"
+    assert await ask(connection, "write", name="below/c.txt", text="in a new folder") == "written"
+    assert await ask(connection, "names") == "a.txt below below/c.txt"
+    assert await ask(connection, "run", command=f"cat {folder}/a.txt") == "the server's"
+    assert (folder / "a.txt").read_text() == "the user's"
+
+
+async def test_what_was_written_is_thrown_away_while_the_server_runs(connection: Connection, folder: Path) -> None:
+    before = await ask(connection, "run", command="echo $PPID")
+    for _ in range(3):
+        await ask(connection, "write", name="a.txt", text="changed")
+        await ask(connection, "write", name="new/deep/c.txt", text="new")
+        await ask(connection, "delete", name="below/b.txt")
+        assert await layer(connection).changed()
+        await layer(connection).throw_away()
+        assert not await layer(connection).changed()
+        assert await ask(connection, "names") == "a.txt below below/b.txt"
+        assert await ask(connection, "read", name="a.txt") == "the user's"
+        assert await ask(connection, "run", command=f"cat {folder}/below/b.txt") == "the user's too"
+    assert await ask(connection, "run", command="echo $PPID") == before
+
+
+async def test_reading_leaves_the_layer_unchanged_and_undoing_does_too(connection: Connection) -> None:
+    await ask(connection, "read", name="below/b.txt")
+    assert not await layer(connection).changed()
+    await ask(connection, "write", name="below/x.txt", text="for a moment")
+    await ask(connection, "delete", name="below/x.txt")
+    assert not await layer(connection).changed()
+    await ask(connection, "run", command="chmod 700 below")
+    assert await layer(connection).changed()
+
+
+async def test_what_was_written_up_to_a_mark_stays(folder: Path) -> None:
+    async with connect(params(folder, "made.txt"), sandbox=Sandbox()) as own:
+        await layer(own).begin()
+        assert not await layer(own).changed()
+        assert await ask(own, "read", name="made.txt") == "made at the start"
+        await ask(own, "write", name="made.txt", text="made at the START")
+        await ask(own, "write", name="other.txt", text="other")
+        assert await layer(own).changed()
+        await layer(own).begin()
+        assert await ask(own, "names") == "a.txt below below/b.txt made.txt"
+        assert await ask(own, "read", name="made.txt") == "made at the start"
+        await ask(own, "delete", name="made.txt")
+        assert await layer(own).changed()
+        await layer(own).begin()
+        assert await ask(own, "read", name="made.txt") == "made at the start"
+        assert not await layer(own).changed()
+
+
+async def test_a_frozen_layer_is_what_later_servers_begin_with(
+    connection: Connection, folder: Path, tmp_path: Path
+) -> None:
+    await ask(connection, "write", name="world.txt", text="one")
+    await ask(connection, "delete", name="a.txt")
+    await ask(connection, "delete", name="below/b.txt")
+    await ask(connection, "delete", name="below")
+    await ask(connection, "write", name="below/d.txt", text="another folder")
+    await layer(connection).freeze(tmp_path / "base")
+    frozen = digest(tmp_path / "base")
+    async with connect(params(folder), sandbox=Sandbox(bases=(tmp_path / "base",))) as later:
+        assert await ask(later, "names") == "below below/d.txt world.txt"
+        assert not await layer(later).changed()
+        await ask(later, "write", name="world.txt", text="two")
+        await ask(later, "write", name="a.txt", text="again")
+        assert await layer(later).changed()
+        await layer(later).throw_away()
+        assert await ask(later, "names") == "below below/d.txt world.txt"
+        assert await ask(later, "read", name="world.txt") == "one"
+    assert digest(tmp_path / "base") == frozen
+
+
+async def test_a_server_can_neither_mount_nor_look_at_us_nor_end_its_keeper(connection: Connection) -> None:
+    assert "3" not in await ask(connection, "run", command="mount -t tmpfs none /mnt && echo 3")
+    assert "3" not in await ask(connection, "run", command="umount /tmp && echo 3")
+    assert "3" not in await ask(connection, "run", command="cat /proc/1/environ && echo 3")
+    await ask(connection, "run", command="kill -9 1")
+    seen = await ask(connection, "run", command="ls -d /proc/[0-9]*")
+    assert f"/proc/{os.getpid()}\n" not in seen
+    assert await ask(connection, "names") == "a.txt below below/b.txt"
+
+
+async def test_devices_pipes_and_shared_memory_work(connection: Connection) -> None:
+    said = await ask(
+        connection,
+        "run",
+        command="head -c 3 /dev/zero | wc -c; echo x > /dev/null; head -c1 /dev/urandom | wc -c; echo y > /dev/shm/s; "
+        "cat /dev/shm/s; echo z | cat /dev/stdin; mktemp > /dev/null && echo made",
+    )
+    assert said.split() == ["3", "1", "y", "z", "made"]
+    await layer(connection).throw_away()
+    assert await ask(connection, "run", command="ls /dev/shm") == ""
+
+
+async def test_gigabytes_end_in_the_layer(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("mcp_rl.toolserver.sandbox.layer.layer_bytes", lambda: 2**21)
+    async with connect(params(folder), name="flood", sandbox=Sandbox()) as own:
+        said = await ask(own, "run", command=f"head -c 9999999 /dev/zero > {folder}/flood")
+        assert "No space left on device" in said
+        await layer(own).throw_away()
+        assert await ask(own, "write", name="small.txt", text="fits again") == "written"
+    assert "The server flood filled its layer (2 MB)" in caplog.text
+
+
+async def test_a_process_that_detached_itself_dies_with_its_server(folder: Path) -> None:
+    async with connect(params(folder), sandbox=Sandbox()) as own:
+        assert await ask(own, "daemon") == "left"
+        left = running("sleep", "86399")
+        assert len(left) == 1
+    assert not lives(left[0])
+
+
+async def test_nothing_survives_a_killed_watchdog(folder: Path) -> None:
+    async with connect(params(folder), sandbox=Sandbox()) as own:
+        await ask(own, "daemon")
+        [watchdog] = [one for one in psutil.Process().children() if str(folder) in " ".join(one.cmdline())]
+        below = watchdog.children(recursive=True)
+        assert len(below) >= 3
+        watchdog.send_signal(signal.SIGKILL)
+        psutil.wait_procs(below, timeout=10)
+        assert not any(map(lives, below))
+        with pytest.raises(ServerFault):
+            await own.call("names", {})
+
+
+async def test_without_a_network_a_server_is_alone_on_its_loopback(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        line = f"python3 -c \"import socket; socket.create_connection(('127.0.0.1', {port}), 5); print('through')\""
+        async with connect(params(folder), sandbox=Sandbox("network")) as own:
+            assert "refused" in await ask(own, "run", command=line)
+            command = "import socket as s; a = s.create_server(('127.0.0.1', 0)); s.create_connection(a.getsockname())"
+            assert await ask(own, "run", command=f'python3 -c "{command}" && echo own') == "own\n"
+
+
+async def test_a_server_with_a_port_needs_the_network() -> None:
+    launched = StreamableHttpServer(url="http://127.0.0.1:{port}/mcp", launch=Launch(command=sys.executable))
+    with pytest.raises(ServerError, match="--sandbox network keeps to itself"):
+        async with connect(launched, sandbox=Sandbox("network")):
+            pass
+
+
+@asynccontextmanager
+async def sessions(folder: Path, isolation: str, sandbox: str = "files") -> AsyncIterator[Sessions]:
+    server = ToolServer("files", "Files.", {"stdio": params(folder)}, isolation, instances=1)  # type: ignore[arg-type]
+    async with Sessions(server=server, tools=ToolsConfig(sandbox=sandbox)) as opened:  # type: ignore[arg-type]
+        yield opened
+
+
+async def test_episodes_on_a_layer_share_a_process_and_nothing_else(folder: Path) -> None:
+    async with sessions(folder, "layer") as pool:
+        processes = set()
+        for number in range(3):
+            async with pool.lease(params(folder)) as lease:
+                link = lease.session.connection
+                assert (await link.call("names", {})).text == "a.txt below below/b.txt"
+                await link.call("write", {"name": f"{number}.txt", "text": "mine"})
+                processes.add((await link.call("run", {"command": "echo $PPID"})).text)
+        assert len(processes) == 1
+
+
+async def test_without_a_sandbox_there_is_no_layer_to_throw_away(folder: Path) -> None:
+    async with sessions(folder, "layer", "off") as pool:
+        with pytest.raises(ServerError, match="needs a server in a sandbox"):
+            async with pool.lease(params(folder)):
+                pass
+
+
+async def test_a_new_process_begins_with_a_new_layer(folder: Path) -> None:
+    async with sessions(folder, "per-rollout") as pool:
+        for _ in range(2):
+            async with pool.lease(params(folder)) as lease:
+                link = lease.session.connection
+                assert (await link.call("names", {})).text == "a.txt below below/b.txt"
+                await link.call("write", {"name": "mine.txt", "text": "mine"})
+
+
+async def test_a_server_declares_a_known_sandbox(folder: Path) -> None:
+    with pytest.raises(PluginError, match="sandbox must be one of"):
+        ToolServer("files", "Files.", {"stdio": params(folder)}, sandbox="none")  # type: ignore[arg-type]
+
+
+async def test_where_there_is_no_sandbox_a_server_works_on_copies(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("mcp_rl.toolserver.sandbox.choice.obstacle", lambda: "this test says so")
+    monkeypatch.setattr("mcp_rl.toolserver.sandbox.private._MOST_FILES", 6)
+    for number in range(9):
+        (tmp_path / f"{number}.txt").touch()
+    own_params = params(folder, cwd=folder)
+    async with connect(own_params, name="copied", sandbox=Sandbox()) as own:
+        assert own.layer is None
+        assert await ask(own, "names") == "a.txt below below/b.txt"
+        await ask(own, "write", name="a.txt", text="changed")
+        await ask(own, "run", command="echo x > ~/mine; echo y > relative; mktemp")
+        place = (await ask(own, "run", command="echo $HOME")).strip()
+        assert os.environ["HOME"] != place
+        assert await ask(own, "run", command="cat ~/mine") == "x\n"
+    assert not list(Path(place).parent.glob("home"))
+    assert "The server copied runs without a sandbox, since this test says so: it gets a home" in caplog.text
+    async with connect(own_params.model_copy(update={"cwd": str(tmp_path)}), sandbox=Sandbox()) as own:
+        assert await ask(own, "names") == "a.txt below below/b.txt"
+    assert f"except for {tmp_path}, which it can change" in caplog.text
+
+
+async def test_many_processes_end_in_time(folder: Path) -> None:
+    async with connect(params(folder), sandbox=Sandbox()) as own:
+        await ask(own, "run", command="for i in 1 2 3 4 5; do (trap '' TERM; sleep 77777) & done > /dev/null 2>&1")
+        below = running("sleep", "77777")
+        assert len(below) == 5
+    psutil.wait_procs(below, timeout=10)
+    assert not any(map(lives, below))
