@@ -3,6 +3,7 @@
 #              kills runs fifty times instead of fifteen
 # make test-vllm   set up, make .venv-vllm with vLLM for CPUs, then run the tests that need it
 # make test-others   set up, put bitsandbytes and llama.cpp into .venv-others, then run the tests that need one of them
+# make fuzz    set up, then try input of strangers for an hour; ARGS="--minutes 5"
 # make gpu-check   set up, then measure learner and engine on this machine's GPU; a dry run where there is none
 # make setup   create .venv and install what is needed; does nothing where that is done
 #
@@ -20,7 +21,7 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3
 READY := $(VENV)/.ready
 BIN := $(VENV)/bin
 
-.PHONY: train test test-vllm test-others lint gpu-check setup wheel clean
+.PHONY: train test test-vllm test-others fuzz lint gpu-check setup wheel clean
 
 train: setup
 	@$(BIN)/python -m mcp_rl.train --server mcp_calculator $(ARGS)
@@ -65,6 +66,9 @@ $(OTHERS)/.ready:
 	$(BIN)/python -m pip download --quiet --no-deps --no-binary :all: --dest $(OTHERS) llama-cpp-python
 	tar -xzf $(OTHERS)/llama_cpp_python-*.tar.gz -C $(OTHERS)/llama.cpp --strip-components=3 --wildcards '*/vendor/llama.cpp/*'
 	touch $@
+
+fuzz: setup
+	$(BIN)/python tests/fuzz/fuzz.py $(ARGS)
 
 gpu-check: setup
 	$(BIN)/python -m benchmarks.gpu_check $(ARGS)

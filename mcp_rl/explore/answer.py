@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from dataclasses import dataclass
 from typing import Any
 
-from mcp_rl.rewards.json_values import leaves
+from mcp_rl.rewards.json_values import is_finite, leaves
 
 SHORT_TEXT = 60
 """Most characters of a result that a final message can be expected to repeat."""
@@ -40,7 +39,7 @@ def read_answer(text: str, arguments: dict[str, Any]) -> Answer:
     if isinstance(value, bool):
         value = json.dumps(value)
     if isinstance(value, int | float):
-        return Answer("number", value) if math.isfinite(value) else Answer("calls", None)
+        return Answer("number", value) if is_finite(value) else Answer("calls", None)
     closing = _CLOSING_NUMBER.search(value or "")
     texts = [leaf.rstrip(". ") for leaf in leaves(arguments) if isinstance(leaf, str)]
     # A number that ends an argument's own text is an echo; then the whole text is the answer.

@@ -83,13 +83,27 @@ def leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
+def is_finite(value: float) -> bool:
+    """Return whether a number is finite as a float, which integers above 1e308 are not."""
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
+
+
+def is_close(one: float, other: float, *, tolerance: float, absolute: float = 0.0) -> bool:
+    """Return whether two numbers are equal up to a relative tolerance, or an absolute one."""
+    try:
+        return one == other or math.isclose(one, other, rel_tol=tolerance, abs_tol=absolute)
+    except OverflowError:  # an integer that no float holds
+        return False
+
+
 def _same_scalar(one: Any, other: Any, tolerance: float) -> bool:
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, int | float) and isinstance(other, int | float):
-        return one == other or math.isclose(
-            one, other, rel_tol=tolerance, abs_tol=tolerance if 0 in (one, other) else 0.0
-        )
+        return is_close(one, other, tolerance=tolerance, absolute=tolerance if 0 in (one, other) else 0.0)
     return bool(one == other)
 
 

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ from pydantic import JsonValue, ValidationError
 from mcp_rl.errors import ScenarioError, VerifierError
 from mcp_rl.rewards.answers import number, text
 from mcp_rl.rewards.calls import calls
+from mcp_rl.rewards.json_values import is_finite
 from mcp_rl.rewards.outcome import none, state
 from mcp_rl.rewards.structured import json_answer, regex, regex_problem, set_answer
 from mcp_rl.rewards.verdict import Judgement, Verdict, VerifierFunction
@@ -162,7 +162,7 @@ def _unusable(verifier: Verifier) -> str | None:
         return "has the option reads, which must be a list of calls, each with a tool and its arguments"
     match verifier.kind:
         case "number":
-            sound = isinstance(expected, int | float) and not isinstance(expected, bool) and math.isfinite(expected)
+            sound = isinstance(expected, int | float) and not isinstance(expected, bool) and is_finite(expected)
             return None if sound else f"expects a number, not {expected!r}"
         case "text":
             return None if isinstance(expected, str) and expected.strip() else f"expects a text, not {expected!r}"

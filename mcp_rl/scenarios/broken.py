@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,6 +9,7 @@ import anyio
 
 from mcp_rl.errors import ServerFault
 from mcp_rl.explore.answer import read_answer
+from mcp_rl.rewards.json_values import is_close
 from mcp_rl.scenarios.reference import kept, refused_calls
 from mcp_rl.scenarios.stage import Look
 
@@ -117,7 +117,7 @@ def _changed(scenario: McpScenario, result: ToolResult) -> str | None:
             answer.kind == "number"
             and isinstance(expected, int | float)
             and isinstance(answer.value, int | float)
-            and math.isclose(answer.value, expected, rel_tol=_TOLERANCE)
+            and is_close(answer.value, expected, tolerance=_TOLERANCE)
         )
     else:
         same = scenario.reference_answer in (None, kept(result.text))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from mcp_rl.explore import tally
 from mcp_rl.explore.answer import call_key, holds_secret, is_dated, read_answer, says_nothing
 from mcp_rl.explore.explorable import explorable, reads_only
 from mcp_rl.explore.outcome import Outcome
+from mcp_rl.rewards.json_values import is_close
 from mcp_rl.scenario import McpScenario, ServerParams, ToolCall
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ def agrees(played: Played, scenario: McpScenario) -> bool:
 
 def _same(value: Any, expected: Any) -> bool:
     if isinstance(value, int | float) and isinstance(expected, int | float):
-        return math.isclose(value, expected, rel_tol=1e-9)
+        return is_close(value, expected, tolerance=1e-9)
     return isinstance(value, str) and isinstance(expected, str) and value.strip() == expected.strip()
 
 

@@ -5,7 +5,6 @@ In a chart of one run, colors tell quantities apart; in a chart of several, they
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -28,6 +27,7 @@ from mcp_rl.evaluation.page.drawing import (
     share_axis,
 )
 from mcp_rl.evaluation.step_time import KINDS_OF_WORK, times
+from mcp_rl.rewards.json_values import is_finite
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -320,7 +320,7 @@ def _split(lines: Lines, split: str) -> list[Mapping[str, Any]]:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
+    return isinstance(value, int | float) and is_finite(value)
 
 
 def _ends(line: Mapping[str, Any], metric: str, ends: Sequence[float] | None) -> tuple[float, float]:

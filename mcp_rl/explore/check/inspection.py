@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from mcp_rl.toolserver.tools.listing import Tool
 
 
+_COUNTED = 200_000
+"""Characters of the tools' part of a prompt whose tokens are counted."""
+
+
 @dataclass(frozen=True)
 class OfferedTool:
     """A tool as the model gets it, with what else the server says about it."""
@@ -106,14 +110,18 @@ def deadlines_of(server: ToolServer) -> Deadlines:
 
 
 def prompt_tokens(functions: Iterable[dict[str, Any]]) -> int:
-    """Count the tokens of the tools' part of a prompt, in the built-in model's format and with its tokenizer."""
+    """Count the tokens of the tools' part of a prompt, in the built-in model's format and with its tokenizer.
+
+    Of more than 200,000 characters, which no model reads, the first ones are counted, and the rest like them.
+    """
     from tokenizers import Tokenizer
 
     from mcp_rl.tiny import weights_path
 
     text = "".join("\n" + json.dumps(function, ensure_ascii=False) for function in functions)
     tokenizer = Tokenizer.from_file(str(weights_path() / "tokenizer.json"))
-    return len(tokenizer.encode(text, add_special_tokens=False).ids)
+    tokens = len(tokenizer.encode(text[:_COUNTED], add_special_tokens=False).ids)
+    return tokens if len(text) <= _COUNTED else tokens * len(text) // _COUNTED
 
 
 async def _templates(connection: Connection) -> list[dict[str, Any]]:

@@ -68,7 +68,7 @@ def tells_answer(request: str, scenario: McpScenario) -> bool:
             not given and re.search(rf"(?<!\w){re.escape(expected.casefold())}(?!\w)", request.casefold()) is not None
         )
     if isinstance(expected, int | float) and not isinstance(expected, bool):
-        return float(expected) not in numbers and float(expected) in _numbers(request)
+        return expected not in numbers and expected in _numbers(request)
     return False
 
 
@@ -79,5 +79,5 @@ def _numbers(text: str) -> Counter[float]:
 def _texts_and_numbers(calls: Sequence[ToolCall]) -> tuple[list[str], Counter[float]]:
     """Return the texts and the counted numbers in the arguments of calls."""
     found = [leaf for call in calls for leaf in leaves(dict(call.arguments)) if not isinstance(leaf, bool)]
-    numbers = Counter(float(leaf) for leaf in found if isinstance(leaf, int | float))
+    numbers = Counter(leaf for leaf in found if isinstance(leaf, int | float))
     return [leaf for leaf in found if isinstance(leaf, str) and leaf], numbers

@@ -11,20 +11,22 @@ UNREAD_SECONDS = 5.0
 """Seconds in which the server must read one of them, before its session is ended."""
 LARGEST_REQUEST = 2**12
 """Size of the parameters of a server's request; larger ones are dropped, since no request that we serve has them."""
-LONGEST_LISTING = 32 * 2**20
+LONGEST_LISTING = 8 * 2**20
 """Size of a whole listing of tools, resources or prompts, over all of its pages with their cursors."""
 LONGEST_CURSOR = 2**16
 """Characters of the cursor of a page, which is sent back with the request for the next one."""
-LARGEST_EXPANSION = 2**20
+LARGEST_EXPANSION = 2**18
 """Size that the references of one tool's schema may expand to; further ones become `{}`."""
-LARGEST_EXPANSIONS = 16 * 2**20
+LARGEST_EXPANSIONS = 2**20
 """Size that the references of all schemas of a server may expand to."""
 DEEPEST_EXPANSION = 50
 """Depth of schemas within schemas at which a reference is still expanded."""
 LARGEST_CHECKED = 2**18
 """Size of a schema, or of a value, that is checked here."""
-MOST_STEPS = 100_000
-"""Steps of checking one value; each keyword of the schema that is applied is a step or more."""
+MOST_STEPS = 25_000
+"""Steps of checking one value; each keyword of the schema that is applied is a step or more, of up to 20 µs."""
+MOST_SCHEMA_STEPS = 40_000
+"""Steps of checking that a schema is one, some 25 for each schema in it."""
 LARGEST_DRAWN = 2**16
 """Size of the arguments that are drawn from a schema; a schema that asks for more gives none."""
 MOST_DRAWING_STEPS = 20_000

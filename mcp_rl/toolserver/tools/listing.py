@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from mcp_rl.toolserver.tools.budgets import LONGEST_CURSOR, LONGEST_LISTING, json_size
+from mcp_rl.toolserver.tools.budgets import LONGEST_CURSOR, LONGEST_LISTING, Budget, json_size
 
 log = logging.getLogger(__name__)
 
@@ -60,12 +60,16 @@ async def list_tools(ask: Ask) -> tuple[list[Tool], list[str]]:
     """Return the tools of all pages, and a warning for each entry that was left out."""
     tools: dict[str, Tool] = {}
     warnings: list[str] = []
+    room = Budget(LONGEST_LISTING)
     async for page, remark in pages(ask, "tools/list"):
         for entry in entries(page, "tools"):
             try:
                 tool = read_tool(entry)
                 if tool.name in tools:
                     raise ValueError("its name is listed twice")
+                if room.left < 0:
+                    raise ValueError("the listing is too long")
+                room.left -= json_size(entry, LONGEST_LISTING)
                 tools[tool.name] = tool
             except ValueError as error:
                 named = entry.get("name") if isinstance(entry, dict) else None

@@ -101,7 +101,11 @@ class OfferedLink(WrappedLink):
 
         async def get(arguments: dict[str, Any], deadline: float | None) -> str:
             given = arguments.get("arguments")
-            texts = {k: v if isinstance(v, str) else json.dumps(v) for k, v in given.items()} if given else {}
+            texts = (
+                {k: v if isinstance(v, str) else json.dumps(v) for k, v in given.items()}
+                if isinstance(given, dict)
+                else {}
+            )
             asked = {"name": str(arguments.get("name", "")), "arguments": texts}
             raw = await link.ask("prompts/get", asked, deadline=deadline)
             messages = raw.get("messages")

@@ -73,7 +73,8 @@ def block_text(block: dict[str, Any]) -> str:
             about = " - ".join(str(block[key]) for key in ("name", "description") if block.get(key))
             return f"[link: {block.get('uri', '')}{', ' + about if about else ''}]"
         case "resource":
-            return resource_text(block.get("resource") or {})
+            inside = block.get("resource")
+            return resource_text(inside if isinstance(inside, dict) else {})
         case kind:
             return f"[{kind} content]"
 

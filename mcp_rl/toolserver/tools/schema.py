@@ -18,20 +18,19 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property, lru_cache
 from typing import Any
 
-import referencing
 import referencing.exceptions
-import referencing.jsonschema
 
 from mcp_rl.toolserver.tools.budgets import (
     DEEPEST_EXPANSION,
     LARGEST_EXPANSION,
     LARGEST_EXPANSIONS,
     Budget,
+    OverBudget,
     json_size,
 )
 from mcp_rl.toolserver.tools.complaint import complaint
 from mcp_rl.toolserver.tools.listing import Tool
-from mcp_rl.toolserver.tools.validation import Checker, check_schema
+from mcp_rl.toolserver.tools.validation import Checker, check_schema, registry_of
 
 log = logging.getLogger(__name__)
 
@@ -144,9 +143,8 @@ def inlined(schema: dict[str, Any], name: str = "", expansions: Budget | None = 
     expansions = expansions or Budget(LARGEST_EXPANSIONS)
     inliner = _Inliner(min(LARGEST_EXPANSION, expansions.left))
     try:
-        resource = referencing.Resource.from_contents(schema, default_specification=referencing.jsonschema.DRAFT202012)
-        registry: referencing.Registry[Any] = referencing.Registry()
-        resolver = registry.with_resource(resource.id() or "", resource).resolver(resource.id() or "")
+        registry, address = registry_of(schema)
+        resolver = registry.resolver(address)
         result = inliner.schema(schema, resolver, name, (id(schema),))
     except Exception as error:  # a stranger's schema may raise anything, such as a RecursionError
         log.debug("Cannot expand the schema of %s: %r", name[:80], error)
@@ -266,6 +264,9 @@ def _checker(tool: Tool) -> Checker | None:
     """Return a checker of arguments; None if the schema is invalid, so that only the server checks them."""
     try:
         check_schema(tool.input_schema)
+    except OverBudget as error:
+        _unchecked(tool.name, f"its schema cannot be checked itself: {error}")
+        return None
     except Exception as error:
         # not only SchemaError: malformed patterns and references raise other errors
         _unchecked(tool.name, f"its schema is not a valid JSON Schema: {str(error)[:500]}")
