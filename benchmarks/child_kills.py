@@ -23,7 +23,7 @@ from pathlib import Path
 
 import psutil
 
-from mcp_rl.system.processes.marker import RUN
+from mcp_rl.system.processes.inherited import RUN
 
 ROOT = Path(__file__).parents[1]
 SETTINGS = (

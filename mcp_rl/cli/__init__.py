@@ -33,6 +33,7 @@ from mcp_rl.cli.train import train
 from mcp_rl.errors import McpRlError
 from mcp_rl.system.boundary import run_guarded, say
 from mcp_rl.system.notices import noticed_by
+from mcp_rl.system.privacy import seal_process
 
 __all__ = ["app", "main"]
 
@@ -97,7 +98,10 @@ app.add_typer(servers)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code: 0 done, 1 failed, 2 the user can fix it, 130 interrupted."""
+    """Run one command and return its exit code: 0 done, 1 failed, 2 the user can fix it, 130 interrupted.
+
+    Without `arguments`, those of the process's own command line, whose environment and memory are then hidden.
+    """
     try:
         job = typer.main.get_command(app).main(args=arguments, prog_name="mcp-rl", standalone_mode=False)
     except TyperException as error:
@@ -108,6 +112,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
     if not callable(job):
         return int(job or 0)
+    if arguments is None:
+        seal_process()
     signal.signal(signal.SIGTERM, _terminate)
     with noticed_by(say):
         return run_guarded(own_part(job), log_dir=lambda: getattr(job, "log_dir", None))

@@ -21,7 +21,7 @@ from mcp_rl.inference.vllm.arguments import ServingSpec
 from mcp_rl.inference.vllm.ports import free_port
 from mcp_rl.inference.vllm.pulse import Pulse
 from mcp_rl.inference.vllm.server import VllmServer
-from mcp_rl.system.processes.marker import RUN
+from mcp_rl.system.processes.inherited import RUN
 from mcp_rl.tiny import weights_path
 
 PROMPT = {"model": "tiny", "prompt": [5, 6, 7], "max_tokens": 4, "logprobs": 1, "return_token_ids": True}

@@ -30,6 +30,7 @@ from mcp_rl.config import TrainConfig
 from mcp_rl.errors import ConfigError, EngineError, McpRlError
 from mcp_rl.inference.engine import Sampling
 from mcp_rl.system.boundary import without_secrets
+from mcp_rl.system.privacy import seal_process
 from mcp_rl.system.processes.memory import peak_rss_mb
 from mcp_rl.trajectory import TrajectoryGroup
 
@@ -262,6 +263,7 @@ async def serve(channel: Channel) -> None:
 
 
 def main() -> None:
+    seal_process()
     channel = Channel()
     import_early()
     anyio.run(serve, channel)

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from mcp_rl.system.processes.inherited import OWNER, ROLE, RUN
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-OWNER, ROLE, RUN = "MCP_RL_OWNER", "MCP_RL_ROLE", "MCP_RL_RUN"
 _CLOCK_STEPS = 2.0
 """Seconds by which the clock, and with it the time of creation, may have been set since."""
 

@@ -24,9 +24,10 @@ import anyio
 
 from mcp_rl.errors import ServerError
 from mcp_rl.scenario import Launch, OneServer, StdioServer
+from mcp_rl.system.processes.inherited import basic_environment
 from mcp_rl.system.processes.marker import marking
 from mcp_rl.system.processes.process_log import ProcessLog, opened_log
-from mcp_rl.system.processes.spawn import basic_environment, end_process, under_watchdog
+from mcp_rl.system.processes.spawn import end_process, under_watchdog
 from mcp_rl.toolserver.bundled import bundled_root
 
 if TYPE_CHECKING:

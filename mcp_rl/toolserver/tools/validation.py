@@ -163,8 +163,8 @@ def _closed(kind: Any, family: Callable[[Any], Any]) -> Any:
 
     def evolve(self: Any, **changes: Any) -> Any:
         schema = changes.setdefault("schema", self.schema)
-        named = validator_for(schema, default=None) if isinstance(schema, dict) and "$schema" in schema else None
-        new = kind if named is None else family(named)
+        named = validator_for(schema, default=kind)
+        new: Any = kind if named is kind else family(named)
         for field in new.__attrs_attrs__:
             if field.init and field.alias not in changes:
                 changes[field.alias] = getattr(self, field.name)
