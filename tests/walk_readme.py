@@ -2,6 +2,7 @@
 
     python tests/walk_readme.py                     # builds the wheel and installs it into a new environment first
     python tests/walk_readme.py --python ENV/bin/python     # walks with an environment in which mcp-rl is installed
+    python tests/walk_readme.py --seconds 120               # types what there is time for, and says what was left out
 
 The commands are read from README.md itself. `SKIPPED` names those that cannot run everywhere, `SMALLER` the words that
 keep the others short. The exit code is 1 if a command fails, and 2 if an entry of a table fits no command any more.
@@ -52,12 +53,14 @@ SMALLER = {
 """
 _LIMIT = 300.0
 """Seconds for one command."""
+_TIME_UP = 124
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("--python", type=Path, help="the Python of an environment in which mcp-rl is installed")
     parser.add_argument("--keep", type=Path, help="a new folder to walk in, which is kept; by default a temporary one")
+    parser.add_argument("--seconds", type=float, help="the time for the walk; the first command is always typed")
     options = parser.parse_args(arguments)
     commands = readme_commands()
     if stale := stale_entries(commands):
@@ -67,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         python = options.python.absolute() if options.python else _installed(Path(temporary))
         folder = options.keep or Path(temporary, "walk")
         folder.mkdir(parents=True)
-        return walk(commands, python, folder)
+        return walk(commands, python, folder, seconds=options.seconds)
 
 
 def readme_commands() -> list[Example]:
@@ -84,23 +87,35 @@ def stale_entries(commands: Sequence[Example]) -> list[str]:
     return unused
 
 
-def walk(commands: Sequence[Example], python: Path, folder: Path) -> int:
-    """Type the commands one after the other; return 1 if one of them failed, else 0."""
+def walk(commands: Sequence[Example], python: Path, folder: Path, *, seconds: float | None = None) -> int:
+    """Type the commands one after the other; return 1 if one of them failed, else 0.
+
+    Where `seconds` are over, the command under way is ended, and it and the later ones count as left out.
+    """
+    end = time.monotonic() + seconds if seconds is not None else None
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("MCP_RL_", "PYTHON"))}
     environment = kept | {"PATH": f"{python.parent}{os.pathsep}{kept['PATH']}", "HOME": str(folder)}
-    failed = 0
+    failed = typed = left_out = 0
     for example in commands:
         if reason := next((why for start, why in SKIPPED.items() if _begins(example, start)), None):
             print(f"   -         -  {example.text}\n                skipped: {reason}")
             continue
         command = _shorter(example)
         began = time.monotonic()
-        status, output = _typed(command, folder, environment)
+        limit = _LIMIT if end is None or not typed else min(_LIMIT, end - began)
+        status, output = _typed(command, folder, environment, limit) if limit > 1 else (_TIME_UP, "")
+        if status == _TIME_UP and limit < _LIMIT:
+            left_out += 1
+            print(f"   -         -  {command}\n                left out: the time is up")
+            continue
+        typed += 1
         failed += status != 0
         print(f"{status:4d}  {time.monotonic() - began:6.1f} s  {command}", flush=True)
         if status:
             print("".join(f"                {line}\n" for line in output.splitlines()[-20:]), flush=True)
-    print(f"{failed} commands failed." if failed else "Every command that was typed ended well.")
+    print(f"{failed} of {typed} commands failed." if failed else f"All {typed} commands that were typed ended well.")
+    if left_out:
+        print(f"{left_out} commands were left out; without --seconds, all are typed.")
     return min(failed, 1)
 
 
@@ -118,8 +133,12 @@ def _shorter(example: Example) -> str:
     return command.partition(" # ")[0].strip()
 
 
-def _typed(command: str, folder: Path, environment: dict[str, str]) -> tuple[int, str]:
-    """Run a command; a server gets a question and then Ctrl-C. Return the exit code and the output."""
+def _typed(command: str, folder: Path, environment: dict[str, str], limit: float) -> tuple[int, str]:
+    """Run a command; a server gets a question and then Ctrl-C. Return the exit code and the output.
+
+    A command that takes longer than `limit` seconds is ended, and its exit code is _TIME_UP.
+    """
+    end = time.monotonic() + limit
     serves = command.startswith("mcp-rl serve ")
     log = folder / "walk.log"
     with log.open("w") as output:
@@ -133,12 +152,12 @@ def _typed(command: str, folder: Path, environment: dict[str, str]) -> tuple[int
             start_new_session=True,
         )
         try:
-            answered = not serves or _answers(log, process)
+            answered = not serves or _answers(log, process, end)
             if serves:
                 process.send_signal(signal.SIGINT)
-            status = process.wait(_LIMIT) or int(not answered)
+            status = process.wait(max(0.0, end - time.monotonic())) or int(not answered)
         except subprocess.TimeoutExpired:
-            status = 124
+            status = _TIME_UP
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
@@ -146,9 +165,8 @@ def _typed(command: str, folder: Path, environment: dict[str, str]) -> tuple[int
     return status, log.read_text(encoding="utf-8", errors="replace")
 
 
-def _answers(log: Path, process: subprocess.Popen[bytes]) -> bool:
-    """Wait until the server has printed its address; return True if it lists its models there."""
-    end = time.monotonic() + _LIMIT
+def _answers(log: Path, process: subprocess.Popen[bytes], end: float) -> bool:
+    """Wait until the server has printed its address; return True if it lists its models there before `end`."""
     while time.monotonic() < end and process.poll() is None:
         if found := re.search(r"http://127\.0\.0\.1:\d+", log.read_text(encoding="utf-8", errors="replace")):
             with urllib.request.urlopen(f"{found[0]}/v1/models", timeout=60) as reply:

@@ -27,3 +27,14 @@ def test_a_failing_command_is_reported_with_its_code_and_output(
     assert [line.split()[0] for line in lines if line[:4].strip().isdigit()] == ["0", "0", "1"]
     assert "skipped: needs npm" in lines[2]
     assert any(line.strip() == "broken" for line in lines)
+
+
+def test_a_walk_types_what_there_is_time_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts = ["python -c 'print(1)'", "python -c 'import time; time.sleep(60)'", "python -c 'raise SystemExit(1)'"]
+    commands = [Example("README.md", 1, "command", text) for text in texts]
+    assert walk(commands, Path(sys.executable), tmp_path, seconds=3) == 0
+    said = capsys.readouterr().out
+    assert said.count("left out: the time is up") == 2
+    assert "All 1 commands that were typed ended well.\n2 commands were left out" in said
+    assert walk(commands[::2], Path(sys.executable), tmp_path, seconds=60) == 1
+    assert "1 of 2 commands failed." in capsys.readouterr().out
