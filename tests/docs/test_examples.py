@@ -53,18 +53,19 @@ OUTPUTS = {
     "docs/unsloth.md: The run in … cannot be continued": "an error",
 }
 """Blocks that a reader reads and does not paste, by page and beginning: what they are."""
+_HERE = "tests/docs/test_fragments.py::"
 FRAGMENTS = {
-    "docs/engine.md: async with LocalEngine(": "tests/inference/test_engine.py drives an engine so",
-    "docs/export.md: from peft import PeftModel": "needs an export; tests/runs/export loads them so",
-    "docs/rewards.md: group = await ruler_score_group(": "asks a judge",
-    "docs/running.md: import random": "tests/test_python_example.py runs it",
-    "docs/serve.md: import json": "needs a served model",
-    "docs/serve.md: import litellm": "needs a served model",
-    "docs/serve.md: async with LocalBackend()": "a part of an agent's own loop",
-    "docs/serve.md: async def episode(": "a part of an agent's own loop",
-    "docs/unsloth.md: backend = LocalBackend(": "needs Unsloth",
+    "docs/engine.md: async with LocalEngine(": f"{_HERE}test_an_engine_plays_two_turns",
+    "docs/export.md: from peft import PeftModel": "tests/runs/export/test_export.py::test_the_page_loads_an_adapter",
+    "docs/rewards.md: group = await ruler_score_group(": f"{_HERE}test_a_judge_scores_a_group",
+    "docs/running.md: import random": "tests/test_python_example.py::test_the_python_example_trains_two_steps",
+    "docs/serve.md: import json": f"{_HERE}test_clients_ask_a_served_model",
+    "docs/serve.md: import litellm": f"{_HERE}test_clients_ask_a_served_model",
+    "docs/serve.md: async with LocalBackend()": f"{_HERE}test_a_loop_of_ones_own_asks_a_model_in_training",
+    "docs/serve.md: async def episode(": f"{_HERE}test_a_loop_of_ones_own_builds_a_trajectory",
+    "docs/unsloth.md: backend = LocalBackend(": f"{_HERE}test_a_backend_loads_a_base_in_4_bits",
 }
-"""Python that is compiled and not executed, by page and beginning: the reason. docs/plugins.md has its own tests."""
+"""Python that needs more than its page has, by page and beginning: the test that runs it. docs/plugins.md has tests."""
 
 
 def found(table: dict[str, str], example: Example) -> str | None:
@@ -75,6 +76,13 @@ def found(table: dict[str, str], example: Example) -> str | None:
 def test_no_entry_of_a_table_is_stale(table: dict[str, str]) -> None:
     ids = [example.id for example in EXAMPLES]
     assert [start for start in table if not any(id.startswith(start) for id in ids)] == []
+
+
+@pytest.mark.parametrize("reason", [*NOT_TRIED.values(), *OUTPUTS.values(), *FRAGMENTS.values()])
+def test_a_reason_names_what_there_is(reason: str) -> None:
+    for place in re.findall(r"tests/[\w/.:]+", reason):
+        file, _, name = place.partition("::")
+        assert (ROOT / file).exists() and (not name or f"def {name}(" in (ROOT / file).read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="module")

@@ -25,6 +25,7 @@ from mcp_rl.run_directory import RunDirectory
 from mcp_rl.runs.export.adapter import copy_base
 from mcp_rl.runs.export.source import ExportSource
 from mcp_rl.tiny import weights_path
+from tests.docs.examples import examples
 from tests.runs.export.trained import write_run
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -76,6 +77,16 @@ def test_exports_load_and_call_tools_without_mcp_rl(place: Path, exports: Path) 
     for folder in folders[:2]:
         theirs = torch.tensor(found["folders"][str(folder)]["logits"], dtype=torch.float64)
         torch.testing.assert_close(theirs, exact, atol=1e-5, rtol=0)
+
+
+def test_the_page_loads_an_adapter(place: Path, exports: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    [snippet] = [e.text for e in examples() if e.page == "docs/export.md" and e.text.startswith("from peft import")]
+    monkeypatch.chdir(exports / "calc-2-adapter")
+    names: dict[str, Any] = {}
+    exec(compile(snippet, "docs/export.md", "exec"), names)
+    exact = logits(policy(place / "default" / "models" / "calc"))
+    torch.testing.assert_close(logits(names["model"]), exact, atol=1e-5, rtol=0)
+    assert names["tokenizer"].chat_template
 
 
 def test_full_training_exports_every_weight(place: Path, exports: Path) -> None:
