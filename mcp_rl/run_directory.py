@@ -60,7 +60,9 @@ class RunIdentity(BaseModel):
         keys = list(dict.fromkeys(_setting(name) for name, *_ in found))
         options = {} if "replay.of" in self.settings else _OPTIONS  # `mcp-rl replay` takes settings alone
         words = [_typed(key, self._value(key), options) for key in keys]
-        if None not in words:
+        if keys == ["schema_hash"]:
+            advice.insert(0, "to go on with the server's new tools, add --allow-schema-change")
+        elif None not in words:
             add = [word for word in words if word]
             leave = [key for key, word in zip(keys, words, strict=True) if word == ""]
             how = [*([f"add {' '.join(add)}"] if add else []), *([f"leave out {', '.join(leave)}"] if leave else [])]

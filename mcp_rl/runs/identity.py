@@ -18,8 +18,10 @@ from mcp_rl.scenarios.fit import check_made_for, notices
 from mcp_rl.scenarios.sources import run_scenarios, scenario_file
 from mcp_rl.scenarios.split import Division, divide
 from mcp_rl.toolserver.cassette import check_cassette
+from mcp_rl.toolserver.launchers.words import unpinned
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from mcp_rl.plugins.manager import Plugins
@@ -83,21 +85,26 @@ def rehearse(config: RunConfig, server: ToolServer, plugins: Plugins, *, fresh: 
     if fresh or (stored := run.identity()) is None:
         said.append(f"A new run would be kept in {config.run_dir}.")
     else:
-        run.check(identify(config, server, stored.schema_hash))
+        run.check(identify(config, server, stored.schema_hash, stored))
         said.append(f"The run in {config.run_dir} would go on from step {run.state().step}, up to step {config.steps}.")
     return said
 
 
-def identify(config: RunConfig, server: ToolServer, schema_hash: str) -> RunIdentity:
-    """Return the identity of a run. Raises ScenarioError if the user's scenarios cannot be read."""
+def identify(config: RunConfig, server: ToolServer, schema_hash: str, stored: RunIdentity | None = None) -> RunIdentity:
+    """Return the identity of a run. Raises ScenarioError if the user's scenarios cannot be read.
+
+    `stored` is the identity of the run that is to be continued: one that was made with `npx -y server` may go on with
+    `npx -y server@1.2`.
+    """
     settings = {key: value for key, value in flat_values(config).items() if role_of(key).identity}
     if config.init is not None:
         settings["init"] = initial_hash(config.init)
     if config.judge.rubric_file is not None:
         settings["judge.rubric"] = hashlib.sha256((config.judge.rubric_text() or "").encode()).hexdigest()[:16]
-    named = "+".join(config.server)
-    if server.name != named:  # a command or a URL, which may hold a secret
-        settings["server.address"] = hashlib.sha256(named.encode()).hexdigest()[:16]
+    if server.name != "+".join(config.server):  # a command or a URL, which may hold a secret
+        begun = stored.settings.get("server.address") if stored else None
+        without_version = _address(map(unpinned, config.server))
+        settings["server.address"] = without_version if without_version == begun else _address(config.server)
     return RunIdentity(
         server=server.name,
         base_model=config.base_model,
@@ -107,6 +114,10 @@ def identify(config: RunConfig, server: ToolServer, schema_hash: str) -> RunIden
         scenarios_hash=_scenarios_hash(scenario_file(config, server)),
         settings=settings,
     )
+
+
+def _address(texts: Iterable[str]) -> str:
+    return hashlib.sha256("+".join(texts).encode()).hexdigest()[:16]
 
 
 def loading_identity(options: UnslothConfig) -> dict[str, Any]:

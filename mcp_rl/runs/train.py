@@ -29,6 +29,7 @@ from mcp_rl.rollouts.player import Player, limits_of
 from mcp_rl.run_directory import RunDirectory, RunState, StepProgress, open_run
 from mcp_rl.runs.identity import carried, check_inputs, identify, prepare_scenarios
 from mcp_rl.runs.learned import Learned
+from mcp_rl.runs.packages import PACKAGES, kept_packages, package_changes
 from mcp_rl.runs.report import Headline, RunReport, TrainTotals, ValReport
 from mcp_rl.runs.trackers.trackers import Trackers
 from mcp_rl.runs.trained_tools import TrainedTools
@@ -73,7 +74,7 @@ async def _run(config: RunConfig, fresh: bool, console: Console) -> RunReport:
         state = run.state()
         earlier = state.progress.seconds
         if stored := run.identity():
-            run.check(identify(config, server, stored.schema_hash))
+            run.check(identify(config, server, stored.schema_hash, stored))
         elif any(run.checkpoints.glob("*[0-9]*")):
             raise RunDirectoryError(
                 f"The run in {run.path} has checkpoints, but its model.json is gone: put a copy there, start "
@@ -141,8 +142,11 @@ async def _prepared(setting: _Setting) -> AsyncIterator[Trainer]:
                 await backend.begin(model)
             session = await sessions.get(params)
         await _greet(setting, sessions, session, params)
-        stored = run.identity() if config.tools.allow_schema_change else None
-        identity = identify(config, setting.server, stored.schema_hash if stored else session.schemas.hash)
+        stored = run.identity()
+        for sentence in package_changes(run.read_json("model.json") or {}, params, setting.server.name):
+            progress.say(sentence)
+        listed = stored.schema_hash if stored and config.tools.allow_schema_change else session.schemas.hash
+        identity = identify(config, setting.server, listed, stored)
         run.check(identity)
         with tallied() as tally, progress.waiting(f"exploring {setting.server.name}", tally.parts):
             divided = await prepare_scenarios(run, config, setting.server, params, sessions, setting.plugins)
@@ -165,7 +169,10 @@ async def _prepared(setting: _Setting) -> AsyncIterator[Trainer]:
         if run.identity() is None:
             run.save_scenarios("val", val)
             run.save_scenarios("train", train)
-            run.begin(identity, _about(config, setting.server))
+            about = _about(config, setting.server)
+            if fetched := kept_packages(params, setting.server.name):
+                about[PACKAGES] = fetched
+            run.begin(identity, about)
         TrainedTools.of_session(session, train, setting.server.system_prompt).write(run.path)
 
         from mcp_rl.runs.steps.trainer import Trainer

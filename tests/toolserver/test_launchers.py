@@ -16,7 +16,7 @@ from mcp_rl.toolserver.connection.connection import connect
 from mcp_rl.toolserver.connection.deadlines import Deadlines
 from mcp_rl.toolserver.launchers import direct as module
 from mcp_rl.toolserver.launchers.direct import direct, packages
-from mcp_rl.toolserver.launchers.words import read_words
+from mcp_rl.toolserver.launchers.words import read_words, unpinned
 from mcp_rl.toolserver.sandbox.sandbox import Sandbox
 
 PATIENT = Deadlines(spawn=120, initialize=120, list=60, call=60, close=5)
@@ -144,3 +144,20 @@ def test_a_launchers_words_are_read(line, family, spec, command):
 )
 def test_other_commands_are_left_alone(line):
     assert read_words(*(lambda first, *rest: (first, rest))(*line.split())) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "without"),
+    [
+        ("npx -y @a/b@1.2 '/x y'", "npx -y @a/b '/x y'"),
+        ("npx -y @a/b '/x y'", "npx -y @a/b '/x y'"),
+        ("uvx --from pkg==1.2 prog", "uvx --from pkg prog"),
+        ("npx -y --package=pkg@^2 prog", "npx -y --package=pkg prog"),
+        ("npx github:a/b#1", "npx github:a/b#1"),
+        ("python server.py@1", "python server.py@1"),
+        ("https://host/a@1", "https://host/a@1"),
+        ('npx "', 'npx "'),
+    ],
+)
+def test_the_version_is_left_out_of_a_command(text, without):
+    assert unpinned(text) == without

@@ -1,6 +1,7 @@
 """The output of `mcp-rl servers inspect` on a terminal."""
 
 import json
+import shlex
 from collections.abc import Iterator
 from typing import Any
 
@@ -36,6 +37,13 @@ def print_inspection(found: Inspection, console: Console) -> None:
     cost = f"{count(len(found.tools), 'tool')}, {found.prompt_tokens:,} tokens of mcp-rl/tiny in every prompt"
     console.print(Text(f"{cost}, schema hash {found.schema_hash}"))
     console.print(Text(f"Isolation {found.isolation}: {found.isolation_reason}."))
+    if found.package:
+        about = " ".join(filter(None, (found.package["name"], found.package["version"])))
+        console.print(Text(visible(f"Package {about} by {found.package['launcher']}, {found.package['integrity']}")))
+    if found.command:
+        console.print(Text(visible(f"Started as {shlex.join(found.command)}")))
+    elif found.package:
+        console.print(Text("Started as it is named, since the container is the server."))
     for warning in found.warnings:
         console.print(Text(visible(warning), style="yellow"))
     for tool in found.tools:

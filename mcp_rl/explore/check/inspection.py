@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mcp_rl.errors import ServerFault
+from mcp_rl.scenario import StdioServer
 from mcp_rl.toolserver.connection.connection import Connection, connect
 from mcp_rl.toolserver.connection.deadlines import Deadlines
 from mcp_rl.toolserver.isolation import effective_isolation
+from mcp_rl.toolserver.launchers.direct import direct, packages
 from mcp_rl.toolserver.pool import open_sessions
 from mcp_rl.toolserver.sandbox.choice import sandbox_of
 from mcp_rl.toolserver.tools.offered import offering
@@ -64,6 +66,10 @@ class Inspection:
     resources: list[dict[str, Any]] = field(default_factory=list)
     resource_templates: list[dict[str, Any]] = field(default_factory=list)
     prompts: list[dict[str, Any]] = field(default_factory=list)
+    package: dict[str, str] | None = None
+    """The package or image that a launcher started it from: launcher, name, version, integrity, dependencies."""
+    command: tuple[str, ...] = ()
+    """The command that the launcher was replaced by; empty if the server is started as it is named."""
 
 
 async def inspect(server: ToolServer, params: OneServer) -> Inspection:
@@ -78,6 +84,8 @@ async def inspect(server: ToolServer, params: OneServer) -> Inspection:
             server.name, server.origin, params.transport, connection.server_info, isolation, reason, schemas.hash,
             prompt_tokens(schemas.openai), [_offered_tool(tool, schemas, every) for tool in link.tools], link.warnings,
             await connection.resources(), await _templates(connection), await connection.prompts(),
+            asdict(found) if (found := packages(params, name=server.name).get(server.name)) else None,
+            await _direct_command(params, server.name),
         )  # fmt: skip
 
 
@@ -122,6 +130,13 @@ def prompt_tokens(functions: Iterable[dict[str, Any]]) -> int:
     tokenizer = Tokenizer.from_file(str(weights_path() / "tokenizer.json"))
     tokens = len(tokenizer.encode(text[:_COUNTED], add_special_tokens=False).ids)
     return tokens if len(text) <= _COUNTED else tokens * len(text) // _COUNTED
+
+
+async def _direct_command(params: OneServer, name: str) -> tuple[str, ...]:
+    """Return the command that a server is started by in place of its launcher; its launcher has been asked already."""
+    started = await direct(params, server=f"The server {name}")
+    launch = started if isinstance(started, StdioServer) else started.launch
+    return (launch.command, *launch.args) if launch is not None and started is not params else ()
 
 
 async def _templates(connection: Connection) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _SECONDS = 300.0
 """Time for a launcher to fetch a package."""
-_QUIET_SECONDS = 3.0
+_QUIET_SECONDS = 5.0
 """Time after which the user is told what is waited for: with the package at hand, a launcher needs about one second."""
 _OFFLINE = re.compile(
     r"ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ECONNRESET|ETIMEDOUT|ENETUNREACH|EHOSTUNREACH|ERR_SOCKET_TIMEOUT|ENOTCACHED"

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
+from dataclasses import fields as dataclass_fields
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
 
@@ -30,6 +31,18 @@ class Package:
     def label(self) -> str:
         """The name and the version."""
         return f"{self.name} {self.version}".strip()
+
+    @property
+    def pinned(self) -> str:
+        """The name and the version as the launcher takes them."""
+        if self.launcher.startswith(("docker", "podman")):
+            return f"{self.name}@{self.integrity}"
+        return f"{self.name}{'==' if self.launcher.startswith('pipx') else '@'}{self.version}"
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> Package:
+        """Read what `dataclasses.asdict` made of a package; a field that is missing is empty."""
+        return cls(*(str(fields.get(one.name, "")) for one in dataclass_fields(cls)))
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING
@@ -109,6 +110,21 @@ def _takes_value(family: str, option: str) -> bool:
     if family == "docker":
         return not _PLAIN_OF_DOCKER.fullmatch(option) and (option.startswith("--") or len(option) == 2)
     return option in _VALUED[family].split()
+
+
+def unpinned(text: str) -> str:
+    """Return a launcher's command line with the package's name in place of its name and version.
+
+    Other commands, and packages that do not come from a registry, are returned as they are.
+    """
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        return text
+    asked = read_words(words[0], words[1:]) if words else None
+    if asked is None or asked.family == "docker" or re.search(r"://|^[./~]|^\w+:", asked.spec):
+        return text
+    return text.replace(asked.spec, named_by(asked.spec), 1)
 
 
 def named_by(spec: str, splits: Iterable[str] = ("@", "==", ">", "<", "~", "!", "[", " ")) -> str:
