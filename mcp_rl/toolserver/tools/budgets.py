@@ -69,6 +69,8 @@ def json_size(value: Any, most: int | None = None) -> int:
         elif isinstance(below, list):
             size += _NODE
             stack.extend(below)
+        elif isinstance(below, int):
+            size += 8 + below.bit_length() // 3
         else:
             size += 8
     return size
