@@ -27,7 +27,7 @@ def stdio(*arguments: str) -> StdioServer:
 
 
 def server(name: str = "state", *arguments: str, **fields: Any) -> ToolServer:
-    return ToolServer(name, "A state.", {"stdio": stdio(*arguments)}, **fields)
+    return ToolServer(name, "A state.", {"stdio": stdio(*arguments)}, sandbox="off", **fields)
 
 
 def opened(server: ToolServer, **tools: Any) -> AbstractAsyncContextManager[Sessions]:
