@@ -247,7 +247,7 @@ class Moods:
         def moody(prompt: str, ids: list[str]) -> str | Response:
             structured = "response_format" in server.requests[-1]
             kind = self.draw([kind for kind in drawn if structured or kind != REFUSAL])
-            name = prompt.partition("<task>\n")[2].partition("\n")[0]
+            name = json.loads(prompt.splitlines()[1])
             self.of_group.setdefault(name, []).append(kind)
             return KINDS.get(kind or "", by_answer)(prompt, ids)
 

@@ -28,7 +28,7 @@ def scores(values: dict[str, float]) -> str:
 
 def fenced(prompt: str) -> dict[str, str]:
     """Return the text between the fences by id: all that a judge true to its instructions considers."""
-    return dict(re.findall(r'<trajectory id="([^"]+)">\n(.*?)\n</trajectory>', prompt, re.DOTALL))
+    return dict(re.findall(r"<trajectory-([0-9a-f]+)>\n(.*?)\n</trajectory-\1>", prompt, re.DOTALL))
 
 
 @dataclass

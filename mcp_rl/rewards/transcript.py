@@ -1,13 +1,16 @@
 """Trajectories as a judge reads them: fenced, escaped, cut to a budget, under meaningless ids.
 
-Everything in a trajectory, above all the results of tools, is untrusted data. It is rendered as JSON with `<`, `>` and
-`&` as \\u escapes, so that no text can close its fence or open another one; and the ids of the fences are random, so
-that no text can name its own.
+Everything in a trajectory, above all the results of tools, is untrusted data. It is rendered as JSON with `<`, `>`,
+`&`, their lookalikes and all that is invisible as \\u escapes, so that no text can close its fence or open another one.
+The names of the fences end with random numbers: a judge that reads the escapes as what they stand for finds no end of
+a fence either, and no text can name its own trajectory or another one.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,11 +25,12 @@ if TYPE_CHECKING:
 CHARACTERS_PER_TOKEN = 3
 """A low estimate: JSON and digits take more tokens than prose, and a budget must hold for any judge."""
 _SHORTEST = 80
-_ESCAPES = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026"} | {
-    code: f"\\u{code:04x}"
-    for code in (0x7F, 0x85, *range(0x200B, 0x2010), *range(0x2028, 0x202F), *range(0x2060, 0x2070), 0xFEFF)
-}
-"""Characters that could close a fence, end a line, or disguise a text to a model or a person."""
+_ESCAPED = re.compile(
+    "[<>&\uff1c\uff1e\uff06\ufe64\ufe65\ufe60\u2039\u203a\u3008\u3009\u276e\u276f"
+    "\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202f\u205f-\u206f"
+    "\u3164\ud800-\udfff\ue000-\uf8ff\ufe00-\ufe0f\ufeff\uffa0\ufff0-\uffff\U000e0000-\U0010ffff]"
+)
+"""Characters that could close a fence or look like it, end a line, or hide a text from people alone."""
 Message = dict[str, Any]
 
 
@@ -72,17 +76,29 @@ def render(shown: Sequence[Exhibit], token_budget: int) -> str:
     """Render all exhibits in fences, their common beginning first, in at most about `token_budget` tokens."""
     common = _common_prefix([exhibit.messages for exhibit in shown]) if len(shown) > 1 else 0
     budget = token_budget * CHARACTERS_PER_TOKEN // (len(shown) + 1)
-    blocks = [f"<context>\n{_lines(shown[0].messages[:common], budget)}\n</context>"] if common else []
-    blocks += [
-        f'<trajectory id="{exhibit.id}">\n{_lines(exhibit.messages[common:], budget)}\n</trajectory>'
-        for exhibit in shown
-    ]
+    blocks = [fence("context", nonce(shown), _lines(shown[0].messages[:common], budget))] if common else []
+    blocks += [fence("trajectory", exhibit.id, _lines(exhibit.messages[common:], budget)) for exhibit in shown]
     return "\n\n".join(blocks)
 
 
+def fence(name: str, number: str, records: str) -> str:
+    """Return escaped records in a fence of this name and number."""
+    return f"<{name}-{number}>\n{records}\n</{name}-{number}>"
+
+
+def nonce(shown: Sequence[Exhibit]) -> str:
+    """Return the number of the fences that are no trajectory's; like the ids, it follows from all that is shown."""
+    return hashlib.sha256(" ".join(exhibit.id for exhibit in shown).encode()).hexdigest()[:8]
+
+
 def escaped(text: str) -> str:
-    """Return the text escaped, so that it cannot open or close a fence."""
-    return text.translate(_ESCAPES)
+    """Return JSON with escapes, so that it cannot open or close a fence."""
+    return _ESCAPED.sub(_escape, text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    units = found[0].encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
 
 
 def without_middle(text: str, most: int) -> str:

@@ -130,8 +130,8 @@ async def test_tool_output_cannot_leave_its_fence_or_name_an_id() -> None:
     with serve(by_answer) as server:
         await judged(server, asked)
     prompt = server.prompts[0]
-    assert prompt.count("<trajectory ") == prompt.count("</trajectory>") == 2
-    assert prompt.count("</task>") == 1
+    assert prompt.count("<trajectory") == prompt.count("</trajectory") == 2
+    assert prompt.count("</task") == 1
     assert "aaaaaaaa" not in fenced(prompt)
     assert asked.rewards == [0.0, 1.0]
 
@@ -145,7 +145,7 @@ async def test_invisible_characters_and_line_ends_are_escaped() -> None:
     with serve(by_answer_in_words) as server:
         await judged(server, asked)
     prompt = server.prompts[0]
-    assert prompt.count("</trajectory>") == 2 and not set("\u2028\u202e\u200b\ufeff\x85") & set(prompt)
+    assert prompt.count("</trajectory-") == 2 and not set("\u2028\u202e\u200b\ufeff\x85") & set(prompt)
     assert "afterwards, read with {} gives" in prompt.replace("\\", "")
     assert asked.rewards == [0.0, 1.0]
 
@@ -173,7 +173,7 @@ async def test_what_all_have_in_common_is_shown_once() -> None:
     with serve(by_answer) as server:
         await judged(server, group("good", "bad"))
     assert server.prompts[0].count("You use tools.") == 1
-    assert "<context>" in server.prompts[0]
+    assert "<context-" in server.prompts[0]
 
 
 async def test_long_trajectories_are_cut_with_a_mark_to_the_budget() -> None:
