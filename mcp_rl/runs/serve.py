@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import re
+import resource
 import shlex
 import socket
 import time
@@ -28,6 +29,7 @@ from mcp_rl.config.load import load_section
 from mcp_rl.errors import ConfigError
 from mcp_rl.evaluation.models import ModelSpec, find_model
 from mcp_rl.inference.openai_api.app import make_app
+from mcp_rl.inference.openai_api.connections import ACCEPTED_AT_ONCE, limited_protocol
 from mcp_rl.inference.openai_api.refusals import failed
 from mcp_rl.inference.openai_api.served import fixed_model
 from mcp_rl.inference.openai_api.service import Service
@@ -43,6 +45,10 @@ if TYPE_CHECKING:
 
 _BACKLOG = 2048
 """Connections waiting to be accepted: uvicorn's own number."""
+_MOST_CONNECTIONS = 1024
+"""Open connections: twice the turns in flight."""
+_OTHER_FILES = 128
+"""Open files of this process that are no connections."""
 _SETTING = re.compile(r"\w+(\.\w+)+=")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -207,6 +213,8 @@ async def _running(app: ASGIApp, bound: socket.socket) -> AsyncIterator[int]:
         lifespan="off",
         server_header=False,
         timeout_graceful_shutdown=1,
+        http=limited_protocol(_most_connections()),
+        backlog=ACCEPTED_AT_ONCE,
     )
     server = _Server(config)
 
@@ -218,10 +226,17 @@ async def _running(app: ASGIApp, bound: socket.socket) -> AsyncIterator[int]:
         tasks.start_soon(serve)
         while not server.started:  # noqa: ASYNC110
             await anyio.sleep(0.01)
+        bound.listen(_BACKLOG)
         try:
             yield bound.getsockname()[1]
         finally:
             server.should_exit = True
+
+
+def _most_connections() -> int:
+    """Return the limit on open connections: so many that files are left for everything else."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(16, min(_MOST_CONNECTIONS, (files - _OTHER_FILES) // 2))  # a request to vLLM needs one more
 
 
 class _Server(uvicorn.Server):

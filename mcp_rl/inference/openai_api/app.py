@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hmac
 import json
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING
 
 import anyio
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
+from mcp_rl.inference.openai_api.bodies import Bodies
 from mcp_rl.inference.openai_api.refusals import Refusal
 
 if TYPE_CHECKING:
@@ -18,42 +19,41 @@ if TYPE_CHECKING:
 
     from mcp_rl.inference.openai_api.service import Handler, HttpReply, Service
 
-MAX_BODY = 16 * 2**20
-"""Largest body in bytes: a context of a million tokens fits."""
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 _OPEN = {"/health"}
 
 
-def make_app(service: Service, *, key: str | None = None, max_body: int = MAX_BODY) -> ASGIApp:
-    """Return the application.
+def make_app(service: Service, *, key: str | None = None, bodies: Bodies | None = None) -> ASGIApp:
+    """Return the application. `bodies` limits the bodies of its requests.
 
     With a key, every request but /health needs it as a bearer token. Without one, only requests that name this machine
     by its loopback address are answered, so that no web page can make a browser send one.
     """
-    return _Door(service, key, max_body)
+    return _Door(service, key, bodies or Bodies())
 
 
 class _Door:
     """The ASGI application: checks a request, then hands it to the service."""
 
-    def __init__(self, service: Service, key: str | None, max_body: int) -> None:
-        self._service, self._key, self._max_body = service, key, max_body
+    def __init__(self, service: Service, key: str | None, bodies: Bodies) -> None:
+        self._service, self._key, self._bodies = service, key, bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
         request = Request(scope, receive)
-        try:
-            handler = self._find(request)
-            body = await self._body(request)
-        except Refusal as refusal:
-            await JSONResponse(refusal.body, refusal.status, refusal.headers)(scope, receive, send)
-            return
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_cancel_when_gone, receive, tasks.cancel_scope)
-            reply = await self._service.answer(handler, body)
-            await _send(reply, scope, receive, send)
-            tasks.cancel_scope.cancel()
+        with self._bodies.holding() as held, suppress(ClientDisconnect):
+            try:
+                handler = self._find(request)  # before the body is read
+                body = await self._bodies.read(request, held) if request.method == "POST" else b""
+            except Refusal as refusal:
+                await JSONResponse(refusal.body, refusal.status, refusal.headers)(scope, receive, send)
+                return
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_cancel_when_gone, receive, tasks.cancel_scope)
+                reply = await self._service.answer(handler, body)
+                await _send(reply, scope, receive, send)
+                tasks.cancel_scope.cancel()
 
     def _find(self, request: Request) -> Handler:
         """Find the handler of a request. Raises Refusal for a client that may not ask."""
@@ -77,21 +77,6 @@ class _Door:
                 code="invalid_api_key",
                 headers={"www-authenticate": "Bearer"},
             )
-
-    async def _body(self, request: Request) -> bytes:
-        """Read the whole body. Raises Refusal where it is too long; by its header, before it is read."""
-        said = request.headers.get("content-length", "0")
-        if not said.isdecimal() or int(said) > self._max_body:
-            raise self._too_long()
-        body = bytearray()
-        async for part in request.stream():
-            body += part
-            if len(body) > self._max_body:
-                raise self._too_long()
-        return bytes(body)
-
-    def _too_long(self) -> Refusal:
-        return Refusal(f"The body is longer than {self._max_body} bytes.", status=413, headers={"connection": "close"})
 
 
 async def _cancel_when_gone(receive: Receive, scope: anyio.CancelScope) -> None:

@@ -15,6 +15,7 @@ from benchmarks.loopback import serving
 from mcp_rl.errors import EngineError
 from mcp_rl.inference.engine import Completion, Sampling
 from mcp_rl.inference.openai_api.app import make_app
+from mcp_rl.inference.openai_api.bodies import Bodies
 from mcp_rl.inference.openai_api.in_process import openai_client
 from mcp_rl.inference.openai_api.served import fixed_model
 from mcp_rl.inference.openai_api.service import Service
@@ -210,7 +211,7 @@ def test_hostile_text_is_rendered_as_text(tiny: ServedTiny) -> None:
 
 
 def test_a_key_is_required_where_one_is_set(tiny: ServedTiny) -> None:
-    with serving(make_app(tiny.service, key="sesame", max_body=500)) as url:
+    with serving(make_app(tiny.service, key="sesame", bodies=Bodies(500))) as url:
         for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "sesame"}):
             reply = httpx.get(f"{url}/v1/models", headers=headers)
             assert reply.status_code == 401 and reply.json()["error"]["code"] == "invalid_api_key"
