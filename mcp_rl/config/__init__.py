@@ -10,7 +10,6 @@ from mcp_rl.config.machine import EngineConfig, PlacementConfig, UnslothConfig
 from mcp_rl.config.playing import (
     MOST_STEPS,
     CurriculumConfig,
-    Elicitation,
     Isolation,
     RolloutConfig,
     SandboxKind,
@@ -28,7 +27,6 @@ __all__ = [
     "MOST_STEPS",
     "TINY",
     "CurriculumConfig",
-    "Elicitation",
     "EngineConfig",
     "EvaluationConfig",
     "Isolation",

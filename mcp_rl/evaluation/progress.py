@@ -22,7 +22,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from mcp_rl.system.boundary import without_secrets
+from mcp_rl.system.redaction import without_secrets
 from mcp_rl.system.visible import visible
 
 if TYPE_CHECKING:

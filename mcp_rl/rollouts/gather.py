@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from mcp_rl.errors import ConfigError, McpRlError, RunStop, ServerFault
 from mcp_rl.rollouts.rollout import Rollout
 from mcp_rl.system.activity import Activity, during
-from mcp_rl.system.boundary import without_secrets
+from mcp_rl.system.redaction import without_secrets
 from mcp_rl.system.tasks import run_all
 from mcp_rl.trajectory import PendingGroup, StopReason, Trajectory, TrajectoryGroup
 

@@ -19,7 +19,7 @@ from mcp_rl.errors import ContextOverflow, EngineError, RunStop, ServerError, Se
 from mcp_rl.rollouts.speaker import Limits, PolicySetting, SaidTurn, Setting, Speaker
 from mcp_rl.system.activity import Activity, during
 from mcp_rl.system.allowance import Allowance
-from mcp_rl.system.boundary import without_secrets
+from mcp_rl.system.redaction import without_secrets
 from mcp_rl.toolserver.caller import calling_as
 from mcp_rl.trajectory import CallRecord, StopReason, Trajectory
 
@@ -300,7 +300,7 @@ class _Conversation:
         finally:
             record.seconds = self.allowance.spent - started
         record.result = speaker.cut(result.text, self.limits.max_result_tokens)
-        record.structured, record.is_error, record.asked = result.structured, result.is_error, list(result.asked)
+        record.structured, record.is_error = result.structured, result.is_error
 
     async def _call_or_keep_fault(
         self, speaker: Speaker, record: CallRecord, index: int, faults: dict[int, ServerFault | RunStop]

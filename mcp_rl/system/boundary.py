@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mcp_rl.errors import McpRlError
+from mcp_rl.system.redaction import without_secrets
 from mcp_rl.system.visible import visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_SECRET_NAME = re.compile(r"token|key|secret|passw|auth|cookie|credential", re.IGNORECASE)
 _REASONS = {
     errno.ENOSPC: "the disk is full",
     errno.EDQUOT: "the disk quota is used up",
@@ -83,25 +83,8 @@ def first_error(error: BaseException) -> BaseException:
 
 
 def say(sentence: str) -> None:
-    """Print to stderr, without the values of secret-looking environment variables and without control characters."""
+    """Print to stderr, without secrets and without control characters."""
     print(visible(without_secrets(sentence), lines=True), file=sys.stderr)
-
-
-def without_secrets(text: str) -> str:
-    """Return the text without the values of environment variables whose names look like a secret's."""
-    for name, value in secrets_of_environment().items():
-        text = text.replace(value, f"${{{name}}}")
-    return text
-
-
-def secrets_of_environment() -> dict[str, str]:
-    """Return the environment variables whose names look like a secret's and whose values have 8 characters or more."""
-    return {name: value for name, value in os.environ.items() if len(value) >= 8 and is_secret_name(name)}
-
-
-def is_secret_name(name: str) -> bool:
-    """Return whether a value of this name looks like a secret, which must not be written anywhere."""
-    return _SECRET_NAME.search(name) is not None
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

@@ -66,7 +66,6 @@ class Connector:
         }
         self.sandbox = sandbox_of(server, settings)
         """What the servers that we start run in."""
-        self._elicitation = server.elicitation if server else settings.elicitation or "decline"
         self._worked: set[str] = set()
         self._down: dict[str, _Down] = {}
 
@@ -108,7 +107,7 @@ class Connector:
 
     async def _connect(self, stack: AsyncExitStack, params: OneServer, stateful: bool, private: bool) -> Connection:
         self.refuse_when_closed()
-        connection = await stack.enter_async_context(
+        return await stack.enter_async_context(
             connect(
                 params,
                 deadlines=self.deadlines,
@@ -120,5 +119,3 @@ class Connector:
                 sandbox=replace(self.sandbox, private=private),
             )
         )
-        connection.elicitation = self._elicitation
-        return connection

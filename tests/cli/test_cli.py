@@ -18,7 +18,7 @@ from rich.console import Console
 from mcp_rl.cli import main
 from mcp_rl.errors import CanaryError, ConfigError, ServerError, ServerFault
 from mcp_rl.evaluation.progress import Progress
-from mcp_rl.system import boundary
+from mcp_rl.system import redaction
 from mcp_rl.system.boundary import run_guarded
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -294,7 +294,7 @@ def test_no_key_of_the_environment_is_printed_or_written(
     run_guarded(raising(ZeroDivisionError("refused sk-123456789")), log_dir=lambda: tmp_path)
     (log,) = tmp_path.iterdir()
     assert "sk-123456789" not in log.read_text() + sentence_of(capsys)
-    assert "${SOME_API_KEY}" in boundary.without_secrets("sk-123456789")
+    assert "${SOME_API_KEY}" in redaction.without_secrets("sk-123456789")
 
 
 def test_a_closed_pipe_is_not_an_error() -> None:

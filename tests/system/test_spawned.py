@@ -184,7 +184,7 @@ def test_without_proc_the_process_group_is_ended(tmp_path: Path, lives: str) -> 
     folder.mkdir()
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(
-            [*python(WITHOUT_PROC), str(WATCHDOG), "null", str(folder), "", *python(IN_ONE_GROUP), lives],
+            [*python(WITHOUT_PROC), str(WATCHDOG), "null", str(folder), "", "", *python(IN_ONE_GROUP), lives],
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,

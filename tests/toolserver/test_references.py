@@ -23,7 +23,8 @@ server = MCPServer("telling")
 
 @server.tool()
 def tell() -> str:
-    return json.dumps({"args": sys.argv[1:], "cwd": os.getcwd(), "env": dict(os.environ)})
+    told = json.dumps({"args": sys.argv[1:], "cwd": os.getcwd(), "env": dict(os.environ)})
+    return told.encode().hex()  # in which no secret is recognised
 
 
 server.run()
@@ -50,7 +51,7 @@ async def test_an_entry_is_started_as_written_without_its_secrets(
     assert server is not None
     params = server.params()
     async with connect(params, name="telling", log_dir=tmp_path / "logs") as connection:
-        process = json.loads((await connection.call("tell", {})).text)
+        process = json.loads(bytes.fromhex((await connection.call("tell", {})).text))
     assert process["args"] == ["--api-key", f"{SECRET}1", SECRET, "other", "x"]
     assert process["cwd"] == str((tmp_path / "here").resolve())
     got = {name: process["env"].get(name) for name in ("A_TOKEN", "B", "C", "FROM_FILE", "MINE")}
@@ -87,5 +88,5 @@ def test_a_process_without_a_needed_variable_is_not_started(
 
 
 def test_unknown_braces_in_a_command_stay() -> None:
-    words = command_line(StdioServer(command="sh", args=("-c", "echo ${x} {y} {env}")), server="The server x")
+    words, _ = command_line(StdioServer(command="sh", args=("-c", "echo ${x} {y} {env}")), server="The server x")
     assert words[-3:] == ["sh", "-c", "echo ${x} {y} {env}"]

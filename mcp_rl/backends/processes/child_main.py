@@ -29,9 +29,9 @@ from mcp_rl.backends.processes.early import import_early
 from mcp_rl.config import TrainConfig
 from mcp_rl.errors import ConfigError, EngineError, McpRlError
 from mcp_rl.inference.engine import Sampling
-from mcp_rl.system.boundary import without_secrets
 from mcp_rl.system.privacy import seal_process
 from mcp_rl.system.processes.memory import peak_rss_mb
+from mcp_rl.system.redaction import without_secrets
 from mcp_rl.trajectory import TrajectoryGroup
 
 if TYPE_CHECKING:

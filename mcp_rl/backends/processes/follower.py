@@ -19,8 +19,8 @@ from mcp_rl.backends.hosts import LocalSettings
 from mcp_rl.backends.processes.early import import_early
 from mcp_rl.backends.processes.meeting import INVITATION, announced, come, environment_store
 from mcp_rl.errors import EngineStop, McpRlError
-from mcp_rl.system.boundary import without_secrets
 from mcp_rl.system.processes.devices import device_environment, visible_entries
+from mcp_rl.system.redaction import without_secrets
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection

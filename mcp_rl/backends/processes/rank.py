@@ -13,7 +13,7 @@ from mcp_rl.backends.processes.meeting import SILENCE_SECONDS
 from mcp_rl.errors import McpRlError
 from mcp_rl.learning.parallel import Ranks
 from mcp_rl.learning.step import update
-from mcp_rl.system.boundary import without_secrets
+from mcp_rl.system.redaction import without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

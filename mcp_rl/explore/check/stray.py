@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from mcp_rl.errors import McpRlError
 from mcp_rl.explore.check.catalogue import STRAY_OUTPUT
 from mcp_rl.scenario import OneServer, StdioServer
+from mcp_rl.system.redaction import without_secrets
 from mcp_rl.system.visible import count, quoted
 from mcp_rl.toolserver.connection.launch import server_log
 from mcp_rl.toolserver.connection.stdio import stdio_streams
@@ -62,7 +63,7 @@ async def _ask(reading: Any, writing: Any, asked: tuple[int, str, dict[str, Any]
         async for item in reading:
             if isinstance(item, ValidationError):
                 line = item.errors(include_url=False, include_context=False)[0]["input"]
-                lines.append(line.decode(errors="replace") if isinstance(line, bytes) else str(line))
+                lines.append(without_secrets(line.decode(errors="replace") if isinstance(line, bytes) else str(line)))
             elif isinstance(item, SessionMessage) and getattr(item.message, "id", None) == number:
                 return
     except (anyio.BrokenResourceError, anyio.ClosedResourceError):

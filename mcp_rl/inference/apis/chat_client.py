@@ -20,7 +20,7 @@ from anyio import to_thread
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt, wait_random_exponential
 
 from mcp_rl.errors import ConfigError
-from mcp_rl.system.boundary import without_secrets
+from mcp_rl.system.redaction import without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping, Sequence

@@ -26,8 +26,8 @@ from mcp_rl.errors import ConfigError, McpRlError
 from mcp_rl.inference.vllm.installed import find_vllm
 from mcp_rl.runs.doctor import surroundings
 from mcp_rl.runs.doctor.versions import disagreements
-from mcp_rl.system.boundary import without_secrets
 from mcp_rl.system.processes.leftovers import leftovers
+from mcp_rl.system.redaction import without_secrets
 from mcp_rl.system.version import own_version
 
 if TYPE_CHECKING:

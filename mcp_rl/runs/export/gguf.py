@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mcp_rl.errors import ConfigError
-from mcp_rl.system.boundary import is_secret_name
+from mcp_rl.system.redaction import is_secret_name
 
 CONVERTER = "MCP_RL_GGUF_CONVERTER"
 """The variable that names the converter."""

@@ -20,7 +20,7 @@ from mcp_rl.runs.export.proof import Proof, read_proof
 from mcp_rl.runs.export.source import ExportSource, find_source
 from mcp_rl.runs.export.staging import check_free, staged
 from mcp_rl.runs.trained_tools import Trained
-from mcp_rl.system.boundary import without_secrets
+from mcp_rl.system.redaction import without_secrets
 
 if TYPE_CHECKING:
     from pathlib import Path

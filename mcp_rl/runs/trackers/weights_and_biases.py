@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 import wandb
 
-from mcp_rl.system.boundary import without_secrets
 from mcp_rl.system.durable import write_atomically
+from mcp_rl.system.redaction import without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

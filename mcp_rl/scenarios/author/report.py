@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from mcp_rl.inference.apis.language_model import Spent
-from mcp_rl.system.boundary import without_secrets
+from mcp_rl.system.redaction import without_secrets
 
 
 @dataclass(frozen=True)

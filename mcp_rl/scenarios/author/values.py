@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from mcp_rl.explore.answer import holds_secret
 from mcp_rl.rewards.json_values import leaves
-from mcp_rl.system.boundary import without_secrets
+from mcp_rl.system.redaction import without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

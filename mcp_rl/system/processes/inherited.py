@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from mcp_rl.system.boundary import is_secret_name
+from mcp_rl.system.redaction import is_secret_name
 
 INHERITED = ("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER")
 _COMPUTING = (

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from subprocess import PIPE
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
 import psutil
@@ -16,6 +17,7 @@ import psutil
 from mcp_rl.system.processes.inherited import computing_environment
 from mcp_rl.system.processes.marker import marking
 from mcp_rl.system.processes.process_log import ProcessLog, opened_log
+from mcp_rl.system.redaction import Redaction
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -87,11 +89,35 @@ class Child:
                         process.kill()
 
 
-def under_watchdog(
-    command: Sequence[str], *, stdin: Literal["null", "pass"], folder: str = "", sandbox: str = ""
-) -> list[str]:
-    """Return the command line that runs a command under the watchdog; `watchdog.py` explains the arguments."""
-    return [sys.executable, "-I", "-S", str(_WATCHDOG), stdin, folder, sandbox, *command]
+async def open_watched(
+    command: Sequence[str],
+    *,
+    stdin: Literal["null", "pass"],
+    folder: str = "",
+    sandbox: int | None = None,
+    redaction: Redaction | None = None,
+    **options: Any,
+) -> Process:
+    """Start a command under the watchdog, whose arguments `watchdog.py` explains, in a session of its own.
+
+    `sandbox` is the descriptor of a socket to a sandbox. No secret that `redaction` knows reaches its stderr. The
+    options are those of `anyio.open_process`. Raises OSError if it cannot be started.
+    """
+    rules = json.dumps((redaction or Redaction()).rules()).encode()
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb"), os.fdopen(writing, "wb") as pipe:
+        passed = (reading,) if sandbox is None else (reading, sandbox)
+        inside = "" if sandbox is None else str(sandbox)
+        process = await anyio.open_process(
+            [sys.executable, "-I", "-S", str(_WATCHDOG), stdin, folder, str(reading), inside, *command],
+            stdin=PIPE,
+            start_new_session=True,
+            pass_fds=passed,
+            **options,
+        )
+        with suppress(BrokenPipeError):
+            pipe.write(rules)
+    return process
 
 
 @asynccontextmanager
@@ -115,14 +141,14 @@ async def spawned(
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with opened_log(log) as file:
-        process = await anyio.open_process(
-            under_watchdog(command, stdin="pass" if channel else "null", folder=str(folder or "")),
-            stdin=PIPE,
+        process = await open_watched(
+            command,
+            stdin="pass" if channel else "null",
+            folder=str(folder or ""),
             stdout=PIPE if channel else file.file,
             stderr=file.file,
             env=computing_environment() | marking(role, run) | dict(environment or {}),
             cwd=cwd,
-            start_new_session=True,
         )
         command_pid: int | None = None
         try:

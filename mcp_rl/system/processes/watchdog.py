@@ -1,19 +1,20 @@
 """Runs one command and leaves nothing of it behind when its starter is gone.
 
-`python -I -S watchdog.py pass|null FOLDER SANDBOX COMMAND ARG…` is started in a session of its own. Its standard input
-is the lifeline: only the starter holds the other end, so it hangs up when the starter closes it or dies, however it
-dies. "pass" hands the same input on to the command (a server on stdio), "null" gives it an empty one. When the lifeline
-hangs up, on SIGTERM, and after the command's exit, all descendants of the command are ended: with "pass" they have a
-moment to exit by themselves, then comes SIGTERM, then SIGKILL. The resource tracker of `multiprocessing`, which removes
-the shared memory of killed processes once they have ended, gets the time for it. On Linux descendants are found
+`python -I -S watchdog.py pass|null FOLDER RULES SANDBOX COMMAND ARG…` is started in a session of its own. Its standard
+input is the lifeline: only the starter holds the other end, so it hangs up when the starter closes it or dies, however
+it dies. "pass" hands the same input on to the command (a server on stdio), "null" gives it an empty one. When the
+lifeline hangs up, on SIGTERM, and after the command's exit, all descendants of the command are ended: with "pass" they
+have a moment to exit by themselves, then comes SIGTERM, then SIGKILL. The resource tracker of `multiprocessing`, which
+removes the shared memory of killed processes once they have ended, gets the time for it. On Linux descendants are found
 wherever they went, since orphans become children of this process (PR_SET_CHILD_SUBREAPER), and the command dies with
 this process (PR_SET_PDEATHSIG); elsewhere the process group is ended, whose leader the command is. FOLDER, unless it is
 empty, is removed at the end. SANDBOX, unless it is empty, is the descriptor of a socket to a sandbox that the command
 runs in (`sandboxed.py`).
 
 The command's stderr ("null": and stdout) is copied to our own stderr, a file: all of it up to a limit, and of the rest
-only the last part, so a server that floods it for days fills no disk. Only a little of the standard library is
-imported, so it starts in 20 ms.
+only the last part, so a server that floods it for days fills no disk. RULES is the descriptor of a pipe with the rules
+of `redaction.py` as JSON, or empty: no secret reaches the file. Only a little of the standard library is imported, so
+it starts in 20 ms.
 """
 
 import contextlib
@@ -22,6 +23,10 @@ import select
 import signal
 import sys
 import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import re
 
 _POLITE_SECONDS = 0.4
 """Time to exit by itself after its input closed, and again after SIGTERM."""
@@ -34,13 +39,18 @@ _KILLS_WITHOUT_TRACKERS = 40
 _HEAD_BYTES = 2**19
 _TAIL_BYTES = 2**17
 """Bytes of a log that are kept: so many of its beginning, and at least so many of its end."""
+_LONGEST_LINE, _LONGEST_SECRET = 2**14, 2**12
+"""Bytes of a line that wait for its end, and how many of them wait for more if it is longer."""
+_LINE_SECONDS = 0.3
+"""Time that the beginning of a line waits for its end."""
 _HAS_PROC = os.path.isdir("/proc/self")  # noqa: PTH112 - importing pathlib takes as long as all of this
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def main() -> int:
-    mode, folder, sandbox, *command = sys.argv[1:]
+    mode, folder, rules, sandbox, *command = sys.argv[1:]
     starter = os.getppid()
+    known = _read_all(int(rules)) if rules else b"[]"
     wakeup = _wake_on_signals()
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     reading, writing = os.pipe()
@@ -53,25 +63,35 @@ def main() -> int:
     os.close(writing)
     if mode == "pass":
         os.dup2(2, 1)  # only the server may hold the output, or its end would never be seen
-    log = _Log(reading)
+    log = _Log(reading, known)
     try:
         status = _wait(child, wakeup, starter, log, mode)
         if status is None and mode == "pass":
             status = _gone_within(child, _POLITE_SECONDS, log)
         status = _end_all(child, status, log)
         log.copy()
+        log.flush()
     finally:
         if folder:
             _remove(folder)
     return status
 
 
-class _Log:
-    """Copies a pipe to our stderr, up to a limit."""
+def _read_all(pipe: int) -> bytes:
+    with open(pipe, "rb") as file:
+        return file.read()
 
-    def __init__(self, source: int) -> None:
+
+class _Log:
+    """Copies a pipe to our stderr without secrets, line by line, up to a limit."""
+
+    def __init__(self, source: int, rules: bytes) -> None:
         self.source = source
         self.ended = False
+        self.begun = b""
+        """The beginning of a line whose end is awaited, since a secret may be cut in two."""
+        self._known = rules
+        self._rules: list[tuple[bytes, re.Pattern[bytes], bytes]] | None = None
         os.set_blocking(source, False)
         self._room = _HEAD_BYTES
         self._end: int | None = None
@@ -86,7 +106,27 @@ class _Log:
                 if not (data := os.read(self.source, 65536)):
                     self.ended = True
                     return
-                self._keep(data)
+                data = self.begun + data
+                end = max(data.rfind(b"\n") + 1, len(data) - _LONGEST_SECRET if len(data) > _LONGEST_LINE else 0)
+                self.begun = data[end:]
+                self._keep(self._redacted(data[:end]))
+
+    def flush(self) -> None:
+        """Copy the beginning of a line too."""
+        data, self.begun = self.begun, b""
+        self._keep(self._redacted(data))
+
+    def _redacted(self, data: bytes) -> bytes:
+        if data and self._rules is None:
+            import json
+            import re
+
+            rules = [[part.encode() for part in rule] for rule in json.loads(self._known)]
+            self._rules = [(trigger, re.compile(pattern), new) for trigger, pattern, new in rules]
+        for trigger, pattern, new in self._rules or ():
+            if trigger in data:
+                data = pattern.sub(new, data)
+        return data
 
     def _keep(self, data: bytes) -> None:
         with contextlib.suppress(OSError):  # a full disk is no reason to end a server
@@ -171,7 +211,9 @@ def _wait(child: int, wakeup: int, starter: int, log: _Log, mode: str) -> int | 
             return status
         if _asked_to_stop or os.getppid() != starter:
             return None
-        events = dict(poll.poll(_CHECK_SECONDS * 1000))
+        events = dict(poll.poll((_LINE_SECONDS if log.begun else _CHECK_SECONDS) * 1000))
+        if not events:
+            log.flush()
         if events.get(0):
             return None
         if wakeup in events:

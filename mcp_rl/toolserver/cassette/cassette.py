@@ -22,8 +22,8 @@ from mcp_rl.toolserver.cassette.library import (
     canonical,
     following,
 )
-from mcp_rl.toolserver.cassette.redaction import Redaction
 from mcp_rl.toolserver.cassette.tape import Tape, read_tape
+from mcp_rl.toolserver.known_secrets import redaction_for
 from mcp_rl.toolserver.link import WrappedLink
 from mcp_rl.toolserver.tools.results import ToolResult
 from mcp_rl.toolserver.tools.schema import ToolSchemas
@@ -45,15 +45,14 @@ _SHOWN = 120
 class Cassette:
     """A recording or a replay, used as `with Cassette.recording(path) as cassette` or `Cassette.replaying(path)`.
 
-    docs/cassettes.md describes the file, the identity of calls and the limits. No secret is written: neither values of
-    environment variables with names like a secret's, nor values of the headers and the environment given to servers.
+    docs/cassettes.md describes the file, the identity of calls and the limits. No secret is written (docs/secrets.md).
     """
 
     def __init__(self, path: Path, tape: Tape | None) -> None:
         self.path = path
         self._tape = tape
         self._library = Library()
-        self._redaction = Redaction()
+        self._redaction = redaction_for(None)
         self._seen: dict[str, Listing] = {}
         self._large: set[str] = set()
         self._load(tape.lines if tape is not None else list(read_tape(path)))
@@ -83,7 +82,7 @@ class Cassette:
         For a stateful server, make one for each episode, since a call is identified by the calls before it. Raises
         CassetteError if the server lists other tools than in the file.
         """
-        self._redaction.cover(params)
+        self._redaction = redaction_for(params)
         return RecordingLink(self, link, server, BEGINNING if stateful else None)
 
     def player(self, server: str, *, stateful: bool, params: ServerParams | None = None) -> Link:
@@ -91,7 +90,7 @@ class Cassette:
 
         A call raises CassetteMiss if it was not recorded, ServerFault if it failed when it was recorded.
         """
-        self._redaction.cover(params)
+        self._redaction = redaction_for(params)
         if server not in self._library.listings:
             raise UserError(not_recorded(self.path, server, set(self._library.listings)))
         return ReplayLink(self, self._library.listings[server], BEGINNING if stateful else None)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from mcp_rl.errors import ConfigError
-from mcp_rl.system.boundary import is_secret_name
+from mcp_rl.system.redaction import is_secret_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,6 +10,7 @@ import anyio
 from mcp.types import CONNECTION_CLOSED, METHOD_NOT_FOUND
 
 from mcp_rl.errors import RunStop, ServerFault
+from mcp_rl.system.redaction import without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 READING = frozenset(
     {
         "ping",
-        "server/discover",
         "tools/list",
         "resources/list",
         "resources/templates/list",
@@ -77,17 +77,16 @@ class Delivery:
             self._scope.cancel()
 
     def answered(self, status: int) -> None:
-        """Note the status of the answer to the HTTP request. A call that arrived in part stays delivered."""
-        if self.delivered is not True:
-            self.delivered = True if status < 400 else False if status < 500 else None
+        """Note the status of the answer to the HTTP request."""
+        self.delivered = True if status < 400 else False if status < 500 else None
         if status >= 400:
             self.problem = f"HTTP status {status}"
             self._http_failed()
 
     def broke(self, error: Exception, *, never_sent: bool) -> None:
         """Note that the HTTP request failed."""
-        self.delivered = False if never_sent and self.delivered is not True else self.delivered
-        self.problem = str(error) or type(error).__name__
+        self.delivered = False if never_sent else self.delivered
+        self.problem = without_secrets(str(error)) or type(error).__name__
         self._http_failed()
 
     def stands_for_status(self, error: MCPError) -> bool:
@@ -115,8 +114,6 @@ class Call(Delivery):
         self.tool: str | None = params["name"] if method == "tools/call" else None
         self.future: asyncio.Future[dict[str, Any]] = loop.create_future()
         self.attempts = 0
-        self.asked: list[dict[str, Any]] = []
-        """What the server asked its user during the call, with the answers."""
         self.took = 0.0
         """Seconds from sending to the answer."""
         self.on_expiry: Callable[[], None] | None = None
@@ -150,7 +147,6 @@ class Call(Delivery):
 
     def begin(self, session: RawSession) -> anyio.CancelScope:
         self.attempts += 1
-        self.asked.clear()
         return super().begin(session)
 
     def sign_of_life(self) -> None:

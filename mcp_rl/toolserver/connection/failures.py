@@ -10,6 +10,7 @@ from mcp.types import CONNECTION_CLOSED
 
 from mcp_rl.errors import ServerError
 from mcp_rl.scenario import OneServer, SseServer, StdioServer
+from mcp_rl.system.redaction import without_secrets
 from mcp_rl.toolserver.connection.launch import exited, last_lines
 
 if TYPE_CHECKING:
@@ -18,10 +19,10 @@ if TYPE_CHECKING:
 
 
 def in_words(error: BaseException | None) -> str:
-    """Return the error in one line, without addresses, which may hold secrets."""
+    """Return the error in one line, without addresses and secrets."""
     if isinstance(error, httpx2.HTTPStatusError):
         return f"HTTP status {error.response.status_code}"
-    return " ".join(str(error).split()).rstrip(".") or type(error).__name__
+    return " ".join(without_secrets(str(error)).split()).rstrip(".") or type(error).__name__
 
 
 def first_cause(error: BaseException | None) -> BaseException | None:

@@ -27,8 +27,9 @@ from mcp_rl.scenario import Launch, OneServer, StdioServer
 from mcp_rl.system.processes.inherited import basic_environment
 from mcp_rl.system.processes.marker import marking
 from mcp_rl.system.processes.process_log import ProcessLog, opened_log
-from mcp_rl.system.processes.spawn import end_process, under_watchdog
+from mcp_rl.system.processes.spawn import end_process, open_watched
 from mcp_rl.toolserver.bundled import bundled_root
+from mcp_rl.toolserver.known_secrets import redaction_for
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping
@@ -157,15 +158,9 @@ def _mentions_folder(launch: Launch) -> bool:
     return any("{tmp}" in text for text in (*launch.args, *launch.env.values(), launch.cwd or ""))
 
 
-def command_line(
-    launch: Launch,
-    *,
-    server: str,
-    port: int | None = None,
-    stdin: Literal["null", "pass"] = "null",
-    sandbox: int | None = None,
-) -> list[str]:
-    """Return the command under the watchdog. Raises ServerError if the program or the folder does not exist."""
+def command_line(launch: Launch, *, server: str, port: int | None = None) -> tuple[list[str], str]:
+    """Return the command, and its own temporary directory or "". Raises ServerError if the program or the folder does
+    not exist."""
     command, *args = (expand(word, server=server, port=port) for word in (launch.command, *launch.args))
     own = _own(launch)
     if own:
@@ -177,7 +172,7 @@ def command_line(
         raise ServerError(f"{server} cannot start: the program {command!r} is not on the PATH.{hint}")
     if cwd is not None and not folder.is_dir():
         raise ServerError(f"{server} cannot start: the folder {cwd} does not exist.")
-    return under_watchdog([command, *args], stdin=stdin, folder=own, sandbox="" if sandbox is None else str(sandbox))
+    return [command, *args], own
 
 
 @asynccontextmanager
@@ -225,16 +220,18 @@ async def start(
     Raises ServerError if it cannot be started.
     """
     cwd = working_folder(launch, server=server)
+    command, own = command_line(launch, server=server, port=port)
     with layer.descriptor(cwd) if layer is not None else nullcontext() as sandbox:
-        return await anyio.open_process(
-            command_line(launch, server=server, port=port, stdin=stdin, sandbox=sandbox),
-            stdin=PIPE,
+        return await open_watched(
+            command,
+            stdin=stdin,
+            folder=own,
+            sandbox=sandbox,
+            redaction=redaction_for(launch),
             stdout=PIPE if stdin == "pass" else log.file,
             stderr=log.file,
             env=minimal_environment(launch, server=server),
             cwd=cwd,
-            start_new_session=True,
-            pass_fds=() if sandbox is None else (sandbox,),
         )
 
 

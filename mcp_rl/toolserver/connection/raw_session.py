@@ -1,47 +1,40 @@
-"""An MCP session over open streams: which era is spoken, raw requests, and notice of its end."""
+"""An MCP session over open streams: the handshake, raw requests, and notice of its end."""
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
 from itertools import count
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 from mcp import ClientSession
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from mcp.shared.message import SessionMessage
-from mcp.types import ElicitResult, JSONRPCError, JSONRPCRequest, JSONRPCResponse
+from mcp.types import Implementation, JSONRPCError, JSONRPCRequest, JSONRPCResponse
 
-from mcp_rl.toolserver.connection.era import Agreement, Envelope, negotiate
-from mcp_rl.toolserver.tools.budgets import (
-    LARGEST_FORM,
-    LARGEST_REQUEST,
-    MOST_UNREAD,
-    UNREAD_SECONDS,
-    json_size,
-)
+from mcp_rl.system.version import own_version
+from mcp_rl.toolserver.tools.budgets import LARGEST_REQUEST, MOST_UNREAD, UNREAD_SECONDS, json_size
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping
 
-    from mcp.shared.dispatcher import CallOptions
-
+    from mcp_rl.system.redaction import Redaction
     from mcp_rl.toolserver.connection.stdio import Streams
-    from mcp_rl.toolserver.tools.listing import Tool
+
+_PROTOCOL_VERSION_HEADER = "mcp-protocol-version"
 
 
 class RawSession:
     """A session for raw requests: a malformed tool or result spoils nothing but itself."""
 
-    def __init__(self, dispatcher: _Dispatcher, *, one_way: bool) -> None:
+    def __init__(self, client: ClientSession, dispatcher: _Dispatcher, *, one_way: bool) -> None:
         self.one_way = one_way
         """True if answers come on another channel than requests, as over SSE."""
-        self.agreement = Agreement("")
-        """What the server says about itself; empty before `begin`."""
+        self._client = client
         self._dispatcher = dispatcher
         self._tokens = count(1)
-        self._envelope = Envelope()
+        self._options: Any = {}
 
     @property
     def over(self) -> bool:
@@ -59,35 +52,19 @@ class RawSession:
         return self._dispatcher.heard
 
     @property
-    def modern(self) -> bool:
-        """True if every request stands for itself, as from revision 2026-07-28 on."""
-        return self.agreement.modern
+    def server_info(self) -> dict[str, str]:
+        info = self._client.server_info
+        return {"name": info.name, "version": info.version} if info else {}
 
     @property
-    def revision(self) -> str:
-        """The protocol revision that is spoken."""
-        return self.agreement.revision
+    def capabilities(self) -> frozenset[str]:
+        """The capabilities that the server declares: `tools`, `resources`, `prompts`, …"""
+        declared = self._client.server_capabilities
+        return frozenset(declared.model_dump(exclude_none=True)) if declared else frozenset()
 
-    async def begin(self, *, handshake: bool) -> None:
-        """Agree with the server on a revision, with the older era's handshake first if `handshake`.
-
-        Raises EraError, EndedAtProbe, or MCPError if the server refuses.
-        """
-
-        async def notify(method: str, options: Any) -> None:
-            await self._dispatcher.notify(method, None, options)
-
-        self.agreement = await negotiate(self._dispatcher.send_raw_request, notify, handshake=handshake)
-        self._envelope = Envelope(self.agreement)
-
-    def learn(self, tools: list[Tool]) -> tuple[list[Tool], list[str]]:
-        """Take in the listed tools; return those that can be called, and a warning for each other one."""
-        return self._envelope.learn(tools)
-
-    async def listen(self) -> None:
-        """Ask a server of the newer era to tell when its tools change; return when it stops. Raises MCPError."""
-        wanted = {"notifications": {"toolsListChanged": True}}
-        await self.ask("subscriptions/listen", wanted, notify_cancel=False)
+    async def initialize(self) -> None:
+        await self._client.initialize()
+        self._options = {"headers": {_PROTOCOL_VERSION_HEADER: self._client.protocol_version or ""}}
 
     async def ask(
         self,
@@ -101,19 +78,15 @@ class RawSession:
 
         `on_progress` is called at every progress notification for the request. (The SDK's own progress callback starts
         a task for each one.) `notify_cancel` tells the server if the request is cancelled, which takes seconds if the
-        server reads no more. A server of the newer era, which has no `ping`, is asked who it is.
+        server reads no more.
         """
-        if method == "ping" and self.modern:
-            method = "server/discover"
         token = next(self._tokens)
         if on_progress is not None:
             params = params | {"_meta": (params.get("_meta") or {}) | {"progressToken": token}}
             self._dispatcher.progress[token] = on_progress
-        params, options = self._envelope.around(method, params)
-        if not notify_cancel:
-            options["cancel_on_abandon"] = False
         try:
-            raw = await self._dispatcher.send_raw_request(method, params, cast("CallOptions", options))
+            options = self._options if notify_cancel else self._options | {"cancel_on_abandon": False}
+            raw = await self._dispatcher.send_raw_request(method, params, options)
         finally:
             self._dispatcher.progress.pop(token, None)
         self._dispatcher.heard = asyncio.get_running_loop().time()
@@ -133,10 +106,11 @@ class _Dispatcher(JSONRPCDispatcher):
         on_end: Callable[[], None],
         on_listing: Callable[[], None],
         on_flood: Callable[[str], None],
+        redaction: Redaction,
     ) -> None:
         reading, writing = streams
         outgoing = _Outgoing(writing)
-        super().__init__(_Incoming(reading, outgoing, self._flood), outgoing)
+        super().__init__(_Incoming(reading, outgoing, self._flood, redaction), outgoing)
         self.over = self.flooded = False
         self.heard = asyncio.get_running_loop().time()
         self.progress: dict[int, Callable[[], None]] = {}
@@ -223,12 +197,13 @@ class _Incoming(_Wrapped):
     """The stream of incoming messages, which is read no faster than the server reads the answers to its requests.
 
     Requests wait in memory until they are answered, so large ones are cut. The stream ends, and `on_flood` is called,
-    if the server reads no answers.
+    if the server reads no answers. Results and errors come without the secrets that we know: this is where all that a
+    server sends enters.
     """
 
-    def __init__(self, inner: Any, outgoing: _Outgoing, on_flood: Callable[[], None]) -> None:
+    def __init__(self, inner: Any, outgoing: _Outgoing, on_flood: Callable[[], None], redaction: Redaction) -> None:
         super().__init__(inner)
-        self._outgoing, self._on_flood = outgoing, on_flood
+        self._outgoing, self._on_flood, self._redaction = outgoing, on_flood, redaction
 
     @property
     def last_context(self) -> Any:
@@ -242,7 +217,7 @@ class _Incoming(_Wrapped):
         if not await self._outgoing.keeps_up():
             self._on_flood()
             raise StopAsyncIteration
-        return _cut(item)
+        return _redacted(_cut(item), self._redaction)
 
     async def receive(self) -> SessionMessage | Exception:
         try:
@@ -258,10 +233,28 @@ def _cut(item: SessionMessage | Exception) -> SessionMessage | Exception:
     request = item.message
     if json_size([request.id, request.method], LARGEST_REQUEST) > LARGEST_REQUEST:
         return ValueError("a request with a very long id or method")
-    most = LARGEST_FORM if request.method == "elicitation/create" else LARGEST_REQUEST
-    if json_size(request.params, most) <= most:
+    if json_size(request.params, LARGEST_REQUEST) <= LARGEST_REQUEST:
         return item
     return SessionMessage(JSONRPCRequest(jsonrpc="2.0", id=request.id, method=request.method), item.metadata)
+
+
+def _redacted(item: SessionMessage | Exception, redaction: Redaction) -> SessionMessage | Exception:
+    """Return a message without secrets in its result or error."""
+    if isinstance(item, Exception):
+        return item
+    message = item.message
+    if isinstance(message, JSONRPCResponse):
+        result = redaction.value(message.result)
+        return item if result is message.result else _with(item, message.model_copy(update={"result": result}))
+    if isinstance(message, JSONRPCError):
+        words, data = redaction.text(message.error.message), redaction.value(message.error.data)
+        error = message.error.model_copy(update={"message": words, "data": data})
+        return _with(item, message.model_copy(update={"error": error}))
+    return item
+
+
+def _with(item: SessionMessage, message: JSONRPCResponse | JSONRPCError) -> SessionMessage:
+    return SessionMessage(message, item.metadata)
 
 
 @asynccontextmanager
@@ -272,19 +265,15 @@ async def open_session(
     on_end: Callable[[], None],
     on_listing: Callable[[], None],
     on_flood: Callable[[str], None],
-    on_question: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]],
+    redaction: Redaction,
 ) -> AsyncIterator[RawSession]:
-    """Open a session, which `begin` begins.
+    """Open a session that is not initialized yet.
 
     `on_end` is called when the session ends for any reason, `on_listing` when the server says that its tools changed,
     `on_flood` with the reason when the session ends because the server does not read the answers to its requests.
-    `on_question` answers a request `elicitation/create` with these parameters.
+    `redaction` applies to results and errors.
     """
-
-    async def elicited(context: Any, params: Any) -> ElicitResult:
-        asked = params.model_dump(by_alias=True, mode="json", exclude_none=True)
-        return ElicitResult.model_validate(await on_question(asked))
-
-    dispatcher = _Dispatcher(streams, on_end, on_listing, on_flood)
-    async with ClientSession(dispatcher=dispatcher, elicitation_callback=elicited):
-        yield RawSession(dispatcher, one_way=one_way)
+    dispatcher = _Dispatcher(streams, on_end, on_listing, on_flood, redaction)
+    us = Implementation(name="mcp-rl", version=own_version() or "0")
+    async with ClientSession(dispatcher=dispatcher, client_info=us) as client:
+        yield RawSession(client, dispatcher, one_way=one_way)

@@ -7,7 +7,6 @@ import re
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from subprocess import PIPE
 from typing import TYPE_CHECKING
 
 import anyio
@@ -15,7 +14,7 @@ import anyio
 from mcp_rl.errors import ServerError
 from mcp_rl.system.notices import notice
 from mcp_rl.system.processes.process_log import opened_log
-from mcp_rl.system.processes.spawn import end_process, under_watchdog
+from mcp_rl.system.processes.spawn import end_process, open_watched
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,14 +77,13 @@ class Asking:
         answer, log = scratch / "answer", scratch / "log"
         answer.unlink(missing_ok=True)
         with opened_log(log) as output:
-            process = await anyio.open_process(
-                under_watchdog(words, stdin="null"),
-                stdin=PIPE,
+            process = await open_watched(
+                words,
+                stdin="null",
                 stdout=output.file,
                 stderr=output.file,
                 env=self.environment | {_ANSWER: str(answer)} | (also or {}),
                 cwd=self.cwd,
-                start_new_session=True,
             )
             try:
                 with anyio.move_on_after(_QUIET_SECONDS) as quiet:
