@@ -128,7 +128,7 @@ class ConnectionOptions:
     transport: Annotated[
         Transport | None,
         Sets("transport"),
-        typer.Option(help="Transport to the server. Default: SSE where the server supports it."),
+        typer.Option(help="Transport to the server. Default: the first that it offers."),
     ] = None
     server_config: ServerConfig = None
     sandbox: Annotated[

@@ -26,7 +26,7 @@ class RunSettings(Section):
     """The tool server: a plugin's name, an entry of `server_config`, a script, a quoted command, or a URL; a list
     offers several together."""
     transport: Annotated[Transport | None, _fixed("pass it to `mcp-rl train` instead")] = None
-    """Transport to the server; none: the one that it prefers (SSE)."""
+    """Transport to the server; none: the first of those that it offers."""
     plugins: Annotated[tuple[str, ...], LIVE] = ()
     """Python files with your own plugins, beside the installed ones."""
     base_model: Annotated[str, _fixed("the checkpoint belongs to its base model")] = TINY

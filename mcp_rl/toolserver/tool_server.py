@@ -116,10 +116,13 @@ class ToolServer:
                 )
 
     @classmethod
-    def from_script(cls, name: str, description: str, script: str, **fields: Any) -> ToolServer:
+    def from_script(
+        cls, name: str, description: str, script: str, *, default: str = "sse", **fields: Any
+    ) -> ToolServer:
         """Describe a Python script that takes `--transport NAME --port PORT` and offers all three transports.
 
         `script` may contain the placeholder `{bundled}`. The endpoints are the SDK's: `/sse` and `/mcp` on 127.0.0.1.
+        `default` is the transport where none is asked for. Raises PluginError for another one than these three.
         """
 
         def launch(*args: str) -> Launch:
@@ -134,7 +137,11 @@ class ToolServer:
                 url="http://127.0.0.1:{port}/mcp", launch=launch("--transport", "streamable-http", "--port", "{port}")
             ),
         }
-        return cls(name, description, transports, **fields)
+        if default not in transports:
+            raise PluginError(
+                f"Server {name}: the default transport must be one of {', '.join(transports)}, not {default!r}."
+            )
+        return cls(name, description, {default: transports[default]} | transports, **fields)
 
     @classmethod
     def together(cls, servers: Sequence[ToolServer]) -> ToolServer:

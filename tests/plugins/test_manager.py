@@ -47,6 +47,13 @@ def test_the_bundled_calculator_is_offered():
     assert (bundled_root() / "servers/python/mcp_calculator/server.py").is_file()
 
 
+def test_the_default_transport_of_a_script_can_be_chosen():
+    server = ToolServer.from_script("mine", "For a test.", "/srv/server.py", default="stdio")
+    assert server.params().transport == "stdio" and set(server.transports) == {"sse", "stdio", "streamable-http"}
+    with pytest.raises(PluginError, match="must be one of sse, stdio, streamable-http, not 'http'"):
+        ToolServer.from_script("mine", "For a test.", "/srv/server.py", default="http")
+
+
 def test_a_plugin_file_is_loaded_when_asked_for(tmp_path):
     path = plugin_file(tmp_path, "mine")
     plugins = load_plugins([path])

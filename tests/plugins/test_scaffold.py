@@ -28,9 +28,9 @@ def test_it_says_what_to_type_next(tmp_path: Path, capsys: Captured, monkeypatch
     commands = [line.partition("#")[0].strip() for line in capsys.readouterr().out.splitlines() if "mcp-rl" in line]
     assert commands == [
         "mcp-rl servers check shop --plugin shop/shop_plugin.py",
-        "mcp-rl generate --server shop --plugin shop/shop_plugin.py --count 400 --max-steps 1 --unsolvable 0 "
+        "mcp-rl generate --server shop --plugin shop/shop_plugin.py --count 240 --max-steps 1 --unsolvable 0 "
         "--without-tools 0 --out shop/scenarios.jsonl",
-        "mcp-rl train --server shop --plugin shop/shop_plugin.py --scenarios shop/scenarios.jsonl",
+        "mcp-rl train --server shop --plugin shop/shop_plugin.py --scenarios shop/scenarios.jsonl --steps 20",
     ]
     assert main(["servers", "new", "other", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["files"] == [
@@ -46,7 +46,7 @@ def test_the_printed_lines_work_when_typed(tmp_path: Path, capsys: Captured, mon
     generate[generate.index("--count") + 1] = "24"
     assert main(check) == 0
     assert main(generate) == 0
-    assert f"Train on them: {lines[2]}\n" in capsys.readouterr().out
+    assert f"Train on them: {lines[2].removesuffix(' --steps 20')}\n" in capsys.readouterr().out
     tasks = [json.loads(line) for line in (tmp_path / "shop/scenarios.jsonl").read_text().splitlines()]
     assert {call["tool"] for task in tasks for call in task.get("reference", ())} >= {
         "count",

@@ -10,8 +10,10 @@ from mcp_rl.errors import ConfigError, RunDirectoryError
 from mcp_rl.system.durable import write_atomically
 
 _FILES = {"server.py": "server.py.jinja", "{name}_plugin.py": "plugin.py.jinja", "test_{name}.py": "test.py.jinja"}
-_FOR_THE_TINY_MODEL = "--count 400 --max-steps 1 --unsolvable 0 --without-tools 0"
+_FOR_THE_TINY_MODEL = "--count 240 --max-steps 1 --unsolvable 0 --without-tools 0"
 """Tasks such as the built-in model can learn; `mcp-rl train` makes the same kind by exploring."""
+_ENOUGH = "--steps 20"
+"""The built-in model has learned most of the scaffold by then; the default of a run is for larger servers."""
 _LONGEST = 40
 _TAKEN = {"mcp", "mcp_rl", "mcp_calculator", "mcp_notes", "server", "test", "tests", "plugin", "pytest"}
 """Names that would hide an existing module or server."""
@@ -28,7 +30,7 @@ def new_server(name: str, *, folder: Path = Path(), as_json: bool = False) -> No
     commands = [
         f"mcp-rl servers check {name} --plugin {place}",
         f"mcp-rl generate --server {name} --plugin {place} {_FOR_THE_TINY_MODEL} --out {tasks}",
-        f"mcp-rl train --server {name} --plugin {place} --scenarios {tasks}",
+        f"mcp-rl train --server {name} --plugin {place} --scenarios {tasks} {_ENOUGH}",
     ]
     if as_json:
         print(json.dumps({"name": name, "files": [str(file) for file in files], "commands": commands}))
@@ -36,7 +38,7 @@ def new_server(name: str, *, folder: Path = Path(), as_json: bool = False) -> No
     print(f"{plugin.parent} holds a server, its plugin and its test ({', '.join(file.name for file in files)}).\n")
     for command, purpose in zip(
         commands,
-        ("check that it is fit to train on", "make tasks from live calls", "train a model on them"),
+        ("check that it is fit to train on", "make tasks from live calls", "train a model on them: minutes"),
         strict=True,
     ):
         print(f"    {command}   # {purpose}")
