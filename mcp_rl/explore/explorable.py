@@ -29,6 +29,8 @@ _CHANGING_VERBS = re.compile(
     "publish|purge|push|put|remove|rename|reset|revoke|save|send|set|shutdown|stop|toggle|truncate|unlink|update|"
     "upload|write"
 )
+_ADDS_SOMETHING = re.compile(r"add (?!two|numbers?|integers?|ints?|floats?|values?|vectors?|matrix|matrices)")
+"""`add_note` changes something; `add` and `add_numbers` compute."""
 
 
 def reads_only(tool: Tool) -> bool:
@@ -38,8 +40,8 @@ def reads_only(tool: Tool) -> bool:
         return hint
     if hints.get("destructiveHint") is True:
         return False
-    verb = words_of(tool.name.rpartition(BETWEEN)[2]).split(" ")[0]
-    return _CHANGING_VERBS.fullmatch(verb) is None
+    words = words_of(tool.name.rpartition(BETWEEN)[2])
+    return _CHANGING_VERBS.fullmatch(words.split(" ")[0]) is None and _ADDS_SOMETHING.match(words) is None
 
 
 def _harmless(tool: Tool, isolation: str) -> bool:

@@ -18,6 +18,8 @@ from mcp_rl.scenarios.refusals import add_unsolvable, add_without_tools
 from mcp_rl.scenarios.stateful import Walks
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mcp_rl.plugins.recipe import Recipe
     from mcp_rl.scenario import McpScenario, ServerParams
     from mcp_rl.toolserver.pool import Sessions
@@ -65,7 +67,8 @@ async def explored_scenarios(
         await walks.compose(composer, recipe.lengths(recipe.solvable - len(composer)))
         composer.compose(recipe.solvable - len(composer), singles, chains)  # in case the walks found too few
     if not len(composer):
-        raise ScenarioError(_why_nothing(server, dropped))
+        kept_out = [tool.name for tool in session.offered if tool not in explorable(session.offered, server)]
+        raise ScenarioError(_why_nothing(server, dropped, kept_out))
     add_unsolvable(composer, errors, session.connection.tools, round(recipe.count * recipe.unsolvable))
     add_without_tools(composer, round(recipe.count * recipe.without_tools))
     return list(composer.shuffled())
@@ -84,8 +87,14 @@ def _sorted_out(session: Session, server: ToolServer) -> tuple[list[Tool], list[
     return [tool for tool in free if reads_only(tool)], [tool for tool in free if not reads_only(tool)]
 
 
-def _why_nothing(server: ToolServer, dropped: set[str]) -> str:
+def _why_nothing(server: ToolServer, dropped: set[str], kept_out: Sequence[str]) -> str:
     reason = "no call that was tried gave a result"
+    if kept_out and not server.stateful:
+        return (
+            f"No task can be made for the server {server.name!r}: {reason}, and {', '.join(kept_out)} were not called, "
+            "because they may change things: give each episode a state of its own (--isolation per-rollout), or write "
+            "scenarios for it yourself."
+        )
     if dropped:
         unfit = ", ".join(sorted(dropped))
         reason = f"{unfit} fail, take too long or answer the same call differently, and no other call gave a result"

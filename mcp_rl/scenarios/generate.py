@@ -104,6 +104,10 @@ class Generated:
     seconds: float
     set_aside: int = 0
     """Scenarios left out because they would tie two splits."""
+    asked: int = 0
+    """Number of scenarios that the order wanted."""
+    unused_tools: tuple[str, ...] = ()
+    """Tools that the server offers and no scenario needs."""
 
     def summary(self) -> dict[str, Any]:
         """Return counts as JSON: by split, tool, steps and verifier."""
@@ -116,6 +120,7 @@ class Generated:
             "without_tools": sum("no-tool" in s.tags for s in scenarios),
             "splits": dict(Counter(s.split or "none" for s in scenarios)),
             "set_aside": self.set_aside,
+            "unused_tools": list(self.unused_tools),
             "tools": dict(Counter(tool for s in scenarios for tool in sorted({call.tool for call in s.reference}))),
             "steps": dict(sorted(Counter(len(s.reference) for s in scenarios).items())),
             "verifiers": dict(Counter(s.verifier.kind if s.verifier else "none" for s in scenarios)),
@@ -164,7 +169,15 @@ async def generate(
             scenarios, report = await author_scenarios(sessions, session, model, work)
     distinct = distinct_tasks(scenarios)
     marked = _marked(distinct, order)
-    return Generated(marked, report, time.monotonic() - started, set_aside=len(distinct) - len(marked))
+    used = {tool for scenario in marked for tool in scenario_tools(scenario)}
+    return Generated(
+        marked,
+        report,
+        time.monotonic() - started,
+        set_aside=len(distinct) - len(marked),
+        asked=order.recipe.count,
+        unused_tools=tuple(sorted(tool.name for tool in session.offered if tool.name not in used)),
+    )
 
 
 async def generate_file(

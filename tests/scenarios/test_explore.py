@@ -172,7 +172,8 @@ def test_explorable_tools_follow_hints_names_and_isolation() -> None:
     outside = Tool("wipe", "", {}, annotations={"destructiveHint": True, "openWorldHint": True})
     assert free("reset", [outside]) == []
     assert [reads_only(tool) for tool in tools] == [True, False, True, False, False]
-    assert not reads_only(Tool("notes__delete_item", "", {}))
+    names = ("notes__delete_item", "add_todo", "addNote", "add", "add_numbers", "add_two_ints", "address")
+    assert [name for name in names if reads_only(Tool(name, "", {}))] == list(names[3:])
 
 
 async def test_a_tool_that_takes_anything_does_not_drown_the_others(odd: ToolServer) -> None:

@@ -1,6 +1,7 @@
 """The command `generate` as a user types it."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,34 @@ def test_a_file_is_written_marked_and_still_holds(tmp_path: Path, capsys: Captur
     out.write_text(out.read_text().replace('"tool": "add"', '"tool": "ad"'))
     assert main([*CALCULATOR, "--check", str(out), "--json"]) == 1
     assert "no longer has the tool ad" in json.loads(capsys.readouterr().out)["findings"][0]["problem"]
+
+
+TODOS = """
+import sys
+
+sys.path.insert(0, {folder!r})
+from by_hand import serve, tool
+
+todos = {{"milk"}}
+
+def call(name, arguments):
+    todos.update(arguments.values())
+    return ", ".join(sorted(todos))
+
+serve("todo", [tool("list_todos", "List all."), tool("add_todo", "Add one.", name="string")], call)
+"""
+
+
+def test_tools_that_no_scenario_needs_are_named(tmp_path: Path, capsys: Captured) -> None:
+    """`add_todo` has no annotation, and its name says that it changes something: episodes have to be kept apart."""
+    script, out = tmp_path / "todo.py", tmp_path / "tasks.jsonl"
+    script.write_text(TODOS.format(folder=str(Path(__file__).parent)))
+    words = ["generate", "--server", f"{sys.executable} -S {script}", "--count", "12", "--out", str(out)]
+    assert main(words) == 0
+    assert "12 were asked for. No scenario needs add_todo: `mcp-rl servers check`" in capsys.readouterr().out
+    assert main([*words, "--isolation", "per-rollout", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["unused_tools"], said["scenarios"]) == ([], 12)
 
 
 def test_a_held_out_tool_is_only_in_the_tests(tmp_path: Path, capsys: Captured) -> None:

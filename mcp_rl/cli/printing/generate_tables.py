@@ -27,6 +27,14 @@ def lines(generated: Generated, out: object) -> Iterator[str]:
     if set(counts["splits"]) != {"none"}:
         aside = f"; {generated.set_aside} that would tie two of them are left out" if generated.set_aside else ""
         yield f"  splits: {_counted(counts['splits'])}{aside}"
+    if generated.unused_tools:
+        few = f"{generated.asked} were asked for. " if len(generated.scenarios) < generated.asked else ""
+        yield (
+            f"  {few}No scenario needs {', '.join(generated.unused_tools)}: `mcp-rl servers check` says what keeps "
+            "a tool out, and docs/generate.md what lets it in."
+        )
+    elif len(generated.scenarios) < generated.asked:
+        yield f"  {generated.asked} were asked for; the server has no more different calls to offer."
     if generated.author is not None:
         yield from _author(generated.author)
 
