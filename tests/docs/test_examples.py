@@ -59,6 +59,9 @@ FRAGMENTS = {
     "docs/export.md: from peft import PeftModel": "tests/runs/export/test_export.py::test_the_page_loads_an_adapter",
     "docs/rewards.md: group = await ruler_score_group(": f"{_HERE}test_a_judge_scores_a_group",
     "docs/running.md: import random": "tests/test_python_example.py::test_the_python_example_trains_two_steps",
+    "docs/sandbox.md: async with connect(": (
+        "tests/toolserver/test_sandbox.py::test_a_frozen_layer_is_what_later_servers_begin_with"
+    ),
     "docs/serve.md: import json": f"{_HERE}test_clients_ask_a_served_model",
     "docs/serve.md: import litellm": f"{_HERE}test_clients_ask_a_served_model",
     "docs/serve.md: async with LocalBackend()": f"{_HERE}test_a_loop_of_ones_own_asks_a_model_in_training",
