@@ -157,6 +157,7 @@ class Soak:
                     kind.isolation,
                     reset_tool="reset" if kind.isolation == "reset" else None,
                     instances=self._instances,
+                    sandbox="off",  # its log is read here
                 )
                 sessions = await stack.enter_async_context(Sessions(server=server, deadlines=DEADLINES))
                 players[kind.name] = Player(

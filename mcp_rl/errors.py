@@ -69,6 +69,12 @@ class SchemaChanged(RunStop):
     exit_code = 2
 
 
+class ElicitationError(RunStop):
+    """A plugin's function that failed to answer a server's request for input."""
+
+    exit_code = 2
+
+
 class CassetteMiss(RunStop):
     """A call that is not in the recording."""
 

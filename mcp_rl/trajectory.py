@@ -97,6 +97,8 @@ class CallRecord(BaseModel):
     sent: bool = True
     reads_only: bool = False
     """True if the server declares that the tool changes nothing."""
+    asked: list[dict[str, Any]] = []
+    """What the server asked its user during the call, and the answers of the declared policy."""
     seconds: float = 0.0
 
 

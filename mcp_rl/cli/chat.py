@@ -54,13 +54,13 @@ def _chat(name: str, asked: dict[str, Any]) -> int:
     from mcp_rl.system.threads import prepare_torch_threads
 
     prepare_torch_threads()  # before torch is imported
-    import anyio
+    from mcp_rl.system.held_loop import run_watched
 
     view = TerminalView()
     with view.closing():
         view.loading(job.model.label)
         try:
-            return 0 if anyio.run(run_chat, job, view) else 1
+            return 0 if run_watched(run_chat, job, view) else 1
         except KeyboardInterrupt:
             if not job.talking:
                 raise

@@ -84,13 +84,13 @@ def _evaluate(models: Sequence[str], asked: dict[str, Any], *, as_json: bool) ->
     from mcp_rl.evaluation.run import prepare, run_evaluation
 
     job = prepare(models, **asked)
-    import anyio
     from rich.console import Console
 
     from mcp_rl.evaluation.tables import print_tables
+    from mcp_rl.system.held_loop import run_watched
 
     console = Console(stderr=as_json)
-    report = anyio.run(run_evaluation, job, console)
+    report = run_watched(run_evaluation, job, console)
     print_tables(report, console)
     if as_json:
         print(report.json_line(), flush=True)

@@ -54,10 +54,10 @@ def _serve(words: Sequence[str], asked: dict[str, Any]) -> int:
 
     end_leftovers(_say)
     prepare_torch_threads()  # before torch is imported
-    import anyio
+    from mcp_rl.system.held_loop import run_watched
 
     try:
-        anyio.run(run_serving, job, _say)
+        run_watched(run_serving, job, _say)
     except KeyboardInterrupt:
         if not job.serving:
             raise

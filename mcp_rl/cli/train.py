@@ -130,10 +130,10 @@ class TrainJob:
         if self.every:
             raise ConfigError("--all prints every setting of a --dry-run: add --dry-run, or leave --all out.")
         self.log_dir = config.run_dir / "logs"
-        import anyio
         from rich.console import Console
 
         from mcp_rl.evaluation.progress import spinner
+        from mcp_rl.system.held_loop import run_watched
 
         console = Console(stderr=self.as_json)
         with spinner(f"loading what is needed to train on {', '.join(config.server)}", console):
@@ -141,7 +141,7 @@ class TrainJob:
             from mcp_rl.runs.train import run_training
 
         try:
-            report = anyio.run(functools.partial(run_training, config, fresh=self.fresh, console=console))
+            report = run_watched(functools.partial(run_training, config, fresh=self.fresh, console=console))
         except KeyboardInterrupt as error:
             raise KeyboardInterrupt(_kept(config)) from error
         print_report(report, console)

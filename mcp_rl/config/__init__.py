@@ -10,6 +10,7 @@ from mcp_rl.config.machine import EngineConfig, PlacementConfig, UnslothConfig
 from mcp_rl.config.playing import (
     MOST_STEPS,
     CurriculumConfig,
+    Elicitation,
     Isolation,
     RolloutConfig,
     SandboxKind,
@@ -27,6 +28,7 @@ __all__ = [
     "MOST_STEPS",
     "TINY",
     "CurriculumConfig",
+    "Elicitation",
     "EngineConfig",
     "EvaluationConfig",
     "Isolation",

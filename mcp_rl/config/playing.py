@@ -14,6 +14,7 @@ _MEASURED = Role(measured=True)
 Transport = Literal["sse", "stdio", "streamable-http"]
 Isolation = Literal["shared", "layer", "reset", "per-rollout"]
 SandboxKind = Literal["files", "network", "off"]
+Elicitation = Literal["decline", "defaults"]
 
 
 class ScenarioConfig(Section):
@@ -91,7 +92,9 @@ class ToolsConfig(Section):
     deadlines: Annotated[dict[str, float], LIVE] = Field(default={})
     """Seconds for one call by tool, where `rollout.tool_deadline` does not fit."""
     longest_call: Annotated[float, LIVE] = Field(default=600.0, gt=0)
-    """Maximum seconds of a call whose server reports progress, which extends the deadline."""
+    """Maximum seconds of a call whose server reports progress or a running task, which extends the deadline."""
+    elicitation: Elicitation | None = None
+    """Answer to a server that asks its user for input; none: the plugin's, else decline, as an episode has no user."""
     allow_schema_change: Annotated[bool, LIVE] = False
     """Go on if a server changes its tools during a run: off, as what was learned may not fit them."""
     server_config: Annotated[Path | None, LIVE] = None

@@ -300,7 +300,7 @@ class _Conversation:
         finally:
             record.seconds = self.allowance.spent - started
         record.result = speaker.cut(result.text, self.limits.max_result_tokens)
-        record.structured, record.is_error = result.structured, result.is_error
+        record.structured, record.is_error, record.asked = result.structured, result.is_error, list(result.asked)
 
     async def _call_or_keep_fault(
         self, speaker: Speaker, record: CallRecord, index: int, faults: dict[int, ServerFault | RunStop]

@@ -11,6 +11,8 @@ From the server up, each layer owns the one before it:
 - A **session** (`session.py`) is a link together with the tool schemas that a model sees on it.
 - A **lease** is a session for one episode, in the state that the server's isolation promises: "shared" gives every
   episode the same session, "reset" puts the state back first, "per-rollout" opens a new connection.
+- A **layer** (`sandbox/`) holds what one process of a server in a sandbox has written; isolation "layer" throws it away
+  before each episode.
 - A **slot** (`slots.py`) is room for one leased connection. `Slots` bounds how many are open at once.
 - The pool, `Sessions` (`pool.py`), owns everything above for one server and closes it all when its context ends. Its
   `Connector` opens connections and retries a server that has worked before; its `ToolChoice` applies the user's choice

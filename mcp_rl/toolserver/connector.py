@@ -66,6 +66,7 @@ class Connector:
         }
         self.sandbox = sandbox_of(server, settings)
         """What the servers that we start run in."""
+        self._elicitation = server.elicitation if server else settings.elicitation or "decline"
         self._worked: set[str] = set()
         self._down: dict[str, _Down] = {}
 
@@ -107,7 +108,7 @@ class Connector:
 
     async def _connect(self, stack: AsyncExitStack, params: OneServer, stateful: bool, private: bool) -> Connection:
         self.refuse_when_closed()
-        return await stack.enter_async_context(
+        connection = await stack.enter_async_context(
             connect(
                 params,
                 deadlines=self.deadlines,
@@ -119,3 +120,5 @@ class Connector:
                 sandbox=replace(self.sandbox, private=private),
             )
         )
+        connection.elicitation = self._elicitation
+        return connection

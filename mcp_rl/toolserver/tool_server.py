@@ -9,13 +9,14 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, get_args
 
-from mcp_rl.config import Isolation, SandboxKind, ToolsConfig
+from mcp_rl.config import Elicitation, Isolation, SandboxKind, ToolsConfig
 from mcp_rl.errors import PluginError
 from mcp_rl.scenario import Launch, ServerGroup, ServerParams, SseServer, StdioServer, StreamableHttpServer
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from mcp_rl.toolserver.elicitation import FillIn
     from mcp_rl.toolserver.link import Link
 
 ArgumentSampler = Callable[[random.Random], dict[str, Any]]
@@ -65,6 +66,9 @@ class ToolServer:
     """Step ("spawn", "initialize", "list", "call", "close") to seconds, to override the defaults."""
     tool_deadlines: Mapping[str, float] = field(default_factory=dict)
     """Tool to the seconds for one call of it."""
+    elicitation: Elicitation | FillIn = "decline"
+    """Answer to a server that asks its user for input: "decline", "defaults" (of the form; declines if one is missing),
+    or a function of a Question that returns the form's values, or None to decline."""
     offer: tuple[str, ...] = ()
     """Other capabilities to offer the model as tools: "resources", "prompts"."""
     system_prompt: str | None = None
@@ -102,6 +106,11 @@ class ToolServer:
         for tool, seconds in self.tool_deadlines.items():
             if not seconds > 0:
                 raise PluginError(f"Server {self.name}: the deadline of {tool} must be above 0 s, not {seconds}.")
+        if self.elicitation not in get_args(Elicitation) and not callable(self.elicitation):
+            raise PluginError(
+                f"Server {self.name}: elicitation must be one of {get_args(Elicitation)} or a function, not "
+                f"{self.elicitation!r}."
+            )
         for what in self.offer:
             if what not in OFFERED:
                 raise PluginError(f"Server {self.name} can offer {' and '.join(OFFERED)}, not {what!r}.")
@@ -184,6 +193,8 @@ class ToolServer:
             )
         if tools.sandbox is not None:
             changes["sandbox"] = tools.sandbox
+        if tools.elicitation is not None:
+            changes["elicitation"] = tools.elicitation
         if tools.max_servers is not None:
             changes["instances"] = tools.max_servers
         return replace(self, **changes)

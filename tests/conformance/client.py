@@ -4,6 +4,7 @@ It is a bare `Connection` that calls the tools that the scenario requires.
 """
 
 import asyncio
+import json
 import os
 import sys
 from typing import Any
@@ -30,6 +31,18 @@ async def only_list(connection: Connection) -> None:
     print([tool.name for tool in connection.tools])
 
 
+async def call_all(connection: Connection) -> None:
+    """Call each tool without arguments, and answer what it asks."""
+    connection.elicitation = "defaults"
+    for tool in connection.tools:
+        await call(connection, tool.name)
+
+
+async def calls_of_the_context(connection: Connection) -> None:
+    for wanted in json.loads(os.environ["MCP_CONFORMANCE_CONTEXT"])["toolCalls"]:
+        await call(connection, wanted["name"], **wanted["arguments"])
+
+
 async def call(connection: Connection, tool: str, **arguments: Any) -> None:
     result = await connection.call(tool, arguments)
     print(f"{tool}: {result.text}")
@@ -42,6 +55,12 @@ PARTS = {
     "sse-retry": sse_retry,
     "json-schema-2020-12-preservation": echo_the_schema,
     "json-schema-ref-no-deref": only_list,
+    "request-metadata": only_list,
+    "http-standard-headers": call_all,
+    "http-custom-headers": calls_of_the_context,
+    "http-invalid-tool-headers": call_all,
+    "sep-2322-client-request-state": call_all,
+    "elicitation-sep1034-client-defaults": call_all,
 }
 
 
@@ -51,7 +70,8 @@ async def main(url: str) -> None:
         async with connect(StreamableHttpServer(url=url), name="the scenario") as connection:
             await PARTS[scenario](connection)
     except ServerError as error:
-        if scenario != "initialize" or "lists no tools" not in str(error):  # our client refuses a server without tools
+        bare = scenario in ("initialize", "request-metadata")  # our client refuses a server without tools
+        if not bare or "lists no tools" not in str(error):
             raise
 
 

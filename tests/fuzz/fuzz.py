@@ -7,6 +7,7 @@ import argparse
 import logging
 import pickle
 import random
+import resource
 import sys
 import time
 import traceback
@@ -16,6 +17,9 @@ from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from targets import TARGETS, Target
+
+_MOST_MEMORY = 4 * 2**30
+"""Bytes of address space, so that an input that takes all memory ends itself alone."""
 
 
 def place(error: BaseException) -> str:
@@ -70,6 +74,7 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="folder for pickles of the inputs that failed")
     options = parser.parse_args()
     logging.disable()
+    resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY, _MOST_MEMORY))
     drawn, until = random.Random(options.seed), time.monotonic() + 60 * options.minutes
     seen: set[str] = set()
     tried = 0

@@ -10,9 +10,13 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from mcp_rl.toolserver.tools.budgets import json_size
+
 DATA = Path(__file__).parents[1] / "data" / "mcp-tools"
 REAL = [tool for path in sorted(DATA.glob("*.json")) for tool in json.loads(path.read_text())["tools"]]
 """Tools of well-known servers, as they list them."""
+LARGEST = 2**20
+"""Size of a generated value; `found.py` has larger ones."""
 HOW_MANY = st.sampled_from([0, 1, 2, 3, 7, 40, 300, 3000])
 HOW_LONG = st.sampled_from([1, 2, 30, 1000, 70_000])
 BOUNDS = st.one_of(
@@ -55,8 +59,17 @@ SCALARS = st.one_of(
 )
 
 
+def _room(value: Any, times: int) -> int:
+    """Return how often a value may be repeated, since what is repeated may be repeated again."""
+    return min(times, LARGEST // max(1, json_size(value, LARGEST)))
+
+
 def _wide(name: str, value: Any, times: int) -> dict[str, Any]:
-    return {f"{name}{number}": value for number in range(times)}
+    return {f"{name}{number}": value for number in range(_room(value, times))}
+
+
+def _many(value: Any, times: int) -> list[Any]:
+    return [value] * _room(value, times)
 
 
 def _nested(value: Any, depth: int, key: str | None) -> Any:
@@ -69,7 +82,7 @@ def _larger(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return st.one_of(
         st.lists(values, max_size=4),
         st.dictionaries(NAMES, values, max_size=4),
-        st.builds(lambda value, times: [value] * times, values, HOW_MANY),
+        st.builds(_many, values, HOW_MANY),
         st.builds(_wide, NAMES, values, HOW_MANY),
         st.builds(_nested, values, HOW_MANY, st.one_of(st.none(), NAMES)),
         HOW_MANY.map(lambda times: [{"a": number} for number in range(times)]),
@@ -84,7 +97,7 @@ def _schema_of(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     some = st.lists(inner, max_size=3)
     named = st.dictionaries(NAMES, inner, max_size=3)
     many = st.builds(_wide, NAMES, inner, HOW_MANY)
-    lists = st.one_of(some, st.builds(lambda one, times: [one] * times, inner, HOW_MANY), VALUES)
+    lists = st.one_of(some, st.builds(_many, inner, HOW_MANY), VALUES)
     keywords: dict[str, st.SearchStrategy[Any]] = {
         "type": st.one_of(
             st.sampled_from(["object", "array", "string", "integer", "number", "boolean", "null", "any", "", 7, {}]),

@@ -251,7 +251,7 @@ TARGETS = {
     "listings": Target(sent(st.tuples(PAGES, PAGES)), read_listing),
     "results": Target(sent(st.tuples(RESULTS, CALLED)), read_results),
     "texts": Target(sent(st.tuples(TEXTS, CALLED)), read_text),
-    "offered": Target(sent(st.tuples(ENTRIES, st.one_of(ENTRIES, BLOCKS), st.one_of(CALLED, ARGUMENTS))), read_offered),
+    "offered": Target(sent(st.tuples(ENTRIES, st.one_of(ENTRIES, BLOCKS), CALLED)), read_offered),
     "lines": Target(
         st.lists(st.one_of(FRAMES, st.just(b"\n"), FRAMES.map(lambda frame: frame + b"\n")), max_size=4), read_lines
     ),

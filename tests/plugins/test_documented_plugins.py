@@ -19,6 +19,7 @@ from mcp_rl.plugins.recipe import Recipe
 from mcp_rl.runs.trackers.trackers import Trackers
 from mcp_rl.scenario import McpScenario, StdioServer, Verifier
 from mcp_rl.scenarios.sources import made_scenarios
+from mcp_rl.toolserver.elicitation import Question
 from mcp_rl.toolserver.pool import Sessions
 from mcp_rl.toolserver.tool_server import ToolServer
 from mcp_rl.trajectory import Trajectory
@@ -125,6 +126,14 @@ async def test_a_reset_function_runs_before_every_episode(folder: Path, monkeypa
                 call = lease.session.connection.call
                 assert (await call("burning", {})).structured == {"result": []}
                 await call("switch", {"room": "cellar", "on": True})
+
+
+def test_a_function_answers_a_server_that_asks_for_input(folder: Path) -> None:
+    fill_in = loaded(folder, "polite.py").server("polite_lamps").elicitation
+    assert callable(fill_in)
+    form = {"type": "object", "properties": {"confirm": {"type": "boolean"}}}
+    assert fill_in(Question("Sure?", form, "switch")) == {"confirm": True}
+    assert fill_in(Question("Who are you?", {"properties": {"name": {}}}, "switch")) is None
 
 
 def test_the_shortest_server_is_offered(folder: Path) -> None:

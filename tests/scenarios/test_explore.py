@@ -53,7 +53,7 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def odd(changed: Path) -> ToolServer:
     script = str(Path(__file__).with_name("odd_server.py"))
     params = StdioServer(command=sys.executable, args=(script, str(changed)))
-    return ToolServer("odd", "Odd tools.", {"stdio": params})
+    return ToolServer("odd", "Odd tools.", {"stdio": params}, sandbox="off")  # the test reads what it wrote
 
 
 @pytest.fixture(scope="module")

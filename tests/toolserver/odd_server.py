@@ -63,6 +63,8 @@ def answer(method: str, params: dict) -> dict | None:
         return tools(params.get("cursor"))
     if method == "ping":
         return {}
+    if method != "tools/call":
+        raise ValueError("there is no such method")
     return call(params["name"], params.get("arguments") or {})
 
 

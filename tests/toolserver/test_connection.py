@@ -52,6 +52,7 @@ async def test_the_calculator_works_and_ends_over_every_transport(transport, sta
         servers = started()
         assert tuple(tool.name for tool in connection.tools) == CALCULATOR
         assert connection.server_info["name"] == "mcp_calculator"
+        assert connection.revision == ("2025-11-25" if transport == "sse" else "2026-07-28")
         assert all(tool.repeatable and tool.output_schema for tool in connection.tools)
         result = await connection.call("add", {"a": 0.1, "b": 0.2})
         assert (result.text, result.structured, result.is_error) == ("0.3", {"result": 0.3}, False)

@@ -30,7 +30,8 @@ KINDS = load_plugins().verifiers
 
 def server(isolation: str, instances: int = 1) -> ToolServer:
     reset = "reset" if isolation == "reset" else None
-    return ToolServer("notes", "Notes.", {"stdio": NOTES}, isolation, reset_tool=reset, instances=instances)  # type: ignore[arg-type]
+    fields = {"reset_tool": reset, "instances": instances, "sandbox": "off"}  # its process id tells processes apart
+    return ToolServer("notes", "Notes.", {"stdio": NOTES}, isolation, **fields)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")

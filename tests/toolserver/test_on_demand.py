@@ -33,7 +33,7 @@ TASK = McpScenario(task_description="Write.", server_params=STATE, initial_state
 
 def server(isolation: Isolation = "reset", *, name: str = "state", most: int | None = None) -> ToolServer:
     reset = "reset" if isolation == "reset" else None
-    return ToolServer(name, "A state.", {"stdio": STATE}, isolation, reset_tool=reset, instances=most)
+    return ToolServer(name, "A state.", {"stdio": STATE}, isolation, reset_tool=reset, instances=most, sandbox="off")
 
 
 def call(tool: str, /, **arguments: Any) -> str:

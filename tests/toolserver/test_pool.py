@@ -26,7 +26,9 @@ SLOW = StdioServer(command="{python}", args=("-S", SCRIPT, "slow_start"))
 
 def sessions_of(isolation: Isolation = "reset", *, instances: int = 1, call: float = 60.0) -> Sessions:
     reset = "reset" if isolation == "reset" else None
-    server = ToolServer("state", "A state.", {"stdio": STATE}, isolation, reset_tool=reset, instances=instances)
+    server = ToolServer(
+        "state", "A state.", {"stdio": STATE}, isolation, reset_tool=reset, instances=instances, sandbox="off"
+    )
     return Sessions(server=server, deadlines=Deadlines(call=call))
 
 

@@ -31,7 +31,7 @@ def print_inspection(found: Inspection, console: Console) -> None:
     """Print the server, its tools, its resources and its prompts."""
     says = " ".join(filter(None, (found.server_info.get("name"), found.server_info.get("version"))))
     head = Text(visible(found.name), style="bold")
-    head.append(f" over {found.transport}", style="default")
+    head.append(f" over {found.transport}, protocol {found.protocol}", style="default")
     head.append(f" (it calls itself {shortened(says)})" if says else "", style="dim")
     console.print(head)
     cost = f"{count(len(found.tools), 'tool')}, {found.prompt_tokens:,} tokens of mcp-rl/tiny in every prompt"

@@ -205,6 +205,7 @@ class ServerCaller:
             sandbox=sandbox_of(self.server, private=self._private),
         )
         self._connection = await self._stack.enter_async_context(opening)
+        self._connection.elicitation = self.server.elicitation
         self._link = await offering(self._connection, self.server.offer)
         self._known = self.processes
 

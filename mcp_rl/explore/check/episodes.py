@@ -83,6 +83,7 @@ async def remembered(server: ToolServer, params: OneServer, isolation: Isolation
             params, deadlines=deadlines_of(server), name=server.name, sandbox=sandbox_of(server, private=private)
         )
         async with opening as connection:
+            connection.elicitation = server.elicitation
             again = [await connection.call(first.tool, first.arguments, deadline=CALL_SECONDS) for first in firsts]
     except McpRlError:
         return []

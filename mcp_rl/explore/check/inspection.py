@@ -54,6 +54,8 @@ class Inspection:
     name: str
     origin: str
     transport: str
+    protocol: str
+    """The protocol revision that is spoken, such as 2025-11-25."""
     server_info: dict[str, str]
     isolation: Isolation
     isolation_reason: str
@@ -81,8 +83,9 @@ async def inspect(server: ToolServer, params: OneServer) -> Inspection:
         schemas = offered_schemas(server, link.tools)
         every = ToolSchemas(link.tools)
         return Inspection(
-            server.name, server.origin, params.transport, connection.server_info, isolation, reason, schemas.hash,
-            prompt_tokens(schemas.openai), [_offered_tool(tool, schemas, every) for tool in link.tools], link.warnings,
+            server.name, server.origin, params.transport, connection.revision, connection.server_info, isolation,
+            reason, schemas.hash, prompt_tokens(schemas.openai),
+            [_offered_tool(tool, schemas, every) for tool in link.tools], link.warnings,
             await connection.resources(), await _templates(connection), await connection.prompts(),
             asdict(found) if (found := packages(params, name=server.name).get(server.name)) else None,
             await _direct_command(params, server.name),

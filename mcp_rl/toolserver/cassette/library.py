@@ -58,7 +58,8 @@ class RecordedOutcome:
         if not isinstance(text, str):
             raise TypeError("the text of a result must be a string")
         seconds = float(fields.get("seconds", 0.0))
-        return cls(ToolResult(text, fields.get("structured"), fields.get("is_error") is True, seconds))
+        asked = tuple(dict(question) for question in fields.get("asked", ()))
+        return cls(ToolResult(text, fields.get("structured"), fields.get("is_error") is True, seconds, asked))
 
     def to_json(self) -> dict[str, Any]:
         """Return the members of the line in the file; empty ones are left out."""
@@ -73,6 +74,8 @@ class RecordedOutcome:
             fields["structured"] = self.result.structured
         if self.result.is_error:
             fields["is_error"] = True
+        if self.result.asked:
+            fields["asked"] = list(self.result.asked)
         return fields
 
     def play(self) -> ToolResult:

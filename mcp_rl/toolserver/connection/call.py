@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 READING = frozenset(
     {
         "ping",
+        "server/discover",
         "tools/list",
         "resources/list",
         "resources/templates/list",
@@ -77,15 +78,16 @@ class Delivery:
             self._scope.cancel()
 
     def answered(self, status: int) -> None:
-        """Note the status of the answer to the HTTP request."""
-        self.delivered = True if status < 400 else False if status < 500 else None
+        """Note the status of the answer to the HTTP request. A call that arrived in part stays delivered."""
+        if self.delivered is not True:
+            self.delivered = True if status < 400 else False if status < 500 else None
         if status >= 400:
             self.problem = f"HTTP status {status}"
             self._http_failed()
 
     def broke(self, error: Exception, *, never_sent: bool) -> None:
         """Note that the HTTP request failed."""
-        self.delivered = False if never_sent else self.delivered
+        self.delivered = False if never_sent and self.delivered is not True else self.delivered
         self.problem = without_secrets(str(error)) or type(error).__name__
         self._http_failed()
 
@@ -114,6 +116,8 @@ class Call(Delivery):
         self.tool: str | None = params["name"] if method == "tools/call" else None
         self.future: asyncio.Future[dict[str, Any]] = loop.create_future()
         self.attempts = 0
+        self.asked: list[dict[str, Any]] = []
+        """What the server asked its user during the call, with the answers."""
         self.took = 0.0
         """Seconds from sending to the answer."""
         self.on_expiry: Callable[[], None] | None = None
@@ -147,6 +151,7 @@ class Call(Delivery):
 
     def begin(self, session: RawSession) -> anyio.CancelScope:
         self.attempts += 1
+        self.asked.clear()
         return super().begin(session)
 
     def sign_of_life(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -64,8 +65,9 @@ class Connection(Owner):
         try:
             raw = await call.outcome()
         except Refused as refused:
-            return ToolResult(str(refused), None, True, call.took)
-        return read_result(raw, call.took)
+            return ToolResult(str(refused), None, True, call.took, tuple(call.asked))
+        result = read_result(raw, call.took)
+        return replace(result, asked=tuple(call.asked)) if call.asked else result
 
     async def ask(
         self, method: str, params: dict[str, Any] | None = None, *, deadline: float | None = None

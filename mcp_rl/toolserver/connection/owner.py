@@ -7,6 +7,8 @@ tools are read-only or idempotent; otherwise every further call is a fault. If t
 the end of the session ends the connection, whatever the tools' annotations say.
 
 Tools are listed again in every new session and whenever the server says that they changed; calls wait for the listing.
+Which era of the protocol a server speaks is found out when it is opened (`era.py`), and remembered for its other
+connections; a process that ends at the question is started again and asked the older way.
 """
 
 from __future__ import annotations
@@ -18,21 +20,24 @@ from collections import deque
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import anyio
 from mcp import MCPError
 from mcp.types import CONNECTION_CLOSED, PARSE_ERROR
 
-from mcp_rl.errors import SchemaChanged, ServerError
+from mcp_rl.errors import ElicitationError, SchemaChanged, ServerError
 from mcp_rl.scenario import OneServer, SseServer, StdioServer
 from mcp_rl.toolserver.connection.call import READING, Call, Delivery
 from mcp_rl.toolserver.connection.deadlines import Deadlines, Steps
+from mcp_rl.toolserver.connection.era import EndedAtProbe, EraError, begins_with_handshake, remember
 from mcp_rl.toolserver.connection.failures import first_cause, in_words, unusable
 from mcp_rl.toolserver.connection.launch import last_lines, server_log
 from mcp_rl.toolserver.connection.raw_session import RawSession, open_session
+from mcp_rl.toolserver.connection.rounds import result_of
 from mcp_rl.toolserver.connection.transport import current_delivery, open_streams, reachable
+from mcp_rl.toolserver.elicitation import MOST_QUESTIONS, answer, exchange
 from mcp_rl.toolserver.known_secrets import redaction_for
 from mcp_rl.toolserver.launchers.direct import direct
 from mcp_rl.toolserver.sandbox.choice import surroundings
@@ -46,8 +51,10 @@ if TYPE_CHECKING:
 
     from anyio.abc import Process, TaskGroup
 
+    from mcp_rl.config import Elicitation
     from mcp_rl.system.processes.process_log import ProcessLog
     from mcp_rl.toolserver.connection.stdio import Streams
+    from mcp_rl.toolserver.elicitation import FillIn
     from mcp_rl.toolserver.sandbox.layer import Layer
 
 log = logging.getLogger(__name__)
@@ -81,6 +88,10 @@ class Owner:
         """A sentence for each tool that was left out."""
         self.server_info: dict[str, str] = {}
         """The server's name and version, as it reports them."""
+        self.revision = ""
+        """The protocol revision that is spoken, such as 2025-11-25."""
+        self.elicitation: Elicitation | FillIn = "decline"
+        """What a server is told that asks its user for input."""
         self.capabilities: frozenset[str] = frozenset()
         """The capabilities that the server declares: `tools`, `resources`, `prompts`, …"""
         self.listing_changed: str | None = None
@@ -94,6 +105,11 @@ class Owner:
         """What the server's process has written; None if it does not run in a sandbox."""
         self._redaction = redaction_for(params)
         self._server = f"The server {name}" if name != "server" else "The server"
+        self._key = repr(params)
+        self._handshake = isinstance(params, SseServer)
+        """True if a session begins with the handshake of the older era."""
+        self._calls: set[Call] = set()
+        """The calls that are being answered."""
         self._repeatable: frozenset[str] = frozenset()
         self._waiting: deque[Call] = deque()
         self._interrupted: list[Call] = []
@@ -183,7 +199,8 @@ class Owner:
                         died = isinstance(params, StdioServer) or (
                             process is not None and (process.returncode is not None or self._frozen)
                         )
-                        self._settle_interrupted(problem, died, log)
+                        if not self._opening:
+                            self._settle_interrupted(problem, died, log)
                         if died:
                             return
         except ServerError as error:
@@ -205,19 +222,21 @@ class Owner:
                         on_end=self._wake.set,
                         on_listing=self._announce,
                         on_flood=self._flooded,
+                        on_question=self._answer_question,
                         redaction=self._redaction,
                     ) as session,
                 ):
-                    with self._asking(session):
-                        await session.initialize()
-                        steps.begin("list")
-                        await self._list(session)
+                    await self._begin(session)
+                    steps.begin("list")
+                    await self._list_first(session)
                     steps.begin("serve")
                     await self._serve(session)
                     steps.begin("close")
         except Exception as error:
             problem = error
-        if steps.name in ("initialize", "list") and not self._scope.cancel_called:
+        if isinstance(first_cause(problem), EndedAtProbe) and not self._handshake:
+            self._handshake = True  # and a new process
+        elif steps.name in ("initialize", "list") and not self._scope.cancel_called:
             self._frozen = steps.scope.cancelled_caught
             self._refuse(unusable(self._server, params, steps, problem, log, self._shown_url(params)))
         return problem
@@ -225,6 +244,44 @@ class Owner:
     def _streams(self, params: OneServer, log: ProcessLog) -> AbstractAsyncContextManager[Streams]:
         seconds = self._deadlines.initialize
         return open_streams(params, server=self._server, log=log, deadline=seconds, layer=self.layer)
+
+    async def _begin(self, session: RawSession) -> None:
+        """Agree on a revision. Raises ServerError if there is none in common."""
+        try:
+            with self._asking(session):
+                await session.begin(handshake=self._handshake or begins_with_handshake(self._key))
+        except EraError as error:
+            raise ServerError(f"{self._server} {error}.") from None
+        remember(self._key, session.agreement)
+
+    async def _list_first(self, session: RawSession) -> None:
+        try:
+            with self._asking(session):
+                await self._list(session)
+        except MCPError as error:
+            if not session.modern or error.code == CONNECTION_CLOSED:
+                raise
+            raise ServerError(
+                f"{self._server} says that it speaks the protocol revision {session.revision}, and answers tools/list "
+                f"of that revision with an error: {in_words(error)}."
+            ) from None
+
+    async def _answer_question(self, params: dict[str, Any], call: Call | None = None) -> dict[str, Any]:
+        """Answer an elicitation by the policy, and keep both with the call that it belongs to, if that is known."""
+        if call is None:
+            current = current_delivery.get()
+            alone = next(iter(self._calls)) if len(self._calls) == 1 else None
+            call = current if isinstance(current, Call) else alone
+        if call is None or len(call.asked) >= MOST_QUESTIONS:
+            return {"action": "decline"}
+        try:
+            answered = await answer(self.elicitation, params, call.params)
+        except ElicitationError as error:
+            call.stop(error)
+            call.abandon()
+            return {"action": "cancel"}
+        call.asked.append(self._redaction.value(exchange(params, answered)))
+        return answered
 
     @contextmanager
     def _asking(self, session: RawSession, seconds: float = math.inf) -> Iterator[None]:
@@ -262,13 +319,16 @@ class Owner:
     async def _list(self, session: RawSession) -> None:
         """List the tools: keep the first listing, compare any later one with it."""
         self._announced = False
-        tools, warnings = await list_tools(session.ask)
+        listed, warnings = await list_tools(session.ask)
+        tools, further = session.learn(listed)
+        warnings += further
         self._repeatable = frozenset(tool.name for tool in tools if tool.repeatable)
         if not self._opening:
             self._compare(tools, warnings)
             return
         self.tools, self.warnings = tools, warnings
-        self.server_info, self.capabilities = session.server_info, session.capabilities
+        self.server_info, self.capabilities = session.agreement.server_info, frozenset(session.agreement.capabilities)
+        self.revision = session.revision
         if not self.tools:
             raise ServerError(" ".join([f"{self._server} lists no tools.", *self.warnings]))
         self._opening = False
@@ -300,6 +360,8 @@ class Owner:
         """Send the queued calls until the session is lost or the connection is to be closed."""
         loop = asyncio.get_running_loop()
         async with anyio.create_task_group() as calls:
+            if session.modern and session.agreement.announces_tools:
+                calls.start_soon(self._listen, session)
             while not (self._stopping or session.over):
                 self._wake.clear()
                 pause = self._looked + _LISTING_PAUSE - loop.time() if self._announced else None
@@ -320,6 +382,16 @@ class Owner:
                         await self._wake.wait()
             if self._stopping:
                 calls.cancel_scope.cancel()
+
+    async def _listen(self, session: RawSession) -> None:
+        """Hear of changed tools from a server of the newer era, which tells only those who ask."""
+        try:
+            while not session.over:
+                await session.listen()
+                await anyio.sleep(_LISTING_PAUSE)
+                self._announce()  # what changed meanwhile was not heard
+        except MCPError as error:
+            log.info("%s does not tell when its tools change: %s", self._server, in_words(error))
 
     async def _look_again(self, session: RawSession) -> None:
         """List the tools after the server announced changes; give up the session if it does not list them."""
@@ -369,10 +441,13 @@ class Owner:
         clock = asyncio.get_running_loop().time
         started = clock()
         call.on_expiry = partial(self._doubt, session, started)
+        self._calls.add(call)
         try:
             with call.begin(session):
-                raw = await session.ask(call.method, call.params, call.sign_of_life)
+                raw = await result_of(call, session, self._answer_question, partial(self._list, session))
                 call.succeed(raw, clock() - started)
+        except EraError as error:
+            call.fail(f"{self._server} {error}.")
         except MCPError as error:
             if call.lost(error, session):
                 call.problem = call.problem or (self._ended_by if session.flooded else error.message)
@@ -384,6 +459,7 @@ class Owner:
             else:
                 call.refuse(error, clock() - started)
         finally:
+            self._calls.discard(call)
             self._in_flight -= 1
             if not call.future.done() and call not in self._waiting:
                 self._interrupted.append(call)

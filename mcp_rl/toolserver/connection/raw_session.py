@@ -1,40 +1,52 @@
-"""An MCP session over open streams: the handshake, raw requests, and notice of its end."""
+"""An MCP session over open streams: which era is spoken, raw requests, and notice of its end."""
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
 from itertools import count
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import anyio
 from mcp import ClientSession
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from mcp.shared.message import SessionMessage
-from mcp.types import Implementation, JSONRPCError, JSONRPCRequest, JSONRPCResponse
+from mcp.types import ElicitResult, JSONRPCError, JSONRPCRequest, JSONRPCResponse
 
-from mcp_rl.system.version import own_version
-from mcp_rl.toolserver.tools.budgets import LARGEST_REQUEST, MOST_UNREAD, UNREAD_SECONDS, json_size
+from mcp_rl.toolserver.connection.era import Agreement, Envelope, negotiate
+from mcp_rl.toolserver.tools.budgets import (
+    LARGEST_FORM,
+    LARGEST_REQUEST,
+    MOST_UNREAD,
+    UNREAD_SECONDS,
+    json_size,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+
+    from mcp.shared.dispatcher import CallOptions
 
     from mcp_rl.system.redaction import Redaction
     from mcp_rl.toolserver.connection.stdio import Streams
+    from mcp_rl.toolserver.tools.listing import Tool
 
-_PROTOCOL_VERSION_HEADER = "mcp-protocol-version"
+
+_ECHOED = ("requestState", "taskId", "nextCursor")
+"""Members of a result that go back to the server as they are, and nowhere else."""
 
 
 class RawSession:
     """A session for raw requests: a malformed tool or result spoils nothing but itself."""
 
-    def __init__(self, client: ClientSession, dispatcher: _Dispatcher, *, one_way: bool) -> None:
+    def __init__(self, dispatcher: _Dispatcher, *, one_way: bool) -> None:
         self.one_way = one_way
         """True if answers come on another channel than requests, as over SSE."""
-        self._client = client
+        self.agreement = Agreement("")
+        """What the server says about itself; empty before `begin`."""
         self._dispatcher = dispatcher
         self._tokens = count(1)
-        self._options: Any = {}
+        self._envelope = Envelope()
 
     @property
     def over(self) -> bool:
@@ -52,19 +64,35 @@ class RawSession:
         return self._dispatcher.heard
 
     @property
-    def server_info(self) -> dict[str, str]:
-        info = self._client.server_info
-        return {"name": info.name, "version": info.version} if info else {}
+    def modern(self) -> bool:
+        """True if every request stands for itself, as from revision 2026-07-28 on."""
+        return self.agreement.modern
 
     @property
-    def capabilities(self) -> frozenset[str]:
-        """The capabilities that the server declares: `tools`, `resources`, `prompts`, …"""
-        declared = self._client.server_capabilities
-        return frozenset(declared.model_dump(exclude_none=True)) if declared else frozenset()
+    def revision(self) -> str:
+        """The protocol revision that is spoken."""
+        return self.agreement.revision
 
-    async def initialize(self) -> None:
-        await self._client.initialize()
-        self._options = {"headers": {_PROTOCOL_VERSION_HEADER: self._client.protocol_version or ""}}
+    async def begin(self, *, handshake: bool) -> None:
+        """Agree with the server on a revision, with the older era's handshake first if `handshake`.
+
+        Raises EraError, EndedAtProbe, or MCPError if the server refuses.
+        """
+
+        async def notify(method: str, options: Any) -> None:
+            await self._dispatcher.notify(method, None, options)
+
+        self.agreement = await negotiate(self._dispatcher.send_raw_request, notify, handshake=handshake)
+        self._envelope = Envelope(self.agreement)
+
+    def learn(self, tools: list[Tool]) -> tuple[list[Tool], list[str]]:
+        """Take in the listed tools; return those that can be called, and a warning for each other one."""
+        return self._envelope.learn(tools)
+
+    async def listen(self) -> None:
+        """Ask a server of the newer era to tell when its tools change; return when it stops. Raises MCPError."""
+        wanted = {"notifications": {"toolsListChanged": True}}
+        await self.ask("subscriptions/listen", wanted, notify_cancel=False)
 
     async def ask(
         self,
@@ -78,15 +106,19 @@ class RawSession:
 
         `on_progress` is called at every progress notification for the request. (The SDK's own progress callback starts
         a task for each one.) `notify_cancel` tells the server if the request is cancelled, which takes seconds if the
-        server reads no more.
+        server reads no more. A server of the newer era, which has no `ping`, is asked who it is.
         """
+        if method == "ping" and self.modern:
+            method = "server/discover"
         token = next(self._tokens)
         if on_progress is not None:
             params = params | {"_meta": (params.get("_meta") or {}) | {"progressToken": token}}
             self._dispatcher.progress[token] = on_progress
+        params, options = self._envelope.around(method, params)
+        if not notify_cancel:
+            options["cancel_on_abandon"] = False
         try:
-            options = self._options if notify_cancel else self._options | {"cancel_on_abandon": False}
-            raw = await self._dispatcher.send_raw_request(method, params, options)
+            raw = await self._dispatcher.send_raw_request(method, params, cast("CallOptions", options))
         finally:
             self._dispatcher.progress.pop(token, None)
         self._dispatcher.heard = asyncio.get_running_loop().time()
@@ -233,7 +265,8 @@ def _cut(item: SessionMessage | Exception) -> SessionMessage | Exception:
     request = item.message
     if json_size([request.id, request.method], LARGEST_REQUEST) > LARGEST_REQUEST:
         return ValueError("a request with a very long id or method")
-    if json_size(request.params, LARGEST_REQUEST) <= LARGEST_REQUEST:
+    most = LARGEST_FORM if request.method == "elicitation/create" else LARGEST_REQUEST
+    if json_size(request.params, most) <= most:
         return item
     return SessionMessage(JSONRPCRequest(jsonrpc="2.0", id=request.id, method=request.method), item.metadata)
 
@@ -245,6 +278,8 @@ def _redacted(item: SessionMessage | Exception, redaction: Redaction) -> Session
     message = item.message
     if isinstance(message, JSONRPCResponse):
         result = redaction.value(message.result)
+        if result is not message.result:
+            result |= {name: message.result[name] for name in _ECHOED if name in message.result}
         return item if result is message.result else _with(item, message.model_copy(update={"result": result}))
     if isinstance(message, JSONRPCError):
         words, data = redaction.text(message.error.message), redaction.value(message.error.data)
@@ -265,15 +300,21 @@ async def open_session(
     on_end: Callable[[], None],
     on_listing: Callable[[], None],
     on_flood: Callable[[str], None],
+    on_question: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]],
     redaction: Redaction,
 ) -> AsyncIterator[RawSession]:
-    """Open a session that is not initialized yet.
+    """Open a session, which `begin` begins.
 
     `on_end` is called when the session ends for any reason, `on_listing` when the server says that its tools changed,
     `on_flood` with the reason when the session ends because the server does not read the answers to its requests.
+    `on_question` answers a request `elicitation/create` with these parameters.
     `redaction` applies to results and errors.
     """
+
+    async def elicited(context: Any, params: Any) -> ElicitResult:
+        asked = params.model_dump(by_alias=True, mode="json", exclude_none=True)
+        return ElicitResult.model_validate(await on_question(asked))
+
     dispatcher = _Dispatcher(streams, on_end, on_listing, on_flood, redaction)
-    us = Implementation(name="mcp-rl", version=own_version() or "0")
-    async with ClientSession(dispatcher=dispatcher, client_info=us) as client:
-        yield RawSession(client, dispatcher, one_way=one_way)
+    async with ClientSession(dispatcher=dispatcher, elicitation_callback=elicited):
+        yield RawSession(dispatcher, one_way=one_way)

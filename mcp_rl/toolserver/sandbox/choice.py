@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mcp_rl.config import SandboxKind, ToolsConfig
     from mcp_rl.toolserver.tool_server import ToolServer
 
-_DEFAULT: SandboxKind = "off"
+_DEFAULT: SandboxKind = "files"
 _CONTAINERS = {"docker", "nerdctl", "podman"}
 """Programs that run a server in a container: it writes there, and the program itself needs what a sandbox forbids."""
 

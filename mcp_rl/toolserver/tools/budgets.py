@@ -11,6 +11,8 @@ UNREAD_SECONDS = 5.0
 """Seconds in which the server must read one of them, before its session is ended."""
 LARGEST_REQUEST = 2**12
 """Size of the parameters of a server's request; larger ones are dropped, since no request that we serve has them."""
+LARGEST_FORM = 2**16
+"""Size of the parameters of a request for input (elicitation), the only one of a server that has large ones."""
 LONGEST_LISTING = 8 * 2**20
 """Size of a whole listing of tools, resources or prompts, over all of its pages with their cursors."""
 LONGEST_CURSOR = 2**16
@@ -67,6 +69,8 @@ def json_size(value: Any, most: int | None = None) -> int:
         elif isinstance(below, list):
             size += _NODE
             stack.extend(below)
+        elif isinstance(below, int):
+            size += 8 + below.bit_length() // 3
         else:
             size += 8
     return size

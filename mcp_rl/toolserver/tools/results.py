@@ -23,6 +23,8 @@ class ToolResult:
     is_error: bool = False
     seconds: float = 0.0
     """Time from the call to its result."""
+    asked: tuple[dict[str, Any], ...] = ()
+    """What the server asked its user during the call: `message`, `action` and, if accepted, `content`."""
 
 
 def read_result(raw: dict[str, Any], seconds: float, *, max_characters: int = MAX_CHARACTERS) -> ToolResult:

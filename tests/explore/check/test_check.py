@@ -151,7 +151,8 @@ async def test_a_tool_that_counts_its_calls_is_told_from_a_clock() -> None:
 
 async def test_state_outside_the_rollouts_process_is_seen(tmp_path: Path) -> None:
     script = shutil.copy(SCRIPT, tmp_path)
-    server = seeded("a file beside the script", script=Path(script), isolation="per-rollout", reset_tool=None)
+    own = {"isolation": "per-rollout", "reset_tool": None, "sandbox": "off"}
+    server = seeded("a file beside the script", script=Path(script), **own)
     problems = found(await checked(server))
     assert list(problems) == ["isolation"]
     assert "the next one does not begin as the first one did" in problems["isolation"]

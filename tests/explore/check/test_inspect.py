@@ -23,6 +23,7 @@ def test_an_inspection_shows_the_models_tools_and_all_lists(capsys: Captured) ->
     assert main(["servers", "inspect", "mcp_notes", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["server_info"] == {"name": "mcp_notes", "version": "1.0.0"}
+    assert found["protocol"] == "2025-11-25"  # over SSE
     assert found["isolation"] == "reset" and found["isolation_reason"] == "declared by its tool reset_notes"
     tools = {tool["name"]: tool for tool in found["tools"]}
     assert tools["read_note"]["parameters"]["required"] == ["id"]
@@ -41,7 +42,7 @@ def test_what_is_left_out_and_what_is_renamed_is_told(capsys: Captured) -> None:
     assert "\x1b" not in out and "\x07" not in out and "\u202e" not in out
     assert "_bold_look__2J (the server calls it [bold]look\\x1b[2J)  read-only" in out
     assert "\\x1b]0;owned\\x07[red]hello[/red]\\u202e" in out
-    assert "it calls itself seeded\\x1b[2J 1" in out
+    assert "it calls itself seeded\\x1b[2J 1" in out and " over stdio, protocol 2025-11-25 " in out
     assert "Isolation per-rollout: undeclared, and put_item, reset are annotated as changing things." in out
 
 
