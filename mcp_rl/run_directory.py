@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import logging
 import os
 import re
 import shlex
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
+log = logging.getLogger(__name__)
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
@@ -305,7 +307,7 @@ class RunDirectory:
         with typed_errors(path):
             try:
                 content = json.loads(path.read_bytes())
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise RunDirectoryError(f"{path} is not JSON ({error}); start over with --fresh.") from error
         if not isinstance(content, dict):
             raise RunDirectoryError(f"{path} is not a JSON object; start over with --fresh.")
@@ -331,11 +333,34 @@ def _history_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         if text.endswith(b"\n") and text.strip():
             try:
                 line = json.loads(text)
-            except ValueError:
+            except (ValueError, RecursionError):
                 raise _damaged(path, number, "is not JSON") from None
             if not isinstance(line, dict) or "step" not in line:
                 raise _damaged(path, number, "has no step and split")
             yield number, line
+
+
+def _is_number(value: Any) -> bool:
+    """Return whether this is a number that a float holds, or nothing."""
+    return value is None or (isinstance(value, int | float) and not (isinstance(value, int) and abs(value) > 2**1000))
+
+
+def _is_interval(value: Any) -> bool:
+    ends = value if isinstance(value, list) else []
+    return value is None or (len(ends) == 2 and None not in ends and all(map(_is_number, ends)))
+
+
+@contextmanager
+def readable(folder: Path) -> Iterator[None]:
+    """Raise RunDirectoryError, as one sentence, where the files of a run hold something else than we write."""
+    try:
+        yield
+    except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
+        log.debug("Cannot read %s", folder, exc_info=True)
+        said = " ".join(str(error).split())[:200]
+        raise RunDirectoryError(
+            f"The files in {folder} are damaged, or were not written by this version ({type(error).__name__}: {said})."
+        ) from error
 
 
 def _damaged(path: Path, number: int, problem: str) -> RunDirectoryError:
@@ -353,8 +378,9 @@ def read_history(folder: Path) -> list[dict[str, Any]]:
         if not (isinstance(line["step"], int) and isinstance(line.get("split"), str)):
             raise _damaged(path, number, "has no step and split")
         for name, value in line.items():
-            if isinstance(value, str) and name != "split":
-                raise _damaged(path, number, f"has a text in place of a number under {name!r}")
+            if name != "split" and not (_is_interval(value) if name.endswith("ci95") else _is_number(value)):
+                what = "a text" if isinstance(value, str) else "something"
+                raise _damaged(path, number, f"has {what} in place of a number under {name!r}")
         newest[line["step"], line["split"]] = line
     return [newest[key] for key in sorted(newest)]
 

@@ -231,7 +231,7 @@ def _base_shapes(base_model: str) -> Shapes | None:
 def _json(file: Path) -> Mapping[str, Any]:
     try:
         content = json.loads(file.read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"Cannot read {file}: {error}.") from error
     if not isinstance(content, dict):
         raise ConfigError(f"{file} is not a JSON object.")

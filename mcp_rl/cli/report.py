@@ -25,9 +25,12 @@ def report(
 
     def job() -> None:
         from mcp_rl.evaluation.page import find_folder, write_report
+        from mcp_rl.run_directory import readable
 
         room = {} if megabytes is None else {"megabytes": megabytes}
-        page = write_report(find_folder(run, place.output_dir / place.project), out, **room)
+        folder = find_folder(run, place.output_dir / place.project)
+        with readable(folder):
+            page = write_report(folder, out, **room)
         print(f"The page is {page} ({page.stat().st_size / 1e6:.1f} MB); open it in a browser.")
 
     return job

@@ -66,7 +66,7 @@ def read_difficulty(folder: Path) -> dict[str, float]:
     for number, line in text_lines(path.read_text(encoding="utf-8", errors="replace")):
         try:
             entry = ScenarioDifficulty.model_validate(json.loads(line))
-        except (ValueError, ValidationError) as error:
+        except (ValueError, RecursionError) as error:
             reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
             raise ScenarioError(
                 f"{path}, line {number}: {reason}; correct it, or remove the file to go without measured difficulty."

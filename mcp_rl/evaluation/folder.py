@@ -157,5 +157,5 @@ def _episode_file(path: Path, root: Path, tools: list[dict[str, Any]], report: d
 def _json(path: Path) -> Any:
     try:
         return json.loads(path.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None

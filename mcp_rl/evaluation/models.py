@@ -209,7 +209,7 @@ def _adapter(folder: Path) -> ModelSpec:
     """Return the model of a folder that PEFT can load. Raises CheckpointError."""
     try:
         base = str(json.loads((folder / "adapter_config.json").read_bytes())["base_model_name_or_path"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(f"Cannot read {folder / 'adapter_config.json'}: it names no base model.") from error
     if not (folder / "adapter_model.safetensors").is_file():
         raise CheckpointError(f"The folder {folder} holds no adapter_model.safetensors.")

@@ -131,17 +131,19 @@ def _json(path: Path) -> dict[str, Any]:
     """Read a JSON object; empty if there is none, so that unreadable files do not hide the history."""
     try:
         content = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
 
 
 def _origin(about: Mapping[str, Any]) -> str | None:
-    settings = (about.get("identity") or {}).get("settings") or {}
-    if of := settings.get("replay.of"):
+    identity = about.get("identity")
+    settings = identity.get("settings") if isinstance(identity, dict) else None
+    if isinstance(settings, dict) and (of := settings.get("replay.of")):
         return f"A replay of {of}: its episodes, rewards and successes are that run's."
-    if forks := about.get("forked_from"):
-        return f"A fork of {forks[-1]['run']} from step {forks[-1]['step']}; what was before is that run's."
+    match about.get("forked_from"):
+        case [*_, {"run": run, "step": step}]:
+            return f"A fork of {run} from step {step}; what was before is that run's."
     return None
 
 

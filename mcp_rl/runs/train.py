@@ -26,7 +26,7 @@ from mcp_rl.plugins.resolve import resolve_servers
 from mcp_rl.rewards.ledger import Ledger
 from mcp_rl.rewards.scoring import CALLS, Scoring
 from mcp_rl.rollouts.player import Player, limits_of
-from mcp_rl.run_directory import RunDirectory, RunState, StepProgress, open_run
+from mcp_rl.run_directory import RunDirectory, RunState, StepProgress, open_run, readable
 from mcp_rl.runs.identity import carried, check_inputs, identify, prepare_scenarios
 from mcp_rl.runs.learned import Learned
 from mcp_rl.runs.packages import PACKAGES, kept_packages, package_changes
@@ -112,7 +112,8 @@ def _finished(run: RunDirectory, state: RunState, config: RunConfig) -> RunRepor
     """Return the report of a run with nothing left to do; None if there is work left."""
     if state.after is None or state.step < config.steps or state.after_step != state.step or not run.report.exists():
         return None
-    return RunReport.model_validate(run.read_json(run.report.name))
+    with readable(run.path):
+        return RunReport.model_validate(run.read_json(run.report.name))
 
 
 @dataclass(frozen=True)

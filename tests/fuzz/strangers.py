@@ -39,7 +39,7 @@ PATTERNS = st.sampled_from(
 NAMES = st.one_of(
     st.sampled_from(
         ["a", "n", "path", "date", "limit", "url", "", "type", "properties", "$ref", "a.b", "a/b", "~", "é" * 50, "x[]",
-         "maxResults", "token", "\0", "\u202e", "\ud800", "__proto__", "id"]
+         "maxResults", "token", "\0", "\u202e", "__proto__", "id"]
     ),
     st.text(max_size=6),
 )  # fmt: skip
@@ -51,7 +51,7 @@ TEXTS = st.one_of(
          "- " * 50_000, "'" * 4001, "e.g. " * 2000, "1e999", "9" * 5000, "[" * 50_000, '{"a":' * 50_000, "NaN",
          "token " * 20_000, "12:00:00 " * 20_000, "-\n" * 50_000, "minimum " + "x" * 4000, "<tool_call>" * 5000,
          "one of " + "a or " * 900, "\u202e\x1b[31m", "```" * 30_000, "http://" * 20_000, "a://" * 20_000, "$" * 5000,
-         "\ud800"]
+         '"\\ud800"']
     ),
 )  # fmt: skip
 SCALARS = st.one_of(
@@ -139,7 +139,7 @@ def _schema_of(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
         "$ref": st.one_of(
             st.sampled_from(
                 ["#", "#/$defs/a", "#/$defs/b", "#/properties/a", "#a", "x:", "http://[", "#/%", "https://e.org/s", "",
-                 "#/$defs/a/" * 3000, "urn:x", "\ud800", "#/properties/0", "file:///etc/passwd", "#//"]
+                 "#/$defs/a/" * 3000, "urn:x", "#/properties/0", "file:///etc/passwd", "#//"]
             ),
             VALUES,
         ),

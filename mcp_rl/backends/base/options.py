@@ -116,7 +116,7 @@ def loaded_before(run: Path) -> dict[str, Any]:
     """Return the description of the base in a run's model.json; empty if it has none."""
     try:
         content = json.loads((run / "model.json").read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     loaded = content.get("loaded") if isinstance(content, dict) else None
     return loaded if isinstance(loaded, dict) else {}

@@ -194,7 +194,7 @@ def _shape(name: str, source: str, folder: Path) -> ModelShape:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         if not isinstance(config, dict):
             raise ValueError("no object")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"Cannot read the config.json of {name}: {error}.") from error
     return shape_of(name, config, source, _count_parameters(folder))
 
@@ -208,7 +208,15 @@ def _count_parameters(folder: Path) -> int | None:
             wanted = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
             files = [folder / name for name in sorted(wanted)]
         return sum(map(_count_in_header, files)) or None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error):  # a file may hold anything
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+        struct.error,
+    ):  # a file may hold anything
         return None
 
 

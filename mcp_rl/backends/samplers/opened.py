@@ -334,5 +334,5 @@ def _rank(adapter: Path) -> int:
     try:
         config = json.loads((adapter / "adapter_config.json").read_bytes())
         return max(int(config["r"]), *map(int, (config.get("rank_pattern") or {}).values()), 1)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"Cannot read {adapter / 'adapter_config.json'}: it tells no rank.") from error
