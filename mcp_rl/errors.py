@@ -123,3 +123,7 @@ class JudgeBarred(JudgeStop):
 
 class CanaryError(RunStop):
     """A failed check of the training loop; the run stops before it learns from wrong data."""
+
+
+class NothingLearned(UserWarning):
+    """A step that trained on no token. Runs of `mcp-rl train` say so themselves, and ignore it."""

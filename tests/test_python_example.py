@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import mcp_rl
-from mcp_rl.errors import ScenarioError
+from mcp_rl.errors import NothingLearned, ScenarioError
 from mcp_rl.scenario import McpScenario, StdioServer, Verifier
-from mcp_rl.trajectory import CallRecord, Trajectory, TrajectoryGroup
+from mcp_rl.trajectory import CallRecord, Segment, Trajectory, TrajectoryGroup
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "running.md"
 
@@ -52,6 +52,16 @@ async def test_verify_knows_the_built_in_verifiers() -> None:
     assert group.rewards == [1.0, 0.0]
 
 
+async def test_a_loop_that_records_no_calls_is_told() -> None:
+    trajectory = make_trajectory("It is 3.")
+    trajectory.messages.insert(0, {"role": "tool", "content": "3"})
+    group = TrajectoryGroup(scenario=make_scenario(), trajectories=[trajectory])
+    assert (await mcp_rl.verify_group(group)).rewards == [1.0]
+    trajectory.calls.clear()
+    with pytest.raises(ScenarioError, match="has tool results among its messages, and no calls: add a CallRecord"):
+        await mcp_rl.verify_group(group)
+
+
 async def test_verify_group_awaits_verifiers_of_ones_own() -> None:
     async def half(trajectory: Trajectory, scenario: McpScenario) -> float:
         return 0.5
@@ -61,3 +71,18 @@ async def test_verify_group_awaits_verifiers_of_ones_own() -> None:
         await mcp_rl.verify_group(group)
     await mcp_rl.verify_group(group, {"half": half})
     assert group.rewards == [0.5]
+
+
+async def test_a_step_that_taught_nothing_warns(tmp_path: Path) -> None:
+    segment = Segment()
+    segment.observe([20, 21])
+    segment.act([30, 31], [-1.0, -1.0], 0)
+    model = mcp_rl.TrainableModel("calc-001", "demo", "mcp-rl/tiny", base_path=tmp_path)
+    alike = [Trajectory(scenario_id="s", segments=[segment], reward=0.0) for _ in range(2)]
+    async with mcp_rl.LocalBackend(in_process=True) as backend:
+        await model.register(backend)
+        with pytest.warns(
+            NothingLearned, match=r"Step 1 taught nothing: in none of its 1 groups .* \(0\)\. Take tasks"
+        ):
+            result = await backend.train(model, [TrajectoryGroup(scenario=make_scenario(), trajectories=alike)])
+    assert result.metrics["trajectories_trained"] == 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+import warnings
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,7 +25,7 @@ from mcp_rl.backends.hosts import (
 from mcp_rl.backends.make_hosts import BegunHosts
 from mcp_rl.backends.plan.choices import Choices, resolve
 from mcp_rl.config import EngineConfig, PlacementConfig, RolloutConfig, TrainConfig, UnslothConfig
-from mcp_rl.errors import CanaryError, ConfigError, EngineError
+from mcp_rl.errors import CanaryError, ConfigError, EngineError, NothingLearned
 from mcp_rl.inference.chat.ends import recorded_ends
 from mcp_rl.inference.chat.hermes import ChatFormat
 from mcp_rl.learning import canaries
@@ -32,7 +33,7 @@ from mcp_rl.learning.disk.checkpoint import tidy
 from mcp_rl.model import TrainResult
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
     from pathlib import Path
     from types import TracebackType
 
@@ -240,7 +241,8 @@ class LocalBackend:
         """Take one step: update the weights, sample with them from now on, and save if `save`, or if it is due (None).
 
         `frontier` is JSON that comes back as `self.frontier` when the run is continued. Raises ConfigError for groups
-        that nothing has scored, and CanaryError if a check of the loop fails; nothing is learned then.
+        that nothing has scored, and CanaryError if a check of the loop fails; nothing is learned then. Warns with
+        NothingLearned where no group had tries with different rewards.
         """
         groups = list(groups)
         learner, sampler = _registered(self._learner), _registered(self._sampler)
@@ -263,6 +265,8 @@ class LocalBackend:
                 with suppress(EngineError):
                     await sampler.wake()
             raise
+        if not metrics["trajectories_trained"]:
+            warnings.warn(_nothing_learned(self.step, groups), NothingLearned, stacklevel=2)
         swapped = time.perf_counter()
         if alone:
             await sampler.wake()
@@ -333,6 +337,16 @@ def _check_scored(groups: Iterable[TrajectoryGroup]) -> None:
                 "gather_trajectory_groups(…, after_each=verify_group) for the scenarios' own verifiers, "
                 "ruler_score_group(group, judge) for a judge, or trajectory.reward = … for a score of your own."
             )
+
+
+def _nothing_learned(step: int, groups: Collection[TrajectoryGroup]) -> str:
+    rewards = sorted({reward for group in groups for reward in group.rewards})
+    span = f" ({rewards[0]:g} to {rewards[-1]:g})" if len(rewards) > 1 else f" ({rewards[0]:g})" if rewards else ""
+    return (
+        f"Step {step} taught nothing: in none of its {len(groups)} groups one try had a better reward than another"
+        f"{span}. Take tasks that the model solves now and then, take more tries for each, or look at each "
+        "`trajectory.explanation`."
+    )
 
 
 def _versions(groups: Iterable[TrajectoryGroup]) -> Iterable[int]:

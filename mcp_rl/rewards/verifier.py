@@ -56,13 +56,24 @@ def verify(
     return verdict_of(_kind(scenario), function, trajectory, scenario, then=lambda found: _set(trajectory, found))
 
 
+def _unrecorded(trajectory: Trajectory) -> bool:
+    """Return whether a loop of the user's own called tools without saying so."""
+    return not trajectory.calls and any(message.get("role") == "tool" for message in trajectory.messages)
+
+
 async def verify_group(
     group: TrajectoryGroup, verifiers: Mapping[str, VerifierFunction] | None = None
 ) -> TrajectoryGroup:
     """Score every trajectory of a group by its scenario's verifier; return the same group.
 
-    Serves as `after_each` of `gather_trajectory_groups`. `verifiers` and errors are those of `verify`.
+    Serves as `after_each` of `gather_trajectory_groups`. `verifiers` and errors are those of `verify`; raises
+    ScenarioError too for a trajectory whose messages hold tool results and whose `calls` are empty.
     """
+    if verifiers is None and _kind(group.scenario) != "none" and any(map(_unrecorded, group)):
+        raise ScenarioError(
+            f"A trajectory of the scenario {group.scenario.id} has tool results among its messages, and no calls: "
+            "add a CallRecord to its `calls` for each one, because verifiers judge by them."
+        )
     for trajectory in group:
         if (waiting := verify(trajectory, group.scenario, verifiers)) is not None:
             await waiting

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import shlex
 import time
+import warnings
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from mcp_rl.errors import RunDirectoryError
+from mcp_rl.errors import NothingLearned, RunDirectoryError
 from mcp_rl.evaluation.difficulty import DIFFICULTY
 from mcp_rl.evaluation.evaluate import EvaluationPlan, EvaluationResult, evaluate, summarize
 from mcp_rl.rewards.references import refused_references
@@ -121,6 +122,7 @@ class Trainer:
 
     async def take_steps(self) -> None:
         """Take all remaining steps. Whatever ends this, the last whole step is kept."""
+        warnings.simplefilter("ignore", NothingLearned)  # said after some steps, with what would help
         with timed_by(self._clock):
             self._forget_times()
             async with self.pipeline.open():
