@@ -75,6 +75,12 @@ class ElicitationError(RunStop):
     exit_code = 2
 
 
+class LoginNeeded(RunStop):
+    """A tool server wants a login that is missing, expired or refused."""
+
+    exit_code = 2
+
+
 class CassetteMiss(RunStop):
     """A call that is not in the recording."""
 

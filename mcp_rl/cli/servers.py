@@ -1,5 +1,6 @@
 """`mcp-rl servers`: list the tool servers, inspect one, check one, or begin a new one."""
 
+import functools
 import json as jsons
 from collections.abc import Iterator
 from dataclasses import asdict, replace
@@ -108,6 +109,80 @@ def check(
         )
 
     return job
+
+
+@servers.command()
+@with_groups
+def login(
+    *,
+    server: Named,
+    connection: ConnectionOptions,
+    scope: Annotated[str | None, typer.Option(help="Permissions to ask for, with spaces between them.")] = None,
+    client_id: Annotated[
+        str | None,
+        typer.Option(
+            help="A client that is registered at the authorization server already. Its secret, if it has one, is read "
+            "from the environment variable MCP_RL_CLIENT_SECRET."
+        ),
+    ] = None,
+    issuer: Annotated[
+        str | None,
+        typer.Option(
+            help="Log in as the client itself, without a person: the URL of the authorization server that gave it its "
+            "secret, which is sent nowhere else."
+        ),
+    ] = None,
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the address without opening it.")] = False,
+) -> Job:
+    """Log in at a remote server that wants it (OAuth), once for all later commands."""
+    asked = {**settings(connection), "server": tuple(server)}
+    if issuer and not client_id:
+        raise typer.BadParameter("it needs --client-id too", param_hint="--issuer")
+
+    def job() -> None:
+        import os
+
+        import anyio
+
+        from mcp_rl.errors import ConfigError
+        from mcp_rl.toolserver.logins.login import LoginWishes, log_in
+
+        secret = os.environ.get("MCP_RL_CLIENT_SECRET")
+        if issuer and not secret:
+            raise ConfigError("--issuer needs the client's secret in the environment variable MCP_RL_CLIENT_SECRET.")
+        wishes = LoginWishes(client_id, secret if client_id else None, issuer, scope, not no_browser)
+        for label, url in _remote(_resolved(asked), asked["transport"]):
+            print(anyio.run(functools.partial(log_in, url, server=label, wishes=wishes)))
+
+    return job
+
+
+@servers.command()
+@with_groups
+def logout(*, server: Named, connection: ConnectionOptions) -> Job:
+    """Remove the login that is kept for a remote server."""
+    asked = {**settings(connection), "server": tuple(server)}
+
+    def job() -> None:
+        from mcp_rl.toolserver.logins.kept import forget_login, resource_of
+
+        for _, url in _remote(_resolved(asked), asked["transport"]):
+            there = forget_login(url)
+            print(f"Logged out at {resource_of(url)}." if there else f"No login is kept for {resource_of(url)}.")
+
+    return job
+
+
+def _remote(server: "ToolServer", transport: str | None) -> Iterator[tuple[str, str]]:
+    """Yield the beginning of errors and the URL of every server. Raises ConfigError for one that we start ourselves."""
+    from mcp_rl.errors import ConfigError
+    from mcp_rl.toolserver.connection.launch import expand
+
+    for one, params in _each(server, transport):
+        label = f"The server {one.name}"
+        if params.transport == "stdio" or params.ours_to_start:
+            raise ConfigError(f"{label} is started by us, so there is nothing to log in at; logins are for URLs.")
+        yield label, expand(params.url, server=label)
 
 
 @servers.command()

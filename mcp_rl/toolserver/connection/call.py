@@ -63,6 +63,8 @@ class Delivery:
         self.delivered: bool | None = False
         self.problem: str | None = None
         """The error of the HTTP request, if it failed."""
+        self.halted: RunStop | None = None
+        """The error after which nothing can be sent any more."""
         self._session: RawSession | None = None
         self._scope: anyio.CancelScope | None = None
 
@@ -89,6 +91,11 @@ class Delivery:
         """Note that the HTTP request failed."""
         self.delivered = False if never_sent and self.delivered is not True else self.delivered
         self.problem = without_secrets(str(error)) or type(error).__name__
+        self._http_failed()
+
+    def halt(self, error: RunStop) -> None:
+        """Note that nothing can be sent any more, and that no attempt will change that."""
+        self.halted, self.delivered, self.problem = error, False, str(error)
         self._http_failed()
 
     def stands_for_status(self, error: MCPError) -> bool:
@@ -168,6 +175,10 @@ class Call(Delivery):
         """Raise the server's error in the caller."""
         self.took = took
         self._raise(Refused(error.message, error.code))
+
+    def halt(self, error: RunStop) -> None:
+        self.stop(error)
+        super().halt(error)
 
     def fail(self, message: str) -> None:
         self._raise(ServerFault(message, delivered=self.delivered))

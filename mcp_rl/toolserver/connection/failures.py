@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from mcp_rl.toolserver.connection.deadlines import Steps
 
 
+_NO_LOGIN = "HTTP status 401"
+
+
 def in_words(error: BaseException | None) -> str:
     """Return the error in one line, without addresses and secrets."""
     if isinstance(error, httpx2.HTTPStatusError):
@@ -49,5 +52,10 @@ def unusable(
         if isinstance(cause, MCPError) and cause.code == CONNECTION_CLOSED:
             return ServerError(exited(server, log))
         return ServerError(f"{server} cannot be used: {in_words(cause)}.{last_lines(log)}")
+    if in_words(cause) == _NO_LOGIN:
+        return ServerError(
+            f"{server} wants a login or a token ({_NO_LOGIN}) at {url}: run `mcp-rl servers login` with what --server "
+            "takes, or put a token into its headers."
+        )
     hint = "" if isinstance(params, SseServer) else " If it speaks SSE, choose the transport sse."
     return ServerError(f"{server} cannot be used at {url}: {in_words(cause)}.{hint}")

@@ -294,6 +294,8 @@ class Owner:
                 scope.deadline = anyio.current_time() + seconds
                 yield
         except MCPError as error:
+            if request.halted is not None:
+                raise ServerError(str(request.halted)) from None
             if session.flooded:
                 raise ConnectionError(self._ended_by) from None
             if request.stands_for_status(error):

@@ -17,9 +17,11 @@ from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.types import INVALID_REQUEST
 
+from mcp_rl.errors import LoginNeeded
 from mcp_rl.scenario import OneServer, SseServer, StdioServer, StreamableHttpServer
 from mcp_rl.toolserver.connection.launch import expand, expand_variables, launched
 from mcp_rl.toolserver.connection.stdio import LONGEST_MESSAGE, Streams, stdio_streams
+from mcp_rl.toolserver.logins.renewal import kept_login
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -108,6 +110,10 @@ class _Client(httpx2.AsyncClient):
             kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
             if not (streamed and kind == "text/event-stream"):
                 return await _read_whole(request, response)
+        except LoginNeeded as error:
+            if delivery is not None:
+                delivery.halt(error)
+            return httpx2.Response(401, request=request)
         except httpx2.TransportError as error:
             if delivery is not None:
                 delivery.broke(error, never_sent=isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout))
@@ -176,4 +182,5 @@ def _client(params: SseServer | StreamableHttpServer, server: str, deadline: flo
         verify=_tls(),
         trust_env=not ours,
         transport=direct,
+        auth=None if ours else kept_login(params.url, server=server),
     )
