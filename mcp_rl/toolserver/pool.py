@@ -200,12 +200,15 @@ class Sessions:
                 yield leased
             return
         shared = await self.get(params)
-        if await self.isolation(params) == "shared":
+        isolation = await self.isolation(params)
+        if isolation == "shared":
             yield Lease(shared)
             return
         link = OnDemandLink(shared, partial(self.lease, params, initial_state))
         lease = Lease(Session(link, shared.schemas))
         with self._counted(params):
+            if not isinstance(params, ServerGroup) and (self._cassette is None or not self._cassette.replays):
+                self._slots_of(params, isolation).expect()
             async with link.giving_back(lease):
                 yield lease
 

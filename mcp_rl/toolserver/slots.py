@@ -1,8 +1,8 @@
 """Slots for the connections that episodes use in turns.
 
-Connections are opened as episodes need them; after the first one, the next is opened in the background while episodes
-under way may still need it. A connection is closed rather than reused if its episode did not end cleanly, pinged before
-use if it rested for long, and closed if it idles.
+Connections are opened as episodes need them. After the first one, the next is opened in the background while episodes
+under way may still need it, and from the beginning of an episode, whose model samples first. A connection is closed
+rather than reused if its episode did not end cleanly, pinged before use if it rested for long, and closed if it idles.
 """
 
 import asyncio
@@ -58,6 +58,8 @@ class Slots:
         self._closed = False
         self._under_way = under_way
         self._ahead: asyncio.Task[None] | None = None
+        self._needed = False
+        """True once an episode has taken a slot."""
 
     @asynccontextmanager
     async def take(self, prepare: Callable[[Connection], Awaitable[T]]) -> AsyncIterator[tuple[Slot, T]]:
@@ -67,6 +69,7 @@ class Slots:
         whatever `prepare` raises.
         """
         asked = time.monotonic()
+        self._needed = True
         async with self._room:
             slot = self._next_free()
             slot.spoilt = False
@@ -88,6 +91,11 @@ class Slots:
                     self._free.append(slot)
                     if self._once:
                         asyncio.get_running_loop().call_soon(self._open_ahead)
+
+    def expect(self) -> None:
+        """Open a connection in the background for an episode that has just begun, if earlier ones needed theirs."""
+        if self._needed:
+            self._open_ahead()
 
     async def close_idle(self, seconds: float) -> None:
         """Close the connections that no episode has used for `seconds`."""

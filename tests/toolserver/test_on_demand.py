@@ -175,6 +175,19 @@ async def test_the_next_server_starts_while_the_model_samples(opened: list[str])
         assert len(opened) == 2, "no further episode is under way"
 
 
+async def test_a_server_starts_when_an_episode_begins_if_earlier_ones_called_it(opened: list[str]) -> None:
+    async with Sessions(server=server("per-rollout", most=3)) as sessions:
+        async with sessions.episode(STATE) as first:
+            await first.session.connection.call("look", {})
+        assert len(opened) == 1
+        async with sessions.episode(STATE) as next_one:
+            with anyio.fail_after(30):
+                while len(opened) < 2:  # noqa: ASYNC110
+                    await anyio.sleep(0.01)
+            await next_one.session.connection.call("look", {})
+            assert len(opened) == 2, "the call found the server that was started ahead"
+
+
 async def test_episodes_on_two_servers_do_not_block_each_other(chat: ChatFormat) -> None:
     both = ToolServer.together([server(name="a", most=1), server(name="b", most=1)])
 
