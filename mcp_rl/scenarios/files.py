@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _DIFFICULTIES = range(1, 6)
 _REQUEST = {"task", "task_description"}
 _FIELDS = {"task", *McpScenario.model_fields}
+_ELSEWHERE = ("prompt", "messages", "question", "instruction", "query", "input")
+"""Names of the request in the datasets of other trainers."""
 
 
 def read_scenario_file(
@@ -43,9 +45,9 @@ def _entries(path: Path, text: str) -> tuple[str, list[tuple[int, Any]]]:
     lines = text_lines(text)
     if isinstance(whole, dict):
         lists = [name for name, value in whole.items() if isinstance(value, list)]
-        if len(lists) == 1 and lists[0] not in McpScenario.model_fields and not _REQUEST & whole.keys():
+        if len(lists) == 1 and lists[0] not in (*McpScenario.model_fields, *_ELSEWHERE) and not _REQUEST & whole.keys():
             whole = whole[lists[0]]
-        elif not lists or _FIELDS & whole.keys():
+        elif not lists or (_FIELDS | {*_ELSEWHERE}) & whole.keys():
             if len(lines) == 1:  # JSON Lines with one line
                 return "line", [(lines[0][0], whole)]
             whole = [whole]
@@ -74,6 +76,11 @@ def _whole(path: Path, text: str) -> Any:
 def _scenario(entry: Any, server: ToolServer | None, transport: str | None, where: str) -> McpScenario:
     if not isinstance(entry, dict):
         return parse_scenario(entry, where)
+    if not _REQUEST & entry.keys() and (name := next((name for name in _ELSEWHERE if name in entry), None)):
+        raise ScenarioError(
+            f"{where}: a task's request is a text called 'task', not {name!r}, and its right answer is in a verifier, "
+            'such as {"task": "What is 3 plus 4?", "verifier": {"kind": "number", "expected": 7}}.'
+        )
     fields = _with_scenario_names(entry, where) if "task" in entry else dict(entry)
     if server is not None and "server_params" not in fields:
         fields["server_params"] = server.params(transport)

@@ -97,6 +97,11 @@ def test_a_text_with_unicode_line_separators_stays_one_line(tmp_path: Path) -> N
         ('{\n "task": "a"\n "seed": 1\n}', "tasks.json, line 3, column 2: invalid JSON: Expecting ','"),
         ('{"task": "a"\n{"task": "b"}', "tasks.json, line 1, column 13: invalid JSON: Expecting ','"),
         ('{"id": "x", "task": "a"}\n{"id": "x", "task": "b"}', "line 2: the id 'x' is that of line 1 too"),
+        (
+            '{"prompt": [{"role": "user", "content": "What is 3 plus 4?"}], "answer": 7}',
+            "line 1: a task's request is a text called 'task', not 'prompt', and its right answer is in a verifier",
+        ),
+        ('{"question": "a"}\n{"question": "b"}', "line 1: a task's request is a text called 'task', not 'question'"),
         ('[{"task": "a", "task_description": "b"}]', "both 'task' and 'task_description'"),
         ('[{"task": "a"}, {"task": "A "}]', "entry 2: the request is the same as in entry 1"),
         ('[{"task": "a", "tags": 5, "difficulty": 3}]', "entry 1: tags"),

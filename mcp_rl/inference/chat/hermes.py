@@ -118,7 +118,10 @@ class ChatFormat:
         """`ends`: ids that end a turn besides the tokenizer's own; ids outside its vocabulary are ignored."""
         self.tokenizer = tokenizer
         if not tokenizer.chat_template:
-            raise ConfigError(f"The tokenizer of {tokenizer.name_or_path!r} has no chat template; use a chat model.")
+            raise ConfigError(
+                f"The tokenizer of {tokenizer.name_or_path!r} has no chat template; use a chat model, or save the "
+                "template that the model was tuned with beside it (tokenizer.chat_template = …, then save_pretrained)."
+            )
         if tokenizer.eos_token is None:
             raise ConfigError(f"The tokenizer of {tokenizer.name_or_path!r} has no end-of-turn token (eos_token).")
         eos, known = int(tokenizer.eos_token_id), [id for id in sorted(ends) if 0 <= id < len(tokenizer)]
