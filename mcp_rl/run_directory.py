@@ -209,6 +209,14 @@ class RunDirectory:
         """Write model.json. `about` is for people and tools: names, paths, versions; never a secret."""
         self.write_json("model.json", {**about, "identity": identity.model_dump(mode="json")})
 
+    def states(self) -> dict[str, Any] | None:
+        """Return what was measured of the servers' states when the run began, by their names; None for older runs."""
+        return self.read_json("servers.json")
+
+    def save_states(self, states: Mapping[str, Any]) -> None:
+        """Write servers.json: the same state, and the same calls that fill a server, hold for the whole run."""
+        self.write_json("servers.json", dict(states))
+
     def check(self, identity: RunIdentity) -> None:
         """Raise RunDirectoryError, with the differences, if the run was made with another identity."""
         mine = self.identity()

@@ -207,9 +207,12 @@ def inspect_server(server: "ToolServer", *, transport: str | None = None, as_jso
 
     from mcp_rl.cli.printing.inspection_tables import print_inspection
     from mcp_rl.cli.printing.terminal import page
+    from mcp_rl.config import ToolsConfig
     from mcp_rl.explore.check.inspection import inspect
+    from mcp_rl.explore.first_contact import recalled
 
-    found = [anyio.run(inspect, one, params) for one, params in _each(server, transport)]
+    known = recalled(server, transport, ToolsConfig())
+    found = [anyio.run(inspect, one, params) for one, params in _each(known, transport)]
     if as_json:
         print(jsons.dumps(asdict(found[0]) if len(found) == 1 else {"servers": [asdict(one) for one in found]}))
         return
@@ -247,8 +250,11 @@ def check_server(
 
     from mcp_rl.cli.printing.check_tables import print_report
     from mcp_rl.cli.printing.terminal import page
+    from mcp_rl.config import ToolsConfig
     from mcp_rl.explore.check.fitness import CheckOptions, check_fitness
+    from mcp_rl.explore.first_contact import understood
 
+    server = anyio.run(functools.partial(understood, server, transport, ToolsConfig(), anew=True))
     wanted = CheckOptions(calls=calls, seed=seed, call_all=call_all)
     reports = [anyio.run(check_fitness, one, params, wanted) for one, params in _each(server, transport)]
     if as_json:

@@ -73,7 +73,7 @@ class ToolsConfig(Section):
     """The tool servers: the tools that the model gets, the isolation of episodes, and the handling of calls."""
 
     isolation: Isolation | None = None
-    """Isolation of episodes; none: as the plugin declares, else as the tools' annotations say."""
+    """Isolation of episodes; none: as the plugin declares, else as measured, else as the tools' annotations say."""
     reset_tool: str | None = None
     """A tool that resets a server's state before each episode; it makes the isolation "reset"."""
     sandbox: Annotated[SandboxKind | None, CARRIED] = None

@@ -11,7 +11,7 @@ import re
 import shutil
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,7 @@ from mcp_rl.evaluation.progress import Progress
 from mcp_rl.evaluation.result import REPORTED_LIMITS, EvaluationReport, JudgedPair, ModelReport
 from mcp_rl.evaluation.scenarios import Chosen, choose, make_held_out, seen_in_training
 from mcp_rl.evaluation.tables import markdown
+from mcp_rl.explore.first_contact import understood
 from mcp_rl.explore.tally import tallied
 from mcp_rl.plugins.manager import Plugins, load_plugins
 from mcp_rl.plugins.resolve import resolve_servers
@@ -146,6 +147,8 @@ async def run_evaluation(job: EvaluationJob, console: Console) -> EvaluationRepo
         say=progress.say,
     )
     deadlines = Deadlines(call=config.rollout.tool_deadline)
+    with progress.waiting(f"getting to know {job.server.name}"):
+        job = replace(job, server=await understood(job.server, config.transport, config.tools))
     async with open_sessions(job.server, config.tools, deadlines=deadlines, log_dir=folder / "logs") as sessions:
         with _removed_on_user_error(folder), progress:
             with progress.waiting(f"starting {job.server.name}"):

@@ -17,11 +17,41 @@ if TYPE_CHECKING:
 def explorable(tools: Sequence[Tool], server: ToolServer) -> list[Tool]:
     """Return the tools that may be called freely, by their annotations or else by their names.
 
-    On a shared server, and without a declared isolation, no tool that changes anything may be called. With isolation
-    "layer" or "per-rollout", tools annotated as destructive are left out; with "reset", only those that are also
-    annotated as reaching outside the server. (MCP specification 2025-06-18, ToolAnnotations; these are hints.)
+    Where the server's state was measured, every tool may be called, unless the state is out of reach. On a shared
+    server, and without a declared isolation, no tool that changes anything may be called. With isolation "layer" or
+    "per-rollout", tools annotated as destructive are left out; with "reset", only those that are also annotated as
+    reaching outside the server. (MCP specification 2025-06-18, ToolAnnotations; these are hints.)
     """
-    return [tool for tool in tools if reads_only(tool) or _harmless(tool, server.declared_isolation(tool.name))]
+    return [tool for tool in tools if _free(tool, server)]
+
+
+def reads(tool: Tool, server: ToolServer) -> bool:
+    """Return whether a tool changes nothing: as it was measured, and else by its annotations and its name."""
+    owner, name = server.owner_of(tool.name)
+    if owner.measured is None:
+        return reads_only(tool)
+    return owner.measured.kept == "nothing" or name in owner.measured.reading
+
+
+def unfit_tools(server: ToolServer) -> set[str]:
+    """Return the tools that were measured to take too long, or to answer differently in each process."""
+    found = set(server.measured.unfit if server.measured else ())
+    for member in server.members:
+        found |= {f"{member.name}{BETWEEN}{tool}" for tool in unfit_tools(member)}
+    return found
+
+
+def shows_changes(tool: Tool, server: ToolServer) -> bool:
+    """Return whether some tool of the same server may show what this one changes."""
+    owner, _ = server.owner_of(tool.name)
+    return owner.measured is None or bool(owner.measured.shown_by)
+
+
+def _free(tool: Tool, server: ToolServer) -> bool:
+    owner, name = server.owner_of(tool.name)
+    if owner.measured is None:
+        return reads_only(tool) or _harmless(tool, server.declared_isolation(tool.name))
+    return owner.measured.kept != "elsewhere" or name in owner.measured.reading  # nothing else leaves the layer
 
 
 _CHANGING_VERBS = re.compile(

@@ -17,13 +17,14 @@ import anyio
 from mcp_rl.errors import ServerFault
 from mcp_rl.explore import plausible, tally
 from mcp_rl.explore.answer import Answer, call_key, holds_secret, is_dated, lasting_answer, says_nothing, undated
+from mcp_rl.explore.fitting import fitted_samplers
 from mcp_rl.explore.outcome import Outcome
-from mcp_rl.explore.sample import Draw, Sampler, samplers
 from mcp_rl.explore.values_seen import ValuePool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from mcp_rl.explore.sample import Draw, Sampler
     from mcp_rl.toolserver.link import Link
     from mcp_rl.toolserver.tool_server import ToolServer
     from mcp_rl.toolserver.tools.listing import Tool
@@ -95,7 +96,7 @@ class Probe:
         self.pool = ValuePool()
         self.progress = {
             name: ToolProgress(sampler, random.Random(f"{seed}:{name}"))
-            for name, sampler in samplers(self.tools, self.pool, server).items()
+            for name, sampler in fitted_samplers(self.tools, self.pool, server).items()
         }
         self.seen: set[str] = set()
         self._called: Counter[str] = Counter()

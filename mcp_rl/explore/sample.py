@@ -51,6 +51,9 @@ class Draw:
 class Sampler:
     """Draws arguments for one tool."""
 
+    _optional_share = 0.35
+    """Probability of an optional property."""
+
     def __init__(
         self,
         tool: str,
@@ -134,7 +137,7 @@ class Sampler:
         if kind == "boolean":
             return random.random() < 0.5
         if kind in ("integer", "number"):
-            counts = plausible.counts_something(_parameter(slot))
+            counts = plausible.counts_something(parameter_of(slot))
             lowest = {"minimum", "exclusiveMinimum"} & schema.keys()
             starts_at_one = counts and not lowest and _bounds(schema)[1] >= 1
             bounds = {**schema, "minimum": 1} if starts_at_one else schema
@@ -155,7 +158,7 @@ class Sampler:
         self._steps.spend((len(properties) + len(required)) // 16)
         required = dict.fromkeys(name for name in required if isinstance(name, str))
         for name in [*properties, *(name for name in required if name not in properties)]:
-            if name not in required and not (optional and depth < _DEEPEST and random.random() < 0.35):
+            if name not in required and not (optional and depth < _DEEPEST and random.random() < self._optional_share):
                 continue
             result[name] = self._value(properties.get(name, {}), f"{slot}.{name}", depth + 1, random)
         extra = schema.get("additionalProperties", not properties)
@@ -208,7 +211,7 @@ class Sampler:
 
     def _known_matching(self, pattern: str, slot: str, random: random.Random) -> str | None:
         """Return a value seen under this name, or a word, that the pattern allows, or None."""
-        parameter = _parameter(slot)
+        parameter = parameter_of(slot)
         compiled = compiled_pattern(pattern)
         if compiled is None:
             return None
@@ -226,7 +229,7 @@ class Sampler:
         return key in names or (key.endswith("s") and key[:-1] in names)
 
     def _free_string(self, schema: dict[str, Any], slot: str, random: random.Random) -> str:
-        parameter = _parameter(slot)
+        parameter = parameter_of(slot)
         description = str(schema.get("description", ""))[:_READ]
         examples = plausible.quoted_examples(description)
         hinted = plausible.hinted(parameter, description, random)
@@ -380,6 +383,6 @@ def _is_null(schema: Schema) -> bool:
     return isinstance(schema, dict) and schema.get("type") == "null"
 
 
-def _parameter(slot: str) -> str:
+def parameter_of(slot: str) -> str:
     """Return the words of a slot's parameter: "max results" for `search.maxResults[]`."""
     return words_of(slot.rsplit(".", 1)[-1].replace("[]", "")[:_LONGEST_NAME])

@@ -62,6 +62,23 @@ class ValuePool:
             if isinstance(name := entry.get("name"), str) and 0 < len(name) <= _LONGEST_NAME:
                 self._keep("key:name", name)
 
+    def observe_path(self, path: str) -> None:
+        """Learn a path that exists."""
+        self._keep_path(path)
+
+    def observe_known(self, name: str) -> None:
+        """Learn a name that was given to the server."""
+        self._keep("known", name)
+
+    def observe_worked(self, parameter: str, value: str) -> None:
+        """Learn the value of an argument of a call that worked."""
+        if 0 < len(value) <= _LONGEST_NAME:
+            self._keep(f"worked:{parameter}", value)
+
+    def observe_table(self, table: str, columns: Sequence[str]) -> None:
+        """Learn a table that the server has, and its columns."""
+        self._keep("tables", f"{table}:{','.join(columns)}")
+
     def observe_error(self, tool: str, arguments: dict[str, Any], text: str) -> None:
         """Learn from the error of a call which values would be accepted."""
         self._scan(text)

@@ -264,7 +264,7 @@ def _server_registrar(
     def register(server: ToolServer) -> None:
         if not isinstance(server, ToolServer):
             raise PluginError(f"register() takes a ToolServer, not {server!r:.80}.")
-        plugins.servers.add(server.name, replace(server, origin=candidate.origin), candidate.origin)
+        plugins.servers.add(server.name, replace(server, origin=candidate.origin, by_plugin=True), candidate.origin)
         taken.append((plugins.servers, server.name))
         (verifiers,) = (offer for offer in OFFERS if offer.registry == "verifiers")
         for kind, function in server.verifiers.items():

@@ -17,6 +17,7 @@ from mcp_rl.config import TINY, EngineConfig, PlacementConfig
 from mcp_rl.errors import ConfigError
 from mcp_rl.evaluation.models import ModelSpec, find_model
 from mcp_rl.evaluation.run import with_model_limits
+from mcp_rl.explore.first_contact import understood
 from mcp_rl.inference.engine import Completion, Sampling
 from mcp_rl.plugins.manager import load_plugins
 from mcp_rl.plugins.resolve import resolve_servers
@@ -160,6 +161,7 @@ async def run_chat(job: ChatJob, view: ChatView) -> bool:
     await anyio.to_thread.run_sync(end_leftovers, view.note)
     here = EngineConfig(kind="local")
     deadlines = Deadlines(call=config.rollout.tool_deadline)
+    job.server = await understood(job.server, config.transport, config.tools)
     async with (
         opened_models([job.model], here, PlacementConfig(), job.folder, view.note) as opened,
         open_sessions(job.server, config.tools, deadlines=deadlines, log_dir=job.folder / "logs") as sessions,

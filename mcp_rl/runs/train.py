@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import time
 from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,6 +19,7 @@ from rich.console import Console
 
 from mcp_rl.errors import McpRlError, PluginError, RunDirectoryError
 from mcp_rl.evaluation.progress import Progress
+from mcp_rl.explore.first_contact import contradictions, states_of, understood, with_states
 from mcp_rl.explore.tally import tallied
 from mcp_rl.model import TrainableModel, with_defaults
 from mcp_rl.plugins.manager import Plugins, load_plugins, place
@@ -42,6 +43,7 @@ from mcp_rl.system.threads import prepare_torch_threads
 from mcp_rl.toolserver.connection.deadlines import Deadlines
 from mcp_rl.toolserver.isolation import undeclared_notice
 from mcp_rl.toolserver.pool import Sessions, open_sessions
+from mcp_rl.toolserver.state import MeasuredState
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -131,6 +133,8 @@ class _Setting:
 async def _prepared(setting: _Setting) -> AsyncIterator[Trainer]:
     """Open everything that steps need, and close it at the end."""
     config, run, progress = setting.config, setting.run, setting.progress
+    with progress.waiting(f"getting to know {setting.server.name}"):
+        setting = replace(setting, server=await _understood(setting))
     params = setting.server.params(config.transport)
     deadlines = Deadlines(call=config.rollout.tool_deadline)
     model = TrainableModel[None](config.name, config.project, config.base_model, base_path=config.output_dir)
@@ -170,6 +174,7 @@ async def _prepared(setting: _Setting) -> AsyncIterator[Trainer]:
         if run.identity() is None:
             run.save_scenarios("val", val)
             run.save_scenarios("train", train)
+            run.save_states({name: state.model_dump(mode="json") for name, state in states_of(setting.server).items()})
             about = _about(config, setting.server)
             if fetched := kept_packages(params, setting.server.name):
                 about[PACKAGES] = fetched
@@ -210,6 +215,15 @@ async def _prepared(setting: _Setting) -> AsyncIterator[Trainer]:
             progress=progress,
             trackers=setting.trackers,
         )
+
+
+async def _understood(setting: _Setting) -> ToolServer:
+    """Return the server with its measured state: the one that the run began with, or the one of now."""
+    config, run = setting.config, setting.run
+    if run.identity() is None:
+        return await understood(setting.server, config.transport, config.tools)
+    stored = run.states() or {}
+    return with_states(setting.server, {name: MeasuredState.model_validate(one) for name, one in stored.items()})
 
 
 def _about(config: RunConfig, server: ToolServer) -> dict[str, Any]:
@@ -268,6 +282,10 @@ async def _greet(setting: _Setting, sessions: Sessions, session: Session, params
     say(f"{said}.")
     for warning in session.connection.warnings:
         say(warning)
+    for sentence in contradictions(setting.server, setting.config.transport, setting.config.tools):
+        say(sentence)
+    for name, state in states_of(setting.server).items():
+        say(f"{name}, isolation {state.isolation}: {state.reason}.")
     if not setting.server.stateful and await sessions.isolation(params) != "shared":
         say(undeclared_notice(session.offered))
     if setting.state.step:

@@ -7,10 +7,11 @@ explored too: each task starts in the state that an episode begins in, and readi
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from mcp_rl.errors import ScenarioError
-from mcp_rl.explore.explorable import explorable, reads_only
+from mcp_rl.explore.explorable import explorable, reads, shows_changes, unfit_tools
 from mcp_rl.explore.probe import Probe
 from mcp_rl.scenarios.compose import Composer
 from mcp_rl.scenarios.grow import grow_chains
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from mcp_rl.toolserver.tool_server import ToolServer
     from mcp_rl.toolserver.tools.listing import Tool
 
+_COSTLY_TASKS = 12
+"""Most tasks that change something, where every trial of one needs a new process that nobody asked for."""
 _READING_SHARE = 0.4
 """Share of tasks that change nothing, on a server with a state."""
 
@@ -39,7 +42,7 @@ async def explored_scenarios(
     The list is shorter where the server has no more to offer. The same seed gives the same list. Raises ScenarioError
     where no tool may be called or no call gives a lasting result, ServerFault where the server is lost.
     """
-    dropped: set[str] = set()
+    dropped = unfit_tools(server)
     while True:
         async with sessions.lease(params) as lease:
             session = lease.session
@@ -64,7 +67,10 @@ async def explored_scenarios(
     composer.compose(wanted, singles, chains)
     if changing:
         walks = Walks(sessions, session, server, params, probe, changing, recipe.seed)
-        await walks.compose(composer, recipe.lengths(recipe.solvable - len(composer)))
+        missing = recipe.solvable - len(composer)
+        costly = server.measured is not None and server.measured.isolation == "per-rollout"
+        lengths = Counter({1: min(missing, _COSTLY_TASKS)}) if costly else recipe.lengths(missing)
+        await walks.compose(composer, lengths)
         composer.compose(recipe.solvable - len(composer), singles, chains)  # in case the walks found too few
     if not len(composer):
         kept_out = [tool.name for tool in session.offered if tool not in explorable(session.offered, server)]
@@ -84,7 +90,8 @@ def _sorted_out(session: Session, server: ToolServer) -> tuple[list[Tool], list[
         )
     if not server.stateful:
         return free, []
-    return [tool for tool in free if reads_only(tool)], [tool for tool in free if not reads_only(tool)]
+    changing = [tool for tool in free if not reads(tool, server) and shows_changes(tool, server)]
+    return [tool for tool in free if reads(tool, server)], changing
 
 
 def _why_nothing(server: ToolServer, dropped: set[str], kept_out: Sequence[str]) -> str:

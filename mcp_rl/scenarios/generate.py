@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_rl.config import ToolsConfig
 from mcp_rl.errors import ConfigError, ScenarioError
+from mcp_rl.explore.first_contact import understood
 from mcp_rl.inference.apis.language_model import LanguageModel, check_language_model
 from mcp_rl.plugins.manager import Plugins, load_plugins
 from mcp_rl.scenario import McpScenario, scenario_lines
@@ -148,6 +149,7 @@ async def generate(
     plugins = plugins or load_plugins()
     plugins.scenario_sources.pick(order.source, plugins.problems)
     model = order.author.language_model() if order.author else None
+    server = await understood(server, transport, tools or ToolsConfig())
     params = server.params(transport)
     async with open_sessions(server, tools or ToolsConfig()) as sessions:
         session = await sessions.get(params)
@@ -204,6 +206,7 @@ async def check_file(
 ) -> list[BrokenScenario]:
     """Execute the reference solutions of a scenario file again and return the scenarios that no longer hold."""
     scenarios = read_scenario_file(file, server, transport)
+    server = await understood(server, transport, tools or ToolsConfig())
     async with open_sessions(server, tools or ToolsConfig()) as sessions:
         return await broken_scenarios(sessions, server.params(transport), scenarios)
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict
 from mcp_rl.errors import ServerFault
 from mcp_rl.explore import tally
 from mcp_rl.explore.answer import call_key, holds_secret, is_dated, read_answer, says_nothing
-from mcp_rl.explore.explorable import explorable, reads_only
+from mcp_rl.explore.explorable import explorable, reads
 from mcp_rl.explore.outcome import Outcome
 from mcp_rl.rewards.json_values import is_close
 from mcp_rl.scenario import McpScenario, ServerParams, ToolCall
@@ -103,7 +103,7 @@ class Stage:
         self.tools = explorable(session.offered, server)
         """The tools that may be called freely."""
         self._free = {tool.name for tool in self.tools}
-        self._reading = {tool.name for tool in self.tools if reads_only(tool)}
+        self._reading = {tool.name for tool in self.tools if reads(tool, server)}
         self._limiter = anyio.CapacityLimiter(_IN_FLIGHT)
         self.stateful = server.stateful
         """True if calls may change something that later calls of the same episode see."""

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from mcp_rl.explore.answer import Answer, call_key, is_dated, read_answer
+from mcp_rl.explore.fitting import fitted_samplers
 from mcp_rl.explore.parts import Part, fits, parts_of
 from mcp_rl.explore.probe import CLOCK_TICK, DRY_WAVES, Probe
-from mcp_rl.explore.sample import samplers
 from mcp_rl.scenario import ServerParams, Verifier
 from mcp_rl.scenarios.chain import Chain
 from mcp_rl.scenarios.stage import Look, Play, Played, ProposedCall, Stage, Unplayable
@@ -92,7 +92,7 @@ class Walks:
         self._probe, self._random = probe, random.Random(f"{seed}:walks")
         self._changing = {tool.name: tool for tool in changing}
         self._reading = {tool.name: tool for tool in probe.tools if probe.progress[tool.name].outcomes}
-        self._samplers = samplers(changing, probe.pool, server)
+        self._samplers = fitted_samplers(changing, probe.pool, server)
         self._samplers |= {name: probe.progress[name].sampler for name in self._reading}
         self._shapes: dict[str, list[Part]] = {
             name: max((outcome.parts for outcome in probe.progress[name].outcomes), key=len) for name in self._reading

@@ -29,6 +29,8 @@ def effective_isolation(server: ToolServer, tools: Sequence[Tool]) -> tuple[Isol
     """Return the isolation of episodes on this server, and the reason in words."""
     if server.isolation is None:
         return implied_isolation(tools)
+    if server.measured is not None:
+        return server.isolation, server.measured.reason
     how = f" by its tool {server.reset_tool}" if server.reset_tool else " by a function" if server.reset else ""
     return server.isolation, f"declared{how}"
 

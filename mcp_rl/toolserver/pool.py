@@ -15,12 +15,14 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from contextvars import ContextVar, Token
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
+from weakref import WeakSet
 
 import anyio
 
 from mcp_rl.config import Isolation, ToolsConfig
 from mcp_rl.errors import ScenarioError, ServerError, ServerFault
 from mcp_rl.scenario import OneServer, ServerGroup, ServerParams
+from mcp_rl.system.threads import cpu_limit
 from mcp_rl.toolserver.choice import ToolChoice
 from mcp_rl.toolserver.connector import Connector
 from mcp_rl.toolserver.group import GroupLink, prefixed
@@ -29,6 +31,7 @@ from mcp_rl.toolserver.on_demand import OnDemandLink
 from mcp_rl.toolserver.session import Lease, Session
 from mcp_rl.toolserver.slots import Slots
 from mcp_rl.toolserver.tools.offered import offering
+from mcp_rl.toolserver.watched import WatchedLink
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping
@@ -41,6 +44,10 @@ if TYPE_CHECKING:
     from mcp_rl.toolserver.link import Link
     from mcp_rl.toolserver.sandbox.layer import Layer
     from mcp_rl.toolserver.tool_server import ToolServer
+
+
+_QUICK = 0.1
+"""Seconds. If calls take less, and processes are used again, a few of them serve all episodes."""
 
 
 class Sessions:
@@ -76,6 +83,7 @@ class Sessions:
         self._locks: dict[str, anyio.Lock] = {}
         self._slots: dict[str, Slots] = {}
         self._members: dict[str, Sessions] = {}
+        self._set_up_already: WeakSet[Connection] = WeakSet()
         self._reaper: asyncio.Task[None] | None = None
         self._ending = asyncio.Event()
         self._before: Token[Sessions | None] | None = None
@@ -173,17 +181,20 @@ class Sessions:
             return
 
         async def prepare(connection: Connection) -> Session:
+            await self._set_up(connection)
             if isolation == "layer":
                 await self._layer_of(connection).begin()
             link = self._recorded(await self._with_offered(connection), params, stateful=True)
             await self._reset(link, initial_state or {})
-            return self._choice.session(repr(params), link)
+            return self._choice.session(repr(params), WatchedLink(link, self._harmless))
 
         async with self._slots_of(params, isolation).take(prepare) as (slot, session):
             lease = Lease(session)
             try:
                 yield lease
             finally:
+                link = session.connection
+                slot.clean = bool(self._harmless) and isinstance(link, WatchedLink) and link.clean
                 slot.spoilt = slot.spoilt or lease.spoilt
 
     @asynccontextmanager
@@ -224,6 +235,30 @@ class Sessions:
             for pool in pools:
                 pool._under_way -= 1
 
+    def _affordable(self, isolation: Isolation) -> int:
+        """Return the number of connections for a server that does not say it."""
+        measured = self._server.measured if self._server is not None else None
+        quick = isolation == "layer" and measured is not None and measured.call_seconds < _QUICK
+        return min(affordable_instances(), 2 * cpu_limit()) if quick else affordable_instances()
+
+    @property
+    def _harmless(self) -> tuple[str, ...]:
+        """The tools after which a process is as good as new."""
+        measured = self._server.measured if self._server is not None else None
+        return measured.reading if measured is not None else ()
+
+    async def _set_up(self, connection: Connection) -> None:
+        """Make the calls that fill a server which begins empty, once on each connection."""
+        if connection in self._set_up_already or self._server is None or self._server.measured is None:
+            return
+        for call in self._server.measured.setup:
+            result = await connection.call(call.tool, dict(call.arguments))
+            if result.is_error:
+                raise ServerFault(
+                    f"The server {self._name} could not be filled: its tool {call.tool} says {result.text[:200]!r}."
+                )
+        self._set_up_already.add(connection)
+
     def _layer_of(self, connection: Connection) -> Layer:
         if connection.layer is None:
             raise ServerError(
@@ -258,7 +293,7 @@ class Sessions:
             instances = self._server.instances if self._server else self._tools.max_servers
             once = isolation == "per-rollout"
             self._slots[key] = Slots(
-                (instances or affordable_instances()) if params.ours_to_start or once else 1,
+                (instances or self._affordable(isolation)) if params.ours_to_start or once else 1,
                 lambda asked: self._connector.open(params, asked, stateful=True, private=once),
                 once=once,
                 server=self._name,

@@ -40,10 +40,13 @@ class Slot:
     """When its last episode ended, on the monotonic clock."""
     spoilt: bool = False
     """True once its episode left the connection in an unknown state."""
+    clean: bool = False
+    """True if its last episode called nothing that may leave a trace, so that the process is as good as new."""
 
 
 class Slots:
-    """At most `count` connections to a server, opened on demand; with `once`, each serves a single episode.
+    """At most `count` connections to a server, opened on demand; with `once`, each serves a single episode that may
+    leave a trace.
 
     `under_way` returns the number of episodes that hold a slot or may still need one.
     """
@@ -72,7 +75,7 @@ class Slots:
         self._needed = True
         async with self._room:
             slot = self._next_free()
-            slot.spoilt = False
+            slot.spoilt = slot.clean = False
             try:
                 with during(Activity.TOOLS):
                     prepared = await self._prepared(slot, prepare, asked)
@@ -83,7 +86,7 @@ class Slots:
                 raise
             finally:
                 try:
-                    if slot.spoilt or self._once or self._closed:
+                    if slot.spoilt or self._closed or (self._once and not slot.clean):
                         with anyio.CancelScope(shield=True), during(Activity.TOOLS):
                             await _close(slot)
                 finally:

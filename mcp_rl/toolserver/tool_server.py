@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from mcp_rl.toolserver.elicitation import FillIn
     from mcp_rl.toolserver.link import Link
+    from mcp_rl.toolserver.state import MeasuredState
 
 ArgumentSampler = Callable[[random.Random], dict[str, Any]]
 Reset = Callable[["Link", dict[str, Any]], Awaitable[None]]
@@ -81,6 +82,10 @@ class ToolServer:
     """The servers of a group; filled in by `together`."""
     origin: str = ""
     """The plugin or file that offers it; filled in at registration."""
+    by_plugin: bool = False
+    """True if a plugin offers it, whose word holds without being measured; filled in at registration."""
+    measured: MeasuredState | None = None
+    """Its state, measured where no isolation is declared; filled in at first contact."""
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[\w.+-]{1,100}", self.name):
@@ -220,12 +225,21 @@ class ToolServer:
         """True if the server, or a member of the group, declares that each episode has its own state."""
         return any(member.stateful for member in self.members) or self.isolation in ("layer", "reset", "per-rollout")
 
-    def declared_isolation(self, tool: str) -> Isolation:
-        """Return the isolation that the server of a tool declares; "shared" if it declares none."""
+    def with_state(self, measured: MeasuredState) -> ToolServer:
+        """Return this server with the isolation that its measured state needs, in a sandbox like the one of then."""
+        return replace(self, isolation=measured.isolation, measured=measured, sandbox=self.sandbox or "files")
+
+    def owner_of(self, tool: str) -> tuple[ToolServer, str]:
+        """Return the server of a tool, a member of a group, and the tool's name there."""
         for member in self.members:
             if tool.startswith(f"{member.name}{BETWEEN}"):
-                return member.declared_isolation(tool.removeprefix(f"{member.name}{BETWEEN}"))
-        return self.isolation or "shared"
+                return member, tool.removeprefix(f"{member.name}{BETWEEN}")
+        return self, tool
+
+    def declared_isolation(self, tool: str) -> Isolation:
+        """Return the isolation that the server of a tool declares; "shared" if it declares none."""
+        owner, _ = self.owner_of(tool)
+        return owner.isolation or "shared"
 
     def params(self, transport: str | None = None) -> ServerParams:
         """Return the connection parameters for `transport`, by default the first one. Raises PluginError."""

@@ -311,7 +311,8 @@ def test_a_signal_ends_a_command_with_130_and_one_sentence(number: signal.Signal
     """A server that never answers holds the command until the signal arrives."""
     started = tmp_path / "started"
     silent = f"import pathlib, time; pathlib.Path('{started}').touch(); time.sleep(60)"
-    words = ["generate", "--server", shlex.join([sys.executable, "-c", silent]), "--out", str(tmp_path / "x.jsonl")]
+    server = shlex.join([sys.executable, "-c", silent])
+    words = ["generate", "--server", server, "--sandbox", "off", "--out", str(tmp_path / "x.jsonl")]
     command = subprocess.Popen(
         [sys.executable, "-m", "mcp_rl", *words], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

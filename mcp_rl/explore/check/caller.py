@@ -207,6 +207,8 @@ class ServerCaller:
         self._connection = await self._stack.enter_async_context(opening)
         self._connection.elicitation = self.server.elicitation
         self._link = await offering(self._connection, self.server.offer)
+        for call in self.server.measured.setup if self.server.measured else ():
+            await self._link.call(call.tool, dict(call.arguments))
         self._known = self.processes
 
 

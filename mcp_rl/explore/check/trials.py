@@ -13,7 +13,7 @@ import anyio
 from mcp_rl.explore.check import catalogue
 from mcp_rl.explore.check.caller import CallReply, ServerCaller
 from mcp_rl.explore.check.findings import Finding, Level, ToolTrial
-from mcp_rl.explore.explorable import reads_only
+from mcp_rl.explore.explorable import explorable, reads_only
 from mcp_rl.explore.probe import CLOCK_TICK
 from mcp_rl.system.visible import count, quoted, shortened
 from mcp_rl.toolserver.isolation import names
@@ -41,8 +41,10 @@ def why_not_called(tool: Tool, caller: ServerCaller, params: OneServer, *, call_
     server, hints = caller.server, tool.annotations
     if tool.name == server.reset_tool:
         return "it resets the server, and is called before each episode"
-    if call_all or reads_only(tool):
+    if call_all or reads_only(tool) or (server.measured is not None and explorable([tool], server)):
         return None
+    if server.measured is not None:
+        return "it may change things that are kept out of reach"
     if server.isolation is None:
         return "it may change things, and no isolation is declared"
     if hints.get("destructiveHint") is True and hints.get("openWorldHint") is True:

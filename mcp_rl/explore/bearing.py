@@ -1,0 +1,70 @@
+"""What a tool seems to do to a state, by its annotations and the first words of its name.
+
+These are hints: what calls really leave behind is measured (`measure.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from mcp_rl.explore.words import words_of
+from mcp_rl.toolserver.tool_server import BETWEEN
+
+if TYPE_CHECKING:
+    from mcp_rl.toolserver.tools.listing import Tool
+
+_READS = re.compile(
+    "browse|calculate|check|compare|compute|convert|count|describe|diff|download|echo|evaluate|explain|export|fetch|"
+    "find|format|get|head|help|info|inspect|list|lookup|open|parse|peek|ping|preview|query|read|recall|retrieve|"
+    "search|show|stat|status|summarize|tail|test|validate|verify|view|who|whoami"
+)
+_CREATES = re.compile(
+    "add|append|assign|book|create|define|enter|import|insert|log|make|new|post|put|record|register|remember|save|"
+    "schedule|set|start|store|track|upload|upsert|write"
+)
+_DESTROYS = re.compile(
+    "clear|close|delete|destroy|drop|erase|forget|kill|move|purge|push|remove|rename|reset|restore|revert|revoke|"
+    "shutdown|stop|truncate|uninstall|unlink|wipe"
+)
+_CHANGES = re.compile(
+    "cancel|change|checkout|commit|complete|copy|edit|execute|finish|insert|mark|merge|modify|patch|replace|run|send|"
+    "swap|toggle|transfer|unset|update"
+)
+
+
+class Bearing(Enum):
+    """What a tool seems to do."""
+
+    READS = "reads"
+    CREATES = "creates"
+    CHANGES = "changes"
+    DESTROYS = "destroys"
+    UNCLEAR = "unclear"
+
+
+def bearing(tool: Tool) -> Bearing:
+    """Return what a tool seems to do, by its annotations and else by the first two words of its name."""
+    hints = tool.annotations or {}
+    if hints.get("readOnlyHint") is True:
+        return Bearing.READS
+    by_name = _by_name(tool.name)
+    if by_name is Bearing.DESTROYS:
+        return by_name
+    if hints.get("destructiveHint") is True:
+        return Bearing.CREATES if by_name is Bearing.CREATES else Bearing.DESTROYS
+    if hints.get("readOnlyHint") is False and by_name in (Bearing.READS, Bearing.UNCLEAR):
+        return Bearing.CHANGES
+    return by_name
+
+
+def _by_name(name: str) -> Bearing:
+    for word in words_of(name.rpartition(BETWEEN)[2]).split(" ")[:2]:
+        for kind, verbs in (
+            (Bearing.DESTROYS, _DESTROYS), (Bearing.CREATES, _CREATES), (Bearing.CHANGES, _CHANGES),
+            (Bearing.READS, _READS),
+        ):  # fmt: skip
+            if verbs.fullmatch(word):
+                return kind
+    return Bearing.UNCLEAR

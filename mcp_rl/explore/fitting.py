@@ -1,0 +1,182 @@
+"""Arguments for a server that nobody described: from the schemas, and from a small world (`world.py`).
+
+A free text is the one that its parameter's name or description asks for, of one record of the world. A reference is a
+name that the server has been given or has shown.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mcp_rl.explore.bearing import Bearing, bearing
+from mcp_rl.explore.sample import Sampler, parameter_of, samplers
+from mcp_rl.explore.words import words_of
+from mcp_rl.explore.world import World, WorldRecord, meaning, number_of, sql_meaning, statement, text_of
+from mcp_rl.scenario import ServerGroup, StdioServer
+
+if TYPE_CHECKING:
+    import random as randoms
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from mcp_rl.explore.values_seen import ValuePool
+    from mcp_rl.scenario import OneServer, ToolCall
+    from mcp_rl.toolserver.tool_server import ToolServer
+    from mcp_rl.toolserver.tools.listing import Tool
+
+_REFERENCE = re.compile(
+    r"^(?:from|to|source|target|subject|object|parent|child|old|existing|names?|nodes?|ids?|keys?)$|"
+    r"\b(?:entity|node|item|from|to|source|target|parent|related|old) (?:names?|ids?|keys?)\b|\bentity$"
+)
+_NAMES = re.compile(r"name|title|key|id|entity name")
+"""Parameters that name what a creating tool makes."""
+_SEARCH = re.compile(r"\b(?:query|search|keywords?|term|filter|find|match|contains|phrase|prefix)\b")
+_PATH = re.compile(r"\bpaths?\b|\bfile ?names?\b|\bfile\b|\bdir(?:ectory)?\b|\bfolder\b|\bdestination\b")
+WORLD_SEED = 0
+"""One world for every server, so that all of a user's runs on it begin alike."""
+_ENDINGS = ("txt", "md")
+_SHARE_OF_OWN = 0.7
+"""Probability of a number that a record has for the parameter."""
+_SEEN_NAMES = ("key:name", "key:title", "key:id", "key:key")
+
+
+class WorldSampler(Sampler):
+    """Draws arguments for one tool, with the values of a world's records."""
+
+    def __init__(self, tool: Tool, pool: ValuePool, world: World) -> None:
+        super().__init__(tool.name, tool.input_schema, pool)
+        self._words = f"{words_of(tool.name)} {tool.description[:300]}"
+        self._makes = bearing(tool) is Bearing.CREATES
+        self._world = world
+        self._turn = 0
+        self._record: WorldRecord = world.records[0]
+        self._in_order: list[WorldRecord] | None = None
+        self._strict = False
+        self._optional_share = 0.6 if self._makes else 0.3
+
+    def one_by_one(self) -> None:
+        """Take the records of the world in order from now on, from the first, and no other values."""
+        self._in_order = list(self._world.records)
+        self._strict = True
+
+    @property
+    def has_more(self) -> bool:
+        """True if `one_by_one` has records left."""
+        return bool(self._in_order)
+
+    def _object(
+        self, schema: dict[str, Any], slot: str, depth: int, random: randoms.Random, optional: bool = True
+    ) -> dict[str, Any]:
+        before = self._record
+        self._record = self._in_order.pop(0) if self._in_order else random.choice(self._world.records)
+        self._turn = random.randrange(3)
+        try:
+            return super()._object(schema, slot, depth, random, optional)
+        finally:
+            self._record = before
+
+    def _typed(self, schema: dict[str, Any], slot: str, depth: int, random: randoms.Random) -> Any:
+        drawn = super()._typed(schema, slot, depth, random)
+        if isinstance(drawn, int | float) and not isinstance(drawn, bool) and self._makes:
+            own = number_of(self._record, parameter_of(slot))
+            if own is not None and random.random() < _SHARE_OF_OWN:
+                return own
+        return drawn
+
+    def _free_string(self, schema: dict[str, Any], slot: str, random: randoms.Random) -> str:
+        parameter, description = parameter_of(slot), str(schema.get("description", ""))
+        if kind := sql_meaning(self._tool, parameter, f"{description} {self._words}"):
+            return statement(kind, self._world, tables_in(self._pool), random)
+        weights: dict[str, float] = {}
+        own: dict[str, Sequence[str]] = {}
+        for source, weight, values in self._own(parameter, description):
+            if values:
+                weights[source], own[source] = weight, values
+        if not own:
+            return super()._free_string(schema, slot, random)
+        source = self._pool.choose(slot, weights | ({} if self._strict else {"other": 2.0}), random)
+        if source == "other":
+            return super()._free_string(schema, slot, random)
+        self._choices.append((slot, source))
+        chosen = random.choice(own[source])
+        if source == "known" and (record := self._world.of_name(chosen)) is not None:
+            self._record = record
+        return chosen
+
+    def _own(self, parameter: str, description: str) -> Iterator[tuple[str, float, Sequence[str]]]:
+        """Yield sources of values for a text, each with its prior weight and its values."""
+        itself = self._makes and _NAMES.fullmatch(parameter) is not None
+        if not itself:
+            yield "worked", 30.0, self._pool[f"worked:{parameter}"]
+        if _PATH.search(parameter):
+            folders = self._pool["path:folder"] if self._makes or "dest" in parameter else []
+            name = self._record.name.lower()
+            yield "new path", 4.0, [posixpath.join(at, f"{name}.{end}") for at in folders[:20] for end in _ENDINGS]
+        elif (_REFERENCE.search(parameter) is not None and not itself) or _SEARCH.search(parameter):
+            yield "known", 4.0, self.known()
+        elif (what := meaning(parameter, description)) is not None and (self._makes or what not in ("name", "fact")):
+            self._turn += 1
+            yield "world", 4.0, [text_of(self._record, what, self._turn)]
+
+    def known(self) -> list[str]:
+        """Return the names that the server has been given or has shown."""
+        return list(dict.fromkeys(value for kind in ("known", *_SEEN_NAMES) for value in self._pool[kind]))
+
+
+def fitted_samplers(tools: Sequence[Tool], pool: ValuePool, server: ToolServer) -> dict[str, Sampler]:
+    """Return a sampler for each tool by its name: with values of the world for servers whose state was measured.
+
+    The pool learns what is known of these servers: the paths that start them, and the calls that fill them.
+    """
+    found = samplers(tools, pool, server)
+    world = World(WORLD_SEED)
+    for one in server.members or (server,):
+        if one.measured is not None:
+            for params in one.transports.values():
+                if not isinstance(params, ServerGroup):
+                    observe_launch(pool, params)
+            observe_setup(pool, one.measured.setup, world)
+    own = server.argument_samplers
+    for tool in tools:
+        measured = server.owner_of(tool.name)[0].measured
+        if measured is not None and measured.kept != "nothing" and tool.name not in own:
+            found[tool.name] = WorldSampler(tool, pool, world)
+    return found
+
+
+def observe_launch(pool: ValuePool, params: OneServer) -> None:
+    """Learn the paths of existing files and folders from the words of the command that starts a server."""
+    launch = params if isinstance(params, StdioServer) else params.launch
+    if launch is None:
+        return
+    for word in launch.args:
+        named = word.partition("=")[2] if word.startswith("-") else word
+        path = Path(launch.cwd or ".", named)
+        if named and "{" not in named and path.exists():
+            pool.observe_path(str(path.resolve()))
+
+
+def observe_arguments(pool: ValuePool, arguments: dict[str, Any]) -> None:
+    """Learn the texts with which a call worked, by their parameters: `repo_path` often means the same elsewhere."""
+    for name, value in arguments.items():
+        for text in value if isinstance(value, list) else [value]:
+            if isinstance(text, str):
+                pool.observe_worked(words_of(name), text)
+
+
+def observe_setup(pool: ValuePool, calls: Iterable[ToolCall], world: World) -> None:
+    """Learn the names, tables and columns that these calls gave to the server."""
+    for call in calls:
+        text = repr(call.arguments)
+        for record in world.records:
+            if re.search(rf"\b{record.name}\b", text):
+                pool.observe_known(record.name)
+        for table, columns in re.findall(r"CREATE TABLE (\w+) \(([^)]*)\)", text):
+            pool.observe_table(table, re.findall(r"(?:^|, )(\w+)", columns))
+
+
+def tables_in(pool: ValuePool) -> dict[str, tuple[str, ...]]:
+    """Return the tables that the server has, as far as they were seen, with their columns."""
+    return {table: tuple(columns.split(",")) for table, _, columns in (one.partition(":") for one in pool["tables"])}

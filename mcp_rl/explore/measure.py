@@ -1,0 +1,448 @@
+"""Measure where a server keeps what its calls change.
+
+The server is started over a copy-on-write view of the files. Its tools are called, reading ones first. Then, on new
+processes, the same looks are made before and after the same changes: a look that differs shows a trace. After the layer
+is thrown away, after a new process, the looks must be as they were at first. Gentle changes come first; where their
+traces outlive a process and its layer, nothing that destroys is called.
+
+A look counts only if two equal calls in a row, and at the beginning of two processes, give the same: times, random
+answers and process numbers are no state. An overlay with new files is no state either, if no call shows it.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import re
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import astuple, dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from mcp_rl.errors import ServerFault
+from mcp_rl.explore.answer import call_key, says_nothing, undated
+from mcp_rl.explore.bearing import Bearing, bearing
+from mcp_rl.explore.fitting import WORLD_SEED, WorldSampler, observe_arguments, observe_launch, observe_setup
+from mcp_rl.explore.parts import Part, fits
+from mcp_rl.explore.values_seen import ValuePool
+from mcp_rl.explore.words import words_of
+from mcp_rl.explore.world import World, fill_statements, sql_meaning
+from mcp_rl.scenario import ToolCall
+from mcp_rl.toolserver.state import Kept, MeasuredState
+from mcp_rl.toolserver.tools.schema import ToolSchemas
+
+if TYPE_CHECKING:
+    from mcp_rl.explore.sample import Draw
+    from mcp_rl.scenario import OneServer
+    from mcp_rl.toolserver.link import Link
+    from mcp_rl.toolserver.tools.listing import Tool
+
+log = logging.getLogger(__name__)
+
+_DEADLINE = 3.0
+_SECONDS = 5.0
+"""Time for finding calls of one tool that work."""
+_TRIES, _WANTED = 12, 2
+"""Most calls of one tool while arguments are sought, and the number of results that end the search."""
+_MOST_LOOKS = 14
+_LOOKS_EACH = 2
+_REPEATS = 3
+"""Equal answers in a row that make a look."""
+_MOST_CHANGES = 16
+_EMPTY = re.compile(r"(?i)\b(?:no|none|nothing|empty|0|not found|does not exist|unknown|no such)\b")
+_SHORT = 120
+"""Characters of an answer that may say in words that there is nothing."""
+_FAILURES = 4
+_MOST_OF_TOOL, _MOST_SETUP = 12, 60
+"""Calls of one tool, and in all, that fill an empty server."""
+
+
+class Place(Protocol):
+    """A server's process over its own layer of files."""
+
+    @property
+    def link(self) -> Link: ...
+
+    async def throw_away(self) -> None:
+        """Put every file back as it was; the process stays."""
+        ...
+
+
+OpenPlace = Callable[[], AbstractAsyncContextManager[Place]]
+"""Starts a new process over a fresh layer."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A call and its answer."""
+
+    tool: str
+    arguments: dict[str, Any]
+    text: str = ""
+    is_error: bool = False
+
+    @property
+    def key(self) -> str:
+        return call_key(self.tool, self.arguments)
+
+    @property
+    def answer(self) -> tuple[bool, str]:
+        return self.is_error, undated(self.text)
+
+
+Answers = dict[str, tuple[bool, str]]
+"""Answers of calls by their keys; a call that was not answered is missing."""
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Looks, changes, the same changes again, and the same looks again, on one process."""
+
+    before: Answers
+    once: Answers
+    twice: Answers
+    after: Answers
+
+    def traces(self, other: _Run) -> tuple[set[str], set[str]]:
+        """Return the keys of the looks, and of the changes, that show what was changed, here and in another run that
+        began alike."""
+        looks = {key for key in self.before if _moved(key, self.before, self.after, other.before, other.after)}
+        changes = {key for key in self.once if _moved(key, self.once, self.twice, other.once, other.twice)}
+        return looks, changes
+
+    def agrees(self, other: _Run, fresh: _Run) -> bool:
+        """Return whether all that is equal here and in a run on a fresh process is equal in another run too."""
+        pairs = zip(astuple(self), astuple(other), astuple(fresh), strict=True)
+        return all(
+            theirs.get(key) == answer
+            for ours, theirs, new in pairs
+            for key, answer in ours.items()
+            if new.get(key) == answer
+        )
+
+
+def _moved(key: str, before: Answers, after: Answers, fresh: Answers, changed: Answers) -> bool:
+    """Return whether an answer was the same at the beginning of two runs, and another one later in both."""
+    first = before[key]
+    return fresh.get(key) == first and all(key in late and late[key] != first for late in (after, changed))
+
+
+async def measure_state(
+    params: OneServer, chosen: Callable[[Link], list[Tool]], open_place: OpenPlace
+) -> MeasuredState:
+    """Return where a server keeps its state, and the calls that fill it if it begins empty.
+
+    `chosen` returns those of a server's tools that may be called. Raises ServerError where the server does not start,
+    ServerFault where it ends while it is measured.
+    """
+    began = time.monotonic()
+    async with open_place() as place:
+        measuring = _Measuring(params, chosen(place.link), open_place, time.monotonic() - began)
+        await measuring.find_calls(place.link)
+    return await measuring.outcome()
+
+
+class _Measuring:
+    def __init__(self, params: OneServer, tools: Sequence[Tool], open_place: OpenPlace, start_seconds: float) -> None:
+        self._tools = {tool.name: tool for tool in tools}
+        self._open_place = open_place
+        self._listing = ToolSchemas(tools).hash
+        self._random = random.Random("measure")
+        self.world, self.pool = World(WORLD_SEED), ValuePool()
+        observe_launch(self.pool, params)
+        self._samplers = {tool.name: WorldSampler(tool, self.pool, self.world) for tool in tools}
+        of = {kind: [tool for tool in tools if bearing(tool) is kind] for kind in Bearing}
+        self._readers = of[Bearing.READS] or of[Bearing.UNCLEAR]
+        self._gentle = [*of[Bearing.CREATES], *of[Bearing.CHANGES], *of[Bearing.UNCLEAR]]
+        self._harsh = of[Bearing.DESTROYS]
+        self._worked: dict[str, list[Seen]] = {tool.name: [] for tool in tools}
+        self._tried: set[str] = set()
+        self._differing: set[str] = set()
+        """Tools that answer differently in each process."""
+        self._moving: list[Seen] = []
+        """Calls of reading tools that answer differently when made again: a clock, or a trace of themselves."""
+        self._silent: set[str] = set()
+        """Tools that did not answer in time."""
+        self._showed: set[str] = set()
+        """Tools that showed something before any change."""
+        self._start_seconds = start_seconds
+        self._seconds, self._calls = 0.0, 0
+
+    async def find_calls(self, link: Link) -> None:
+        """Find calls that work, of all tools but those that seem to destroy."""
+        await self._find(link, self._readers)
+        self._showed = {name for name, calls in self._worked.items() if any(not _says_empty(*c.answer) for c in calls)}
+        await self._find(link, self._gentle)
+        await self._find(link, [tool for tool in self._readers if not self._worked[tool.name]])
+        calls = [seen for tool in self._readers for seen in self._worked[tool.name]]
+        once, twice = await self._again(link, calls), await self._again(link, calls)
+        self._moving = [seen for seen in calls if once.get(seen.key) != twice.get(seen.key)]
+
+    async def outcome(self) -> MeasuredState:
+        """Return the finding; `find_calls` comes first."""
+        found = await self._kept(self._gentle)
+        if found.kept in ("nothing", "unsure") and self._harsh:
+            async with self._open_place() as place:
+                await self._again(place.link, self._changes(self._gentle))
+                await self._find(place.link, self._harsh)
+            found = await self._kept([*self._gentle, *self._harsh])
+        if found.began_empty and found.kept in ("files", "process"):
+            found = found.model_copy(update={"setup": await self._setup()})
+        return found
+
+    def _found(self, kept: Kept, looks: Iterable[str] = (), changes: Iterable[str] = ()) -> MeasuredState:
+        """Return the finding, with the looks and the changes that showed traces."""
+        shown = {self._tool_of(key) for key in looks}
+        changing = {self._tool_of(key) for key in changes}
+        return MeasuredState(
+            kept=kept,
+            listing=self._listing,
+            changing=tuple(sorted(changing)),
+            reading=tuple(
+                name
+                for name, calls in self._worked.items()
+                if calls and name not in changing and bearing(self._tools[name]) in (Bearing.READS, Bearing.UNCLEAR)
+            ),
+            shown_by=tuple(sorted(shown)),
+            unfit=tuple(sorted(self._silent | self._differing)),
+            began_empty=bool(shown) and not shown & self._showed,
+            start_seconds=round(self._start_seconds, 2),
+            call_seconds=round(self._seconds / max(1, self._calls), 4),
+        )
+
+    # Calls that work
+
+    async def _find(self, link: Link, tools: Iterable[Tool]) -> None:
+        """Call each tool until enough calls gave a result, with arguments that earlier calls suggest."""
+        for tool in tools:
+            until = time.monotonic() + _SECONDS
+            for _ in range(_TRIES):
+                if len(self._worked[tool.name]) >= _WANTED or time.monotonic() > until:
+                    break
+                draw = self._new_draw(tool.name)
+                if draw is None or tool.name in self._silent:
+                    break
+                seen = await self._call(link, tool.name, draw.arguments)
+                worked = seen is not None and not seen.is_error
+                self.pool.credit(draw.choices, worked)
+                if seen is None:
+                    continue
+                self._learn(seen)
+                if worked:
+                    self._worked[tool.name].append(seen)
+                if not tool.input_schema.get("properties"):
+                    break
+
+    def _new_draw(self, tool: str) -> Draw | None:
+        """Return arguments that were not tried yet, or None."""
+        for _ in range(_TRIES):
+            draw = self._samplers[tool].draw(self._random)
+            if draw is None or (key := call_key(tool, draw.arguments)) not in self._tried:
+                self._tried.update([key] if draw else [])
+                return draw
+        return None
+
+    def _learn(self, seen: Seen) -> None:
+        if seen.is_error:
+            self.pool.observe_error(seen.tool, seen.arguments, seen.text)
+            return
+        self.pool.observe(seen.arguments, seen.text)
+        observe_arguments(self.pool, seen.arguments)
+        observe_setup(self.pool, [ToolCall(tool=seen.tool, arguments=seen.arguments)], self.world)
+
+    async def _call(self, link: Link, tool: str, arguments: dict[str, Any]) -> Seen | None:
+        began = time.monotonic()
+        try:
+            result = await link.call(tool, arguments, deadline=_DEADLINE)
+        except ServerFault as fault:
+            if not link.alive:
+                raise
+            log.info("While its state is measured: %s", fault)
+            self._silent.add(tool)
+            return None
+        seconds = time.monotonic() - began
+        self._seconds, self._calls = self._seconds + seconds, self._calls + 1
+        if seconds > _DEADLINE:  # a tool that reports progress may take longer
+            self._silent.add(tool)
+        return Seen(tool, arguments, result.text, result.is_error)
+
+    # Traces
+
+    def _changes(self, tools: Sequence[Tool]) -> list[Seen]:
+        prompt = [tool for tool in tools if tool.name not in self._silent]
+        return [seen for tool in prompt for seen in self._worked[tool.name]][:_MOST_CHANGES]
+
+    def _looks(self, changes: Sequence[Seen]) -> list[Seen]:
+        """Return calls that may show what these changes did, those without arguments first."""
+        made: dict[str, Seen] = {}
+        for tool in self._readers:
+            if tool.name in self._silent:
+                continue
+            for seen in self._worked[tool.name][:_LOOKS_EACH]:
+                made.setdefault(seen.key, seen)
+            required = tool.input_schema.get("required") or []
+            if not required:
+                made.setdefault(call_key(tool.name, {}), Seen(tool.name, {}))
+            elif len(required) == 1:
+                for value in _values_for(required[0], tool, changes):
+                    made.setdefault(call_key(tool.name, {required[0]: value}), Seen(tool.name, {required[0]: value}))
+        by_tool: dict[str, list[Seen]] = {}
+        for look in sorted(made.values(), key=lambda look: bool(look.arguments)):
+            by_tool.setdefault(look.tool, []).append(look)
+        turns = [queue[at] for at in range(_MOST_LOOKS) for queue in by_tool.values() if at < len(queue)]
+        return turns[:_MOST_LOOKS]
+
+    async def _again(self, link: Link, calls: Sequence[Seen]) -> Answers:
+        seen = [await self._call(link, call.tool, call.arguments) for call in calls if call.tool not in self._silent]
+        return {one.key: one.answer for one in seen if one is not None}
+
+    async def _kept(self, tools: Sequence[Tool]) -> MeasuredState:
+        """Make the changes of these tools on new processes, and find out where they are kept."""
+        changes = [*self._changes(tools), *self._moving]
+        missing = [tool.name for tool in tools if not self._worked[tool.name] and tool.name not in self._silent]
+        if not changes:
+            return self._found("unsure" if missing else "nothing")
+        async with self._open_place() as place:
+            looks = self._looks(changes)
+            run = await self._run(place.link, looks, changes)
+            async with self._open_place() as another:
+                fresh = await self._run(another.link, looks, changes)
+            outlived = {key for key, answer in run.after.items() if run.before[key] != answer == fresh.before.get(key)}
+            if outlived and await self._still(looks, outlived, fresh):
+                return self._found("elsewhere", outlived, [change.key for change in changes])
+            differing = {key for key, answer in run.before.items() if fresh.before.get(key, answer) != answer}
+            self._differing |= {self._tool_of(key) for key in differing}
+            shown, own = run.traces(fresh)
+            if not shown and own:  # a random answer may look like this
+                async with self._open_place() as another:
+                    own &= run.traces(await self._run(another.link, looks, changes))[1]
+            if not shown and not own:
+                return self._found("unsure" if missing or not run.before else "nothing")
+            reread = await self._reread(place, looks, changes, run, fresh)
+        causes = await self._causes(looks, changes, shown) if shown else own
+        return self._found("files" if reread else "process", shown, causes)
+
+    async def _run(self, link: Link, looks: Sequence[Seen], changes: Sequence[Seen]) -> _Run:
+        """Make the calls. Looks that do not give the same several times in a row are made, but do not count."""
+        first, *others = [await self._again(link, looks) for _ in range(_REPEATS)]
+        before = {key: answer for key, answer in first.items() if all(seen.get(key) == answer for seen in others)}
+        once, twice = await self._again(link, changes), await self._again(link, changes)
+        after = await self._again(link, looks)
+        return _Run(before, once, twice, {key: answer for key, answer in after.items() if key in before})
+
+    async def _still(self, looks: Sequence[Seen], keys: set[str], last: _Run) -> bool:
+        """Return whether a new process still shows what the last one saw at its end."""
+        async with self._open_place() as place:
+            seen = await self._again(place.link, [look for look in looks if look.key in keys])
+        return any(last.after.get(key) == answer for key, answer in seen.items())
+
+    async def _reread(
+        self, place: Place, looks: Sequence[Seen], changes: Sequence[Seen], run: _Run, fresh: _Run
+    ) -> bool:
+        """Return whether a process whose layer is thrown away is as good as a new one."""
+        try:
+            await self._again(place.link, changes)  # a third time, in case the second one undid the first
+            await place.throw_away()
+            return run.agrees(await self._run(place.link, looks, changes), fresh)
+        except ServerFault:
+            return False
+
+    async def _causes(self, looks: Sequence[Seen], changes: Sequence[Seen], shown: set[str]) -> set[str]:
+        """Return the keys of the changes after which one of the looks differs."""
+        telling = [look for look in looks if look.key in shown]
+        causes = set()
+        async with self._open_place() as place:
+            latest = await self._again(place.link, telling)
+            for change in changes:
+                await self._again(place.link, [change])
+                seen = await self._again(place.link, telling)
+                causes.update([change.key] if seen != latest else [])
+                latest = seen
+        return causes
+
+    def _tool_of(self, key: str) -> str:
+        return next((name for name in self._tools if key.startswith(f"{name} ")), "")
+
+    # A world for a server that begins empty
+
+    async def _setup(self) -> tuple[ToolCall, ...]:
+        """Return the calls that fill the server: those that work, and give the same on a second process."""
+        async with self._open_place() as place:
+            calls = await self._fill(place.link)
+        if not calls:
+            return ()
+        async with self._open_place() as place:
+            answers = await self._again(place.link, calls)
+        return tuple(
+            ToolCall(tool=call.tool, arguments=call.arguments) for call in calls if answers.get(call.key) == call.answer
+        )
+
+    async def _fill(self, link: Link) -> list[Seen]:
+        """Call the tools that create, record by record, and return the calls that worked."""
+        makers = [tool for tool in self._gentle if bearing(tool) is Bearing.CREATES or sql_parameter(tool)]
+        made: list[Seen] = []
+
+        async def keep(tool: str, arguments: dict[str, Any]) -> bool:
+            seen = await self._call(link, tool, arguments)
+            worked = seen is not None and not seen.is_error and not says_nothing(seen.text)
+            if seen is not None:
+                self._learn(seen)
+                made.extend([seen] if worked else [])
+            return worked
+
+        takers = [(tool, taken) for tool in makers if (taken := sql_parameter(tool)) is not None]
+        for kind, text in fill_statements(self.world) if takers else ():
+            for tool, (parameter, what) in takers:
+                if what in (kind, "any") and await keep(tool.name, {parameter: text}):
+                    break
+        for tool in makers:
+            if sql_parameter(tool) is None:
+                await self._fill_with(tool, keep)
+        return made[:_MOST_SETUP]
+
+    async def _fill_with(self, tool: Tool, keep: Callable[[str, dict[str, Any]], Awaitable[bool]]) -> None:
+        sampler = self._samplers[tool.name]
+        sampler.one_by_one()
+        failures = worked = 0
+        while worked < _MOST_OF_TOOL and failures < _FAILURES and sampler.has_more:
+            draw = sampler.draw(self._random)
+            if draw is None:
+                return
+            good = await keep(tool.name, draw.arguments)
+            failures, worked = (0, worked + 1) if good else (failures + 1, worked)
+
+
+def sql_parameter(tool: Tool) -> tuple[str, str] | None:
+    """Return the parameter of a tool that takes SQL, and what kind of statement; None if it takes none."""
+    for name, schema in (tool.input_schema.get("properties") or {}).items():
+        described = schema.get("description", "") if isinstance(schema, dict) else ""
+        if kind := sql_meaning(tool.name, words_of(name), f"{described} {tool.description[:300]}"):
+            return name, kind
+    return None
+
+
+def _values_for(parameter: str, tool: Tool, changes: Sequence[Seen]) -> Iterator[Any]:
+    """Yield values of the changes' arguments by which a reading tool may find what they made."""
+    schema = (tool.input_schema.get("properties") or {}).get(parameter) or {}
+    listed = isinstance(schema, dict) and schema.get("type") == "array"
+    for change in changes:
+        for name, value in _leaves(change.arguments):
+            if fits(Part((name,), "", ""), parameter.removesuffix("s") if listed else parameter):
+                yield [value] if listed else value
+
+
+def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, str | int | float]]:
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _leaves(inner, name)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _leaves(inner, key)
+    elif isinstance(value, str | int | float) and not isinstance(value, bool):
+        yield key, value
+
+
+def _says_empty(is_error: bool, text: str) -> bool:
+    """Return whether an answer says that there is nothing: an error, an empty list, or a few words ("No notes")."""
+    return is_error or says_nothing(text) or (len(text) < _SHORT and _EMPTY.search(text) is not None)

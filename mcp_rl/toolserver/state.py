@@ -1,0 +1,74 @@
+"""What is known of a server's state: where calls leave traces, and the calls that fill its world.
+
+`explore/measure.py` measures it; here it is only data, which is kept with a run and in the user's cache.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from mcp_rl.scenario import ToolCall
+
+if TYPE_CHECKING:
+    from mcp_rl.config import Isolation
+
+Kept = Literal["nothing", "files", "process", "elsewhere", "unsure"]
+"""The place where a server keeps what its calls change."""
+
+_ISOLATION: dict[Kept, Isolation] = {
+    "nothing": "shared",
+    "files": "layer",
+    "process": "per-rollout",
+    "unsure": "per-rollout",
+    "elsewhere": "shared",
+}
+_SAID: dict[Kept, str] = {
+    "nothing": "no call leaves a trace that another one sees",
+    "files": "what it keeps lies in files, which it reads again",
+    "process": "what it keeps lies in its process",
+    "unsure": "it could not be told where it keeps what its calls change",
+    "elsewhere": "what it keeps lies out of reach, so that only its reading tools are called",
+}
+
+
+class MeasuredState(BaseModel):
+    """The state of one server, as calls on copies of it showed it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kept: Kept
+    listing: str
+    """Hash of the tool schemas that it was measured with."""
+    changing: tuple[str, ...] = ()
+    """Tools whose calls were seen to change something."""
+    reading: tuple[str, ...] = ()
+    """Tools that seem to read, and whose calls worked and changed nothing that any call shows."""
+    shown_by: tuple[str, ...] = ()
+    """Tools that show the changes."""
+    unfit: tuple[str, ...] = ()
+    """Tools of which no task can be made: they take too long, or answer differently in each process."""
+    began_empty: bool = False
+    start_seconds: float = 0.0
+    """Seconds until a new process answers."""
+    call_seconds: float = 0.0
+    """Mean seconds of a call."""
+    setup: tuple[ToolCall, ...] = ()
+    """Calls that fill the server before any episode; none where the user's data is the world."""
+
+    @property
+    def isolation(self) -> Isolation:
+        """The isolation that episodes need."""
+        return _ISOLATION[self.kept]
+
+    @property
+    def reason(self) -> str:
+        """The finding in words, to follow "measured"."""
+        said = f"measured: {_SAID[self.kept]}"
+        if self.kept in ("files", "process", "elsewhere") and self.changing:
+            several = f" and {len(self.changing) - 1} more" if len(self.changing) > 1 else ""
+            said += f" ({self.changing[0]}{several}, shown by {', '.join(self.shown_by[:2])})"
+        if self.setup:
+            said += f"; it begins empty and is filled by {len(self.setup)} calls of its own tools"
+        return said

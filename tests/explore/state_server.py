@@ -1,0 +1,167 @@
+"""A small MCP server on stdio, without an SDK so that it starts in 40 ms: `state_server.py KIND [PLACE]`.
+
+KIND is where it keeps its notes: files (read again at each call), relative (the same, below the working directory),
+cached (read once, written through), database (an open one), process, outside (another process, at the port PLACE), or
+what it keeps instead: nothing, logs, random answers, a switch,
+a count of its own calls.
+"""
+
+import json
+import random
+import socket
+import sys
+import time
+from pathlib import Path
+
+KIND, PLACE = sys.argv[1], Path(sys.argv[2] if len(sys.argv) > 2 else ".")
+BIRTH = time.time_ns()
+TEXT = {"type": "string"}
+
+
+def tool(name, *parameters, **annotations):
+    schema = {"type": "object", "properties": dict.fromkeys(parameters, TEXT), "required": list(parameters)}
+    return {"name": name, "description": name.replace("_", " "), "inputSchema": schema, "annotations": annotations}
+
+
+NOTES = [tool("list_notes"), tool("get_birth"), tool("add_note", "title"), tool("delete_note", "title")]
+TOOLS = {
+    "nothing": [tool("get_length", "text"), tool("save_nothing", "text"), tool("repeat", "text")],
+    "logs": [tool("get_length", "text"), tool("write_log", "text")],
+    "random": [tool("list_numbers"), tool("create_number"), tool("roll")],
+    "switch": [tool("get_length", "text"), tool("toggle_lamp")],
+    "counting": [tool("get_length", "text", readOnlyHint=True), tool("get_turn", readOnlyHint=True)],
+    "refusing": [tool("get_length", "text"), tool("update_secret", "password")],
+}
+
+
+class Memory:
+    def __init__(self):
+        self.kept = []
+
+    def read(self):
+        return list(self.kept)
+
+    def write(self, notes):
+        self.kept = notes
+
+
+class File:
+    def __init__(self, path):
+        self.path = path
+
+    def read(self):
+        return json.loads(self.path.read_text()) if self.path.exists() else []
+
+    def write(self, notes):
+        self.path.write_text(json.dumps(notes))
+
+
+class Cached(File):
+    notes = None
+
+    def read(self):
+        if self.notes is None:
+            self.notes = super().read()
+        return list(self.notes)
+
+    def write(self, notes):
+        self.notes = notes
+        super().write(notes)
+
+
+class Database:
+    def __init__(self, path):
+        import sqlite3
+
+        self.open = sqlite3.connect(path, isolation_level=None)
+        self.open.execute("CREATE TABLE IF NOT EXISTS notes (title TEXT)")
+
+    def read(self):
+        return [title for (title,) in self.open.execute("SELECT title FROM notes")]
+
+    def write(self, notes):
+        self.open.execute("DELETE FROM notes")
+        self.open.executemany("INSERT INTO notes VALUES (?)", [(note,) for note in notes])
+
+
+class Outside:
+    def ask(self, message):
+        with socket.create_connection(("127.0.0.1", int(str(PLACE)))) as channel, channel.makefile("rw") as stream:
+            stream.write(json.dumps(message) + "\n")
+            stream.flush()
+            return json.loads(stream.readline())
+
+    def read(self):
+        return self.ask(None)
+
+    def write(self, notes):
+        self.ask(notes)
+
+
+STORES = {
+    "files": lambda: File(PLACE / "notes.json"),
+    "relative": lambda: File(Path("notes.json")),
+    "cached": lambda: Cached(PLACE / "notes.json"),
+    "database": lambda: Database(PLACE / "notes.db"),
+    "outside": Outside,
+}
+store = STORES.get(KIND, Memory)()
+lamp, turn = False, 0
+
+
+def call(name, arguments):
+    global lamp, turn
+    text = arguments.get("text", "")
+    if name == "get_length":
+        return str(len(text))
+    if name in ("save_nothing", "repeat"):
+        return text
+    if name == "write_log":
+        with (PLACE / "calls.log").open("a") as log:
+            log.write(f"{text}\n")
+        return "written"
+    if name in ("list_numbers", "create_number", "roll"):
+        return str(random.random())
+    if name == "get_turn":
+        turn += 1
+        return f"turn {turn}"
+    if name == "toggle_lamp":
+        lamp = not lamp
+        return "on" if lamp else "off"
+    if name == "get_birth":
+        return str(BIRTH)
+    if name == "update_secret":
+        raise ValueError("wrong password")
+    notes = store.read()
+    if name == "list_notes":
+        return json.dumps(notes)
+    if name == "add_note":
+        store.write([*notes, arguments["title"]])
+        return f"added {arguments['title']}"
+    if arguments["title"] not in notes:
+        raise ValueError(f"there is no note {arguments['title']}; there are {', '.join(notes) or 'none'}")
+    store.write([note for note in notes if note != arguments["title"]])
+    return "deleted"
+
+
+def answer(method, params):
+    if method == "initialize":
+        about = {"name": f"state {KIND}", "version": "1"}
+        return {"protocolVersion": params["protocolVersion"], "capabilities": {"tools": {}}, "serverInfo": about}
+    if method == "tools/list":
+        return {"tools": TOOLS.get(KIND, NOTES)}
+    if method == "tools/call":
+        try:
+            text, failed = call(params["name"], params["arguments"]), False
+        except ValueError as error:
+            text, failed = str(error), True
+        return {"content": [{"type": "text", "text": text}], "isError": failed}
+    return {} if method == "ping" else None
+
+
+for line in sys.stdin:
+    request = json.loads(line)
+    if "id" in request and "method" in request:
+        result = answer(request["method"], request.get("params") or {})
+        said = {"result": result} if result is not None else {"error": {"code": -32601, "message": "no such method"}}
+        print(json.dumps({"jsonrpc": "2.0", "id": request["id"], **said}), flush=True)

@@ -1,0 +1,192 @@
+"""Where a server keeps its state is measured on real processes in real sandboxes, one server for each kind."""
+
+import json
+import socketserver
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import anyio
+import pytest
+
+from mcp_rl.config import ToolsConfig
+from mcp_rl.explore.first_contact import contradictions, recalled, states_of, understood, with_states
+from mcp_rl.plugins.recipe import Recipe
+from mcp_rl.scenario import StdioServer
+from mcp_rl.scenarios.broken import broken_scenarios
+from mcp_rl.scenarios.explored import explored_scenarios
+from mcp_rl.toolserver.isolation import effective_isolation
+from mcp_rl.toolserver.pool import Sessions
+from mcp_rl.toolserver.sandbox.obstacle import obstacle
+from mcp_rl.toolserver.tool_server import ToolServer
+
+SCRIPT = Path(__file__).with_name("state_server.py")
+pytestmark = pytest.mark.skipif(obstacle() is not None, reason=f"no sandbox here: {obstacle()}")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def server_of(kind: str, place: object, cwd: Path | None = None) -> ToolServer:
+    arguments = ("-I", "-S", str(SCRIPT), kind, str(place))
+    params = StdioServer(command=sys.executable, args=arguments, cwd=str(cwd) if cwd else None)
+    return ToolServer(kind, "A server with a state.", {"stdio": params}, sandbox="files")
+
+
+def measured(server: ToolServer, tools: ToolsConfig | None = None) -> ToolServer:
+    return anyio.run(understood, server, None, tools or ToolsConfig())
+
+
+@pytest.mark.parametrize(
+    ("kind", "kept", "isolation"),
+    [
+        ("files", "files", "layer"),
+        ("relative", "files", "layer"),
+        ("cached", "process", "per-rollout"),
+        ("database", "process", "per-rollout"),
+        ("memory", "process", "per-rollout"),
+        ("switch", "process", "per-rollout"),
+        ("counting", "process", "per-rollout"),
+        ("nothing", "nothing", "shared"),
+        ("logs", "nothing", "shared"),
+        ("random", "unsure", "per-rollout"),
+        ("refusing", "unsure", "per-rollout"),
+    ],
+)
+def test_where_a_state_is_kept_is_measured_and_no_file_of_the_user_changes(
+    kind: str, kept: str, isolation: str, tmp_path: Path
+) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    found = measured(server_of(kind, place, place))
+    assert found.measured is not None
+    assert (found.measured.kept, found.isolation) == (kept, isolation)
+    assert effective_isolation(found, [])[1].startswith("measured: ")
+    assert list(place.iterdir()) == []
+
+
+class _Keeper(socketserver.StreamRequestHandler):
+    """Keeps notes for servers in their sandboxes."""
+
+    notes: list[str] = []  # noqa: RUF012
+
+    def handle(self) -> None:
+        asked = json.loads(self.rfile.readline())
+        if asked is not None:
+            type(self).notes = asked
+        self.wfile.write(json.dumps(self.notes).encode() + b"\n")
+
+
+@contextmanager
+def keeper(notes: list[str]) -> Iterator[int]:
+    _Keeper.notes = notes
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), _Keeper) as outside:
+        threading.Thread(target=outside.serve_forever, daemon=True).start()
+        yield outside.server_address[1]
+        outside.shutdown()
+
+
+def test_a_state_out_of_reach_is_noticed_before_anything_is_destroyed() -> None:
+    with keeper(["mine"]) as port:
+        found = measured(server_of("outside", port))
+        assert found.measured is not None
+        assert (found.measured.kept, found.isolation) == ("elsewhere", "shared")
+        assert "only its reading tools are called" in found.measured.reason
+        assert "mine" in _Keeper.notes
+        before = list(_Keeper.notes)
+        anyio.run(_explored, found)
+        assert _Keeper.notes == before
+
+
+async def _explored(server: ToolServer) -> list[str]:
+    params = server.params()
+    async with Sessions(server=server) as sessions:
+        made = await explored_scenarios(sessions, server=server, params=params, recipe=Recipe(20, max_steps=2))
+        assert await broken_scenarios(sessions, params, made) == []
+    return [scenario.task_description for scenario in made]
+
+
+def test_an_empty_server_is_filled_once_and_every_episode_begins_in_that_world(tmp_path: Path) -> None:
+    server = measured(server_of("files", tmp_path))
+    assert server.measured is not None
+    assert server.measured.began_empty
+    titles = [call.arguments["title"] for call in server.measured.setup]
+    assert len(titles) == len(set(titles)) >= 5
+
+    async def episodes() -> list[str]:
+        seen = []
+        async with Sessions(server=replace(server, instances=1)) as sessions:
+            for _ in range(3):
+                async with sessions.lease(server.params()) as lease:
+                    link = lease.session.connection
+                    seen.append((await link.call("list_notes", {})).text)
+                    await link.call("add_note", {"title": "of an episode"})
+        return seen
+
+    assert anyio.run(episodes) == [json.dumps(titles)] * 3
+    assert not list(tmp_path.glob("notes*"))
+    assert len(anyio.run(_explored, server)) == 20
+
+
+def test_the_users_data_are_the_world_where_there_are_some(tmp_path: Path) -> None:
+    (tmp_path / "notes.json").write_text('["of the user"]')
+    server = measured(server_of("files", tmp_path))
+    assert server.measured is not None
+    assert (server.measured.kept, server.measured.setup) == ("files", ())
+    assert (tmp_path / "notes.json").read_text() == '["of the user"]'
+
+
+def test_a_process_is_used_again_after_an_episode_that_only_read(tmp_path: Path) -> None:
+    server = measured(server_of("memory", tmp_path))
+
+    async def births() -> list[str]:
+        seen = []
+        async with Sessions(server=replace(server, instances=1)) as sessions:
+            for changes in (False, True, False):
+                async with sessions.lease(server.params()) as lease:
+                    link = lease.session.connection
+                    seen.append((await link.call("get_birth", {})).text)
+                    await link.call("list_notes", {})
+                    if changes:
+                        await link.call("add_note", {"title": "mine"})
+        return seen
+
+    first, second, third = anyio.run(births)
+    assert first == second != third
+
+
+def test_what_was_measured_is_remembered_until_it_is_measured_anew(tmp_path: Path) -> None:
+    server = server_of("files", tmp_path)
+    assert recalled(server, None, ToolsConfig()).measured is None
+    first = measured(server)
+    assert recalled(server, None, ToolsConfig()) == first
+    (tmp_path / "notes.json").write_text('["of the user"]')
+    assert measured(server) == first
+    again = anyio.run(lambda: understood(server, None, ToolsConfig(), anew=True))
+    assert again.measured is not None
+    assert again.measured.setup == ()
+    assert with_states(server, states_of(first)) == first
+
+
+def test_a_declaration_wins_and_without_a_sandbox_nothing_is_measured(tmp_path: Path) -> None:
+    declared = replace(server_of("files", tmp_path), isolation="shared")
+    assert measured(declared) == declared
+    assert contradictions(declared, None, ToolsConfig()) == []
+    measured(server_of("files", tmp_path))
+    [sentence] = contradictions(declared, None, ToolsConfig())
+    assert sentence.startswith("files is declared shared, but measured: what it keeps lies in files")
+    assert contradictions(replace(declared, isolation="per-rollout"), None, ToolsConfig()) == []
+    off = server_of("files", tmp_path)
+    assert measured(off, ToolsConfig(sandbox="off")) == off
+    assert measured(replace(off, sandbox="off")).measured is None
+
+
+def test_a_tool_that_no_model_gets_is_never_called(tmp_path: Path) -> None:
+    found = measured(server_of("files", tmp_path), ToolsConfig(exclude=("add_*", "delete_*")))
+    assert found.measured is not None
+    assert (found.measured.kept, found.measured.changing) == ("nothing", ())
