@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 from mcp_rl.errors import ConfigError
 from mcp_rl.learning.disk.checkpoint import newest_checkpoint
-from mcp_rl.system.durable import write_atomically
+from mcp_rl.run_directory import RunDirectory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -189,12 +189,10 @@ class Model(Generic[ModelConfig]):
         await anyio.to_thread.run_sync(self._write_log, groups, split, step, line)
 
     def _write_log(self, groups: list[TrajectoryGroup], split: str, step: int, line: dict[str, Any]) -> None:
-        lines = "".join(group.model_dump_json() + "\n" for group in groups)
-        write_atomically(self.path / "trajectories" / split / f"{step:04d}.jsonl", lines.encode())
-        history = self.path / "history.jsonl"
-        earlier = history.read_text().splitlines() if history.exists() else []
-        kept = [text for text in earlier if not _is_line_of(text, step, split)]
-        write_atomically(history, "".join(f"{text}\n" for text in [*kept, json.dumps(line)]).encode())
+        run = RunDirectory(self.path)
+        run.forget_line(step, split)
+        run.save_trajectories(split, step, groups)
+        run.append_history(line)
 
 
 class TrainableModel(Model[ModelConfig]):
@@ -268,7 +266,7 @@ class TrainableModel(Model[ModelConfig]):
         if backend.loaded and "loaded" not in known:  # a run that is continued loads the same again
             known = known | {"loaded": dict(backend.loaded)}
         if known != written:
-            write_atomically(about, (json.dumps(known, indent=2) + "\n").encode())
+            RunDirectory(self.path).write_json(about.name, known)
 
 
 def group_metrics(groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
@@ -295,8 +293,3 @@ def group_metrics(groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
         result["success"] = fmean(judged)
     reasons = Counter(trajectory.stop_reason.value for trajectory in trajectories)
     return result | {f"stop_{name}": count / len(trajectories) for name, count in sorted(reasons.items())}
-
-
-def _is_line_of(line: str, step: int, split: str) -> bool:
-    content = json.loads(line)
-    return bool(content.get("step") == step and content.get("split") == split)

@@ -1,7 +1,8 @@
 """A run on disk: one folder that holds everything about the run, owned by one process at a time.
 
 Every file is complete: files appear by write-to-temporary, fsync, rename. A step counts once `state.json` says so; what
-a killed process left of a later step is removed when the run continues.
+a killed process left of a later step is removed when the run continues. Every file that is written here is sealed
+(`system/seals.py`): `check_whole` compares it with its digest.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import os
 import re
 import shlex
 import shutil
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -23,15 +24,30 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from mcp_rl.config import RunConfig, config_keys, flat_values
 from mcp_rl.errors import RunDirectoryError
 from mcp_rl.scenario import McpScenario, read_scenarios, scenario_lines
+from mcp_rl.system.chain import LINK, ChainBroken, ChainedLine, digest_of, follow_chain, linked, relinked
 from mcp_rl.system.durable import sync_file, write_atomically
+from mcp_rl.system.seals import (
+    HISTORY,
+    SEAL,
+    Seal,
+    check_sealed,
+    checkpoint_entry,
+    checkpoint_step,
+    damaged,
+    file_digest,
+    read_seal,
+    unsealed,
+)
 from mcp_rl.trajectory import TrajectoryGroup
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 log = logging.getLogger(__name__)
 _Model = TypeVar("_Model", bound=BaseModel)
+REMADE = ("report.json", "difficulty.jsonl")
+"""Files that a run makes again from others, so that they may be missing."""
 
 
 class RunIdentity(BaseModel):
@@ -175,6 +191,10 @@ class RunDirectory:
     """An open run directory, locked for this process. Made by `open_run`."""
 
     path: Path
+    seals: bool = True
+    """False if a new run gets no seal, because it is made from a run that has none."""
+    _wrote: dict[tuple[str, int], dict[str, str]] = field(default_factory=dict, repr=False)
+    """For each split and step the digests of the files that its line of the history will hold."""
 
     @property
     def checkpoints(self) -> Path:
@@ -238,8 +258,16 @@ class RunDirectory:
         content = self.read_json("state.json")
         return RunState() if content is None else self._validated(RunState, content, "state.json")
 
-    def save_state(self, state: RunState) -> None:
-        self.write_json("state.json", state.model_dump(mode="json"))
+    def save_state(
+        self, state: RunState, lines: Mapping[str, Iterable[BaseModel]] | None = None, *, saved: bool = False
+    ) -> None:
+        """Write state.json, then the JSON Lines files in `lines` that follow from it.
+
+        Seals the checkpoint of the state's step: the first time, and again if it was just `saved`.
+        """
+        files = {"state.json": _json_text(state.model_dump(mode="json"))}
+        files |= {name: "".join(line.model_dump_json() + "\n" for line in each) for name, each in (lines or {}).items()}
+        self.write_files(files, checkpoint=state.step, saved=saved)
 
     # -- the parts of a step
 
@@ -249,20 +277,40 @@ class RunDirectory:
         An evaluation that is repeated, because a kill came before the state was written, replaces its earlier line.
         """
         if line.get("split") in ("val", "val_subset"):
-            about = (line["step"], line["split"])
-            self._keep_history(lambda known: (known["step"], known.get("split")) != about)
-        with typed_errors(self.path), (self.path / "history.jsonl").open("ab") as file:
-            file.write((json.dumps(line, ensure_ascii=False) + "\n").encode())
+            self.forget_line(line["step"], line["split"])
+        path = self.path / HISTORY
+        if self._seal() is None:
+            text = (json.dumps(line, ensure_ascii=False) + "\n").encode()
+        else:
+            wrote = self._wrote.pop((line.get("split", ""), line["step"]), {})
+            text, _ = linked(line, wrote, file_digest(path) or "")
+            if file_digest(self.path / SEAL) is None:
+                self._write_seal(Seal())
+        with typed_errors(self.path), path.open("ab") as file:
+            file.write(text)
             sync_file(file)
+
+    def forget_line(self, step: int, split: str) -> None:
+        """Remove the line of a step and split from the history, if it has one."""
+        self._keep_history(lambda known: (known["step"], known.get("split")) != (step, split))
 
     def history(self) -> list[dict[str, Any]]:
         """Return all lines but a last one that a kill cut off. Raises RunDirectoryError for a line that is not JSON."""
-        return [line for _, line in _history_lines(self.path / "history.jsonl")]
+        return [line for _, line in _history_lines(self.path / HISTORY)]
 
     def save_trajectories(self, split: str, step: int, groups: Iterable[TrajectoryGroup]) -> Path:
-        """Write one group per line to trajectories/<split>/<step>.jsonl; return the file."""
-        path = self.path / "trajectories" / split / f"{step:04d}.jsonl"
-        self._write(path, "".join(group.model_dump_json() + "\n" for group in groups))
+        """Write one group per line to trajectories/<split>/<step>.jsonl; return the file.
+
+        The line that `append_history` writes for this split and step holds the file's digest.
+        """
+        name = f"trajectories/{split}/{step:04d}.jsonl"
+        path = self.path / name
+        content = "".join(group.model_dump_json() + "\n" for group in groups).encode()
+        if path.exists():
+            self.forget_line(step, split)  # it holds the digest of the file that goes
+        with typed_errors(path):
+            write_atomically(path, content)
+        self._wrote[split, step] = {name: digest_of(content)}
         return path
 
     def trajectories(self, split: str, step: int) -> list[TrajectoryGroup]:
@@ -271,11 +319,7 @@ class RunDirectory:
         return list(read_groups(path)) if path.exists() else []
 
     def save_scenarios(self, split: str, scenarios: Iterable[McpScenario]) -> None:
-        self._write(self.path / f"{split}.jsonl", scenario_lines(scenarios))
-
-    def save_lines(self, name: str, lines: Iterable[BaseModel]) -> None:
-        """Write a JSON Lines file beside the state."""
-        self._write(self.path / name, "".join(line.model_dump_json() + "\n" for line in lines))
+        self.write_files({f"{split}.jsonl": scenario_lines(scenarios)})
 
     def scenarios(self, split: str) -> list[McpScenario] | None:
         """Return the run's own scenarios of a split; None if none were saved yet."""
@@ -284,6 +328,7 @@ class RunDirectory:
 
     def discard_after(self, step: int) -> None:
         """Remove what a killed process left of incomplete steps, apart from checkpoints, which check themselves."""
+        self._keep_history(lambda line: bool(line["step"] <= step))
         with typed_errors(self.path):
             for path in (self.path / "trajectories").glob("*/*.jsonl"):
                 if path.stem.isdigit() and int(path.stem) > step:
@@ -291,22 +336,121 @@ class RunDirectory:
             for path in self.path.rglob("*.tmp"):
                 if path.is_file():
                     path.unlink(missing_ok=True)
-        self._keep_history(lambda line: bool(line["step"] <= step))
+
+    def copy_history(self, other: RunDirectory, step: int) -> None:
+        """Take over the lines of another run's history up to a step. Raises RunDirectoryError if one cannot be read."""
+        read_history(other.path)
+        path = other.path / HISTORY
+        lines = other._chained() if other._seal() else [ChainedLine(n, line) for n, line in _history_lines(path)]
+        self._write_history([line for line in lines if line.fields["step"] <= step])
 
     def _keep_history(self, wanted: Callable[[dict[str, Any]], bool]) -> None:
-        path = self.path / "history.jsonl"
-        kept = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in self.history() if wanted(line))
-        if path.exists() and path.read_bytes() != kept.encode():
-            self._write(path, kept)
+        path = self.path / HISTORY
+        sealed = self._seal() is not None
+        lines = self._chained() if sealed else [ChainedLine(n, line) for n, line in _history_lines(path)]
+        self._write_history([line for line in lines if wanted(line.fields)])
+
+    def _write_history(self, lines: Sequence[ChainedLine]) -> None:
+        path = self.path / HISTORY
+        sealed = self._seal() is not None
+        kept, head = relinked(lines) if sealed else (b"".join(_plain(line.fields) for line in lines), "")
+        if (path.read_bytes() if path.exists() else b"") == kept:
+            return
+        if (seal := self._seal()) is not None:
+            self._write_seal(seal.settled(self.path).announcing({HISTORY: head}))
+        with typed_errors(path):
+            write_atomically(path, kept)
+
+    def _chained(self) -> list[ChainedLine]:
+        """Return the lines of a sealed run's history."""
+        path = self.path / HISTORY
+        try:
+            return follow_chain(path.read_bytes()) if path.exists() else []
+        except ChainBroken as broken:
+            raise damaged(self.path, f"{HISTORY}, line {broken.number}", broken.problem) from None
 
     def write_json(self, name: str, content: dict[str, Any]) -> None:
-        self._write(self.path / name, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+        self.write_files({name: _json_text(content)})
+
+    # -- sealing
+
+    def check_whole(self, *, episodes: bool = True, remade: Iterable[str] = REMADE) -> list[str]:
+        """Compare every file of the run with its digest, and return sentences about what cannot be compared.
+
+        Checkpoints check themselves. `episodes` False leaves out the episodes, which are large; files in `remade` may
+        be missing. A run in progress can be checked too. Raises RunDirectoryError for a file that has changed.
+        """
+        sealed = check_sealed(self.path, episodes=episodes, remade=tuple(remade))
+        if sealed is None:
+            return [unsealed(self.path)] if self._begun else []
+        gone = [name for name in remade if name in sealed.seal.files and not (self.path / name).exists()]
+        return [f"{self.path / name} is gone." for name in gone]
+
+    def recorded_episodes(self) -> set[str] | None:
+        """Return the files of episodes that lines of the history vouch for, by their paths in the run; None for a run
+        without digests."""
+        if read_seal(self.path) is None:
+            return None
+        return {name for line in self._chained() for name in line.wrote}
+
+    def take_up(self) -> list[str]:
+        """Check a run that is to go on, and return sentences about what cannot be checked or is made again.
+
+        Raises RunDirectoryError for a file that has changed.
+        """
+        made_again = ("state.json", *REMADE)
+        found = self.check_whole(remade=made_again)
+        self.settle(forget=made_again)
+        return found
+
+    def settle(self, *, forget: Iterable[str] = ()) -> None:
+        """Write the digests that files turn out to have after a kill or at the end, and forget those of lost files."""
+        if (seal := read_seal(self.path)) is None:
+            return
+        gone = [name for name in forget if not (self.path / name).exists()]
+        settled = seal.settled(self.path).knowing({}, gone)
+        if settled != seal:
+            self._write_seal(settled)
+
+    def write_files(self, files: Mapping[str, str], *, checkpoint: int | None = None, saved: bool = False) -> None:
+        """Write files, given by their paths in the run, in this order, and seal them. Other files of a run, such as one
+        about its server, are written by this too."""
+        contents = {name: text.encode() for name, text in files.items()}
+        if (seal := self._seal()) is not None:
+            digests = {name: digest_of(content) for name, content in contents.items()}
+            seal = self._with_checkpoint(seal.settled(self.path), checkpoint, saved)
+            self._write_seal(seal.announcing(digests))
+        for name, content in contents.items():
+            with typed_errors(self.path / name):
+                write_atomically(self.path / name, content)
+
+    def _with_checkpoint(self, seal: Seal, step: int | None, saved: bool) -> Seal:
+        """Return the seal with the history and the checkpoint of a step, and without checkpoints that are gone."""
+        known = {HISTORY: head} if (head := file_digest(self.path / HISTORY)) else {}
+        gone = [name for name in seal.files if checkpoint_step(name) >= 0 and not (self.path / name).exists()]
+        steps = [] if step is None else [step]
+        if steps and not any(checkpoint_step(name) >= 0 for name in seal.files):  # a program saved some by itself
+            steps += [int(path.name) for path in self.checkpoints.glob("[0-9]*") if path.name.isdigit()]
+        for name in map(checkpoint_entry, steps):
+            found = file_digest(self.path / name) if saved or name not in seal.files else None
+            known |= {name: found} if found else {}
+        return seal.knowing(known, gone)
+
+    def _seal(self) -> Seal | None:
+        """Return the run's seal, an empty one for a new run; None for a run that an earlier version began."""
+        if (seal := read_seal(self.path)) is not None:
+            return seal
+        return Seal() if self.seals and not self._begun else None
+
+    @property
+    def _begun(self) -> bool:
+        return any((self.path / name).exists() for name in ("model.json", "state.json", HISTORY))
+
+    def _write_seal(self, seal: Seal) -> None:
+        with typed_errors(self.path):
+            seal.write(self.path)
 
     # -- reading and writing
-
-    def _write(self, path: Path, text: str) -> None:
-        with typed_errors(path):
-            write_atomically(path, text.encode())
 
     def read_json(self, name: str) -> dict[str, Any] | None:
         path = self.path / name
@@ -331,6 +475,14 @@ class RunDirectory:
             ) from error
 
 
+def _json_text(content: Mapping[str, Any]) -> str:
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+
+
+def _plain(line: Mapping[str, Any]) -> bytes:
+    return (json.dumps(line, ensure_ascii=False) + "\n").encode()
+
+
 def _history_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the complete lines of a history.jsonl with their numbers; nothing if the file does not exist."""
     try:
@@ -345,6 +497,7 @@ def _history_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 raise _damaged(path, number, "is not JSON") from None
             if not isinstance(line, dict) or "step" not in line:
                 raise _damaged(path, number, "has no step and split")
+            line.pop(LINK, None)
             yield number, line
 
 
@@ -439,7 +592,12 @@ def open_run(path: Path, *, fresh: bool = False, needed: Iterable[Path | None] =
         with typed_errors(path):
             for folder in (path, path / "checkpoints", path / "logs", path / "trajectories"):
                 folder.mkdir(mode=0o700, exist_ok=True)  # episodes and logs may hold private data
-        yield RunDirectory(path)
+        run = RunDirectory(path)
+        try:
+            yield run
+        finally:
+            with suppress(RunDirectoryError):
+                run.settle()
 
 
 def _remove(path: Path) -> None:

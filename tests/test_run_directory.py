@@ -140,6 +140,9 @@ def test_a_damaged_line_of_the_history_is_named(tmp_path: Path) -> None:
         with (run.path / "history.jsonl").open("a") as file:
             file.write('{"step": 2, "rew\n[]\n')
         run.append_history({"step": 3})
+        with pytest.raises(RunDirectoryError, match=r"history\.jsonl, line 2 has no digest: put back a good copy"):
+            run.discard_after(2)
+        (run.path / "seal.json").unlink()
         with pytest.raises(RunDirectoryError, match=r"history\.jsonl, line 2 is not JSON: mend or remove that line"):
             run.discard_after(2)
 

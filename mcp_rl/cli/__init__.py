@@ -30,6 +30,7 @@ from mcp_rl.cli.serve import serve
 from mcp_rl.cli.servers import servers
 from mcp_rl.cli.sft import sft
 from mcp_rl.cli.train import train
+from mcp_rl.cli.verify import verify
 from mcp_rl.errors import McpRlError
 from mcp_rl.system.boundary import run_guarded, say
 from mcp_rl.system.notices import noticed_by
@@ -39,7 +40,7 @@ __all__ = ["app", "main"]
 
 _ORDER = (
     *("train", "sft", "generate", "evaluate", "chat", "serve", "report"),
-    *("history", "fork", "replay", "export", "export-trajectories", "servers", "plugins", "doctor"),
+    *("history", "verify", "fork", "replay", "export", "export-trajectories", "servers", "plugins", "doctor"),
 )
 
 
@@ -86,6 +87,7 @@ for _command in (
     serve,
     report,
     history,
+    verify,
     fork,
     replay,
     export,

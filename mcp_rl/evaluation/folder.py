@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mcp_rl.errors import ConfigError, RunDirectoryError
-from mcp_rl.run_directory import read_groups
+from mcp_rl.run_directory import RunDirectory, read_groups
 from mcp_rl.system.durable import write_atomically
+from mcp_rl.system.seals import check_sealed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -131,6 +132,9 @@ def read_episodes(path: Path) -> list[EpisodeFile]:
     files = [path] if path.is_file() else sorted([*root.glob("episodes/*.jsonl"), *root.glob("trajectories/*/*.jsonl")])
     if not files:
         raise ConfigError(f"The folder {path} holds no episodes: no episodes/*.jsonl and no trajectories/*/*.jsonl.")
+    recorded = RunDirectory(root).recorded_episodes() if check_sealed(root) else None
+    if recorded:  # a run in progress may have written more
+        files = [file for file in files if path.is_file() or file.relative_to(root).as_posix() in recorded]
     tools, report = _json(root / "tools.json") or [], _json(root / "report.json") or {}
     return [_episode_file(file, root, tools, report) for file in files]
 

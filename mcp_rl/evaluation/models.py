@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mcp_rl.evaluation.result import Kind
+    from mcp_rl.learning.disk.checkpoint import Checkpoint
 
 _SCRIPTED, _LITELLM, _HUB = "scripted:", "litellm:", "hf:"
 _TINY_WEIGHTS = ("mcp_rl", "tiny", "weights")
@@ -42,6 +43,8 @@ class ModelSpec:
     base_url: str | None = None
     run: RunDirectory | None = None
     """The run of a checkpoint; None if the model was not named by its run."""
+    unchecked: tuple[str, ...] = ()
+    """Sentences about what of the run cannot be compared with its digest."""
 
     @property
     def base_model(self) -> str | None:
@@ -163,17 +166,22 @@ def _on_disk(name: str, runs: Path) -> ModelSpec | None:
 
 def _run_step(folder: Path, label: str, step: str | None) -> ModelSpec:
     run = RunDirectory(folder)
+    unchecked = tuple(run.check_whole(episodes=False))
     about = run.read_json("model.json") or {}
     base = str(about.get("base_model") or "")
     if step is not None and not step.isdigit():
         raise CheckpointError(f"{label}@{step} names no step; write the step as a number, such as {label}@5.")
-    number = int(step) if step is not None else _newest(run, label)
+    if step is None:
+        newest = _newest(run, label)
+        number, unchecked = newest.step, (*unchecked, *newest.skipped)
+    else:
+        number = int(step)
     checkpoint = run.checkpoints / f"{number:04d}"
-    spec = ModelSpec(f"{label}@{number}", "checkpoint", base, checkpoint, number, run=run)
+    spec = ModelSpec(f"{label}@{number}", "checkpoint", base, checkpoint, number, run=run, unchecked=unchecked)
     if not checkpoint.is_dir():
         if number > 0 or about.get("init"):  # its step 0 is what it was initialized from
             raise CheckpointError(f"The run {label} has no checkpoint of step {number}; {_kept(run)}.")
-        spec = ModelSpec(spec.label, "base", base, run=run)
+        spec = ModelSpec(spec.label, "base", base, run=run, unchecked=unchecked)
     elif damage := find_damage(checkpoint):
         raise CheckpointError(f"The checkpoint {checkpoint} is damaged ({damage}); {_kept(run)}.")
     _check_base(spec, about.get("base_revision", ""))
@@ -191,11 +199,11 @@ def _check_base(spec: ModelSpec, revision: str) -> None:
         )
 
 
-def _newest(run: RunDirectory, label: str) -> int:
+def _newest(run: RunDirectory, label: str) -> Checkpoint:
     checkpoint = newest_checkpoint(run.checkpoints)
     if checkpoint is None:
         raise CheckpointError(f"The run {label} has no checkpoint yet; {label}@0 is its base model.")
-    return checkpoint.step
+    return checkpoint
 
 
 def _kept(run: RunDirectory) -> str:

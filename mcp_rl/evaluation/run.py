@@ -40,6 +40,7 @@ from mcp_rl.scenario import scenario_lines
 from mcp_rl.scenarios.fit import check_fit, notices
 from mcp_rl.system.durable import write_atomically
 from mcp_rl.system.processes.leftovers import end_leftovers
+from mcp_rl.system.seals import seal_files
 from mcp_rl.system.threads import prepare_torch_threads
 from mcp_rl.toolserver.cassette import check_cassette
 from mcp_rl.toolserver.connection.deadlines import Deadlines
@@ -169,6 +170,8 @@ async def run_evaluation(job: EvaluationJob, console: Console) -> EvaluationRepo
         )
         with progress:
             progress.say(f"{job.server.name}: {len(chosen.scenarios)} scenarios, {chosen.origin}.")
+            for sentence in (sentence for model in job.models for sentence in model.unchecked):
+                progress.say(sentence)
             for notice in notices(chosen.scenarios, job.server, config.rollout.max_turns):
                 progress.say(notice)
             reports, played = await _play_all(job, bench, chosen, folder, progress)
@@ -191,6 +194,8 @@ async def run_evaluation(job: EvaluationJob, console: Console) -> EvaluationRepo
     )
     write_json(folder / "report.json", found.model_dump(mode="json"))
     write_atomically(folder / "report.md", markdown(found).encode())
+    written = ("report.json", "report.md", "scenarios.jsonl", "tools.json")
+    seal_files(folder, [*written, *(report.episodes for report in reports)])
     return found
 
 

@@ -29,9 +29,10 @@ from mcp_rl.inference.apis.language_model import (
     check_language_model,
     read_reply,
 )
+from mcp_rl.system.chain import digest_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
 _calls: ContextVar[list[ModelRequest] | None] = ContextVar("the requests of this verdict", default=None)
@@ -199,6 +200,8 @@ def read_cached(path: Path, ids: Sequence[str], asker: str | None = None) -> Jud
     """
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
+        if stored.pop("digest") != _digest(stored):  # the verdict was not stored so
+            return None
         reply = read_reply(json.dumps({"scores": stored["scores"]}), _form(ids))
         if _problem(ids, reply):
             return None
@@ -215,8 +218,13 @@ def write_cached(path: Path, verdict: JudgeVerdict, asker: str) -> None:
     content = {"scores": entries, "asker": asker, "calls": [asdict(call) for call in verdict.calls]}
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+    text = json.dumps({**content, "digest": _digest(content)}, ensure_ascii=False)
+    temporary.write_text(text, encoding="utf-8")
     temporary.replace(path)
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    return digest_of(json.dumps(content, sort_keys=True).encode())
 
 
 def usage(calls: Sequence[ModelRequest]) -> dict[str, float]:

@@ -159,6 +159,8 @@ async def run_chat(job: ChatJob, view: ChatView) -> bool:
 
     config = job.config
     await anyio.to_thread.run_sync(end_leftovers, view.note)
+    for sentence in job.model.unchecked:
+        view.note(sentence)
     here = EngineConfig(kind="local")
     deadlines = Deadlines(call=config.rollout.tool_deadline)
     job.server = await understood(job.server, config.transport, config.tools)

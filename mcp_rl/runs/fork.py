@@ -16,7 +16,7 @@ from mcp_rl.errors import CheckpointError, ConfigError, RunDirectoryError
 from mcp_rl.evaluation.difficulty import DIFFICULTY
 from mcp_rl.evaluation.evaluate import summarize
 from mcp_rl.learning.disk.checkpoint import find_damage
-from mcp_rl.run_directory import RunDirectory, RunState, StepProgress, lock_run, read_history
+from mcp_rl.run_directory import RunDirectory, RunState, StepProgress, lock_run
 from mcp_rl.runs.find import beside
 from mcp_rl.runs.settings import (
     Origin,
@@ -31,6 +31,7 @@ from mcp_rl.runs.steps.curriculum import Curriculum
 from mcp_rl.runs.steps.pipeline import PENDING
 from mcp_rl.runs.trained_tools import TrainedTools
 from mcp_rl.system.durable import sync_file, sync_folder
+from mcp_rl.system.seals import read_seal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -78,6 +79,7 @@ def fork(folder: Path, step: int, name: str | None = None, overrides: Mapping[st
     was = origin.config(placed)
     now = origin.config({**placed, **overrides})
     changed = changed_settings(was, now)
+    unchecked = origin.run.check_whole()
     checkpoint = _checkpoint(origin.run, step)
     if now.train.max_staleness < was.train.max_staleness and (checkpoint / PENDING).is_file():
         raise ConfigError(
@@ -91,7 +93,7 @@ def fork(folder: Path, step: int, name: str | None = None, overrides: Mapping[st
             _fill(staging, origin, checkpoint, step, now, changed)
     steps = now.steps if now.steps > step else 2 * step
     command, missing = train_command(origin, now, steps=steps)
-    notes = [*missing]
+    notes = [*unchecked, *missing]
     if others := measured_otherwise(changed):
         notes.append(
             "The initial policy was evaluated with "
@@ -146,24 +148,24 @@ def _fill(
     config: RunConfig,
     changed: Mapping[str, tuple[Any, Any]],
 ) -> None:
-    source, forked = origin.run, RunDirectory(staging)
+    source = origin.run
+    forked = RunDirectory(staging, seals=read_seal(source.path) is not None)
     _copy_folder(checkpoint, forked.checkpoints / checkpoint.name)
     if damage := find_damage(forked.checkpoints / checkpoint.name):
         raise CheckpointError(f"The checkpoint {checkpoint} was removed while it was copied ({damage}); try again.")
-    for name in ("train.jsonl", "val.jsonl"):
-        _copy(source.path / name, staging / name)
-    TrainedTools.carry(source.path, staging)
+    for split in ("train", "val"):
+        forked.write_files({f"{split}.jsonl": (source.path / f"{split}.jsonl").read_text(encoding="utf-8")})
+    TrainedTools.carry(source.path, forked)
     for path in sorted((source.path / "trajectories").glob("*/*.jsonl")):
         if path.stem.isdigit() and int(path.stem) <= step:
             _copy(path, staging / path.relative_to(source.path))
     if source.judge.is_dir():
         _copy_folder(source.judge, forked.judge)
-    _write(staging / "history.jsonl", b"".join(_lines_up_to(source.path, step)))
+    forked.copy_history(source, step)
     state = _state(origin, checkpoint, step)
-    forked.save_state(state)
     train = forked.scenarios("train") or []
     curriculum = Curriculum(train, config.seed, state.progress.curriculum or None, config.curriculum)
-    forked.save_lines(DIFFICULTY, curriculum.difficulty(state.before))
+    forked.save_state(state, {DIFFICULTY: curriculum.difficulty(state.before)}, saved=True)
     fork_entry = {"run": str(source.path), "step": step, "was": {key: was for key, (was, _) in changed.items()}}
     about = {
         **origin.about,
@@ -176,6 +178,7 @@ def _fill(
         FORKED_FROM: [*origin.about.get(FORKED_FROM, []), fork_entry],
     }
     forked.begin(with_settings(origin.identity, changed), about)
+    forked.settle()
 
 
 def _state(origin: Origin, checkpoint: Path, step: int) -> RunState:
@@ -201,15 +204,6 @@ def _state(origin: Origin, checkpoint: Path, step: int) -> RunState:
     )
 
 
-def _lines_up_to(folder: Path, step: int) -> Iterator[bytes]:
-    """Yield the raw lines of the history up to a step. Raises RunDirectoryError if one cannot be read."""
-    read_history(folder)
-    history = folder / "history.jsonl"
-    for line in history.read_bytes().splitlines(keepends=True) if history.exists() else []:
-        if line.endswith(b"\n") and line.strip() and json.loads(line)["step"] <= step:
-            yield line
-
-
 def _copy_folder(source: Path, target: Path) -> None:
     for path in sorted(source.rglob("*")):
         if path.is_file():
@@ -221,9 +215,3 @@ def _copy(source: Path, target: Path) -> None:
     with source.open("rb") as read, target.open("wb") as written:
         shutil.copyfileobj(read, written)
         sync_file(written)
-
-
-def _write(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        sync_file(file)

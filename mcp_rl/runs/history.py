@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from mcp_rl.config.load import nearest
 from mcp_rl.errors import ConfigError
 from mcp_rl.evaluation.step_time import times
-from mcp_rl.run_directory import read_history
+from mcp_rl.run_directory import RunDirectory, read_history
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,10 +40,14 @@ class History:
     """Step of the newest whole checkpoint; None if the run does not say."""
     origin: str | None = None
     """A sentence about the run that this one was made from; None if there is none."""
+    unchecked: Sequence[str] = ()
+    """Sentences about what cannot be compared with its digest."""
 
     @staticmethod
     def read(folder: Path, name: str | None = None) -> History:
-        """Read the history in a folder. Raises RunDirectoryError if it cannot be read."""
+        """Read the history in a folder. Raises RunDirectoryError if it cannot be read, or if a file has changed since
+        the run wrote it."""
+        unchecked = RunDirectory(folder).check_whole(episodes=False)
         kept = _json(folder / "state.json").get("step")
         return History(
             folder,
@@ -51,6 +55,7 @@ class History:
             read_history(folder),
             kept if isinstance(kept, int) else None,
             _origin(_json(folder / "model.json")),
+            unchecked,
         )
 
     @cached_property

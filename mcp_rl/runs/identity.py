@@ -86,6 +86,7 @@ def rehearse(config: RunConfig, server: ToolServer, plugins: Plugins, *, fresh: 
         said.append(f"A new run would be kept in {config.run_dir}.")
     else:
         run.check(identify(config, server, stored.schema_hash, stored))
+        said += run.check_whole()
         said.append(f"The run in {config.run_dir} would go on from step {run.state().step}, up to step {config.steps}.")
     return said
 

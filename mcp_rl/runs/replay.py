@@ -123,6 +123,8 @@ def replay(
         open_run(target, fresh=fresh, needed=[folder, init.path]) as run,
         Progress(steps=steps, console=console) as progress,
     ):
+        for sentence in (*origin.run.check_whole(), *run.take_up()):
+            progress.say(sentence)
         state = run.state()
         _identify(run, origin, {k: v for k, v in changed.items() if k != "steps"}, init, target)
         state.threads = prepare_torch_threads(state.threads or origin.run.state().threads)
@@ -254,7 +256,7 @@ def _identify(
     if loaded := loaded_before(origin.run.path):
         about["loaded"] = loaded
     run.begin(identity, about | ({"init": str(init.path)} if init.path else {}))
-    TrainedTools.carry(origin.run.path, run.path)
+    TrainedTools.carry(origin.run.path, run)
 
 
 def _off_policy(config: TrainConfig) -> str:
@@ -403,7 +405,7 @@ class _Retraining:
             protect=recorded,
         )
         self.state.step = learner.step
-        self.run.save_state(self.state)
+        self.run.save_state(self.state, saved=True)
 
 
 def _compare(

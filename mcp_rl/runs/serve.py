@@ -170,6 +170,8 @@ async def run_serving(job: ServeJob, say: Callable[[str], None]) -> None:
     switch = Switch()
     with contextlib.closing(bind(job.host, job.port)) as bound:
         say(f"Loading {', '.join(names[0] for names in job.names)} …")
+        for sentence in (sentence for model in job.models for sentence in model.unchecked):
+            say(sentence)
         async with (
             _running(switch, bound) as port,
             opened_models(job.models, job.engine, job.placement, job.folder, say) as opened,

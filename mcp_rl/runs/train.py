@@ -73,6 +73,7 @@ async def _run(config: RunConfig, fresh: bool, console: Console) -> RunReport:
     check_inputs(config, server, plugins, fresh=fresh)
     needed = config.init, config.scenarios.file, config.tools.replay
     with open_run(config.run_dir, fresh=fresh, needed=needed) as run:
+        notes = run.take_up()
         state = run.state()
         earlier = state.progress.seconds
         if stored := run.identity():
@@ -83,6 +84,8 @@ async def _run(config: RunConfig, fresh: bool, console: Console) -> RunReport:
                 "over with --fresh, or choose another name with --name."
             )
         if report := _finished(run, state, config):
+            for sentence in notes:
+                console.print(sentence, highlight=False, markup=False, soft_wrap=True)
             console.print(f"All {state.step} steps of this run are done.", highlight=False)
             return report
         state.threads = prepare_torch_threads(state.threads)  # before torch is imported
@@ -90,6 +93,8 @@ async def _run(config: RunConfig, fresh: bool, console: Console) -> RunReport:
             Progress(steps=config.steps, done=state.step, console=console) as progress,
             Trackers.opened(run.path, config, plugins, progress.say) as trackers,
         ):
+            for sentence in notes:
+                progress.say(sentence)
             with progress.waiting("looking for what earlier runs left running"):
                 await anyio.to_thread.run_sync(end_leftovers, progress.say)
             setting = _Setting(config, run, state, plugins, server, progress, trackers)
@@ -179,7 +184,7 @@ async def _prepared(setting: _Setting) -> AsyncIterator[Trainer]:
             if fetched := kept_packages(params, setting.server.name):
                 about[PACKAGES] = fetched
             run.begin(identity, about)
-        TrainedTools.of_session(session, train, setting.server.system_prompt).write(run.path)
+        TrainedTools.of_session(session, train, setting.server.system_prompt).keep(run)
 
         from mcp_rl.runs.steps.trainer import Trainer
 
@@ -189,6 +194,11 @@ async def _prepared(setting: _Setting) -> AsyncIterator[Trainer]:
             await model.register(backend)
         for sentence in backend.skipped:
             progress.say(sentence)
+        if setting.state.step > backend.engine.version:
+            progress.say(
+                f"The run was at step {setting.state.step}, and goes on from the newest whole checkpoint, of step "
+                f"{backend.engine.version}."
+            )
         _follow(setting.state, run, backend.engine.version, backend.frontier)
         player = Player(
             backend.engine,

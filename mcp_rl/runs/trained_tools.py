@@ -61,17 +61,24 @@ class TrainedTools:
         return TrainedTools(tools, said)
 
     @staticmethod
-    def carry(source: Path, target: Path) -> None:
+    def carry(source: Path, run: RunDirectory) -> None:
         """Copy the files of one run to another; do nothing if there are none. Raises RunDirectoryError."""
         if (found := TrainedTools.read(source)) is not None:
-            found.write(target)
+            found.keep(run)
+
+    def keep(self, run: RunDirectory) -> None:
+        """Write the files into a run. Raises RunDirectoryError."""
+        run.write_files(self._texts())
 
     def write(self, folder: Path) -> None:
-        """Write the files. Raises RunDirectoryError."""
+        """Write the files into an export. Raises RunDirectoryError."""
         with typed_errors(folder):
-            write_atomically(folder / TOOLS, (as_json(self.tools) + "\n").encode())
-            if self.system_prompt:
-                write_atomically(folder / SYSTEM_PROMPT, self.system_prompt.encode())
+            for name, text in self._texts().items():
+                write_atomically(folder / name, text.encode())
+
+    def _texts(self) -> dict[str, str]:
+        prompt = {SYSTEM_PROMPT: self.system_prompt} if self.system_prompt else {}
+        return {TOOLS: as_json(self.tools) + "\n", **prompt}
 
 
 def as_json(tools: list[dict[str, Any]]) -> str:

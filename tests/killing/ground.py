@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from mcp_rl.scenario import McpScenario, StdioServer, ToolCall, Verifier, scenario_lines
+from mcp_rl.system.chain import LINK
+from mcp_rl.system.seals import SEAL
 
 STEPS = 8
 SETTINGS = (
@@ -17,6 +19,9 @@ CLOCKS = ("_seconds", "_time_share")
 """Endings of the names of measured times."""
 OTHER_CLOCKS = ("seconds", "seconds_p95", "peak_rss_mb", "cached_tokens")
 """Other fields that differ between runs. `cached_tokens` depends on which turns the engine takes up together."""
+
+
+OMITTED = (*OTHER_CLOCKS, LINK)
 
 
 def write_scenarios(path: Path) -> None:
@@ -42,7 +47,7 @@ def record(run: Path) -> dict[str, Any]:
     """Return the content of each file of a run, without measured times.
 
     Left out are the card and the manifest of a checkpoint, which repeat metrics and their hash, the judges' calls and
-    costs, the page, and the run's own name.
+    costs, the page, the run's own name, and the digests of what holds measured times.
     """
     found: dict[str, Any] = {}
     for path in sorted(run.rglob("*")):
@@ -52,7 +57,7 @@ def record(run: Path) -> dict[str, Any]:
         match path.suffix:
             case ".jsonl":
                 found[name] = [json.dumps(_timeless(json.loads(line))) for line in path.read_text().splitlines()]
-            case ".json" if name not in ("model.json", "report.json"):
+            case ".json" if name not in ("model.json", "report.json", SEAL):
                 found[name] = json.dumps(_timeless(json.loads(path.read_bytes())))
             case ".html" | ".json" | ".png":
                 """The page and the report hold the path of the run."""
@@ -66,7 +71,7 @@ def record(run: Path) -> dict[str, Any]:
 
 def _timeless(value: Any) -> Any:
     if isinstance(value, dict):
-        return {k: _timeless(v) for k, v in value.items() if not k.endswith(CLOCKS) and k not in OTHER_CLOCKS}
+        return {k: _timeless(v) for k, v in value.items() if not k.endswith(CLOCKS) and k not in OMITTED}
     return [_timeless(entry) for entry in value] if isinstance(value, list) else value
 
 

@@ -64,7 +64,7 @@ def tuned(place: Path, data: Path, *overrides: str, name: str = "a", fresh: bool
 
 def history(run: Path) -> list[dict[str, Any]]:
     lines = [json.loads(text) for text in (run / "history.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in found.items() if not key.endswith("_seconds")} for found in lines]
+    return [{k: value for k, value in found.items() if not k.endswith("_seconds") and k != "chain"} for found in lines]
 
 
 @pytest.fixture(scope="module")

@@ -23,6 +23,7 @@ from typing import Any
 import psutil  # type: ignore[import-untyped]
 import pytest
 
+from mcp_rl.system.seals import SEAL, check_sealed
 from tests.killing.ground import SETTINGS, STEPS, differences, played, record, write_scenarios
 
 ROOT = Path(__file__).parents[2]
@@ -141,6 +142,7 @@ def test_killed_runs_end_like_an_unstopped_one(ground: Ground, whole: Path) -> N
         assert differences(expected, record(ground.run(name))) == [], f"{name}, moments of seed {seed}"
         assert_every_scenario_was_used_once_before_any_came_again(ground.run(name))
         assert "Traceback" not in ground.said(name) and "damaged" not in ground.said(name)
+        assert check_sealed(ground.run(name)) is not None
 
     while kinds:
         name = f"killed-{runs}"
@@ -187,9 +189,10 @@ def test_a_finished_run_says_so_and_how_to_go_on(ground: Ground, whole: Path) ->
 
 
 def copied(ground: Ground, whole: Path, name: str) -> Path:
-    """Make a run of that name that is halfway: `whole` without the checkpoints after step 4."""
+    """Make a run of that name that is halfway: `whole` without the checkpoints after step 4, and without digests."""
     run = ground.run(name)
     shutil.copytree(whole, run)
+    (run / SEAL).unlink()
     (run / "report.json").unlink()
     shutil.rmtree(run / "checkpoints" / "0006")
     shutil.rmtree(run / "checkpoints" / "0008")

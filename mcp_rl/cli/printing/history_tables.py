@@ -78,6 +78,7 @@ def sentences(history: History) -> Iterator[str]:
     """Yield the summary in sentences."""
     found = summary(history)
     yield _progress(history, found)
+    yield from history.unchecked
     if history.origin:
         yield history.origin
     if moved := found.get("moved"):

@@ -11,10 +11,13 @@ from mcp_rl.evaluation.page.tokens import Spelling, find_spelling
 from mcp_rl.evaluation.result import EvaluationReport, ModelReport
 from mcp_rl.evaluation.tables import notes
 from mcp_rl.run_directory import read_groups
+from mcp_rl.system.seals import check_sealed, unsealed
 
 
 def evaluation_findings(folder: Path) -> Findings:
-    """Read an evaluation. Raises ConfigError if report.json is not an evaluation's report."""
+    """Read an evaluation. Raises ConfigError if report.json is not an evaluation's report, RunDirectoryError for a file
+    that is not as the evaluation wrote it."""
+    unchecked = [] if check_sealed(folder) else [unsealed(folder)]
     try:
         report = EvaluationReport.model_validate_json((folder / "report.json").read_bytes())
     except (OSError, ValidationError) as error:
@@ -38,7 +41,7 @@ def evaluation_findings(folder: Path) -> Findings:
             *((f"{model.model}: base model", model.base_model) for model in report.models if model.base_model),
             ("seconds", f"{report.seconds:,.0f}"),
         ],
-        notes=list(notes(report)),
+        notes=[*unchecked, *notes(report)],
     )
 
 

@@ -31,8 +31,10 @@ _BYTES_READ = 2_000_000
 
 
 def training_findings(folder: Path) -> Findings:
-    """Read a run. Raises ConfigError if nothing was played yet, RunDirectoryError for files of another version."""
+    """Read a run. Raises ConfigError if nothing was played yet, RunDirectoryError for files of another version, and for
+    files that are not as the run wrote them."""
     run = RunDirectory(folder)
+    unchecked, recorded = run.check_whole(), run.recorded_episodes()
     if "sft" in (run.read_json("model.json") or {}):
         raise ConfigError(
             f"The run in {folder} is of supervised fine-tuning and has no episodes to show; use `mcp-rl history`."
@@ -47,7 +49,11 @@ def training_findings(folder: Path) -> Findings:
     about, written = run.read_json("model.json") or {}, run.read_json("report.json") or {}
     finished = bool(written) and written.get("step") == state.step
     played = {step: RunDirectory(folder).trajectories("val", step) for step in _compared(state)}
-    sources = _sources(folder, identity, state, history, played)
+    sources = [
+        source
+        for source in _sources(folder, identity, state, history, played)
+        if recorded is None or f"trajectories/{source.split}/{source.step:04d}.jsonl" in recorded
+    ]
     measured = _measured(folder, identity, state, played, written)
     return Findings(
         folder=folder,
@@ -60,7 +66,7 @@ def training_findings(folder: Path) -> Findings:
         pass_rates=_pass_rates(state.progress.curriculum),
         facts=list(_facts(identity, state, written)),
         unfinished=None if finished else _unfinished(state, history),
-        notes=list(_notes(measured, written)),
+        notes=[*unchecked, *_notes(measured, written)],
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import gc
 import hashlib
+import re
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,7 +28,9 @@ from mcp_rl.evaluation.page.failures import find_failures
 from mcp_rl.evaluation.page.of_evaluation import evaluation_findings
 from mcp_rl.evaluation.page.of_run import training_findings
 from mcp_rl.evaluation.tables import Grid, grids
+from mcp_rl.system.chain import digest_of
 from mcp_rl.system.durable import write_atomically
+from mcp_rl.system.seals import HISTORY, file_digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -40,6 +43,7 @@ PAGE = "report.html"
 MEGABYTES = 3.0
 """Size of the episodes in a page."""
 _MOST_SENTENCES = 3
+_MARK = re.compile(rb"\n<!-- mcp-rl history:([0-9a-f]*) page:([0-9a-f]{64}) -->\n\Z")
 _BREAKDOWNS = {
     "by tool": ("sampled_by_tool", "by_tool"),
     "by number of steps": ("by_steps",),
@@ -67,7 +71,23 @@ def write_report(folder: Path, out: Path | None = None, *, megabytes: float = ME
     with _collector_paused():
         findings = training_findings(folder) if (folder / "model.json").is_file() else evaluation_findings(folder)
         html = render(findings, megabytes=megabytes)
-    return write_file(out or folder / PAGE, html.encode("utf-8", "replace"))
+    content = html.encode("utf-8", "replace")
+    return write_file(out or folder / PAGE, content + _mark(content, file_digest(folder / HISTORY) or ""))
+
+
+def _mark(content: bytes, head: str) -> bytes:
+    """Return the comment at the end of a page: the digests of the history that it shows and of the page up to there."""
+    begun = f"\n<!-- mcp-rl history:{head} page:".encode()
+    return begun + digest_of(content + begun).encode() + b" -->\n"
+
+
+def read_mark(page: Path) -> str | None:
+    """Return the digest of the history that a page shows; None for a page that has changed since it was written."""
+    content = page.read_bytes()
+    found = _MARK.search(content)
+    if found is None or digest_of(content[: found.start(2)]) != found[2].decode():
+        return None
+    return found[1].decode()
 
 
 def write_file(path: Path, content: bytes) -> Path:

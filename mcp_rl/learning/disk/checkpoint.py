@@ -1,7 +1,8 @@
 """Checkpoints on disk: `checkpoints/0000 0001 …`, each of them complete or absent.
 
 A checkpoint is written into a hidden folder, synced, and renamed into place; its manifest names every file with size
-and SHA-256, so that a damaged one is noticed and the one before it is used. This module handles bytes only;
+and SHA-256, so that a damaged one is noticed and the one before it is used. The run's seal (`system/seals.py`) has the
+manifest's digest, so that another run's checkpoint is noticed too. This module handles bytes only;
 `mcp_rl.learning.disk.state` gives them their meaning.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -18,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_rl.errors import CheckpointError
 from mcp_rl.system.durable import sync_file, sync_folder
+from mcp_rl.system.seals import HISTORY, checkpoint_entry, checkpoint_step, file_digest, last_line, read_seal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -138,11 +141,37 @@ def find_damage(path: Path) -> str | None:
             with (path / name).open("rb") as file:
                 if hashlib.file_digest(file, "sha256").hexdigest() != known["sha256"]:
                     return f"{name} has changed"
+        if _of_run(path) and manifest["step"] != _step_of(path):
+            return f"it is the checkpoint of step {manifest['step']}"
     except FileNotFoundError as error:
         return f"{Path(error.filename).name} is missing"
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return f"{MANIFEST} cannot be read"
-    return None
+    return _find_foreign(path)
+
+
+def _find_foreign(path: Path) -> str | None:
+    """Return why a whole checkpoint is not one that its run wrote; None if it is, or if nothing tells.
+
+    A kill may have come between a checkpoint and its seal. Such a checkpoint is newer than all sealed ones, and the
+    history reaches its step.
+    """
+    run = path.parent.parent
+    seal = read_seal(run) if _of_run(path) else None
+    if seal is None:
+        return None
+    step = _step_of(path)
+    if known := seal.files.get(checkpoint_entry(step)):
+        return None if file_digest(path / MANIFEST) == known else "it is not the one that the run wrote"
+    if "state.json" not in seal.names:  # its program seals no checkpoints
+        return None
+    newest = max(map(checkpoint_step, seal.files), default=-1)
+    return None if newest < step <= int(last_line(run / HISTORY).get("step", 0)) else "the run never wrote it"
+
+
+def _of_run(path: Path) -> bool:
+    """Return whether a checkpoint lies where a run keeps its own."""
+    return path.parent.name == "checkpoints" and re.fullmatch(r"\d+|\.\d+\.old", path.name) is not None
 
 
 def _newest_first(folder: Path) -> list[Path]:

@@ -34,6 +34,8 @@ class Proof:
     """Evaluation of exactly this step; None where it was not evaluated."""
     totals: dict[str, int] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
+    unchecked: list[str] = field(default_factory=list)
+    """Sentences about what of the run cannot be compared with its digest."""
 
 
 _SETTINGS = (
@@ -48,12 +50,13 @@ def read_proof(source: ExportSource) -> Proof:
     run = source.run
     if run is None:
         return Proof(step=source.step)
-    about = source.about
+    about, unchecked = source.about, run.check_whole()
     if "sft" in about and "identity" not in about:
-        return Proof(how="supervised fine-tuning", step=source.step, seed=about["sft"].get("seed"))
+        seed = about["sft"].get("seed")
+        return Proof(how="supervised fine-tuning", step=source.step, seed=seed, unchecked=unchecked)
     identity = run.identity()
     if identity is None:
-        return Proof(step=source.step)
+        return Proof(step=source.step, unchecked=unchecked)
     train, val = run.scenarios("train") or [], run.scenarios("val") or []
     state = run.state()
     totals = state.progress.model_dump() if state.step == source.step else {}
@@ -70,6 +73,7 @@ def read_proof(source: ExportSource) -> Proof:
         after=_after(run, source.step, greedy),
         totals={name: int(totals[name]) for name in _TOTALS if totals.get(name)},
         settings={key: identity.settings[key] for key in _SETTINGS if identity.settings.get(key) is not None},
+        unchecked=unchecked,
     )
 
 

@@ -146,7 +146,8 @@ class _Writer:
     def __init__(self, source: ExportSource, request: ExportRequest, proof: Proof, programs: _Programs) -> None:
         self.source, self.request, self.proof, self.programs = source, request, proof, programs
         self.trained = Trained.of_run(source.run) if source.run else Trained()
-        self.notes: list[str] = [self.trained.missing] if self.trained.missing else []
+        self.notes: list[str] = list(dict.fromkeys([*source.unchecked, *proof.unchecked]))
+        self.notes += filter(None, [self.trained.missing])
         self.found: dict[str, Any] = {}
 
     def adapter(self, folder: Path) -> None:

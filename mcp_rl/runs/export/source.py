@@ -39,6 +39,8 @@ class ExportSource:
     """Folder to use in place of `base_model`, from --base."""
     base_called: str | None = None
     """Name of the base on the hub, where it is known."""
+    unchecked: tuple[str, ...] = ()
+    """Sentences about what of the run was passed over, or cannot be compared with its digest."""
 
     @property
     def slug(self) -> str:
@@ -145,12 +147,14 @@ def find_source(name: str, runs: Path, base: str | None = None) -> ExportSource:
         if spec.name != TINY and place.is_dir() and (place / MANIFEST).is_file():
             _check_whole(place)
             return _from_folder(place, spec.label, spec.run)
-        return _with_base(ExportSource(spec.label, "base", spec.name, None, 0, spec.run), base)
+        source = ExportSource(spec.label, "base", spec.name, None, 0, spec.run, unchecked=spec.unchecked)
+        return _with_base(source, base)
     _check_whole(folder)
     run = spec.run or _run_of(folder)
     kind_: Literal["adapter", "whole"] = "adapter" if (folder / _ADAPTER).is_file() else "whole"
     label = spec.label if spec.run else f"{run.path.name}@{spec.step}" if run else visible(folder.resolve().name)
-    return _with_base(ExportSource(label, kind_, spec.name, folder, spec.step, run), base)
+    source = ExportSource(label, kind_, spec.name, folder, spec.step, run, unchecked=spec.unchecked)
+    return _with_base(source, base)
 
 
 def _from_folder(folder: Path, label: str, run: RunDirectory | None) -> ExportSource:

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from mcp_rl.errors import ConfigError
 from mcp_rl.inference.chat.conversation import Conversation, conversation, read_lines, render
+from mcp_rl.run_directory import RunDirectory
 from mcp_rl.trajectory import TrajectoryGroup
 
 if TYPE_CHECKING:
@@ -76,7 +77,10 @@ def read_source(path: Path) -> DemonstrationFile:
 
 def read_episodes(run: Path) -> list[DemonstrationFile]:
     """Read all training episodes of a run. Raises ConfigError if it has none."""
+    recorded = RunDirectory(run).recorded_episodes()
     files = sorted((run / "trajectories" / "train").glob("*.jsonl"))
+    if recorded is not None:
+        files = [file for file in files if file.relative_to(run).as_posix() in recorded]
     if not files:
         raise ConfigError(f"The run in {run} has no training episodes yet: no trajectories/train/*.jsonl.")
     return [read_source(file) for file in files]

@@ -73,9 +73,14 @@ def run_sft(config: SftConfig, *, fresh: bool = False, console: Console | None =
     if config.init is not None:
         check_initial(config.init, config.train, config.base_model)
     with open_run(config.run_dir, fresh=fresh, needed=[config.init, config.from_run, *config.files]) as run:
+        notes = run.take_up()
+        if config.from_run is not None:
+            notes += RunDirectory(config.from_run).check_whole()
         state = run.state()
         state.threads = prepare_torch_threads(state.threads)  # before torch is imported
         console = console or Console()
+        for sentence in notes:
+            console.print(sentence, highlight=False, markup=False, soft_wrap=True)
         end_leftovers(functools.partial(console.print, highlight=False, markup=False))
         if config.unsloth.use:
             import_first(True)  # before transformers and PEFT
@@ -203,7 +208,7 @@ def _begin(
         about = {**named, **revision, "loaded": dict(loaded), KIND: identity.model_dump(mode="json")}
         run.write_json("model.json", about)
         if config.from_run is not None:
-            TrainedTools.carry(config.from_run, run.path)
+            TrainedTools.carry(config.from_run, run)
         return
     if KIND not in about:
         raise RunDirectoryError(
@@ -328,7 +333,7 @@ class _Tuning:
             protect=(best,) if best is not None and self.config.train.keep_best else (),
         )
         self.state.step = self.learner.step
-        self.run.save_state(self.state)
+        self.run.save_state(self.state, saved=True)
 
 
 @contextmanager

@@ -163,14 +163,13 @@ class Trainer:
                 self.model, metrics=self._metrics, frontier=self.done.model_dump(mode="json"), files=files
             )
             self.state.step, self.state.progress = self.step, self.done.model_copy(deep=True)
-            self._save_state()
+            self._save_state(saved=True)
         self._notify("checkpoint_saved", step=self.step, path=path)
 
-    def _save_state(self) -> None:
+    def _save_state(self, *, saved: bool = False) -> None:
         self.state.progress.seconds = self.seconds
-        self.run.save_state(self.state)
         kept = Curriculum(self.train, self.config.seed, self.state.progress.curriculum or None, self.config.curriculum)
-        self.run.save_lines(DIFFICULTY, kept.difficulty(self.state.before))
+        self.run.save_state(self.state, {DIFFICULTY: kept.difficulty(self.state.before)}, saved=saved)
 
     async def _take_step(self, batch: RolloutBatch) -> None:
         groups = batch.groups()

@@ -64,6 +64,7 @@ def hostile(run: Path, tmp_path: Path) -> Path:
     """The run with texts of a hostile server, model and user."""
     folder = tmp_path / "hostile"
     shutil.copytree(run, folder)
+    (folder / "seal.json").unlink()
     for file in folder.glob("trajectories/*/*.jsonl"):
         groups = [poisoned(json.loads(line)) for line in file.read_text().splitlines()]
         file.write_text("".join(json.dumps(group) + "\n" for group in groups))
@@ -78,6 +79,7 @@ def hostile_evaluation(evaluation: Path, tmp_path: Path) -> Path:
     """The evaluation with hostile names."""
     folder = tmp_path / "hostile-evaluation"
     shutil.copytree(evaluation, folder)
+    (folder / "seal.json").unlink()
     report = json.loads((folder / "report.json").read_text())
     for model in report["models"]:
         model["model"] += HOSTILE

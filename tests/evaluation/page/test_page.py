@@ -147,7 +147,7 @@ def test_the_judge_is_compared_with_the_verifier(run: Path) -> None:
 def test_an_unfinished_run_shows_its_results_so_far(run: Path, tmp_path: Path) -> None:
     folder = tmp_path / "going on"
     shutil.copytree(run, folder)
-    for name in ("report.json", "report.html", "trajectories/val/0002.jsonl"):
+    for name in ("seal.json", "report.json", "report.html", "trajectories/val/0002.jsonl"):
         (folder / name).unlink()
     state = json.loads((folder / "state.json").read_text())
     (folder / "state.json").write_text(json.dumps(state | {"after": None, "after_step": None}))

@@ -229,6 +229,7 @@ def test_a_wrong_base_is_refused(place: Path, tmp_path: Path, capsys: pytest.Cap
 def test_cards_of_fine_tuned_and_unknown_folders(place: Path, tmp_path: Path) -> None:
     run = tmp_path / "default" / "models" / "tuned"
     shutil.copytree(place / "default" / "models" / "calc", run)
+    (run / "seal.json").unlink()
     about = {"name": "tuned", "project": "default", "base_model": TINY, "sft": {"seed": 3}}
     (run / "model.json").write_text(json.dumps(about))
     shutil.copytree(run / "checkpoints" / "0002", tmp_path / "found")
@@ -243,6 +244,7 @@ def test_cards_of_fine_tuned_and_unknown_folders(place: Path, tmp_path: Path) ->
 def test_cards_name_the_bases_revision_and_precision(place: Path, tmp_path: Path) -> None:
     run = tmp_path / "default" / "models" / "calc"
     shutil.copytree(place / "default" / "models" / "calc", run)
+    (run / "seal.json").unlink()
     about = json.loads((run / "model.json").read_text())
     loaded = {"quantisation": "4-bit", "revision": "c0ffee", "model_name": "org/model"}
     (run / "model.json").write_text(json.dumps({**about, "loaded": loaded}))

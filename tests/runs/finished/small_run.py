@@ -49,7 +49,7 @@ def make_ground(folder: Path) -> Path:
         McpScenario(
             task_description=f"add {i} and 1",
             server_params=StdioServer(command="server"),
-            verifier=Verifier(kind="checksum"),
+            verifier=Verifier(kind="checksum", expected=i + 1),
             reference=(ToolCall(tool="add", arguments={"a": i, "b": 1}),),
             split="val" if i < 2 else "train",
         )
@@ -59,18 +59,19 @@ def make_ground(folder: Path) -> Path:
     return folder
 
 
-def train(ground: Path, name: str, *more: str) -> Path:
+def train(ground: Path, name: str, *more: str, out: Path | None = None) -> Path:
     """Train a run through the command and return its folder."""
+    out = out or ground / "out"
     words = [
         *("train", "--server", "mcp_calculator", "--transport", "stdio", "--base-model", str(ground / "base")),
         *("--plugin", str(ground / "checksum.py"), "--scenarios", str(ground / "scenarios.jsonl")),
-        *("--steps", str(STEPS), "--output-dir", str(ground / "out"), "--name", name),
+        *("--steps", str(STEPS), "--output-dir", str(out), "--name", name),
         *("rollout.groups_per_step=3", "rollout.group_size=3", "rollout.max_turn_tokens=6", "rollout.max_tokens=12"),
         *("train.checkpoint_every=2", "train.keep_checkpoints=9", "train.learning_rate=1e-2", "train.minibatches=2"),
         *("evaluation.samples=1", "evaluation.every=4", *more),
     ]
     go_on(words)
-    return ground / "out" / "default" / "models" / name
+    return out / "default" / "models" / name
 
 
 def configured(words: Sequence[str]) -> RunConfig:
@@ -96,7 +97,7 @@ def without_clock(path: Path) -> list[Any]:
             return {
                 key: told(inner)
                 for key, inner in value.items()
-                if not key.endswith(("seconds", "_time_share")) and key not in ("peak_rss_mb", "cached_tokens")
+                if not key.endswith(("seconds", "_time_share")) and key not in ("peak_rss_mb", "cached_tokens", "chain")
             }
         return [told(inner) for inner in value] if isinstance(value, list) else value
 
