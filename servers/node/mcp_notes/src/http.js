@@ -1,13 +1,14 @@
 /**
  * The notebook on the loopback interface, by one of two transports.
  *
- * Streamable HTTP at /mcp: every request is answered by itself, with JSON. Server-sent events at /sse: a stream for each
- * client, who posts to /messages and reads the answers from the stream. All of them share the one notebook.
+ * Streamable HTTP at /mcp: every request is answered by itself, with JSON, in either era of the protocol. Server-sent
+ * events at /sse: a stream for each client, who posts to /messages and reads the answers from the stream. All of them
+ * share the one notebook.
  */
 
 import { createServer } from "node:http";
-import { SSEServerTransport } from "@modelcontextprotocol/sdk/server/sse.js";
-import { StreamableHTTPServerTransport } from "@modelcontextprotocol/sdk/server/streamableHttp.js";
+import { createMcpHandler, isLegacyRequest, WebStandardStreamableHTTPServerTransport } from "@modelcontextprotocol/server";
+import { SSEServerTransport } from "@modelcontextprotocol/server-legacy/sse";
 import { notesServer } from "./server.js";
 
 const LOOPBACK = ["127.0.0.1", "localhost", "[::1]"];
@@ -54,17 +55,47 @@ async function checked(answer, request, response) {
 
 /** @param {import("./notebook.js").Notebook} notebook @returns {Answer} */
 function streamableHttp(notebook) {
+  const newer = createMcpHandler(() => notesServer(notebook), { legacy: "reject" });
   return async (request, response, url) => {
     if (url.pathname !== "/mcp") return refuse(response, 404, "There is only /mcp.");
     if (request.method !== "POST") return refuse(response, 405, "Only POST: there is no session and no stream.", "POST");
     const body = await message(request, response);
     if (body === undefined) return;
-    const server = notesServer(notebook);
-    const transport = new StreamableHTTPServerTransport({ sessionIdGenerator: undefined, enableJsonResponse: true });
-    response.on("close", () => void server.close());
-    await server.connect(transport);
-    await transport.handleRequest(request, response, body);
+    const gone = new AbortController();
+    response.on("close", () => gone.abort());
+    const asked = new Request(url, { method: "POST", headers: headersOf(request), signal: gone.signal });
+    const older = await isLegacyRequest(asked, body);
+    await passOn(await (older ? handshakeEra(notebook, asked, body, response) : newer.fetch(asked, { parsedBody: body })), response);
   };
+}
+
+/**
+ * A request up to revision 2025-11-25, answered by a server of its own.
+ * @param {import("./notebook.js").Notebook} notebook
+ * @param {globalThis.Request} asked
+ * @param {unknown} body
+ * @param {Response} response
+ */
+async function handshakeEra(notebook, asked, body, response) {
+  const server = notesServer(notebook);
+  const transport = new WebStandardStreamableHTTPServerTransport({ sessionIdGenerator: undefined, enableJsonResponse: true });
+  response.on("close", () => void server.close());
+  await server.connect(transport);
+  return transport.handleRequest(asked, { parsedBody: body });
+}
+
+/** @param {Request} request */
+function headersOf({ headers }) {
+  const single = new Headers();
+  for (const [name, value] of Object.entries(headers)) if (typeof value === "string") single.set(name, value);
+  return single;
+}
+
+/** @param {globalThis.Response} answer @param {Response} response */
+async function passOn(answer, response) {
+  response.writeHead(answer.status, Object.fromEntries(answer.headers));
+  if (answer.body) for await (const part of answer.body) response.write(part);
+  response.end();
 }
 
 /** @param {import("./notebook.js").Notebook} notebook @returns {Answer} */

@@ -1,7 +1,7 @@
 /** `node mcp_notes.mjs --transport stdio|sse|streamable-http --host HOST --port PORT`: one notebook for each process. */
 
 import { parseArgs } from "node:util";
-import { StdioServerTransport } from "@modelcontextprotocol/sdk/server/stdio.js";
+import { serveStdio } from "@modelcontextprotocol/server/stdio";
 import { listen } from "./http.js";
 import { Notebook } from "./notebook.js";
 import { SEED } from "./seed.js";
@@ -30,9 +30,7 @@ async function main() {
   const address = options();
   const notebook = new Notebook(SEED);
   if (address.transport !== "stdio") return void (await listen(notebook, address));
-  const server = notesServer(notebook);
-  process.stdin.on("end", () => void server.close());
-  await server.connect(new StdioServerTransport());
+  serveStdio(() => notesServer(notebook));
 }
 
 main().catch((error) => {

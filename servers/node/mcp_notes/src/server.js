@@ -1,15 +1,6 @@
-/** The notebook's tools and resources on one MCP connection. */
+/** The notebook's tools and resources on one MCP connection, in either era of the protocol. */
 
-import { Server } from "@modelcontextprotocol/sdk/server/index.js";
-import {
-  CallToolRequestSchema,
-  ErrorCode,
-  ListResourcesRequestSchema,
-  ListResourceTemplatesRequestSchema,
-  ListToolsRequestSchema,
-  McpError,
-  ReadResourceRequestSchema,
-} from "@modelcontextprotocol/sdk/types.js";
+import { ProtocolError, ProtocolErrorCode, Server } from "@modelcontextprotocol/server";
 import { refuseWrongTypes } from "./arguments.js";
 import { NotebookError, quoted } from "./notebook.js";
 import { TOOLS } from "./tools.js";
@@ -25,7 +16,7 @@ export function notesServer(notebook) {
       instructions: "A notebook in memory. A note is named by its id (n1, n2, …) or by its exact title.",
     },
   );
-  server.setRequestHandler(ListToolsRequestSchema, () => ({
+  server.setRequestHandler("tools/list", () => ({
     tools: Object.entries(TOOLS).map(([name, tool]) => ({
       name,
       title: tool.title,
@@ -35,14 +26,14 @@ export function notesServer(notebook) {
       annotations: { ...tool.annotations, openWorldHint: false },
     })),
   }));
-  server.setRequestHandler(CallToolRequestSchema, ({ params }) => call(notebook, params.name, params.arguments ?? {}));
-  server.setRequestHandler(ListResourcesRequestSchema, () => ({
+  server.setRequestHandler("tools/call", ({ params }) => call(notebook, params.name, params.arguments ?? {}));
+  server.setRequestHandler("resources/list", () => ({
     resources: notebook.list().map(({ id, title }) => ({ uri: SCHEME + id, name: id, title, mimeType: "text/plain" })),
   }));
-  server.setRequestHandler(ListResourceTemplatesRequestSchema, () => ({
+  server.setRequestHandler("resources/templates/list", () => ({
     resourceTemplates: [{ uriTemplate: `${SCHEME}{id}`, name: "note", description: "The text of a note", mimeType: "text/plain" }],
   }));
-  server.setRequestHandler(ReadResourceRequestSchema, ({ params }) => resource(notebook, params.uri));
+  server.setRequestHandler("resources/read", ({ params }) => resource(notebook, params.uri));
   return server;
 }
 
@@ -50,6 +41,7 @@ export function notesServer(notebook) {
  * @param {import("./notebook.js").Notebook} notebook
  * @param {string} name
  * @param {Record<string, unknown>} args
+ * @returns {import("@modelcontextprotocol/server").CallToolResult}
  */
 function call(notebook, name, args) {
   try {
@@ -72,6 +64,6 @@ function resource(notebook, uri) {
     return { contents: [{ uri, mimeType: "text/plain", text: notebook.read(uri.slice(SCHEME.length)).text }] };
   } catch (error) {
     if (!(error instanceof NotebookError)) throw error;
-    throw new McpError(ErrorCode.InvalidParams, error.message);
+    throw new ProtocolError(ProtocolErrorCode.InvalidParams, error.message, { uri });
   }
 }
