@@ -31,7 +31,8 @@ def spied(folder: Path, code: str = "") -> list[dict[str, Any]]:
     arguments = [str(SPY), hashlib.sha256(secret.encode()).hexdigest(), str(len(secret)), str(found)]
     entry = {"command": sys.executable, "args": ["-I", "-S", *arguments]}
     (folder / "config.json").write_text(json.dumps({"mcpServers": {"spy": entry}}))
-    words = "import sys\nsys.argv[1:] = ['servers', 'inspect', 'spy', '--sandbox', 'off']\nfrom mcp_rl.cli import main\nmain()"
+    given = ["servers", "inspect", "spy", "--sandbox", "off"]
+    words = f"import sys\nsys.argv[1:] = {given}\nfrom mcp_rl.cli import main\nmain()"
     command = f"{AS_A_USER}\n{code}\n{words}"
     done = subprocess.run(
         [sys.executable, "-c", command],
