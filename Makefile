@@ -5,12 +5,17 @@
 # make test-others   set up, put bitsandbytes and llama.cpp into .venv-others, then run the tests that need one of them
 # make fuzz    set up, then try input of strangers for an hour; ARGS="--minutes 5"
 # make gpu-check   set up, then measure learner and engine on this machine's GPU; a dry run where there is none
+# make lock    write the hashes of all pinned packages from constraints.txt
+# make audit   look the pinned packages up in a database of known vulnerabilities
+# make wheel   build the wheel into dist/, with a list of what it needs (an SBOM, CycloneDX)
 # make setup   create .venv and install what is needed; does nothing where that is done
 #
 # WORKERS=3                    how many tests run at once
 # PYTHON=python3.12            the Python to make .venv with (3.11 or newer)
 # TORCH_INDEX=https://download.pytorch.org/whl/cpu
 #                              where to take torch from; on Linux without a GPU this one avoids gigabytes of CUDA packages
+
+# HASHED=1                     install only packages with known hashes; torch too, unless TORCH_INDEX names where it is from
 
 VENV := .venv
 ARGS ?=
@@ -21,7 +26,7 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3
 READY := $(VENV)/.ready
 BIN := $(VENV)/bin
 
-.PHONY: train test test-vllm test-others fuzz lint gpu-check setup wheel clean
+.PHONY: train test test-vllm test-others fuzz lint gpu-check setup lock audit wheel clean
 
 train: setup
 	@$(BIN)/python -m mcp_rl.train --server mcp_calculator $(ARGS)
@@ -79,12 +84,36 @@ $(READY): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed; name one with PYTHON=/path/to/python3.12" >&2; exit 1; }
 	@echo "Installing into $(VENV); minutes, and only this time."
 	test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
+ifdef HASHED
+	$(if $(TORCH_INDEX),$(BIN)/python -m pip install --quiet --no-deps --constraint constraints.txt --index-url $(TORCH_INDEX) torch)
+	$(BIN)/python -m pip install --quiet --no-deps --require-hashes --requirement requirements-hashed.txt $(if $(TORCH_INDEX),,--requirement requirements-torch-hashed.txt)
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+else
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+endif
 	touch $@
 
-wheel: setup
+lock: setup
+	$(BIN)/python .ci/pins.py lock
+
+# The tools that look at packages have dependencies of their own, which nothing else needs.
+AUDIT := .venv-audit
+
+$(AUDIT)/.ready:
+	test -x $(AUDIT)/bin/python || "$(PYTHON)" -m venv $(AUDIT)
+	$(AUDIT)/bin/python -m pip install --quiet pip-audit==2.10.1 cyclonedx-bom==7.5.0
+	touch $@
+
+audit: $(AUDIT)/.ready
+	.ci/audit requirements-hashed.txt requirements-torch-hashed.txt
+
+wheel: setup dist/mcp_rl.cdx.json
 	$(BIN)/python -m build --wheel --outdir dist
 
+dist/mcp_rl.cdx.json: requirements-hashed.txt requirements-torch-hashed.txt pyproject.toml | $(AUDIT)/.ready
+	mkdir -p dist
+	$(BIN)/python .ci/pins.py core | $(AUDIT)/bin/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible --output-file $@ -
+
 clean:
-	rm -rf $(VENV) $(VLLM_VENV) $(OTHERS) build dist
+	rm -rf $(VENV) $(VLLM_VENV) $(OTHERS) $(AUDIT) build dist

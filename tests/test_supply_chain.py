@@ -1,0 +1,82 @@
+"""What is pinned has hashes, and is looked up in a database of known vulnerabilities."""
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PIN = re.compile(r"^([\w.-]+)==([^ \n]+)", re.MULTILINE)
+
+
+def pins(*names: str) -> dict[str, str]:
+    found = [pair for file in names for pair in PIN.findall((ROOT / file).read_text())]
+    return {name.replace(".", "-"): version for name, version in found}
+
+
+def test_every_pin_has_its_hashes() -> None:
+    hashed = pins("requirements-hashed.txt", "requirements-torch-hashed.txt")
+    differing = {name for name, version in pins("constraints.txt").items() if hashed.get(name) != version}
+    assert not differing, "run `make lock`"
+    assert pins("requirements-hashed.txt").keys() == pins("constraints.txt").keys() - {"torch"}
+    for file in ("requirements-hashed.txt", "requirements-torch-hashed.txt"):
+        for entry in re.split(r"\n(?=\w)", (ROOT / file).read_text().partition("\n")[2]):
+            assert re.search(r"--hash=sha256:[0-9a-f]{64}", entry), entry
+
+
+@pytest.fixture
+def database() -> Iterator[str]:
+    """The address of a database in which version 1.0 of anything has a vulnerability."""
+
+    class Osv(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            name = asked["package"]["name"]
+            ranges = [{"type": "ECOSYSTEM", "events": [{"introduced": "0"}, {"fixed": "1.1"}]}]
+            affected = {"package": {"name": name, "ecosystem": "PyPI"}, "versions": ["1.0"], "ranges": ranges}
+            known = {"id": "OSV-1", "summary": "Made up.", "modified": "2026-01-01T00:00:00Z", "affected": [affected]}
+            answer = json.dumps({"vulns": [known]} if asked["version"] == "1.0" else {}).encode()
+            self.send_response(200)
+            self.send_header("content-length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Osv) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/v1/query"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.skipif(not (ROOT / ".venv-audit/.ready").exists(), reason="`make audit` installs the tool")
+def test_a_known_vulnerability_is_red_and_no_database_is_a_line(database: str, tmp_path: Path) -> None:
+    (tmp_path / "pins.txt").write_text(f"some-package==1.0 --hash=sha256:{'0' * 64}\n")
+    (tmp_path / "newer.txt").write_text(f"some-package==1.1 --hash=sha256:{'0' * 64}\n")
+    nowhere = "http://127.0.0.1:9/v1/query"
+    expected = (
+        ("pins.txt", database, 1, "OSV-1"),
+        ("newer.txt", database, 0, "No known vulnerability"),
+        ("newer.txt", nowhere, 0, "Left out: the database of vulnerabilities cannot be reached"),
+        ("there-is-none.txt", database, 1, "there-is-none.txt"),
+    )
+    started = [
+        subprocess.Popen(
+            [str(ROOT / ".ci/audit"), str(tmp_path / file)],
+            env={"OSV_URL": url, "PATH": "/usr/bin:/bin"},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for file, url, _, _ in expected
+    ]
+    for audit, (_, _, code, says) in zip(started, expected, strict=True):
+        said, _ = audit.communicate()
+        assert audit.returncode == code and says in said, said
