@@ -29,6 +29,7 @@ from mcp_rl.backends.base.options import (
 from mcp_rl.backends.base.unsloth_loader import arguments
 from mcp_rl.backends.hosts import CheckpointExtras, LocalSettings
 from mcp_rl.backends.local import LocalBackend
+from mcp_rl.backends.plan.shape import model_shape
 from mcp_rl.backends.processes.in_process import InProcessLearner
 from mcp_rl.backends.samplers.policies import LocalPolicies
 from mcp_rl.config import TINY, TrainConfig, UnslothConfig
@@ -77,6 +78,28 @@ def test_weights_that_are_not_safetensors_are_refused(copy: Path, name: str) -> 
     with pytest.raises(ConfigError, match="only safetensors are loaded") as refused:
         opened(str(copy))
     assert "trust_remote_code" not in str(refused.value) and "weights_only" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("model.safetensors", b"\0" * 100),
+        ("tokenizer.json", b'{"model": {"type": "BPE", "vocab": {}, "merges": [["a", "b"]]}}'),
+        ("config.json", b'{"model_type": "qwen2", "layer_types": [{"": null}], "hidden_size": 64}'),
+        ("config.json", b'{"model_type": "qwen2", "hidden_size": Infinity}'),
+    ],
+)
+def test_damaged_files_of_a_base_are_one_sentence(copy: Path, name: str, content: bytes) -> None:
+    (copy / name).write_bytes(content)
+    with pytest.raises(ConfigError, match="Cannot load the base model"):
+        opened(str(copy))
+
+
+@pytest.mark.parametrize("size", ["Infinity", "[]", '"x"', "{}", "1e400"])
+def test_a_size_that_is_none_is_one_sentence(copy: Path, size: str) -> None:
+    (copy / "config.json").write_text(f'{{"model_type": "qwen2", "hidden_size": 64, "vocab_size": {size}}}')
+    with pytest.raises(ConfigError, match=r"The config\.json of"):
+        model_shape(str(copy))
 
 
 def test_another_precision_is_loaded_and_said() -> None:

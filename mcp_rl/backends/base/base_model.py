@@ -22,7 +22,7 @@ from mcp_rl.backends.base.transformers_loader import load_with_transformers, rea
 from mcp_rl.backends.base.unsloth_loader import adapt_with_unsloth, load_with_unsloth
 from mcp_rl.backends.initial import check_initial
 from mcp_rl.backends.processes.failures import out_of_memory
-from mcp_rl.errors import ConfigError
+from mcp_rl.errors import ConfigError, McpRlError
 from mcp_rl.inference.chat.ends import RECORDED, listed_ends, recorded_ends
 from mcp_rl.learning.adapter import add_adapter, full_copy
 from mcp_rl.learning.disk.state import load_weights
@@ -57,7 +57,7 @@ def load_tokenizer(
     given = {key: value for key, value in where.items() if value is not None}
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(base_location(name), **given)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # a stranger's files, in which the libraries may trip over anything
         raise _unloadable(name, error) from error
     if len(tokenizer.get_vocab()) <= len(tokenizer.get_added_vocab()):  # transformers made an empty one
         raise ConfigError(f"The base model {name!r} has no tokenizer beside its weights: put its files there.")
@@ -68,8 +68,8 @@ def load_ends(name: str, *, revision: str | None = None) -> tuple[int, ...]:
     """Return the ids that end a base model's turns, from its generation_config.json, else its config.json."""
     try:
         return listed_ends(GenerationConfig.from_pretrained(base_location(name), revision=revision or "main"))
-    except OSError:
-        with suppress(OSError, ValueError):
+    except Exception:  # a stranger's files
+        with suppress(Exception):
             return listed_ends(AutoConfig.from_pretrained(base_location(name), revision=revision or "main"))
     return ()
 
@@ -104,7 +104,9 @@ def open_base(plan: LoadPlan, before: Mapping[str, Any] | None = None) -> Base:
         load = load_with_unsloth if plan.loader == "unsloth" else load_with_transformers
         model = load(plan, config)  # prompts are rendered by the stored tokenizer, not by one that Unsloth mended
         check_asked(model, plan, config)
-    except (OSError, ValueError, ImportError, RuntimeError) as error:
+    except McpRlError:
+        raise
+    except Exception as error:  # a stranger's files
         if out_of_memory(type(error).__name__, first_line(error)):
             raise  # the caller knows the advice
         raise _unloadable(plan.name, error) from error

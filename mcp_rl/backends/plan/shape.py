@@ -128,6 +128,8 @@ def shape_of(name: str, config: Mapping[str, Any], source: str, parameters: int 
         vocabulary = _first_of(config, "vocab_size")
     except KeyError as error:
         raise ConfigError(f"The config.json of {name} lacks {error.args[0]}, so its size is unknown.") from None
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ConfigError(f"The config.json of {name} holds something else than sizes: {error}.") from error
     widths = map(config.get, ("moe_intermediate_size", "intermediate_size", "n_inner"))
     inner = next(filter(None, widths), 4 * hidden)
     if config.get("num_experts_per_tok"):
@@ -196,7 +198,10 @@ def _shape(name: str, source: str, folder: Path) -> ModelShape:
             raise ValueError("no object")
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"Cannot read the config.json of {name}: {error}.") from error
-    return shape_of(name, config, source, _count_parameters(folder))
+    try:
+        return shape_of(name, config, source, _count_parameters(folder))
+    except (TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise ConfigError(f"The config.json of {name} holds something else than sizes: {error}.") from error
 
 
 def _count_parameters(folder: Path) -> int | None:
