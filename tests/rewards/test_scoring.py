@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -240,7 +241,7 @@ async def test_groups_judged_twice_measure_the_judges_noise() -> None:
     seen: dict[str, int] = {}
 
     def wavering(prompt: str, ids: list[str]) -> str:
-        task = prompt.partition("</task>")[0]
+        task = re.findall(r"Task \d+", prompt)[0]
         seen[task] = seen.get(task, 0) + 1
         return scores(dict.fromkeys(ids, 0.4 if seen[task] == 1 else 0.6))
 
