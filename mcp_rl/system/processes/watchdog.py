@@ -44,7 +44,7 @@ _LONGEST_LINE, _LONGEST_SECRET = 2**14, 2**12
 _LINE_SECONDS = 0.3
 """Time that the beginning of a line waits for its end."""
 _HAS_PROC = os.path.isdir("/proc/self")  # noqa: PTH112 - importing pathlib takes as long as all of this
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36
 
 
 def main() -> int:
@@ -61,6 +61,7 @@ def main() -> int:
             os.dup2(writing, 1)
         _become(command, mode)
     os.close(writing)
+    _prctl(_PR_SET_DUMPABLE, 0)  # what is known of secrets is not for the command to read in our memory
     if mode == "pass":
         os.dup2(2, 1)  # only the server may hold the output, or its end would never be seen
     log = _Log(reading, known)
