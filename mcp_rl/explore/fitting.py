@@ -37,6 +37,8 @@ _PATH = re.compile(r"\bpaths?\b|\bfile ?names?\b|\bfile\b|\bdir(?:ectory)?\b|\bf
 WORLD_SEED = 0
 """One world for every server, so that all of a user's runs on it begin alike."""
 _ENDINGS = ("txt", "md")
+_SHARE_OF_LONGER = 0.3
+"""Probability of a list with one more entry than it must have."""
 _SHARE_OF_OWN = 0.7
 """Probability of a number that a record has for the parameter."""
 _SEEN_NAMES = ("key:name", "key:title", "key:id", "key:key")
@@ -77,6 +79,12 @@ class WorldSampler(Sampler):
         finally:
             self._record = before
 
+    def _array(self, schema: dict[str, Any], slot: str, depth: int, random: randoms.Random) -> list[Any]:
+        """Draw short lists: a request that holds one says all of it."""
+        least = int(schema.get("minItems", 0))
+        most = max(least, 1) + (random.random() < _SHARE_OF_LONGER)
+        return super()._array({**schema, "maxItems": min(most, schema.get("maxItems", most))}, slot, depth, random)
+
     def _typed(self, schema: dict[str, Any], slot: str, depth: int, random: randoms.Random) -> Any:
         drawn = super()._typed(schema, slot, depth, random)
         if isinstance(drawn, int | float) and not isinstance(drawn, bool) and self._makes:
@@ -115,7 +123,7 @@ class WorldSampler(Sampler):
             name = self._record.name.lower()
             yield "new path", 4.0, [posixpath.join(at, f"{name}.{end}") for at in folders[:20] for end in _ENDINGS]
         elif (_REFERENCE.search(parameter) is not None and not itself) or _SEARCH.search(parameter):
-            yield "known", 4.0, self.known()
+            yield "known", 8.0, self.known()
         elif (what := meaning(parameter, description)) is not None and (self._makes or what not in ("name", "fact")):
             self._turn += 1
             yield "world", 4.0, [text_of(self._record, what, self._turn)]

@@ -54,8 +54,8 @@ _EMPTY = re.compile(r"(?i)\b(?:no|none|nothing|empty|0|not found|does not exist|
 _SHORT = 120
 """Characters of an answer that may say in words that there is nothing."""
 _FAILURES = 4
-_MOST_OF_TOOL, _MOST_SETUP = 12, 60
-"""Calls of one tool, and in all, that fill an empty server."""
+_MOST_OF_TOOL, _MOST_IF_COSTLY, _MOST_SETUP = 12, 6, 60
+"""Calls of one tool that fill an empty server, the same where each process needs them anew, and calls in all."""
 
 
 class Place(Protocol):
@@ -188,7 +188,8 @@ class _Measuring:
                 await self._find(place.link, self._harsh)
             found = await self._kept([*self._gentle, *self._harsh])
         if found.began_empty and found.kept in ("files", "process"):
-            found = found.model_copy(update={"setup": await self._setup()})
+            most = _MOST_OF_TOOL if found.kept == "files" else _MOST_IF_COSTLY
+            found = found.model_copy(update={"setup": await self._setup(most)})
         return found
 
     def _found(self, kept: Kept, looks: Iterable[str] = (), changes: Iterable[str] = ()) -> MeasuredState:
@@ -366,10 +367,10 @@ class _Measuring:
 
     # A world for a server that begins empty
 
-    async def _setup(self) -> tuple[ToolCall, ...]:
+    async def _setup(self, most: int) -> tuple[ToolCall, ...]:
         """Return the calls that fill the server: those that work, and give the same on a second process."""
         async with self._open_place() as place:
-            calls = await self._fill(place.link)
+            calls = await self._fill(place.link, most)
         if not calls:
             return ()
         async with self._open_place() as place:
@@ -378,7 +379,7 @@ class _Measuring:
             ToolCall(tool=call.tool, arguments=call.arguments) for call in calls if answers.get(call.key) == call.answer
         )
 
-    async def _fill(self, link: Link) -> list[Seen]:
+    async def _fill(self, link: Link, most: int) -> list[Seen]:
         """Call the tools that create, record by record, and return the calls that worked."""
         makers = [tool for tool in self._gentle if bearing(tool) is Bearing.CREATES or sql_parameter(tool)]
         made: list[Seen] = []
@@ -398,14 +399,14 @@ class _Measuring:
                     break
         for tool in makers:
             if sql_parameter(tool) is None:
-                await self._fill_with(tool, keep)
+                await self._fill_with(tool, keep, most)
         return made[:_MOST_SETUP]
 
-    async def _fill_with(self, tool: Tool, keep: Callable[[str, dict[str, Any]], Awaitable[bool]]) -> None:
+    async def _fill_with(self, tool: Tool, keep: Callable[[str, dict[str, Any]], Awaitable[bool]], most: int) -> None:
         sampler = self._samplers[tool.name]
         sampler.one_by_one()
         failures = worked = 0
-        while worked < _MOST_OF_TOOL and failures < _FAILURES and sampler.has_more:
+        while worked < most and failures < _FAILURES and sampler.has_more:
             draw = sampler.draw(self._random)
             if draw is None:
                 return

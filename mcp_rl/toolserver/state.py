@@ -68,7 +68,7 @@ class MeasuredState(BaseModel):
         said = f"measured: {_SAID[self.kept]}"
         if self.kept in ("files", "process", "elsewhere") and self.changing:
             several = f" and {len(self.changing) - 1} more" if len(self.changing) > 1 else ""
-            said += f" ({self.changing[0]}{several}, shown by {', '.join(self.shown_by[:2])})"
+            said += f" ({self.changing[0]}{several}, shown by {', '.join(self.shown_by[:2]) or 'their own answers'})"
         if self.setup:
             said += f"; it begins empty and is filled by {len(self.setup)} calls of its own tools"
         return said
