@@ -213,12 +213,14 @@ def fork_into(control: int) -> int:
         channel.send(f"error {_reason(problem)}".encode())
         raise problem
     if keeper:
-        channel.close()
         os.close(mapped)
-        with contextlib.suppress(OSError):
+        try:
             _map_ids(keeper)
-        os.write(go, b"!")
+            os.write(go, b"!")
+        except OSError as error:  # the keeper ends
+            channel.send(f"error {_reason(error)}".encode())
         os.close(go)
+        channel.close()
         return keeper
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     os.close(go)
