@@ -156,6 +156,8 @@ def _fill(
     for split in ("train", "val"):
         forked.write_files({f"{split}.jsonl": (source.path / f"{split}.jsonl").read_text(encoding="utf-8")})
     TrainedTools.carry(source.path, forked)
+    if states := source.states():
+        forked.save_states(states)
     for path in sorted((source.path / "trajectories").glob("*/*.jsonl")):
         if path.stem.isdigit() and int(path.stem) <= step:
             _copy(path, staging / path.relative_to(source.path))

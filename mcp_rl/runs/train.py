@@ -179,7 +179,8 @@ async def _prepared(setting: _Setting) -> AsyncIterator[Trainer]:
         if run.identity() is None:
             run.save_scenarios("val", val)
             run.save_scenarios("train", train)
-            run.save_states({name: state.model_dump(mode="json") for name, state in states_of(setting.server).items()})
+            if states := states_of(setting.server):
+                run.save_states({name: state.model_dump(mode="json") for name, state in states.items()})
             about = _about(config, setting.server)
             if fetched := kept_packages(params, setting.server.name):
                 about[PACKAGES] = fetched
