@@ -258,7 +258,9 @@ def test_the_words_that_continue_a_run_are_named(tmp_path: Path) -> None:
         "To go on with it, add --seed 0 unsloth.load_in_4bit=true train.loss=dr_grpo train.lora.rank=8 and leave out "
         "unsloth.revision, start over with --fresh, or choose another name with --name."
     )
-    for changed in ({"schema_hash": "c"}, {"server": "t"}, {"settings": {**settings, "init": "0123456789abcdef"}}):
+    said = was.difference(was.model_copy(update={"schema_hash": "c"}))
+    assert said and "To go on with the server's new tools, add --allow-schema-change, start over with --fresh," in said
+    for changed in ({"server": "t"}, {"settings": {**settings, "init": "0123456789abcdef"}}):
         said = was.difference(was.model_copy(update=changed))
         assert said and said.endswith("Start over with --fresh, or choose another name with --name.")
 
