@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, get_args
 from pydantic import ValidationError
 
 from mcp_rl.config import Isolation
+from mcp_rl.errors import ServerFault
 from mcp_rl.explore.measure import measure_state
 from mcp_rl.scenario import ServerGroup
 from mcp_rl.system.durable import write_atomically
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
     from mcp_rl.toolserver.link import Link
     from mcp_rl.toolserver.sandbox.layer import Layer
     from mcp_rl.toolserver.tool_server import ToolServer
+
+log = logging.getLogger(__name__)
 
 _ENOUGH: dict[Kept, tuple[Isolation, ...]] = {
     "nothing": get_args(Isolation),
@@ -142,11 +146,14 @@ class _Contact:
             write_atomically(self._file, measured.model_dump_json(indent=2).encode())
 
     async def measured(self) -> MeasuredState | None:
-        """Start the server several times and measure its state; None if it runs in no sandbox. Raises ServerError."""
+        """Start the server several times and measure its state; None if that fails. Raises ServerError."""
         choice = ToolChoice(self._server.name, self._tools, reset_tool=None, in_group=True)
         try:
             return await measure_state(self._params, lambda link: choice.session("", link).offered, self._place)
         except _NoLayer:
+            return None
+        except ServerFault as fault:  # it ended, or hung, at a call: then annotations decide
+            log.info("The state of %s was not measured: %s", self._server.name, fault)
             return None
 
     @asynccontextmanager

@@ -91,7 +91,8 @@ def _sorted_out(session: Session, server: ToolServer) -> tuple[list[Tool], list[
     if not server.stateful:
         return free, []
     changing = [tool for tool in free if not reads(tool, server) and shows_changes(tool, server)]
-    return [tool for tool in free if reads(tool, server)], changing
+    reading = [tool for tool in free if reads(tool, server)]
+    return (reading, changing) if reading or changing else (free, [])
 
 
 def _why_nothing(server: ToolServer, dropped: set[str], kept_out: Sequence[str]) -> str:

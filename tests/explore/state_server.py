@@ -3,7 +3,7 @@
 KIND is where it keeps its notes: files (read again at each call), relative (the same, below the working directory),
 cached (read once, written through), database (an open one), process, outside (another process, at the port PLACE), or
 what it keeps instead: nothing, logs, random answers, a switch,
-a count of its own calls.
+a count of its own calls, its end.
 """
 
 import json
@@ -30,6 +30,7 @@ TOOLS = {
     "random": [tool("list_numbers"), tool("create_number"), tool("roll")],
     "switch": [tool("get_length", "text"), tool("toggle_lamp")],
     "counting": [tool("get_length", "text", readOnlyHint=True), tool("get_turn", readOnlyHint=True)],
+    "ending": [tool("get_length", "text"), tool("create_end")],
     "refusing": [tool("get_length", "text"), tool("update_secret", "password")],
 }
 
@@ -122,6 +123,8 @@ def call(name, arguments):
         return "written"
     if name in ("list_numbers", "create_number", "roll"):
         return str(random.random())
+    if name == "create_end":
+        sys.exit(1)
     if name == "get_turn":
         turn += 1
         return f"turn {turn}"
