@@ -30,7 +30,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import anyio
 import psutil
@@ -135,7 +135,7 @@ class Soak:
     """The servers, their players and their accounts."""
 
     def __init__(self, folder: Path, drawn: tuple[float, int, float], *, instances: int, call_seconds: float) -> None:
-        self.kinds = [Kind(t, i, folder / f"{t}-{i}.calls") for t in TRANSPORTS for i in get_args(Isolation)]
+        self.kinds = [Kind(t, i, folder / f"{t}-{i}.calls") for t in TRANSPORTS for i in SHARES]
         self.accounts = {kind.name: Account() for kind in self.kinds}
         self.samples: list[Sample] = []
         self.answered: dict[str, list[int]] = {kind.name: [] for kind in self.kinds}

@@ -11,30 +11,33 @@ import os
 import signal
 
 import pytest
+from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test needs the model hub, and PEFT asks it at every save
 
+# How long an example takes says how busy the machine is.
+settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy machine")
+
 # A shell that starts us in the background has SIGINT ignored, and what we start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-TOGETHER = ("tests/report/", "tests/runs/")
+TOGETHER = ("tests/evaluation/page/", "tests/runs/")
 """Folders whose files share what takes long to make."""
 LONG = (
     "tests/runs/test_train_resume.py",
     "tests/system/test_lives_of_a_run.py",
-    "tests/report/",
     "tests/scenarios/test_stateful.py",
     "tests/backends/",
     "tests/runs/",
     "tests/learning/test_parallel.py",
-    "tests/export/",
+    "tests/conformance/",
+    "tests/evaluation/page/",
     "tests/inspector/",
-    "tests/runs/test_sft.py",
     "tests/scenarios/test_explore.py",
-    "tests/servers/",
     "tests/faults/",
     "tests/scenarios/",
     "tests/toolserver/",

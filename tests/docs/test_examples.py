@@ -29,6 +29,7 @@ NOT_TRIED = {
     "docs/export.md: git clone": "needs the network",
     "docs/export.md: pip install sentencepiece": "needs the network",
     "docs/serve.md: curl http://127.0.0.1:8000": "needs a served model; tests/inference/openai_api asks one",
+    "docs/verify.md: ssh-keygen": "needs OpenSSH; tests/runs/finished/test_verify.py signs with a key of its form",
     "docs/vllm.md: python -m venv": "makes an environment with vLLM, as `make test-vllm` does",
     "docs/vllm.md: .venv-vllm/bin/pip": "needs the network",
     "docs/vllm.md: vllm serve Qwen": "needs vLLM and a GPU",
@@ -51,6 +52,8 @@ OUTPUTS = {
     "docs/sft.md: Go on with rewards:": "a printed line",
     'docs/unsloth.md: "loaded": {': "a part of model.json",
     "docs/unsloth.md: The run in … cannot be continued": "an error",
+    "docs/verify.md: .mcp_rl/default/models/calc:": "printed lines",
+    "docs/verify.md: proven      files": "printed lines",
 }
 """Blocks that a reader reads and does not paste, by page and beginning: what they are."""
 _HERE = "tests/docs/test_fragments.py::"
@@ -103,7 +106,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     for example in EXAMPLES:
         if example.page == "docs/plugins.md" and (name := re.match(r"# (\w+\.py)\n", example.text)):
             (folder / name[1]).write_text(example.text)
-    for name in ("my_server.py", "my.toml", ".venv-vllm/bin/python"):
+    for name in ("my_server.py", "bookings.py", "my.toml", ".venv-vllm/bin/python"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).touch()
     with pytest.MonkeyPatch.context() as patch:

@@ -127,7 +127,7 @@ async def test_a_directory_goes_also_where_the_watchdog_was_killed(tmp_path: Pat
         params, deadlines=PATIENT, sandbox=Sandbox("off", private=True), log_dir=tmp_path / "logs"
     ) as connection:
         [watchdog] = set(psutil.Process().children()) - others
-        folder = Path(watchdog.cmdline()[-len(params.args) - 3])  # type: ignore[union-attr]
+        folder = Path(watchdog.cmdline()[-len(params.args) - 4])  # type: ignore[union-attr]
         assert folder.is_dir()  # noqa: ASYNC240
         watchdog.kill()
         with contextlib.suppress(Exception):

@@ -83,7 +83,9 @@ def test_its_mistakes_do_not_end_a_run(site: Path, tmp_path: Path) -> None:
 
     tracked = [json.loads(line) for line in (run / "echo.jsonl").read_text().splitlines()]
     assert [line.get("split") or next(iter(line)) for line in tracked] == ["started", "val", "train", "closed"]
-    assert tracked[2]["metrics"] == {name: value for name, value in step.items() if name not in ("split", "step")}
+    assert tracked[2]["metrics"] == {
+        name: value for name, value in step.items() if name not in ("split", "step", "chain")
+    }
 
     for failed in ("The tracker 'echo_lines'", "Plugin 'echo'"):
         (said,) = [line for line in done.stderr.splitlines() if failed in line]

@@ -119,6 +119,10 @@ def test_episodes_that_cannot_be_read_are_one_sentence(run: Path, tmp_path: Path
     file = folder / "trajectories" / "train" / "0001.jsonl"
     file.write_text('{"trajectories": 3}\n')
     assert main(["report", str(folder)]) != 0
+    said = capsys.readouterr().err
+    assert str(file) in said and "has changed since it was written" in said
+    (folder / "seal.json").unlink()
+    assert main(["report", str(folder)]) != 0
     out, err = capsys.readouterr()
     assert out == "" and err.count("\n") == 1 and f"The episodes in {file} cannot be read" in err
 

@@ -23,7 +23,7 @@ def test_an_inspection_shows_the_models_tools_and_all_lists(capsys: Captured) ->
     assert main(["servers", "inspect", "mcp_notes", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["server_info"] == {"name": "mcp_notes", "version": "1.0.0"}
-    assert found["protocol"] == "2025-11-25"  # over SSE
+    assert found["protocol"] == "2026-07-28"
     assert found["isolation"] == "reset" and found["isolation_reason"] == "declared by its tool reset_notes"
     tools = {tool["name"]: tool for tool in found["tools"]}
     assert tools["read_note"]["parameters"]["required"] == ["id"]

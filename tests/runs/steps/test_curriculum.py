@@ -201,7 +201,8 @@ def test_difficulty_is_written_and_fills_scenarios(tmp_path: Path) -> None:
     curriculum = Curriculum(SCENARIOS[:3], seed=0)
     curriculum.learned([outcome(SCENARIOS[0], 1), outcome(SCENARIOS[1], 4)], step=2)
     run = RunDirectory(tmp_path)
-    run.save_lines(DIFFICULTY, curriculum.difficulty({"outcomes": {"s5": [1.0, 0.0], "s6": []}}))
+    difficulty = curriculum.difficulty({"outcomes": {"s5": [1.0, 0.0], "s6": []}})
+    run.write_files({DIFFICULTY: "".join(line.model_dump_json() + "\n" for line in difficulty)})
     lines = [json.loads(line) for line in (tmp_path / DIFFICULTY).read_text().splitlines()]
     assert [(line["id"], line["split"], line["pool"]) for line in lines] == [
         ("s0", "train", "right"), ("s1", "train", "solved"), ("s2", "train", "unseen"),
