@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 STDIO = ("--server", "mcp_calculator", "--transport", "stdio")
 KILLS = int(os.environ.get("MCP_RL_KILLS", "15"))
-"""Number of kills of the run that is compared with an unstopped one; CI makes it fifty."""
+"""Number of kills of the run that is compared with an unstopped one; fifty take a minute more."""
 KINDS = Counter(islice(cycle(("checkpoint", "time", "tool", "judge", "files")), KILLS))
 """Numbers of kills between the files of a checkpoint, at a random time, within calls, and between any files."""
 
