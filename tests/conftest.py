@@ -25,7 +25,7 @@ settings.load_profile("busy machine")
 # A shell that starts us in the background has SIGINT ignored, and what we start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-TOGETHER = ("tests/evaluation/page/", "tests/runs/finished/")
+TOGETHER = ("tests/evaluation/page/", "tests/runs/")
 """Folders whose files share what takes long to make."""
 LONG = (
     "tests/runs/test_train_resume.py",
