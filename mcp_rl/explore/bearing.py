@@ -1,4 +1,4 @@
-"""What a tool seems to do to a state, by its annotations and the first words of its name.
+"""Guess a tool's effect on the state, by its annotations and the first words of its name.
 
 These are hints: what calls really leave behind is measured (`measure.py`).
 """
@@ -35,7 +35,7 @@ _CHANGES = re.compile(
 
 
 class Bearing(Enum):
-    """What a tool seems to do."""
+    """The apparent effect of a tool."""
 
     READS = "reads"
     CREATES = "creates"

@@ -115,7 +115,7 @@ def states_of(server: ToolServer) -> dict[str, MeasuredState]:
 
 
 class _Contact:
-    """One way of starting one server."""
+    """A server, started in one way: its parameters, sandbox and isolation."""
 
     def __init__(self, server: ToolServer, params: OneServer, tools: ToolsConfig) -> None:
         self._server, self._params, self._tools = server, params, tools

@@ -35,7 +35,7 @@ _NAMES = re.compile(r"name|title|key|id|entity name")
 _SEARCH = re.compile(r"\b(?:query|search|keywords?|term|filter|find|match|contains|phrase|prefix)\b")
 _PATH = re.compile(r"\bpaths?\b|\bfile ?names?\b|\bfile\b|\bdir(?:ectory)?\b|\bfolder\b|\bdestination\b")
 WORLD_SEED = 0
-"""One world for every server, so that all of a user's runs on it begin alike."""
+"""Seed of the world. It is fixed, so that all runs on a server begin alike."""
 _ENDINGS = ("txt", "md")
 _SHARE_OF_LONGER = 0.3
 """Probability of a list with one more entry than it must have."""

@@ -65,7 +65,7 @@ class Connector:
             **{tool.removeprefix(f"{name}{BETWEEN}"): seconds for tool, seconds in settings.deadlines.items()},
         }
         self.sandbox = sandbox_of(server, settings)
-        """What the servers that we start run in."""
+        """The sandbox of the servers that we start."""
         self._elicitation = server.elicitation if server else settings.elicitation or "decline"
         self._worked: set[str] = set()
         self._down: dict[str, _Down] = {}

@@ -28,7 +28,7 @@ class Question:
     """A form that a server wants filled in during a call."""
 
     message: str
-    """What the server says to its user."""
+    """The server's message to its user."""
     schema: dict[str, Any] = field(default_factory=dict)
     """JSON Schema of the form: an object with flat properties (MCP specification, client/elicitation)."""
     tool: str | None = None

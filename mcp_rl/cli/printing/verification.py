@@ -1,4 +1,4 @@
-"""What of a run's claim is proven, as one screen."""
+"""The screen of `mcp-rl verify`: each part of a run's claim, proven or not."""
 
 from rich.console import Console
 from rich.padding import Padding

@@ -29,7 +29,7 @@ LIMITS = (
 
 @dataclass(frozen=True)
 class VerifyRequest:
-    """What to verify, and how."""
+    """A run to verify, and the options of the verification."""
 
     folder: Path
     episodes: int = 4
@@ -45,7 +45,7 @@ class Verification:
 
     folder: str
     subject: str
-    """What the run claims, in a sentence."""
+    """The run's claim in a sentence."""
     claims: list[Claim] = field(default_factory=list)
     seal: str | None = None
     """Digest of everything that is sealed."""

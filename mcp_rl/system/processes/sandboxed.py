@@ -49,7 +49,7 @@ _AT_RECURSIVE = 0x8000
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 1, 4, 24, 38
 _LAST_CAPABILITY = 40
 _ROOTS_CAPABILITIES = {0, 1, 3, 4, 5, 6, 7}
-"""What root's command keeps, in its user namespace: CHOWN, DAC_OVERRIDE, FOWNER, FSETID, KILL, SETGID, SETUID."""
+"""Capabilities that root's command keeps in its user namespace: CHOWN, DAC_OVERRIDE, FOWNER, FSETID, KILL, SETGID, SETUID."""
 _SPECIAL = ("/proc", "/sys", "/dev", "/run")
 _NO_TREES = {
     "autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts", "devtmpfs", "efivarfs",
@@ -69,7 +69,7 @@ _libc = ctypes.PyDLL(None, use_errno=True)  # holds the interpreter's lock, so t
 
 
 class _Wanted:
-    """What the starter asks for."""
+    """The starter's request, as sent in the first message."""
 
     def __init__(self, message: bytes) -> None:
         fields = [os.fsdecode(field) for field in message.split(b"\0")]
@@ -91,7 +91,7 @@ class _Tree:
         self.lower = [f"/proc/self/fd/{self.real}"]
         """The directories beneath the layer, the uppermost first."""
         self.writable = os.access(path, os.W_OK)
-        """Whether the command may make entries in the directory itself."""
+        """True if the command may create entries in the directory itself."""
         self.upper = ""
         self.marked = ""
         """A copy of the layer as it was at the mark; empty if it held nothing."""

@@ -124,7 +124,7 @@ class Call(Delivery):
         self.future: asyncio.Future[dict[str, Any]] = loop.create_future()
         self.attempts = 0
         self.asked: list[dict[str, Any]] = []
-        """What the server asked its user during the call, with the answers."""
+        """The server's questions to its user during the call, with the answers."""
         self.took = 0.0
         """Seconds from sending to the answer."""
         self.on_expiry: Callable[[], None] | None = None

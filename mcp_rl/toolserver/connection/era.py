@@ -71,7 +71,7 @@ class EndedAtProbe(Exception):
 
 @dataclass(frozen=True)
 class Agreement:
-    """What a server says about itself, and the revision that is spoken with it."""
+    """The agreed protocol revision, and the server's description of itself."""
 
     revision: str
     server_info: dict[str, str] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class Agreement:
 
 
 class Envelope:
-    """What each request carries besides its own parameters, by the era that is spoken."""
+    """Adds the metadata that each request needs in the era that is spoken."""
 
     def __init__(self, agreement: Agreement | None = None) -> None:
         self._agreement = agreement

@@ -91,7 +91,7 @@ class Owner:
         self.revision = ""
         """The protocol revision that is spoken, such as 2025-11-25."""
         self.elicitation: Elicitation | FillIn = "decline"
-        """What a server is told that asks its user for input."""
+        """The policy that answers a server's requests for its user's input."""
         self.capabilities: frozenset[str] = frozenset()
         """The capabilities that the server declares: `tools`, `resources`, `prompts`, …"""
         self.listing_changed: str | None = None
@@ -102,7 +102,7 @@ class Owner:
         self._allow_schema_change = allow_schema_change
         self._sandbox = sandbox or Sandbox("off")
         self.layer: Layer | None = None
-        """What the server's process has written; None if it does not run in a sandbox."""
+        """The layer of files that the server's process has written; None if it does not run in a sandbox."""
         self._redaction = redaction_for(params)
         self._server = f"The server {name}" if name != "server" else "The server"
         self._key = repr(params)

@@ -43,7 +43,7 @@ class RawSession:
         self.one_way = one_way
         """True if answers come on another channel than requests, as over SSE."""
         self.agreement = Agreement("")
-        """What the server says about itself; empty before `begin`."""
+        """The server's description of itself; empty before `begin`."""
         self._dispatcher = dispatcher
         self._tokens = count(1)
         self._envelope = Envelope()

@@ -52,7 +52,7 @@ class Ran:
 
 @dataclass(frozen=True)
 class Asking:
-    """One server whose launcher is asked. `server` begins errors, such as "The server NAME"."""
+    """A server and the launcher that is asked about it. `server` begins errors, such as "The server NAME"."""
 
     server: str
     environment: dict[str, str]

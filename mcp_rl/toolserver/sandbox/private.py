@@ -1,4 +1,4 @@
-"""What a server gets where there is no sandbox: a home, a temporary folder and copies of what it is pointed at.
+"""The fallback without a sandbox: a private home, a temporary folder and copies of the files that a server is given.
 
 A copy stands for the working directory, and for each file and folder that an argument or a variable names, as long as
 all of them are small. Programs are not copied, since they find their parts beside them.
