@@ -49,7 +49,7 @@ _AT_RECURSIVE = 0x8000
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 1, 4, 24, 38
 _LAST_CAPABILITY = 40
 _ROOTS_CAPABILITIES = {0, 1, 3, 4, 5, 6, 7}
-"""Capabilities that root's command keeps in its user namespace: CHOWN, DAC_OVERRIDE, FOWNER, FSETID, KILL, SETGID, SETUID."""
+"""Capabilities of root's command in its user namespace: CHOWN, DAC_OVERRIDE, FOWNER, FSETID, KILL, SETGID, SETUID."""
 _SPECIAL = ("/proc", "/sys", "/dev", "/run")
 _NO_TREES = {
     "autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts", "devtmpfs", "efivarfs",
