@@ -1,0 +1,122 @@
+"""The world behind a server, as its own calls tell it.
+
+A world model holds kinds of things (notes, files, commits), the things themselves with their values, and for each
+value the calls that show it. It knows which argument takes which field, which fields refer to other things, and which
+calls change what. It says nothing that no call said.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, JsonValue
+
+FieldKind = Literal["text", "prose", "number", "time", "flag", "list"]
+"""What a field holds: a short text, a long one, a number, a date or time, true or false, a list of short texts."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class EntityField(_Part):
+    """A field of a kind."""
+
+    name: str
+    """The name in results, such as `modified_at`."""
+    words: str
+    """A noun phrase without article, such as "modification time"."""
+    kind: FieldKind
+    unit: str = ""
+    """The unit of its numbers, where a name or a description says it."""
+
+
+class EntityKind(_Part):
+    """A kind of thing."""
+
+    name: str
+    """A singular noun, such as "note"."""
+    plural: str
+    key: str
+    """The name of the field that tells one thing of the kind from another."""
+    fields: dict[str, EntityField]
+    complete: bool
+    """True if a listing shows every thing of the kind."""
+
+
+class Observation(_Part):
+    """A call that was made at the beginning of an episode, and its result."""
+
+    tool: str
+    arguments: dict[str, JsonValue]
+    text: str
+    lists: str | None = None
+    """The kind that it lists completely; None where it lists none, or only some."""
+
+
+class Fact(_Part):
+    """A value of a thing."""
+
+    value: JsonValue
+    shown_by: tuple[int, ...]
+    """Indices of the observations that show it, each of them alone."""
+
+
+class Entity(_Part):
+    """A thing."""
+
+    kind: str
+    key: str | int | float
+    facts: dict[str, Fact]
+    """By the names of the fields, the key among them."""
+
+
+class ArgumentSlot(_Part):
+    """An argument that takes values of a field."""
+
+    tool: str
+    parameter: str
+    kind: str
+    field: str
+
+
+class Reference(_Part):
+    """A field whose values are keys of a kind: the owner of a project is a person."""
+
+    kind: str
+    field: str
+    to: str
+    """The name of the other kind."""
+
+
+class Effect(_Part):
+    """What a changing call does to things, as measured."""
+
+    tool: str
+    does: Literal["creates", "removes", "sets", "adds", "takes"]
+    """`adds` and `takes` are for lists: a tag is added to a note or taken from it."""
+    kind: str
+    field: str | None = None
+    """The field that is set, added to or taken from; None where a whole thing is created or removed."""
+    keyed_by: str | None = None
+    """The parameter that names the thing; None where a new thing gets its key from the server."""
+    valued_by: dict[str, str] = {}
+    """Parameters that give values, with the names of the fields that take them."""
+    example: dict[str, JsonValue] = {}
+    """Arguments of a call that worked."""
+
+
+class WorldModel(_Part):
+    """The world behind a server."""
+
+    server: str
+    kinds: dict[str, EntityKind]
+    entities: tuple[Entity, ...]
+    observations: tuple[Observation, ...]
+    slots: tuple[ArgumentSlot, ...]
+    references: tuple[Reference, ...] = ()
+    effects: tuple[Effect, ...] = ()
+
+    def of_kind(self, kind: str) -> list[Entity]:
+        """Return the things of a kind, in the order in which they were seen."""
+        return [entity for entity in self.entities if entity.kind == kind]
