@@ -1,19 +1,18 @@
 """Attention over packed tokens of many episodes, registered with transformers under one name.
 
 The model sees one flat sequence [1, tokens]; the `AttentionPlan` says which episode a token belongs to and what it may
-attend to. A token attends to its episode's trunk (one product over the queries of all episodes that share it) and to
-its own row; the two partial softmaxes are merged exactly through their maxima and sums (log-sum-exp merging, as in
-FlashDecoding, Dao et al. 2023, and cascade inference, Ye et al. 2024).
+attend to. A token attends to its own row and to its episode's trunk, whose keys are read once for the queries of all
+episodes that share it. The scores of both lie side by side and go through one softmax.
 
 Shapes are chosen so that on a CPU a token's result depends neither on the rest of the batch nor on whether the token
 was sampled or given: a linear layer gets a multiple of `TILE` rows, a product in attention at least `ROWS`, and sums
 over positions are taken in blocks of `BLOCK`, one after the other (MKL splits longer ones according to their length,
-which is that of the batch's longest row).
+which is that of the batch's longest row). Scores are laid out as [sink, own row, trunk], with the own row a multiple of
+16 wide, so the softmax adds the same numbers in the same vector lanes, and beside them zeros.
 """
 
 from __future__ import annotations
 
-import functools
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -22,6 +21,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 from transformers.modeling_utils import AttentionInterface
+
+from mcp_rl.inference.cache import round_up
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,56 +57,89 @@ class AttentionPlan:
     """Each trunk with the tokens that attend to it, padded to TILE with N; None: all tokens."""
     rows: Tensor | None = None
     """[R]: rows of the store; None in decoding, where token i has row i."""
-    first: Tensor | None = None
-    """[R]: place of each row's first token in its row; None in decoding."""
     gather: Tensor | None = None
-    """[R * T]: the packed token at each place of the padded queries."""
+    """[R * T]: the packed token at each place of the padded queries; None in decoding."""
     scatter: Tensor | None = None
-    """[N]: the place in the padded queries of each packed token."""
+    """[N]: the place in the padded queries of each packed token; None in decoding."""
     both: Tensor = field(init=False)
     """[2 * N * kv_heads]: `write` for keys, then values, in the layer's flat store of both."""
     _masks: dict[int | None, Tensor] = field(default_factory=dict)
     _trunk_masks: dict[tuple[int, int], Tensor] = field(default_factory=dict)
+    _buffers: dict[tuple[int, ...], _Buffers] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.both = torch.cat((self.write, self.write + self.store.positions))
 
     def mask(self, window: int | None) -> Tensor:
-        """Mask of the rows: 0 where a token may attend, -inf elsewhere: [R, 1, L] in decoding, else [R, 1, T, L].
+        """Mask of the own rows [N, 1, L]: 0 where a token may attend, -inf elsewhere.
 
         `window`: number of positions that a token sees, itself included; None: all.
         """
         window = self._narrow(window)
         if window not in self._masks:
             seen = self.own[:, None]
-            if self.first is not None and self.gather is not None:
-                places = len(self.gather) // len(self.first)
-                seen = self.first[:, None] + torch.arange(places, device=self.own.device)
             key = torch.arange(self.length, device=self.own.device)
-            hidden = key > seen[..., None]
+            hidden = key > seen
             if window is not None:
-                hidden |= key <= seen[..., None] - window
+                hidden |= key <= seen - window
             mask = torch.zeros(hidden.shape, device=self.own.device).masked_fill_(hidden, -torch.inf)
-            self._masks[window] = mask if self.first is None else mask[:, None]
+            self._masks[window] = mask[:, None]
         return self._masks[window]
 
-    def trunk_mask(self, which: int, count: int, window: int | None) -> Tensor | None:
-        """Mask of trunk number `which` for the `count` queries that attend to it: [count, 1, trunk's length]."""
+    def trunk_mask(self, which: int, window: int | None) -> Tensor | None:
+        """Mask of trunk number `which` for the tokens that attend to it: [tokens, 1, trunk's length]."""
         if (window := self._narrow(window)) is None:
             return None
         if (which, window) not in self._trunk_masks:
             trunk, tokens = self.trunks[which]
-            own = torch.cat([self.own, self.own.new_zeros(max(1, count - len(self.own)))])
-            own = own[:count] if tokens is None else own.index_select(0, tokens)
+            own = self.own if tokens is None else self.own.index_select(0, tokens)
             key = torch.arange(trunk.length, device=own.device)
             hidden = key <= own[:, None] + (trunk.length - window)
             mask = torch.zeros(hidden.shape, device=own.device).masked_fill_(hidden, -torch.inf)
             self._trunk_masks[which, window] = mask[:, None]
         return self._trunk_masks[which, window]
 
+    def buffers(self, share: int, sinks: int) -> _Buffers:
+        """Return the tensors that layers with these options use one after the other."""
+        if (share, sinks) not in self._buffers:
+            self._buffers[share, sinks] = _Buffers(self, share, sinks)
+        return self._buffers[share, sinks]
+
     def _narrow(self, window: int | None) -> int | None:
         """Return None for a window that hides nothing."""
         return window if window is not None and window < self.reach else None
+
+
+class _Buffers:
+    """Tensors of one forward pass, made once for all layers. P = N rounded up to TILE, W = all columns of scores.
+
+    What no layer writes keeps its first value: 0, or -inf for a trunk that a token does not attend to.
+    """
+
+    def __init__(self, plan: AttentionPlan, share: int, sinks: int) -> None:
+        shape = plan.store.shape
+        heads, each, count = shape.kv_heads, max(share, ROWS), plan.tokens
+        padded = round_up(count, TILE)
+        trunk = max((trunk.length for trunk, _ in plan.trunks), default=0)
+        end = sinks + plan.length
+        whole = torch.zeros(heads, padded, share, end + trunk, device=shape.device)
+        self.scores = whole
+        """[kv_heads, P, share, W]: sink, own row, trunk."""
+        self.weights = torch.empty_like(whole)
+        """The same after the softmax."""
+        self.own = whole[:, :count, :, sinks:end].transpose(0, 1)
+        """[N, kv_heads, share, L]"""
+        self.own_weights = self.weights[:, :count, :, sinks:end].transpose(0, 1)
+        self.trunk, self.trunk_weights = whole[..., end:], self.weights[..., end:]
+        if plan.trunks and plan.trunks[0][1] is not None:
+            self.trunk.fill_(-torch.inf)
+        self.query = torch.zeros(heads, padded, share, shape.head_dim, dtype=shape.dtype, device=shape.device)
+        """Scaled queries."""
+        self.out = torch.zeros(padded, heads, share, shape.head_dim, dtype=shape.dtype, device=shape.device)
+        if plan.rows is None:
+            self.lone = torch.zeros(count, heads, each, shape.head_dim, dtype=shape.dtype, device=shape.device)
+            """Queries of decoding, one token for each row of the store."""
+            self.lone_weights = torch.zeros(count, heads, each, plan.length, dtype=shape.dtype, device=shape.device)
 
 
 _PLAN: ContextVar[AttentionPlan] = ContextVar("plan")
@@ -122,16 +156,19 @@ def follow(plan: AttentionPlan) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class _Kind:
+class AttentionKind:
     """Options of a layer's attention."""
 
-    softcap: float | None
-    window: int | None
-    sinks: Tensor | None
-    """[heads]"""
+    scaling: float
+    softcap: float | None = None
+    """Bound c of the scores: c * tanh(score / c) (Gemma 2, Google DeepMind 2024, section 2)."""
+    window: int | None = None
+    """Number of positions that a token sees, itself included."""
+    sinks: Tensor | None = None
+    """[heads]: scores of a position without a value (gpt-oss)."""
 
     def capped(self, scores: Tensor) -> Tensor:
-        """Return float32 scores; with a soft cap c, c * tanh(scores / c) (Gemma 2, Google DeepMind 2024, section 2)."""
+        """Return float32 scores, bounded."""
         scores = scores.float()
         return scores if self.softcap is None else (scores / self.softcap).tanh_().mul_(self.softcap)
 
@@ -151,27 +188,46 @@ def packed_attention(
     """Store the new keys and values and attend.
 
     query: [1, heads, N, d], key and value: [1, kv_heads, N, d], all with positions applied; returns [1, N, heads, d].
-    softcap bounds the scores; sliding_window is the number of positions that a token sees, itself included; s_aux
-    [heads] are attention sinks, scores of a position without a value (gpt-oss). Raises NotImplementedError for a layer
-    that hides positions without passing its window.
+    softcap, sliding_window and s_aux are those of `AttentionKind`. Raises NotImplementedError for a layer that
+    hides positions without passing its window.
     """
     plan = _PLAN.get()
     layer: int = module.layer_idx  # type: ignore[assignment]
     _check_window(module, layer, sliding_window, plan)
-    kind = _Kind(softcap, sliding_window, s_aux)
     heads, padded, dim = query.shape[1:]
     kv_heads = key.shape[1]
-    new = torch.cat((key, value))[:, :, : plan.tokens].transpose(1, 2).reshape(-1, dim)
-    plan.store.flat(layer).index_copy_(0, plan.both, new)
+    kind = AttentionKind(dim**-0.5 if scaling is None else scaling, softcap, sliding_window, s_aux)
     grouped = query[0].transpose(0, 1).reshape(padded, kv_heads, heads // kv_heads, dim)
-    grouped = grouped * (dim**-0.5 if scaling is None else scaling)
-    own_part = _decode_part if plan.rows is None else _prefill_part
-    parts = [own_part(plan, layer, grouped, kind)]
-    if plan.trunks:
-        parts.append(_trunk_part(plan, layer, grouped, kind))
-    out = query.new_zeros(grouped.shape) if padded > plan.tokens else query.new_empty(grouped.shape)
-    out[: plan.tokens] = _merge(parts, s_aux)
+    out = attend(plan, layer, grouped, torch.cat((key, value)).transpose(1, 2), kind)
     return out.view(1, padded, heads, dim), None
+
+
+def attend(plan: AttentionPlan, layer: int, query: Tensor, new: Tensor, kind: AttentionKind) -> Tensor:
+    """Store new keys and values and attend: query [P, kv_heads, share, d], keys and values `new` [2, P, kv_heads, d].
+
+    Returns [P, kv_heads, share, d], which the next layer overwrites.
+    """
+    count, dim = plan.tokens, query.shape[-1]
+    plan.store.flat(layer).index_copy_(0, plan.both, new[:, :count].reshape(-1, dim))
+    buffers = plan.buffers(query.shape[2], 0 if kind.sinks is None else 1)
+    if kind.sinks is not None:
+        buffers.scores[..., 0] = kind.sinks.float().view(query.shape[1], 1, -1)
+    torch.mul(query.transpose(0, 1), kind.scaling, out=buffers.query)
+    scores = _decoding_scores if plan.rows is None else _given_scores
+    torch.add(kind.capped(scores(plan, layer, buffers)), plan.mask(kind.window)[:, None], out=buffers.own)
+    for which, (trunk, tokens) in enumerate(plan.trunks):
+        _trunk_scores(trunk, layer, tokens, buffers, kind, plan.trunk_mask(which, kind.window))
+    torch.softmax(buffers.scores, -1, out=buffers.weights)
+    weighted = _decoding_values if plan.rows is None else _given_values
+    own = weighted(plan, layer, buffers)
+    if not plan.trunks:
+        buffers.out[:count] = own
+        return buffers.out
+    parts = [_trunk_values(trunk, layer, tokens, buffers, count) for trunk, tokens in plan.trunks]
+    torch.add(own, parts[0], out=buffers.out[:count])
+    for part in parts[1:]:
+        buffers.out[:count] += part
+    return buffers.out
 
 
 def _check_window(module: nn.Module, layer: int, window: int | None, plan: AttentionPlan) -> None:
@@ -183,26 +239,8 @@ def _check_window(module: nn.Module, layer: int, window: int | None, plan: Atten
         raise NotImplementedError(f"{type(module).__name__} does not pass its sliding window to the attention function")
 
 
-Partial = tuple[Tensor, Tensor, Tensor]
-"""Unnormalised output [N, kv_heads, share, d], maximum and sum of the scores [N, kv_heads, share, 1], where `share` is
-the number of heads that use the same keys."""
-
-
-def _softmax_parts(scores: Tensor, *, blind: bool = False) -> tuple[Tensor, Tensor, Tensor]:
-    """Return exp(scores - maximum), the maximum and the sum.
-
-    If all positions may be hidden (`blind`), the sum may be 0, and the maximum is then low.
-    """
-    top = scores.amax(-1, keepdim=True)
-    if blind:
-        top.clamp_(min=-1e30)
-    weights = (scores - top).exp_()
-    return weights, top, weights.sum(-1, keepdim=True)
-
-
 def _weighted(weights: Tensor, values: Tensor) -> Tensor:
     """Multiply weights [B, M, L] by values [B, L, d], summing in blocks of fixed size."""
-    weights = weights.to(values.dtype)
     length = values.shape[1]
     if length <= BLOCK or values.device.type != "cpu":
         return torch.bmm(weights, values)
@@ -212,94 +250,79 @@ def _weighted(weights: Tensor, values: Tensor) -> Tensor:
     return out
 
 
-def _decode_part(plan: AttentionPlan, layer: int, query: Tensor, kind: _Kind) -> Partial:
-    rows, (_, kv_heads, share, dim) = plan.tokens, query.shape
-    keys = plan.store.leading(layer, 0, rows, plan.length)
-    values = plan.store.leading(layer, 1, rows, plan.length)
-    query, each = query[:rows], max(share, ROWS)
-    if each > share:
-        query = torch.cat([query, query.new_zeros(rows, kv_heads, each - share, dim)], 2)
-    scores = kind.capped(torch.bmm(query.reshape(rows * kv_heads, each, dim), keys.transpose(1, 2)))
-    weights, top, total = _softmax_parts(scores.view(rows, kv_heads * each, -1).add_(plan.mask(kind.window)))
-    out = _weighted(weights.view(rows * kv_heads, each, -1), values)
-
-    def by_token(tensor: Tensor) -> Tensor:
-        return tensor.view(rows, kv_heads, each, -1)[:, :, :share]
-
-    return by_token(out), by_token(top), by_token(total)
+def _decoding_scores(plan: AttentionPlan, layer: int, buffers: _Buffers) -> Tensor:
+    """Return scores over the own rows [N, kv_heads, share, L]; token i has row i."""
+    count, heads, each, dim = buffers.lone.shape
+    share = buffers.query.shape[2]
+    buffers.lone[:, :, :share] = buffers.query[:, :count].transpose(0, 1)
+    keys = plan.store.leading(layer, 0, count, plan.length)
+    scores = torch.bmm(buffers.lone.view(count * heads, each, dim), keys.transpose(1, 2))
+    return scores.view(count, heads, each, -1)[:, :, :share]
 
 
-def _prefill_part(plan: AttentionPlan, layer: int, query: Tensor, kind: _Kind) -> Partial:
-    assert plan.rows is not None and plan.gather is not None and plan.scatter is not None
-    _, kv_heads, share, dim = query.shape
-    count = len(plan.rows)
+def _decoding_values(plan: AttentionPlan, layer: int, buffers: _Buffers) -> Tensor:
+    """Return the weighted values of the own rows [N, kv_heads, share, d]."""
+    count, heads, each, dim = buffers.lone.shape
+    share = buffers.query.shape[2]
+    buffers.lone_weights[:, :, :share] = buffers.own_weights
+    values = plan.store.leading(layer, 1, count, plan.length)
+    out = _weighted(buffers.lone_weights.view(count * heads, each, -1), values)
+    return out.view(count, heads, each, dim)[:, :, :share]
+
+
+def _given_scores(plan: AttentionPlan, layer: int, buffers: _Buffers) -> Tensor:
+    """Return scores over the own rows [N, kv_heads, share, L] of pieces of several tokens."""
+    assert plan.rows is not None
     keys = plan.store.chosen(layer, 0, plan.rows, plan.length)
+    query = _spread(plan, buffers.query[:, : plan.tokens].transpose(0, 1))
+    return _packed(plan, torch.bmm(query, keys.transpose(1, 2)), buffers)
+
+
+def _given_values(plan: AttentionPlan, layer: int, buffers: _Buffers) -> Tensor:
+    """Return the weighted values of the own rows [N, kv_heads, share, d] of pieces of several tokens."""
+    assert plan.rows is not None
     values = plan.store.chosen(layer, 1, plan.rows, plan.length)
-    places = len(plan.gather) // count
-    padded = query.index_select(0, plan.gather).view(count, places, kv_heads, share, dim)
-    padded = padded.permute(0, 2, 3, 1, 4).reshape(count * kv_heads, share * places, dim)
-    scores = kind.capped(torch.bmm(padded, keys.transpose(1, 2))).view(count, kv_heads * share, places, -1)
-    weights, top, total = _softmax_parts(scores.add_(plan.mask(kind.window)))
-    out = _weighted(weights.view(count * kv_heads, share * places, -1), values)
-
-    def packed(tensor: Tensor) -> Tensor:
-        by_place = tensor.view(count, kv_heads, share, places, -1).permute(0, 3, 1, 2, 4).flatten(0, 1)
-        return by_place.index_select(0, plan.scatter)  # type: ignore[arg-type]
-
-    return packed(out), packed(top), packed(total)
+    weights = _spread(plan, buffers.own_weights).to(values.dtype)
+    return _packed(plan, _weighted(weights, values), buffers)
 
 
-def _trunk_part(plan: AttentionPlan, layer: int, query: Tensor, kind: _Kind) -> Partial:
-    _, kv_heads, share, dim = query.shape
-    first, everyone = plan.trunks[0]
-    if everyone is None:
-        out, top, total = _one_trunk(first, layer, query, kind, plan.trunk_mask(0, len(query), kind.window))
-        return out[: plan.tokens], top[: plan.tokens], total[: plan.tokens]
-    out = query.new_zeros(plan.tokens + 1, kv_heads, share, dim)  # the last row takes the padding
-    top = torch.full((plan.tokens + 1, kv_heads, share, 1), -torch.inf, device=query.device)
-    total = torch.zeros_like(top)
-    query = torch.cat([query[: plan.tokens], query.new_zeros(1, kv_heads, share, dim)])
-    for which, (trunk, tokens) in enumerate(plan.trunks):
-        assert tokens is not None
-        mask = plan.trunk_mask(which, len(tokens), kind.window)
-        part = _one_trunk(trunk, layer, query.index_select(0, tokens), kind, mask)
-        for whole, piece in zip((out, top, total), part, strict=True):
-            whole.index_copy_(0, tokens, piece)
-    return out[:-1], top[:-1], total[:-1]
+def _spread(plan: AttentionPlan, packed: Tensor) -> Tensor:
+    """Bring packed [N, kv_heads, share, ...] into rows of equal length: [R * kv_heads, share * T, ...]."""
+    assert plan.rows is not None and plan.gather is not None
+    rows = packed.index_select(0, plan.gather).view(len(plan.rows), -1, *packed.shape[1:])
+    return rows.permute(0, 2, 3, 1, 4).flatten(2, 3).flatten(0, 1)
 
 
-def _one_trunk(trunk: Trunk, layer: int, query: Tensor, kind: _Kind, mask: Tensor | None) -> Partial:
-    count, kv_heads, share, dim = query.shape
-    by_head = query.transpose(0, 1).reshape(kv_heads, count * share, dim)
-    scores = kind.capped(torch.bmm(by_head, trunk.part(layer, 0).transpose(1, 2)))
+def _packed(plan: AttentionPlan, rows: Tensor, buffers: _Buffers) -> Tensor:
+    """Undo `_spread`."""
+    assert plan.rows is not None and plan.scatter is not None
+    heads, _, share, _ = buffers.query.shape
+    by_place = rows.view(len(plan.rows), heads, share, -1, rows.shape[-1]).permute(0, 3, 1, 2, 4)
+    return by_place.flatten(0, 1).index_select(0, plan.scatter)
+
+
+def _trunk_scores(
+    trunk: Trunk, layer: int, tokens: Tensor | None, buffers: _Buffers, kind: AttentionKind, mask: Tensor | None
+) -> None:
+    """Write the scores of the tokens over a trunk."""
+    query = buffers.query if tokens is None else buffers.query.index_select(1, tokens)
+    scores = kind.capped(torch.bmm(query.flatten(1, 2), trunk.part(layer, 0).transpose(1, 2)))
+    scores = scores.view(*query.shape[:3], -1)
     if mask is not None:
-        scores.view(kv_heads, count, share, -1).add_(mask)
-    weights, top, total = _softmax_parts(scores, blind=mask is not None)
-    out = _weighted(weights, trunk.part(layer, 1))
-
-    def by_token(tensor: Tensor) -> Tensor:
-        return tensor.view(kv_heads, count, share, -1).transpose(0, 1)
-
-    return by_token(out), by_token(top), by_token(total)
+        scores[:, : len(mask)] += mask
+    if tokens is None:
+        buffers.trunk.copy_(scores)
+    else:
+        buffers.trunk[..., : trunk.length].index_copy_(1, tokens, scores)
 
 
-def _merge(parts: list[Partial], sinks: Tensor | None) -> Tensor:
-    """Merge the softmax over all parts and the sinks, which have no value.
-
-    The first part, a token's own row, is never empty, so its maximum is finite.
-    """
-    own = parts[0]
-    if len(parts) == 1 and sinks is None:
-        return own[0] * (1 / own[2])  # the same bits as merging with an empty trunk
-    tops = [part[1] for part in parts]
-    if sinks is not None:
-        tops.append(sinks.float().view(own[1].shape[1:]).expand_as(own[1]))
-    top = functools.reduce(torch.maximum, tops)
-    scales = [(each - top).exp_() for each in tops]
-    sums = [scale * part[2] for scale, part in zip(scales, parts, strict=False)]
-    total = functools.reduce(torch.add, sums if sinks is None else [*sums, scales[-1]])
-    outs = [(scale / total) * part[0] for scale, part in zip(scales, parts, strict=False)]
-    return functools.reduce(torch.add, outs)
+def _trunk_values(trunk: Trunk, layer: int, tokens: Tensor | None, buffers: _Buffers, count: int) -> Tensor:
+    """Return the weighted values of a trunk [N, kv_heads, share, d]; 0 for tokens that do not attend to it."""
+    weights = buffers.trunk_weights if tokens is None else buffers.trunk_weights.index_select(1, tokens)
+    values = trunk.part(layer, 1)
+    out = _weighted(weights[..., : trunk.length].flatten(1, 2).to(values.dtype), values)
+    out = out.view(*weights.shape[:3], -1).transpose(0, 1)
+    return out[:count] if tokens is None else out.new_zeros(count, *out.shape[1:]).index_copy_(0, tokens, out)
 
 
 AttentionInterface.register(NAME, packed_attention)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from mcp_rl.errors import EngineError
 from mcp_rl.inference import attention
 from mcp_rl.inference.cache import KvShape
+from mcp_rl.inference.forward import LlamaForward
 from mcp_rl.inference.low_rank import AdaptedLinear, LowRank, adapted
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ class Policy:
         self._adapted: dict[str, AdaptedLinear] = {}
         unique = {id(parameter): name for name, parameter in self.model.named_parameters()}
         self._tied_to = {name: unique[id(parameter)] for name, parameter in self._base.items()}
+        self.own = LlamaForward.of(self.model)
+        """The engine's own forward pass; None: transformers' layers are called."""
 
     def load(self, weights: Mapping[str, Tensor | LowRank], version: int) -> None:
         """Sample a copy of `weights` from now on. Raises EngineError, and changes nothing, if one does not fit.
@@ -75,6 +78,8 @@ class Policy:
             if isinstance(weight, LowRank) and (layer := adapted(self.model, name.removesuffix(".weight"))):
                 layer.delta = weight.copy()
                 self._adapted[name] = layer
+        if self.own is not None:
+            self.own.renew()
         self.version = version
 
     @property
@@ -115,6 +120,8 @@ class Policy:
 
         Returns logits [N, vocabulary], or [len(keep), vocabulary] for the places `keep` alone.
         """
+        if self.own is not None:
+            return self.own.logits(ids, positions, plan, keep)
         with attention.follow(plan):
             out = self.model(
                 input_ids=ids[None],

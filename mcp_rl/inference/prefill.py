@@ -123,7 +123,6 @@ def _plan(
         reach,
         groups,
         rows=slots.to(device),
-        first=own.to(device),
         gather=gather.to(device),
         scatter=scatter.to(device),
     )
@@ -141,5 +140,5 @@ def group_trunks(owners: Sequence[tuple[Trunk | None, int]], device: torch.devic
             tokens[trunk] += range(start, start + count)
         start += count
     for places in tokens.values():
-        places += [start] * (round_up(len(places), TILE) - len(places))
+        places += places[-1:] * (round_up(len(places), TILE) - len(places))
     return [(trunk, torch.tensor(places, device=device)) for trunk, places in tokens.items()]
