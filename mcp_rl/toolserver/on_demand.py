@@ -1,6 +1,7 @@
 """A link for one episode that takes its place on a server at the episode's first call.
 
-Sampling before that call needs no server, so far more episodes can be under way than servers run.
+Sampling before that call needs no server, so far more episodes can be under way than servers run. Where episodes can
+take turns on one process (`turns.py`), sampling between calls needs none either.
 """
 
 from __future__ import annotations
@@ -13,20 +14,25 @@ import anyio
 from mcp_rl.errors import ServerError, ServerFault
 from mcp_rl.system.allowance import not_counted
 from mcp_rl.toolserver.link import Link, WrappedLink
+from mcp_rl.toolserver.turns import Turn
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from mcp_rl.toolserver.session import Lease, Session
     from mcp_rl.toolserver.tools.results import ToolResult
+    from mcp_rl.toolserver.turns import Turns
 
 
 class OnDemandLink(WrappedLink):
-    """Lists the tools of the shared session, and enters `take` for a session of its own at the first call."""
+    """Lists the tools of the shared session, and enters `take` for a session of its own at the first call that cannot
+    be made in turns with others."""
 
-    def __init__(self, shared: Session, take: Callable[[], AbstractAsyncContextManager[Lease]]) -> None:
+    def __init__(
+        self, shared: Session, take: Callable[[], AbstractAsyncContextManager[Lease]], turns: Turns | None = None
+    ) -> None:
         super().__init__(shared.connection)
-        self._take = take
+        self._take, self._turns, self._turn = take, turns, Turn()
         self._taking = anyio.Lock()
         self._held = AsyncExitStack()
         self._lease: Lease | None = None
@@ -34,9 +40,15 @@ class OnDemandLink(WrappedLink):
 
     @property
     def alive(self) -> bool:
-        return self._failed is None and (self._lease is None or self._lease.session.connection.alive)
+        if self._failed is not None or self._turn.lost:
+            return False
+        return self._lease is None or self._lease.session.connection.alive
 
     async def call(self, tool_name: str, arguments: dict[str, Any], *, deadline: float | None = None) -> ToolResult:
+        if self._turns is not None and self._lease is None and self._turns.takes(self._turn, tool_name):
+            return await self._turns.use(
+                self._turn, tool_name, lambda link: link.call(tool_name, arguments, deadline=deadline)
+            )
         return await (await self._own_link()).call(tool_name, arguments, deadline=deadline)
 
     async def resources(self) -> list[dict[str, Any]]:
@@ -48,6 +60,7 @@ class OnDemandLink(WrappedLink):
             if self._failed is not None:
                 raise self._failed
             if self._lease is None:
+                self._let_go()
                 try:
                     with not_counted():
                         self._lease = await self._held.enter_async_context(self._take())
@@ -66,5 +79,10 @@ class OnDemandLink(WrappedLink):
             try:
                 yield
             finally:
+                self._let_go()
                 if self._lease is not None:
                     self._lease.spoilt = self._lease.spoilt or lease.spoilt
+
+    def _let_go(self) -> None:
+        if self._turns is not None:
+            self._turns.end(self._turn)

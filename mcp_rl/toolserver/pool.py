@@ -31,6 +31,7 @@ from mcp_rl.toolserver.on_demand import OnDemandLink
 from mcp_rl.toolserver.session import Lease, Session
 from mcp_rl.toolserver.slots import Slots
 from mcp_rl.toolserver.tools.offered import offering
+from mcp_rl.toolserver.turns import Turns
 from mcp_rl.toolserver.watched import WatchedLink
 
 if TYPE_CHECKING:
@@ -82,6 +83,8 @@ class Sessions:
         self._closing: dict[str, AbstractAsyncContextManager[Connection]] = {}
         self._locks: dict[str, anyio.Lock] = {}
         self._slots: dict[str, Slots] = {}
+        self._turns: dict[str, Turns | None] = {}
+        """The processes on which episodes take turns, by server; None: each has its own."""
         self._members: dict[str, Sessions] = {}
         self._set_up_already: WeakSet[Connection] = WeakSet()
         self._reaper: asyncio.Task[None] | None = None
@@ -112,11 +115,15 @@ class Sessions:
                 tasks.start_soon(_ended, self._reaper)
             for member in self._members.values():
                 tasks.start_soon(member._close)
+            for turns in self._turns.values():
+                if turns is not None:
+                    tasks.start_soon(turns.aclose)
             for slots in self._slots.values():
                 tasks.start_soon(slots.aclose)
             for key in list(self._closing):
                 tasks.start_soon(self._close_shared, key)
         self._slots.clear()
+        self._turns.clear()
         self._reaper = None
 
     async def get(self, params: ServerParams) -> Session:
@@ -189,7 +196,8 @@ class Sessions:
             return self._choice.session(repr(params), WatchedLink(link, self._harmless))
 
         async with self._slots_of(params, isolation).take(prepare) as (slot, session):
-            lease = Lease(session)
+            layer = slot.connection.layer if slot.connection is not None and isolation == "layer" else None
+            lease = Lease(session, layer)
             try:
                 yield lease
             finally:
@@ -215,7 +223,8 @@ class Sessions:
         if isolation == "shared":
             yield Lease(shared)
             return
-        link = OnDemandLink(shared, partial(self.lease, params, initial_state))
+        turns = None if initial_state else self._turns_on(params, isolation)
+        link = OnDemandLink(shared, partial(self.lease, params, initial_state), turns)
         lease = Lease(Session(link, shared.schemas))
         with self._counted(params):
             if not isinstance(params, ServerGroup) and (self._cassette is None or not self._cassette.replays):
@@ -235,10 +244,36 @@ class Sessions:
             for pool in pools:
                 pool._under_way -= 1
 
+    def _turns_on(self, params: ServerParams, isolation: Isolation) -> Turns | None:
+        """Return the processes on which episodes take turns; None where each must have its own."""
+        key = repr(params)
+        if isinstance(params, ServerGroup) or self._cassette is not None:
+            return None
+        if key not in self._turns:
+            layered = isolation == "layer" and self._quick
+            several = self._slots_of(params, isolation).count > 1
+            self._turns[key] = (
+                Turns(
+                    self._name,
+                    partial(self.lease, params),
+                    harmless=self._harmless,
+                    layered=layered,
+                    most=cpu_limit() if several else 1,
+                )
+                if layered or (self._harmless and several)
+                else None
+            )
+        return self._turns[key]
+
+    @property
+    def _quick(self) -> bool:
+        """True if the server's calls take so little that they can wait for each other."""
+        measured = self._server.measured if self._server is not None else None
+        return measured is not None and measured.call_seconds < _QUICK
+
     def _affordable(self, isolation: Isolation) -> int:
         """Return the number of connections for a server that does not say it."""
-        measured = self._server.measured if self._server is not None else None
-        quick = isolation == "layer" and measured is not None and measured.call_seconds < _QUICK
+        quick = isolation == "layer" and self._quick
         return min(affordable_instances(), 2 * cpu_limit()) if quick else affordable_instances()
 
     @property

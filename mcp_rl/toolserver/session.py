@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from mcp_rl.toolserver.link import Link
+    from mcp_rl.toolserver.sandbox.layer import Layer
     from mcp_rl.toolserver.tools.listing import Tool
     from mcp_rl.toolserver.tools.schema import ToolSchemas
 
@@ -47,5 +48,7 @@ class Lease:
     """A session for one episode."""
 
     session: Session
+    layer: Layer | None = None
+    """The layer of its server's process, where the isolation is `layer`."""
     spoilt: bool = False
     """True once the episode left the session in an unknown state."""

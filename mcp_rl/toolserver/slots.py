@@ -55,6 +55,7 @@ class Slots:
         self, count: int, opening: Opening, *, once: bool, server: str, under_way: Callable[[], int] = lambda: 0
     ) -> None:
         self._opening, self._once, self._server = opening, once, server
+        self.count = count
         self._slots = [Slot() for _ in range(count)]
         self._free = list(self._slots)
         self._room = anyio.Semaphore(count)

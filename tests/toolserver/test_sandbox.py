@@ -143,26 +143,45 @@ async def test_what_was_written_up_to_a_mark_stays(folder: Path) -> None:
         assert not await layer(own).changed()
 
 
-async def test_a_frozen_layer_is_what_later_servers_begin_with(
-    connection: Connection, folder: Path, tmp_path: Path
-) -> None:
-    await ask(connection, "write", name="world.txt", text="one")
-    await ask(connection, "delete", name="a.txt")
+async def test_several_states_take_turns_on_one_process(connection: Connection, folder: Path) -> None:
+    await layer(connection).begin()
+    await ask(connection, "write", name="a.txt", text="one's")
     await ask(connection, "delete", name="below/b.txt")
     await ask(connection, "delete", name="below")
-    await ask(connection, "write", name="below/d.txt", text="another folder")
-    await layer(connection).freeze(tmp_path / "base")
-    frozen = digest(tmp_path / "base")
-    async with connect(params(folder), sandbox=Sandbox(bases=(tmp_path / "base",))) as later:
-        assert await ask(later, "names") == "below below/d.txt world.txt"
-        assert not await layer(later).changed()
-        await ask(later, "write", name="world.txt", text="two")
-        await ask(later, "write", name="a.txt", text="again")
-        assert await layer(later).changed()
-        await layer(later).throw_away()
-        assert await ask(later, "names") == "below below/d.txt world.txt"
-        assert await ask(later, "read", name="world.txt") == "one"
-    assert digest(tmp_path / "base") == frozen
+    await layer(connection).turn(1, None)
+    assert await ask(connection, "names") == "a.txt below below/b.txt" and not await layer(connection).changed()
+    await ask(connection, "write", name="below/two.txt", text="two's")
+    await ask(connection, "run", command="chmod 711 .; mkdir below/b; echo x > /dev/shm/two")
+    for _ in range(3):
+        await layer(connection).turn(2, 1)
+        assert await ask(connection, "names") == "a.txt" and await ask(connection, "read", name="a.txt") == "one's"
+        seen = await ask(connection, "run", command="stat -c %a .; ls /dev/shm; ls -a")
+        assert seen.split() == ["700", ".", "..", "a.txt"]
+        await layer(connection).turn(1, 2)
+        assert await ask(connection, "names") == "a.txt below below/b below/b.txt below/two.txt"
+        assert await ask(connection, "read", name="below/two.txt") == "two's"
+        assert (await ask(connection, "run", command="stat -c %a .; ls /dev/shm")).split() == ["711", "two"]
+    await layer(connection).drop(1)
+    await layer(connection).turn(None, None)
+    assert await ask(connection, "names") == "a.txt below below/b.txt" and not await layer(connection).changed()
+    with pytest.raises(ServerFault, match="No such file or directory"):
+        await layer(connection).turn(None, 1)
+
+
+async def test_states_over_a_mark_take_turns(folder: Path) -> None:
+    async with connect(params(folder, "made.txt"), sandbox=Sandbox()) as own:
+        await layer(own).begin()
+        await layer(own).turn(0, None)  # the state at the mark is put away and copied, unchanged
+        assert await ask(own, "names") == "a.txt below below/b.txt made.txt"
+        await ask(own, "delete", name="made.txt")
+        await layer(own).turn(1, 0)
+        assert await ask(own, "read", name="made.txt") == "made at the start" and not await layer(own).changed()
+        await layer(own).turn(0, 1)
+        assert await ask(own, "names") == "a.txt below below/b.txt"
+        await layer(own).turn(None, 0)
+        assert await ask(own, "read", name="made.txt") == "made at the start"
+        await layer(own).throw_away()
+        assert not await layer(own).changed()
 
 
 async def test_a_server_can_neither_mount_nor_look_at_us_nor_end_its_keeper(connection: Connection) -> None:

@@ -16,12 +16,11 @@ from mcp_rl.toolserver.sandbox.sandbox import Sandbox, layer_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 log = logging.getLogger(__name__)
 
 _SECONDS = 60.0
-"""Time for one request: freezing copies the whole layer to the disk."""
+"""Time for one request."""
 _LONGEST_ANSWER = 4096
 
 
@@ -46,10 +45,9 @@ class Layer:
         self._ready = self._marked = False
         self._channel, control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._channel.setblocking(False)
-        bases = (os.fsencode(base) for base in self._wanted.bases)
         place = os.fsencode(os.path.realpath(cwd or "."))
         with control:
-            self._channel.send(b"\0".join((self._wanted.kind.encode(), place, b"%d" % layer_bytes(), *bases)))
+            self._channel.send(b"\0".join((self._wanted.kind.encode(), place, b"%d" % layer_bytes())))
             yield control.fileno()
 
     def close(self) -> None:
@@ -73,34 +71,42 @@ class Layer:
     async def throw_away(self) -> None:
         """Undo all that was written since the mark, while the process stays."""
         if await self._ask("throw-away") == "full":
-            megabytes = layer_bytes() / 2**20
-            log.warning(
-                "%s filled its layer (%.0f MB), so some of its writes failed; nothing of it is left. A server that "
-                "writes as much needs --sandbox off.", self._server, megabytes,
-            )  # fmt: skip
+            self._warn_of_full()
+
+    async def turn(self, leaving: int | None, coming: int | None) -> bool:
+        """Put the layer away under the number `leaving`, and bring back what was put away as `coming`.
+
+        None stands for the mark: the layer is thrown away, or returned to its mark. Returns False if nothing more
+        fitted into it. What was put away is gone after `throw_away`.
+        """
+        names = ("-" if number is None else str(number) for number in (leaving, coming))
+        if await self._ask(f"turn {' '.join(names)}") != "full":
+            return True
+        self._warn_of_full()
+        return False
+
+    async def drop(self, number: int) -> None:
+        """Forget what was put away under this number."""
+        await self._ask(f"drop {number}")
+
+    def _warn_of_full(self) -> None:
+        megabytes = layer_bytes() / 2**20
+        log.warning(
+            "%s filled its layer (%.0f MB), so some of its writes failed; nothing of it is left. A server that "
+            "writes as much needs --sandbox off.", self._server, megabytes,
+        )  # fmt: skip
 
     async def changed(self) -> bool:
         """Return whether anything was written since the mark that is still there."""
         return await self._ask("changed") == "yes"
 
-    async def freeze(self, folder: Path) -> None:
-        """Copy the layer into an empty folder, which can be a base of later sandboxes (`Sandbox.bases`).
-
-        A layer over bases holds only what was written above them. Raises OSError if the folder cannot be made.
-        """
-        handle = _opened_new(folder)
-        try:
-            await self._ask("freeze", handle)
-        finally:
-            os.close(handle)
-
-    async def _ask(self, request: str, *descriptors: int) -> str:
+    async def _ask(self, request: str) -> str:
         try:
             with anyio.fail_after(_SECONDS):
                 async with self._lock:
                     await self._answer_of_start()
                     assert self._channel is not None
-                    socket.send_fds(self._channel, [request.encode()], descriptors)
+                    self._channel.send(request.encode())
                     return await self._answer()
         except TimeoutError:
             raise self._fault(f"it did not answer within {_SECONDS:g} s") from None
@@ -123,8 +129,3 @@ class Layer:
 
     def _fault(self, why: str) -> ServerFault:
         return ServerFault(f"The files of {self._server[:1].lower()}{self._server[1:]} could not be put back: {why}.")
-
-
-def _opened_new(folder: Path) -> int:
-    folder.mkdir(parents=True)
-    return os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

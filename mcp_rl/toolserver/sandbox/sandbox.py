@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 from mcp_rl.system.processes.memory import machine_memory
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from mcp_rl.config import SandboxKind
 
 _SHARE_OF_MEMORY = 16
@@ -23,8 +21,6 @@ class Sandbox:
     kind: SandboxKind = "files"
     """"files": what it writes goes into its layer. "network": it also has no network but its own loopback. "off": it
     runs as it is."""
-    bases: tuple[Path, ...] = ()
-    """Folders of frozen layers that it begins with, the uppermost first."""
     private: bool = False
     """Give it a temporary directory (TMPDIR) of its own too."""
 
