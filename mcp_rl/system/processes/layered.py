@@ -40,7 +40,7 @@ MARK = "-"
 libc = ctypes.PyDLL(None, use_errno=True)  # holds the interpreter's lock, so that clone is as safe as fork
 
 
-class Layer:
+class Layers:
     """All trees of a sandbox, and what lies above them."""
 
     def __init__(self, cwd: str, most_bytes: int) -> None:

@@ -37,11 +37,11 @@ import time
 
 TYPE_CHECKING = False  # importing typing takes as long as all the rest
 if TYPE_CHECKING:
-    from mcp_rl.system.processes.layered import Layer, libc, reason
+    from mcp_rl.system.processes.layered import Layers, libc, reason
 else:
     if not __package__:  # loaded by its path, as by the watchdog
         sys.path.append(os.path.dirname(os.path.abspath(__file__)))
-    from layered import Layer, libc, reason
+    from layered import Layers, libc, reason
 
 _CLONE = {"x86_64": 56, "aarch64": 220, "riscv64": 220}
 """Number of the system call clone. `os.fork` cannot make namespaces, and unshare would need a third process."""
@@ -102,7 +102,7 @@ def _keep(channel: socket.socket, wanted: _Wanted) -> int:
     try:
         if wanted.network:
             _raise_loopback()
-        layer = Layer(wanted.cwd, wanted.bytes)
+        layer = Layers(wanted.cwd, wanted.bytes)
         wakeup = _wake_on_children()
         command = os.fork()
         if command == 0:
@@ -127,7 +127,7 @@ def _keep(channel: socket.socket, wanted: _Wanted) -> int:
         os._exit(status)
 
 
-def _attend(channel: socket.socket, layer: Layer, command: int, wakeup: int) -> int:
+def _attend(channel: socket.socket, layer: Layers, command: int, wakeup: int) -> int:
     """Answer requests until the command has ended; return its status."""
     poll = select.poll()
     poll.register(wakeup, select.POLLIN)
@@ -144,7 +144,7 @@ def _attend(channel: socket.socket, layer: Layer, command: int, wakeup: int) -> 
                 poll.unregister(channel)
 
 
-def _answer(channel: socket.socket, layer: Layer) -> bool:
+def _answer(channel: socket.socket, layer: Layers) -> bool:
     """Read a request and answer it; return False if no more will come."""
     try:
         message = channel.recv(4096)
