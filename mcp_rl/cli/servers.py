@@ -66,16 +66,23 @@ def inspect(
             "in training."
         ),
     ] = None,
+    world: Annotated[
+        bool, typer.Option("--world", help="Call its reading tools, and show the things behind it instead.")
+    ] = False,
     json: Json = False,
 ) -> Job:
     """Show what a server lists: its tools with their schemas and annotations, its resources and prompts."""
     asked = {**settings(connection), "server": tuple(server)}
     if format and json:
         raise typer.BadParameter("leave out --json, since --format openai is JSON already", param_hint="--format")
+    if format and world:
+        raise typer.BadParameter("leave it out, since --world shows no tools", param_hint="--format")
 
     def job() -> None:
         if format:
             _print_openai_tools(asked)
+        elif world:
+            _print_world(asked, as_json=json)
         else:
             inspect_server(_resolved(asked), transport=asked["transport"], as_json=json)
 
@@ -231,6 +238,22 @@ def _print_openai_tools(asked: dict[str, Any]) -> None:
 
     config, server = _configured(asked)
     print(as_json(anyio.run(openai_tools, server, server.params(config.transport), config.tools)))
+
+
+def _print_world(asked: dict[str, Any], *, as_json: bool) -> None:
+    import anyio
+
+    from mcp_rl.cli.printing.terminal import page
+    from mcp_rl.cli.printing.world_tables import print_world
+    from mcp_rl.explore.entities.builder import world_of
+
+    config, server = _configured(asked)
+    built = anyio.run(world_of, server, config.transport, config.tools)
+    if as_json:
+        print(jsons.dumps({**built.model.model_dump(mode="json"), "remarks": list(built.remarks)}))
+        return
+    with page() as console:
+        print_world(built, console)
 
 
 def check_server(

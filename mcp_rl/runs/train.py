@@ -19,6 +19,7 @@ from rich.console import Console
 
 from mcp_rl.errors import McpRlError, PluginError, RunDirectoryError
 from mcp_rl.evaluation.progress import Progress
+from mcp_rl.explore.entities.keeping import collected_worlds
 from mcp_rl.explore.first_contact import contradictions, states_of, understood, with_states
 from mcp_rl.explore.tally import tallied
 from mcp_rl.model import TrainableModel, with_defaults
@@ -158,7 +159,11 @@ async def _prepared(setting: _Setting) -> AsyncIterator[Trainer]:
         listed = stored.schema_hash if stored and config.tools.allow_schema_change else session.schemas.hash
         identity = identify(config, setting.server, listed, stored)
         run.check(identity)
-        with tallied() as tally, progress.waiting(f"exploring {setting.server.name}", tally.parts):
+        with (
+            tallied() as tally,
+            collected_worlds() as worlds,
+            progress.waiting(f"exploring {setting.server.name}", tally.parts),
+        ):
             divided = await prepare_scenarios(run, config, setting.server, params, sessions, setting.plugins)
         train, val = divided.train, divided.val
         progress.say(f"Scenarios: {len(train)} to train on, {len(val)} held out (train.jsonl, val.jsonl).")
@@ -179,6 +184,8 @@ async def _prepared(setting: _Setting) -> AsyncIterator[Trainer]:
         if run.identity() is None:
             run.save_scenarios("val", val)
             run.save_scenarios("train", train)
+            for world in worlds.values():
+                run.write_json("world.json", world.model_dump(mode="json"))
             if states := states_of(setting.server):
                 run.save_states({name: state.model_dump(mode="json") for name, state in states.items()})
             about = _about(config, setting.server)

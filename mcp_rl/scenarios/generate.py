@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_rl.config import ToolsConfig
 from mcp_rl.errors import ConfigError, ScenarioError
+from mcp_rl.explore.entities.keeping import collected_worlds, save_world, world_file
 from mcp_rl.explore.first_contact import understood
 from mcp_rl.inference.apis.language_model import LanguageModel, check_language_model
 from mcp_rl.plugins.manager import Plugins, load_plugins
@@ -191,13 +192,18 @@ async def generate_file(
     plugins: Plugins | None = None,
     tools: ToolsConfig | None = None,
 ) -> Generated:
-    """Generate, and write JSON Lines atomically. Raises also ScenarioError where the file cannot be written."""
+    """Generate, and write JSON Lines atomically, with the model of the server's world beside them if one was built.
+
+    Raises also ScenarioError where the file cannot be written."""
     _check_place(out)
-    generated = await generate(server, order, transport=transport, plugins=plugins, tools=tools)
+    with collected_worlds() as worlds:
+        generated = await generate(server, order, transport=transport, plugins=plugins, tools=tools)
     try:
         write_atomically(out, scenario_lines(generated.scenarios).encode())
     except OSError as error:
         raise ScenarioError(f"Cannot write {out}: {error.strerror}.") from error
+    for world in worlds.values():
+        save_world(world, world_file(out))
     return generated
 
 

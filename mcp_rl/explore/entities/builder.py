@@ -1,0 +1,382 @@
+"""A world model of a live server.
+
+The calls are made twice, the second time from the beginning of another episode and after the clock has moved on: what
+differs then is no fact. Calls and seconds are limited, and so are the things of a kind.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from mcp_rl.explore.bearing import Bearing, bearing
+from mcp_rl.explore.entities.caller import Answered, CallBudget, WorldCaller
+from mcp_rl.explore.entities.fields import described
+from mcp_rl.explore.entities.keeping import collect
+from mcp_rl.explore.entities.merging import MOST_ENTITIES, Draft, Told
+from mcp_rl.explore.entities.nouns import plural
+from mcp_rl.explore.entities.parameters import parameters_of
+from mcp_rl.explore.entities.survey import Survey
+from mcp_rl.explore.entities.world_model import Entity, EntityKind, Fact, Observation, Reference, WorldModel
+from mcp_rl.explore.explorable import explorable, reads, unfit_tools
+from mcp_rl.explore.first_contact import understood
+from mcp_rl.explore.fitting import WORLD_SEED, observe_launch, observe_setup, tables_in
+from mcp_rl.explore.values_seen import ValuePool
+from mcp_rl.explore.words import words_of
+from mcp_rl.explore.world import World
+from mcp_rl.scenario import ServerGroup
+from mcp_rl.toolserver.pool import open_sessions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from mcp_rl.config import ToolsConfig
+    from mcp_rl.scenario import ServerParams
+    from mcp_rl.toolserver.pool import Sessions
+    from mcp_rl.toolserver.session import Session
+    from mcp_rl.toolserver.tool_server import ToolServer
+    from mcp_rl.toolserver.tools.listing import Tool
+
+_CALLS, _SECONDS = 600, 8.0
+"""Most calls of the survey, and its seconds; the second time, all of them are made again."""
+_CLOCK_TICK = 1.1
+_MOST_OBSERVED = 1_500_000
+"""Most characters of all observations."""
+_READING_CHANGES = re.compile(r"\b(?:accessed|atime|last (?:access|seen|used|opened|viewed)|views|hits)\b")
+"""Fields that reading a thing may change."""
+_ROUND_NUMBERS = (10, 20, 25, 30, 50, 100, 200, 250, 500, 1000)
+"""Lengths at which listings are often cut."""
+
+
+@dataclass(frozen=True)
+class BuiltWorld:
+    """A world model, and what is to be said of it."""
+
+    model: WorldModel
+    remarks: tuple[str, ...] = ()
+    """A sentence for each thing that is missing, with what would help."""
+
+
+async def build_world(sessions: Sessions, *, server: ToolServer, params: ServerParams) -> BuiltWorld:
+    """Return the world behind a server, as calls of its reading tools tell it.
+
+    Raises ServerFault where the server is lost.
+    """
+    budget = CallBudget.of(_CALLS, _SECONDS)
+    async with sessions.lease(params) as lease:
+        session = lease.session
+        tools = _reading(session, server)
+        began = anyio.current_time()
+        survey = Survey(WorldCaller(session.connection, budget), tools, *_known(server))
+        await survey.run()
+    first = [answer for answer in survey.answers if answer.tells]
+    await anyio.sleep(max(0.0, began + _CLOCK_TICK - anyio.current_time()))
+    async with sessions.lease(params) as lease:
+        again = await _repeated(lease.session, first)
+    built = _Assembly(server.name, survey, first, again, budget).built()
+    collect(built.model)
+    return built
+
+
+async def world_of(server: ToolServer, transport: str | None, tools: ToolsConfig) -> BuiltWorld:
+    """Start a server, build the model of its world, and stop it.
+
+    Its state is measured first, if nothing is known of it. Raises ServerError where it cannot be used.
+    """
+    server = await understood(server, transport, tools)
+    async with open_sessions(server, tools) as sessions:
+        return await build_world(sessions, server=server, params=server.params(transport))
+
+
+def _reading(session: Session, server: ToolServer) -> list[Tool]:
+    """Return the tools that read: as was measured, and those that seem to and were not seen to change anything."""
+    unfit = unfit_tools(server)
+    found = []
+    for tool in explorable(session.offered, server):
+        owner, name = server.owner_of(tool.name)
+        seems = bearing(tool) is Bearing.READS and (owner.measured is None or name not in owner.measured.changing)
+        if tool.name not in unfit and (reads(tool, server) or (seems and server.stateful)):
+            found.append(tool)
+    return found
+
+
+def _known(server: ToolServer) -> tuple[list[str], list[str]]:
+    """Return the paths in the commands that start the servers, and the tables that were made in their databases."""
+    pool = ValuePool()
+    for one in server.members or (server,):
+        for params in one.transports.values():
+            if not isinstance(params, ServerGroup):
+                observe_launch(pool, params)
+        if one.measured is not None:
+            observe_setup(pool, one.measured.setup, World(WORLD_SEED))
+    return [*pool["path:folder"], *pool["path:file"]], list(tables_in(pool))
+
+
+async def _repeated(session: Session, answers: Sequence[Answered]) -> list[Answered | None]:
+    """Make the same calls again."""
+    caller = WorldCaller(session.connection, CallBudget.of(len(answers), 2 * _SECONDS))
+    return await caller.all((answer.tool, answer.arguments) for answer in answers)
+
+
+class _Assembly:
+    """Puts a model together."""
+
+    def __init__(
+        self, name: str, survey: Survey, first: list[Answered], again: list[Answered | None], budget: CallBudget
+    ) -> None:
+        pairs = [(one, two) for one, two in zip(first, again, strict=True) if two is not None and two.tells]
+        self._name, self._survey, self._spent = name, survey, budget.spent
+        self._answers = [one for one, _ in pairs]
+        self._once = survey.merged(self._answers)
+        self._twice = survey.merged([two for _, two in pairs], learn=False)
+        self._again = [two for _, two in pairs]
+
+    def built(self) -> BuiltWorld:
+        """Return the model."""
+        drafts = {noun: draft for noun, draft in self._once.drafts.items() if draft.things}
+        entities = [entity for draft in drafts.values() for entity in self._entities(draft)]
+        names = {entity.kind for entity in entities}
+        kinds = {noun: draft for noun, draft in drafts.items() if noun in names}
+        complete = self._complete(entities)
+        entities, observations = self._observed(entities, complete)
+        described_kinds = {
+            noun: EntityKind(
+                name=noun,
+                plural=plural(noun),
+                key=draft.key,
+                fields={
+                    name: described(name, values, noun, is_key=name == draft.key)
+                    for name, values in _values(entities, noun).items()
+                },
+                complete=noun in complete,
+            )
+            for noun, draft in kinds.items()
+        }
+        model = WorldModel(
+            server=self._name,
+            kinds=described_kinds,
+            entities=tuple(entities),
+            observations=tuple(observations),
+            slots=tuple(
+                slot
+                for slot in dict.fromkeys(self._survey.accepted)
+                if slot.kind in described_kinds and slot.field in described_kinds[slot.kind].fields
+            ),
+            references=tuple(_references(described_kinds, entities, set(self._survey.places))),
+        )
+        return BuiltWorld(model, tuple(self._remarks(model)))
+
+    def _entities(self, draft: Draft) -> Iterator[Entity]:
+        fields = dict.fromkeys(name for told in draft.things.values() for name in told)
+        kept = {
+            name: tools for name in fields if (tools := self._trusted(draft, name)) and not _says_the_kind(draft, name)
+        }
+        for key, told in draft.things.items():
+            if key in draft.ambiguous or key in self._survey.places:  # where the server begins, no listing shows
+                continue
+            facts: dict[str, Fact] = {}
+            for name, tools in kept.items():
+                value = told[name].value(tools) if name in told else None
+                if value is not None:
+                    facts[name] = Fact(value=value[0], shown_by=tuple(sorted(value[1])))
+            if draft.key in facts:
+                yield Entity(kind=draft.noun, key=key, facts=facts)
+
+    def _trusted(self, draft: Draft, name: str) -> list[str]:
+        """Return the tools whose values of a field agree, with each other and with those of the second time."""
+        if _READING_CHANGES.search(words_of(name)):
+            return []
+        other = self._twice.drafts.get(draft.noun)
+        tools = dict.fromkeys(tool for told in draft.things.values() if name in told for tool in told[name].by_tool)
+        steady = []
+        for tool in tools:
+            before = _told_by(draft, name, tool)
+            after = _told_by(other, name, tool) if other is not None else {}
+            if all(after.get(key) == value for key, value in before.items()):
+                steady.append(tool)
+        ranked = sorted(steady, key=lambda tool: self._rank(tool, draft, name), reverse=True)
+        agreed: list[str] = []
+        for tool in ranked:
+            best = _told_by(draft, name, agreed[0]) if agreed else {}
+            ours = _told_by(draft, name, tool)
+            if all(best[key] == value for key, value in ours.items() if key in best):
+                agreed.append(tool)
+        return agreed
+
+    def _rank(self, tool: str, draft: Draft, name: str) -> tuple[bool, bool, bool, int]:
+        """Return how much is to be said for a tool's values: whole, numbers, in a listing, of many things."""
+        values = _told_by(draft, name, tool)
+        lists = any(self._answers[listing.call].tool == tool for listing in self._once.listings)
+        cut = any(isinstance(value, str) and value.rstrip().endswith(("…", "...")) for value in values.values())
+        numbers = all(isinstance(value, int | float) for value in values.values())
+        return not cut, numbers, lists, len(values)
+
+    def _complete(self, entities: Sequence[Entity]) -> dict[str, list[int]]:
+        """Return the kinds of which a listing shows every thing, with the calls that do."""
+        keys: dict[str, set[Any]] = {}
+        for entity in entities:
+            keys.setdefault(entity.kind, set()).add(entity.key)
+        found: dict[str, list[int]] = {}
+        for listing in self._once.listings:
+            draft = self._once.drafts[listing.noun]
+            wanted = keys.get(listing.noun)
+            if wanted is None or listing.cut or draft.left_out or draft.ambiguous or not wanted <= listing.keys:
+                continue
+            if self._filters(self._answers[listing.call]):
+                continue
+            if not self._may_be_cut(listing.call, len(listing.keys)):
+                found.setdefault(listing.noun, []).append(listing.call)
+        return found
+
+    def _filters(self, answer: Answered) -> bool:
+        """Return whether a call asks for some things only: then it is chance that it shows all."""
+        parameters = {one.name: one for one in parameters_of(self._survey.reader.tools[answer.tool])}
+        return any(
+            slot.tool == answer.tool and slot.parameter in answer.arguments and not parameters[slot.parameter].is_place
+            for slot in self._survey.accepted
+        )
+
+    def _may_be_cut(self, call: int, length: int) -> bool:
+        """Return whether a listing may have more pages: it says so, or it is as long as its limit."""
+        answer = self._answers[call]
+        if _says_more(answer.text, length):
+            return True
+        parameters = parameters_of(self._survey.reader.tools[answer.tool])
+        limits = [one for one in parameters if one.limits]
+        given = [answer.arguments[one.name] for one in limits if one.name in answer.arguments]
+        if given:
+            return any(length >= limit for limit in given if isinstance(limit, int))
+        if not limits:
+            return length in _ROUND_NUMBERS and any(one.type == "integer" for one in parameters)
+        longer = [
+            listing
+            for listing in self._once.listings
+            if self._answers[listing.call].tool == answer.tool
+            and any(one.name in self._answers[listing.call].arguments for one in limits)
+        ]
+        return length in _ROUND_NUMBERS and not any(len(listing.keys) == length for listing in longer)
+
+    def _observed(
+        self, entities: Sequence[Entity], complete: Mapping[str, list[int]]
+    ) -> tuple[list[Entity], list[Observation]]:
+        """Return the things and the observations that show them, numbered anew, within the limit."""
+        used = {call for entity in entities for fact in entity.facts.values() for call in fact.shown_by}
+        lists: dict[int, list[str]] = {}
+        for noun, calls in complete.items():
+            for call in calls:
+                lists.setdefault(call, []).append(noun)
+        numbers: dict[tuple[int, str], int] = {}
+        observations: list[Observation] = []
+        room = _MOST_OBSERVED
+        for call in sorted(used | set(lists)):
+            answer = self._answers[call]
+            room -= len(answer.text)
+            if room < 0:
+                break
+            # One that lists several kinds stands there for each of them.
+            for noun in lists.get(call, [""]):
+                numbers[call, noun] = len(observations)
+                observations.append(
+                    Observation(tool=answer.tool, arguments=answer.arguments, text=answer.text, lists=noun or None)
+                )
+        first = {call: number for (call, _), number in reversed(numbers.items())}
+        kept = []
+        for entity in entities:
+            facts = {}
+            for name, fact in entity.facts.items():
+                shown = tuple(numbers.get((call, entity.kind), first[call]) for call in fact.shown_by if call in first)
+                if shown:
+                    facts[name] = Fact(value=fact.value, shown_by=shown)
+            if facts:
+                kept.append(Entity(kind=entity.kind, key=entity.key, facts=facts))
+        return kept, observations
+
+    def _remarks(self, model: WorldModel) -> Iterator[str]:
+        if not model.entities:
+            yield _why_empty(self._name, self._answers, self._survey)
+        for noun, draft in self._once.drafts.items():
+            if draft.left_out or any(listing.noun == noun and listing.cut for listing in self._once.listings):
+                yield (
+                    f"Of the {plural(noun)} of {self._name}, {min(len(draft.things), MOST_ENTITIES)} are in the model, "
+                    "and the server has more."
+                )
+            if draft.ambiguous:
+                yield (
+                    f"{len(draft.ambiguous)} {plural(noun)} of {self._name} are left out, because others have the same "
+                    f"{draft.key}, such as {sorted(map(str, draft.ambiguous))[0]!r:.80}."
+                )
+        if self._spent:
+            yield f"{self._name} was asked for {_SECONDS:g} s and not about everything; what it holds beyond is not in."
+
+
+def _says_the_kind(draft: Draft, name: str) -> bool:
+    """Return whether a field is a flag that is the same for all of several things, such as isFile."""
+    told = [fields[name].by_tool for fields in draft.things.values() if name in fields]
+    values = {value for by_tool in told for by_value in by_tool.values() for value in by_value}
+    return len(told) > 1 and len(values) == 1 and values <= {"true", "false"}
+
+
+def _told_by(draft: Draft, name: str, tool: str) -> dict[Any, Any]:
+    """Return the values of a field that one tool told, by the keys of the things; without contradictions."""
+    found = {}
+    for key, told in draft.things.items():
+        value = told.get(name, Told()).value([tool])
+        if value is not None:
+            found[key] = value[0]
+    return found
+
+
+def _values(entities: Sequence[Entity], noun: str) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {}
+    for entity in entities:
+        if entity.kind == noun:
+            for name, fact in entity.facts.items():
+                found.setdefault(name, []).append(fact.value)
+    return found
+
+
+def _references(kinds: Mapping[str, EntityKind], entities: Sequence[Entity], beyond: set[Any]) -> Iterator[Reference]:
+    """Yield the fields whose values are keys of a kind, apart from those `beyond`."""
+    keys: dict[str, set[Any]] = {}
+    for entity in entities:
+        keys.setdefault(entity.kind, set()).add(entity.key)
+    for noun, kind in kinds.items():
+        values = _values(entities, noun)
+        for name, described_field in kind.fields.items():
+            if name == kind.key or described_field.kind not in ("text", "list", "number"):
+                continue
+            single = {one for value in values[name] for one in (value if isinstance(value, list) else [value])} - beyond
+            if not single:
+                continue
+            for other, theirs in keys.items():
+                named = other in words_of(name).split(" ") or words_of(name).endswith(" id")
+                if single <= theirs and (named or all(isinstance(one, str) for one in single)):
+                    yield Reference(kind=noun, field=name, to=other)
+                    break
+
+
+_MORE = re.compile(
+    r"(?i)\"(?:has_?more|has_?next(?:_?page)?|truncated)\"\s?:\s?true|\"next_?(?:cursor|page|token)\"\s?:\s?[\"1-9]|"
+    r"\band \d+ more\b|\bshowing (?:the )?(?:first )?\d+ of \d+"
+)
+_TOTAL = re.compile(r"(?i)\"(?:total|total_?count|total_?results)\"\s?:\s?(\d{1,9})")
+
+
+def _says_more(text: str, length: int) -> bool:
+    totals = [int(found) for found in _TOTAL.findall(text)]
+    return _MORE.search(text) is not None or any(total > length for total in totals)
+
+
+def _why_empty(name: str, answers: Sequence[Answered], survey: Survey) -> str:
+    if not answers:
+        failed = next(iter(survey.answers), None)
+        tried = f"; {failed.tool} said {failed.text[:100]!r}" if failed is not None else ""
+        return f"No things are known of {name}: no call that was tried told anything{tried}."
+    example = answers[0]
+    return (
+        f"No things are known of {name}: its results are no lists or records of things that lasting values belong to; "
+        f"{example.tool} said {' '.join(example.text.split())[:100]!r}."
+    )

@@ -1,0 +1,111 @@
+"""Calls to a live server within a budget, each made once."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from mcp_rl.errors import ServerFault
+from mcp_rl.explore import tally
+from mcp_rl.explore.answer import call_key, holds_secret, says_nothing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from mcp_rl.toolserver.link import Link
+
+Call = tuple[str, dict[str, Any]]
+"""A tool's name and the arguments."""
+_DEADLINE = 4.0
+_IN_FLIGHT = 8
+_FAULTS = 2
+"""Calls without an answer after which a tool is not called any more."""
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A call with its result."""
+
+    tool: str
+    arguments: dict[str, Any]
+    text: str
+    structured: Any = None
+    is_error: bool = False
+
+    @property
+    def key(self) -> str:
+        return call_key(self.tool, self.arguments)
+
+    @property
+    def tells(self) -> bool:
+        """True if the result holds something that may be told."""
+        return not self.is_error and not says_nothing(self.text) and not holds_secret(self.text)
+
+
+@dataclass
+class CallBudget:
+    """Calls and seconds that are left."""
+
+    calls: int
+    until: float
+    """By the monotonic clock."""
+    spent: bool = False
+    """True once a call was left out for it."""
+
+    @classmethod
+    def of(cls, calls: int, seconds: float) -> CallBudget:
+        """Return a budget that begins now."""
+        return cls(calls, time.monotonic() + seconds)
+
+    def take(self) -> bool:
+        """Take one call, or return False where none is left."""
+        if self.calls < 1 or time.monotonic() > self.until:
+            self.spent = True
+            return False
+        self.calls -= 1
+        return True
+
+
+class WorldCaller:
+    """Makes calls on one link and keeps their answers."""
+
+    def __init__(self, link: Link, budget: CallBudget) -> None:
+        self._link, self._budget = link, budget
+        self._limiter = anyio.CapacityLimiter(_IN_FLIGHT)
+        self._faults: Counter[str] = Counter()
+        self.answers: dict[str, Answered] = {}
+        """The answers by the keys of the calls, in the order of the calls."""
+
+    async def all(self, calls: Iterable[Call]) -> list[Answered | None]:
+        """Make the calls that were not made yet, and return the answers of all; None where there is none."""
+        wanted: Sequence[Call] = list(calls)
+        new = {call_key(*call): call for call in wanted if call_key(*call) not in self.answers}
+        found: dict[str, Answered] = {}
+
+        async def one(key: str, tool: str, arguments: dict[str, Any]) -> None:
+            async with self._limiter:
+                if self._faults[tool] < _FAULTS and self._budget.take():
+                    answer = await self._call(tool, arguments)
+                    if answer is not None:
+                        found[key] = answer
+
+        async with anyio.create_task_group() as tasks:
+            for key, (tool, arguments) in new.items():
+                tasks.start_soon(one, key, tool, arguments)
+        self.answers |= {key: found[key] for key in new if key in found}
+        return [self.answers.get(call_key(*call)) for call in wanted]
+
+    async def _call(self, tool: str, arguments: dict[str, Any]) -> Answered | None:
+        tally.count(calls=1)
+        try:
+            result = await self._link.call(tool, arguments, deadline=_DEADLINE)
+        except ServerFault:
+            if not self._link.alive:
+                raise
+            self._faults[tool] += 1
+            return None
+        return Answered(tool, arguments, result.text, result.structured, result.is_error)

@@ -1,0 +1,65 @@
+"""The form of a tool's results, and the records in them.
+
+A form is chosen for a tool, not for a result: a tool that shows the texts of files shows one that happens to be JSON,
+too, and its records would be no things of the server.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from mcp_rl.explore.entities.forms.json_form import read_json, read_json_lines, read_python, records_in
+from mcp_rl.explore.entities.forms.list_form import read_list
+from mcp_rl.explore.entities.forms.pair_form import read_pairs
+from mcp_rl.explore.entities.forms.table_form import read_table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from mcp_rl.explore.entities.forms.records import RecordList
+
+_FORMS: Mapping[str, Callable[[str], list[RecordList]]] = {
+    "JSON": read_json,
+    "lines of JSON": read_json_lines,
+    "Python": read_python,
+    "table": read_table,
+    "pairs": read_pairs,
+    "list": read_list,
+}
+_LEAST_SHARE = 0.8
+"""Least share of a tool's results that must have the form."""
+_TEXT_KEYS = ("result", "content", "text", "output")
+
+
+def form_of(texts: Sequence[str]) -> str | None:
+    """Return the form that nearly all of a tool's results have, or None where they have none."""
+    unwrapped = [text_inside(text) for text in texts]
+    for name, read in _FORMS.items():
+        if texts and sum(bool(read(text)) for text in unwrapped) >= _LEAST_SHARE * len(texts):
+            return name
+    return None
+
+
+def read_as(form: str, text: str) -> list[RecordList]:
+    """Return the records of a result in this form."""
+    return _FORMS[form](text_inside(text))
+
+
+def read_structured(value: Any) -> list[RecordList]:
+    """Return the records of a result's structured content."""
+    return records_in(value)
+
+
+def text_inside(text: str) -> str:
+    """Return the text in a JSON object that holds nothing but one: {"result": "…"}."""
+    if not text.startswith("{"):
+        return text
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    if isinstance(value, dict) and len(value) == 1 and next(iter(value)) in _TEXT_KEYS:
+        inner = next(iter(value.values()))
+        return inner if isinstance(inner, str) else text
+    return text

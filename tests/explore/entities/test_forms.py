@@ -1,0 +1,147 @@
+"""Records are read out of results as real servers wrote them, and out of nothing else."""
+
+import json
+import time
+
+import pytest
+
+from mcp_rl.explore.entities.forms.reading import form_of, read_as
+
+LOG = """Commit history:
+Commit: 'b4a0d53bd975d356256a6ae127fdade140c1adea'
+Author: <git.Actor "Ada <ada@example.com>">
+Date: 2026-05-14 10:03:00+00:00
+Message: 'Change number 14: fig'
+
+Commit: '6c1d8d2c5c8b5dd6e8a9ff0e4d3f3c1b2a190817'
+Author: <git.Actor "Linus <linus@example.com>">
+Date: 2026-05-13 10:02:00+00:00
+Message: 'Change number 13: plum'
+"""
+SHOWN = """commit b4a0d53bd975d356256a6ae127fdade140c1adea
+Author: Ada <ada@example.com>
+Date:   Thu May 14 10:03:00 2026 +0000
+
+    Change number 14: fig
+
+diff --git a/f1.txt b/f1.txt
+--- a/f1.txt
++++ b/f1.txt
+@@ -1,2 +1,3 @@
+ line 4: fig
++line 13: apple
+"""
+FOLDER = """[DIR] archive
+[FILE] data.csv                             20 B
+[FILE] read me.txt                       1.40 KB
+
+Total: 2 files, 1 directories
+Combined size: 1.42 KB"""
+INFO = """size: 505
+created: Sun Nov 22 2026 22:01:30 GMT+0000 (Coordinated Universal Time)
+isFile: true
+permissions: 644"""
+TREE = json.dumps([{"name": "docs", "type": "directory", "children": [{"name": "a.txt", "type": "file"}]}])
+ROWS = "[{'cid': 0, 'name': 'id', 'type': 'INTEGER', 'dflt_value': None}, {'cid': 1, 'name': 'city', 'type': 'TEXT'}]"
+MARKDOWN = """## Open issues
+| # | title | labels |
+|---|:-----:|-------|
+| 12 | Crash at start | bug, urgent |
+| 15 | Dark mode | wish |
+"""
+ALIGNED = """NAME        STATUS    AGE
+web-1       Running   3d
+web-2       Pending   10m
+"""
+TASKS = """Tasks:
+- [x] Buy milk (id: 3, priority: high)
+- [ ] Water the plants (id: 4, priority: low)"""
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "name", "first"),
+    [
+        ("JSON", '{"notes": [{"id": "n1", "by": {"name": "Ada"}, "tags": ["a"]}], "total": 1}', "notes",
+         {"id": "n1", "by.name": "Ada", "tags": ["a"]}),
+        ("JSON", '{"Ada B": {"born": 1815}, "Alan T": {"born": 1912}}', "", {"name": "Ada B", "born": 1815}),
+        ("JSON", TREE, "", {"name": "docs", "type": "directory", "path": "docs"}),
+        ("JSON", '{"result": ["red", "green"]}', "", {"name": "red"}),
+        ("lines of JSON", '{"id": 1, "title": "a"}\n{"id": 2, "title": "b"}', "", {"id": 1, "title": "a"}),
+        ("Python", ROWS, "", {"cid": 0, "name": "id", "type": "INTEGER"}),
+        ("table", MARKDOWN, "Open issues", {"#": 12, "title": "Crash at start", "labels": ["bug", "urgent"]}),
+        ("table", ALIGNED, "", {"NAME": "web-1", "STATUS": "Running", "AGE": "3d"}),
+        ("table", "name,count\npear,3\nfig,9", "", {"name": "pear", "count": 3}),
+        ("pairs", LOG, "Commit history", {"Commit": "b4a0d53bd975d356256a6ae127fdade140c1adea",
+         "Author": "Ada <ada@example.com>", "Date": "2026-05-14 10:03:00+00:00", "Message": "Change number 14: fig"}),
+        ("pairs", SHOWN, "", {"commit": "b4a0d53bd975d356256a6ae127fdade140c1adea", "Author": "Ada <ada@example.com>",
+         "Date": "Thu May 14 10:03:00 2026 +0000", "message": "Change number 14: fig"}),
+        ("pairs", INFO, "", {"size": 505, "created": "Sun Nov 22 2026 22:01:30 GMT+0000 (Coordinated Universal Time)",
+         "isFile": True, "permissions": 644}),
+        ("list", FOLDER, "", {"type": "dir", "name": "archive"}),
+        ("list", TASKS, "Tasks", {"name": "Buy milk", "id": 3, "priority": "high", "done": True}),
+        ("list", "* main\n  side4", "", {"name": "main", "current": True}),
+        ("list", "/tmp/a/n1.txt\n/tmp/a/b", "", {"path": "/tmp/a/n1.txt", "name": "n1.txt"}),
+        ("list", "[link: demo://text/1, Text 1 - The first]", "resources",
+         {"uri": "demo://text/1", "name": "Text 1", "description": "The first"}),
+    ],
+)  # fmt: skip
+def test_a_result_is_read_in_its_form(form: str, text: str, name: str, first: dict[str, object]) -> None:
+    assert form_of([text]) == form
+    found = read_as(form, text)[0]
+    assert (found.name, found.records[0]) == (name, first)
+
+
+def test_a_form_belongs_to_a_tool_and_not_to_one_result() -> None:
+    """A tool that shows files shows some that are JSON."""
+    texts = [
+        "Pears are ripe in September.",
+        '[{"name": "pear", "count": 30}]',
+        "# A\n\n- one\n- two",
+        "name,n\na,1\nb,2",
+    ]
+    assert form_of(texts) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "It was a dark and stormy night; the rain fell in torrents.",
+        "42",
+        "Echo: hello",
+        "",
+        "[image: image/png, 1024 bytes]",
+        "__import__('os').system('true')",
+        "[" * 50_000,
+        "(" * 99_999,
+        '{"a":' * 5_000,
+    ],
+)
+def test_other_results_hold_no_records(text: str) -> None:
+    assert form_of([text]) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "- " + "a: " * 30_000,
+        "a " * 40_000 + "\n" + "b " * 10_000,
+        "| a " * 20_000 + "\n" + "|-" * 20_000,
+        ("x" * 80 + " (" * 200 + "\n") * 100,
+        "/a" * 40_000,
+        "* " + "*" * 90_000,
+        "{'a': " * 10_000,
+        ",".join(["a"] * 30_000) + "\n1\n2\n3",
+        "\t".join("ab" for _ in range(20_000)),
+    ],
+)
+def test_a_hostile_result_takes_no_time(text: str) -> None:
+    began = time.process_time()
+    form_of([text])
+    assert time.process_time() - began < 5  # milliseconds, unless an expression backtracks
+
+
+def test_a_result_that_was_cut_gives_what_stands_before_the_cut() -> None:
+    whole = json.dumps({"parts": [{"id": at} for at in range(500)]})
+    found = read_as("JSON", whole[:1000] + "\n[… cut: 40000 characters in all …]\n" + whole[-100:])[0]
+    assert found.name == "parts" and found.cut
+    assert 20 < len(found.records) < 120 and found.records[7] == {"id": 7}

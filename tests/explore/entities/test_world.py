@@ -1,0 +1,117 @@
+"""Models of the worlds behind real servers, which nobody described."""
+
+import json
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+
+from mcp_rl.cli import main
+from mcp_rl.config import ToolsConfig
+from mcp_rl.errors import ScenarioError
+from mcp_rl.explore.entities.builder import BuiltWorld, world_of
+from mcp_rl.explore.entities.keeping import collected_worlds, read_world, save_world
+from mcp_rl.explore.entities.world_model import WorldModel
+from mcp_rl.plugins.manager import load_plugins
+from mcp_rl.plugins.resolve import resolve_server
+
+SCRIPT = Path(__file__).with_name("world_server.py")
+Captured = pytest.CaptureFixture[str]
+
+
+def command(world: str) -> str:
+    return f"{sys.executable} -S {SCRIPT} {world}"
+
+
+def built(server: str) -> BuiltWorld:
+    resolved = resolve_server(server, plugins=load_plugins()).configured(ToolsConfig(isolation="shared"))
+    return anyio.run(world_of, resolved, None, ToolsConfig())
+
+
+@pytest.fixture(scope="module")
+def notebook() -> WorldModel:
+    server = load_plugins().server("mcp_notes")
+    return anyio.run(world_of, server, "stdio", ToolsConfig()).model
+
+
+def test_the_notebook_is_known_whole(notebook: WorldModel) -> None:
+    note, tag = notebook.kinds["note"], notebook.kinds["tag"]
+    assert note.plural == "notes" and note.complete and tag.complete
+    fields = {name: (field.words, field.kind) for name, field in note.fields.items()}
+    assert fields["text"] == ("text", "prose") and fields["tags"] == ("tags", "list")
+    assert fields["words"] == ("number of words", "number")
+    assert len(notebook.of_kind("note")) == 8 and len(notebook.of_kind("tag")) == 9
+    slots = {(one.tool, one.parameter, one.kind, one.field) for one in notebook.slots}
+    assert {("read_note", "id", "note", "id"), ("list_notes", "tag", "tag", "tag")} <= slots
+    assert ("note", "tags", "tag") in {(one.kind, one.field, one.to) for one in notebook.references}
+
+
+def test_every_fact_is_shown_by_its_observations(notebook: WorldModel) -> None:
+    for entity in notebook.entities:
+        for fact in entity.facts.values():
+            assert fact.shown_by
+            for at in fact.shown_by:
+                text = notebook.observations[at].text
+                assert all(json.dumps(one)[1:-1] in text or str(one) in text
+                           for one in (fact.value if isinstance(fact.value, list) else [fact.value]))  # fmt: skip
+
+
+def test_results_about_one_thing_are_merged_and_clocks_left_out() -> None:
+    world = built(command("library")).model
+    assert set(world.kinds) == {"book", "author"}
+    book = world.kinds["book"]
+    assert set(book.fields) == {"isbn", "title", "author", "pages", "addedAt", "loan.seconds_left"}
+    assert book.fields["addedAt"].words == "addition time" and book.fields["pages"].words == "number of pages"
+    assert book.fields["loan.seconds_left"].kind == "number"
+    dune = next(one for one in world.of_kind("book") if one.facts["title"].value == "Dune")
+    shown = [world.observations[at] for at in dune.facts["pages"].shown_by]
+    assert [(one.tool, one.arguments) for one in shown] == [("book_details", {"isbn": "b-42"})]
+    assert [(one.kind, one.field, one.to) for one in world.references] == [("book", "author", "author")]
+    assert {one.tool for one in world.slots} == {"book_details"}, "echo looks nothing up"
+    assert {seen.lists for seen in world.observations if seen.lists} == {"book", "author"}
+
+
+def test_a_hundred_thousand_things_give_a_bounded_model_and_a_sentence() -> None:
+    found = built(command("many"))
+    assert not found.model.kinds["part"].complete and 100 < len(found.model.entities) <= 300
+    assert any("the server has more" in remark for remark in found.remarks)
+
+
+def test_two_things_of_one_name_are_left_out_with_a_sentence() -> None:
+    found = built(command("twins"))
+    assert "Rex" not in {entity.key for entity in found.model.entities}
+    assert not found.model.kinds["pet"].complete
+    assert any("'Rex'" in remark for remark in found.remarks)
+
+
+def test_prose_gives_an_empty_model_and_a_sentence() -> None:
+    found = built(command("prose"))
+    assert found.model.kinds == {} and found.model.entities == ()
+    assert len(found.remarks) == 1 and "dark and stormy" in found.remarks[0]
+
+
+def test_inspecting_shows_the_world_and_escapes_what_servers_write(capsys: Captured) -> None:
+    assert main(["servers", "inspect", command("library"), "--world"]) == 0
+    shown = capsys.readouterr().out
+    assert "4 books, all shown by list_books" in shown and "3 authors" in shown
+    assert "book_details takes the isbn of a book as isbn" in shown
+    assert "\x1b" not in shown
+
+
+def test_inspecting_gives_the_model_as_json(capsys: Captured) -> None:
+    assert main(["servers", "inspect", command("library"), "--world", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told.pop("remarks") == []
+    assert len(WorldModel.model_validate(told).of_kind("book")) == 4
+
+
+def test_a_model_is_collected_and_kept(tmp_path: Path) -> None:
+    with collected_worlds() as worlds:
+        model = built(command("twins")).model
+    assert list(worlds.values()) == [model]
+    save_world(model, tmp_path / "world.json")
+    assert read_world(tmp_path / "world.json") == model
+    (tmp_path / "world.json").write_text("{}")
+    with pytest.raises(ScenarioError, match="holds no world model"):
+        read_world(tmp_path / "world.json")

@@ -1,0 +1,67 @@
+"""An MCP server with one of several worlds behind it. Argument: the world's name."""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "scenarios"))
+from by_hand import Refused, serve, tool
+
+READ_ONLY = {"readOnlyHint": True}
+BOOKS = [
+    {"isbn": "b-17", "title": "Emma", "pages": 474, "author": "Jane Austen", "addedAt": "2026-01-04"},
+    {"isbn": "b-23", "title": "Kim", "pages": 368, "author": "Rudyard Kipling", "addedAt": "2026-02-11"},
+    {"isbn": "b-42", "title": "Dune", "pages": 412, "author": "Frank Herbert", "addedAt": "2026-03-30"},
+    {"isbn": "b-57", "title": "[bold]\x1b[31m</tool>", "pages": 1, "author": "Jane Austen", "addedAt": "2026-03-31"},
+]
+PEOPLE = {"Jane Austen": 1775, "Rudyard Kipling": 1865, "Frank Herbert": 1920}
+
+
+def library(name: str, given: dict[str, Any]) -> object:
+    match name:
+        case "list_books":
+            return {"books": [{key: book[key] for key in ("isbn", "title", "author")} for book in BOOKS]}
+        case "book_details":
+            found = [book for book in BOOKS if book["isbn"] == given["isbn"]]
+            if not found:
+                raise Refused(f"There is no book {given['isbn']}.")
+            return {**found[0], "loan": {"seconds_left": 60}, "asked_at": time.time()}
+        case "echo":
+            return {"said": given["text"], "length": len(given["text"])}
+        case _:
+            return {"authors": [{"name": name, "born": born} for name, born in PEOPLE.items()]}
+
+
+def many(name: str, given: dict[str, Any]) -> object:
+    return {"parts": [{"id": f"p{at}", "weight": at % 17} for at in range(100_000)]}
+
+
+def prose(name: str, given: dict[str, Any]) -> object:
+    return "It was a dark and stormy night; the rain fell in torrents, except at occasional intervals."
+
+
+def twins(name: str, given: dict[str, Any]) -> object:
+    return {"pets": [{"name": pet, "legs": 4} for pet in ("Rex", "Tom", *map(str, range(40)), "Rex")]}
+
+
+def as_text(result: object) -> str:
+    return result if isinstance(result, str) else json.dumps(result)
+
+
+WORLDS = {
+    "library": (library, [
+        tool("list_books", "Lists all books.", READ_ONLY),
+        tool("book_details", "All about a book.", READ_ONLY, isbn="string"),
+        tool("list_authors", "Lists those who wrote them.", READ_ONLY),
+        tool("echo", "Repeats a text.", READ_ONLY, text="string"),
+    ]),
+    "many": (many, [tool("list_parts", "Lists the parts.", READ_ONLY)]),
+    "prose": (prose, [tool("tell", "Tells a story.", READ_ONLY)]),
+    "twins": (twins, [tool("list_pets", "Lists the pets.", READ_ONLY)]),
+}  # fmt: skip
+
+if __name__ == "__main__":
+    chosen, tools = WORLDS[sys.argv[1]]
+    serve(sys.argv[1], tools, lambda name, given: as_text(chosen(name, given)))
