@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 _SECRET_NAME = re.compile(r"token|key|secret|passw|auth|cookie|credential", re.IGNORECASE)
 Split = Literal["train", "val", "test"]
+Level = Literal["spelled", "told", "looked-up", "worked-out", "brought-about"]
+"""The rungs of tasks: the request spells out tools and arguments; it states all values; a value must be looked up; the
+answer must be worked out from several results; a state is to be brought about."""
 SUBMIT_TOOL = "complete_task"
 
 
@@ -166,6 +169,27 @@ class Verifier(BaseModel):
         return tuple(map(ToolCall.model_validate, fields))
 
 
+class GoalProof(BaseModel):
+    """The record of how a goal task was proven on the live server."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    program: str
+    """The task as a program over the world that the server showed."""
+    executed: int
+    """Number of times the reference was executed, each with the same results."""
+    results: str = ""
+    """Hash of the reference calls' results, by which a later check knows whether they still hold."""
+    ways: int = 0
+    """Number of other solutions that were executed and accepted."""
+    refused: int = 0
+    """Number of wrong endings that were refused: doing nothing, refusing, another answer, changing too much."""
+    guess: float = 0.0
+    """Probability that the best guess without tools is right: the commonest answer to other tasks of its kind."""
+    apart: tuple[str, ...] = ()
+    """Traces of program, things and values that no two splits may share."""
+
+
 @dataclass(frozen=True)
 class _Place:
     """File and line of a scenario. They say nothing about what the scenario is, so all places are equal."""
@@ -198,6 +222,11 @@ class McpScenario(BaseModel):
     tags: tuple[str, ...] = ()
     schema_hash: str | None = None
     """Hash of the tool schemas that the scenario was made for."""
+    level: Level = "spelled"
+    least_calls: int | None = None
+    """Number of calls in the shortest known solution; None where nobody looked for it."""
+    proof: GoalProof | None = None
+    """The record of a goal task's proof; None for other scenarios."""
     _place: _Place = PrivateAttr(default=_Place())
 
     @property

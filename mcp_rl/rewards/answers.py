@@ -1,4 +1,4 @@
-"""Verifiers of the submitted answer: kinds "number" and "text".
+"""Verifiers of the submitted answer: kinds "number", "text" and "parts".
 
 They read only the submission (the final message, or the argument of the submitting call), never an earlier message or a
 tool's result, and require at least one successful tool call: a grader without that teaches a model to answer without
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mcp_rl.rewards.verdict import Verdict, failed, nothing_submitted, passed, submitted, successful_calls
 
@@ -62,6 +62,15 @@ def text(trajectory: Trajectory, scenario: McpScenario) -> Verdict:
     return answered(trajectory, scenario, _compare_text)
 
 
+def parts(trajectory: Trajectory, scenario: McpScenario) -> Verdict:
+    """Pass if the final message holds every text and every number of the list `expected`, and not much else.
+
+    Numbers count outside the texts, and there may be two more of them, as in "Oslo (5) has 3 more than Lima (2)".
+    Option: `others`, texts that may come only after the expected ones.
+    """
+    return answered(trajectory, scenario, _compare_parts)
+
+
 def last_number(message: str) -> float | None:
     """Return the last number in a message, or None."""
     found = _NUMBER.findall(message)
@@ -101,3 +110,32 @@ def _compare_text(answer: str, verifier: Verifier) -> Verdict:
             f"The final message holds the expected text among {len(given.split())} words; {most} are allowed."
         )
     return passed("The final message holds the expected text.")
+
+
+def _compare_parts(answer: str, verifier: Verifier) -> Verdict:
+    expected: list[Any] = verifier.expected  # type: ignore[assignment]  # checked when the scenario is loaded
+    others: Any = verifier.options.get("others") or ()
+    texts = [part for part in expected if isinstance(part, str)]
+    numbers = [float(part) for part in expected if not isinstance(part, str)]
+    given, found = f" {normalised(answer)} ", list[int]()
+    for part in texts:
+        at = given.find(f" {normalised(part)} ")
+        if at < 0:
+            return failed(f"The final message does not say {part!r}.")
+        found.append(at)
+    left = given
+    for part in sorted([*texts, *others], key=lambda part: -len(str(part))):
+        before = given.find(f" {normalised(str(part))} ")
+        if part in others and 0 <= before < min(found, default=0):
+            return failed(f"The final message says {part!r} first.")
+        left = left.replace(f" {normalised(str(part))} ", " ; ")
+    most = _MOST_WORDS_FACTOR * sum(len(normalised(part).split()) for part in texts) + _MOST_WORDS_EXTRA
+    if len(given.split()) > most:
+        return failed(f"The final message has {len(given.split())} words; {most} are allowed.")
+    stated = [float(number.replace(",", "")) for number in _NUMBER.findall(left)]
+    missing = [part for part in numbers if not any(math.isclose(part, one, rel_tol=TOLERANCE) for one in stated)]
+    if missing:
+        return failed(f"The final message does not say {missing[0]:.12g}.")
+    if len(stated) > len(numbers) + 2:
+        return failed(f"The final message holds {len(stated)} numbers; {len(numbers) + 2} are allowed.")
+    return passed("The final message holds all that was expected.")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pydantic import JsonValue, ValidationError
 
 from mcp_rl.errors import ScenarioError, VerifierError
-from mcp_rl.rewards.answers import number, text
+from mcp_rl.rewards.answers import number, parts, text
 from mcp_rl.rewards.calls import calls
 from mcp_rl.rewards.json_values import is_finite
 from mcp_rl.rewards.outcome import none, state
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 BUILT_IN: Mapping[str, VerifierFunction] = {
     "number": number,
     "text": text,
+    "parts": parts,
     "json": json_answer,
     "set": set_answer,
     "regex": regex,
@@ -184,6 +185,9 @@ def _unusable(verifier: Verifier) -> str | None:
                 isinstance(expected, list) and bool(expected) and not any(isinstance(e, list | dict) for e in expected)
             )
             return None if sound else f"expects a list of texts or numbers, not {expected!r}"
+        case "parts":
+            sound = isinstance(expected, list) and bool(expected) and all(map(_is_part, expected))
+            return None if sound else f"expects a list of texts and numbers, not {expected!r}"
         case "regex":
             return regex_problem(verifier)
         case "calls":
@@ -192,6 +196,12 @@ def _unusable(verifier: Verifier) -> str | None:
             sound = _are_calls(expected) and all("result" in c or c.get("is_error") for c in expected)  # type: ignore
             return None if sound else "expects a list of reads, each with a tool, its arguments and the result"
     return None
+
+
+def _is_part(part: JsonValue) -> bool:
+    if isinstance(part, str):
+        return bool(part.strip())
+    return isinstance(part, int | float) and not isinstance(part, bool) and is_finite(part)
 
 
 def _are_calls(expected: JsonValue) -> bool:

@@ -1,0 +1,191 @@
+"""Proofs of changes on the live server.
+
+A change is played twice from the state that an episode begins in. Then all listings are made again, and the details of
+some things: what they show is what the verifier expects, so that any way to this state is right, and changing anything
+more is not. The same calls in another order must lead there; doing nothing, too little or too much must not.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import anyio
+
+from mcp_rl.explore.answer import call_key
+from mcp_rl.explore.probe import CLOCK_TICK
+from mcp_rl.scenario import GoalProof, Level, ToolCall, Verifier
+from mcp_rl.scenarios.goals.change import Change, Changes
+from mcp_rl.scenarios.goals.task import GoalTask, accepted, results_hash
+from mcp_rl.scenarios.stage import MOST_CALLS, Look, Play, ProposedCall, Stage, Unplayable
+from mcp_rl.trajectory import CallRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from mcp_rl.explore.entities.world_model import Observation, WorldModel
+    from mcp_rl.scenarios.goals.twice import ReadingCall, Twice
+
+_EXTRA = 1.25
+"""Changes drawn for one that is wanted, since some do not hold."""
+_LISTINGS, _DETAILS, _OTHERS = 4, 3, 2
+"""Most listings, details of what changed, and details of other things that are looked at in the end."""
+_DONE = "It is done."
+
+
+@dataclass(frozen=True)
+class _Draft:
+    """A change that was played, and the looks that stayed the same when it was played again."""
+
+    change: Change
+    looks: tuple[Look, ...]
+
+
+class BroughtAbout:
+    """Draws changes over a world and proves them on the live server."""
+
+    def __init__(self, world: WorldModel, tools: Sequence[str], stage: Stage, twice: Twice, seed: int) -> None:
+        self._world, self._stage, self._twice = world, stage, twice
+        self._changes = Changes(world, tools, seed)
+        self._random = random.Random(f"{seed}:brought")
+        self._names = stage.schemas.to_openai
+
+    async def tasks(self, wanted: Mapping[Level, int]) -> list[GoalTask]:
+        """Return up to so many proven tasks of the levels "told" and "brought-about"."""
+        total = wanted.get("told", 0) + wanted.get("brought-about", 0)
+        drawn: list[Change] = []
+        levels: Counter[str] = Counter()
+        for change in self._changes.draw(3 * round(_EXTRA * total + 2)) if total else ():
+            if levels[change.level] < _EXTRA * wanted.get(change.level, 0):
+                levels[change.level] += 1
+                drawn.append(change)
+        await self._twice.make([(seen.tool, seen.arguments) for seen in self._world.observations] if drawn else [])
+        drafts = await self._lasting(drawn)
+        tasks = await self._judged(drafts)
+        room, kept = dict(wanted), list[GoalTask]()
+        for task in tasks:
+            if room.get(task.level, 0) > 0:
+                room[task.level] -= 1
+                kept.append(task)
+        return kept
+
+    async def _lasting(self, changes: Sequence[Change]) -> list[_Draft]:
+        plays = [self._play(change.calls, self._reads(change)) for change in changes]
+        first = await self._stage.play_all(plays)
+        await anyio.sleep(CLOCK_TICK if changes else 0)
+        second = await self._stage.play_all(plays)
+        drafts = []
+        for change, one, again in zip(changes, first, second, strict=True):
+            if isinstance(one, Unplayable) or isinstance(again, Unplayable):
+                continue
+            looks = tuple(look for look, other in zip(one.looks, again.looks, strict=True) if look == other)
+            listed = [look for look in looks if self._observation(look) is not None]
+            seen = "\n".join(look.text for look in looks if not look.is_error)
+            if not all(_is_in(value, seen) for value in change.values):
+                continue
+            if listed and any(self._differs(look) for look in looks) and one.calls == again.calls:
+                drafts.append(_Draft(change, looks))
+        return drafts
+
+    async def _judged(self, drafts: Sequence[_Draft]) -> list[GoalTask]:
+        """Play other ways and wrong endings, and return the tasks whose verifier judges all of them rightly."""
+        plays: list[Play] = []
+        places: list[tuple[int, bool]] = []
+        for index, draft in enumerate(drafts):
+            for calls, right in self._endings(draft.change):
+                plays.append(self._play(calls, [(look.tool, look.arguments) for look in draft.looks]))
+                places.append((index, right))
+        played = await self._stage.play_all(plays)
+        ways, refused, wrong = Counter[int](), Counter[int](), set[int]()
+        for (index, right), one in zip(places, played, strict=True):
+            if isinstance(one, Unplayable):
+                continue  # the server itself refuses that ending
+            draft = drafts[index]
+            if accepted(_verifier(draft), _DONE, one.calls, _records(one.looks)) == right:
+                (ways if right else refused)[index] += 1
+            else:
+                wrong.add(index)
+        return [
+            self._task(draft, ways[index], refused[index])
+            for index, draft in enumerate(drafts)
+            if index not in wrong and refused[index]
+        ]
+
+    def _endings(self, change: Change) -> list[tuple[Sequence[ReadingCall], bool]]:
+        """Return sequences of calls, each with whether it brings the state about."""
+        right: list[Sequence[ReadingCall]] = [[*change.lookups[: MOST_CALLS - len(change.calls)], *change.calls]]
+        if list(change.otherwise) != list(change.calls):
+            right.append(change.otherwise)
+        wrong: list[Sequence[ReadingCall]] = [[]]
+        if len(change.calls) > 1:
+            wrong.append(change.calls[1:])
+        if change.too_much:
+            wrong.append([*change.calls, *change.too_much])
+            wrong.append(change.too_much)
+        return [*((calls, True) for calls in right), *((calls, False) for calls in wrong)]
+
+    def _task(self, draft: _Draft, ways: int, refused: int) -> GoalTask:
+        change = draft.change
+        calls = tuple(ToolCall(tool=t, arguments=dict(a)) for t, a in (*change.lookups, *change.calls))
+        texts = [text for call in change.lookups if (text := self._twice[call]) is not None]
+        proof = GoalProof(
+            program=f"{change.does} {change.program!r}",
+            executed=2,
+            results=results_hash(texts),
+            ways=ways,
+            refused=refused,
+            apart=change.apart,
+        )
+        tags = (change.level, "changes", change.does)
+        return GoalTask(change.text, change.level, calls, _DONE, _verifier(draft), proof, tags)
+
+    # Looking
+
+    def _reads(self, change: Change) -> list[ReadingCall]:
+        """Return the calls that look at the end state: listings, then details of things that changed and of others."""
+        stable = [seen for seen in self._world.observations if self._twice[seen.tool, seen.arguments] == seen.text]
+        listings = [seen for seen in stable if seen.lists is not None]
+        touched = [seen for seen in stable if seen.lists is None and self._is_about(seen, change.touched)]
+        others = [seen for seen in stable if seen.lists is None and seen not in touched]
+        chosen = [*listings[:_LISTINGS], *touched[:_DETAILS]]
+        chosen += self._random.sample(others, min(len(others), _OTHERS))
+        looks = [*change.looks, *((seen.tool, seen.arguments) for seen in chosen)]
+        return looks[:MOST_CALLS]
+
+    def _is_about(self, seen: Observation, keys: Sequence[str]) -> bool:
+        return any(str(value) in keys for value in seen.arguments.values())
+
+    def _observation(self, look: Look) -> Observation | None:
+        """Return the complete listing that a look repeats, or None."""
+        key = call_key(look.tool, look.arguments)
+        found = (s for s in self._world.observations if s.lists and call_key(s.tool, dict(s.arguments)) == key)
+        return next(found, None)
+
+    def _differs(self, look: Look) -> bool:
+        return self._twice[look.tool, look.arguments] != look.text or look.is_error
+
+    def _play(self, calls: Sequence[ReadingCall], reads: Sequence[ReadingCall]) -> Play:
+        return [self._proposed(call) for call in calls], [self._proposed(call) for call in reads], None
+
+    def _proposed(self, call: ReadingCall) -> ProposedCall:
+        return ProposedCall(tool=self._names[call[0]], arguments=json.dumps(dict(call[1])))
+
+
+def _is_in(value: str, text: str) -> bool:
+    return value in text or json.dumps(value, ensure_ascii=False)[1:-1] in text
+
+
+def _verifier(draft: _Draft) -> Verifier:
+    return Verifier(kind="state", expected=[look.as_expected() for look in draft.looks])
+
+
+def _records(looks: Sequence[Look]) -> list[CallRecord]:
+    return [
+        CallRecord(
+            turn=0, name=look.tool, tool=look.tool, arguments=look.arguments, result=look.text, is_error=look.is_error
+        )
+        for look in looks
+    ]

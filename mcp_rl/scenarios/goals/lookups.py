@@ -1,0 +1,249 @@
+"""The calls that show an answer: the least of them, other ways, and whether one call alone states it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import posixpath
+import re
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+from mcp_rl.rewards.json_values import leaves
+from mcp_rl.scenarios.goals.program import Evaluated, FactName, Unanswerable, kind_of
+from mcp_rl.scenarios.goals.values import shown
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Iterator, Sequence
+
+    from pydantic import JsonValue
+
+    from mcp_rl.explore.entities.world_model import Observation, WorldModel
+
+MOST_LOOKUPS = 12
+"""Most calls of a solution."""
+_EXACT = 2
+"""Number of calls that can be chosen freely up to which the least way is searched for exactly."""
+_MOST_CANDIDATES = 40
+
+
+class Lookups:
+    """The observations of a world, by what they show."""
+
+    def __init__(self, world: WorldModel) -> None:
+        self._world = world
+        self._shown_by: dict[FactName, tuple[int, ...]] = {
+            (entity.kind, str(entity.key), name): fact.shown_by
+            for entity in world.entities
+            for name, fact in entity.facts.items()
+        }
+        self._lists: dict[str, list[int]] = {}
+        for index, seen in enumerate(world.observations):
+            if seen.lists is not None:
+                self._lists.setdefault(seen.lists, []).append(index)
+        self._slots: dict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
+        for slot in world.slots:
+            self._slots[slot.tool, slot.parameter].append((slot.kind, slot.field))
+        self._of_value = {
+            (one.kind, name, str(fact.value)): one for one in world.entities for name, fact in one.facts.items()
+        }
+
+    def least(self, evaluated: Evaluated, given: Sequence[JsonValue]) -> list[int]:
+        """Return a least list of observations that together show all that the program looked at, in a possible order.
+
+        `given` are the values in the request. Raises Unanswerable where there is no such list of reasonable length.
+        """
+        return self._in_order(self._cover(self._needs(evaluated)), given)
+
+    def another(self, evaluated: Evaluated, given: Sequence[JsonValue], random: random.Random) -> list[int] | None:
+        """Return another list of such observations, drawn at random; None where none was found."""
+        chosen: list[int] = []
+        for shown_by in random.sample(needs := self._needs(evaluated), len(needs)):
+            if not set(shown_by) & set(chosen):
+                chosen.append(random.choice(list(shown_by)))
+        try:
+            return self._in_order(chosen, given)
+        except Unanswerable:
+            return None
+
+    def to_choose(self, evaluated: Evaluated, given: Sequence[JsonValue]) -> list[int]:
+        """Return a least list of observations that show which things are chosen, and their keys."""
+        made = self.least(evaluated, given) if evaluated.facts or evaluated.kinds else []
+        texts = [self._world.observations[index].text for index in made]
+        named = {str(value) for value in given}
+        kind = kind_of(evaluated.program)
+        entities = [one for one in self._world.of_kind(kind) if str(one.key) in evaluated.chosen]
+        for entity in entities:
+            if any(str(fact.value) in named for fact in entity.facts.values() if not isinstance(fact.value, list)):
+                continue
+            if not any(_word_in(str(entity.key), text) for text in texts):
+                made = [*made, *[index for index in self._lists.get(kind, ())[:1] if index not in made]]
+                break
+        return made
+
+    def fields_of(self, tool: str, parameter: str, kind: str) -> list[str]:
+        """Return the fields of a kind whose values a parameter takes."""
+        return [name for found, name in self._slots.get((tool, parameter), []) if found == kind]
+
+    def stated(self, answer: JsonValue, given: Sequence[JsonValue]) -> int | None:
+        """Return an observation that states the answer, among those whose arguments are given; None without one."""
+        for index, seen in enumerate(self._world.observations):
+            if self._arguments_known(seen, given, []) and states(seen.text, answer, given):
+                return index
+        return None
+
+    def _needs(self, evaluated: Evaluated) -> list[tuple[int, ...]]:
+        """Return for each thing that must be seen the observations that show it."""
+        needs = [tuple(self._lists.get(kind, ())) for kind in evaluated.kinds]
+        needs += [self._shown_by.get(fact, ()) for fact in evaluated.facts]
+        if not all(needs):
+            raise Unanswerable("no call shows a part of it")
+        distinct = list(dict.fromkeys(needs))
+        # What shows a smaller set of alternatives shows the larger ones that contain it.
+        return [one for one in distinct if not any(set(other) < set(one) for other in distinct)]
+
+    def _cover(self, needs: Sequence[tuple[int, ...]]) -> list[int]:
+        """Return few observations that meet all needs: the fewest, where at most two of them can be chosen freely."""
+        chosen = list(dict.fromkeys(need[0] for need in needs if len(need) == 1))
+        left = [need for need in needs if not set(need) & set(chosen)]
+        candidates = list(dict.fromkeys(index for need in left for index in need))
+        for size in range(_EXACT + 1) if len(candidates) <= _MOST_CANDIDATES else ():
+            for more in itertools.combinations(candidates, size):
+                if all(set(need) & set(more) for need in left):
+                    return [*chosen, *more]
+        while left:
+            best = max(candidates, key=lambda index: sum(index in need for need in left))
+            chosen.append(best)
+            left = [need for need in left if best not in need]
+        return chosen
+
+    def _in_order(self, chosen: Sequence[int], given: Sequence[JsonValue]) -> list[int]:
+        """Order observations so that each argument is known before it is used; add what shows such an argument."""
+        left, ordered = list(dict.fromkeys(chosen)), list[int]()
+        while left:
+            texts = [self._world.observations[index].text for index in ordered]
+            ready = [one for one in left if self._arguments_known(self._world.observations[one], given, texts)]
+            if ready:
+                ordered.append(ready[0])
+                left.remove(ready[0])
+                continue
+            ordered.append(self._that_tells(self._world.observations[left[0]], given, texts, ordered))
+            if len(ordered) > MOST_LOOKUPS:
+                break
+        if len(ordered) > MOST_LOOKUPS:
+            raise Unanswerable(f"it takes more than {MOST_LOOKUPS} calls")
+        return ordered
+
+    def _that_tells(
+        self, wanted: Observation, given: Sequence[JsonValue], texts: Sequence[str], made: Sequence[int]
+    ) -> int:
+        """Return a possible observation that makes the arguments of another one known."""
+        for index, seen in enumerate(self._world.observations):
+            possible = index not in made and self._arguments_known(seen, given, texts)
+            if possible and self._arguments_known(wanted, given, [*texts, seen.text]):
+                return index
+        raise Unanswerable("an argument cannot be found")
+
+    def calls(self, chosen: Sequence[int], given: Sequence[JsonValue]) -> list[tuple[str, dict[str, JsonValue]]]:
+        """Return the calls of these observations; things are named as in the request where a tool takes that."""
+        return [(seen.tool, self._as_given(seen, given)) for seen in (self._world.observations[i] for i in chosen)]
+
+    def _as_given(self, seen: Observation, given: Sequence[JsonValue]) -> dict[str, JsonValue]:
+        return {name: self._given_name(seen.tool, name, value, given) for name, value in seen.arguments.items()}
+
+    def _given_name(self, tool: str, parameter: str, value: JsonValue, given: Sequence[JsonValue]) -> JsonValue:
+        """Return another value of the same thing that the parameter takes too and the request gives, else the value."""
+        slots = self._slots.get((tool, parameter), [])
+        for kind, name in slots if value not in given else ():
+            entity = self._of_value.get((kind, name, str(value)))
+            for other_kind, other in slots if entity else ():
+                fact = entity.facts.get(other) if entity and other_kind == kind else None
+                if fact is not None and fact.value in given:
+                    return fact.value
+        return value
+
+    def _arguments_known(self, seen: Observation, given: Sequence[JsonValue], texts: Sequence[str]) -> bool:
+        needed = [
+            leaf
+            for name, value in self._as_given(seen, given).items()
+            if (seen.tool, name) in self._slots
+            for leaf in leaves(value)
+            if isinstance(leaf, str | int | float) and not isinstance(leaf, bool)
+        ]
+        return all(_is_known(leaf, given, texts) for leaf in needed)
+
+
+def _is_known(value: str | int | float, given: Sequence[JsonValue], texts: Sequence[str]) -> bool:
+    if any(value == one or str(value) == str(one) for one in given):
+        return True
+    name = posixpath.basename(str(value).rstrip("/")) or str(value)
+    return any(_word_in(str(value), text) or _word_in(name, text) for text in texts)
+
+
+def _word_in(word: str, text: str) -> bool:
+    if word not in text:
+        escaped = json.dumps(word, ensure_ascii=False)[1:-1]
+        if escaped == word or escaped not in text:
+            return False
+        word = escaped
+    return re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text) is not None
+
+
+def states(text: str, answer: JsonValue, given: Sequence[JsonValue]) -> bool:
+    """Return whether a result states the answer beside all values of the request.
+
+    Where the request gives no value, only a part of the result that stands alone counts: an item of a list says nothing
+    of its being the largest.
+    """
+    parts = [shown(part) for part in (answer if isinstance(answer, list) else [answer])]
+    return any(
+        all(_in_record(part, record) for part in parts)
+        and (all(_in_record(shown(value), record) for value in given) if given else not listed)
+        for record, listed in records(text)
+    )
+
+
+def records(text: str) -> Iterator[tuple[tuple[str, ...], bool]]:
+    """Yield the records of a result: the values of each JSON object, or each line; and whether it is one of several."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if isinstance(found, dict | list):
+        yield from _of_json(found, listed=False)
+        return
+    lines = [line for line in text.splitlines() if line.strip()]
+    for line in lines:
+        yield (line,), len(lines) > 1
+    if 1 < len(lines) <= 20:  # key-value lines are one record
+        yield tuple(lines), sum(":" in line for line in lines) < len(lines) - 1
+
+
+def _of_json(value: Any, *, listed: bool) -> Iterator[tuple[tuple[str, ...], bool]]:
+    if isinstance(value, list):
+        if value and not any(isinstance(one, dict | list) for one in value):
+            yield tuple(map(shown, value)), True
+        for one in value:
+            if isinstance(one, dict | list):
+                yield from _of_json(one, listed=listed or len(value) > 1)
+    elif isinstance(value, dict):
+        own: list[str] = []
+        for inner in value.values():
+            if isinstance(inner, dict) or (isinstance(inner, list) and any(isinstance(i, dict | list) for i in inner)):
+                yield from _of_json(inner, listed=listed)
+            elif isinstance(inner, list):
+                own += map(shown, inner)
+            elif inner is not None:
+                own.append(shown(inner))
+        yield tuple(own), listed
+
+
+def _in_record(part: str, record: Sequence[str]) -> bool:
+    folded = part.casefold().strip()
+    if not folded:
+        return True
+    # A number counts where it stands alone; a text also inside a longer one.
+    if re.fullmatch(r"-?\d+(?:\.\d+)?", folded):
+        return any(re.search(rf"(?<![\w.-]){re.escape(folded)}(?![\w.-]|\.\d)", one.casefold()) for one in record)
+    return any(folded in one.casefold() for one in record)

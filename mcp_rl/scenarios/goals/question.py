@@ -1,0 +1,316 @@
+"""Questions over a world: programs that make a task, with their words, their level and the calls that answer them."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections import Counter, defaultdict
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from mcp_rl.rewards.answers import normalised
+from mcp_rl.scenario import Verifier
+from mcp_rl.scenarios.goals.lookups import Lookups
+from mcp_rl.scenarios.goals.program import (
+    Commonest,
+    CountOf,
+    Evaluated,
+    ExtremeOf,
+    FieldOf,
+    Gap,
+    MoreOf,
+    NamesOf,
+    Program,
+    ProgramAnswer,
+    Things,
+    TotalOf,
+    Unanswerable,
+    View,
+    evaluate,
+    kind_of,
+)
+from mcp_rl.scenarios.goals.propose import Proposer, proposals
+from mcp_rl.scenarios.goals.requests import Requests, ToolNames
+from mcp_rl.scenarios.goals.values import shown
+from mcp_rl.scenarios.goals.words import English
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pydantic import JsonValue
+
+    from mcp_rl.explore.entities.world_model import WorldModel
+    from mcp_rl.scenario import Level
+
+_MOST_ITEMS, _MOST_WORDS = 8, 60
+"""Limits on the items, and on the words, of an answer that a message can be expected to hold."""
+_TRIES = 60
+"""Draws for one question that is wanted."""
+_GUESSED = 0.08
+"""Largest share of questions that the best guess gets right."""
+_SAME_ANSWER = 3
+"""Most questions of one kind with the same answer."""
+_OUTCOME_SHARE = 0.2
+"""Largest share of one outcome among the questions that must be worked out."""
+_SAME_CHOICE = 3
+"""Most questions about the same choice of things."""
+NOBODY = r"(?i)\b(?:none|no such|nothing|there (?:is|are) no(?:t any)?|there isn't|no)\b"
+"""An answer that says that there is no such thing, as a regular expression."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A program in words."""
+
+    text: str
+    outcome: str
+    evaluated: Evaluated
+    level: Level
+    lookups: tuple[int, ...]
+    """Indices of the observations that a solution makes, in order."""
+    given: tuple[JsonValue, ...]
+    """The values in the request."""
+
+    @property
+    def answer(self) -> ProgramAnswer:
+        return self.evaluated.answer
+
+    @property
+    def apart(self) -> tuple[str, ...]:
+        """Traces that a question in another split must not have: the choice of things, and the fact asked for."""
+        program = self.evaluated.program
+        traces = [f"program {program!r}"]
+        if (things := choice_of(program)) is not None and things.conditions:
+            traces.append(f"things {things!r}")
+        if isinstance(program, FieldOf | ExtremeOf) and len(self.evaluated.chosen) == 1:
+            traces.append(f"fact {self.evaluated.chosen[0]} {program.field}")
+        return tuple(traces)
+
+
+def choice_of(program: Program) -> Things | None:
+    """Return the choice of things that a program asks about; None for comparisons of two."""
+    return None if isinstance(program, Gap | MoreOf) else program.things
+
+
+def chosen_of(world: WorldModel, program: TotalOf | Commonest | ExtremeOf) -> int:
+    """Return the number of things that a program adds up or compares."""
+    return len(View(world).select(program.things))
+
+
+def given_values(program: Program) -> tuple[JsonValue, ...]:
+    """Return the values that a request for a program states."""
+    if isinstance(program, Gap):
+        return program.one, program.other
+    if isinstance(program, MoreOf):
+        return program.condition.value, program.other
+    return tuple(c.value for c in program.things.conditions if not isinstance(c.value, bool))
+
+
+def verifier_of(program: Program, answer: ProgramAnswer) -> Verifier:
+    """Return the verifier that looks at the answer alone."""
+    match answer.form:
+        case "number":
+            return Verifier(kind="number", expected=answer.value)
+        case "set":
+            return Verifier(kind="set", expected=answer.value)
+        case "none":
+            return Verifier(kind="regex", expected=NOBODY)
+        case "pair":
+            others: list[JsonValue] = []
+            if isinstance(program, Gap | MoreOf):
+                both = given_values(program)
+                others = [value for value in both if value != (answer.value or [None])[0]]  # type: ignore[index]
+            return Verifier(kind="parts", expected=answer.value, options={"others": others} if others else {})
+    return Verifier(kind="text", expected=str(answer.value))
+
+
+def answer_text(answer: ProgramAnswer) -> str:
+    """Return an answer as a message would hold it."""
+    if answer.form == "none":
+        return "none"
+    items = answer.value if isinstance(answer.value, list) else [answer.value]
+    if answer.form == "set" and any(re.search(r"[,;\n:]|\band\b|\bor\b|&", shown(item)) for item in items):
+        return json.dumps(items, ensure_ascii=False)
+    return ", ".join(map(shown, items))
+
+
+class Questions:
+    """Draws questions over one world, from the names of its server's tools and a seed."""
+
+    def __init__(self, world: WorldModel, tools: Sequence[str], seed: int) -> None:
+        self._world = world
+        self._random = random.Random(f"{seed}:questions")
+        self._english = English(world, self._random)
+        self._requests = Requests(self._english, ToolNames(tools))
+        self._proposer = Proposer(self._english, self._random)
+        self.lookups = Lookups(world)
+
+    def draw(self, wanted: Mapping[Level, int]) -> list[Question]:
+        """Return up to so many questions of each level, in a balance in which no answer is a good guess."""
+        chosen = _Balance()
+        total = sum(wanted.values())
+        for outcome, program in proposals(self._proposer, _TRIES * total):
+            if all(chosen.levels[level] >= count for level, count in wanted.items()):
+                break
+            question = self.question(outcome, program)
+            if question is not None and chosen.levels[question.level] < wanted.get(question.level, 0):
+                chosen.add(question, wanted[question.level])
+        return unguessable(chosen.chosen)
+
+    def question(self, outcome: str, program: Program) -> Question | None:
+        """Return the question of a program; None where it makes no task."""
+        try:
+            evaluated = evaluate(self._world, program)
+            if not self._worth_asking(evaluated):
+                return None
+            given = given_values(program)
+            found = self.lookups.least(evaluated, given)
+        except Unanswerable:
+            return None
+        level = self._level(evaluated, found, given)
+        if level is None or (text := self._requests.of(program)) is None or _tells(text, evaluated.answer):
+            return None
+        calls = (found[-1],) if level == "told" and len(found) > 1 else tuple(found)
+        if level == "told":
+            stated = self.lookups.stated(evaluated.answer.value, given)
+            calls = (stated,) if stated is not None else calls
+        return Question(text, outcome, evaluated, level, calls, given)
+
+    def _worth_asking(self, evaluated: Evaluated) -> bool:
+        """Return whether an answer fits a message, and other things could be taken for those asked for."""
+        program, answer = evaluated.program, evaluated.answer
+        every, chosen = len(self._world.of_kind(kind_of(program))), len(evaluated.chosen)
+        if isinstance(answer.value, list) and not 1 <= len(answer.value) <= _MOST_ITEMS:
+            return False
+        if len(answer_text(answer).split()) > _MOST_WORDS or len(answer_text(answer)) > 8 * _MOST_WORDS:
+            return False
+        if answer.form in ("text", "time", "set") and not normalised(answer_text(answer)):
+            return False
+        things = choice_of(program)
+        if things is None:
+            return every > 2
+        if isinstance(program, TotalOf | Commonest | ExtremeOf) and chosen_of(self._world, program) < 2:
+            return False
+        if isinstance(program, CountOf) and (chosen < 1 or (things.conditions and chosen == every)):
+            return False
+        if isinstance(program, NamesOf) and chosen == every:
+            return False
+        return not things.conditions or chosen < every
+
+    def _level(self, evaluated: Evaluated, found: Sequence[int], given: Sequence[JsonValue]) -> Level | None:
+        """Return the level of a question; None where one call states what should have to be worked out."""
+        program = evaluated.program
+        stated = self._one_call_states(program, evaluated.answer, given)
+        if isinstance(program, FieldOf):
+            return "told" if stated or len(found) == 1 else "looked-up"
+        return None if stated else "worked-out"
+
+    def _one_call_states(self, program: Program, answer: ProgramAnswer, given: Sequence[JsonValue]) -> bool:
+        things = choice_of(program)
+        compared = things is not None and any(c.relation in ("above", "below", "lacks") for c in things.conditions)
+        if compared or answer.form == "none":
+            return False
+        if isinstance(program, Gap | MoreOf):
+            return self.lookups.stated(answer.value, given) is not None
+        if isinstance(program, ExtremeOf) and not given:
+            return self.lookups.stated(answer.value, ()) is not None
+        return self.lookups.stated(answer.value, given) is not None
+
+
+class _Balance:
+    """Questions chosen so far, without too many alike."""
+
+    def __init__(self) -> None:
+        self.chosen: list[Question] = []
+        self.levels: Counter[Level] = Counter()
+        self._choices: Counter[str] = Counter()
+        self._answers: dict[str, Counter[str]] = defaultdict(Counter)
+        self._outcomes: Counter[tuple[Level, str]] = Counter()
+        self._texts: set[str] = set()
+
+    def add(self, question: Question, wanted: int) -> None:
+        """Take a question in, unless it is too much like those that are there."""
+        things = repr(choice_of(question.evaluated.program))
+        group, answer = guess_group(question), answer_text(question.answer)
+        outcome = (question.level, question.outcome)
+        share = 1.0 if question.level != "worked-out" else _OUTCOME_SHARE
+        if (
+            question.text in self._texts
+            or (things != "None" and self._choices[things] >= _SAME_CHOICE + wanted // 40)
+            or self._answers[group][answer] >= _SAME_ANSWER
+            or self._outcomes[outcome] >= max(1, share * wanted)
+        ):
+            return
+        self._texts.add(question.text)
+        self._choices[things] += 1
+        self._answers[group][answer] += 1
+        self._outcomes[outcome] += 1
+        self.levels[question.level] += 1
+        self.chosen.append(question)
+
+
+def guess_group(question: Question) -> str:
+    """Return the kind of question by which a guesser who has seen the others would guess."""
+    asked = getattr(question.evaluated.program, "field", "")
+    return f"{question.outcome} {kind_of(question.evaluated.program)} {asked} {question.answer.form}"
+
+
+def best_guesses(questions: Sequence[Question]) -> list[float]:
+    """Return for each question how likely the commonest answer to questions of its kind is right.
+
+    Of equally common answers one is taken at random. Where no answer occurs twice there is nothing to guess by.
+    """
+    groups: dict[str, Counter[str]] = defaultdict(Counter)
+    for question in questions:
+        groups[guess_group(question)][answer_text(question.answer)] += 1
+    return [_guess(groups[guess_group(question)], answer_text(question.answer)) for question in questions]
+
+
+def _guess(answers: Counter[str], right: str) -> float:
+    most = max(answers.values())
+    best = [answer for answer, count in answers.items() if count == most]
+    return 1 / len(best) if most > 1 and right in best else 0.0
+
+
+def unguessable(questions: Sequence[Question]) -> list[Question]:
+    """Return the questions without those that make guessing pay: at most one guess in twelve is right."""
+    kept = list(questions)
+    while kept and sum(guesses := best_guesses(kept)) > _GUESSED * len(kept):
+        kept.pop(max(range(len(kept)), key=lambda index: (guesses[index], index)))
+    return kept
+
+
+def _tells(text: str, answer: ProgramAnswer) -> bool:
+    """Return whether a request holds its own answer."""
+    if answer.form == "none":
+        return False
+    words = f" {normalised(text)} "
+    parts = answer.value if isinstance(answer.value, list) else [answer.value]
+    if answer.form == "pair":
+        parts = parts[1:]
+    return all(f" {normalised(shown(part))} " in words for part in parts)
+
+
+def with_lookups(question: Question, lookups: Sequence[int], level: Level | None = None) -> Question:
+    """Return the question with other calls that answer it."""
+    return replace(question, lookups=tuple(lookups), level=level or question.level)
+
+
+def say_otherwise(answer: ProgramAnswer, random: random.Random) -> Iterator[str]:
+    """Yield the answer in words that another solver would use."""
+    text = answer_text(answer)
+    items = list(map(shown, answer.value)) if isinstance(answer.value, list) else [text]
+    match answer.form:
+        case "number":
+            yield from (text, f"The answer is {text}.", f"**{text}**")
+        case "set":
+            mixed = random.sample(items, len(items))
+            yield json.dumps(mixed, ensure_ascii=False)
+            yield "They are:\n" + "\n".join(f"- {item}" for item in mixed)
+        case "pair":
+            yield from (f"{items[0]}, by {items[1]}", f"It is {items[0]} ({items[1]}).", f"{items[0]}: {items[1]}")
+        case "none":
+            yield from ("none", "None.", "There is no such thing: none.")
+        case _:
+            yield from (text, f'It is "{text}".', f"{text}\n")

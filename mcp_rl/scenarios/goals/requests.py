@@ -1,0 +1,384 @@
+"""Requests for programs, in English, without the names of tools."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from mcp_rl.explore.words import words_of
+from mcp_rl.scenarios.goals.program import (
+    Commonest,
+    Condition,
+    CountOf,
+    ExtremeOf,
+    FieldOf,
+    Gap,
+    IfAny,
+    MoreOf,
+    NamesOf,
+    Program,
+    Things,
+    TotalOf,
+)
+from mcp_rl.scenarios.goals.words import English, article, is_plural, quoted, singular
+from mcp_rl.toolserver.tool_server import BETWEEN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pydantic import JsonValue
+
+_SMALL = frozenset("a an the all every each any my your its their of to for this that these those one".split())  # noqa: SIM905
+_TRIES = 10
+
+
+class ToolNames:
+    """The names of a server's tools, as a request must not hold them."""
+
+    def __init__(self, tools: Iterable[str]) -> None:
+        bare = [tool.rpartition(BETWEEN)[2] for tool in tools]
+        self._raw = [name.casefold() for name in bare if re.search(r"[\W_]|(?<=[a-z])[A-Z]", name)]
+        self._spelled = [_telling(words_of(name)) for name in bare]
+
+    def in_text(self, text: str) -> bool:
+        """Return whether a text holds the name of a tool, or the words of it one after another, articles apart."""
+        folded, words = text.casefold(), _telling(text)
+        if any(name in folded for name in self._raw):
+            return True
+        joined = f" {' '.join(words)} "
+        return any(name and f" {' '.join(name)} " in joined for name in self._spelled)
+
+
+def _telling(text: str) -> list[str]:
+    return [word for word in re.findall(r"[a-z0-9]+", text.casefold()) if word not in _SMALL]
+
+
+class Requests:
+    """Words requests for programs over one world."""
+
+    def __init__(self, english: English, tools: ToolNames) -> None:
+        self._english, self._tools = english, tools
+
+    def of(self, program: Program) -> str | None:
+        """Return a request for a program; None where none of several forms does without a tool's name."""
+        for _ in range(_TRIES):
+            text = sentence(self._english.pick(self._forms(program)))
+            if not self._tools.in_text(text):
+                return text
+        return None
+
+    def the_extreme(self, program: ExtremeOf) -> str:
+        """Say the extreme one among things: "the note with the fewest words"."""
+        things = program.things
+        if not things.conditions:
+            return self._english.pick(
+                self._superlatives(things.kind, program.by, program.most, self._english.noun(things.kind))
+            )
+        one = self._english.pick(self._superlatives(things.kind, program.by, program.most, "one"))
+        return f"{one} among the {self._english.things(things)}"
+
+    def _forms(self, program: Program) -> Sequence[str]:
+        match program:
+            case FieldOf(things, name, through):
+                if through:
+                    return self._field_through(things, name, through)
+                return self._field(things.kind, name, self._english.the_one(things))
+            case NamesOf(things):
+                return self._names(things)
+            case ExtremeOf(things, by, most, name):
+                return self._extreme(things, by, most, name)
+            case CountOf(things):
+                return self._count(things)
+            case TotalOf(things, name):
+                return self._total(things, name)
+            case MoreOf(kind, condition, other, name):
+                return self._more(kind, condition, other, name)
+            case Gap(kind, _, one, other, name):
+                return self._gap(kind, one, other, name)
+            case Commonest(things, name):
+                return self._commonest(things, name)
+            case IfAny(things, name):
+                return self._if_any(things, name)
+
+    # One field
+
+    def _field(self, kind: str, name: str, it: str) -> list[str]:
+        """Ask for a field of one thing, which `it` names in words."""
+        english = self._english
+        words = english.words(kind, name)
+        if name == english.name_field(kind):
+            return [f"What is {it} called?", f"What is the {words} of {it}?", f"Tell me the {words} of {it}."]
+        match english.sort(kind, name):
+            case "label" | "list":
+                return [
+                    f"What are the {words} of {it}?",
+                    f"Which {words} does {it} have?",
+                    f"Tell me the {words} of {it}.",
+                    f"I need to know which {words} {it} has.",
+                ]
+            case "contents":
+                if is_plural(words):
+                    return [f"What are the {words} of {it}?"]
+                said = [f"What does {it} say?", f"What is written in {it}?"] if words in ("text", "content") else []
+                return [*said, f"What is the {words} of {it}?", f"Give me the {words} of {it}, word for word."]
+            case "count":
+                return [
+                    f"How many {words} does {it} have?",
+                    f"How many {words} are there in {it}?",
+                    f"Tell me how many {words} {it} has.",
+                ]
+            case "size":
+                unit = english.about(kind, name).unit
+                in_unit = f", in {unit}" if unit else ""
+                return [f"How large is {it}{in_unit}?", f"What is the {words} of {it}{in_unit}?"]
+            case "cost":
+                return [f"How much does {it} cost?", f"What is the {words} of {it}?"]
+            case "age":
+                return [f"How old is {it}?", f"What is the {words} of {it}?"]
+            case "length":
+                return [f"How long is {it}?", f"What is the {words} of {it}?"]
+            case "changed":
+                return [f"When was {it} last changed?", f"At what time was {it} changed last?"]
+            case "created":
+                return [f"When was {it} created?", f"Since when has {it} existed? Give the time of its creation."]
+            case "due":
+                return [f"When is {it} due?", f"By when is {it} due?"]
+            case "place":
+                return [f"In which {words} is {it}?", f"Which {words} is {it} in?"]
+        unit = english.about(kind, name).unit
+        in_unit = f", in {unit}" if unit else ""
+        be = "are" if is_plural(words) else "is"
+        return [
+            f"What {be} the {words} of {it}{in_unit}?",
+            f"Tell me the {words} of {it}{in_unit}.",
+            f"I would like to know the {words} of {it}{in_unit}.",
+        ]
+
+    def _field_through(self, things: Things, name: str, through: str) -> list[str]:
+        english = self._english
+        to = next(r.to for r in english.world.references if (r.kind, r.field) == (things.kind, through))
+        it = f"the {singular(english.words(things.kind, through))} of {english.the_one(things)}"
+        return self._field(to, name, it)
+
+    # Names
+
+    def _names(self, things: Things) -> list[str]:
+        english = self._english
+        name = english.words(things.kind, english.name_field(things.kind))
+        name = name if english.usable(things.kind, english.name_field(things.kind)) else "name"
+        said = english.things(things)
+        names = name if is_plural(name) else f"{name}s"
+        return [
+            f"Which are the {said}? Give their {names}.",
+            f"Give me the {names} of all {said}.",
+            f"Name every {english.things(things, one=True)}.",
+            f"I need the {names} of the {said}, all of them.",
+            f"What are the {said} called?",
+        ]
+
+    # The largest, the newest
+
+    def _extreme(self, things: Things, by: str, most: bool, name: str) -> list[str]:
+        english = self._english
+        name_field = english.name_field(things.kind)
+        if things.conditions:
+            said, kind = english.things(things), things.kind
+            it = english.pick(self._superlatives(kind, by, most, english.pick(["one", english.noun(kind)])))
+            begin = english.pick([f"Take the {said}.", f"Look at the {said}.", f"Consider the {said}."])
+            asked = [f"{begin} {sentence(one)}" for one in self._field(kind, name, it)]
+            return asked if name != name_field else [*asked[:1], *self._which(things, by, most)]
+        it = english.pick(self._superlatives(things.kind, by, most, english.noun(things.kind)))
+        if name != name_field:
+            return self._field(things.kind, name, it)
+        return [f"What is {it} called?", *self._which(things, by, most)]
+
+    def _superlatives(self, kind: str, by: str, most: bool, one: str) -> list[str]:
+        """Return noun phrases for the extreme one among things, such as "the largest file in 'notes'"."""
+        words = self._english.words(kind, by)
+        match self._english.sort(kind, by):
+            case "count":
+                return [f"the {one} with the {'most' if most else 'fewest'} {words}"]
+            case "size":
+                return [f"the {'largest' if most else 'smallest'} {one}"]
+            case "length":
+                return [f"the {'longest' if most else 'shortest'} {one}"]
+            case "age":
+                return [f"the {'oldest' if most else 'youngest'} {one}"]
+            case "cost":
+                return [f"the {'most expensive' if most else 'cheapest'} {one}"]
+            case "changed":
+                return [f"the {one} that was changed {'last' if most else 'the longest time ago'}"]
+            case "created":
+                return [f"the {'newest' if most else 'oldest'} {one}"]
+            case "due":
+                return [f"the {one} that is due {'last' if most else 'first'}"]
+            case "dated" | "time":
+                return [f"the {one} with the {'latest' if most else 'earliest'} {words}"]
+        return [f"the {one} with the {'highest' if most else 'lowest'} {words}"]
+
+    def _which(self, things: Things, by: str, most: bool) -> list[str]:
+        english = self._english
+        words, one = english.words(things.kind, by), english.things(things, one=True)
+        among = f"Of the {english.things(things)}, which one" if things.conditions else f"Which {one}"
+        match english.sort(things.kind, by):
+            case "count":
+                return [f"{among} has the {'most' if most else 'fewest'} {words}?"]
+            case "size":
+                return [f"{among} is the {'largest' if most else 'smallest'}?"]
+            case "length":
+                return [f"{among} is the {'longest' if most else 'shortest'}?"]
+            case "age":
+                return [f"{among} is the {'oldest' if most else 'youngest'}?"]
+            case "cost":
+                return [f"{among} costs the {'most' if most else 'least'}?"]
+            case "changed":
+                return [f"{among} was changed {'last' if most else 'the longest time ago'}?"]
+            case "created":
+                return [f"{among} is the {'newest' if most else 'oldest'}?"]
+            case "due":
+                return [f"{among} is due {'last' if most else 'first'}?"]
+            case "dated" | "time":
+                return [f"{among} has the {'latest' if most else 'earliest'} {words}?"]
+        return [f"{among} has the {'highest' if most else 'lowest'} {words}?"]
+
+    # How many, how much
+
+    def _count(self, things: Things) -> list[str]:
+        english = self._english
+        said = english.things(things)
+        if not things.conditions:
+            return [f"How many {said} are there in all?", f"How many {said} are there altogether?"]
+        plural, rest = english.plural(things.kind), said.removeprefix(english.plural(things.kind))
+        return [
+            f"How many {said} are there?",
+            f"How many {plural} are there{rest}?",
+            f"What is the number of {said}?",
+            f"Tell me the number of {said}.",
+        ]
+
+    def _total(self, things: Things, name: str) -> list[str]:
+        english = self._english
+        words, said = english.words(things.kind, name), english.things(things)
+        unit = english.about(things.kind, name).unit
+        in_unit = f", in {unit}" if unit else ""
+        match english.sort(things.kind, name):
+            case "count":
+                return [
+                    f"How many {words} do the {said} have altogether?",
+                    f"How many {words} do all {said} have, taken together?",
+                ]
+            case "size":
+                return [
+                    f"How large are the {said} taken together{in_unit}?",
+                    f"How much space do the {said} take up together{in_unit}?",
+                ]
+            case "cost":
+                return [f"What do the {said} cost together?", f"What would all {said} cost together?"]
+        return [
+            f"What is the total {words} of the {said}{in_unit}?",
+            f"Taken together, what {words} do the {said} have{in_unit}?",
+        ]
+
+    # Comparisons
+
+    def _more(self, kind: str, condition: Condition, other: JsonValue, name: str) -> list[str]:
+        english = self._english
+        first = english.condition(kind, condition).several
+        one, two, plural = quoted(condition.value), quoted(other), english.plural(kind)
+        second = first.replace(one, two)
+        words = english.words(kind, condition.field)
+        if name:
+            added = english.words(kind, name)
+            if english.sort(kind, name) == "size":
+                return [f"Which take up more space, the {plural} {first} or the {plural} {second}, and how much more?"]
+            how = "how many" if english.sort(kind, name) == "count" else "how much"
+            return [
+                f"Which have more {added} taken together, the {plural} {first} or the ones {second}, and {how} more?",
+                f"Compare the {plural} {first} with the ones {second}: which have more {added} in all, and {how} more?",
+            ]
+        if english.sort(kind, condition.field) == "label":
+            one_label = singular(words)
+            return [
+                f"Which {one_label} is on more {plural}, {one} or {two}, and what is the difference?",
+                f"Are there more {plural} {first} or more {second}, and how many more?",
+            ]
+        return [
+            f"Are there more {plural} {first} or more {second}, and how many more?",
+            f"Which are more in number, the {plural} {first} or the ones {second}, and what is the difference?",
+        ]
+
+    def _gap(self, kind: str, one: JsonValue, other: JsonValue, name: str) -> list[str]:
+        english = self._english
+        words, noun = english.words(kind, name), english.noun(kind)
+        pair = english.pick([f"{quoted(one)} or {quoted(other)}", f"{quoted(other)} or {quoted(one)}"])
+        unit = english.about(kind, name).unit
+        by = f"by how many {unit}" if unit and is_plural(unit) else "by how much"
+        match english.sort(kind, name):
+            case "count":
+                return [
+                    f"Which {noun} has more {words}, {pair}, and how many more?",
+                    f"Does {pair} have more {words}, and how many more?",
+                ]
+            case "size":
+                return [f"Which {noun} is larger, {pair}, and {by}?", f"Is {pair} the larger {noun}, and {by}?"]
+            case "length":
+                return [f"Which {noun} is longer, {pair}, and {by}?"]
+            case "age":
+                return [f"Which {noun} is older, {pair}, and {by}?"]
+            case "cost":
+                return [f"Which {noun} costs more, {pair}, and {by}?"]
+        return [f"Which {noun} has the higher {words}, {pair}, and {by}?"]
+
+    def _commonest(self, things: Things, name: str) -> list[str]:
+        english = self._english
+        words, said = english.words(things.kind, name), english.things(things)
+        one = singular(words)
+        if english.sort(things.kind, name) == "label":
+            return [
+                f"Which {one} is on the most {said}, and on how many?",
+                f"Among the {said}, which {one} occurs most often, and how often?",
+            ]
+        if english.sort(things.kind, name) == "place":
+            return [f"Which {one} holds the most {said}, and how many?"]
+        return [
+            f"Which {one} is the commonest among the {said}, and how many have it?",
+            f"Among the {said}, which {one} occurs most often, and how often?",
+        ]
+
+    def _if_any(self, things: Things, name: str) -> list[str]:
+        english = self._english
+        said, asked = english.things(things, one=True), self._its(things.kind, name)
+        return [
+            f"Is there {article(said)}? If so, {asked}? If not, say 'none'.",
+            f"If there is {article(said)}, {asked}? Answer 'none' if there is no such {english.noun(things.kind)}.",
+        ]
+
+    def _its(self, kind: str, name: str) -> str:
+        english = self._english
+        words = english.words(kind, name)
+        if name == english.name_field(kind):
+            return "what is it called"
+        match english.sort(kind, name):
+            case "label" | "list":
+                return f"what are its {words}"
+            case "count":
+                return f"how many {words} does it have"
+            case "size":
+                return "how large is it"
+            case "cost":
+                return "how much does it cost"
+            case "changed":
+                return "when was it last changed"
+            case "created":
+                return "when was it created"
+            case "due":
+                return "when is it due"
+            case "place":
+                return f"which {words} is it in"
+        return f"what {'are' if is_plural(words) else 'is'} its {words}"
+
+
+def sentence(text: str) -> str:
+    """Return the text with a capital letter at its beginning, and one space between words."""
+    text = re.sub(r"(?<=[.!?])(['\"])\.(?= |$)", r"\1", re.sub(r" +", " ", text).strip())
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,60 @@
+"""A proven goal task, before it becomes a scenario."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mcp_rl.rewards.verifier import verify
+from mcp_rl.scenario import McpScenario, StdioServer, ToolCall
+from mcp_rl.trajectory import CallRecord, Trajectory
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mcp_rl.scenario import GoalProof, Level, Verifier
+
+REFUSAL = "I cannot do this with the tools that I have."
+
+
+@dataclass(frozen=True)
+class GoalTask:
+    """A request with a verifier, the calls of its shortest known solution, and the proof."""
+
+    text: str
+    level: Level
+    calls: tuple[ToolCall, ...]
+    answer: str
+    verifier: Verifier
+    proof: GoalProof
+    tags: tuple[str, ...] = ()
+
+
+def results_hash(texts: Sequence[str]) -> str:
+    """Return a hash of the results of calls, in order."""
+    digest = hashlib.sha256()
+    for text in texts:
+        digest.update(f"{len(text)}:{text}".encode())
+    return digest.hexdigest()[:16]
+
+
+def accepted(
+    verifier: Verifier,
+    answer: str,
+    calls: Sequence[ToolCall],
+    final_state: Sequence[CallRecord] = (),
+) -> bool:
+    """Return whether a verifier accepts an episode with these calls and this last message."""
+    scenario = McpScenario(task_description="x", server_params=_NO_SERVER, verifier=verifier)
+    made = [
+        CallRecord(turn=turn, name=call.tool, tool=call.tool, arguments=dict[str, Any](call.arguments))
+        for turn, call in enumerate(calls)
+    ]
+    message = [{"role": "assistant", "content": answer}]
+    played = Trajectory(scenario_id="x", messages=message, calls=made, final_state=list(final_state))
+    verify(played, scenario)
+    return bool(played.success)
+
+
+_NO_SERVER = StdioServer(command="none")

@@ -1,0 +1,77 @@
+"""Reading calls made twice, at the beginnings of two episodes: only what both of them say is taken for true."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import anyio
+
+from mcp_rl.errors import ServerFault
+from mcp_rl.explore import tally
+from mcp_rl.explore.answer import call_key, holds_secret
+from mcp_rl.explore.probe import CLOCK_TICK
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
+
+    from mcp_rl.scenario import ServerParams
+    from mcp_rl.toolserver.link import Link
+    from mcp_rl.toolserver.pool import Sessions
+
+ReadingCall = tuple[str, Mapping[str, "JsonValue"]]
+"""The server's own name of a tool, and arguments."""
+_IN_FLIGHT = 8
+_DEADLINE = 10.0
+"""Seconds for one call."""
+
+
+class Twice:
+    """The texts of reading calls that gave the same text in two episodes."""
+
+    def __init__(self, sessions: Sessions, params: ServerParams) -> None:
+        self._sessions, self._params = sessions, params
+        self._texts: dict[str, str | None] = {}
+
+    def __getitem__(self, call: ReadingCall) -> str | None:
+        """Return the text of a call that was made; None for an error, and for one that did not stay the same."""
+        return self._texts.get(_key(call))
+
+    async def make(self, calls: Sequence[ReadingCall]) -> None:
+        """Make these calls in two episodes, with a tick of the clock between; those made before are left out."""
+        new = {key: call for call in calls if (key := _key(call)) not in self._texts}
+        if not new:
+            return
+        first = await self._once(new)
+        await anyio.sleep(CLOCK_TICK)
+        second = await self._once({key: new[key] for key, text in first.items() if text is not None})
+        for key in new:
+            text = first.get(key)
+            self._texts[key] = text if text is not None and text == second.get(key) else None
+
+    async def _once(self, calls: Mapping[str, ReadingCall]) -> dict[str, str | None]:
+        found: dict[str, str | None] = {}
+        async with self._sessions.lease(self._params) as lease:
+            limiter = anyio.CapacityLimiter(_IN_FLIGHT)
+            async with anyio.create_task_group() as tasks:
+                for key, call in calls.items():
+                    tasks.start_soon(self._one, lease.session.connection, limiter, key, call, found)
+        return found
+
+    async def _one(
+        self, link: Link, limiter: anyio.CapacityLimiter, key: str, call: ReadingCall, found: dict[str, str | None]
+    ) -> None:
+        async with limiter:
+            try:
+                tally.count(calls=1)
+                result = await link.call(call[0], dict(call[1]), deadline=_DEADLINE)
+            except ServerFault:
+                if not link.alive:
+                    raise
+                found[key] = None
+                return
+        found[key] = None if result.is_error or holds_secret(result.text) else result.text
+
+
+def _key(call: ReadingCall) -> str:
+    return call_key(call[0], dict(call[1]))

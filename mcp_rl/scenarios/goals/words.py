@@ -1,0 +1,333 @@
+"""English for kinds of things, their fields, and conditions on them.
+
+Names of things and values are data: they stand in quotes, without control characters and without anything that a chat
+template could take for its own.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from mcp_rl.explore.words import words_of
+from mcp_rl.scenarios.goals.program import Condition, Things, naming
+from mcp_rl.scenarios.goals.values import shown
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Sequence
+
+    from pydantic import JsonValue
+
+    from mcp_rl.explore.entities.world_model import EntityField, WorldModel
+
+_SCHEMA_WORDS = frozenset(
+    "id ids uuid guid sha hash url uri href mime json etag cursor slug ref oid index idx inode mode raw html ctime "  # noqa: SIM905
+    "mtime atime permissions metadata schema payload param params arg args kwargs enum null boolean str int obj".split()
+)
+"""Words that only programs use for a field."""
+_LABELS = ("tag", "label", "keyword", "topic", "category", "genre")
+_CONTENTS = ("text", "content", "contents", "body", "message", "description", "summary", "lyrics", "story")
+_PLACES = ("folder", "directory", "parent", "parent folder", "list", "project", "board", "section", "album", "playlist")
+_ADJECTIVES = (
+    "done", "completed", "complete", "finished", "archived", "active", "inactive", "pinned", "public", "private",
+    "closed", "open", "enabled", "disabled", "empty", "available", "paid", "urgent", "read", "unread", "starred",
+    "published", "locked", "hidden", "overdue", "favourite", "favorite", "free", "returned", "sold",
+)  # fmt: skip
+_ODD = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202f\u2060-\u206f\ufeff\ud800-\udfff]")
+_LIKE_MARKUP = re.compile(r"<[|/!a-zA-Z_]|\[/?INST|```|\{\{|\}\}|\|>")
+_LONGEST_VALUE = 80
+
+Sort = Literal["name", "label", "contents", "place", "count", "size", "age", "length", "cost", "changed", "created",
+               "due", "dated", "list", "flag", "number", "time", "text"]  # fmt: skip
+"""What a field is to a speaker, which decides how it is asked for."""
+
+
+def quoted(value: JsonValue) -> str:
+    """Return a value as it stands in a request: text in quotes, everything else bare."""
+    if not isinstance(value, str):
+        return shown(value)
+    if _LIKE_MARKUP.search(value) or _ODD.search(value):
+        text = json.dumps(value, ensure_ascii=False)
+        return _ODD.sub(lambda odd: f"\\u{ord(odd[0]):04x}", re.sub(r"[<>|`{}\[\]]", _escaped, text))
+    return f"'{value}'" if "'" not in value else json.dumps(value, ensure_ascii=False)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return f"\\u{ord(found[0]):04x}"
+
+
+def can_be_said(value: JsonValue) -> bool:
+    """Return whether a person would write this value into a request."""
+    if isinstance(value, str):
+        return bool(value.strip()) and len(value) <= _LONGEST_VALUE and "\n" not in value
+    return isinstance(value, int | float)
+
+
+def article(noun: str) -> str:
+    return (
+        f"an {noun}"
+        if noun[:1].lower() in "aeiou" and not noun.lower().startswith(("uni", "use", "eu"))
+        else f"a {noun}"
+    )
+
+
+def singular(words: str) -> str:
+    """Return a noun phrase with its last word in the singular."""
+    if words.endswith("ies") and len(words) > 4:
+        return words[:-3] + "y"
+    if re.search(r"(?:ch|sh|ss|x|z)es$", words):
+        return words[:-2]
+    return words[:-1] if words.endswith("s") and not words.endswith(("ss", "us", "is")) else words
+
+
+def is_plural(words: str) -> bool:
+    return singular(words) != words
+
+
+@dataclass(frozen=True)
+class Spoken:
+    """A condition in words, after a noun, with the verb in the singular and in the plural."""
+
+    one: str
+    several: str
+
+
+class English:
+    """Says the kinds, fields and conditions of one world. Every choice of words is drawn from `random`."""
+
+    def __init__(self, world: WorldModel, random: random.Random) -> None:
+        self.world = world
+        self.random = random
+        self._names = {kind: naming(world, kind) for kind in world.kinds}
+
+    def pick(self, forms: Sequence[str]) -> str:
+        return self.random.choice(forms)
+
+    def name_field(self, kind: str) -> str:
+        return self._names[kind][0]
+
+    def naming(self, kind: str) -> list[str]:
+        return self._names[kind]
+
+    def noun(self, kind: str) -> str:
+        return self.world.kinds[kind].name.replace("_", " ")
+
+    def plural(self, kind: str) -> str:
+        return self.world.kinds[kind].plural.replace("_", " ")
+
+    def about(self, kind: str, name: str) -> EntityField:
+        return self.world.kinds[kind].fields[name]
+
+    def words(self, kind: str, name: str) -> str:
+        """Return a noun phrase for a field; the field that is called as its kind, as the tag of a tag, is its name."""
+        words = self.about(kind, name).words.strip() or words_of(name)
+        return "name" if words == self.noun(kind) else words
+
+    def usable(self, kind: str, name: str) -> bool:
+        """Return whether people have a word for a field."""
+        words = self.words(kind, name).lower().split()
+        plain = all(re.fullmatch(r"[a-z]{2,}", word) and word not in _SCHEMA_WORDS for word in words)
+        return bool(words) and plain and (self.sort(kind, name) != "flag" or words[-1] in _ADJECTIVES)
+
+    def sort(self, kind: str, name: str) -> Sort:
+        """Return what a field is to a speaker."""
+        field, words = self.about(kind, name), self.words(kind, name).lower()
+        last = words.split()[-1] if words else ""
+        match field.kind:
+            case "list":
+                return "label" if singular(last) in _LABELS else "list"
+            case "flag":
+                return "flag"
+            case "prose":
+                return "contents"
+            case "number":
+                if last in ("size", "bytes"):
+                    return "size"
+                if last in ("duration", "length"):
+                    return "length"
+                if last == "age":
+                    return "age"
+                if last in ("price", "cost"):
+                    return "cost"
+                return "count" if is_plural(last) else "number"
+            case "time":
+                for hint, sort in _TIMES:
+                    if re.search(hint, words):
+                        return sort
+                return "time"
+        if name in self._names[kind][:1]:
+            return "name"
+        return "contents" if last in _CONTENTS else "place" if words in _PLACES else "text"
+
+    # Conditions
+
+    def condition(self, kind: str, condition: Condition) -> Spoken:
+        """Say a condition after a noun of its kind, such as "with more than 15 words"."""
+        if condition.through:
+            to = next(r.to for r in self.world.references if (r.kind, r.field) == (kind, condition.through))
+            inner = self.condition(to, Condition(condition.field, condition.relation, condition.value))
+            said = f"whose {singular(self.words(kind, condition.through))} is {article(self.noun(to))} {inner.one}"
+            return Spoken(said, said)
+        return self._chosen(list(self._conditions(kind, condition)))
+
+    def _chosen(self, forms: list[tuple[str, str]]) -> Spoken:
+        return Spoken(*self.random.choice(forms))
+
+    def _conditions(self, kind: str, condition: Condition) -> list[tuple[str, str]]:
+        words, value = self.words(kind, condition.field), quoted(condition.value)
+        sort = self.sort(kind, condition.field)
+        match condition.relation:
+            case "has":
+                one = singular(words)
+                if sort == "label" and one in ("tag", "label"):
+                    verb = "tagged" if one == "tag" else "labelled"
+                    return [
+                        *_both([f"{verb} {value}", f"with the {one} {value}"]),
+                        (f"that carries the {one} {value}", f"that carry the {one} {value}"),
+                        (f"that is {verb} {value}", f"that are {verb} {value}"),
+                    ]
+                return [
+                    (f"with {value} among its {words}", f"with {value} among their {words}"),
+                    (f"whose {words} include {value}", f"whose {words} include {value}"),
+                ]
+            case "lacks":
+                one = singular(words)
+                if sort == "label":
+                    return [
+                        (f"without the {one} {value}", f"without the {one} {value}"),
+                        (f"that does not have the {one} {value}", f"that do not have the {one} {value}"),
+                    ]
+                return _both([f"whose {words} do not include {value}"])
+            case "holds":
+                if sort == "contents":
+                    return (
+                        [
+                            (f"that mentions {value}", f"that mention {value}"),
+                            (f"in which the word {value} occurs", f"in which the word {value} occurs"),
+                            (f"whose {words} mentions {value}", f"whose {words} mentions {value}"),
+                        ]
+                        if not is_plural(words)
+                        else [(f"that mentions {value}", f"that mention {value}")]
+                    )
+                return [
+                    (f"with {value} in its {words}", f"with {value} in their {_plural(words)}"),
+                    (f"whose {words} contains {value}", f"whose {words} contains {value}"),
+                ]
+            case "ends":
+                return [
+                    (f"whose {words} ends in {value}", f"whose {_plural(words)} end in {value}"),
+                    (f"with {article(words)} that ends in {value}", f"with {_plural(words)} that end in {value}"),
+                ]
+            case "is":
+                return self._equalities(sort, words, value, condition.value)
+            case "above" | "below":
+                return self._inequalities(kind, condition, sort, words)
+        raise AssertionError(condition.relation)
+
+    def _equalities(self, sort: Sort, words: str, value: str, raw: JsonValue) -> list[tuple[str, str]]:
+        if sort == "flag":
+            adjective = words.split()[-1]
+            no = "" if raw is True else "not "
+            return [(f"that is {no}{adjective}", f"that are {no}{adjective}")]
+        if sort == "place":
+            return _both(
+                [f"in the {words} {value}", f"in {value}"] if words == "folder" else [f"in the {words} {value}"]
+            )
+        if sort == "count":
+            return _both([f"with exactly {value} {singular(words) if value == '1' else words}"])
+        if words in ("author", "creator", "artist", "writer"):
+            return _both([f"by {value}", f"whose {words} is {value}"])
+        if sort == "name":
+            return _both([f"called {value}", f"with the {words} {value}"])
+        return _both([f"whose {words} is {value}", f"with the {words} {value}"])
+
+    def _inequalities(self, kind: str, condition: Condition, sort: Sort, words: str) -> list[tuple[str, str]]:
+        more, value = condition.relation == "above", shown(condition.value)
+        unit = self.about(kind, condition.field).unit
+        measured = f"{value} {unit}" if unit and unit.lower() not in words.lower() else value
+        if sort == "count":
+            words = singular(words) if value == "1" else words
+            than = f"{'more' if more else 'fewer'} than {value} {words}"
+            return [*_both([f"with {than}"]), (f"that has {than}", f"that have {than}")]
+        if sort == "size":
+            size = measured if unit else f"{value} bytes" if "byte" in words else value
+            return [
+                (f"that is {'larger' if more else 'smaller'} than {size}",
+                 f"that are {'larger' if more else 'smaller'} than {size}"),
+                (f"{'larger' if more else 'smaller'} than {size}",) * 2,
+            ]  # fmt: skip
+        if sort in ("length", "age"):
+            than = {"length": ("longer", "shorter"), "age": ("older", "younger")}[sort][0 if more else 1]
+            return [(f"that is {than} than {measured}", f"that are {than} than {measured}")]
+        if sort == "cost":
+            return [(f"that costs {'more' if more else 'less'} than {measured}",
+                     f"that cost {'more' if more else 'less'} than {measured}")]  # fmt: skip
+        after = "after" if more else "before"
+        match sort:
+            case "changed":
+                changed = f"last changed {after} {value}"
+                return [*_both([changed]), (f"that was {changed}", f"that were {changed}")]
+            case "created":
+                created = f"created {after} {value}"
+                return [*_both([f"made {after} {value}"]), (f"that was {created}", f"that were {created}")]
+            case "due":
+                due = f"due {after} {value}"
+                return [*_both([due]), (f"that is {due}", f"that are {due}")]
+            case "dated":
+                return [(f"dated {after} {value}",) * 2]
+            case "time":
+                return _both([f"whose {words} is {after} {value}"])
+        return _both([
+            f"whose {words} is {'above' if more else 'below'} {measured}",
+            f"with {article(words)} of {'more' if more else 'less'} than {measured}",
+        ])  # fmt: skip
+
+    def things(self, things: Things, *, one: bool = False) -> str:
+        """Say the things selected, without an article: "notes tagged 'home'", or "note tagged 'home'" for `one`."""
+        noun = self.noun(things.kind) if one else self.plural(things.kind)
+        said = [self.condition(things.kind, each) for each in things.conditions]
+        return f"{noun}{_joined([each.one if one else each.several for each in said])}"
+
+    def the_one(self, things: Things) -> str:
+        """Say the one thing selected: "the note 'Trip'", "the note that mentions 'pears'"."""
+        first = things.conditions[0] if things.conditions else None
+        if first and len(things.conditions) == 1 and first.relation == "is" and first.field in self._names[things.kind]:
+            noun = self.noun(things.kind)
+            return self.pick([f"the {noun} {quoted(first.value)}", f"the {noun} called {quoted(first.value)}"])
+        return f"the {self.things(things, one=True)}"
+
+
+_TIMES: tuple[tuple[str, Sort], ...] = (
+    (r"modif|chang|updat|edit", "changed"),
+    (r"creat|made|added|built|birth", "created"),
+    (r"\bdue\b|deadline", "due"),
+    (r"^(?:date|day)$", "dated"),
+)
+
+
+def _plural(words: str) -> str:
+    if is_plural(words):
+        return words
+    if re.search(r"[^aeiou]y$", words):
+        return words[:-1] + "ies"
+    return words + ("es" if re.search(r"(?:s|x|z|ch|sh)$", words) else "s")
+
+
+def _both(forms: Sequence[str]) -> list[tuple[str, str]]:
+    return [(form, form) for form in forms]
+
+
+_CLAUSES = ("that", "whose", "in which")
+
+
+def _joined(said: Sequence[str]) -> str:
+    """Return conditions one after another, relative clauses last, with "and" between two of the same make."""
+    text, last = "", ""
+    for each in sorted(said, key=lambda one: (one.startswith(_CLAUSES), one.startswith("with"))):
+        first = "clause" if each.startswith(_CLAUSES) else each.split(" ", 1)[0]
+        text += f" and {each}" if first == last else f" {each}"
+        last = first
+    return text

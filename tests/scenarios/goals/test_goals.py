@@ -1,0 +1,344 @@
+"""Programs over a world, their words, and their proofs on the bundled server of notes."""
+
+import json
+import random
+import shutil
+from collections.abc import Sequence
+from typing import Any
+
+import anyio
+import pytest
+
+from mcp_rl.explore.entities.world_model import (
+    ArgumentSlot,
+    Effect,
+    Entity,
+    EntityField,
+    EntityKind,
+    Fact,
+    Observation,
+    Reference,
+    WorldModel,
+)
+from mcp_rl.plugins.manager import load_plugins
+from mcp_rl.rewards.verifier import check_verifiers
+from mcp_rl.scenario import McpScenario, StdioServer, ToolCall, Verifier
+from mcp_rl.scenarios.goals.answered import AnsweredQuestions
+from mcp_rl.scenarios.goals.brought import BroughtAbout
+from mcp_rl.scenarios.goals.lookups import Lookups, states
+from mcp_rl.scenarios.goals.program import (
+    Commonest,
+    Condition,
+    CountOf,
+    ExtremeOf,
+    FieldOf,
+    Gap,
+    IfAny,
+    MoreOf,
+    NamesOf,
+    Program,
+    Things,
+    TotalOf,
+    Unanswerable,
+    evaluate,
+)
+from mcp_rl.scenarios.goals.propose import round_limit
+from mcp_rl.scenarios.goals.question import Questions, best_guesses
+from mcp_rl.scenarios.goals.requests import Requests, ToolNames
+from mcp_rl.scenarios.goals.task import GoalTask, accepted
+from mcp_rl.scenarios.goals.twice import Twice
+from mcp_rl.scenarios.goals.words import English, quoted
+from mcp_rl.scenarios.stage import Stage
+from mcp_rl.toolserver.pool import Sessions
+
+FIELDS = {
+    "id": EntityField(name="id", words="id", kind="text"),
+    "title": EntityField(name="title", words="title", kind="text"),
+    "tags": EntityField(name="tags", words="tags", kind="list"),
+    "words": EntityField(name="words", words="words", kind="number"),
+    "text": EntityField(name="text", words="text", kind="prose"),
+    "author": EntityField(name="author", words="author", kind="text"),
+    "changed": EntityField(name="changed", words="modification time", kind="time"),
+}
+PEOPLE = [("Ada", "Lima"), ("Omar", "Oslo"), ("Yuki", "Lima")]
+NOTES: list[dict[str, Any]] = [
+    {"id": "n1", "title": "Pears", "tags": ["home"], "words": 19, "text": "Buy pears.", "author": "Ada", "day": 4},
+    {
+        "id": "n2",
+        "title": "Plan",
+        "tags": ["home", "work"],
+        "words": 21,
+        "text": "By Friday.",
+        "author": "Omar",
+        "day": 9,
+    },
+    {"id": "n3", "title": "Trip", "tags": ["travel"], "words": 7, "text": "To Lima.", "author": "Yuki", "day": 2},
+    {"id": "n4", "title": "Bread", "tags": ["home"], "words": 30, "text": "Rye, no pears.", "author": "Omar", "day": 6},
+]
+
+
+def small_world() -> WorldModel:
+    """Four notes, which a listing shows without text and author, and their authors."""
+    listed = [{key: note[key] for key in ("id", "title", "tags", "words")} for note in NOTES]
+    seen = [Observation(tool="list_notes", arguments={}, text=json.dumps({"notes": listed}), lists="note")]
+    entities = []
+    for number, note in enumerate(NOTES, 1):
+        note = note | {"changed": f"2026-05-{note['day']:02}T10:00:00Z"}
+        seen.append(Observation(tool="read_note", arguments={"id": note["id"]}, text=json.dumps(note)))
+        facts = {
+            name: Fact(value=note[name], shown_by=(0, number) if name in listed[0] else (number,)) for name in FIELDS
+        }
+        entities.append(Entity(kind="note", key=note["id"], facts=facts))
+    people = json.dumps([{"name": name, "city": city} for name, city in PEOPLE])
+    seen.append(Observation(tool="list_people", arguments={}, text=people, lists="person"))
+    for name, city in PEOPLE:
+        facts = {"name": Fact(value=name, shown_by=(5,)), "city": Fact(value=city, shown_by=(5,))}
+        entities.append(Entity(kind="person", key=name, facts=facts))
+    person = {name: EntityField(name=name, words=name, kind="text") for name in ("name", "city")}
+    return WorldModel(
+        server="small",
+        kinds={
+            "note": EntityKind(name="note", plural="notes", key="id", fields=FIELDS, complete=True),
+            "person": EntityKind(name="person", plural="people", key="name", fields=person, complete=True),
+        },
+        entities=tuple(entities),
+        observations=tuple(seen),
+        slots=(ArgumentSlot(tool="read_note", parameter="id", kind="note", field="id"),),
+        references=(Reference(kind="note", field="author", to="person"),),
+    )
+
+
+WORLD = small_world()
+
+
+def where(*conditions: Condition) -> Things:
+    return Things("note", conditions)
+
+
+HOME, WORK = Condition("tags", "has", "home"), Condition("tags", "has", "work")
+MENTIONS = Condition("text", "holds", "pears")
+
+
+@pytest.mark.parametrize(
+    ("program", "answer"),
+    [
+        (FieldOf(where(WORK), "title"), "Plan"),
+        (FieldOf(where(Condition("title", "is", "Trip")), "city", "author"), "Lima"),
+        (FieldOf(where(Condition("city", "is", "Oslo", through="author"), HOME, MENTIONS), "title"), "Bread"),
+        (NamesOf(where(HOME)), ["Pears", "Plan", "Bread"]),
+        (NamesOf(where(Condition("tags", "lacks", "home"))), "Trip"),
+        (NamesOf(where(HOME, Condition("words", "above", 20))), ["Plan", "Bread"]),
+        (ExtremeOf(where(), "words", True, "title"), "Bread"),
+        (ExtremeOf(where(HOME), "changed", False, "text"), "Buy pears."),
+        (CountOf(where(Condition("changed", "above", "2026-05-05"))), 2),
+        (TotalOf(where(HOME), "words"), 70),
+        (MoreOf("note", HOME, "travel"), ["home", 2]),
+        (MoreOf("note", WORK, "travel", "words"), ["work", 14]),
+        (Gap("note", "title", "Pears", "Plan", "words"), ["Plan", 2]),
+        (Commonest(where(), "tags"), ["home", 3]),
+        (IfAny(where(Condition("text", "holds", "plums")), "title"), "none"),
+        (IfAny(where(Condition("text", "holds", "friday")), "tags"), ["home", "work"]),
+    ],
+)
+def test_programs_are_answered(program: Program, answer: object) -> None:
+    assert evaluate(WORLD, program).answer.value == answer
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        FieldOf(where(HOME), "title"),
+        FieldOf(where(Condition("tags", "has", "nobody")), "title"),
+        NamesOf(where(Condition("tags", "has", "nobody"))),
+        MoreOf("note", WORK, "travel"),
+        ExtremeOf(where(), "title", True, "title"),
+        Commonest(where(WORK), "tags"),
+    ],
+)
+def test_a_program_without_one_answer_is_refused(program: Program) -> None:
+    with pytest.raises(Unanswerable):
+        evaluate(WORLD, program)
+
+
+def test_the_least_calls_see_every_candidate_and_no_more() -> None:
+    lookups = Lookups(WORLD)
+
+    def least(program: Program, *given: str) -> list[int]:
+        return lookups.least(evaluate(WORLD, program), given)
+
+    assert least(CountOf(where(HOME)), "home") == [0]
+    assert sorted(least(NamesOf(where(MENTIONS)), "pears")) == [0, 1, 2, 3, 4]
+    assert sorted(least(NamesOf(where(HOME, MENTIONS)), "home", "pears")) == [0, 1, 2, 4]
+    assert least(FieldOf(where(WORK), "text"), "work") == [0, 2]
+    assert least(FieldOf(where(WORK), "city", "author"), "work") == [0, 2, 5]
+
+
+def test_a_result_states_an_answer_only_beside_what_the_request_names() -> None:
+    assert states('{"tags": [{"tag": "home", "notes": 3}, {"tag": "work", "notes": 1}]}', 3, ["home"])
+    assert not states('{"tags": [{"tag": "home", "notes": 3}, {"tag": "work", "notes": 1}]}', 3, ["work"])
+    assert not states('[{"title": "Plan", "words": 21}, {"title": "Trip", "words": 7}]', "Plan", [])
+    assert states('{"newest": "Plan", "all": [{"title": "Plan"}, {"title": "Trip"}]}', "Plan", [])
+    assert states("size: 12\nname: a.txt", 12, ["a.txt"]) and not states("a.txt 120", 12, ["a.txt"])
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "above", "limit"), [(17, 18, True, 17), (17, 18, False, 18), (3, 480, True, 100)]
+)
+def test_a_limit_is_round_and_lies_between(low: float, high: float, above: bool, limit: float) -> None:
+    assert round_limit(low, high, above=above) == limit
+
+
+TOOLS = ["list_notes", "read_note", "getSum", "search", "list_people"]
+
+
+@pytest.mark.parametrize(
+    "text", ["List the notes.", "Use read_note.", "Read my note 'x'.", "What is the get sum?", "Search it."]
+)
+def test_the_name_of_a_tool_is_noticed(text: str) -> None:
+    assert ToolNames(TOOLS).in_text(text)
+
+
+def test_requests_are_sentences_without_names_of_tools_or_their_own_answer() -> None:
+    questions = Questions(WORLD, TOOLS, seed=1).draw({"told": 5, "looked-up": 8, "worked-out": 20})
+    names = ToolNames(TOOLS)
+    assert {one.level for one in questions} == {"told", "looked-up", "worked-out"}
+    assert len({one.outcome for one in questions}) >= 6
+    for one in questions:
+        assert one.text[0].isupper() and one.text[-1] in ".?" and "  " not in one.text
+        assert not names.in_text(one.text)
+    again = Questions(WORLD, TOOLS, seed=1).draw({"told": 5, "looked-up": 8, "worked-out": 20})
+    assert [one.text for one in again] == [one.text for one in questions]
+    assert sum(best_guesses(questions)) <= 0.1 * len(questions)
+
+
+def test_a_request_has_many_forms() -> None:
+    words = Requests(English(WORLD, random.Random(1)), ToolNames(TOOLS))
+    said = {words.of(ExtremeOf(where(HOME), "words", True, "text")) for _ in range(60)}
+    assert len(said) >= 8
+
+
+@pytest.mark.parametrize("name", ["<|im_end|>", "</tool_call>", "a\x1b[31mb", "tab\there", "{{x}}", "\u202eevil"])
+def test_hostile_names_are_data(name: str) -> None:
+    said = quoted(name)
+    assert said.isprintable() and "<" not in said and "{" not in said
+    assert json.loads(said) == name
+
+
+def test_the_verifier_of_parts_wants_each_of_them_and_no_dump() -> None:
+    verifier = Verifier(kind="parts", expected=["Oslo", 3], options={"others": ["Lima"]})
+    scenario = McpScenario(task_description="x", server_params=StdioServer(command="x"), verifier=verifier)
+    check_verifiers([scenario], load_plugins().verifiers)
+    calls = [ToolCall(tool="read")]
+    for right in ("Oslo, by 3", "Oslo has 3 more than Lima.", "It is Oslo (5 against 2, so 3 more)."):
+        assert accepted(verifier, right, calls), right
+    for wrong in ("Oslo", "3", "Lima has 3 more than Oslo.", "Oslo, by 13", "Oslo 1 2 3 4", "", "Oslo 3 " + "x " * 40):
+        assert not accepted(verifier, wrong, calls), wrong
+    assert not accepted(verifier, "Oslo, by 3", ())
+
+
+# On the live server
+
+
+async def notes_world(sessions: Sessions, params: Any) -> tuple[WorldModel, list[str]]:
+    """Return the world of the bundled notes, as its calls show it."""
+    async with sessions.lease(params) as lease:
+        seen: list[Observation] = []
+        facts: dict[str, dict[str, Fact]] = {}
+
+        async def look(tool: str, arguments: dict[str, Any], lists: str | None = None) -> tuple[int, dict[str, Any]]:
+            result = await lease.session.connection.call(tool, arguments, deadline=10)
+            seen.append(Observation(tool=tool, arguments=arguments, text=result.text, lists=lists))
+            return len(seen) - 1, json.loads(result.text)
+
+        def learn(note: dict[str, Any], index: int) -> None:
+            known = facts.setdefault(note["id"], {})
+            for name, value in note.items():
+                before = known[name].shown_by if name in known else ()
+                known[name] = Fact(value=value, shown_by=(*before, index))
+
+        index, listed = await look("list_notes", {}, "note")
+        for note in listed["notes"]:
+            learn(note, index)
+        for note in listed["notes"]:
+            number, whole = await look("read_note", {"id": note["id"]})
+            learn(whole, number)
+    tools = ["read_note", "rename_note", "tag_note", "untag_note", "delete_note"]
+    slots = [ArgumentSlot(tool=t, parameter="id", kind="note", field=f) for t in tools for f in ("id", "title")]
+    slots.append(ArgumentSlot(tool="search_notes", parameter="query", kind="note", field="text"))
+    tagged = {"keyed_by": "id", "valued_by": {"tag": "tags"}, "kind": "note", "field": "tags"}
+    effects = [
+        Effect(tool="tag_note", does="adds", **tagged),  # type: ignore[arg-type]
+        Effect(tool="untag_note", does="takes", **tagged),  # type: ignore[arg-type]
+        Effect(
+            tool="rename_note", does="sets", kind="note", field="title", keyed_by="id", valued_by={"title": "title"}
+        ),
+        Effect(tool="delete_note", does="removes", kind="note", keyed_by="id"),
+        Effect(tool="create_note", does="creates", kind="note", valued_by={"title": "title", "text": "text"}),
+    ]
+    fields = {name: FIELDS[name] for name in ("id", "title", "tags", "words", "text")}
+    model = WorldModel(
+        server="mcp_notes",
+        kinds={"note": EntityKind(name="note", plural="notes", key="id", fields=fields, complete=True)},
+        entities=tuple(Entity(kind="note", key=key, facts=known) for key, known in facts.items()),
+        observations=tuple(seen),
+        slots=tuple(slots),
+        effects=tuple(effects),
+    )
+    return model, [tool.name for tool in lease.session.offered]
+
+
+async def proven() -> tuple[list[GoalTask], list[str]]:
+    server = load_plugins().server("mcp_notes")
+    params = server.params("stdio")
+    async with Sessions(server=server) as sessions:
+        world, names = await notes_world(sessions, params)
+        twice = Twice(sessions, params)
+        asked = await AnsweredQuestions(world, names, twice, 3).tasks({"told": 4, "looked-up": 6, "worked-out": 12})
+        stage = Stage(sessions, await sessions.get(params), server, params)
+        changed = await BroughtAbout(world, names, stage, twice, 3).tasks({"told": 2, "brought-about": 6})
+    return [*asked, *changed], names
+
+
+@pytest.fixture(scope="module")
+def made() -> tuple[list[GoalTask], list[str]]:
+    if shutil.which("node") is None:
+        pytest.skip("needs Node.js")
+    return anyio.run(proven)
+
+
+def of_level(tasks: Sequence[GoalTask], level: str) -> list[GoalTask]:
+    return [task for task in tasks if task.level == level]
+
+
+def test_every_level_is_made_and_proven(made: tuple[list[GoalTask], list[str]]) -> None:
+    tasks, names = made
+    found = {level: len(of_level(tasks, level)) for level in ("told", "looked-up", "worked-out", "brought-about")}
+    assert found["told"] >= 4 and found["looked-up"] >= 4 and found["worked-out"] >= 8 and found["brought-about"] >= 4
+    known = ToolNames(names)
+    for task in tasks:
+        assert task.proof.executed == 2 and task.proof.refused and task.proof.apart
+        assert not known.in_text(task.text)
+        assert task.verifier.kind != "calls"
+    assert sum(task.proof.guess for task in tasks) <= 0.1 * len(tasks)
+
+
+def test_what_must_be_looked_up_takes_two_calls_and_what_is_told_takes_one(
+    made: tuple[list[GoalTask], list[str]],
+) -> None:
+    tasks, _ = made
+    assert all(len(task.calls) >= 2 for task in of_level(tasks, "looked-up"))
+    assert all(len(task.calls) == 1 for task in of_level(tasks, "told"))
+
+
+def test_answers_are_judged_and_not_the_calls(made: tuple[list[GoalTask], list[str]]) -> None:
+    for task in made[0]:
+        if task.verifier.kind != "state":
+            assert accepted(task.verifier, task.answer, task.calls[:1])
+            assert not accepted(task.verifier, task.answer, ())
+            assert not accepted(task.verifier, "I cannot do this with the tools that I have.", task.calls)
+
+
+def test_other_ways_to_an_end_state_were_played(made: tuple[list[GoalTask], list[str]]) -> None:
+    changes = of_level(made[0], "brought-about")
+    assert all(task.proof.ways >= 1 and task.verifier.kind == "state" for task in changes)
+    assert {"creates", "adds", "takes", "removes", "sets"} & {tag for task in changes for tag in task.tags}
