@@ -15,7 +15,7 @@ from mcp_rl.scenario import GoalProof, Level, ToolCall
 from mcp_rl.scenarios.goals.lookups import states
 from mcp_rl.scenarios.goals.program import Condition, Evaluated, Unanswerable
 from mcp_rl.scenarios.goals.question import (
-    Question,
+    GoalQuestion,
     Questions,
     answer_text,
     best_guesses,
@@ -49,7 +49,7 @@ _EXTRA = 1.3
 class _Solved:
     """A question with the calls that solve it, and other calls that do."""
 
-    question: Question
+    question: GoalQuestion
     calls: tuple[ReadingCall, ...]
     others: tuple[tuple[ReadingCall, ...], ...]
 
@@ -74,7 +74,7 @@ class AnsweredQuestions:
         await self._twice.make([*needed, *plain, *searches])
         solved = {found.question.text: found for one in drawn if (found := self._solve(one)) is not None}
         room = dict(wanted)
-        some: list[Question] = []
+        some: list[GoalQuestion] = []
         for question in (one.question for one in solved.values()):
             if room.get(question.level, 0) > 0:
                 room[question.level] -= 1
@@ -84,7 +84,7 @@ class AnsweredQuestions:
         tasks = [self._task(one, guess, kept) for one, guess in zip(kept, guesses, strict=True)]
         return [task for task in tasks if task is not None]
 
-    def _solve(self, question: Question) -> _Solved | None:
+    def _solve(self, question: GoalQuestion) -> _Solved | None:
         """Return the question with its shortest solution that holds; None where none does."""
         ways = [way for way in self._ways(question) if all(self._twice[call] is not None for call in way)]
         ways = list({repr(way): way for way in ways}.values())
@@ -102,7 +102,7 @@ class AnsweredQuestions:
             question, best = replace(question, level="told"), (stated,)
         return _Solved(question, best, tuple(way for way in ways if way != best)[:_WAYS])
 
-    def _ways(self, question: Question) -> list[tuple[ReadingCall, ...]]:
+    def _ways(self, question: GoalQuestion) -> list[tuple[ReadingCall, ...]]:
         lookups, given = self._questions.lookups, question.given
         found = [question.lookups]
         for _ in range(_WAYS):
@@ -121,7 +121,7 @@ class AnsweredQuestions:
 
     # Searching with the values of the request
 
-    def _condition(self, question: Question) -> Condition | None:
+    def _condition(self, question: GoalQuestion) -> Condition | None:
         things = choice_of(question.evaluated.program)
         if things is None or len(things.conditions) != 1:
             return None
@@ -129,7 +129,7 @@ class AnsweredQuestions:
         searched = condition.relation in ("holds", "has", "is", "ends") and not condition.through
         return condition if searched and isinstance(condition.value, str) else None
 
-    def _searches(self, question: Question) -> list[ReadingCall]:
+    def _searches(self, question: GoalQuestion) -> list[ReadingCall]:
         """Return reading calls with the value of the request's condition, by tools that take values of such fields."""
         condition = self._condition(question)
         if condition is None:
@@ -145,7 +145,7 @@ class AnsweredQuestions:
         effects = {effect.tool for effect in self._world.effects}
         return {(tool, parameter) for tool, parameter, _ in self._slots if tool not in effects}
 
-    def _stated_by_search(self, question: Question) -> ReadingCall | None:
+    def _stated_by_search(self, question: GoalQuestion) -> ReadingCall | None:
         answer, given = question.answer.value, given_values(question.evaluated.program)
         if question.answer.form == "none":
             return None
@@ -156,7 +156,7 @@ class AnsweredQuestions:
                 return search
         return None
 
-    def _selects(self, text: str, question: Question) -> bool:
+    def _selects(self, text: str, question: GoalQuestion) -> bool:
         """Return whether a result names the chosen things and no others."""
         things = choice_of(question.evaluated.program)
         if things is None:
@@ -164,7 +164,7 @@ class AnsweredQuestions:
         chosen = set(question.evaluated.chosen)
         return all((_names(text, str(one.key)) == (str(one.key) in chosen)) for one in self._world.of_kind(things.kind))
 
-    def _ways_by_search(self, question: Question) -> list[tuple[ReadingCall, ...]]:
+    def _ways_by_search(self, question: GoalQuestion) -> list[tuple[ReadingCall, ...]]:
         """Return ways that begin with a search which finds exactly the chosen things."""
         condition = self._condition(question)
         if condition is None or not question.evaluated.chosen:

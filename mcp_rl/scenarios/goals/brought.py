@@ -18,7 +18,7 @@ import anyio
 from mcp_rl.explore.answer import call_key
 from mcp_rl.explore.probe import CLOCK_TICK
 from mcp_rl.scenario import GoalProof, Level, ToolCall, Verifier
-from mcp_rl.scenarios.goals.change import Change, Changes
+from mcp_rl.scenarios.goals.change import Changes, StateChange
 from mcp_rl.scenarios.goals.task import GoalTask, accepted, results_hash
 from mcp_rl.scenarios.stage import MOST_CALLS, Look, Play, ProposedCall, Stage, Unplayable
 from mcp_rl.trajectory import CallRecord
@@ -40,7 +40,7 @@ _DONE = "It is done."
 class _Draft:
     """A change that was played, and the looks that stayed the same when it was played again."""
 
-    change: Change
+    change: StateChange
     looks: tuple[Look, ...]
 
 
@@ -56,7 +56,7 @@ class BroughtAbout:
     async def tasks(self, wanted: Mapping[Level, int]) -> list[GoalTask]:
         """Return up to so many proven tasks of the levels "told" and "brought-about"."""
         total = wanted.get("told", 0) + wanted.get("brought-about", 0)
-        drawn: list[Change] = []
+        drawn: list[StateChange] = []
         levels: Counter[str] = Counter()
         for change in self._changes.draw(3 * round(_EXTRA * total + 2)) if total else ():
             if levels[change.level] < _EXTRA * wanted.get(change.level, 0):
@@ -72,7 +72,7 @@ class BroughtAbout:
                 kept.append(task)
         return kept
 
-    async def _lasting(self, changes: Sequence[Change]) -> list[_Draft]:
+    async def _lasting(self, changes: Sequence[StateChange]) -> list[_Draft]:
         plays = [self._play(change.calls, self._reads(change)) for change in changes]
         first = await self._stage.play_all(plays)
         await anyio.sleep(CLOCK_TICK if changes else 0)
@@ -114,7 +114,7 @@ class BroughtAbout:
             if index not in wrong and refused[index]
         ]
 
-    def _endings(self, change: Change) -> list[tuple[Sequence[ReadingCall], bool]]:
+    def _endings(self, change: StateChange) -> list[tuple[Sequence[ReadingCall], bool]]:
         """Return sequences of calls, each with whether it brings the state about."""
         right: list[Sequence[ReadingCall]] = [[*change.lookups[: MOST_CALLS - len(change.calls)], *change.calls]]
         if list(change.otherwise) != list(change.calls):
@@ -144,7 +144,7 @@ class BroughtAbout:
 
     # Looking
 
-    def _reads(self, change: Change) -> list[ReadingCall]:
+    def _reads(self, change: StateChange) -> list[ReadingCall]:
         """Return the calls that look at the end state: listings, then details of things that changed and of others."""
         stable = [seen for seen in self._world.observations if self._twice[seen.tool, seen.arguments] == seen.text]
         listings = [seen for seen in stable if seen.lists is not None]

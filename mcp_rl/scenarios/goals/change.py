@@ -16,7 +16,7 @@ from mcp_rl.scenarios.goals.program import (
     Unanswerable,
     evaluate,
 )
-from mcp_rl.scenarios.goals.propose import Proposer
+from mcp_rl.scenarios.goals.propose import ProgramDrawer
 from mcp_rl.scenarios.goals.question import given_values
 from mcp_rl.scenarios.goals.requests import Requests, ToolNames, sentence
 from mcp_rl.scenarios.goals.values import number, shown
@@ -40,7 +40,7 @@ _ONE = 0.45
 
 
 @dataclass(frozen=True)
-class Change:
+class StateChange:
     """A change in words, with the calls that make it."""
 
     text: str
@@ -79,11 +79,11 @@ class Changes:
         self._english = English(world, self._random)
         self._tools = ToolNames(tools)
         self._requests = Requests(self._english, self._tools)
-        self._proposer = Proposer(self._english, self._random)
+        self._proposer = ProgramDrawer(self._english, self._random)
         self._lookups = Lookups(world)
         self._effects = [effect for effect in world.effects if effect.kind in world.kinds and self._sayable(effect)]
 
-    def draw(self, count: int) -> Iterator[Change]:
+    def draw(self, count: int) -> Iterator[StateChange]:
         """Yield up to `count` distinct changes, with the effects in turn."""
         seen: set[str] = set()
         for attempt in range(_TRIES * count if self._effects else 0):
@@ -106,7 +106,7 @@ class Changes:
         known = effect.field in fields and self._english.usable(effect.kind, str(effect.field))
         return known and effect.keyed_by is not None and effect.field in effect.valued_by.values()
 
-    def _one(self, effect: Effect) -> Change | None:
+    def _one(self, effect: Effect) -> StateChange | None:
         try:
             match effect.does:
                 case "adds" | "takes":
@@ -153,7 +153,7 @@ class Changes:
 
     # Effects
 
-    def _list_change(self, effect: Effect) -> Change | None:
+    def _list_change(self, effect: Effect) -> StateChange | None:
         kind, name = effect.kind, str(effect.field)
         one = self._random.random() < _ONE
         found = self._choose(kind, without=[name] if effect.does == "adds" else [], one=one)
@@ -201,7 +201,7 @@ class Changes:
             forms.append(f"See to it that every {each} carries the {label} {said} as well.")
         return forms
 
-    def _removal(self, effect: Effect) -> Change | None:
+    def _removal(self, effect: Effect) -> StateChange | None:
         one = self._random.random() < 0.7
         if (found := self._choose(effect.kind, one=one)) is None:
             return None
@@ -225,7 +225,7 @@ class Changes:
             ]
         return self._finish(effect, program, evaluated, {}, forms)
 
-    def _setting(self, effect: Effect) -> Change | None:
+    def _setting(self, effect: Effect) -> StateChange | None:
         english, kind, name = self._english, effect.kind, str(effect.field)
         is_name = name in (english.name_field(kind), self._world.kinds[kind].key)
         one = is_name or self._random.random() < 0.75
@@ -258,7 +258,7 @@ class Changes:
             forms = [f"The {words} of every {each} should be {said}.", f"Every {each} should have the {words} {said}."]
         return self._finish(effect, program, evaluated, {name: value}, forms)
 
-    def _creation(self, effect: Effect) -> Change | None:
+    def _creation(self, effect: Effect) -> StateChange | None:
         """Ask for a new thing whose values the request states."""
         english, kind = self._english, effect.kind
         values = {name: self._value(kind, name, fresh=True) for name in effect.valued_by.values()}
@@ -271,7 +271,7 @@ class Changes:
         forms = [f"I want a new {noun} with {listed}.", f"There should be another {noun}, with {listed}."]
         return self._finish(effect, None, None, values, forms)
 
-    def _listing(self, effect: Effect) -> Change | None:
+    def _listing(self, effect: Effect) -> StateChange | None:
         """Ask for a new thing whose text lists the names of others."""
         english, kind = self._english, effect.kind
         texts = [name for name in effect.valued_by.values() if english.sort(kind, name) == "contents"]
@@ -337,7 +337,7 @@ class Changes:
         evaluated: Evaluated | None,
         values: dict[str, JsonValue],
         forms: Sequence[str],
-    ) -> Change | None:
+    ) -> StateChange | None:
         given = list(given_values(program)) if program else []
         lookups: list[ReadingCall] = []
         if evaluated is not None:
@@ -356,7 +356,7 @@ class Changes:
         spare = self._call(effect, self._random.choice(rest), values, []) if rest else None
         again = [self._call(effect, one, values, [], otherwise=True) for one in reversed(chosen)]
         alone = not lookups and len(calls) == 1
-        return Change(
+        return StateChange(
             sentence(self._english.pick(forms)),
             effect.does,
             "told" if alone else "brought-about",

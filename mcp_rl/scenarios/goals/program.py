@@ -41,7 +41,7 @@ class Condition:
 
 
 @dataclass(frozen=True)
-class Things:
+class ChosenThings:
     """The things of a kind that satisfy all conditions."""
 
     kind: str
@@ -98,7 +98,7 @@ class View:
             raise Unanswerable(f"the {through} of {entity.key!r} is not one known thing")
         return found[0]
 
-    def select(self, things: Things) -> list[Entity]:
+    def select(self, things: ChosenThings) -> list[Entity]:
         """Return the things that satisfy all conditions, in the order in which they were seen."""
         first = things.conditions[0] if things.conditions else None
         if first and first.relation == "is" and not first.through and first.field in naming(self.world, things.kind):
@@ -176,7 +176,7 @@ def ordinal(value: JsonValue) -> float | None:
 class FieldOf:
     """A field of the one thing selected, or of the thing that its field `through` refers to."""
 
-    things: Things
+    things: ChosenThings
     field: str
     through: str = ""
 
@@ -185,14 +185,14 @@ class FieldOf:
 class NamesOf:
     """The names of the things selected: which one, or which ones."""
 
-    things: Things
+    things: ChosenThings
 
 
 @dataclass(frozen=True)
 class ExtremeOf:
     """The thing with the largest or smallest value of a field, by a field of it."""
 
-    things: Things
+    things: ChosenThings
     by: str
     most: bool
     field: str
@@ -202,14 +202,14 @@ class ExtremeOf:
 class CountOf:
     """The number of things selected."""
 
-    things: Things
+    things: ChosenThings
 
 
 @dataclass(frozen=True)
 class TotalOf:
     """The sum of a field over the things selected."""
 
-    things: Things
+    things: ChosenThings
     field: str
 
 
@@ -239,7 +239,7 @@ class Gap:
 class Commonest:
     """The commonest value of a field among the things selected, and on how many of them it is."""
 
-    things: Things
+    things: ChosenThings
     field: str
 
 
@@ -247,7 +247,7 @@ class Commonest:
 class IfAny:
     """A field of the one thing selected, or `none` where there is no such thing."""
 
-    things: Things
+    things: ChosenThings
     field: str
 
 
@@ -313,7 +313,7 @@ def _answer(view: View, program: Program) -> tuple[ProgramAnswer, list[Entity]]:
             return _difference([first, second], [_amount(view, one, name) for one in pair]), pair
         case MoreOf(kind, condition, other, name):
             sides = [condition, Condition(condition.field, condition.relation, other, condition.through)]
-            groups = [view.select(Things(kind, (side,))) for side in sides]
+            groups = [view.select(ChosenThings(kind, (side,))) for side in sides]
             if not all(groups):
                 raise Unanswerable("one side is empty")
             sums = [sum(_amount(view, one, name) for one in group) if name else float(len(group)) for group in groups]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mcp_rl.scenarios.goals.program import (
+    ChosenThings,
     Commonest,
     Condition,
     CountOf,
@@ -19,7 +20,6 @@ from mcp_rl.scenarios.goals.program import (
     NamesOf,
     Program,
     Relation,
-    Things,
     TotalOf,
 )
 from mcp_rl.scenarios.goals.values import moment, number, telling_words
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from mcp_rl.scenarios.goals.words import English
 
 _FEWEST = 3
-"""Things of a kind below which there is nothing to choose among."""
+"""ChosenThings of a kind below which there is nothing to choose among."""
 _MOST_THINGS = 400
-"""Things of a kind that are looked at for values."""
+"""ChosenThings of a kind that are looked at for values."""
 _SECOND, _ALL = 0.3, 0.35
 """Probability of a second condition, and of no condition where none is needed."""
 
@@ -54,7 +54,7 @@ class _Fields:
     """Several things share a value of it."""
 
 
-class Proposer:
+class ProgramDrawer:
     """Draws programs over a world that may make a task; most of them can be answered."""
 
     def __init__(self, english: English, random: random.Random) -> None:
@@ -74,11 +74,11 @@ class Proposer:
         """Return a random program with this outcome over the things of a kind, or None."""
         return OUTCOMES[outcome](self, kind)
 
-    def select(self, kind: str, *, without: Sequence[str] = ()) -> Things:
+    def select(self, kind: str, *, without: Sequence[str] = ()) -> ChosenThings:
         """Draw a choice of things of a kind by one or two conditions, on other fields than these."""
         return self._select(kind, without=without, must=True)
 
-    def named(self, kind: str) -> Things | None:
+    def named(self, kind: str) -> ChosenThings | None:
         """Draw the choice of one thing by its name."""
         return self._named(kind)
 
@@ -185,7 +185,7 @@ class Proposer:
         relation: Relation = "above" if self._random.random() < 0.5 else "below"
         return Condition(name, relation, day)
 
-    def _select(self, kind: str, *, without: Sequence[str] = (), must: bool = False) -> Things:
+    def _select(self, kind: str, *, without: Sequence[str] = (), must: bool = False) -> ChosenThings:
         conditions: list[Condition] = []
         if must or self._random.random() > _ALL:
             wanted = 2 if self._random.random() < _SECOND else 1
@@ -195,12 +195,12 @@ class Proposer:
                     conditions.append(drawn)
                 if len(conditions) == wanted:
                     break
-        return Things(kind, tuple(sorted(conditions, key=_order)))
+        return ChosenThings(kind, tuple(sorted(conditions, key=_order)))
 
-    def _named(self, kind: str) -> Things | None:
+    def _named(self, kind: str) -> ChosenThings | None:
         name = self._english.name_field(kind)
         value = _value(self._random.choice(self._things[kind]), name)
-        return Things(kind, (Condition(name, "is", value),)) if can_be_said(value) else None
+        return ChosenThings(kind, (Condition(name, "is", value),)) if can_be_said(value) else None
 
     # Outcomes
 
@@ -292,22 +292,22 @@ class Proposer:
         return IfAny(things, name) if things.conditions else None
 
 
-OUTCOMES: dict[str, Callable[[Proposer, str], Program | None]] = {
-    "field": Proposer._field_of,
-    "join": Proposer._joined,
-    "names": Proposer._names_of,
-    "extreme": Proposer._extreme_of,
-    "count": Proposer._count_of,
-    "total": Proposer._total_of,
-    "more": Proposer._more_of,
-    "gap": Proposer._gap,
-    "commonest": Proposer._commonest,
-    "if any": Proposer._if_any,
+OUTCOMES: dict[str, Callable[[ProgramDrawer, str], Program | None]] = {
+    "field": ProgramDrawer._field_of,
+    "join": ProgramDrawer._joined,
+    "names": ProgramDrawer._names_of,
+    "extreme": ProgramDrawer._extreme_of,
+    "count": ProgramDrawer._count_of,
+    "total": ProgramDrawer._total_of,
+    "more": ProgramDrawer._more_of,
+    "gap": ProgramDrawer._gap,
+    "commonest": ProgramDrawer._commonest,
+    "if any": ProgramDrawer._if_any,
 }
 """For each outcome how a program with it is drawn for a kind."""
 
 
-def proposals(proposer: Proposer, tries: int) -> Iterator[tuple[str, Program]]:
+def proposals(proposer: ProgramDrawer, tries: int) -> Iterator[tuple[str, Program]]:
     """Yield distinct programs with their outcomes in turn, of so many draws."""
     seen: set[str] = set()
     names = list(OUTCOMES)

@@ -13,6 +13,7 @@ from mcp_rl.rewards.answers import normalised
 from mcp_rl.scenario import Verifier
 from mcp_rl.scenarios.goals.lookups import Lookups
 from mcp_rl.scenarios.goals.program import (
+    ChosenThings,
     Commonest,
     CountOf,
     Evaluated,
@@ -23,14 +24,13 @@ from mcp_rl.scenarios.goals.program import (
     NamesOf,
     Program,
     ProgramAnswer,
-    Things,
     TotalOf,
     Unanswerable,
     View,
     evaluate,
     kind_of,
 )
-from mcp_rl.scenarios.goals.propose import Proposer, proposals
+from mcp_rl.scenarios.goals.propose import ProgramDrawer, proposals
 from mcp_rl.scenarios.goals.requests import Requests, ToolNames
 from mcp_rl.scenarios.goals.values import shown
 from mcp_rl.scenarios.goals.words import English
@@ -60,7 +60,7 @@ NOBODY = r"(?i)\b(?:none|no such|nothing|there (?:is|are) no(?:t any)?|there isn
 
 
 @dataclass(frozen=True)
-class Question:
+class GoalQuestion:
     """A program in words."""
 
     text: str
@@ -88,7 +88,7 @@ class Question:
         return tuple(traces)
 
 
-def choice_of(program: Program) -> Things | None:
+def choice_of(program: Program) -> ChosenThings | None:
     """Return the choice of things that a program asks about; None for comparisons of two."""
     return None if isinstance(program, Gap | MoreOf) else program.things
 
@@ -143,10 +143,10 @@ class Questions:
         self._random = random.Random(f"{seed}:questions")
         self._english = English(world, self._random)
         self._requests = Requests(self._english, ToolNames(tools))
-        self._proposer = Proposer(self._english, self._random)
+        self._proposer = ProgramDrawer(self._english, self._random)
         self.lookups = Lookups(world)
 
-    def draw(self, wanted: Mapping[Level, int]) -> list[Question]:
+    def draw(self, wanted: Mapping[Level, int]) -> list[GoalQuestion]:
         """Return up to so many questions of each level, in a balance in which no answer is a good guess."""
         chosen = _Balance()
         total = sum(wanted.values())
@@ -158,7 +158,7 @@ class Questions:
                 chosen.add(question, wanted[question.level])
         return unguessable(chosen.chosen)
 
-    def question(self, outcome: str, program: Program) -> Question | None:
+    def question(self, outcome: str, program: Program) -> GoalQuestion | None:
         """Return the question of a program; None where it makes no task."""
         try:
             evaluated = evaluate(self._world, program)
@@ -175,7 +175,7 @@ class Questions:
         if level == "told":
             stated = self.lookups.stated(evaluated.answer.value, given)
             calls = (stated,) if stated is not None else calls
-        return Question(text, outcome, evaluated, level, calls, given)
+        return GoalQuestion(text, outcome, evaluated, level, calls, given)
 
     def _worth_asking(self, evaluated: Evaluated) -> bool:
         """Return whether an answer fits a message, and other things could be taken for those asked for."""
@@ -222,14 +222,14 @@ class _Balance:
     """Questions chosen so far, without too many alike."""
 
     def __init__(self) -> None:
-        self.chosen: list[Question] = []
+        self.chosen: list[GoalQuestion] = []
         self.levels: Counter[Level] = Counter()
         self._choices: Counter[str] = Counter()
         self._answers: dict[str, Counter[str]] = defaultdict(Counter)
         self._outcomes: Counter[tuple[Level, str]] = Counter()
         self._texts: set[str] = set()
 
-    def add(self, question: Question, wanted: int) -> None:
+    def add(self, question: GoalQuestion, wanted: int) -> None:
         """Take a question in, unless it is too much like those that are there."""
         things = repr(choice_of(question.evaluated.program))
         group, answer = guess_group(question), answer_text(question.answer)
@@ -250,13 +250,13 @@ class _Balance:
         self.chosen.append(question)
 
 
-def guess_group(question: Question) -> str:
+def guess_group(question: GoalQuestion) -> str:
     """Return the kind of question by which a guesser who has seen the others would guess."""
     asked = getattr(question.evaluated.program, "field", "")
     return f"{question.outcome} {kind_of(question.evaluated.program)} {asked} {question.answer.form}"
 
 
-def best_guesses(questions: Sequence[Question]) -> list[float]:
+def best_guesses(questions: Sequence[GoalQuestion]) -> list[float]:
     """Return for each question how likely the commonest answer to questions of its kind is right.
 
     Of equally common answers one is taken at random. Where no answer occurs twice there is nothing to guess by.
@@ -273,7 +273,7 @@ def _guess(answers: Counter[str], right: str) -> float:
     return 1 / len(best) if most > 1 and right in best else 0.0
 
 
-def unguessable(questions: Sequence[Question]) -> list[Question]:
+def unguessable(questions: Sequence[GoalQuestion]) -> list[GoalQuestion]:
     """Return the questions without those that make guessing pay: at most one guess in twelve is right."""
     kept = list(questions)
     while kept and sum(guesses := best_guesses(kept)) > _GUESSED * len(kept):
@@ -292,7 +292,7 @@ def _tells(text: str, answer: ProgramAnswer) -> bool:
     return all(f" {normalised(shown(part))} " in words for part in parts)
 
 
-def with_lookups(question: Question, lookups: Sequence[int], level: Level | None = None) -> Question:
+def with_lookups(question: GoalQuestion, lookups: Sequence[int], level: Level | None = None) -> GoalQuestion:
     """Return the question with other calls that answer it."""
     return replace(question, lookups=tuple(lookups), level=level or question.level)
 

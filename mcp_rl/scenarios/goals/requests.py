@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from mcp_rl.explore.words import words_of
 from mcp_rl.scenarios.goals.program import (
+    ChosenThings,
     Commonest,
     Condition,
     CountOf,
@@ -17,7 +18,6 @@ from mcp_rl.scenarios.goals.program import (
     MoreOf,
     NamesOf,
     Program,
-    Things,
     TotalOf,
 )
 from mcp_rl.scenarios.goals.words import English, article, is_plural, quoted, singular
@@ -154,7 +154,7 @@ class Requests:
             f"I would like to know the {words} of {it}{in_unit}.",
         ]
 
-    def _field_through(self, things: Things, name: str, through: str) -> list[str]:
+    def _field_through(self, things: ChosenThings, name: str, through: str) -> list[str]:
         english = self._english
         to = next(r.to for r in english.world.references if (r.kind, r.field) == (things.kind, through))
         it = f"the {singular(english.words(things.kind, through))} of {english.the_one(things)}"
@@ -162,7 +162,7 @@ class Requests:
 
     # Names
 
-    def _names(self, things: Things) -> list[str]:
+    def _names(self, things: ChosenThings) -> list[str]:
         english = self._english
         name = english.words(things.kind, english.name_field(things.kind))
         name = name if english.usable(things.kind, english.name_field(things.kind)) else "name"
@@ -178,7 +178,7 @@ class Requests:
 
     # The largest, the newest
 
-    def _extreme(self, things: Things, by: str, most: bool, name: str) -> list[str]:
+    def _extreme(self, things: ChosenThings, by: str, most: bool, name: str) -> list[str]:
         english = self._english
         name_field = english.name_field(things.kind)
         if things.conditions:
@@ -216,7 +216,7 @@ class Requests:
                 return [f"the {one} with the {'latest' if most else 'earliest'} {words}"]
         return [f"the {one} with the {'highest' if most else 'lowest'} {words}"]
 
-    def _which(self, things: Things, by: str, most: bool) -> list[str]:
+    def _which(self, things: ChosenThings, by: str, most: bool) -> list[str]:
         english = self._english
         words, one = english.words(things.kind, by), english.things(things, one=True)
         among = f"Of the {english.things(things)}, which one" if things.conditions else f"Which {one}"
@@ -243,7 +243,7 @@ class Requests:
 
     # How many, how much
 
-    def _count(self, things: Things) -> list[str]:
+    def _count(self, things: ChosenThings) -> list[str]:
         english = self._english
         said = english.things(things)
         if not things.conditions:
@@ -256,7 +256,7 @@ class Requests:
             f"Tell me the number of {said}.",
         ]
 
-    def _total(self, things: Things, name: str) -> list[str]:
+    def _total(self, things: ChosenThings, name: str) -> list[str]:
         english = self._english
         words, said = english.words(things.kind, name), english.things(things)
         unit = english.about(things.kind, name).unit
@@ -329,7 +329,7 @@ class Requests:
                 return [f"Which {noun} costs more, {pair}, and {by}?"]
         return [f"Which {noun} has the higher {words}, {pair}, and {by}?"]
 
-    def _commonest(self, things: Things, name: str) -> list[str]:
+    def _commonest(self, things: ChosenThings, name: str) -> list[str]:
         english = self._english
         words, said = english.words(things.kind, name), english.things(things)
         one = singular(words)
@@ -345,7 +345,7 @@ class Requests:
             f"Among the {said}, which {one} occurs most often, and how often?",
         ]
 
-    def _if_any(self, things: Things, name: str) -> list[str]:
+    def _if_any(self, things: ChosenThings, name: str) -> list[str]:
         english = self._english
         said, asked = english.things(things, one=True), self._its(things.kind, name)
         return [

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from mcp_rl.explore.words import words_of
-from mcp_rl.scenarios.goals.program import Condition, Things, naming
+from mcp_rl.scenarios.goals.program import ChosenThings, Condition, naming
 from mcp_rl.scenarios.goals.values import shown
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def is_plural(words: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Spoken:
+class SpokenCondition:
     """A condition in words, after a noun, with the verb in the singular and in the plural."""
 
     one: str
@@ -164,17 +164,17 @@ class English:
 
     # Conditions
 
-    def condition(self, kind: str, condition: Condition) -> Spoken:
+    def condition(self, kind: str, condition: Condition) -> SpokenCondition:
         """Say a condition after a noun of its kind, such as "with more than 15 words"."""
         if condition.through:
             to = next(r.to for r in self.world.references if (r.kind, r.field) == (kind, condition.through))
             inner = self.condition(to, Condition(condition.field, condition.relation, condition.value))
             said = f"whose {singular(self.words(kind, condition.through))} is {article(self.noun(to))} {inner.one}"
-            return Spoken(said, said)
+            return SpokenCondition(said, said)
         return self._chosen(list(self._conditions(kind, condition)))
 
-    def _chosen(self, forms: list[tuple[str, str]]) -> Spoken:
-        return Spoken(*self.random.choice(forms))
+    def _chosen(self, forms: list[tuple[str, str]]) -> SpokenCondition:
+        return SpokenCondition(*self.random.choice(forms))
 
     def _conditions(self, kind: str, condition: Condition) -> list[tuple[str, str]]:
         words, value = self.words(kind, condition.field), quoted(condition.value)
@@ -285,13 +285,13 @@ class English:
             f"with {article(words)} of {'more' if more else 'less'} than {measured}",
         ])  # fmt: skip
 
-    def things(self, things: Things, *, one: bool = False) -> str:
+    def things(self, things: ChosenThings, *, one: bool = False) -> str:
         """Say the things selected, without an article: "notes tagged 'home'", or "note tagged 'home'" for `one`."""
         noun = self.noun(things.kind) if one else self.plural(things.kind)
         said = [self.condition(things.kind, each) for each in things.conditions]
         return f"{noun}{_joined([each.one if one else each.several for each in said])}"
 
-    def the_one(self, things: Things) -> str:
+    def the_one(self, things: ChosenThings) -> str:
         """Say the one thing selected: "the note 'Trip'", "the note that mentions 'pears'"."""
         first = things.conditions[0] if things.conditions else None
         if first and len(things.conditions) == 1 and first.relation == "is" and first.field in self._names[things.kind]:

@@ -27,6 +27,7 @@ from mcp_rl.scenarios.goals.answered import AnsweredQuestions
 from mcp_rl.scenarios.goals.brought import BroughtAbout
 from mcp_rl.scenarios.goals.lookups import Lookups, states
 from mcp_rl.scenarios.goals.program import (
+    ChosenThings,
     Commonest,
     Condition,
     CountOf,
@@ -37,7 +38,6 @@ from mcp_rl.scenarios.goals.program import (
     MoreOf,
     NamesOf,
     Program,
-    Things,
     TotalOf,
     Unanswerable,
     evaluate,
@@ -111,8 +111,8 @@ def small_world() -> WorldModel:
 WORLD = small_world()
 
 
-def where(*conditions: Condition) -> Things:
-    return Things("note", conditions)
+def where(*conditions: Condition) -> ChosenThings:
+    return ChosenThings("note", conditions)
 
 
 HOME, WORK = Condition("tags", "has", "home"), Condition("tags", "has", "work")
