@@ -3,12 +3,15 @@ machine ten times slower, and results are bit-identical only at the same number 
 
 And what keeps the whole of them short. The long files begin first, so that no worker is left with one at the end; files
 that share a run go to one worker, which makes it once. What is imported is kept out of the garbage collector's sight:
-our code collects when it gives models back, and half a second for each of these is a tenth of all tests' time.
+nothing of it is freed while it is imported, and our code collects when it gives models back: half a second for each of
+these is a tenth of all tests' time.
 """
 
 import gc
 import os
 import signal
+import sys
+from collections.abc import Generator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -21,6 +24,10 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test needs the model hub, and
 # How long an example takes says how busy the machine is.
 settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy machine")
+
+# Where no bytecode may be written, every process of every test would compile all of it again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # A shell that starts us in the background has SIGINT ignored, and what we start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -64,6 +71,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: next((n for n, begin in enumerate(LONG) if item.nodeid.startswith(begin)), len(LONG)))
 
 
-def pytest_collection_finish() -> None:
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()

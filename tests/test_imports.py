@@ -1,6 +1,7 @@
 """The package is light to import, and its rooms know only what lies below them (docs/architecture.md)."""
 
 import ast
+import functools
 import graphlib
 import json
 import subprocess
@@ -68,7 +69,7 @@ def test_every_public_name_is_there_and_listed_once() -> None:
 def test_files_import_only_from_lower_floors() -> None:
     upward = [
         f"{module} imports {other}: move what it needs to a lower floor, or the room to a higher one (FLOORS)"
-        for module, imported in GRAPH.items()
+        for module, imported in _graph().items()
         for other in imported
         if _room(module) != _room(other) and FLOOR_OF[_room(module)] >= FLOOR_OF[_room(other)]
     ]
@@ -77,7 +78,7 @@ def test_files_import_only_from_lower_floors() -> None:
 
 def test_no_files_import_each_other_in_a_circle() -> None:
     try:
-        tuple(graphlib.TopologicalSorter(GRAPH).static_order())
+        tuple(graphlib.TopologicalSorter(_graph()).static_order())
     except graphlib.CycleError as error:
         pytest.fail(f"{' <- '.join(error.args[1])}: give what ties them together a file of its own below both")
 
@@ -194,6 +195,7 @@ def _imported(node: ast.AST) -> Iterator[str]:
         yield from _imported(child)
 
 
+@functools.cache
 def _graph() -> dict[str, set[str]]:
     """Every module of the package, with those that it imports: in functions, for types, by name."""
     graph: dict[str, set[str]] = {}
@@ -215,4 +217,3 @@ MODULES = {
     ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): file
     for file in sorted(PACKAGE.rglob("*.py"))
 }
-GRAPH = _graph()

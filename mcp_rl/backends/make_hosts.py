@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from mcp_rl.system.collector import collector_paused
+
 if TYPE_CHECKING:
     from mcp_rl.backends.hosts import LearnerHost, LocalSettings, SamplerHost
     from mcp_rl.backends.processes.child import ChildLearner
@@ -95,5 +97,5 @@ class BegunHosts:
 
 def _import_learner() -> None:
     """Errors are left to `make`, which imports the same modules."""
-    with suppress(Exception):
+    with collector_paused(), suppress(Exception):
         importlib.import_module("mcp_rl.backends.processes.distributed")

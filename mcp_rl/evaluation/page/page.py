@@ -8,11 +8,9 @@ Content-Security-Policy lets nothing run or load but the one script and the one 
 from __future__ import annotations
 
 import base64
-import gc
 import hashlib
 import re
 import time
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -29,6 +27,7 @@ from mcp_rl.evaluation.page.of_evaluation import evaluation_findings
 from mcp_rl.evaluation.page.of_run import training_findings
 from mcp_rl.evaluation.tables import Grid, grids
 from mcp_rl.system.chain import digest_of
+from mcp_rl.system.collector import collector_paused
 from mcp_rl.system.durable import write_atomically
 from mcp_rl.system.seals import HISTORY, file_digest
 
@@ -68,7 +67,7 @@ def write_report(folder: Path, out: Path | None = None, *, megabytes: float = ME
     `megabytes` is the approximate room for episodes. A run that goes on is not disturbed. Raises ConfigError if there
     is nothing to show, RunDirectoryError for files that cannot be read or written.
     """
-    with _collector_paused():
+    with collector_paused():  # episodes are very many objects without cycles
         findings = training_findings(folder) if (folder / "model.json").is_file() else evaluation_findings(folder)
         html = render(findings, megabytes=megabytes)
     content = html.encode("utf-8", "replace")
@@ -98,19 +97,6 @@ def write_file(path: Path, content: bytes) -> Path:
     except OSError as error:
         raise RunDirectoryError(f"Cannot write {path}: {error.strerror or error}.") from error
     return path
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Pause the garbage collector: episodes are very many objects without cycles, and scanning them repeatedly would
-    take up to a third of the time."""
-    running = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if running:
-            gc.enable()
 
 
 def render(findings: Findings, *, megabytes: float = MEGABYTES) -> str:
