@@ -1,45 +1,53 @@
-"""The client for the official conformance suite: `client.py URL`, with the scenario in MCP_CONFORMANCE_SCENARIO.
+"""The client for the official conformance suite: a bare `Connection` that calls the tools that a scenario requires.
 
-It is a bare `Connection` that calls the tools that the scenario requires.
+The suite starts a command for each scenario. That is `handover.py`, which imports next to nothing, gives the address to
+the tests' own process, where this client is already imported, and ends as the client did.
 """
 
-import asyncio
 import json
-import os
-import sys
+import traceback
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
+
+import anyio
+from anyio.abc import SocketAttribute, SocketStream
+from anyio.streams.buffered import BufferedByteReceiveStream
 
 from mcp_rl.errors import ServerError
 from mcp_rl.scenario import StreamableHttpServer
 from mcp_rl.toolserver.connection.connection import Connection, connect
 
+HANDOVER = Path(__file__).with_name("handover.py")
 
-async def tools_call(connection: Connection) -> None:
+
+async def tools_call(connection: Connection, context: str) -> None:
     await call(connection, "add_numbers", a=5, b=3)
 
 
-async def sse_retry(connection: Connection) -> None:
+async def sse_retry(connection: Connection, context: str) -> None:
     await call(connection, "test_reconnection")
 
 
-async def echo_the_schema(connection: Connection) -> None:
+async def echo_the_schema(connection: Connection, context: str) -> None:
     schemas = {tool.name: tool.input_schema for tool in connection.tools}
     await call(connection, "json_schema_echo", schema=schemas["json_schema_2020_12_tool"])
 
 
-async def only_list(connection: Connection) -> None:
+async def only_list(connection: Connection, context: str) -> None:
     print([tool.name for tool in connection.tools])
 
 
-async def call_all(connection: Connection) -> None:
+async def call_all(connection: Connection, context: str) -> None:
     """Call each tool without arguments, and answer what it asks."""
     connection.elicitation = "defaults"
     for tool in connection.tools:
         await call(connection, tool.name)
 
 
-async def calls_of_the_context(connection: Connection) -> None:
-    for wanted in json.loads(os.environ["MCP_CONFORMANCE_CONTEXT"])["toolCalls"]:
+async def calls_of_the_context(connection: Connection, context: str) -> None:
+    for wanted in json.loads(context)["toolCalls"]:
         await call(connection, wanted["name"], **wanted["arguments"])
 
 
@@ -64,16 +72,33 @@ PARTS = {
 }
 
 
-async def main(url: str) -> None:
-    scenario = os.environ["MCP_CONFORMANCE_SCENARIO"]
+async def play(url: str, scenario: str, context: str) -> None:
+    """Play the client's part in a scenario; an exception is a failure."""
     try:
         async with connect(StreamableHttpServer(url=url), name="the scenario") as connection:
-            await PARTS[scenario](connection)
+            await PARTS[scenario](connection, context)
     except ServerError as error:
         bare = scenario in ("initialize", "request-metadata")  # our client refuses a server without tools
         if not bare or "lists no tools" not in str(error):
             raise
 
 
-if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1]))
+async def answer(stream: SocketStream) -> None:
+    """Play the scenario that a handover names, and tell it the error; empty if there was none."""
+    async with stream:
+        asked = json.loads(await BufferedByteReceiveStream(stream).receive_until(b"\n", 1 << 20))
+        try:
+            await play(**asked)
+            error = ""
+        except Exception:
+            error = traceback.format_exc()
+        await stream.send(error.encode())
+
+
+@asynccontextmanager
+async def clients() -> AsyncIterator[int]:
+    """Play scenarios for handovers; yield the port that they ask at."""
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, answer)
+        yield listener.extra(SocketAttribute.local_port)
+        tasks.cancel_scope.cancel()

@@ -14,6 +14,7 @@ import pytest
 import pytest_asyncio
 
 from mcp_rl.plugins.manager import load_plugins
+from tests.conformance.client import HANDOVER, clients
 from tests.inspector.npm_packages import installed, node_version
 from tests.plugins.serving import served
 
@@ -22,7 +23,6 @@ NODE = "22.23.3"
 """Installed from npm if the machine's own version is below 22."""
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "conformance.md"
-CLIENT = Path(__file__).parent / "client.py"
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -73,9 +73,9 @@ async def played_by_clients(suite: Suite, tmp_path_factory: pytest.TempPathFacto
     async def play(scenario: str) -> None:
         async with two:
             where = ["--scenario", scenario, "-o", tmp_path_factory.mktemp("client")]
-            said[scenario] = await suite.run("client", "--command", f"{sys.executable} {CLIENT}", *where)
+            said[scenario] = await suite.run("client", "--command", f"{sys.executable} -S {HANDOVER} {port}", *where)
 
-    async with anyio.create_task_group() as tasks:
+    async with clients() as port, anyio.create_task_group() as tasks:
         for scenario in TO_PASS:
             tasks.start_soon(play, scenario)
     yield said
