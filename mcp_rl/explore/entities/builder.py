@@ -7,13 +7,14 @@ differs then is no fact. Calls and seconds are limited, and so are the things of
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import anyio
 
 from mcp_rl.explore.bearing import Bearing, bearing
 from mcp_rl.explore.entities.caller import Answered, CallBudget, WorldCaller
+from mcp_rl.explore.entities.effects import EffectMeter
 from mcp_rl.explore.entities.fields import described
 from mcp_rl.explore.entities.keeping import collect
 from mcp_rl.explore.entities.merging import MOST_ENTITIES, Draft, Told
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 _CALLS, _SECONDS = 600, 8.0
 """Most calls of the survey, and its seconds; the second time, all of them are made again."""
 _CLOCK_TICK = 1.1
+_MOST_POOLED = 60
+"""Answers from which arguments for changing calls are drawn."""
 _MOST_OBSERVED = 1_500_000
 """Most characters of all observations."""
 _READING_CHANGES = re.compile(r"\b(?:accessed|atime|last (?:access|seen|used|opened|viewed)|views|hits)\b")
@@ -77,6 +80,12 @@ async def build_world(sessions: Sessions, *, server: ToolServer, params: ServerP
     async with sessions.lease(params) as lease:
         again = await _repeated(lease.session, first)
     built = _Assembly(server.name, survey, first, again, budget).built()
+    if server.stateful and built.model.entities:
+        meter = EffectMeter(sessions, server, params, survey, built.model)
+        effects = await meter.measured(_changing(session, server, tools), _pool(first))
+        slots = dict.fromkeys((*built.model.slots, *meter.slots))
+        changes = {"effects": tuple(effects), "slots": tuple(slots)}
+        built = replace(built, model=built.model.model_copy(update=changes))
     collect(built.model)
     return built
 
@@ -101,6 +110,21 @@ def _reading(session: Session, server: ToolServer) -> list[Tool]:
         if tool.name not in unfit and (reads(tool, server) or (seems and server.stateful)):
             found.append(tool)
     return found
+
+
+def _changing(session: Session, server: ToolServer, reading: Sequence[Tool]) -> list[Tool]:
+    """Return the tools that may be called and change something."""
+    unfit = unfit_tools(server)
+    names = {tool.name for tool in reading} | unfit
+    return [tool for tool in explorable(session.offered, server) if tool.name not in names]
+
+
+def _pool(answers: Sequence[Answered]) -> ValuePool:
+    """Return the values that these answers show, for arguments."""
+    pool = ValuePool()
+    for answer in answers[:_MOST_POOLED]:
+        pool.observe(answer.arguments, answer.text)
+    return pool
 
 
 def _known(server: ToolServer) -> tuple[list[str], list[str]]:

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 _LIMIT = re.compile(
     r"\b(?:limit|max(?:imum)?(?: \w+)?|count|(?:page|per page) ?size|per page|first|top(?: k)?|n|num \w+)$"
 )
-_PLACE = re.compile(r"\b(?:path|dir|directory|folder|root|repo|repository|workspace|cwd|project)\b")
+_PLACE = re.compile(
+    r"\b(?:path|dir|directory|folder|root|repo|repository|workspace|cwd|file|filename|source|destination)\b"
+)
 _FOLDER = re.compile(r"(?:^|.* )(?:path|dir|directory|folder|root)$")
 _SEARCH = re.compile(r"\b(?:query|search|keywords?|term|pattern|text|q|contains|match|phrase|filter)\b")
 _ALLOWED = re.compile(r"(?i)\b(?:one of|either|choose|possible|values?|options?|e\.g\.|such as|can be|must be|\bor\b)")

@@ -148,7 +148,9 @@ class Survey:
                 self.accepted.append(
                     ArgumentSlot(tool=trial.tool, parameter=trial.parameter.name, kind=trial.kind, field=trial.field)
                 )
-                self._preferred[trial.kind, trial.field] += 1
+                how = likeness(trial.parameter, trial.kind, trial.field, is_key=False)
+                known = self._preferred[trial.kind, trial.field]
+                self._preferred[trial.kind, trial.field] = max(known, how)
 
     def _looks_up(self, trial: _Trial, values: Sequence[Any]) -> bool:
         """Return whether the tool answered these values, and not the one that no thing has."""

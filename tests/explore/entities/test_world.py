@@ -47,6 +47,22 @@ def test_the_notebook_is_known_whole(notebook: WorldModel) -> None:
     assert ("note", "tags", "tag") in {(one.kind, one.field, one.to) for one in notebook.references}
 
 
+def test_what_calls_change_is_measured(notebook: WorldModel) -> None:
+    found = {(one.tool, one.does, one.kind, one.field): one for one in notebook.effects}
+    assert {
+        ("create_note", "creates", "note", None),
+        ("replace_text", "sets", "note", "text"),
+        ("rename_note", "sets", "note", "title"),
+        ("tag_note", "adds", "note", "tags"),
+        ("untag_note", "takes", "note", "tags"),
+        ("delete_note", "removes", "note", None),
+    } == set(found)
+    assert found["create_note", "creates", "note", None].valued_by.items() >= {"title": "title", "text": "text"}.items()
+    tagging = found["tag_note", "adds", "note", "tags"]
+    assert (tagging.keyed_by, tagging.valued_by) == ("id", {"tag": "tags"})
+    assert tagging.example.keys() == {"id", "tag"}
+
+
 def test_every_fact_is_shown_by_its_observations(notebook: WorldModel) -> None:
     for entity in notebook.entities:
         for fact in entity.facts.values():

@@ -1,0 +1,461 @@
+"""What changing calls do to things, measured: each is made at the beginning of an episode of its own, and the listings
+before and after are compared.
+
+Arguments are drawn for new things, and then with the keys of things that are there, with values that a thing does not
+have yet and with values that it has. An effect counts if an argument is the key or the value of what changed.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import random
+import re
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from mcp_rl.errors import ServerFault
+from mcp_rl.explore import plausible
+from mcp_rl.explore.answer import call_key
+from mcp_rl.explore.entities.caller import Answered, CallBudget, WorldCaller
+from mcp_rl.explore.entities.parameters import ToolParameter, likeness, parameters_of
+from mcp_rl.explore.entities.world_model import ArgumentSlot, Effect
+from mcp_rl.explore.fitting import fitted_samplers
+from mcp_rl.explore.measure import sql_parameter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from mcp_rl.explore.entities.caller import Call
+    from mcp_rl.explore.entities.merging import Things
+    from mcp_rl.explore.entities.survey import Survey
+    from mcp_rl.explore.entities.world_model import Entity, WorldModel
+    from mcp_rl.explore.sample import Sampler
+    from mcp_rl.explore.values_seen import ValuePool
+    from mcp_rl.scenario import ServerParams
+    from mcp_rl.toolserver.pool import Sessions
+    from mcp_rl.toolserver.tool_server import ToolServer
+    from mcp_rl.toolserver.tools.listing import Tool
+
+_SECONDS = 5.0
+_AT_ONCE = 4
+_MOST_LOOKS = 12
+_SEED = "effects"
+_DRAWS = 2
+"""Draws for new things, and for things that are there."""
+
+
+@dataclass(frozen=True)
+class _Leaf:
+    """A single value in arguments."""
+
+    path: tuple[str | int, ...]
+    value: Any
+
+    @property
+    def parameter(self) -> str:
+        """The parameter's name, such as `title`, or `entities[].name` inside a list of objects."""
+        said = ""
+        for part in self.path:
+            said += "[]" if isinstance(part, int) else f".{part}" if said else part
+        return said.removesuffix("[]")
+
+    @property
+    def name(self) -> str:
+        return next((part for part in reversed(self.path) if isinstance(part, str)), "")
+
+    def parameter_in(self, parameters: Mapping[str, ToolParameter]) -> ToolParameter:
+        """Return the parameter that it is a value of."""
+        if len(self.path) == 1 and self.name in parameters:
+            return parameters[self.name]
+        return ToolParameter(self.name, "string" if isinstance(self.value, str) else "integer", True, "")
+
+
+@dataclass(frozen=True)
+class _State:
+    """The things that some looks show: kind to key to fields."""
+
+    kinds: Mapping[str, Mapping[Any, Mapping[str, Any]]]
+
+    @classmethod
+    def of(cls, things: Things, trusted: Mapping[tuple[str, str], list[str]]) -> _State:
+        """Return what things tell, with the values of the tools that are trusted about a kind and a field."""
+        found: dict[str, dict[Any, dict[str, Any]]] = {}
+        for noun, draft in things.drafts.items():
+            for key, told in draft.things.items():
+                values = found.setdefault(noun, {}).setdefault(key, {})
+                for name, one in told.items():
+                    value = one.value(trusted.get((noun, name)) or list(one.by_tool))
+                    if value is not None:
+                        values[name] = value[0]
+        return cls(found)
+
+
+class EffectMeter:
+    """Measures the effects of the changing tools of a server."""
+
+    def __init__(
+        self, sessions: Sessions, server: ToolServer, params: ServerParams, survey: Survey, world: WorldModel
+    ) -> None:
+        self._sessions, self._params = sessions, params
+        self._survey, self._world, self._server = survey, world, server
+        self._limiter = anyio.CapacityLimiter(_AT_ONCE)
+        self._until = time.monotonic() + _SECONDS
+        self._random = random.Random(_SEED)
+        self._constants, self._trusted = _constants(world), _trusted(world)
+        self._keys = {entity.key for entity in world.entities}
+        self._folders = [
+            *dict.fromkeys(
+                posixpath.dirname(str(entity.key))
+                for entity in world.entities
+                if world.kinds[entity.kind].key == "path" and "/" in str(entity.key)
+            )
+        ]
+        self.slots: list[ArgumentSlot] = []
+        """The arguments by which changing calls named things."""
+
+    async def measured(self, tools: Sequence[Tool], pool: ValuePool) -> list[Effect]:
+        """Return the effects of these tools, as far as their calls showed any."""
+        tools = [tool for tool in tools if sql_parameter(tool) is None]
+        samplers = fitted_samplers(tools, pool, self._server)
+        tries = [list(self._tries(tool, samplers[tool.name])) for tool in tools]
+        # The tools in turns, so that a lack of time leaves something known of each.
+        calls = [queue[at] for at in range(max(map(len, tries), default=0)) for queue in tries if at < len(queue)]
+        found: list[list[Effect]] = [[] for _ in calls]
+
+        async def one(at: int, call: Call) -> None:
+            async with self._limiter:
+                if time.monotonic() < self._until:
+                    found[at] = await self._effects(call)
+
+        async with anyio.create_task_group() as tasks:
+            for at, call in enumerate(calls):
+                tasks.start_soon(one, at, call)
+        effects: dict[tuple[object, ...], Effect] = {}
+        for several in found:
+            for effect in several:
+                key = (effect.tool, effect.does, effect.kind, effect.field)
+                before = effects.get(key)
+                if before is None or _says(effect) > _says(before):
+                    effects[key] = effect
+        order = {tool.name: at for at, tool in enumerate(tools)}
+        return sorted(effects.values(), key=lambda effect: order[effect.tool])
+
+    # Arguments
+
+    def _tries(self, tool: Tool, sampler: Sampler) -> Iterator[Call]:
+        seen: set[str] = set()
+        parameters = {one.name: one for one in parameters_of(tool)}
+        must = {one.name for one in parameters.values() if one.required}
+        ending = "" if re.search("dir|folder", tool.name.lower()) else ".txt"
+        for at, variant in enumerate(("new", "there", "own", "new", "there")):
+            for _ in range(_DRAWS):
+                draw = sampler.draw(self._random)
+                if draw is None:
+                    return
+                arguments = self._usual(draw.arguments)
+                if not at:
+                    required = {name: v for name, v in arguments.items() if name in must}
+                    arguments = required if sampler.valid(required) else arguments
+                if variant == "new":
+                    arguments = self._new(arguments, parameters, ending)
+                else:
+                    arguments = self._about(arguments, parameters, own=variant == "own")
+                key = call_key(tool.name, arguments)
+                if key not in seen and sampler.valid(arguments):
+                    seen.add(key)
+                    yield tool.name, arguments
+                    break
+
+    def _usual(self, drawn: dict[str, Any]) -> dict[str, Any]:
+        """Return arguments with the values that all reading calls had, such as the path of a repository."""
+        return {name: self._constants.get(name, value) for name, value in drawn.items()}
+
+    def _new(self, drawn: dict[str, Any], parameters: Mapping[str, ToolParameter], ending: str) -> dict[str, Any]:
+        """Return arguments with names that no thing has."""
+        arguments: Any = drawn
+        for leaf in _leaves(drawn):
+            if not isinstance(leaf.value, str) or leaf.name in self._constants:
+                continue
+            if self._folders and leaf.parameter_in(parameters).is_place:
+                arguments = _replaced(arguments, leaf.path, self._new_path(ending))
+            elif leaf.value in self._keys:
+                arguments = _replaced(arguments, leaf.path, self._new_name())
+        return dict(arguments)
+
+    def _new_path(self, ending: str = ".txt") -> str:
+        return f"{self._random.choice(self._folders)}/{self._random.choice(plausible.WORDS)}{ending}"
+
+    def _new_name(self) -> str:
+        return f"{self._random.choice(plausible.WORDS).capitalize()} {self._random.choice(plausible.WORDS)}"
+
+    def _about(self, drawn: dict[str, Any], parameters: Mapping[str, ToolParameter], *, own: bool) -> dict[str, Any]:
+        """Return arguments about a thing that is there, with values that it has (`own`) or has not."""
+        thing: Entity | None = None
+        arguments: Any = drawn
+        for leaf in _leaves(drawn):
+            if leaf.name in self._constants:
+                continue
+            parameter = leaf.parameter_in(parameters)
+            kind, field = self._field_for(leaf, parameter, thing)
+            things = self._world.of_kind(kind) if kind else []
+            value: Any = None
+            if thing is None and things:
+                thing = self._random.choice(things)
+                value = thing.facts[field].value if field in thing.facts else None
+            elif self._folders and parameter.is_place:
+                value = self._new_path()
+            elif thing is not None and kind and (own or kind != thing.kind):
+                value = self._other_value(thing, kind, field, own=own)
+            if value is not None and type(value) is type(leaf.value):
+                arguments = _replaced(arguments, leaf.path, value)
+        return dict(arguments)
+
+    def _field_for(self, leaf: _Leaf, parameter: ToolParameter, thing: Entity | None) -> tuple[str, str]:
+        """Return the kind and the field whose values may stand there; for the first thing only fields that name it."""
+        slots = {(slot.kind, slot.field) for slot in self._world.slots}
+        by_name = {slot.parameter: (slot.kind, slot.field) for slot in reversed(self._world.slots)}
+        best: tuple[int, str, str] = (1, "", "")
+        kinds = list(self._world.kinds.values())
+        for kind in self._random.sample(kinds, len(kinds)):
+            for name in kind.fields:
+                names_it = name == kind.key or (kind.name, name) in slots
+                if thing is None and not names_it:
+                    continue
+                how = likeness(parameter, kind.name, name, is_key=name == kind.key)
+                how += by_name.get(leaf.name) == (kind.name, name)
+                best = max(best, (how, kind.name, name), key=lambda one: one[0])
+        return best[1], best[2]
+
+    def _other_value(self, thing: Entity, kind: str, field: str, *, own: bool) -> Any:
+        """Return a value from the thing's own lists, or one of another thing that it does not have."""
+        listed = [one for fact in thing.facts.values() if isinstance(fact.value, list) for one in fact.value]
+        every = [one.facts[field].value for one in self._world.of_kind(kind) if field in one.facts]
+        values = [one for value in every for one in (value if isinstance(value, list) else [value])]
+        if own:
+            values = [one for one in listed if one in values or kind == thing.kind]
+        else:
+            values = [one for one in values if one not in listed]
+        return self._random.choice(values) if values else None
+
+    # Comparing
+
+    async def _effects(self, call: Call) -> list[Effect]:
+        tool, arguments = call
+        leaves = list(_leaves(arguments))
+        looks = self._looks(leaves)
+        try:
+            async with self._sessions.lease(self._params) as lease:
+                caller = WorldCaller(lease.session.connection, CallBudget.of(1, _SECONDS))
+                made = await caller.all([call])
+                if made[0] is None or made[0].is_error:
+                    return []
+                # A new caller, since the state is another one now.
+                looker = WorldCaller(lease.session.connection, CallBudget.of(2 * _MOST_LOOKS, _SECONDS))
+                after = await looker.all(looks)
+                after += await looker.all(self._closer_looks(after, leaves))
+        except ServerFault:
+            return []
+        before = self._answers_before(looks)
+        old, new = self._state(before), self._state([one for one in after if one is not None])
+        found = [
+            effect.model_copy(update={"tool": tool, "example": arguments})
+            for effect in _compared(old, new, leaves, self._world)
+        ]
+        for effect in found:
+            self._learn_slots(effect, leaves)
+        return found
+
+    def _learn_slots(self, effect: Effect, leaves: Iterable[_Leaf]) -> None:
+        """Keep the fields by whose values a thing was named."""
+        named = [leaf.value for leaf in leaves if leaf.parameter == effect.keyed_by]
+        for entity in self._world.of_kind(effect.kind) if effect.does != "creates" else ():
+            for name, fact in entity.facts.items():
+                slot = ArgumentSlot(tool=effect.tool, parameter=str(effect.keyed_by), kind=effect.kind, field=name)
+                tells_apart = name == self._world.kinds[effect.kind].key or any(
+                    (one.kind, one.field) == (effect.kind, name) for one in self._world.slots
+                )
+                same = bool(named) and type(fact.value) is type(named[0]) and fact.value == named[0]
+                if same and tells_apart and slot not in self.slots:
+                    self.slots.append(slot)
+
+    def _looks(self, leaves: Iterable[_Leaf]) -> list[Call]:
+        """Return the listings, and the calls about the things that the arguments name."""
+        listings = {
+            call_key(seen.tool, seen.arguments): (seen.tool, seen.arguments)
+            for seen in self._world.observations
+            if seen.lists is not None
+        }
+        named = {leaf.value for leaf in leaves if isinstance(leaf.value, str | int)}
+        closer: dict[str, Call] = {}
+        for entity in self._world.entities:
+            if any(fact.value in named for fact in entity.facts.values() if isinstance(fact.value, str | int)):
+                for fact in entity.facts.values():
+                    for at in fact.shown_by:
+                        seen = self._world.observations[at]
+                        values = [v[0] if isinstance(v, list) and v else v for v in seen.arguments.values()]
+                        if any(value in named for value in values if isinstance(value, str | int)):
+                            closer.setdefault(seen.tool, (seen.tool, seen.arguments))
+        return [*listings.values(), *closer.values()][:_MOST_LOOKS]
+
+    def _closer_looks(self, after: Sequence[Answered | None], leaves: Iterable[_Leaf]) -> list[Call]:
+        """Return calls about the things that are new."""
+        state = self._state([one for one in after if one is not None])
+        calls: list[Call] = []
+        for noun, things in state.kinds.items():
+            known = {entity.key for entity in self._world.of_kind(noun)}
+            for key in [key for key in things if key not in known][:2]:
+                for slot in self._world.slots:
+                    value = things[key].get(slot.field) if slot.kind == noun else None
+                    seen = next((one for one in self._world.observations if one.tool == slot.tool), None)
+                    if value is not None and seen is not None and slot.parameter in seen.arguments:
+                        listed = isinstance(seen.arguments[slot.parameter], list)
+                        calls.append((slot.tool, {**seen.arguments, slot.parameter: [value] if listed else value}))
+        return calls[:_MOST_LOOKS]
+
+    def _answers_before(self, looks: Sequence[Call]) -> list[Answered]:
+        wanted = {call_key(*call) for call in looks}
+        return [answer for answer in self._survey.answers if answer.key in wanted]
+
+    def _state(self, answers: Sequence[Answered]) -> _State:
+        told = self._survey.merged([one for one in answers if not one.is_error], learn=False)
+        return _State.of(told, self._trusted)
+
+
+def _compared(old: _State, new: _State, leaves: Sequence[_Leaf], world: WorldModel) -> Iterator[Effect]:
+    """Yield the effects that tell the states apart, without tools and examples."""
+    referred = {reference.to: reference.kind for reference in world.references}
+    changed = [
+        effect
+        for noun in old.kinds
+        if noun in world.kinds
+        for effect in _changes(noun, old, new, leaves, world.kinds[noun].fields)
+    ]
+    yield from changed
+    moved = {noun for noun in world.kinds if old.kinds.get(noun, {}).keys() != new.kinds.get(noun, {}).keys()}
+    moved |= {effect.kind for effect in changed}
+    for noun, kind in world.kinds.items():
+        before, after = old.kinds.get(noun, {}), new.kinds.get(noun, {})
+        made = [key for key in after if key not in before]
+        gone = [key for key in before if key not in after]
+        if not kind.complete or referred.get(noun, noun) in moved - {noun}:  # a tag comes and goes with its notes
+            continue
+        if len(made) == 1 and len(gone) == 1:
+            old_leaf, new_leaf = _leaf_of(before[gone[0]], leaves), _leaf_with(made[0], leaves)
+            if old_leaf is not None and new_leaf is not None:
+                yield Effect(
+                    tool="", does="sets", kind=noun, field=kind.key, keyed_by=old_leaf.parameter,
+                    valued_by={new_leaf.parameter: kind.key},
+                )  # fmt: skip
+                continue
+        for key in made[:1]:
+            valued = {
+                leaf.parameter: name
+                for leaf in leaves
+                for name, value in after[key].items()
+                if value == leaf.value or (isinstance(value, list) and leaf.value in value)
+            }
+            own = _leaf_with(key, leaves)
+            if valued or own is not None:
+                yield Effect(
+                    tool="", does="creates", kind=noun, keyed_by=own.parameter if own is not None else None,
+                    valued_by=valued,
+                )  # fmt: skip
+        for key in gone[:1]:
+            own = _leaf_of(before[key], leaves)
+            if own is not None:
+                yield Effect(tool="", does="removes", kind=noun, keyed_by=own.parameter)
+
+
+def _changes(noun: str, old: _State, new: _State, leaves: Sequence[_Leaf], fields: Iterable[str]) -> Iterator[Effect]:
+    for key, before in old.kinds[noun].items():
+        after = new.kinds.get(noun, {}).get(key)
+        own = _leaf_of(before, leaves)
+        if after is None or own is None:
+            continue
+        others = [leaf for leaf in leaves if leaf.parameter != own.parameter]
+        for name in after:
+            was, now = before.get(name), after[name]
+            if was == now or name not in fields:
+                continue
+            for leaf in others:
+                valued = {leaf.parameter: name}
+                does = _difference(was, now, leaf.value)
+                if does == "adds":
+                    yield Effect(tool="", does="adds", kind=noun, field=name, keyed_by=own.parameter, valued_by=valued)
+                elif does == "takes":
+                    yield Effect(tool="", does="takes", kind=noun, field=name, keyed_by=own.parameter, valued_by=valued)
+                elif does == "sets":
+                    yield Effect(tool="", does="sets", kind=noun, field=name, keyed_by=own.parameter, valued_by=valued)
+
+
+def _difference(was: Any, now: Any, value: Any) -> str | None:
+    """Return what a value did to a field: "sets", "adds" or "takes"; None if it is not the cause."""
+    if isinstance(was, list) or isinstance(now, list):
+        before = was if isinstance(was, list) else [] if was is None else [was]
+        after = now if isinstance(now, list) else [now]
+        if value in after and value not in before:
+            return "adds"
+        return "takes" if value in before and value not in after else None
+    return "sets" if now == value and type(now) is type(value) else None
+
+
+def _says(effect: Effect) -> tuple[bool, int]:
+    return effect.keyed_by is not None, len(effect.valued_by)
+
+
+def _trusted(world: WorldModel) -> dict[tuple[str, str], list[str]]:
+    """Return the tools by which the model knows each field of each kind."""
+    tools: dict[tuple[str, str], dict[str, None]] = {}
+    for entity in world.entities:
+        for name, fact in entity.facts.items():
+            for at in fact.shown_by:
+                tools.setdefault((entity.kind, name), {})[world.observations[at].tool] = None
+    return {key: list(names) for key, names in tools.items()}
+
+
+def _constants(world: WorldModel) -> dict[str, Any]:
+    """Return the arguments that had one value in several calls of several tools."""
+    values: dict[str, list[Any]] = {}
+    for seen in world.observations:
+        for name, value in seen.arguments.items():
+            values.setdefault(name, []).append(value)
+    slots = {slot.parameter for slot in world.slots}
+    return {
+        name: several[0]
+        for name, several in values.items()
+        if len(several) > 2 and name not in slots and all(value == several[0] for value in several)
+    }
+
+
+def _leaf_of(thing: Mapping[str, Any], leaves: Iterable[_Leaf]) -> _Leaf | None:
+    """Return the value in the arguments that names a thing: its key, or another text of it."""
+    values = [value for value in thing.values() if isinstance(value, str | int) and not isinstance(value, bool)]
+    return next((leaf for leaf in leaves if leaf.value in values and isinstance(leaf.value, str | int)), None)
+
+
+def _leaf_with(value: Any, leaves: Iterable[_Leaf]) -> _Leaf | None:
+    return next((leaf for leaf in leaves if leaf.value == value), None)
+
+
+def _leaves(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[_Leaf]:
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _leaves(inner, (*path, name))
+    elif isinstance(value, list):
+        for at, inner in enumerate(value):
+            yield from _leaves(inner, (*path, at))
+    else:
+        yield _Leaf(path, value)
+
+
+def _replaced(value: Any, path: tuple[str | int, ...], new: Any) -> Any:
+    """Return a value with another one at this path."""
+    if not path:
+        return new
+    first, rest = path[0], path[1:]
+    if isinstance(value, dict):
+        return {name: _replaced(inner, rest, new) if name == first else inner for name, inner in value.items()}
+    return [_replaced(inner, rest, new) if at == first else inner for at, inner in enumerate(value)]
