@@ -73,7 +73,7 @@ $(OTHERS)/.ready:
 	touch $@
 
 fuzz: setup
-	$(BIN)/python tests/fuzz/fuzz.py $(ARGS)
+	PYTHONPATH=$(CURDIR) $(BIN)/python tests/fuzz/fuzz.py $(ARGS)
 
 gpu-check: setup
 	$(BIN)/python -m benchmarks.gpu_check $(ARGS)

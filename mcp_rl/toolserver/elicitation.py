@@ -73,7 +73,8 @@ def defaults(schema: dict[str, Any]) -> Form | None:
         for name, below in (properties.items() if isinstance(properties, dict) else ())
         if isinstance(below, dict) and "default" in below
     }
-    missing = [name for name in (required if isinstance(required, list) else []) if name not in found]
+    wanted = required if isinstance(required, list) else []
+    missing = [name for name in wanted if not isinstance(name, str) or name not in found]
     return None if missing else found
 
 

@@ -36,7 +36,7 @@ def test_conversations_have_the_same_ids_with_both(texts: list[str], schema: dic
 @pytest.mark.parametrize(
     "template",
     [
-        "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}",  # a tag of their own
+        "{{ cycler }}",  # a name that is not given here
         "{{ strftime_now('%f') }}",  # never twice the same
     ],
 )

@@ -80,6 +80,13 @@ def _with_tokenizer(folder: Path) -> Path:
     [
         ({"r": 8}, "Cannot load the adapter"),
         ({"target_modules": ["q_proj", "down_proj", "up_proj"]}, "missing adapter keys"),
+        ({"r": 10**9}, r"weights are of the ranks \[4\], and it says \[1000000000\]"),  # terabytes, made at once
+        ({"rank_pattern": {"q_proj": 10**9}}, r"and it says \[4, 1000000000\]"),
+        ({"target_modules": "(.*)*(.*)*(.*)*x"}, "Cannot load the adapter"),  # matched for ever
+        ({"rank_pattern": {"(.*)*x": 4}}, "names layers by an expression"),
+        ({"layer_replication": [[0, 1]] * 1000}, "it has layer_replication, which no LoRA needs"),
+        ({"peft_type": "IA3"}, "it is of type 'IA3', and only LORA is loaded"),
+        ({"lora_alpha": {}}, "Cannot load the adapter"),
     ],
 )
 async def test_a_misfitting_adapter_leaves_the_base_unchanged(

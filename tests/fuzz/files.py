@@ -11,7 +11,58 @@ from pathlib import Path
 from typing import Any
 
 from mcp_rl.cli import main
+from mcp_rl.toolserver.bundled import bundled_root
 from tests.fuzz.limits import limited
+
+ROOT = Path(__file__).resolve().parents[2]
+SCENARIO = {
+    "task": "What is 2 + 3?",
+    "server": "mcp_calculator",
+    "server_params": {"transport": "stdio", "command": "{python}", "args": ["{bundled}/x.py"], "env": {"A": "b"}},
+    "reference": [{"tool": "add", "arguments": {"a": 2, "b": 3}}],
+    "reference_answer": "5",
+    "verifier": {"kind": "number", "expected": 5, "options": {"tolerance": 1e-6}},
+    "tags": ["t"],
+    "split": "train",
+}
+
+
+def numbered(number: int) -> dict[str, Any]:
+    """Return a scenario of its own; the first one is held out."""
+    reference = [{"tool": "add", "arguments": {"a": number, "b": 3}}]
+    return {**SCENARIO, "task": f"Add {number}.", "reference": reference, "split": "train" if number else "val"}
+
+
+CLIENTS = b"""{
+  // a file with comments, as editors write it
+  "inputs": [{"type": "promptString", "id": "key", "password": true}],
+  "servers": {
+    "one": {"type": "stdio", "command": "node", "args": ["a.mjs", 7, "${workspaceFolder}/x"], "envFile": ".env",
+            "env": {"API_KEY": "${input:key}", "DEPTH": 3}, "timeout": 60000},
+    "two": {"type": "http", "url": "https://example.org/mcp?token=${env:TOKEN}",
+            "headers": {"Authorization": "Bearer ${TOKEN}"}},
+    "three": {"url": "http://127.0.0.1:8000/sse", "disabled": true,
+              "mcp_rl": {"isolation": "reset", "resetTool": "reset"}},
+  },
+}
+"""
+DRY = ["train", "--server", "mcp_calculator", "--dry-run", "--scenarios"]
+FILES: dict[str, tuple[bytes, str, list[str]]] = {
+    "scenarios": (
+        "".join(json.dumps(numbered(n)) + "\n" for n in range(4)).encode(),
+        ".jsonl",
+        DRY,
+    ),
+    "servers": ((bundled_root() / "config.json").read_bytes(), ".json", ["servers", "--server-config"]),
+    "servers with comments": (CLIENTS, ".json", ["servers", "--server-config"]),
+    "configuration": ((ROOT / "configs/calculator.toml").read_bytes(), ".toml", ["train", "--dry-run", "--config"]),
+    "recording": (
+        (ROOT / "tests/data/cassettes/calculator.jsonl").read_bytes(),
+        ".jsonl",
+        ["train", "--server", "mcp_calculator", "--dry-run", "--replay"],
+    ),
+}
+"""Kinds of files: a good one, the end of its name, and the words of the command that reads it."""
 
 ODD: tuple[Any, ...] = (
     None, True, -1, 0, 1.5, 10**400, -(10**400), 1e308, float("nan"), float("inf"), "", "x", "\ud800", "\0", "../../x",

@@ -44,5 +44,18 @@ FOUND: dict[str, list[Any]] = {
     ],
     "texts": [("9" * 400, {}), ('{"result": ' + "9" * 4000 + "}", {"n": 10**400}), ("1e999", {})],
     "offered": [([{"uri": "x", "name": 7}], [{"resource": 5, "role": [], "content": []}], {"arguments": [1]})],
+    "questions": [
+        ({"requestedSchema": {"properties": {}, "required": [[]]}}, [], {}),  # looked up what has no hash
+        ({}, [{"resultType": "task", "taskId": "1", "status": "working", "pollIntervalMs": 10**400}], {}),
+        ({}, [{"resultType": "task", "taskId": "1", "status": "working", "pollIntervalMs": float("nan")}], {}),
+    ],
+    "templates": [
+        (
+            "{% set n = namespace(x=[1]) %}{% for a in range(60) %}{% set n.x = [n.x, n.x] %}{% endfor %}{{ n.x }}",
+            "inside",
+        ),
+        ("{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(60) }}", "before"),
+        ("{{ 'x' * 10 ** 10 }}", "after"),
+    ],
     "lines": [[b"9" * 5000 + b"\n"], [b"[" * 300_000 + b"\n"], [b'{"jsonrpc":"2.0","id":' + b"9" * 4000 + b"}\n"]],
 }

@@ -74,6 +74,14 @@ def watched_loop() -> Iterator[None]:
         raise Exceeded("; ".join(slow))
 
 
+def held_now() -> int:
+    """Return the bytes of address space of this process; 0 where that is unknown."""
+    if not _STATUS.exists():
+        return 0
+    held = next(line for line in _STATUS.read_text().splitlines() if line.startswith("VmSize"))
+    return int(held.split()[1]) << 10
+
+
 def _too_long(number: int, frame: object) -> None:
     raise Exceeded(f"it did not end within {_GIVE_UP:g} s")
 

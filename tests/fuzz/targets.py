@@ -4,6 +4,7 @@ Each function is synchronous, so that its time is the time for which it would ho
 """
 
 import asyncio
+import contextlib
 import json
 import random
 from collections.abc import Callable
@@ -12,7 +13,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 from limits import limited, refused
-from strangers import BLOCKS, ENTRIES, HOW_LONG, OBJECT_SCHEMAS, PAGES, RESULTS, TEXTS, VALUES
+from mcp import MCPError
+from strangers import BLOCKS, BOUNDS, ENTRIES, HOW_LONG, NAMES, OBJECT_SCHEMAS, PAGES, RESULTS, TEXTS, VALUES
 
 from mcp_rl.explore.answer import call_key, holds_secret, lasting_answer, says_nothing, undated
 from mcp_rl.explore.check.inspection import prompt_tokens
@@ -29,7 +31,11 @@ from mcp_rl.scenarios.chain import Chains
 from mcp_rl.scenarios.reference import parameter_defaults
 from mcp_rl.scenarios.wording import Wording
 from mcp_rl.system.visible import visible
+from mcp_rl.toolserver.connection.call import Call
+from mcp_rl.toolserver.connection.era import EndedAtProbe, EraError, negotiate
+from mcp_rl.toolserver.connection.rounds import result_of
 from mcp_rl.toolserver.connection.stdio import Lines
+from mcp_rl.toolserver.elicitation import answer, exchange
 from mcp_rl.toolserver.isolation import effective_isolation
 from mcp_rl.toolserver.tool_server import ToolServer
 from mcp_rl.toolserver.tools.budgets import json_size
@@ -50,6 +56,10 @@ class Target:
 
     inputs: st.SearchStrategy[Any]
     run: Callable[[Any], None]
+    prepare: Callable[[], object] = lambda: None
+    """Makes what all inputs share, before the first one."""
+    costs: int = 1
+    """How much slower than others an input is."""
 
 
 def run_tools(tools: list[Tool]) -> ToolSchemas:
@@ -207,7 +217,113 @@ def read_lines(chunks: list[bytes]) -> None:
                 assert message is not None
 
 
-_JSON_BYTES = VALUES.map(lambda value: json.dumps(value).encode())
+MOST_SENT = 2**21
+"""Size of one input, in characters of JSON."""
+
+
+def as_json(value: Any) -> bytes:
+    """Return the JSON of a value, and that of nothing if it is too large."""
+    return json.dumps(value).encode() if json_size(value, MOST_SENT) <= MOST_SENT else b"null"
+
+
+class _Asked:
+    """A session with a server that answers everything with what is given."""
+
+    over, modern, revision = False, True, "2026-07-28"
+
+    def __init__(self, answers: list[Any]) -> None:
+        self._answers = answers
+
+    async def ask(self, method: str, params: Any, *more: Any, **options: Any) -> dict[str, Any]:
+        json.dumps(params)
+        found = self._answers.pop(0) if self._answers else {}
+        return found if isinstance(found, dict) else {}
+
+
+async def _answered(answers: list[Any], pause: float) -> None:
+    async def answer_it(params: dict[str, Any], call: Call | None) -> dict[str, Any]:
+        said = await answer("defaults", params, {"name": "act", "arguments": {}})
+        json.dumps(exchange(params, said))
+        return said
+
+    async def relist() -> None:
+        pass
+
+    call = Call("tools/call", {"name": "act", "arguments": {}}, server="It", seconds=pause)
+    session: Any = _Asked(answers)
+    with contextlib.suppress(MCPError, EraError):
+        await asyncio.wait_for(result_of(call, session, answer_it, relist), pause)
+
+
+def read_questions(case: tuple[Any, list[Any], dict[str, Any]]) -> None:
+    """Follow a call whose server asks for input, answers with a task, or names what it speaks."""
+    asked, answers, described = case
+
+    async def agreed(method: str, params: Any, options: Any) -> dict[str, Any]:
+        return described
+
+    async def told(method: str, options: Any) -> None:
+        pass
+
+    with limited():
+        asyncio.run(answer("defaults", asked, None))
+    with limited(), contextlib.suppress(MCPError, EraError, EndedAtProbe):
+        asyncio.run(negotiate(agreed, told, handshake=bool(answers)))
+    with limited(), contextlib.suppress(TimeoutError):
+        asyncio.run(_answered(list(answers), 0.05))
+
+
+FORMS = st.fixed_dictionaries(
+    {},
+    optional={
+        "mode": st.one_of(st.just("form"), st.just("form"), VALUES),
+        "message": st.one_of(TEXTS, VALUES),
+        "requestedSchema": st.one_of(
+            OBJECT_SCHEMAS,
+            st.fixed_dictionaries(
+                {"properties": st.one_of(st.dictionaries(NAMES, VALUES, max_size=3), VALUES), "required": VALUES}
+            ),
+        ),
+    },
+)
+"""Parameters of a request for input."""
+REQUESTS = st.one_of(
+    st.dictionaries(
+        NAMES,
+        st.one_of(st.fixed_dictionaries({"method": st.just("elicitation/create"), "params": FORMS}), VALUES),
+        max_size=3,
+    ),
+    VALUES,
+)
+STAGES = st.one_of(
+    st.fixed_dictionaries(
+        {"resultType": st.one_of(st.sampled_from(["input_required", "task", "complete"]), VALUES)},
+        optional={
+            "inputRequests": REQUESTS,
+            "requestState": VALUES,
+            "taskId": st.one_of(st.just("1"), VALUES),
+            "status": st.one_of(st.sampled_from(["working", "input_required", "completed", "failed"]), VALUES),
+            "pollIntervalMs": st.one_of(BOUNDS, VALUES),
+            "result": st.one_of(RESULTS, VALUES),
+            "error": st.one_of(st.fixed_dictionaries({"code": VALUES, "message": VALUES}), VALUES),
+            "statusMessage": VALUES,
+        },
+    ),
+    VALUES,
+)
+"""Answers to a call that is not done yet, and to the questions after its task."""
+DESCRIBED = st.fixed_dictionaries(
+    {},
+    optional={
+        "supportedVersions": st.one_of(st.lists(st.one_of(st.just("2026-07-28"), VALUES), max_size=3), VALUES),
+        "protocolVersion": st.one_of(st.just("2025-11-25"), VALUES),
+        "capabilities": VALUES,
+        "serverInfo": st.one_of(st.fixed_dictionaries({"name": VALUES, "version": VALUES}), VALUES),
+        "_meta": VALUES,
+    },
+)
+"""What a server says of itself."""
+_JSON_BYTES = VALUES.map(as_json)
 FRAMES = st.one_of(
     st.binary(max_size=200),
     _JSON_BYTES,
@@ -230,28 +346,37 @@ FRAMES = st.one_of(
             "result": st.one_of(RESULTS, VALUES),
             "error": st.one_of(st.fixed_dictionaries({"code": VALUES, "message": VALUES, "data": VALUES}), VALUES),
         },
-    ).map(lambda message: json.dumps(message).encode()),
+    ).map(as_json),
 )  # fmt: skip
 """Lines of a server on stdio, and bodies of an HTTP answer."""
-ARGUMENTS = st.one_of(st.just({}), st.dictionaries(st.text(max_size=5), VALUES, max_size=2), VALUES).filter(
-    lambda value: json_size(value, 2**18) <= 2**18
+ARGUMENTS = st.one_of(st.just({}), st.dictionaries(st.text(max_size=5), VALUES, max_size=2), VALUES).map(
+    lambda value: value if json_size(value, 2**18) <= 2**18 else {}
 )
 """What a model might send as arguments: it has not tokens for more."""
 CALLED = st.dictionaries(st.text(max_size=5), st.recursive(st.text(max_size=9) | st.integers(), st.lists), max_size=2)
 """Arguments that a model might have sent."""
 
 
-def sent(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Leave out what is so large that making it takes most of the time; `found.py` has whole megabytes."""
-    return values.filter(lambda value: json_size(value, 2**21) <= 2**21)
+def sent(inputs: st.SearchStrategy[Any], run: Callable[[Any], None]) -> Target:
+    """Leave out what is so large that making it takes most of the time; `found.py` has whole megabytes.
+
+    Not a filter of the strategy: hypothesis would keep its representation, of gigabytes.
+    """
+
+    def small(value: Any) -> None:
+        if json_size(list(value), MOST_SENT) <= MOST_SENT:
+            run(value)
+
+    return Target(inputs, small)
 
 
 TARGETS = {
-    "schemas": Target(sent(st.tuples(OBJECT_SCHEMAS, st.lists(ARGUMENTS, max_size=2))), read_schema),
-    "listings": Target(sent(st.tuples(PAGES, PAGES)), read_listing),
-    "results": Target(sent(st.tuples(RESULTS, CALLED)), read_results),
-    "texts": Target(sent(st.tuples(TEXTS, CALLED)), read_text),
-    "offered": Target(sent(st.tuples(ENTRIES, st.one_of(ENTRIES, BLOCKS), CALLED)), read_offered),
+    "schemas": sent(st.tuples(OBJECT_SCHEMAS, st.lists(ARGUMENTS, max_size=2)), read_schema),
+    "listings": sent(st.tuples(PAGES, PAGES), read_listing),
+    "results": sent(st.tuples(RESULTS, CALLED), read_results),
+    "texts": sent(st.tuples(TEXTS, CALLED), read_text),
+    "offered": sent(st.tuples(ENTRIES, st.one_of(ENTRIES, BLOCKS), CALLED), read_offered),
+    "questions": sent(st.tuples(FORMS, st.lists(STAGES, max_size=3), DESCRIBED), read_questions),
     "lines": Target(
         st.lists(st.one_of(FRAMES, st.just(b"\n"), FRAMES.map(lambda frame: frame + b"\n")), max_size=4), read_lines
     ),

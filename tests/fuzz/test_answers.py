@@ -1,14 +1,18 @@
 """Whatever a server over HTTP answers to a call, the call ends as a result or a fault, and the next one is made."""
 
+import asyncio
+import gzip
 import json
 import random
 
+import httpx2
 import pytest
 
 from mcp_rl.errors import ServerFault
 from mcp_rl.scenario import StreamableHttpServer
+from mcp_rl.toolserver.connection.bodies import UNCOMPRESSED, limit_body
 from mcp_rl.toolserver.connection.connection import connect
-from tests.fuzz.answering_server import answering
+from tests.fuzz.answering_server import AnsweringServer, answering
 from tests.fuzz.limits import watched_loop
 
 GOOD = {"jsonrpc": "2.0", "id": "NUMBER", "result": {"content": [{"type": "text", "text": "fine"}]}}
@@ -72,3 +76,65 @@ async def test_answers_of_any_kind(seed: int) -> None:
                             assert str(fault).endswith("."), fault
                     server.answers.clear()
                     assert not (await connection.call("act", {})).is_error, "the next call is made"
+
+
+EVENTS = b"text/event-stream"
+
+
+def reached(server: AnsweringServer) -> StreamableHttpServer:
+    return StreamableHttpServer(url=f"http://127.0.0.1:{server.port}/mcp")
+
+
+async def test_a_stream_that_ends_again_and_again_is_opened_ever_more_slowly() -> None:
+    """It says that no pause is needed: hundreds of requests in a second."""
+    again = b"id: 1\nretry: 0\ndata:\n\n"
+    async with (
+        answering([(200, EVENTS, again)], opened=again) as server,
+        connect(reached(server)) as connection,
+    ):
+        with pytest.raises(ServerFault, match="did not answer"):
+            await connection.call("act", {}, deadline=1.0)
+        assert 2 < server.opening < 25
+        assert not (await connection.call("act", {})).is_error
+
+
+@pytest.mark.parametrize("field", [b"retry: " + b"9" * 400, b"retry: " + b"9" * 5000, b"id: " + b"9" * 70_000])
+async def test_odd_fields_of_events_are_a_fault_of_their_call(field: bytes) -> None:
+    answers = [(200, EVENTS, b"id: 1\n" + field + b"\ndata:\n\n")]
+    async with answering(answers) as server, connect(reached(server)) as connection:
+        with pytest.raises(ServerFault):
+            await connection.call("act", {}, deadline=1.0)
+        assert not (await connection.call("act", {})).is_error
+
+
+async def test_a_compressed_stream_holds_no_loop() -> None:
+    """A hundred kilobytes unfold to a hundred megabytes of comments."""
+    bomb, headers = gzip.compress(b":\n" * (50 * 2**20), 1), b"content-encoding: gzip\r\n"
+    with watched_loop():
+        async with (
+            answering([(200, EVENTS, bomb)], opened=b"", headers=headers) as server,
+            connect(reached(server)) as connection,
+        ):
+            with pytest.raises(ServerFault, match=r"it compresses its answer \(gzip\)"):
+                await connection.call("act", {})
+
+
+async def test_a_body_that_only_a_library_reads_is_limited() -> None:
+    """Of redirects and logins, such as the answer 401 before a token is renewed."""
+    sent = 0
+
+    async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 401 X\r\ncontent-type: application/json\r\n\r\n")
+        while sent < 2**30:
+            writer.write(b" " * 2**20)
+            sent += 2**20
+            await writer.drain()
+
+    server = await asyncio.start_server(endless, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+    async with server, httpx2.AsyncClient(headers=UNCOMPRESSED, event_hooks={"response": [limit_body]}) as client:
+        with pytest.raises(httpx2.ReadError, match="longer than the limit of 16 MB"):
+            await client.get(url)
+        assert sent < 40 * 2**20

@@ -6,38 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from mcp_rl.toolserver.bundled import bundled_root
-from tests.fuzz.files import check, damage, damaged
-
-ROOT = Path(__file__).resolve().parents[2]
-SCENARIO = {
-    "task": "What is 2 + 3?",
-    "server": "mcp_calculator",
-    "server_params": {"transport": "stdio", "command": "{python}", "args": ["{bundled}/x.py"], "env": {"A": "b"}},
-    "reference": [{"tool": "add", "arguments": {"a": 2, "b": 3}}],
-    "reference_answer": "5",
-    "verifier": {"kind": "number", "expected": 5, "options": {"tolerance": 1e-6}},
-    "tags": ["t"],
-    "split": "train",
-}
-DRY = ["train", "--server", "mcp_calculator", "--dry-run", "--scenarios"]
-FILES = {
-    "scenarios": ("".join(json.dumps({**SCENARIO, "task": f"Add {n}."}) + "\n" for n in range(4)).encode(), DRY),
-    "servers": ((bundled_root() / "config.json").read_bytes(), ["servers", "list", "--server-config"]),
-    "configuration": ((ROOT / "configs/calculator.toml").read_bytes(), ["train", "--dry-run", "--config"]),
-    "recording": (
-        (ROOT / "tests/data/cassettes/calculator.jsonl").read_bytes(),
-        ["train", "--server", "mcp_calculator", "--dry-run", "--replay"],
-    ),
-}
+from tests.fuzz.files import FILES, SCENARIO, check, damage, damaged, say
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_damaged_files_are_one_sentence(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    content, command = FILES[name]
+    content, ending, command = FILES[name]
     drawn = random.Random(name)
-    file = tmp_path / "file"
+    file = tmp_path / f"file{ending}"
+    file.write_bytes(content)
+    code, said = say([*command, str(file)])
+    assert code == 0, f"the good one is not read: {said}"
     for _ in range(12):
         if file.is_dir():
             file.rmdir()

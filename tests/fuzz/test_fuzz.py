@@ -4,30 +4,25 @@
 """
 
 import os
-from typing import Any
 
 import pytest
 from found import FOUND
-from hypothesis import HealthCheck, given, settings
+from fuzz import ALL, one_round
 from targets import TARGETS
 
 EXAMPLES = int(os.environ.get("MCP_RL_FUZZ_EXAMPLES", "8"))
+NAMES = (*TARGETS, "streams", "conversations", "templates")
+"""Kinds that are tried here; `test_damaged_files.py` tries files, and only `make fuzz` runs and checkpoints."""
 
 
-@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("name", NAMES)
 def test_input_of_strangers(name: str) -> None:
-    target = TARGETS[name]
-
-    @settings(
-        max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None
-    )
-    @given(target.inputs)
-    def one(value: Any) -> None:
-        target.run(value)
-
-    one()
+    ALL[name].prepare()
+    failed = one_round(ALL[name], max(1, EXAMPLES // ALL[name].costs), 0)
+    assert not failed, f"{failed[0].where}: {failed[0].said}\n{failed[0].trace}"
 
 
 @pytest.mark.parametrize(("name", "number"), [(name, n) for name, values in FOUND.items() for n in range(len(values))])
 def test_what_was_found_once(name: str, number: int) -> None:
-    TARGETS[name].run(FOUND[name][number])
+    ALL[name].prepare()
+    ALL[name].run(FOUND[name][number])

@@ -57,6 +57,7 @@ def load_tokenizer(
     given = {key: value for key, value in where.items() if value is not None}
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(base_location(name), **given)
+        tokenizer.decode(tokenizer.encode("1 + 2", add_special_tokens=False))  # settings are looked at only now
     except Exception as error:  # a stranger's files, in which the libraries may trip over anything
         raise _unloadable(name, error) from error
     if len(tokenizer.get_vocab()) <= len(tokenizer.get_added_vocab()):  # transformers made an empty one

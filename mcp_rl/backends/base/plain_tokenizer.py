@@ -7,14 +7,13 @@ transformers' own.
 
 from __future__ import annotations
 
-import json
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from jinja2 import TemplateError
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 from pydantic import BaseModel, ConfigDict
 from tokenizers import AddedToken, Tokenizer
+
+from mcp_rl.inference.chat.template import render_template
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -74,7 +73,6 @@ class PlainTokenizer:
         self.all_special_tokens = description.all_special_tokens
         self._special = description.special_tokens
         self._tokenizer: Tokenizer = Tokenizer.from_str(description.tokenizer)
-        self._template = _environment().from_string(description.chat_template)
 
     def __len__(self) -> int:
         return int(self._tokenizer.get_vocab_size(with_added_tokens=True))
@@ -102,8 +100,13 @@ class PlainTokenizer:
         """Return the text; `tokenize` must be False."""
         assert not tokenize
         kept = [{name: value for name, value in message.items() if value is not None} for message in messages]
-        return self._template.render(
-            messages=kept, tools=tools, documents=None, add_generation_prompt=add_generation_prompt, **self._special
+        return render_template(
+            self.chat_template,
+            messages=kept,
+            tools=tools,
+            documents=None,
+            add_generation_prompt=add_generation_prompt,
+            **self._special,
         )
 
 
@@ -154,28 +157,3 @@ def _rendered(tokenizer: Any, conversation: list[dict[str, Any]], asked: dict[st
         return str(tokenizer.apply_chat_template(conversation, **asked))
     except TemplateError:
         return None
-
-
-def _environment() -> ImmutableSandboxedEnvironment:
-    """Return the sandbox for chat templates, which may come from anywhere, with the names that they rely on."""
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-    )
-    environment.filters["tojson"] = _tojson
-    environment.globals["raise_exception"] = _refuse
-    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    return environment
-
-
-def _tojson(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-
-def _refuse(message: str) -> None:
-    raise TemplateError(message)

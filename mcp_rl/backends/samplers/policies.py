@@ -7,9 +7,7 @@ import warnings
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
-from peft import PeftModel
 from peft.tuners.tuners_utils import BaseTunerLayer
-from safetensors import SafetensorError
 
 from mcp_rl.backends.base.base_model import load_base
 from mcp_rl.backends.samplers.weights import sampled_weights
@@ -19,6 +17,7 @@ from mcp_rl.inference.chat.ends import listed_ends
 from mcp_rl.inference.chat.hermes import ChatFormat
 from mcp_rl.inference.local import LocalEngine
 from mcp_rl.inference.policy import fingerprint_of
+from mcp_rl.learning.disk.adapter_config import load_adapter
 from mcp_rl.learning.disk.state import load_weights
 
 if TYPE_CHECKING:
@@ -103,8 +102,10 @@ class LocalPolicies:
         try:
             with warnings.catch_warnings(record=True) as said:
                 warnings.simplefilter("always")
-                model = PeftModel.from_pretrained(base, str(adapter), local_files_only=True)
-        except (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError) as error:
+                model = load_adapter(base, adapter)
+        except CheckpointError:
+            raise
+        except Exception as error:  # a stranger's files, in which the library may trip over anything
             _take_out(base)
             raise CheckpointError(self._misfit(adapter, str(error))) from error
         try:

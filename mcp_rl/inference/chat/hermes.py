@@ -225,7 +225,7 @@ class ChatFormat:
         from jinja2 import TemplateError  # a dependency of template rendering
 
         try:
-            return self._render(opening + new, (), prompt=True).partition(_ANSWER)[2]
+            return self._rendered(opening + new, (), prompt=True).partition(_ANSWER)[2]
         except TemplateError as error:
             raise ConfigError(
                 f"The chat template of {self.tokenizer.name_or_path!r} rejects {_several(roles)} messages after an "
@@ -243,11 +243,21 @@ class ChatFormat:
         return rest
 
     def _render(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]], *, prompt: bool) -> str:
-        return str(
-            self.tokenizer.apply_chat_template(
-                list(messages), tools=list(tools) or None, tokenize=False, add_generation_prompt=prompt
-            )
-        )
+        """Render messages. Raises ConfigError if the template refuses them."""
+        from jinja2 import TemplateError
+
+        try:
+            return self._rendered(messages, tools, prompt=prompt)
+        except TemplateError as error:
+            roles = _several([str(message["role"]) for message in messages])
+            raise ConfigError(
+                f"The chat template of {self.tokenizer.name_or_path!r} cannot render {roles} messages: {error}."
+            ) from error
+
+    def _rendered(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]], *, prompt: bool) -> str:
+        from mcp_rl.inference.chat.template import render_chat
+
+        return render_chat(self.tokenizer, messages, tools, prompt=prompt)
 
     def harmless(self, text: str) -> str:
         """Break every control string in the text, and replace unpaired surrogates."""

@@ -12,8 +12,6 @@ import json
 from array import array
 from typing import TYPE_CHECKING, Any
 
-import jinja2
-
 from mcp_rl.errors import ConfigError
 from mcp_rl.inference.chat.hermes import ChatFormat, ParsedCall, read_json, whole_characters
 from mcp_rl.inference.chat.remembered import Remembered
@@ -84,7 +82,9 @@ class Prompts:
         conversation."""
         try:
             return self._render(messages, self._shared(tools))
-        except (ConfigError, jinja2.TemplateError, UnicodeError) as error:
+        except ConfigError as error:
+            raise Refusal(str(error), param="messages") from error
+        except UnicodeError as error:
             raise Refusal(f"The chat template cannot render these messages: {error}", param="messages") from error
         except RecursionError as error:
             raise Refusal("The messages or tools are nested too deeply to be rendered.", param="tools") from error

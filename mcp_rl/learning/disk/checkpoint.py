@@ -47,7 +47,13 @@ class Checkpoint:
             raise CheckpointError(f"Cannot read {self.path / name}: {error.strerror}.") from error
 
     def read_json(self, name: str) -> dict[str, Any]:
-        content: dict[str, Any] = json.loads(self.read(name))
+        """Return the content of a JSON file. Raises CheckpointError if it is not a JSON object."""
+        try:
+            content = json.loads(self.read(name))
+        except (ValueError, RecursionError) as error:
+            raise CheckpointError(f"{self.path / name} is not JSON: {error}.") from error
+        if not isinstance(content, dict):
+            raise CheckpointError(f"{self.path / name} is not a JSON object.")
         return content
 
 

@@ -26,6 +26,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 from transformers.utils.logging import disable_progress_bar
 
 from mcp_rl.errors import CheckpointError
+from mcp_rl.learning.disk.adapter_config import load_adapter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -335,7 +336,7 @@ def _load_policy(base: Path, adapter: Path | None, dtype: torch.dtype = torch.fl
         warnings.simplefilter("ignore", FutureWarning)  # PEFT uses a deprecated name of transformers
         model: Any = AutoModelForCausalLM.from_pretrained(base, dtype=dtype, local_files_only=True)
         if adapter is not None:
-            model = PeftModel.from_pretrained(model, str(adapter), local_files_only=True).to(dtype)
+            model = load_adapter(model, adapter).to(dtype)
     return model.eval()
 
 

@@ -142,6 +142,8 @@ def versions() -> dict[str, str]:
 def other_versions(checkpoint: Checkpoint) -> str | None:
     """Return a sentence if other versions than these wrote a checkpoint, so that bits may differ."""
     kept, now = checkpoint.read_json(STATE_FILE).get("versions", {}), versions()
+    if not isinstance(kept, dict):
+        return None
     changed = [f"{name} {kept[name]} (now {now.get(name)})" for name in kept if kept[name] != now.get(name)]
     if not changed:
         return None
@@ -175,6 +177,15 @@ def load_weights(model: PeftModel | PreTrainedModel, folder: Path) -> None:
 def restore(learner: Learner, checkpoint: Checkpoint) -> dict[str, Any]:
     """Restore weights, optimiser and step; return the caller's frontier. Raises CheckpointError if they do not fit."""
     state = checkpoint.read_json(STATE_FILE)
+    try:
+        return _restore(learner, checkpoint, state)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"{checkpoint.path / STATE_FILE} does not fit this run: {type(error).__name__}: {error}."
+        ) from error
+
+
+def _restore(learner: Learner, checkpoint: Checkpoint, state: dict[str, Any]) -> dict[str, Any]:
     optimizer = state.get("optimizer", {})
     if optimizer and optimizer["kind"] != type(learner.optimizer).__name__:
         raise CheckpointError(

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mcp_rl.errors import ConfigError
+from mcp_rl.inference.chat.template import render_chat
 
 CONTEXT = 8192
 """Tokens of a conversation, at most the model's own; Ollama's default of 4,096 is short for many tools."""
@@ -38,10 +39,7 @@ def modelfile(tokenizer: Any, weights: str, *, positions: int, license: str | No
     """
 
     def render(messages: Messages, tools: Sequence[dict[str, Any]], prompt: bool) -> str:
-        text = tokenizer.apply_chat_template(
-            list(messages), tools=list(tools) or None, tokenize=False, add_generation_prompt=prompt
-        )
-        return str(text)
+        return render_chat(tokenizer, messages, tools, prompt=prompt)
 
     template = go_template(render, str(tokenizer.eos_token))
     known = [int(tokenizer.eos_token_id), *(id for id in ends if 0 <= id < len(tokenizer))]

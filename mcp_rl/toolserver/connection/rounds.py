@@ -156,5 +156,6 @@ def _ended(task: dict[str, Any]) -> MCPError:
 
 def _interval(task: dict[str, Any]) -> float:
     wanted = task.get("pollIntervalMs")
-    seconds = wanted / 1000 if isinstance(wanted, int | float) and not isinstance(wanted, bool) else _POLL
-    return min(max(seconds, _SHORTEST_POLL), _LONGEST_POLL)
+    if isinstance(wanted, bool) or not isinstance(wanted, int | float) or wanted != wanted:
+        return _POLL
+    return min(max(wanted, 1000 * _SHORTEST_POLL), 1000 * _LONGEST_POLL) / 1000

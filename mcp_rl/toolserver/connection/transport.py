@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import socket
@@ -11,6 +12,7 @@ from functools import cache
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 from urllib.request import getproxies
+from weakref import WeakKeyDictionary, WeakSet
 
 import httpx2
 from mcp.client.sse import sse_client
@@ -19,6 +21,7 @@ from mcp.types import INVALID_REQUEST
 
 from mcp_rl.errors import LoginNeeded
 from mcp_rl.scenario import OneServer, SseServer, StdioServer, StreamableHttpServer
+from mcp_rl.toolserver.connection.bodies import UNCOMPRESSED, is_event_stream, limit_body
 from mcp_rl.toolserver.connection.launch import expand, expand_variables, launched
 from mcp_rl.toolserver.connection.stdio import LONGEST_MESSAGE, Streams, stdio_streams
 from mcp_rl.toolserver.logins.renewal import kept_login
@@ -37,6 +40,10 @@ if TYPE_CHECKING:
 for _name in ("mcp", "client"):
     logging.getLogger(_name).addHandler(logging.NullHandler())
 
+_MOST_OPENED = 50
+"""Streams of one message that are opened in turn, since the SDK opens each inside the one before."""
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
+"""Seconds before a stream is opened again; the server may suggest more."""
 _BODY_HEADERS = ("content-length", "content-encoding", "transfer-encoding")
 
 
@@ -97,18 +104,30 @@ class _Client(httpx2.AsyncClient):
 
     A transport error of one message would end the SDK's transport and every request in flight, so such a message is
     answered with an HTTP status instead. No body is read beyond LONGEST_MESSAGE, whatever its type: an answer that is
-    longer becomes an error. Only event streams are passed on unread, and the SDK limits each of their events.
+    longer becomes an error. Only event streams are passed on unread, and the SDK limits each of their events. A stream
+    that ends is opened again by the SDK as soon as the server wants, and as often: here it waits, and is given up.
     """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._opened: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        """How often each task, one for each message and one for the server's own messages, has opened a stream."""
+        self._sending: WeakSet[Any] = WeakSet()
+        """The tasks that have sent a message."""
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         delivery = current_delivery.get()
+        task = asyncio.current_task()
+        if request.method == "POST":
+            self._sending.add(task)
+        elif request.method == "GET" and not await self._may_open(task):
+            return httpx2.Response(502, request=request)
         try:
             streamed = options.pop("stream", False)
             response = await super().send(request, stream=True, **options)  # else the body would be read here, whole
             if delivery is not None:
                 delivery.answered(response.status_code)
-            kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-            if not (streamed and kind == "text/event-stream"):
+            if not (streamed and is_event_stream(response)):
                 return await _read_whole(request, response)
         except LoginNeeded as error:
             if delivery is not None:
@@ -122,12 +141,20 @@ class _Client(httpx2.AsyncClient):
             return httpx2.Response(502, request=request)
         return response
 
+    async def _may_open(self, task: Any) -> bool:
+        """Wait the longer, the more often a task has opened a stream; return whether it may open another one."""
+        before = self._opened.get(task, 0)
+        self._opened[task] = before + 1
+        if before:
+            await asyncio.sleep(min(_SHORTEST_PAUSE * 2 ** min(before, 9), _LONGEST_PAUSE))
+        return before < _MOST_OPENED or task not in self._sending
+
 
 async def _read_whole(request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
     """Return the response with its body, or with a JSON-RPC error if the body is too long."""
     declared = response.headers.get("content-length", "")
     length = int(declared) if declared.isdecimal() else None
-    if length is not None and length <= LONGEST_MESSAGE and "content-encoding" not in response.headers:
+    if length is not None and length <= LONGEST_MESSAGE:
         await response.aread()
         return response
     body = await _body_within(LONGEST_MESSAGE, response) if length is None or length <= LONGEST_MESSAGE else None
@@ -143,7 +170,7 @@ async def _read_whole(request: httpx2.Request, response: httpx2.Response) -> htt
 
 
 async def _body_within(longest: int, response: httpx2.Response) -> bytes | None:
-    """Return the decompressed body, or None if it is longer."""
+    """Return the body, or None if it is longer."""
     parts, size = [], 0
     async for part in response.aiter_bytes(65536):
         parts.append(part)
@@ -176,7 +203,8 @@ def _client(params: SseServer | StreamableHttpServer, server: str, deadline: flo
             verify=_tls(), limits=limits, trust_env=not ours, socket_options=_kept_alive()
         )
     return _Client(
-        headers=expand_variables(params.headers, server=server),
+        headers=UNCOMPRESSED | expand_variables(params.headers, server=server),
+        event_hooks={"response": [limit_body]},
         timeout=httpx2.Timeout(None, connect=deadline),
         limits=limits,
         verify=_tls(),

@@ -20,6 +20,7 @@ from pydantic import AnyUrl, ValidationError
 
 from mcp_rl.errors import ServerError
 from mcp_rl.system.notices import notice
+from mcp_rl.toolserver.connection.bodies import UNCOMPRESSED, limit_body
 from mcp_rl.toolserver.logins.kept import Login, resource_of, write_login
 
 if TYPE_CHECKING:
@@ -87,7 +88,9 @@ async def log_in(url: str, *, server: str, wishes: LoginWishes, seconds: float =
 async def _tried(url: str, server: str, provider: OAuthClientProvider) -> httpx2.Response | ServerError:
     """Log in; return the server's answer after that, or what went wrong, since a task group would wrap an error."""
     try:
-        async with httpx2.AsyncClient(timeout=httpx2.Timeout(_REQUEST_SECONDS)) as client:
+        hooks: dict[str, Any] = {"response": [limit_body]}
+        seconds = httpx2.Timeout(_REQUEST_SECONDS)
+        async with httpx2.AsyncClient(timeout=seconds, headers=UNCOMPRESSED, event_hooks=hooks) as client:
             plain = await _asked(client, url)
             if plain.status_code != 401:
                 status = f"without one, it answers HTTP status {plain.status_code} at {resource_of(url)}"
