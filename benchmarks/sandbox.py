@@ -5,7 +5,8 @@
 
 The server is a small one of the tests that reads and writes files, or `--server`; `{folder}` is a folder made for this.
 An episode writes a file and reads it. It is played on one process that is never reset ("shared"), on one whose layer is
-thrown away before each episode ("layer"), and on a new process each time ("per-rollout").
+thrown away before each episode ("layer"), and on a new process each time ("per-rollout"). Then 16 episodes at a time
+are played, on one process that is never reset, and in turns with a layer for each ("turns").
 """
 
 import argparse
@@ -19,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +30,12 @@ from mcp_rl.toolserver.connection.connection import connect
 from mcp_rl.toolserver.pool import Sessions
 from mcp_rl.toolserver.sandbox.obstacle import obstacle
 from mcp_rl.toolserver.sandbox.sandbox import Sandbox
+from mcp_rl.toolserver.state import MeasuredState
 from mcp_rl.toolserver.tool_server import ToolServer
 
 ROOT = Path(__file__).resolve().parents[1]
 OWN = f"{sys.executable} {ROOT / 'tests/toolserver/files_server.py'} {{folder}}"
+_TOGETHER = 16
 
 
 class Trial:
@@ -84,6 +88,32 @@ class Trial:
                     found[name].append(await timed(lambda pool=pool: self._episode(pool)))
         return found
 
+    async def together(self, count: int) -> dict[str, list[float]]:
+        """Return the seconds of an episode, `count` times for each kind, where `_TOGETHER` are under way."""
+        measured = MeasuredState(kept="files", listing="", reading=(self.read["tool_name"],), call_seconds=0.001)
+        server = ToolServer("files", "Files.", {"stdio": self.params}, instances=1)
+        found: dict[str, list[float]] = {"shared": [], "turns": []}
+        async with AsyncExitStack() as stack:
+            pools = {}
+            for name, one in (("shared", replace(server, isolation="shared")), ("turns", server.with_state(measured))):
+                sandbox: SandboxKind = "off" if name == "shared" else "files"
+                sessions = Sessions(server=one, tools=ToolsConfig(sandbox=sandbox))
+                pools[name] = await stack.enter_async_context(sessions)
+                await self._at_once(pools[name])
+            for _ in range(count):
+                for name, pool in pools.items():
+                    found[name].append(await timed(lambda pool=pool: self._at_once(pool)) / _TOGETHER)
+        return found
+
+    async def _at_once(self, sessions: Sessions) -> None:
+        async def one() -> None:
+            async with sessions.episode(self.params) as lease:
+                for call in (self.write, self.read):
+                    result = await lease.session.connection.call(**call)
+                    assert not result.is_error, result.text
+
+        await asyncio.gather(*(one() for _ in range(_TOGETHER)))
+
     async def _episode(self, sessions: Sessions) -> None:
         async with sessions.lease(self.params) as lease:
             for call in (self.write, self.read):
@@ -112,6 +142,7 @@ async def measure(trial: Trial, starts: int, count: int) -> dict[str, Any]:
     calls = {kind: await trial.calls(kind, count) for kind in kinds}
     played = await trial.episodes({"shared": ("off", "shared"), "layer": ("files", "layer")}, count)
     played |= await trial.episodes({"per-rollout": ("files", "per-rollout")}, 2)
+    together = await trial.together(max(3, count // 10))
     return {
         "start_processor_ms": {kind: summary(seconds) for kind, seconds in begun.items()},
         "start_more_processor_ms": round(
@@ -122,6 +153,8 @@ async def measure(trial: Trial, starts: int, count: int) -> dict[str, Any]:
         "throw_away_ms": summary(await trial.throwing_away(count)),
         "episode_ms": {name: summary(seconds) for name, seconds in played.items()},
         "episode_ratio": {name: ratio(played[name], played["shared"]) for name in ("layer", "per-rollout")},
+        "together_ms": {name: summary(seconds) for name, seconds in together.items()},
+        "together_ratio": ratio(together["turns"], together["shared"]),
     }
 
 

@@ -250,16 +250,15 @@ class _Tree:
         """Put what the layer holds into the directory `away`, or throw it away if that is empty, and take what was put
         into `back`, or return to the mark. See `restore` for `kept`."""
         held = bool(os.listdir(self.upper))
+        comes = bool(back) and os.path.isdir(f"{back}/{self.number}")
         if held and away:
             self._put_away(f"{away}/{self.number}", kept)
-        if not back:
-            if held or self.marked:
-                self.restore(kept)
-        elif os.path.isdir(f"{back}/{self.number}"):
+        elif held and comes:
             self.restore(kept, empty=True)
+        if comes:
             self._bring_back(f"{back}/{self.number}")
-        elif held:
-            self.restore(kept, empty=True)
+        elif held or (self.marked and not back):
+            self.restore(kept, empty=bool(back))
 
     def _put_away(self, place: str, kept: set[str]) -> None:
         """Move all that the layer holds to `place`, a new directory; of the directories `kept` only what is in them."""
@@ -271,7 +270,13 @@ class _Tree:
         """Move all that was put away to `place` into the layer, which holds nothing but kept directories."""
         there = {inner for inner, _ in self._entries()}
         for inside in self._moved(place, self.upper, there):
+            there.discard(inside)
             _copy_times(place + inside, self.upper + inside)
+        for inner in there:
+            seen = self.beneath(inner)
+            if seen is not None and os.path.isdir(self.upper + inner):
+                os.chmod(self.upper + inner, stat.S_IMODE(seen.st_mode))
+                os.utime(self.upper + inner, ns=(seen.st_atime_ns, seen.st_mtime_ns))
         _remove_tree(place)
         self._forget()
 
