@@ -30,6 +30,8 @@ _REFERENCE = re.compile(
     r"^(?:from|to|source|target|subject|object|parent|child|old|existing|names?|nodes?|ids?|keys?)$|"
     r"\b(?:entity|node|item|from|to|source|target|parent|related|old) (?:names?|ids?|keys?)\b|\bentity$"
 )
+_ENDS = (("from", "to"), ("source", "target"), ("subject", "object"), ("head", "tail"), ("parent", "child"))
+"""Parameters that name the two ends of a relation."""
 _NAMES = re.compile(r"name|title|key|id|entity name")
 """Parameters that name what a creating tool makes."""
 _SEARCH = re.compile(r"\b(?:query|search|keywords?|term|filter|find|match|contains|phrase|prefix)\b")
@@ -39,6 +41,8 @@ WORLD_SEED = 0
 _ENDINGS = ("txt", "md")
 _SHARE_OF_LONGER = 0.3
 """Probability of a list with one more entry than it must have."""
+_AT_ONCE = 4
+"""Most entries of a list while a server is filled."""
 _SHARE_OF_OWN = 0.7
 """Probability of a number that a record has for the parameter."""
 _SEEN_NAMES = ("key:name", "key:title", "key:id", "key:key")
@@ -56,6 +60,8 @@ class WorldSampler(Sampler):
         self._record: WorldRecord = world.records[0]
         self._in_order: list[WorldRecord] | None = None
         self._strict = False
+        self._ends: tuple[str, str] | None = None
+        """The parameters of the object being drawn that name the two ends of a relation."""
         self._optional_share = 0.6 if self._makes else 0.3
 
     def one_by_one(self) -> None:
@@ -71,16 +77,27 @@ class WorldSampler(Sampler):
     def _object(
         self, schema: dict[str, Any], slot: str, depth: int, random: randoms.Random, optional: bool = True
     ) -> dict[str, Any]:
-        before = self._record
+        properties = schema.get("properties") or {}
+        if depth == 0 and properties and all(_holds_parts(inner) for inner in properties.values()):
+            return super()._object(schema, slot, depth, random, optional)
+        before = self._record, self._ends
         self._record = self._in_order.pop(0) if self._in_order else random.choice(self._world.records)
         self._turn = random.randrange(3)
+        words = {words_of(name): name for name in properties}
+        self._ends = next(
+            ((words[a], words[b]) for one, other in _ENDS for a in words for b in words
+             if a.split(" ")[0] == one and b.split(" ")[0] == other), None,
+        )  # fmt: skip
         try:
             return super()._object(schema, slot, depth, random, optional)
         finally:
-            self._record = before
+            self._record, self._ends = before
 
     def _array(self, schema: dict[str, Any], slot: str, depth: int, random: randoms.Random) -> list[Any]:
-        """Draw short lists: a request that holds one says all of it."""
+        """Draw short lists: a request that holds one says all of it. What fills a server may be longer."""
+        if self._strict and _holds_parts(schema.get("items")):
+            left = len(self._in_order or ())
+            return super()._array({**schema, "minItems": max(1, min(_AT_ONCE, left))}, slot, depth, random)
         least = int(schema.get("minItems", 0))
         most = max(least, 1) + (random.random() < _SHARE_OF_LONGER)
         return super()._array({**schema, "maxItems": min(most, schema.get("maxItems", most))}, slot, depth, random)
@@ -115,6 +132,11 @@ class WorldSampler(Sampler):
 
     def _own(self, parameter: str, description: str) -> Iterator[tuple[str, float, Sequence[str]]]:
         """Yield sources of values for a text, each with its prior weight and its values."""
+        if self._ends is not None and parameter in self._ends:
+            end = self._record.name if parameter == self._ends[0] else self._record.other
+            if self._strict and end in self.known():
+                yield "end", 1.0, [end]
+                return
         itself = self._makes and _NAMES.fullmatch(parameter) is not None
         if not itself:
             yield "worked", 30.0, self._pool[f"worked:{parameter}"]
@@ -131,6 +153,11 @@ class WorldSampler(Sampler):
     def known(self) -> list[str]:
         """Return the names that the server has been given or has shown."""
         return list(dict.fromkeys(value for kind in ("known", *_SEEN_NAMES) for value in self._pool[kind]))
+
+
+def _holds_parts(schema: Any) -> bool:
+    """Return whether a schema is that of an object or a list, whose parts have values of their own."""
+    return isinstance(schema, dict) and schema.get("type") in ("object", "array")
 
 
 def fitted_samplers(tools: Sequence[Tool], pool: ValuePool, server: ToolServer) -> dict[str, Sampler]:

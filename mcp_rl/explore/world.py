@@ -23,7 +23,8 @@ _THINGS = "lamp chair ladder kettle bicycle camera notebook umbrella".split()
 _STATES = "open active done".split()
 _PRIORITIES = "low medium high".split()
 _COLOURS = "red blue green yellow".split()
-_RELATIONS = {"person": "works_on", "project": "based_in", "place": "next_to", "thing": "belongs_to"}
+_RELATIONS = {"person": "works_on", "project": "led_by", "place": "visited_by", "thing": "belongs_to"}
+"""What a record has to do with its `other`."""
 _YEAR = 2025
 
 
@@ -55,7 +56,7 @@ class WorldRecord:
             "person": (
                 f"{self.name} lives in {self.city}",
                 f"{self.name} works as a {self.role}",
-                f"{self.name} leads {self.other}",
+                f"{self.name} works on {self.other}",
             ),
             "project": (
                 f"{self.name} has a budget of {self.amount} euros",
