@@ -63,7 +63,7 @@ FRAGMENTS = {
     "docs/rewards.md: group = await ruler_score_group(": f"{_HERE}test_a_judge_scores_a_group",
     "docs/running.md: import random": "tests/test_python_example.py::test_the_python_example_trains_two_steps",
     "docs/sandbox.md: async with connect(": (
-        "tests/toolserver/test_sandbox.py::test_a_frozen_layer_is_what_later_servers_begin_with"
+        "tests/toolserver/test_sandbox.py::test_several_states_take_turns_on_one_process"
     ),
     "docs/serve.md: import json": f"{_HERE}test_clients_ask_a_served_model",
     "docs/serve.md: import litellm": f"{_HERE}test_clients_ask_a_served_model",
