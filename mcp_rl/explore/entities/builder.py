@@ -29,6 +29,7 @@ from mcp_rl.explore.values_seen import ValuePool
 from mcp_rl.explore.words import words_of
 from mcp_rl.explore.world import World
 from mcp_rl.scenario import ServerGroup
+from mcp_rl.system.visible import shortened
 from mcp_rl.toolserver.pool import open_sessions
 
 if TYPE_CHECKING:
@@ -395,12 +396,23 @@ def _says_more(text: str, length: int) -> bool:
 
 
 def _why_empty(name: str, answers: Sequence[Answered], survey: Survey) -> str:
-    if not answers:
-        failed = next(iter(survey.answers), None)
-        tried = f"; {failed.tool} said {failed.text[:100]!r}" if failed is not None else ""
-        return f"No things are known of {name}: no call that was tried told anything{tried}."
-    example = answers[0]
+    if answers:
+        example = answers[0]
+        return (
+            f"No things are known of {name}: its results are no lists or records of things that lasting values belong "
+            f"to; {example.tool} said {shortened(example.text, 100)!r}."
+        )
+    if survey.answers:
+        failed = survey.answers[0]
+        return (
+            f"No things are known of {name}: no call that was tried told anything that lasts; {failed.tool} said "
+            f"{shortened(failed.text, 100)!r}."
+        )
+    if not survey.reader.tools:
+        return f"No things are known of {name}: none of its tools seems to read, or may be called freely."
+    example_tool = next(iter(survey.reader.tools.values()))
+    needed = " and ".join(one.name for one in parameters_of(example_tool) if one.required)
     return (
-        f"No things are known of {name}: its results are no lists or records of things that lasting values belong to; "
-        f"{example.tool} said {' '.join(example.text.split())[:100]!r}."
+        f"No things are known of {name}: its tools need values that nothing shows beforehand, as {example_tool.name} "
+        f"needs {needed}."
     )

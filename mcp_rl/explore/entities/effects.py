@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from mcp_rl.toolserver.tools.listing import Tool
 
 _SECONDS = 5.0
-_AT_ONCE = 4
+_AT_ONCE = 3
 _MOST_LOOKS = 12
 _SEED = "effects"
 _DRAWS = 2

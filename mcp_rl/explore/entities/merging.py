@@ -351,7 +351,10 @@ def _add_texts(result: Things, answers: Sequence[Answered], sightings: Sequence[
         ]
         if len(about) == 1:
             noun, value = about[0]
-            found.setdefault((answer.tool, noun), []).append((value, index, answer.text))
+            text = answer.text
+            if text.startswith(f"{value}:\n"):  # a tool that reads several things puts their keys above them
+                text = text.removeprefix(f"{value}:\n").removesuffix("\n")
+            found.setdefault((answer.tool, noun), []).append((value, index, text))
     for (tool, noun), told in found.items():
         if len({text.replace(str(value), "") for value, _, text in told}) > 1 or len(told) == 1:
             for value, index, text in told:

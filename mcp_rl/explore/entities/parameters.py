@@ -28,6 +28,8 @@ _SEARCH = re.compile(r"\b(?:query|search|keywords?|term|pattern|text|q|contains|
 _ALLOWED = re.compile(r"(?i)\b(?:one of|either|choose|possible|values?|options?|e\.g\.|such as|can be|must be|\bor\b)")
 _MOST_OPENINGS = 6
 _MANY = 1000
+_COMMON = ("e", "a", "o", "i", "*")
+"""Texts that a search finds in most things."""
 _FEW = 3
 """A number for a required parameter of which nothing else is known."""
 
@@ -160,6 +162,8 @@ def first_values(parameter: ToolParameter, places: Sequence[str]) -> list[Any]:
         return [int(min(_MANY if parameter.most else 10, parameter.most or 10))]
     if parameter.values:
         return [parameter.given(value) if parameter.type == "array" else value for value in parameter.values]
+    if parameter.searches and parameter.type == "string":
+        return list(_COMMON)
     if parameter.type == "boolean":
         return [True, False]
     if parameter.type in ("integer", "number") and re.search(r"\b(?:count|number of)\b", parameter.words):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mcp_rl.explore.entities.forms.reading import form_of, read_as, read_structured
+from mcp_rl.explore.entities.forms.rows import read_rows
 from mcp_rl.explore.entities.nouns import GENERIC, common, noun_in, noun_of_tool, singular
 from mcp_rl.explore.entities.parameters import parameters_of
 from mcp_rl.explore.words import words_of
@@ -53,6 +54,8 @@ class Reader:
     tools: Mapping[str, Tool]
     nouns: dict[str, str] = field(default_factory=dict)
     """Nouns of results by the keys of the calls, where the call itself says it: the table of a query."""
+    columns: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Names of the columns by the keys of the calls, where rows come without; none for a result to leave out."""
     forms: dict[str, str | None] = field(default_factory=dict)
     """The form of each tool's results."""
 
@@ -78,6 +81,10 @@ class Reader:
 
     def lists(self, answer: Answered) -> list[RecordList]:
         """Return the records of one answer."""
+        if (columns := self.columns.get(answer.key)) is not None:
+            rows = read_rows(answer.text, columns)
+            if rows or not columns:
+                return rows
         form = self.forms.get(answer.tool)
         if form is not None:
             return read_as(form, answer.text)

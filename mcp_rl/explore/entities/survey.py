@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mcp_rl.explore.answer import call_key
+from mcp_rl.explore.entities.forms.rows import first_column, row_width
 from mcp_rl.explore.entities.merging import Subjects, Things, merged
 from mcp_rl.explore.entities.nouns import singular
 from mcp_rl.explore.entities.parameters import ToolParameter, first_values, likeness, openings, parameters_of
@@ -37,6 +38,15 @@ _MOST_CANDIDATES = 3
 """Fields that are tried for one parameter."""
 _NOBODY = "zqxjv"
 _NO_NUMBER = 9_700_001
+_CATALOGUES = (
+    "SELECT name FROM sqlite_master WHERE type = 'table'",
+    "SELECT table_name FROM information_schema.tables WHERE table_schema NOT IN ('information_schema', 'pg_catalog')",
+    "SHOW TABLES",
+)
+_COLUMNS = (
+    "SELECT column_name FROM information_schema.columns WHERE table_name = '{}' ORDER BY ordinal_position",
+    "SELECT name FROM pragma_table_info('{}')",
+)
 _TABLE = re.compile(r"[A-Za-z_]\w{0,60}")
 
 
@@ -126,11 +136,36 @@ class Survey:
             taken = sql_parameter(tool)
             if taken is None or taken[1] not in ("select", "any"):
                 continue
+            names = names or await self._tables_told(tool.name, taken[0])
             for name in dict.fromkeys(names[:_MOST_LISTINGS]):
                 if _TABLE.fullmatch(name) and not name.startswith("sqlite_"):
-                    answers = await self._caller.all([(tool.name, {taken[0]: f"SELECT * FROM {name}"})])
-                    if answers[0] is not None:
-                        self.reader.nouns[answers[0].key] = singular(words_of(name))
+                    await self._read_table(tool.name, taken[0], name)
+
+    async def _read_table(self, tool: str, parameter: str, table: str) -> None:
+        """Read a table whole, and the names of its columns where its rows come without."""
+        answer = (await self._caller.all([(tool, {parameter: f"SELECT * FROM {table}"})]))[0]
+        if answer is None or not answer.tells:
+            return
+        self.reader.nouns[answer.key] = singular(words_of(table))
+        width = row_width(answer.text)
+        for statement in _COLUMNS if width and answer.key not in self.reader.columns else ():
+            told = (await self._caller.all([(tool, {parameter: statement.format(table)})]))[0]
+            names = first_column(told.text) if told is not None and told.tells else []
+            if told is not None:
+                self.reader.columns[told.key] = ()  # it describes a table, and is about no thing
+            if len(names) == width:
+                self.reader.columns[answer.key] = tuple(names)
+                return
+
+    async def _tables_told(self, tool: str, parameter: str) -> list[str]:
+        """Return the names of the tables, as the database itself lists them."""
+        for statement in _CATALOGUES:
+            answer = (await self._caller.all([(tool, {parameter: statement})]))[0]
+            if answer is not None and answer.tells:
+                self.reader.nouns[answer.key] = "table"
+                self.reader.columns[answer.key] = ("name",)
+                return first_column(answer.text)
+        return []
 
     # Fields as arguments
 
@@ -189,7 +224,7 @@ class Survey:
         arguments: dict[str, Any] = {}
         for other in parameters:
             if other.required and other is not parameter:
-                values = first_values(other, self.places)
+                values = [] if other.searches and not other.values else first_values(other, self.places)
                 if not values:
                     return None
                 arguments[other.name] = values[0]

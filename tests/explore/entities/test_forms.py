@@ -6,6 +6,7 @@ import time
 import pytest
 
 from mcp_rl.explore.entities.forms.reading import form_of, read_as
+from mcp_rl.explore.entities.forms.rows import first_column, read_rows, row_width
 
 LOG = """Commit history:
 Commit: 'b4a0d53bd975d356256a6ae127fdade140c1adea'
@@ -80,6 +81,7 @@ TASKS = """Tasks:
         ("list", FOLDER, "", {"type": "dir", "name": "archive"}),
         ("list", TASKS, "Tasks", {"name": "Buy milk", "id": 3, "priority": "high", "done": True}),
         ("list", "* main\n  side4", "", {"name": "main", "current": True}),
+        ("list", "  feature\n* main", "", {"name": "feature", "current": False}),
         ("list", "/tmp/a/n1.txt\n/tmp/a/b", "", {"path": "/tmp/a/n1.txt", "name": "n1.txt"}),
         ("list", "[link: demo://text/1, Text 1 - The first]", "resources",
          {"uri": "demo://text/1", "name": "Text 1", "description": "The first"}),
@@ -89,6 +91,17 @@ def test_a_result_is_read_in_its_form(form: str, text: str, name: str, first: di
     assert form_of([text]) == form
     found = read_as(form, text)[0]
     assert (found.name, found.records[0]) == (name, first)
+
+
+def test_rows_without_names_are_read_with_the_names_of_columns() -> None:
+    text = "[(1, 'Ada', datetime.date(2026, 1, 3)), (2, 'Omar', None)]"
+    assert form_of([text]) is None and row_width(text) == 3
+    assert read_rows(text, ("id", "name", "day"))[0].records == (
+        {"id": 1, "name": "Ada", "day": "2026-01-03"},
+        {"id": 2, "name": "Omar"},
+    )
+    assert first_column("[('people',), ('things',)]") == ["people", "things"]
+    assert row_width("[(1, 2), (3,)]") == row_width("[print(1)]") == 0
 
 
 def test_a_form_belongs_to_a_tool_and_not_to_one_result() -> None:

@@ -33,6 +33,7 @@ _COUNTS = re.compile(
     r"\w+_?count|success|ok|status|truncated|query|message|per_?page)"
 )
 """Fields that say something of a listing, and nothing of a thing."""
+_DATE = re.compile(r"\bdatetime\.(?:date|datetime)\(((?:\d{1,6}, ?){2,6}\d{1,6})\)")
 _NAME_LIKE = re.compile(r"[a-z][a-z0-9_]*|[a-z]+(?:[A-Z][a-z0-9]*)+")
 
 
@@ -63,14 +64,27 @@ def read_json_lines(text: str) -> list[RecordList]:
 
 def read_python(text: str) -> list[RecordList]:
     """Return the records of a list or an object as Python writes it: "[{'id': 1, 'name': 'Ada'}]"."""
+    value = literal(text)
+    return records_in(value) if isinstance(value, dict | list) else []
+
+
+def literal(text: str) -> Any:
+    """Return the JSON value of a literal of Python, or None. Nothing is evaluated."""
     text = text.strip()
     if text[:1] not in ("[", "{", "(") or len(text) > LONGEST_TEXT or CUT in text or _depth(text) > _DEEPEST_PYTHON:
-        return []
+        return None
     try:
-        value = ast.literal_eval(text)  # literals only: nothing is evaluated
+        return _as_json(ast.literal_eval(_DATE.sub(_dated, text)))
     except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
-        return []
-    return records_in(_as_json(value))
+        return None
+
+
+def _dated(found: re.Match[str]) -> str:
+    """Return a date as a text, for one that Python writes as a call."""
+    parts = [int(part) for part in found[1].split(",")[:6]]
+    date = "-".join(f"{part:04}" if at == 0 else f"{part:02}" for at, part in enumerate(parts[:3]))
+    time = ":".join(f"{part:02}" for part in parts[3:])
+    return repr(f"{date} {time}" if time else date)
 
 
 def records_in(value: Any, name: str = "") -> list[RecordList]:

@@ -33,7 +33,7 @@ _LONGEST_LINE = 2_000
 def read_list(text: str) -> list[RecordList]:
     """Return the records of a result that lists things on lines of their own."""
     lines, cut = whole_lines(text)
-    return _items(lines, cut) or _links(lines, cut) or _branches(lines, cut) or _paths(lines, cut)
+    return _branches(lines, cut) or _items(lines, cut) or _links(lines, cut) or _paths(lines, cut)
 
 
 def _items(lines: list[str], cut: bool) -> list[RecordList]:
