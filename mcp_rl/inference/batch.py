@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from mcp_rl.inference.attention import TILE, AttentionPlan
+from mcp_rl.inference.attention import TILE, AttentionPlan, TokenGroup
 from mcp_rl.inference.cache import GROWTH, KvStore, Trunk, round_up
+from mcp_rl.inference.grouping import decoding_groups, in_order, width
 from mcp_rl.inference.prefill import Piece, group_trunks, prefill, trunk_length
 from mcp_rl.inference.prefixes import Entry, PrefixIndex, SeenPrefixes, SlotEntries, check_stamp
 from mcp_rl.inference.sampler import draw, likeliest
@@ -74,7 +75,8 @@ class DecodingBatch:
         self._tree = PrefixIndex()
         self._held = SlotEntries(self._tree)
         self._asked = SeenPrefixes(self._store)
-        self._groups: list[tuple[Trunk, Tensor | None]] | None = None
+        self._groups: list[tuple[int, int, list[tuple[Trunk, Tensor | None]]]] | None = None
+        """First and one past the last row of each group of active rows, and the trunks that they attend to."""
         self._version = policy.version
         """Policy version of all active rows."""
 
@@ -132,16 +134,18 @@ class DecodingBatch:
 
     def step(self) -> list[Row]:
         """Sample one more token for every active row; return those that ended."""
-        rows = self.sampled_rows()
         check_stamp(self._version, self.policy.version)
-        lengths, starts = [len(row.ids) for row in rows], [row.start for row in rows]
-        own = [length - start - 1 for length, start in zip(lengths, starts, strict=True)]
+        if self._groups is None:
+            self._groups = self._grouped()
+        rows = self.sampled_rows()
+        positions = [len(row.ids) - 1 for row in rows]
+        own = [position - row.start for position, row in zip(positions, rows, strict=True)]
         self._store.reserve(len(self._slots), max(own) + 1)
         padding = [0] * (round_up(len(rows), TILE) - len(rows))
-        columns = [row.ids[-1] for row in rows], [length - 1 for length in lengths], own
-        ids, positions, last = torch.tensor([[*c, *padding] for c in columns]).to(self.policy.shape.device)
-        plan = self._decode_plan(last[: len(rows)], max(own) + 1, max(lengths))
-        logits = self.policy.logits(ids, positions, plan, None)
+        columns = [row.ids[-1] for row in rows], positions, own
+        ids, places, last = torch.tensor([[*c, *padding] for c in columns]).to(self.policy.shape.device)
+        plan = self._decode_plan(last[: len(rows)], own, max(positions) + 1)
+        logits = self.policy.logits(ids, places, plan, None)
         for row in rows:
             row.computed += 1
         self.stats.steps += 1
@@ -151,15 +155,27 @@ class DecodingBatch:
         """The rows being sampled, in slot order."""
         return [row for row in self._slots[: self.active] if row is not None]
 
-    def _decode_plan(self, last: Tensor, longest: int, reach: int) -> AttentionPlan:
-        """last: [rows], the place of each row's newest token in its slot."""
-        shape, store, count = self.policy.shape, self._store, len(last)
-        length = min(round_up(longest, 32), store.capacity)
-        lines = torch.arange(count * shape.kv_heads, device=shape.device) * store.capacity
-        if self._groups is None:
-            self._groups = group_trunks([(row.trunk, 1) for row in self.sampled_rows()], shape.device)
-        write = lines + last.repeat_interleave(shape.kv_heads)
-        return AttentionPlan(store, count, write, last, length, reach, self._groups)
+    def _grouped(self) -> list[tuple[int, int, list[tuple[Trunk, Tensor | None]]]]:
+        """Group the active rows by length, after sorting them if that pays."""
+        lengths = [len(row.ids) - row.start for row in self.sampled_rows()]
+        if (order := in_order(lengths)) is not None:
+            self._exchange({old: new for new, old in enumerate(order) if new != old})
+            lengths = [lengths[old] for old in order]
+        rows, device = self.sampled_rows(), self.policy.shape.device
+        return [
+            (start, stop, group_trunks([(row.trunk, 1) for row in rows[start:stop]], device))
+            for start, stop in decoding_groups(lengths)
+        ]
+
+    def _decode_plan(self, last: Tensor, own: Sequence[int], reach: int) -> AttentionPlan:
+        """last, own: [rows], the place of each row's newest token in its slot."""
+        shape, store = self.policy.shape, self._store
+        lines = torch.arange(len(own) * shape.kv_heads, device=shape.device) * store.capacity
+        groups = []
+        for start, stop, trunks in self._groups or ():
+            length = min(round_up(max(own[start:stop]) + 1, 32), store.capacity)
+            groups.append(TokenGroup(store, start, last[start:stop], length, reach, trunks))
+        return AttentionPlan(store, len(own), lines + last.repeat_interleave(shape.kv_heads), groups)
 
     def _sample(self, rows: Sequence[Row], logits: Tensor) -> list[Row]:
         asked = [row.turn.sampling for row in rows if row.turn is not None]
@@ -280,16 +296,20 @@ class DecodingBatch:
 
     def _swap(self, pairs: list[tuple[int, int]]) -> None:
         """Exchange the contents of disjoint pairs of slots."""
-        length = max((self._stored(slot) for pair in pairs for slot in pair), default=0)
-        self._store.move([s for pair in pairs for s in pair], [s for a, b in pairs for s in (b, a)], length)
-        there = dict(pairs) | {b: a for a, b in pairs}
-        if not there:
-            return
-        for a, b in pairs:
-            self._slots[a], self._slots[b] = self._slots[b], self._slots[a]
-            for slot in (a, b):
-                if (row := self._slots[slot]) is not None:
-                    row.slot = slot
+        self._exchange(dict(pairs) | {b: a for a, b in pairs})
+
+    def _exchange(self, there: dict[int, int]) -> None:
+        """Bring the contents of each slot to another (a permutation)."""
+        by_width: dict[int, list[int]] = {}
+        for slot in there:
+            if stored := self._stored(slot):
+                by_width.setdefault(min(width(stored), self._store.capacity), []).append(slot)
+        self._store.carry([(slots, [there[slot] for slot in slots], wide) for wide, slots in by_width.items()])
+        moved = {new: self._slots[old] for old, new in there.items()}
+        for slot, row in moved.items():
+            self._slots[slot] = row
+            if row is not None:
+                row.slot = slot
         self._held.exchange(there)
         self._free = deque(there.get(slot, slot) for slot in self._free)
 

@@ -84,9 +84,15 @@ class KvStore:
         """Keys, then values, of a layer as [2 * positions, head_dim]."""
         return self._flat[layer]
 
-    def leading(self, layer: int, which: int, rows: int, length: int) -> Tensor:
-        """Keys (0) or values (1) of the first rows: a view [rows * kv_heads, length, head_dim]."""
-        return self._lines[layer][which][: rows * self.shape.kv_heads, :length]
+    def lines(self, layer: int, which: int, start: int, stop: int, length: int) -> Tensor:
+        """Keys (0) or values (1) of rows side by side: a view [rows * kv_heads, length, head_dim]."""
+        heads = self.shape.kv_heads
+        return self._lines[layer][which][start * heads : stop * heads, :length]
+
+    def part(self, layer: int, which: int, row: int, length: int) -> Tensor:
+        """Keys (0) or values (1) of one row: a view [kv_heads, length, head_dim]."""
+        heads = self.shape.kv_heads
+        return self._lines[layer][which][row * heads : (row + 1) * heads, :length]
 
     def chosen(self, layer: int, which: int, rows: Tensor, length: int) -> Tensor:
         """Keys (0) or values (1) of any rows: a copy [len(rows) * kv_heads, length, head_dim]."""
@@ -98,11 +104,19 @@ class KvStore:
 
     def move(self, sources: list[int], targets: list[int], length: int) -> None:
         """Copy the first `length` positions of whole rows; rows may be on both sides (a permutation)."""
-        if sources:
-            part = self.data[:, :, :, :, :length]
-            device = self.shape.device
-            moved = part.index_select(2, torch.tensor(sources, device=device))
-            part.index_copy_(2, torch.tensor(targets, device=device), moved)
+        self.carry([(sources, targets, length)])
+
+    def carry(self, moves: list[tuple[list[int], list[int], int]]) -> None:
+        """Copy rows: from these, to those, so many positions. All are read before any is written."""
+        device = self.shape.device
+        read = []
+        for sources, targets, length in moves:
+            if sources:
+                part = self.data[:, :, :, :, :length]
+                copied = part.index_select(2, torch.tensor(sources, device=device))
+                read.append((part, torch.tensor(targets, device=device), copied))
+        for part, rows, copied in read:
+            part.index_copy_(2, rows, copied)
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,4 +134,4 @@ class Trunk:
 
     def part(self, layer: int, which: int) -> Tensor:
         """Keys (0) or values (1) [kv_heads, length, head_dim]."""
-        return self.store.data[layer, which, 0, :, : self.length]
+        return self.store.part(layer, which, 0, self.length)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from mcp_rl.inference.attention import TILE, AttentionPlan
+from mcp_rl.inference.attention import TILE, AttentionPlan, TokenGroup
 from mcp_rl.inference.cache import KvStore, Trunk, round_up
+from mcp_rl.inference.grouping import given_groups, is_alone, width
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,8 +23,8 @@ PASS = 2048
 """Most tokens in one pass."""
 SCORES = 1 << 22
 """Most tokens times attended positions of a pass with several pieces: the number of scores for each head."""
-PADDED = 1024
-"""Queries of a pass, padding included, that are always accepted."""
+ALONE = 128
+"""Most tokens of one row in a group of their own."""
 SHORTEST_TRUNK = 16
 """Fewest ids of a trunk."""
 
@@ -68,64 +69,83 @@ def prefill(policy: Policy, store: KvStore, pieces: Sequence[Piece]) -> Tensor:
 
 
 def _next_pass(left: Mapping[int, Piece]) -> list[int]:
-    """Choose the longest pieces that fit, without padding short ones to the length of much longer ones."""
+    """Choose the longest pieces that fit, those of similar shape next to each other."""
     sizes = {index: min(len(piece.ids), CHUNK) for index, piece in left.items()}
     chosen: list[int] = []
-    tokens = reach = longest = 0
+    tokens = reach = 0
     for index in sorted(left, key=lambda index: -sizes[index]):
         size = sizes[index]
         tokens, reach = tokens + size, max(reach, left[index].position + size)
-        longest = longest or round_up(size, TILE)
-        padded = longest * (len(chosen) + 1)
-        if chosen and (tokens > PASS or tokens * reach > SCORES or padded > max(PADDED, 2 * tokens)):
+        if chosen and (tokens > PASS or tokens * reach > SCORES):
             break
         chosen.append(index)
-    return chosen
+    return sorted(chosen, key=lambda index: (is_alone(_extent(left[index])), -width(_extent(left[index])[1])))
+
+
+def _extent(piece: Piece) -> tuple[int, int, int]:
+    """Return the piece's tokens in its next pass, the positions of its row that they read, and those of its trunk."""
+    tokens = min(len(piece.ids), CHUNK)
+    return tokens, piece.own + tokens, piece.trunk.length if piece.trunk else 0
 
 
 def _forward(policy: Policy, store: KvStore, pieces: Sequence[Piece]) -> Tensor:
     device = policy.shape.device
-    sizes = torch.tensor([len(piece.ids) for piece in pieces])
-    own = torch.tensor([piece.own for piece in pieces])
-    total = int(sizes.sum())
+    total = sum(len(piece.ids) for piece in pieces)
     padding = round_up(total, TILE) - total
-    row = torch.repeat_interleave(torch.arange(len(pieces)), sizes)
-    ends = sizes.cumsum(0)
-    place = torch.arange(total) - (ends - sizes)[row]
-    position = torch.tensor([piece.position for piece in pieces])[row] + place
+    groups: list[TokenGroup] = []
+    lines = []
+    for start, stop in given_groups([_extent(piece) for piece in pieces]):
+        together = [list(pieces[start:stop])]
+        for part in together if stop - start > 1 else [[block] for block in _blocks(pieces[start])]:
+            group, line = _group(store, part, groups[-1].stop if groups else 0)
+            groups.append(group)
+            lines.append(line)
+    plan = AttentionPlan(store, total, torch.cat(lines), groups)
+    shift = torch.tensor([piece.position - piece.own for piece in pieces])
+    sizes = torch.tensor([len(piece.ids) for piece in pieces])
+    position = torch.cat([group.own for group in groups]) + shift.repeat_interleave(sizes).to(device)
+    position = torch.cat([position, position.new_zeros(padding)])
     ids = torch.tensor([token for piece in pieces for token in piece.ids] + [0] * padding)
-    last = torch.cat([ends - 1, torch.zeros(round_up(len(pieces), TILE) - len(pieces), dtype=torch.long)])
-    plan = _plan(store, pieces, policy.shape.kv_heads, row, place, own, int(sizes.max()))
-    position = torch.cat([position, torch.zeros(padding, dtype=torch.long)])
-    logits = policy.logits(ids.to(device), position.to(device), plan, last.to(device))
+    last = torch.cat([sizes.cumsum(0) - 1, sizes.new_zeros(round_up(len(pieces), TILE) - len(pieces))])
+    logits = policy.logits(ids.to(device), position, plan, last.to(device))
     return logits[: len(pieces)]
 
 
-def _plan(
-    store: KvStore, pieces: Sequence[Piece], kv_heads: int, row: Tensor, place: Tensor, own: Tensor, longest: int
-) -> AttentionPlan:
-    device, rows, total = store.shape.device, len(pieces), len(row)
-    places = round_up(longest, TILE)
-    length = min(round_up(int((own[row] + place).max()) + 1, 32), store.capacity)
+def _blocks(piece: Piece) -> list[Piece]:
+    """Cut a piece into parts, none of which reads positions that only later ones need."""
+    starts = range(0, len(piece.ids), ALONE)
+    return [
+        replace(piece, own=piece.own + i, position=piece.position + i, ids=piece.ids[i : i + ALONE]) for i in starts
+    ]
+
+
+def _group(store: KvStore, pieces: Sequence[Piece], before: int) -> tuple[TokenGroup, Tensor]:
+    """Return the group of these pieces, and where their keys are written (`AttentionPlan.write`)."""
+    device, rows, heads = store.shape.device, len(pieces), store.shape.kv_heads
+    sizes = torch.tensor([len(piece.ids) for piece in pieces])
+    row = torch.repeat_interleave(torch.arange(rows), sizes)
+    total = len(row)
+    place = torch.arange(total) - (sizes.cumsum(0) - sizes)[row]
+    own = torch.tensor([piece.own for piece in pieces])[row] + place
+    alone = rows == 1
+    places = round_up(int(sizes.max()), TILE)
     slots = torch.tensor([piece.slot for piece in pieces])
-    lines = (slots[row, None] * kv_heads + torch.arange(kv_heads)) * store.capacity
-    write = (lines + (own[row] + place)[:, None]).flatten()
+    lines = (slots[row, None] * heads + torch.arange(heads)) * store.capacity + own[:, None]
     scatter = row * places + place
     gather = torch.zeros(rows * places, dtype=torch.long).index_copy_(0, scatter, torch.arange(total))
-    groups = group_trunks([(piece.trunk, len(piece.ids)) for piece in pieces], device)
-    reach = max(piece.position + len(piece.ids) for piece in pieces)
-    return AttentionPlan(
+    group = TokenGroup(
         store,
-        total,
-        write.to(device),
-        (own[row] + place).to(device),
-        length,
-        reach,
-        groups,
-        rows=slots.to(device),
-        gather=gather.to(device),
-        scatter=scatter.to(device),
+        before,
+        own.to(device),
+        min(round_up(int(own.max()) + 1, 32), store.capacity),
+        max(piece.position + len(piece.ids) for piece in pieces),
+        group_trunks([(piece.trunk, len(piece.ids)) for piece in pieces], device),
+        rows=None if alone else slots.to(device),
+        row=pieces[0].slot if alone else -1,
+        gather=None if alone else gather.to(device),
+        scatter=None if alone else scatter.to(device),
     )
+    return group, lines.flatten().to(device)
 
 
 def group_trunks(owners: Sequence[tuple[Trunk | None, int]], device: torch.device) -> list[tuple[Trunk, Tensor | None]]:

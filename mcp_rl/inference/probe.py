@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 TURN = 2
 STOP = 7
-TRUNK = [*(i % 5 for i in range(20)), STOP]
+TRUNK = [*(i % 5 for i in range(150)), STOP]
+"""Longer than a block, so sums over a trunk are split."""
 LONG = 260
 """Ids of the long row in the batch."""
 

@@ -10,6 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mcp_rl.errors import CanaryError
+from mcp_rl.inference import batch as batches
+from mcp_rl.inference import grouping
 from mcp_rl.inference.batch import DecodingBatch
 from mcp_rl.inference.engine import Sampling
 from mcp_rl.inference.policy import Policy
@@ -144,6 +146,42 @@ def test_episodes_sample_the_same_bits_alone_and_in_a_batch(seed: int, kind: str
     for life in lives:
         again = alone(policy, life)
         assert (again.sampled, again.logprobs) == (life.sampled, life.logprobs)
+
+
+@torch.inference_mode()
+def test_groups_and_their_order_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows are sorted and grouped at every chance, then each episode is played in other groups."""
+    policy = policy_of("qwen2")
+    if not (is_batch_invariant(policy) and decodes_as_it_prefills(policy)):
+        pytest.skip("results depend on the batch on this machine, and the engine finds that out")
+    seen: list[int] = []
+
+    def spied(lengths: list[int]) -> list[tuple[int, int]]:
+        seen.append(len(groups := grouping.decoding_groups(lengths)))
+        return groups
+
+    monkeypatch.setattr(batches, "decoding_groups", spied)
+    for name, value in {"GROUP": 1, "SORT": 1, "WASTE": 1, "ALONE": 1 << 30}.items():
+        monkeypatch.setattr(grouping, name, value)
+    lives, _ = random_lives(policy, 3, rounds=20, long=400)
+    assert max(seen) > 2
+    for name, value in {"GROUP": 1 << 30, "WASTE": 1 << 30, "ALONE": 0}.items():
+        monkeypatch.setattr(grouping, name, value)
+    for life in lives:
+        again = alone(policy, life)
+        assert (again.sampled, again.logprobs) == (life.sampled, life.logprobs)
+
+
+def test_groups_cover_all_rows_and_cost_less() -> None:
+    lengths = [1500, 40, 40, 900, *[50] * 200]
+    assert grouping.decoding_groups(lengths) == [(0, 1), (1, 4), (4, 204)]
+    order = grouping.in_order([*[50] * 200, 1500])
+    assert order == [200, *range(200)]
+    assert grouping.decoding_groups([1500, *[50] * 200]) == [(0, 1), (1, 201)]
+    assert grouping.in_order(lengths) is None, "moving rows would gain little"
+    assert grouping.decoding_groups([30, 90, 60]) == [(0, 3)]
+    pieces = [(20, 50, 0), (20, 60, 0), (20, 2000, 0), (400, 400, 900), (10, 10, 0), (10, 12, 0)]
+    assert grouping.given_groups(pieces) == [(0, 2), (2, 3), (3, 4), (4, 6)]
 
 
 @torch.inference_mode()

@@ -111,7 +111,7 @@ class Both:
         found = Policy.logits(self.policy, ids, positions, plan, keep)
         count = plan.tokens if keep is None else len(keep)
         self.differences.append((wanted - found)[:count].abs().max().item())
-        self.decoded += plan.rows is None
+        self.decoded += keep is None
         return found
 
 
