@@ -28,6 +28,7 @@ from mcp_rl.inference.vllm.engine import PolicyVersion, VllmEngine
 from mcp_rl.inference.vllm.installed import find_vllm
 from mcp_rl.inference.vllm.remote import RemoteServer, check_remote
 from mcp_rl.inference.vllm.server import VllmServer
+from mcp_rl.system.collector import collector_paused
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -114,7 +115,8 @@ async def opened_models(
 
 async def _in_process(stack: AsyncExitStack, policies: Sequence[ServedPolicy], engine: EngineConfig) -> OpenedModels:
     """Open an in-process engine for each policy; policies of one base share it in memory."""
-    from mcp_rl.backends.samplers.policies import LocalPolicies
+    with collector_paused():
+        from mcp_rl.backends.samplers.policies import LocalPolicies
 
     bases: dict[tuple[str, str], LocalPolicies] = {}
     found: list[tuple[Engine, ChatFormat]] = []

@@ -43,6 +43,7 @@ from mcp_rl.runs.sft.demonstrations import (
 from mcp_rl.runs.sft.report import SftReport, best_of, counted
 from mcp_rl.runs.sft.settings import DECISIVE, SftConfig
 from mcp_rl.runs.trained_tools import TrainedTools
+from mcp_rl.system.collector import collector_paused
 from mcp_rl.system.processes.leftovers import end_leftovers
 from mcp_rl.system.processes.memory import peak_rss_mb
 from mcp_rl.system.threads import prepare_torch_threads
@@ -101,9 +102,10 @@ def _sources(config: SftConfig) -> list[DemonstrationFile]:
 def _prepared(
     config: SftConfig, run: RunDirectory, state: RunState, sources: Sequence[DemonstrationFile], console: Console
 ) -> _Tuning:
-    from mcp_rl.backends.base.base_model import make_learner, open_base
-    from mcp_rl.learning.disk.state import other_versions, restore, tokenizer_files
-    from mcp_rl.learning.sft import sample_of
+    with collector_paused():
+        from mcp_rl.backends.base.base_model import make_learner, open_base
+        from mcp_rl.learning.disk.state import other_versions, restore, tokenizer_files
+        from mcp_rl.learning.sft import sample_of
 
     before = loaded_before(run.path)
     plan = _plan(config, before)
