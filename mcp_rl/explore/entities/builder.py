@@ -15,13 +15,21 @@ import anyio
 from mcp_rl.explore.bearing import Bearing, bearing
 from mcp_rl.explore.entities.caller import Answered, CallBudget, WorldCaller
 from mcp_rl.explore.entities.effects import EffectMeter
-from mcp_rl.explore.entities.fields import described
+from mcp_rl.explore.entities.fields import described, words_for_relation
 from mcp_rl.explore.entities.keeping import collect
 from mcp_rl.explore.entities.merging import MOST_ENTITIES, Draft, Told
 from mcp_rl.explore.entities.nouns import plural
 from mcp_rl.explore.entities.parameters import parameters_of
 from mcp_rl.explore.entities.survey import Survey
-from mcp_rl.explore.entities.world_model import Entity, EntityKind, Fact, Observation, Reference, WorldModel
+from mcp_rl.explore.entities.world_model import (
+    Entity,
+    EntityField,
+    EntityKind,
+    Fact,
+    Observation,
+    Reference,
+    WorldModel,
+)
 from mcp_rl.explore.explorable import explorable, reads, unfit_tools
 from mcp_rl.explore.first_contact import understood
 from mcp_rl.explore.fitting import WORLD_SEED, observe_launch, observe_setup, tables_in
@@ -180,9 +188,10 @@ class _Assembly:
             )
             for noun, draft in kinds.items()
         }
+        references = tuple(_references(described_kinds, entities, set(self._survey.places)))
         model = WorldModel(
             server=self._name,
-            kinds=described_kinds,
+            kinds=_with_relations(described_kinds, references),
             entities=tuple(entities),
             observations=tuple(observations),
             slots=tuple(
@@ -190,7 +199,7 @@ class _Assembly:
                 for slot in dict.fromkeys(self._survey.accepted)
                 if slot.kind in described_kinds and slot.field in described_kinds[slot.kind].fields
             ),
-            references=tuple(_references(described_kinds, entities, set(self._survey.places))),
+            references=references,
         )
         return BuiltWorld(model, tuple(self._remarks(model)))
 
@@ -381,6 +390,20 @@ def _references(kinds: Mapping[str, EntityKind], entities: Sequence[Entity], bey
                 if single <= theirs and (named or all(isinstance(one, str) for one in single)):
                     yield Reference(kind=noun, field=name, to=other)
                     break
+
+
+def _with_relations(kinds: Mapping[str, EntityKind], references: Sequence[Reference]) -> dict[str, EntityKind]:
+    """Return the kinds with nouns for those fields that a verb names."""
+    said = {(one.kind, one.field): one.to for one in references}
+    found = {}
+    for noun, kind in kinds.items():
+        fields: dict[str, EntityField] = {}
+        for name, about in kind.fields.items():
+            words = words_for_relation(about.words, said[noun, name]) if (noun, name) in said else about.words
+            taken = {other.words for other in (*kind.fields.values(), *fields.values())}
+            fields[name] = about if words in taken else about.model_copy(update={"words": words})
+        found[noun] = kind.model_copy(update={"fields": fields})
+    return found
 
 
 _MORE = re.compile(

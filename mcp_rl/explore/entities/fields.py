@@ -43,8 +43,14 @@ _ACTIONS = {
     "creation": "creation", "modification": "modification", "last updated": "last update", "mtime": "modification",
     "ctime": "creation", "authored": "authoring", "committed": "commit", "last changed": "last change",
 }  # fmt: skip
-_NO_COUNTS = {"permissions", "coordinates", "settings", "series", "earnings", "expenses", "costs", "savings", "sales"}
-"""Plurals whose numbers count nothing."""
+_PREPOSITIONS = {"on", "by", "in", "to", "of", "with", "at", "from", "for", "under", "near"}
+_RELATIONS = {
+    "belongs to": "owner", "owned by": "owner", "led by": "leader", "managed by": "manager", "reports to": "manager",
+    "created by": "creator", "written by": "author", "authored by": "author", "made by": "maker",
+    "visited by": "visitor", "assigned to": "assignee", "located in": "location", "taught by": "teacher",
+    "used by": "user", "works for": "employer", "employed by": "employer", "next to": "neighbour",
+    "married to": "spouse", "born in": "birthplace",
+}  # fmt: skip
 _HASH = re.compile(r"[0-9a-f]{7,64}")
 _WORDS = {
     "desc": "description", "qty": "quantity", "num": "number", "addr": "address", "msg": "message", "ts": "time",
@@ -76,6 +82,13 @@ def described(name: str, values: Sequence[Any], kind: str, *, is_key: bool, abou
     return EntityField(name=name, words=words, kind=holds, unit=unit)
 
 
+def words_for_relation(words: str, to: str) -> str:
+    """Return a noun for a relation that is named by a verb: "owner" for "belongs to", else the noun of its things."""
+    if words.split(" ")[-1] not in _PREPOSITIONS or " " not in words:
+        return words
+    return _RELATIONS.get(words, to)
+
+
 def field_kind(values: Sequence[Any]) -> FieldKind:
     """Return what nearly all of these values are."""
     most = _SHARE * len(values)
@@ -103,9 +116,7 @@ def words_for(name: str, holds: FieldKind, kind: str) -> tuple[str, str]:
         words = words[1:]
     if holds == "number" and len(words) > 1 and (words[-1] == "count" or words[0] in ("num", "n", "total", "count")):
         rest = words[:-1] if words[-1] == "count" else [word for word in words[1:] if word != "of"]
-        return f"number of {plural(common(singular(' '.join(rest))))}", unit
-    if holds == "number" and not unit and words[-1] not in _NO_COUNTS and singular(words[-1]) != words[-1]:
-        return f"number of {' '.join(words)}", unit
+        return plural(common(singular(" ".join(rest)))), unit
     if holds == "flag" and words[0] in ("is", "has") and len(words) > 1:
         words = words[1:]
     if holds == "time":

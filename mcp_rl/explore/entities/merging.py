@@ -30,6 +30,8 @@ _UNIQUE = 0.95
 """Least share of different values in each listing, for a field to be a key."""
 _PRESENT = 0.8
 """Least share of the records that have the key; the others are of no known thing."""
+_JOINED = 0.6
+"""Least share of the ends of relations that are known things."""
 _BARE = 3
 """Most fields of a record that does not say enough to be of a kind by itself."""
 _OVERLAP = 0.5
@@ -138,6 +140,8 @@ def merged(answers: Sequence[Answered], sightings: Sequence[Sighting], subjects:
         if one.several and one.noun and not _is_of_one(one, answers[one.call], subjects):
             groups.setdefault(one.noun, []).append(one)
     keys = {noun: key for noun, group in groups.items() if (key := _key_of(noun, group, subjects)) is not None}
+    for noun in _joining(groups, keys):
+        del keys[noun]
     edges = [one for noun, group in groups.items() if noun not in keys for one in group]
     homes = _joined(groups, keys)
     for noun in keys:
@@ -155,6 +159,34 @@ def merged(answers: Sequence[Answered], sightings: Sequence[Sighting], subjects:
     _add_places(result)
     result.listings = [one for one in result.listings if one.noun in result.drafts]
     return result
+
+
+def _joining(groups: Mapping[str, Sequence[Sighting]], keys: Mapping[str, str]) -> list[str]:
+    """Return the nouns of records that join two things, both of other kinds."""
+    found = []
+    for noun, key in keys.items():
+        records = [record for one in groups[noun] for record in one.records]
+        ends = _ends(records)
+        if ends is None or key not in ends:
+            continue
+        others = {
+            record[other]
+            for name, other in keys.items()
+            if name != noun
+            for one in groups[name]
+            for record in one.records
+            if _is_key(record.get(other))
+        }
+        values = [value for record in records for end in ends if _is_key(value := record.get(end))]
+        if sum(value in others for value in values) >= _JOINED * len(values):
+            found.append(noun)
+    return found
+
+
+def _ends(records: Sequence[Mapping[str, Any]]) -> tuple[str, str] | None:
+    """Return the fields that name two things which a record joins, or None."""
+    names = {words_of(name): name for name in (records[0] if records else {})}
+    return next(((names[a], names[b]) for a, b in _EDGES if a in names and b in names), None)
 
 
 def _is_of_one(one: Sighting, answer: Answered, subjects: Subjects) -> bool:
@@ -352,6 +384,8 @@ def _add_texts(result: Things, answers: Sequence[Answered], sightings: Sequence[
         if len(about) == 1:
             noun, value = about[0]
             text = answer.text
+            if text.strip().endswith(":") and "\n" not in text.strip():
+                continue  # a heading with nothing below it
             if text.startswith(f"{value}:\n"):  # a tool that reads several things puts their keys above them
                 text = text.removeprefix(f"{value}:\n").removesuffix("\n")
             found.setdefault((answer.tool, noun), []).append((value, index, text))
@@ -368,33 +402,23 @@ def _text_field(tool: str, noun: str) -> str:
 
 def _add_edges(result: Things, one: Sighting) -> None:
     """Turn records that join two things into a field of the first one: "Ada works_on Orchard"."""
-    if not one.records:
-        return
-    for first, second in _EDGES:
-        names = {words_of(name): name for name in one.records[0]}
-        if first not in names or second not in names:
+    ends = _ends(one.records)
+    for record in one.records if ends is not None else ():
+        start, end = (record.get(name) for name in ends or ())
+        noun = result.noun_with(start)
+        kind = next((record[name] for name in record if name not in (ends or ())), None)
+        if noun is None or not _is_key(start) or not isinstance(kind, str):
             continue
-        for record in one.records:
-            start, end = record.get(names[first]), record.get(names[second])
-            noun = result.noun_with(start)
-            kind = next((record[name] for name in record if name not in (names[first], names[second])), None)
-            if (
-                noun is None
-                or not _is_key(start)
-                or not isinstance(kind, str)
-                or result.noun_with(end) is None
-                or not _is_key(end)
-            ):
-                continue
-            told = result.drafts[noun].things[start].setdefault(kind[:60], Told())
-            before = next((json.loads(value) for value in told.by_tool.get(one.tool, {})), None)
-            at = {call for calls in told.by_tool.get(one.tool, {}).values() for call in calls}
-            if before is None:
-                told.tell(one.tool, end, one.call)
-            elif one.call in at and end not in (before if isinstance(before, list) else [before]):
-                told.by_tool.pop(one.tool)
-                told.tell(one.tool, [*(before if isinstance(before, list) else [before]), end], one.call)
-        return
+        if not _is_key(end) or result.noun_with(end) is None:
+            continue
+        told = result.drafts[noun].things[start].setdefault(kind[:60], Told())
+        before = next((json.loads(value) for value in told.by_tool.get(one.tool, {})), None)
+        at = {call for calls in told.by_tool.get(one.tool, {}).values() for call in calls}
+        if before is None:
+            told.tell(one.tool, end, one.call)
+        elif one.call in at and end not in (before if isinstance(before, list) else [before]):
+            told.by_tool.pop(one.tool)
+            told.tell(one.tool, [*(before if isinstance(before, list) else [before]), end], one.call)
 
 
 def _add_places(result: Things) -> None:

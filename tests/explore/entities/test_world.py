@@ -40,7 +40,7 @@ def test_the_notebook_is_known_whole(notebook: WorldModel) -> None:
     assert note.plural == "notes" and note.complete and tag.complete
     fields = {name: (field.words, field.kind) for name, field in note.fields.items()}
     assert fields["text"] == ("text", "prose") and fields["tags"] == ("tags", "list")
-    assert fields["words"] == ("number of words", "number")
+    assert fields["words"] == ("words", "number")
     assert len(notebook.of_kind("note")) == 8 and len(notebook.of_kind("tag")) == 9
     slots = {(one.tool, one.parameter, one.kind, one.field) for one in notebook.slots}
     assert {("read_note", "id", "note", "id"), ("list_notes", "tag", "tag", "tag")} <= slots
@@ -78,7 +78,7 @@ def test_results_about_one_thing_are_merged_and_clocks_left_out() -> None:
     assert set(world.kinds) == {"book", "author"}
     book = world.kinds["book"]
     assert set(book.fields) == {"isbn", "title", "author", "pages", "addedAt", "loan.seconds_left"}
-    assert book.fields["addedAt"].words == "addition time" and book.fields["pages"].words == "number of pages"
+    assert book.fields["addedAt"].words == "addition time" and book.fields["pages"].words == "pages"
     assert book.fields["loan.seconds_left"].kind == "number"
     dune = next(one for one in world.of_kind("book") if one.facts["title"].value == "Dune")
     shown = [world.observations[at] for at in dune.facts["pages"].shown_by]
