@@ -75,6 +75,10 @@ class TokenGroup:
         """One more than the number of its last token."""
         return self.start + len(self.own)
 
+    def reuse(self, before: TokenGroup) -> None:
+        """Take over the tensors of a step that is over, of a group with the same rows, length and trunks."""
+        self._buffers = before._buffers
+
     def mask(self, window: int | None) -> Tensor:
         """Mask of the own rows [N, 1, L]: 0 where a token may attend, -inf elsewhere.
 

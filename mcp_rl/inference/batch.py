@@ -77,6 +77,8 @@ class DecodingBatch:
         self._asked = SeenPrefixes(self._store)
         self._groups: list[tuple[int, int, list[tuple[Trunk, Tensor | None]]]] | None = None
         """First and one past the last row of each group of active rows, and the trunks that they attend to."""
+        self._last: dict[tuple[int, int], TokenGroup] = {}
+        """The groups of the last decoding step, by first and one past the last row."""
         self._version = policy.version
         """Policy version of all active rows."""
 
@@ -88,6 +90,7 @@ class DecodingBatch:
     def clear(self) -> None:
         """Discard all keys and values, and stop sampling."""
         self.active = 0
+        self._last.clear()
         self._trunks.clear()
         self._tree.clear()
         self._asked.clear()
@@ -174,7 +177,11 @@ class DecodingBatch:
         groups = []
         for start, stop, trunks in self._groups or ():
             length = min(round_up(max(own[start:stop]) + 1, 32), store.capacity)
-            groups.append(TokenGroup(store, start, last[start:stop], length, reach, trunks))
+            groups.append(group := TokenGroup(store, start, last[start:stop], length, reach, trunks))
+            before = self._last.get((start, stop))
+            if before is not None and before.length == length and before.trunks is trunks:
+                group.reuse(before)
+        self._last = {(group.start, group.stop): group for group in groups}
         return AttentionPlan(store, len(own), lines + last.repeat_interleave(shape.kv_heads), groups)
 
     def _sample(self, rows: Sequence[Row], logits: Tensor) -> list[Row]:

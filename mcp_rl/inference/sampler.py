@@ -11,9 +11,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+BLOCK = 32
+"""Tokens whose probabilities are added before the running sum."""
 
 
 class Draws:
@@ -37,18 +41,39 @@ def draw(logits: Tensor, temperatures: Sequence[float], uniforms: Sequence[float
     """
     device = logits.device
     logprobs = _logprobs(logits, temperatures)
-    cumulative = logprobs.exp().cumsum(-1, dtype=torch.float64)
-    total = cumulative[:, -1]
-    # Kept below the total, so that a token of probability 0 at the end is never drawn.
-    target = torch.tensor(uniforms, dtype=torch.float64).to(device) * total
-    target = torch.minimum(target, torch.nextafter(total, torch.zeros_like(total)))
-    ids = torch.searchsorted(cumulative, target[:, None], right=True)[:, 0]
+    ids = _inverted(logprobs.exp(), torch.tensor(uniforms, dtype=torch.float64)[:, None].to(device))[:, 0]
     if 0 in temperatures:
         greedy = torch.tensor([temperature == 0 for temperature in temperatures]).to(device)
         ids = torch.where(greedy, logprobs.argmax(-1), ids)
     # A single transfer from the device; float64 holds every id exactly.
     drawn, taken = torch.stack([ids.double(), logprobs.gather(1, ids[:, None])[:, 0].double()]).tolist()
     return [int(token) for token in drawn], taken
+
+
+def _inverted(probabilities: Tensor, uniforms: Tensor) -> Tensor:
+    """Return the places [N, 1] at which sums of the first probabilities [N, V] pass the shares `uniforms` of the total.
+
+    First the block of `BLOCK` tokens is found, then the token in it: a running sum is not vectorised.
+    """
+    if missing := -probabilities.shape[1] % BLOCK:
+        probabilities = F.pad(probabilities, (0, missing))
+    padded = probabilities.view(len(probabilities), -1, BLOCK)
+    sums = padded.sum(-1).double()
+    block, before = _passed(sums, uniforms * sums.sum(-1, keepdim=True))
+    inside = padded.gather(1, block[:, :, None].expand(-1, -1, BLOCK))[:, 0].double()
+    return block * BLOCK + _passed(inside, before)[0]
+
+
+def _passed(sizes: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Return where the cumulative sums of sizes [N, n] exceed a target [N, 1], and what is left of it there.
+
+    The target is kept below the total, so that a place of size 0 is never found.
+    """
+    cumulative = sizes.cumsum(-1)
+    total = cumulative[:, -1:]
+    target = torch.minimum(target, torch.nextafter(total, torch.zeros_like(total)))
+    place = torch.searchsorted(cumulative, target, right=True)
+    return place, (target - cumulative.gather(1, place) + sizes.gather(1, place)).clamp_(min=0)
 
 
 def likeliest(logits: Tensor, temperatures: Sequence[float], most: int) -> list[list[tuple[int, float]]]:
