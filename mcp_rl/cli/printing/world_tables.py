@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from mcp_rl.explore.entities.builder import BuiltWorld
-    from mcp_rl.explore.entities.world_model import Effect, EntityKind, Fact, WorldModel
+    from mcp_rl.explore.entities.world_model import Effect, EntityKind, Fact, Reference, WorldModel
 
 _LONG = 90
 _DOES = {
@@ -46,10 +46,7 @@ def print_world(built: BuiltWorld, console: Console) -> None:
     _print_lines("Arguments", [_slot(one, world) for one in _slots(world)], console)
     _print_lines(
         "References",
-        [
-            f"the {world.kinds[one.kind].fields[one.field].words} of {with_article(one.kind)} is {with_article(one.to)}"
-            for one in world.references
-        ],
+        [_reference(one, world) for one in world.references],
         console,
     )
     _print_lines("Effects", [_effect(one, world) for one in world.effects], console)
@@ -93,12 +90,19 @@ def _slot(slot: tuple[str, str, str, str], world: WorldModel) -> str:
     return f"{tool} takes the {world.kinds[kind].fields[field].words} of {with_article(kind)} as {parameter}"
 
 
+def _reference(one: Reference, world: WorldModel) -> str:
+    field = world.kinds[one.kind].fields[one.field]
+    is_what = f"are {world.kinds[one.to].plural}" if field.kind == "list" else f"is {with_article(one.to)}"
+    return f"the {field.words} of {with_article(one.kind)} {is_what}"
+
+
 def _effect(effect: Effect, world: WorldModel) -> str:
     kind = world.kinds.get(effect.kind)
     field = kind.fields[effect.field].words if kind is not None and effect.field in kind.fields else effect.field
     said = _DOES[effect.does].format(kind=with_article(effect.kind), field=field or "value")
     named = f", named by {effect.keyed_by}" if effect.keyed_by else ""
-    valued = ", ".join(f"{parameter} is the {name}" for parameter, name in effect.valued_by.items())
+    part = "one of the" if effect.does in ("adds", "takes") else "the"
+    valued = ", ".join(f"{parameter} is {part} {name}" for parameter, name in effect.valued_by.items())
     return f"{effect.tool} {said}{named}{'; ' + valued if valued else ''}"
 
 

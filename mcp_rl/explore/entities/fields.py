@@ -78,7 +78,7 @@ def described(name: str, values: Sequence[Any], kind: str, *, is_key: bool, abou
     if holds != "number":
         unit = ""
     elif not unit:
-        unit = _unit_in(about[:300])
+        unit = "bytes" if words == "size" and kind in ("file", "folder") else _unit_in(about[:300])
     return EntityField(name=name, words=words, kind=holds, unit=unit)
 
 

@@ -77,7 +77,7 @@ TASKS = """Tasks:
         ("pairs", SHOWN, "", {"commit": "b4a0d53bd975d356256a6ae127fdade140c1adea", "Author": "Ada <ada@example.com>",
          "Date": "Thu May 14 10:03:00 2026 +0000", "message": "Change number 14: fig"}),
         ("pairs", INFO, "", {"size": 505, "created": "Sun Nov 22 2026 22:01:30 GMT+0000 (Coordinated Universal Time)",
-         "isFile": True, "permissions": 644}),
+         "isFile": True, "permissions": "644"}),
         ("list", FOLDER, "", {"type": "dir", "name": "archive"}),
         ("list", TASKS, "Tasks", {"name": "Buy milk", "id": 3, "priority": "high", "done": True}),
         ("list", "* main\n  side4", "", {"name": "main", "current": True}),

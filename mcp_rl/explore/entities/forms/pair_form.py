@@ -23,6 +23,8 @@ _PAIR = re.compile(r"(?:[-*•] )?\*{0,2}([A-Za-z][\w ./()-]{0,40})\*{0,2}(?: ?:
 _HEADED = re.compile(r"([a-z]{3,12}) ([0-9a-f]{7,64})(?: \(.{1,80}\))?")
 """The first line of an entry in a log: "commit 1f3a…"."""
 _RULE = re.compile(r"[-=_*#~]{3,}")
+_LABELS = {"permissions", "mode", "version", "phone", "zip", "postcode", "port"}
+"""Names of values that look like numbers and are none."""
 _LEAST_SHARE = 0.6
 """Least share of the lines that are pairs, where a result is read as pairs."""
 _LEADING = 3
@@ -73,8 +75,9 @@ def pair_in(line: str) -> tuple[str, str] | None:
 
 def put(record: Record, name: str, text: str) -> None:
     """Put a value into a record, unless it stands for nothing."""
-    value = value_of(text, several=is_plural(name.split(" ")[-1]))
-    if value is not None:
+    last = name.lower().split(" ")[-1]
+    value = text.strip() if last in _LABELS else value_of(text, several=is_plural(last))
+    if value not in (None, ""):
         record[name] = value
 
 
