@@ -41,7 +41,7 @@ from mcp_rl.system.visible import shortened
 from mcp_rl.toolserver.pool import open_sessions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from mcp_rl.config import ToolsConfig
     from mcp_rl.scenario import ServerParams
@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 _CALLS, _SECONDS = 600, 8.0
 """Most calls of the survey, and its seconds; the second time, all of them are made again."""
 _CLOCK_TICK = 1.1
+_DEEPEST, _MOST_DESCRIBED = 5, 60
+"""Depth of an output schema, and fields of one object in it, whose descriptions are read."""
 _MOST_POOLED = 60
 """Answers from which arguments for changing calls are drawn."""
 _MOST_OBSERVED = 1_500_000
@@ -175,13 +177,14 @@ class _Assembly:
         kinds = {noun: draft for noun, draft in drafts.items() if noun in names}
         complete = self._complete(entities)
         entities, observations = self._observed(entities, complete)
+        abouts = _descriptions(self._survey.reader.tools.values())
         described_kinds = {
             noun: EntityKind(
                 name=noun,
                 plural=plural(noun),
                 key=draft.key,
                 fields={
-                    name: described(name, values, noun, is_key=name == draft.key)
+                    name: described(name, values, noun, is_key=name == draft.key, about=abouts.get(name, ""))
                     for name, values in _values(entities, noun).items()
                 },
                 complete=noun in complete,
@@ -390,6 +393,25 @@ def _references(kinds: Mapping[str, EntityKind], entities: Sequence[Entity], bey
                 if single <= theirs and (named or all(isinstance(one, str) for one in single)):
                     yield Reference(kind=noun, field=name, to=other)
                     break
+
+
+def _descriptions(tools: Iterable[Tool]) -> dict[str, str]:
+    """Return what the output schemas of tools say of fields, by the fields' names."""
+    found: dict[str, str] = {}
+
+    def walk(schema: Any, depth: int) -> None:
+        if not isinstance(schema, dict) or depth > _DEEPEST:
+            return
+        properties = schema.get("properties")
+        for name, inner in list(properties.items())[:_MOST_DESCRIBED] if isinstance(properties, dict) else ():
+            if isinstance(inner, dict) and isinstance(inner.get("description"), str):
+                found.setdefault(str(name), inner["description"][:300])
+            walk(inner, depth + 1)
+        walk(schema.get("items"), depth + 1)
+
+    for tool in tools:
+        walk(tool.output_schema, 0)
+    return found
 
 
 def _with_relations(kinds: Mapping[str, EntityKind], references: Sequence[Reference]) -> dict[str, EntityKind]:
