@@ -8,9 +8,9 @@ adapter in its forward pass, as a trainer would call it, and again from merged w
 (docs/vllm.md tells how to install it) that gets all requests at once, as token ids, and answers with ids and logprobs.
 The engine also returns logprobs, `generate` does not. The engine's prefix cache is emptied before each round, as an
 update of the weights does; vLLM's stays warm. "Long tail" is the shape of a file server's episodes: a system part of
-900 tokens and, between two turns, results of 20 to 1,500 tokens; `generate` forwards each second prompt whole. Rounds
-alternate and the first is not counted; the figures are medians over wall time, and on a shared machine only their
-ratio counts.
+900 tokens and, between two turns, results of 20 to 1,500 tokens, half as many episodes; `generate` forwards each second
+prompt whole. Rounds alternate and the first is not counted; the figures are medians over wall time, and on a shared
+machine only their ratio counts.
 """
 
 import argparse
@@ -167,7 +167,7 @@ async def main() -> None:
     merged.load_state_dict(weights, strict=False)
     low_rank = low_rank_weights(adapted)
     given = prompts(options.episodes, options.group, options.system, options.request, stop)
-    long_tail_prompts = long_tail(options.episodes, options.group, stop)
+    long_tail_prompts = long_tail(options.episodes // 2, options.group, stop)
     speeds: dict[str, list[float]] = {}
     adapter_engine = LocalEngine(merged, stop_token_ids=[stop])
     async with engine, adapter_engine, vllm(options, config, adapted, given) as servers:
