@@ -150,6 +150,11 @@ class Sessions:
                 session = self._open[key] = self._choice.session(key, link)
             return session
 
+    @property
+    def replays(self) -> bool:
+        """True if calls are answered from a recording, with no server at all."""
+        return self._cassette is not None and self._cassette.replays
+
     async def isolation(self, params: ServerParams) -> Isolation:
         """Return the isolation of episodes on this server: the declared one, else the one that annotations imply.
 

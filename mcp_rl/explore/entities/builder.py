@@ -7,6 +7,7 @@ differs then is no fact. Calls and seconds are limited, and so are the things of
 from __future__ import annotations
 
 import re
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -38,14 +39,13 @@ from mcp_rl.explore.words import words_of
 from mcp_rl.explore.world import World
 from mcp_rl.scenario import ServerGroup
 from mcp_rl.system.visible import shortened
-from mcp_rl.toolserver.pool import open_sessions
+from mcp_rl.toolserver.pool import Sessions, open_sessions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 
     from mcp_rl.config import ToolsConfig
     from mcp_rl.scenario import ServerParams
-    from mcp_rl.toolserver.pool import Sessions
     from mcp_rl.toolserver.session import Session
     from mcp_rl.toolserver.tool_server import ToolServer
     from mcp_rl.toolserver.tools.listing import Tool
@@ -88,8 +88,8 @@ async def build_world(sessions: Sessions, *, server: ToolServer, params: ServerP
         await survey.run()
     first = [answer for answer in survey.answers if answer.tells]
     await anyio.sleep(max(0.0, began + _CLOCK_TICK - anyio.current_time()))
-    async with sessions.lease(params) as lease:
-        again = await _repeated(lease.session, first)
+    async with _another_place(sessions, server, params) as session_again:
+        again = await _repeated(session_again, first)
     built = _Assembly(server.name, survey, first, again, budget).built()
     if server.stateful and built.model.entities:
         meter = EffectMeter(sessions, server, params, survey, built.model)
@@ -121,6 +121,21 @@ def _reading(session: Session, server: ToolServer) -> list[Tool]:
         if tool.name not in unfit and (reads(tool, server) or (seems and server.stateful)):
             found.append(tool)
     return found
+
+
+@asynccontextmanager
+async def _another_place(sessions: Sessions, server: ToolServer, params: ServerParams) -> AsyncIterator[Session]:
+    """Yield a session at the beginning of another episode: in a new process where calls fill the server first.
+
+    The ids and times of what they make may be others in each process.
+    """
+    filled = any(one.measured is not None and one.measured.setup for one in server.members or (server,))
+    if filled and not sessions.replays:
+        async with Sessions(server=server) as others, others.lease(params) as lease:
+            yield lease.session
+    else:
+        async with sessions.lease(params) as lease:
+            yield lease.session
 
 
 def _changing(session: Session, server: ToolServer, reading: Sequence[Tool]) -> list[Tool]:
@@ -165,9 +180,18 @@ class _Assembly:
         pairs = [(one, two) for one, two in zip(first, again, strict=True) if two is not None and two.tells]
         self._name, self._survey, self._spent = name, survey, budget.spent
         self._answers = [one for one, _ in pairs]
-        self._once = survey.merged(self._answers)
-        self._twice = survey.merged([two for _, two in pairs], learn=False)
         self._again = [two for _, two in pairs]
+        self._merge()
+        unsteady = {
+            (noun, draft.key) for noun, draft in self._once.drafts.items() if not self._trusted(draft, draft.key)
+        }
+        if unsteady:  # other fields may be keys that last
+            survey.passing |= unsteady
+            self._merge()
+
+    def _merge(self) -> None:
+        self._once = self._survey.merged(self._answers)
+        self._twice = self._survey.merged(self._again, learn=False)
 
     def built(self) -> BuiltWorld:
         """Return the model."""

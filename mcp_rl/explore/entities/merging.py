@@ -128,6 +128,8 @@ class Subjects:
     """Tools and parameters that take keys of things."""
     choices: frozenset[tuple[str, str]] = frozenset()
     """Tools and parameters that take one of a few values, which are things themselves."""
+    passing: frozenset[tuple[str, str]] = frozenset()
+    """Kinds and fields whose values are others in each process, so that they are no keys."""
     preferred: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Kinds and fields whose values are arguments, with how well they fit by their names, 0 to 3."""
 
@@ -239,7 +241,7 @@ def _key_of(noun: str, group: Sequence[Sighting], subjects: Subjects) -> str | N
         return None
     best: tuple[float, str] | None = None
     for position, name in enumerate(dict.fromkeys(name for record in records[:50] for name in record)):
-        if not _tells_apart(name, group):
+        if (noun, name) in subjects.passing or not _tells_apart(name, group):
             continue
         rank = _rank(noun, name, position, [record[name] for record in records if name in record])
         if rank is not None:

@@ -85,6 +85,8 @@ class Survey:
         self._tried: set[tuple[str, str, str, str]] = set()
         self._choices: set[tuple[str, str]] = set()
         self._preferred: Counter[tuple[str, str]] = Counter()
+        self.passing: set[tuple[str, str]] = set()
+        """Kinds and fields whose values turned out to be others in each process."""
 
     @property
     def answers(self) -> list[Answered]:
@@ -116,7 +118,7 @@ class Survey:
     def subjects(self) -> Subjects:
         """What is known of arguments."""
         keyed = frozenset((slot.tool, slot.parameter) for slot in self.accepted)
-        return Subjects(keyed, frozenset(self._choices), self._preferred)
+        return Subjects(keyed, frozenset(self._choices), frozenset(self.passing), self._preferred)
 
     def _find_choices(self) -> None:
         """Find the parameters whose few values are things themselves: the answer tells something of each."""

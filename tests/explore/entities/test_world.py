@@ -101,6 +101,12 @@ def test_two_things_of_one_name_are_left_out_with_a_sentence() -> None:
     assert any("'Rex'" in remark for remark in found.remarks)
 
 
+def test_ids_that_are_others_each_time_are_no_keys() -> None:
+    model = built(command("passing")).model
+    assert model.kinds["job"].key == "name" and set(model.kinds["job"].fields) == {"name"}
+    assert [entity.key for entity in model.entities] == ["sweep", "mop", "dust"]
+
+
 def test_prose_gives_an_empty_model_and_a_sentence() -> None:
     found = built(command("prose"))
     assert found.model.kinds == {} and found.model.entities == ()

@@ -46,6 +46,12 @@ def twins(name: str, given: dict[str, Any]) -> object:
     return {"pets": [{"name": pet, "legs": 4} for pet in ("Rex", "Tom", *map(str, range(40)), "Rex")]}
 
 
+def passing(name: str, given: dict[str, Any]) -> object:
+    return {
+        "jobs": [{"id": f"{time.time_ns()}-{at}", "name": what} for at, what in enumerate(("sweep", "mop", "dust"))]
+    }
+
+
 def as_text(result: object) -> str:
     return result if isinstance(result, str) else json.dumps(result)
 
@@ -59,6 +65,7 @@ WORLDS = {
     ]),
     "many": (many, [tool("list_parts", "Lists the parts.", READ_ONLY)]),
     "prose": (prose, [tool("tell", "Tells a story.", READ_ONLY)]),
+    "passing": (passing, [tool("list_jobs", "Lists the jobs.", READ_ONLY)]),
     "twins": (twins, [tool("list_pets", "Lists the pets.", READ_ONLY)]),
 }  # fmt: skip
 
