@@ -36,6 +36,9 @@ class RecipeOptions:
     max_steps: Annotated[int, typer.Option(help="Calls of the longest tasks, 1 to 5.")] = 5
     unsolvable: Annotated[float, typer.Option(help="Share of tasks that cannot be solved, 0 to 1.")] = 0.05
     without_tools: Annotated[float, typer.Option(help="Share of requests that need no tool, 0 to 1.")] = 0.05
+    levels: Annotated[
+        str, typer.Option(help="Shares of task levels, such as told=0.4,looked-up=0.6; or mixed, for chat models.")
+    ] = "spelled"
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ both. No field holds a secret: API keys are read from the environment where they
 """
 
 from mcp_rl.config.learning import LoraConfig, TrainConfig
+from mcp_rl.config.levels import LEVELS, MIXED, level_shares
 from mcp_rl.config.listing import chosen_settings, config_keys, flat_values, role_of, section_of, settings
 from mcp_rl.config.machine import EngineConfig, PlacementConfig, UnslothConfig
 from mcp_rl.config.playing import (
@@ -25,6 +26,8 @@ from mcp_rl.config.scoring import EvaluationConfig, JudgeConfig, RewardConfig
 __all__ = [
     "JUDGE_PRESET",
     "LARGE_MODEL_PRESET",
+    "LEVELS",
+    "MIXED",
     "MOST_STEPS",
     "TINY",
     "CurriculumConfig",
@@ -47,6 +50,7 @@ __all__ = [
     "chosen_settings",
     "config_keys",
     "flat_values",
+    "level_shares",
     "preset_for",
     "role_of",
     "run_name",

@@ -3,8 +3,9 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
+from mcp_rl.config.levels import level_shares
 from mcp_rl.config.section import CARRIED, LIVE, Role, Section
 
 MOST_STEPS = 5
@@ -34,6 +35,15 @@ class ScenarioConfig(Section):
     """Share of generated tasks that cannot be solved: none, as the built-in model does not refuse."""
     without_tools: float = Field(default=0.0, ge=0, lt=1)
     """Share of generated requests that need no tool: none, as the built-in model always calls one."""
+    levels: str = "spelled"
+    """Shares of the levels of generated tasks, such as `told=0.4,looked-up=0.6`, or `mixed`: all spelled out, as the
+    built-in model has learned them."""
+
+    @field_validator("levels")
+    @classmethod
+    def _known_levels(cls, text: str) -> str:
+        level_shares(text)
+        return text
 
 
 class RolloutConfig(Section):

@@ -55,6 +55,8 @@ class EvaluationResult(BaseModel):
     """The same over the sampled rollouts."""
     by_steps: dict[str, dict[str, float]] = {}
     """The same by the number of calls in the reference solution, over the sampled rollouts if there are any."""
+    by_level: dict[str, dict[str, float]] = {}
+    """The same by the level of the task, where there are several."""
     by_difficulty: dict[str, dict[str, float]] = {}
     """The same by the scenario's recorded difficulty, in fifths such as "0.2-0.4", or "claimed 3" if it was never
     measured."""
@@ -148,6 +150,7 @@ def summarize(groups: Sequence[TrajectoryGroup], *, step: int, greedy: bool) -> 
         by_tool=_by(groups, first if greedy else rest, _tools),
         sampled_by_tool=_by(groups, rest, _tools),
         by_steps=_by(groups, widest, _steps),
+        by_level=_by(groups, widest, _levels) if len({group.scenario.level for group in groups}) > 1 else {},
         by_difficulty=_by(groups, widest, _difficulty),
         outcomes={group.scenario.id: successes(group) for group in groups},
     )
@@ -178,6 +181,10 @@ def _tools(scenario: McpScenario) -> set[str]:
 
 def _steps(scenario: McpScenario) -> list[str]:
     return [str(len(scenario.reference))] if scenario.reference else []
+
+
+def _levels(scenario: McpScenario) -> list[str]:
+    return [scenario.level]
 
 
 def _difficulty(scenario: McpScenario) -> list[str]:

@@ -22,7 +22,12 @@ if TYPE_CHECKING:
 _SMALLEST_P = 1e-4
 _NONE = shown(None)
 _NAME_WIDTH, _CELL_WIDTH = 18, 25
-_BREAKDOWNS = {"by tool": "sampled_by_tool", "by number of steps": "by_steps", "by difficulty": "by_difficulty"}
+_BREAKDOWNS = {
+    "by tool": "sampled_by_tool",
+    "by number of steps": "by_steps",
+    "by level": "by_level",
+    "by difficulty": "by_difficulty",
+}
 """For each table's title the field of a result that it shows."""
 _BETWEEN = 3
 """Width between two columns."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from mcp_rl.config import MOST_STEPS, ScenarioConfig
+from mcp_rl.config import MOST_STEPS, ScenarioConfig, level_shares
 from mcp_rl.errors import ConfigError
 
 _LENGTHS = (60, 40, 24, 15, 10)
@@ -24,6 +24,8 @@ class Recipe:
     """Share of tasks that cannot be done, where the right answer is to say so."""
     without_tools: float = 0.05
     """Share of requests that need no tool."""
+    levels: str = "spelled"
+    """Shares of the levels of tasks, such as `told=0.4,looked-up=0.6`, or `mixed`."""
 
     def __post_init__(self) -> None:
         if self.count < 1:
@@ -36,10 +38,44 @@ class Recipe:
                 f"({self.without_tools:g}) must be 0 or more and leave something to solve."
             )
 
+        try:
+            level_shares(self.levels)
+        except ValueError as error:
+            raise ConfigError(f"The levels {self.levels!r} cannot be made: {error}.") from error
+
+    @property
+    def goals(self) -> dict[str, int]:
+        """Number of wanted goal tasks by level, of those that have a solution with tools."""
+        shares = level_shares(self.levels)
+        return {level: round(self.solvable * share) for level, share in shares.items() if level != "spelled"}
+
+    def without_goals(self, made: int) -> Recipe | None:
+        """Return the recipe for the rest, once so many goal tasks are made; None where nothing else is wanted.
+
+        Tasks that are spelled out stand in for missing goal tasks, unless the levels do not name them.
+        """
+        others = self.count - self.solvable
+        spelled = max(0, self.solvable - made) if self.spells_out else 0
+        rest = spelled + others
+        if not spelled:
+            return None
+        return replace(
+            self,
+            count=rest,
+            unsolvable=self.unsolvable * self.count / rest if others else 0.0,
+            without_tools=self.without_tools * self.count / rest if others else 0.0,
+            levels="spelled",
+        )
+
+    @property
+    def spells_out(self) -> bool:
+        """True if tasks that are spelled out are wanted, and may stand in for goal tasks that cannot be made."""
+        return "spelled" in level_shares(self.levels)
+
     @classmethod
     def of(cls, config: ScenarioConfig, seed: int) -> Recipe:
         """Return the recipe of a run's settings."""
-        return cls(config.count, seed, config.max_steps, config.unsolvable, config.without_tools)
+        return cls(config.count, seed, config.max_steps, config.unsolvable, config.without_tools, config.levels)
 
     @property
     def solvable(self) -> int:

@@ -10,6 +10,7 @@ import anyio
 from mcp_rl.errors import ServerFault
 from mcp_rl.explore.answer import read_answer
 from mcp_rl.rewards.json_values import is_close
+from mcp_rl.scenarios.goals.task import results_hash
 from mcp_rl.scenarios.reference import kept, refused_calls
 from mcp_rl.scenarios.stage import Look
 
@@ -72,6 +73,7 @@ async def _problem(session: Session, scenario: McpScenario) -> str | None:
     if not scenario.reference and not (unsolvable or needs_no_call):
         return "It has no reference solution to execute."
     result: ToolResult | None = None
+    texts: list[str] = []
     for call in (*scenario.reference, *refused):
         if call.tool not in session.tool_names:
             return f"The server no longer has the tool {call.tool}."
@@ -83,7 +85,12 @@ async def _problem(session: Session, scenario: McpScenario) -> str | None:
             if call in refused:
                 return f"The call of {call.tool} was refused, and now succeeds: {kept(result.text)[:200]}"
             return f"The call of {call.tool} is now an error: {kept(result.text)[:200]}"
-    problem = _changed(scenario, result) if scenario.reference and result else None
+        texts.append(result.text)
+    if scenario.proof is not None:
+        same = scenario.verifier is None or scenario.verifier.kind == "state" or scenario.proof.results
+        problem = None if same in (True, results_hash(texts)) else "Its calls show something else now."
+    else:
+        problem = _changed(scenario, result) if scenario.reference and result else None
     if problem is None and scenario.verifier is not None and scenario.verifier.kind == "state":
         problem = await _other_state(connection, scenario)
     if problem is None and scenario.schema_hash not in (None, hash_now):

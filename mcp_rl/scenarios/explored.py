@@ -7,6 +7,7 @@ explored too: each task starts in the state that an episode begins in, and readi
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -42,6 +43,32 @@ async def explored_scenarios(
     The list is shorter where the server has no more to offer. The same seed gives the same list. Raises ScenarioError
     where no tool may be called or no call gives a lasting result, ServerFault where the server is lost.
     """
+    goals: list[McpScenario] = []
+    if any(recipe.goals.values()):
+        from mcp_rl.scenarios.goals.goals import goal_scenarios  # a world is built only where it is wanted
+
+        goals = await goal_scenarios(sessions, server=server, params=params, recipe=recipe)
+        left = recipe.without_goals(len(goals))
+        if left is None:
+            return goals
+        recipe = left
+    try:
+        spelled = await _spelled_out(sessions, server, params, recipe)
+    except ScenarioError:
+        if not goals:
+            raise
+        spelled = []
+    if not goals:
+        return spelled
+    mixed = [*goals, *spelled]
+    random.Random(f"{recipe.seed}:levels").shuffle(mixed)
+    return mixed
+
+
+async def _spelled_out(
+    sessions: Sessions, server: ToolServer, params: ServerParams, recipe: Recipe
+) -> list[McpScenario]:
+    """Return scenarios whose requests spell out tools and arguments, and those that no tool solves."""
     dropped = unfit_tools(server)
     while True:
         async with sessions.lease(params) as lease:

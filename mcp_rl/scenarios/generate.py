@@ -112,7 +112,7 @@ class Generated:
     """Tools that the server offers and no scenario needs."""
 
     def summary(self) -> dict[str, Any]:
-        """Return counts as JSON: by split, tool, steps and verifier."""
+        """Return counts as JSON: by split, tool, level, steps and verifier."""
         scenarios = self.scenarios
         return {
             "scenarios": len(scenarios),
@@ -124,6 +124,7 @@ class Generated:
             "set_aside": self.set_aside,
             "unused_tools": list(self.unused_tools),
             "tools": dict(Counter(tool for s in scenarios for tool in sorted({call.tool for call in s.reference}))),
+            "levels": dict(Counter(s.level for s in scenarios)),
             "steps": dict(sorted(Counter(len(s.reference) for s in scenarios).items())),
             "verifiers": dict(Counter(s.verifier.kind if s.verifier else "none" for s in scenarios)),
             "seconds": round(self.seconds, 2),

@@ -1,8 +1,10 @@
 """Train and val splits that have no call and no request in common.
 
 Scenarios that share an executed call, or have nearly the same request, are tied together and go to the same side. So
-training never sees a call that a val scenario needs. With "combinations", scenarios of several steps that need the same
-tools are tied together too: val then shows whether a model combines tools in ways never seen in training.
+training never sees a call that a val scenario needs. Goal tasks are tied together by what they ask and
+of which things (`GoalProof.apart`), since most of them begin with the same listings. With "combinations", scenarios of
+several steps that need the same tools are tied together too: val then shows whether a model combines tools in ways
+never seen in training.
 
 Where almost everything is tied together, as on a server whose tasks share a few calls, `hold_out` sets scenarios
 aside that would tie both sides.
@@ -115,7 +117,9 @@ def _quotas(sizes: Counter[Stratum], wanted: int, random: random.Random) -> Coun
 
 
 def _stratum(scenario: McpScenario) -> Stratum:
-    """Return the number of steps and the tool that gives the answer."""
+    """Return the number of steps and the tool that gives the answer; of a goal task, the level and its kind."""
+    if scenario.proof is not None:
+        return scenario.level, *scenario.tags[-1:]
     last = scenario.reference[-1].tool if scenario.reference else " ".join(scenario.tags)
     return str(len(scenario.reference)), last
 
@@ -142,9 +146,12 @@ def _tied(scenarios: Sequence[McpScenario], by: SplitBy) -> list[list[int]]:
 def _traces(scenarios: Iterable[McpScenario], by: SplitBy) -> set[str]:
     traces: set[str] = set()
     for scenario in scenarios:
-        traces |= {f"call {call}" for call in scenario_calls(scenario)}
+        if scenario.proof is None:
+            traces |= {f"call {call}" for call in scenario_calls(scenario)}
+        else:  # all goal tasks begin with the same listings: what counts is what is asked, and of what
+            traces |= set(scenario.proof.apart)
         traces |= {f"request {normalised_request(scenario.task_description)}", f"task {near_key(scenario)}"}
-        if by == "combinations" and len(scenario.reference) > 1:
+        if by == "combinations" and len(scenario.reference) > 1 and scenario.proof is None:
             traces.add(f"tools {sorted({call.tool for call in scenario.reference})}")
     return traces
 

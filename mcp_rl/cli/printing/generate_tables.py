@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from mcp_rl.config import LEVELS
 from mcp_rl.scenarios.author.report import AuthorReport, RejectedProposal
 from mcp_rl.scenarios.generate import Generated
 
@@ -22,6 +23,9 @@ def lines(generated: Generated, out: object) -> Iterator[str]:
     ]
     spread = ", ".join(f"{number} {kind}" for number, kind in kinds if number)
     yield f"{counts['scenarios']} scenarios are in {out}: {spread}."
+    levels = ", ".join(f"{number} {level}" for level, number in sorted(counts["levels"].items(), key=_by_level))
+    hint = " (as the built-in model has learned them; --levels mixed makes goals for a chat model)"
+    yield f"  levels: {levels}{hint if set(counts['levels']) == {'spelled'} else ''}"
     calls = ", ".join(f"{number} with {steps}" for steps, number in counts["steps"].items())
     yield f"  calls: {calls}; verifiers: {_counted(counts['verifiers'])}"
     if set(counts["splits"]) != {"none"}:
@@ -37,6 +41,10 @@ def lines(generated: Generated, out: object) -> Iterator[str]:
         yield f"  {generated.asked} were asked for; the server has no more different calls to offer."
     if generated.author is not None:
         yield from _author(generated.author)
+
+
+def _by_level(counted: tuple[str, int]) -> int:
+    return LEVELS.index(counted[0])
 
 
 def _author(report: AuthorReport) -> Iterator[str]:

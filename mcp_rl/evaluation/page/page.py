@@ -46,6 +46,7 @@ _MARK = re.compile(rb"\n<!-- mcp-rl history:([0-9a-f]*) page:([0-9a-f]{64}) -->\
 _BREAKDOWNS = {
     "by tool": ("sampled_by_tool", "by_tool"),
     "by number of steps": ("by_steps",),
+    "by level": ("by_level",),
     "by difficulty": ("by_difficulty",),
 }
 """For each table's title the fields of a result that may hold it, the better one first."""

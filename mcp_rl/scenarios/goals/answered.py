@@ -20,7 +20,6 @@ from mcp_rl.scenarios.goals.question import (
     answer_text,
     best_guesses,
     choice_of,
-    given_values,
     guess_group,
     say_otherwise,
     unguessable,
@@ -146,7 +145,7 @@ class AnsweredQuestions:
         return {(tool, parameter) for tool, parameter, _ in self._slots if tool not in effects}
 
     def _stated_by_search(self, question: GoalQuestion) -> ReadingCall | None:
-        answer, given = question.answer.value, given_values(question.evaluated.program)
+        answer, given = question.answer.value, question.given
         if question.answer.form == "none":
             return None
         for search in self._searches(question):
@@ -199,7 +198,7 @@ class AnsweredQuestions:
 
     def _task(self, solved: _Solved, guess: float, others: Sequence[_Solved]) -> GoalTask | None:
         question = solved.question
-        verifier = verifier_of(question.evaluated.program, question.answer)
+        verifier = verifier_of(question.given, question.answer)
         calls = _as_calls(solved.calls)
         answer = answer_text(question.answer)
         if not accepted(verifier, answer, calls):

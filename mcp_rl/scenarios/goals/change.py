@@ -170,7 +170,7 @@ class Changes:
             fresh = [*_items(every), *self._random.sample(plausible.WORDS, 3)]
             fresh = [v for v in fresh if not any(isinstance(value, list) and v in value for value in lists)]
             value = self._random.choice(fresh) if fresh else None
-        if value is None or value in given_values(program) or not can_be_said(value):
+        if value is None or value in given_values(program, self._english) or not can_be_said(value):
             return None
         forms = self._list_forms(effect, program, value, one=one)
         return self._finish(effect, program, evaluated, {name: value}, forms)
@@ -338,7 +338,7 @@ class Changes:
         values: dict[str, JsonValue],
         forms: Sequence[str],
     ) -> StateChange | None:
-        given = list(given_values(program)) if program else []
+        given = list(given_values(program, self._english)) if program else []
         lookups: list[ReadingCall] = []
         if evaluated is not None:
             indices = self._lookups.to_choose(evaluated, given)

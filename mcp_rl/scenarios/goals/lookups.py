@@ -7,6 +7,7 @@ import json
 import posixpath
 import re
 from collections import defaultdict
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from mcp_rl.rewards.json_values import leaves
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from mcp_rl.explore.entities.world_model import Observation, WorldModel
 
-MOST_LOOKUPS = 12
+MOST_LOOKUPS = 14
 """Most calls of a solution."""
 _EXACT = 2
 """Number of calls that can be chosen freely up to which the least way is searched for exactly."""
@@ -45,6 +46,14 @@ class Lookups:
         self._slots: dict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
         for slot in world.slots:
             self._slots[slot.tool, slot.parameter].append((slot.kind, slot.field))
+        named = {(slot.kind, slot.field) for slot in world.slots}
+        self._values = {
+            fact.value
+            for one in world.entities
+            for name, fact in one.facts.items()
+            if (one.kind, name) in named and _is_scalar(fact.value)
+        }
+        """What names things in calls; an argument that names none is where the server begins."""
         self._of_value = {
             (one.kind, name, str(fact.value)): one for one in world.entities for name, fact in one.facts.items()
         }
@@ -171,16 +180,26 @@ class Lookups:
             for leaf in leaves(value)
             if isinstance(leaf, str | int | float) and not isinstance(leaf, bool)
         ]
-        return all(_is_known(leaf, given, texts) for leaf in needed)
+        return all(self._is_known(leaf, given, texts) for leaf in needed)
+
+    def _is_known(self, value: str | int | float, given: Sequence[JsonValue], texts: Sequence[str]) -> bool:
+        """Return whether a value is known from the request or from results, a path also by its folder and its name."""
+        if value not in self._values or any(str(value) == str(one) for one in given):
+            return True
+        if any(_word_in(str(value), text) for text in texts):
+            return True
+        folder, name = posixpath.split(str(value).rstrip("/"))
+        if not folder.strip("/") or not name:
+            return False
+        named = name in map(str, given) or any(_word_in(name, text) for text in texts)
+        return named and self._is_known(folder, given, texts)
 
 
-def _is_known(value: str | int | float, given: Sequence[JsonValue], texts: Sequence[str]) -> bool:
-    if any(value == one or str(value) == str(one) for one in given):
-        return True
-    name = posixpath.basename(str(value).rstrip("/")) or str(value)
-    return any(_word_in(str(value), text) or _word_in(name, text) for text in texts)
+def _is_scalar(value: JsonValue) -> bool:
+    return isinstance(value, str | int | float)
 
 
+@lru_cache(maxsize=200_000)
 def _word_in(word: str, text: str) -> bool:
     if word not in text:
         escaped = json.dumps(word, ensure_ascii=False)[1:-1]

@@ -56,30 +56,45 @@ class ProgramAnswer:
     form: AnswerForm
 
 
+class _Index:
+    """A world by kinds, made once for many views."""
+
+    def __init__(self, world: WorldModel) -> None:
+        self.of_kind: dict[str, list[Entity]] = defaultdict(list)
+        for entity in world.entities:
+            self.of_kind[entity.kind].append(entity)
+        self.naming: dict[str, list[str]] = {}
+        self.to = {(reference.kind, reference.field): reference.to for reference in world.references}
+
+
 class View:
     """A world as a solution sees it: it remembers each value that was looked at."""
 
-    def __init__(self, world: WorldModel) -> None:
+    def __init__(self, world: WorldModel, known: View | None = None) -> None:
+        """`known` is another view of the same world, whose indices are used again."""
         self.world = world
         self.facts: dict[FactName, None] = {}
         """The values that were looked at, in order."""
         self.kinds: dict[str, None] = {}
         """The kinds of which every thing was needed."""
-        self._of_kind: dict[str, list[Entity]] = defaultdict(list)
-        for entity in world.entities:
-            self._of_kind[entity.kind].append(entity)
-        self._to = {(reference.kind, reference.field): reference.to for reference in world.references}
+        self._index: _Index = known._index if known is not None else _Index(world)
+
+    def naming(self, kind: str) -> list[str]:
+        """Return the fields that name a thing of a kind."""
+        if kind not in self._index.naming:
+            self._index.naming[kind] = naming(self.world, kind)
+        return self._index.naming[kind]
 
     def every(self, kind: str) -> list[Entity]:
         """Return all things of a kind. Raises Unanswerable where no listing shows them all."""
         if not self.world.kinds[kind].complete:
             raise Unanswerable(f"no listing shows every {kind}")
         self.kinds[kind] = None
-        return self._of_kind[kind]
+        return self._index.of_kind[kind]
 
     def of_value(self, kind: str, name: str, value: JsonValue) -> list[Entity]:
         """Return the things of a kind whose field has a value that the request gives, so that nobody must look."""
-        return [one for one in self._of_kind[kind] if name in one.facts and one.facts[name].value == value]
+        return [one for one in self._index.of_kind[kind] if name in one.facts and one.facts[name].value == value]
 
     def value(self, entity: Entity, name: str) -> JsonValue:
         """Look at a value. Raises Unanswerable where no call shows it."""
@@ -91,9 +106,9 @@ class View:
 
     def referred(self, entity: Entity, through: str) -> Entity:
         """Return the one thing that a field refers to. Raises Unanswerable for none or several."""
-        kind, value = self._to.get((entity.kind, through)), self.value(entity, through)
+        kind, value = self._index.to.get((entity.kind, through)), self.value(entity, through)
         keys = value if isinstance(value, list) else [value]
-        found = [one for one in self._of_kind[kind] if one.key in keys] if kind else []
+        found = [one for one in self._index.of_kind[kind] if one.key in keys] if kind else []
         if len(found) != 1 or len(keys) != 1:
             raise Unanswerable(f"the {through} of {entity.key!r} is not one known thing")
         return found[0]
@@ -101,7 +116,7 @@ class View:
     def select(self, things: ChosenThings) -> list[Entity]:
         """Return the things that satisfy all conditions, in the order in which they were seen."""
         first = things.conditions[0] if things.conditions else None
-        if first and first.relation == "is" and not first.through and first.field in naming(self.world, things.kind):
+        if first and first.relation == "is" and not first.through and first.field in self.naming(things.kind):
             found = self.of_value(things.kind, first.field, first.value)
             return [one for one in found if all(self._satisfies(one, other) for other in things.conditions[1:])]
         return [one for one in self.every(things.kind) if all(self._satisfies(one, each) for each in things.conditions)]
@@ -271,9 +286,12 @@ class Evaluated:
     """The keys of the things that the conditions select."""
 
 
-def evaluate(world: WorldModel, program: Program) -> Evaluated:
-    """Answer a program. Raises Unanswerable where the world does not tell, or tells more than one answer."""
-    view = View(world)
+def evaluate(world: WorldModel, program: Program, known: View | None = None) -> Evaluated:
+    """Answer a program. Raises Unanswerable where the world does not tell, or tells more than one answer.
+
+    `known` is a view of this world, kept to answer many programs fast.
+    """
+    view = View(world, known)
     answer, chosen = _answer(view, program)
     return Evaluated(program, answer, tuple(view.facts), tuple(view.kinds), tuple(str(one.key) for one in chosen))
 
@@ -287,7 +305,7 @@ def _answer(view: View, program: Program) -> tuple[ProgramAnswer, list[Entity]]:
             found = view.select(things)
             if not found:
                 raise Unanswerable("nothing is selected")
-            name = naming(view.world, things.kind)[0]
+            name = view.naming(things.kind)[0]
             names = [view.value(one, name) for one in found]
             return (ProgramAnswer(names[0], "text") if len(names) == 1 else ProgramAnswer(names, "set")), found
         case ExtremeOf(things, by, most, name):

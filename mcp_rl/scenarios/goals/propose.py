@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from mcp_rl.explore.entities.world_model import Entity, Reference
     from mcp_rl.scenarios.goals.words import English
 
-_FEWEST = 3
+_FEWEST = 4
 """ChosenThings of a kind below which there is nothing to choose among."""
 _MOST_THINGS = 400
 """ChosenThings of a kind that are looked at for values."""
@@ -98,7 +98,7 @@ class ProgramDrawer:
             if any(count > 1 for count in values.values()) and len(values) > 1:
                 shared.append(name)
         kinds = {name: english.about(kind, name).kind for name in usable}
-        varied = [name for name in usable if len({str(_value(one, name)) for one in things}) >= _FEWEST]
+        varied = [name for name in usable if len({str(_value(one, name)) for one in things}) >= 3]
         return _Fields(
             asked=[name for name in varied if kinds[name] != "flag"],
             amounts=[name for name in varied if kinds[name] == "number"],
@@ -111,6 +111,7 @@ class ProgramDrawer:
     def _condition(self, kind: str, *, without: Sequence[str] = ()) -> Condition | None:
         """Draw a condition that some things of the kind may satisfy and others not."""
         references = [r for r in self._references(kind) if r.to in self.kinds]
+        references = [r for r in references if self._english.sort(kind, r.field) != "place"]
         if references and self._random.random() < 0.3:
             reference = self._random.choice(references)
             inner = self._condition_on(reference.to, without)

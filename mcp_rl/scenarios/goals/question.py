@@ -32,7 +32,7 @@ from mcp_rl.scenarios.goals.program import (
 )
 from mcp_rl.scenarios.goals.propose import ProgramDrawer, proposals
 from mcp_rl.scenarios.goals.requests import Requests, ToolNames
-from mcp_rl.scenarios.goals.values import shown
+from mcp_rl.scenarios.goals.values import shown, without_zone_name
 from mcp_rl.scenarios.goals.words import English
 
 if TYPE_CHECKING:
@@ -46,7 +46,9 @@ if TYPE_CHECKING:
 _MOST_ITEMS, _MOST_WORDS = 8, 60
 """Limits on the items, and on the words, of an answer that a message can be expected to hold."""
 _TRIES = 60
-"""Draws for one question that is wanted."""
+"""Most draws for one question that is wanted."""
+_MOST_IDLE = 400
+"""Draws in a row that give no new question, after which the world has no more to offer."""
 _GUESSED = 0.08
 """Largest share of questions that the best guess gets right."""
 _SAME_ANSWER = 3
@@ -93,21 +95,22 @@ def choice_of(program: Program) -> ChosenThings | None:
     return None if isinstance(program, Gap | MoreOf) else program.things
 
 
-def chosen_of(world: WorldModel, program: TotalOf | Commonest | ExtremeOf) -> int:
-    """Return the number of things that a program adds up or compares."""
-    return len(View(world).select(program.things))
-
-
-def given_values(program: Program) -> tuple[JsonValue, ...]:
-    """Return the values that a request for a program states."""
+def given_values(program: Program, english: English) -> tuple[JsonValue, ...]:
+    """Return the values that a request for a program states, as it states them."""
     if isinstance(program, Gap):
         return program.one, program.other
+    kind = kind_of(program)
     if isinstance(program, MoreOf):
-        return program.condition.value, program.other
-    return tuple(c.value for c in program.things.conditions if not isinstance(c.value, bool))
+        name = program.condition.field
+        return english.spoken(kind, name, program.condition.value), english.spoken(kind, name, program.other)
+    return tuple(
+        english.spoken(kind, each.field, each.value) if not each.through else each.value
+        for each in program.things.conditions
+        if not isinstance(each.value, bool)
+    )
 
 
-def verifier_of(program: Program, answer: ProgramAnswer) -> Verifier:
+def verifier_of(given: Sequence[JsonValue], answer: ProgramAnswer) -> Verifier:
     """Return the verifier that looks at the answer alone."""
     match answer.form:
         case "number":
@@ -117,10 +120,8 @@ def verifier_of(program: Program, answer: ProgramAnswer) -> Verifier:
         case "none":
             return Verifier(kind="regex", expected=NOBODY)
         case "pair":
-            others: list[JsonValue] = []
-            if isinstance(program, Gap | MoreOf):
-                both = given_values(program)
-                others = [value for value in both if value != (answer.value or [None])[0]]  # type: ignore[index]
+            first = answer.value[0] if isinstance(answer.value, list) else None
+            others = [value for value in given if first in given and value != first]
             return Verifier(kind="parts", expected=answer.value, options={"others": others} if others else {})
     return Verifier(kind="text", expected=str(answer.value))
 
@@ -141,30 +142,31 @@ class Questions:
     def __init__(self, world: WorldModel, tools: Sequence[str], seed: int) -> None:
         self._world = world
         self._random = random.Random(f"{seed}:questions")
-        self._english = English(world, self._random)
-        self._requests = Requests(self._english, ToolNames(tools))
-        self._proposer = ProgramDrawer(self._english, self._random)
+        self.english = English(world, self._random)
+        self._requests = Requests(self.english, ToolNames(tools))
+        self._drawer = ProgramDrawer(self.english, self._random)
+        self._view = View(world)
         self.lookups = Lookups(world)
 
     def draw(self, wanted: Mapping[Level, int]) -> list[GoalQuestion]:
         """Return up to so many questions of each level, in a balance in which no answer is a good guess."""
-        chosen = _Balance()
-        total = sum(wanted.values())
-        for outcome, program in proposals(self._proposer, _TRIES * total):
-            if all(chosen.levels[level] >= count for level, count in wanted.items()):
+        chosen, idle = _Balance(wanted), 0
+        for outcome, program in proposals(self._drawer, _TRIES * sum(wanted.values())):
+            if chosen.full or idle > _MOST_IDLE:
                 break
-            question = self.question(outcome, program)
-            if question is not None and chosen.levels[question.level] < wanted.get(question.level, 0):
-                chosen.add(question, wanted[question.level])
+            idle += 1
+            question = self.question(outcome, program) if chosen.has_room(outcome, program) else None
+            if question is not None and chosen.add(question):
+                idle = 0
         return unguessable(chosen.chosen)
 
     def question(self, outcome: str, program: Program) -> GoalQuestion | None:
         """Return the question of a program; None where it makes no task."""
         try:
-            evaluated = evaluate(self._world, program)
+            evaluated = self.spoken(evaluate(self._world, program, self._view))
             if not self._worth_asking(evaluated):
                 return None
-            given = given_values(program)
+            given = given_values(program, self.english)
             found = self.lookups.least(evaluated, given)
         except Unanswerable:
             return None
@@ -176,6 +178,19 @@ class Questions:
             stated = self.lookups.stated(evaluated.answer.value, given)
             calls = (stated,) if stated is not None else calls
         return GoalQuestion(text, outcome, evaluated, level, calls, given)
+
+    def spoken(self, evaluated: Evaluated) -> Evaluated:
+        """Return an answered program with the answer as people say it: names instead of keys of what is referred to."""
+        program, answer = evaluated.program, evaluated.answer
+        name = program.condition.field if isinstance(program, MoreOf) else getattr(program, "field", "")
+        if isinstance(program, FieldOf) and program.through:
+            return evaluated
+        parts = answer.value if isinstance(answer.value, list) else [answer.value]
+        said = [self.english.spoken(kind_of(program), name, part) for part in parts]
+        if answer.form == "time":
+            said = [without_zone_name(part) for part in said]
+        value = said if isinstance(answer.value, list) else said[0]
+        return replace(evaluated, answer=ProgramAnswer(value, answer.form))
 
     def _worth_asking(self, evaluated: Evaluated) -> bool:
         """Return whether an answer fits a message, and other things could be taken for those asked for."""
@@ -190,7 +205,10 @@ class Questions:
         things = choice_of(program)
         if things is None:
             return every > 2
-        if isinstance(program, TotalOf | Commonest | ExtremeOf) and chosen_of(self._world, program) < 2:
+        if (
+            isinstance(program, TotalOf | Commonest | ExtremeOf)
+            and len(View(self._world, self._view).select(program.things)) < 2
+        ):
             return False
         if isinstance(program, CountOf) and (chosen < 1 or (things.conditions and chosen == every)):
             return False
@@ -221,33 +239,48 @@ class Questions:
 class _Balance:
     """Questions chosen so far, without too many alike."""
 
-    def __init__(self) -> None:
+    def __init__(self, wanted: Mapping[Level, int]) -> None:
+        self._wanted = wanted
         self.chosen: list[GoalQuestion] = []
-        self.levels: Counter[Level] = Counter()
+        self._levels: Counter[Level] = Counter()
         self._choices: Counter[str] = Counter()
         self._answers: dict[str, Counter[str]] = defaultdict(Counter)
         self._outcomes: Counter[tuple[Level, str]] = Counter()
         self._texts: set[str] = set()
 
-    def add(self, question: GoalQuestion, wanted: int) -> None:
-        """Take a question in, unless it is too much like those that are there."""
-        things = repr(choice_of(question.evaluated.program))
+    @property
+    def full(self) -> bool:
+        return not any(map(self._lacks, self._wanted))
+
+    def _lacks(self, level: Level) -> bool:
+        return self._levels[level] < self._wanted.get(level, 0)
+
+    def has_room(self, outcome: str, program: Program) -> bool:
+        """Return whether a question of a program could be taken in, before its calls are looked for."""
+        things = repr(choice_of(program))
+        if things != "None" and self._choices[things] >= _SAME_CHOICE + sum(self._wanted.values()) // 60:
+            return False
+        if isinstance(program, FieldOf):
+            return self._lacks("told") or self._lacks("looked-up")
+        most = max(1, _OUTCOME_SHARE * self._wanted.get("worked-out", 0))
+        return self._lacks("worked-out") and self._outcomes["worked-out", outcome] < most
+
+    def add(self, question: GoalQuestion) -> bool:
+        """Take a question in and return True, unless it is too much like those that are there."""
         group, answer = guess_group(question), answer_text(question.answer)
-        outcome = (question.level, question.outcome)
-        share = 1.0 if question.level != "worked-out" else _OUTCOME_SHARE
         if (
-            question.text in self._texts
-            or (things != "None" and self._choices[things] >= _SAME_CHOICE + wanted // 40)
+            not self._lacks(question.level)
+            or question.text in self._texts
             or self._answers[group][answer] >= _SAME_ANSWER
-            or self._outcomes[outcome] >= max(1, share * wanted)
         ):
-            return
+            return False
         self._texts.add(question.text)
-        self._choices[things] += 1
+        self._choices[repr(choice_of(question.evaluated.program))] += 1
         self._answers[group][answer] += 1
-        self._outcomes[outcome] += 1
-        self.levels[question.level] += 1
+        self._outcomes[question.level, question.outcome] += 1
+        self._levels[question.level] += 1
         self.chosen.append(question)
+        return True
 
 
 def guess_group(question: GoalQuestion) -> str:

@@ -284,7 +284,9 @@ class Requests:
     def _more(self, kind: str, condition: Condition, other: JsonValue, name: str) -> list[str]:
         english = self._english
         first = english.condition(kind, condition).several
-        one, two, plural = quoted(condition.value), quoted(other), english.plural(kind)
+        name_of = condition.field
+        one = quoted(english.spoken(kind, name_of, condition.value))
+        two, plural = quoted(english.spoken(kind, name_of, other)), english.plural(kind)
         second = first.replace(one, two)
         words = english.words(kind, condition.field)
         if name:

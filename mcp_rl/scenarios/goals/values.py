@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -22,10 +23,8 @@ _EMPTY = frozenset(
 _LONGEST_TEXT = 20_000
 
 
-def moment(value: JsonValue) -> datetime | None:
-    """Return a date or time as a moment, in UTC where it names no zone; None for a text that is none."""
-    if not isinstance(value, str) or not 8 <= len(value) <= 80:
-        return None
+@lru_cache(maxsize=50_000)
+def _moment(value: str) -> datetime | None:
     found: datetime | None = None
     for read in (datetime.fromisoformat, _javascript, parsedate_to_datetime):
         try:
@@ -38,8 +37,20 @@ def moment(value: JsonValue) -> datetime | None:
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
+def moment(value: JsonValue) -> datetime | None:
+    """Return a date or time as a moment, in UTC where it names no zone; None for a text that is none."""
+    if not isinstance(value, str) or not 8 <= len(value) <= 80:
+        return None
+    return _moment(value)
+
+
 def _javascript(text: str) -> datetime:
     return datetime.strptime(_ZONE_IN_WORDS.sub("", text), _JAVASCRIPT)
+
+
+def without_zone_name(value: JsonValue) -> JsonValue:
+    """Return a time without the name of its zone in brackets, which nobody would repeat."""
+    return _ZONE_IN_WORDS.sub("", value) if isinstance(value, str) and moment(value) else value
 
 
 def number(value: JsonValue) -> float | None:

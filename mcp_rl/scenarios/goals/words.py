@@ -102,6 +102,13 @@ class English:
         self.world = world
         self.random = random
         self._names = {kind: naming(world, kind) for kind in world.kinds}
+        self._spoken = {
+            (reference.kind, reference.field, str(one.key)): one.facts[name].value
+            for reference in world.references
+            if reference.to in world.kinds and (name := self._names[reference.to][0])
+            for one in world.of_kind(reference.to)
+            if name in one.facts
+        }
 
     def pick(self, forms: Sequence[str]) -> str:
         return self.random.choice(forms)
@@ -124,11 +131,13 @@ class English:
     def words(self, kind: str, name: str) -> str:
         """Return a noun phrase for a field; the field that is called as its kind, as the tag of a tag, is its name."""
         words = self.about(kind, name).words.strip() or words_of(name)
-        return "name" if words == self.noun(kind) else words
+        return "name" if words == self.noun(kind) else words.removeprefix("number of ")
 
     def usable(self, kind: str, name: str) -> bool:
         """Return whether people have a word for a field."""
         words = self.words(kind, name).lower().split()
+        if words and words[-1] == "path" and name not in self._names[kind][:1]:
+            return False  # its name says enough
         plain = all(re.fullmatch(r"[a-z]{2,}", word) and word not in _SCHEMA_WORDS for word in words)
         return bool(words) and plain and (self.sort(kind, name) != "flag" or words[-1] in _ADJECTIVES)
 
@@ -173,11 +182,16 @@ class English:
             return SpokenCondition(said, said)
         return self._chosen(list(self._conditions(kind, condition)))
 
+    def spoken(self, kind: str, name: str, value: JsonValue) -> JsonValue:
+        """Return a value as people say it: of a thing that is referred to, its name instead of its key."""
+        return self._spoken.get((kind, name, str(value)), value)
+
     def _chosen(self, forms: list[tuple[str, str]]) -> SpokenCondition:
         return SpokenCondition(*self.random.choice(forms))
 
     def _conditions(self, kind: str, condition: Condition) -> list[tuple[str, str]]:
-        words, value = self.words(kind, condition.field), quoted(condition.value)
+        spoken = self.spoken(kind, condition.field, condition.value)
+        words, value = self.words(kind, condition.field), quoted(spoken)
         sort = self.sort(kind, condition.field)
         match condition.relation:
             case "has":
@@ -233,9 +247,7 @@ class English:
             no = "" if raw is True else "not "
             return [(f"that is {no}{adjective}", f"that are {no}{adjective}")]
         if sort == "place":
-            return _both(
-                [f"in the {words} {value}", f"in {value}"] if words == "folder" else [f"in the {words} {value}"]
-            )
+            return _both([f"in the {words} {value}"])
         if sort == "count":
             return _both([f"with exactly {value} {singular(words) if value == '1' else words}"])
         if words in ("author", "creator", "artist", "writer"):

@@ -1,0 +1,98 @@
+"""Goal scenarios of a live server: its world is seen, tasks are drawn from it, and each is proven."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, cast
+
+from mcp_rl.errors import ScenarioError
+from mcp_rl.explore.entities.builder import build_world
+from mcp_rl.scenario import Level, McpScenario
+from mcp_rl.scenarios.goals.answered import AnsweredQuestions
+from mcp_rl.scenarios.goals.brought import BroughtAbout
+from mcp_rl.scenarios.goals.twice import Twice
+from mcp_rl.scenarios.stage import Stage
+from mcp_rl.system.notices import notice
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from mcp_rl.plugins.recipe import Recipe
+    from mcp_rl.scenario import ServerParams
+    from mcp_rl.scenarios.goals.task import GoalTask
+    from mcp_rl.toolserver.pool import Sessions
+    from mcp_rl.toolserver.session import Session
+    from mcp_rl.toolserver.tool_server import ToolServer
+
+_TURNS = 10
+"""Least number of turns that a scenario allows."""
+_TOLD_CHANGES = 0.3
+"""Share of the told tasks that change something, where the server has such tools."""
+
+
+async def goal_scenarios(
+    sessions: Sessions, *, server: ToolServer, params: ServerParams, recipe: Recipe
+) -> list[McpScenario]:
+    """Return up to as many proven goal scenarios of each level as the recipe wants.
+
+    A notice says where there are fewer, and why. Raises ScenarioError where there are none and nothing else is wanted,
+    ServerFault where the server is lost.
+    """
+    wanted = cast("dict[Level, int]", recipe.goals)
+    built = await build_world(sessions, server=server, params=params)
+    world, session = built.model, await sessions.get(params)
+    names = [tool.name for tool in session.offered]
+    twice = Twice(sessions, params)
+    tasks: list[GoalTask] = []
+    if world.effects:
+        changes = {level: wanted.get(level, 0) for level in ("told", "brought-about")}
+        changes["told"] = round(_TOLD_CHANGES * changes["told"])
+        stage = Stage(sessions, session, server, params)
+        proven = BroughtAbout(world, names, stage, twice, recipe.seed)
+        tasks += await proven.tasks(cast("dict[Level, int]", changes))
+    made = Counter(task.level for task in tasks)
+    asked: dict[Level, int] = {
+        level: count - made[level] for level, count in wanted.items() if level != "brought-about"
+    }
+    if world.kinds and any(asked.values()):
+        tasks += await AnsweredQuestions(world, names, twice, recipe.seed).tasks(asked)
+    short = _shortfall(wanted, tasks, built.remarks, changing=bool(world.effects))
+    if short and not tasks and not recipe.spells_out:
+        raise ScenarioError(f"No goal task can be made for the server {server.name!r}: {short}")
+    if short:
+        notice(f"Of the server {server.name!r}: {short}")
+    return [_scenario(task, server, params, session, recipe) for task in tasks]
+
+
+def _shortfall(
+    wanted: Mapping[Level, int], tasks: Sequence[GoalTask], remarks: Sequence[str], *, changing: bool
+) -> str:
+    """Say in one sentence which levels have fewer tasks than wanted, why, and what would help; empty if none has."""
+    made = Counter(task.level for task in tasks)
+    missing = [f"{made[level]} of {count} {level}" for level, count in wanted.items() if made[level] < count]
+    if not missing:
+        return ""
+    why = remarks[0].rstrip(".") if remarks else "its data allow no more different ones that cannot be guessed"
+    if not remarks and not changing and set(wanted) - set(made) == {"brought-about"}:
+        why = "no call was seen to change anything that its listings show"
+    return f"{', '.join(missing)} tasks were made, since {why[:1].lower()}{why[1:]}; more data in it would allow more."
+
+
+def _scenario(
+    task: GoalTask, server: ToolServer, params: ServerParams, session: Session, recipe: Recipe
+) -> McpScenario:
+    return McpScenario(
+        task_description=task.text,
+        server_params=params,
+        server=server.name,
+        max_turns=max(_TURNS, len(task.calls) + 2),
+        verifier=task.verifier,
+        reference=task.calls,
+        reference_answer=task.answer,
+        seed=recipe.seed,
+        tags=task.tags,
+        schema_hash=session.schemas.hash,
+        level=task.level,
+        least_calls=len(task.calls),
+        proof=task.proof,
+    )

@@ -1,0 +1,84 @@
+"""Levels of tasks as a setting, and what a recipe makes of them."""
+
+import typing
+
+import pytest
+from pydantic import ValidationError
+
+from mcp_rl.config import LEVELS, RunConfig, level_shares
+from mcp_rl.errors import ConfigError
+from mcp_rl.plugins.recipe import Recipe
+from mcp_rl.scenario import GoalProof, Level, McpScenario, StdioServer, ToolCall, scenario_lines
+from mcp_rl.scenarios.split import overlap
+
+
+def test_levels_have_the_same_names_everywhere() -> None:
+    assert typing.get_args(Level) == LEVELS
+
+
+@pytest.mark.parametrize(
+    ("text", "shares"),
+    [
+        ("spelled", {"spelled": 1.0}),
+        ("told=0.4, looked-up=0.6", {"told": 0.4, "looked-up": 0.6}),
+        ("told=1,spelled=0", {"told": 1.0}),
+    ],
+)
+def test_shares_are_read(text: str, shares: dict[str, float]) -> None:
+    assert level_shares(text) == shares
+    assert abs(sum(level_shares("mixed").values()) - 1) < 1e-9 and set(level_shares("mixed")) == set(LEVELS)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("looked_up=1", "did you mean 'looked-up'"),
+        ("hard", "choose from spelled, told"),
+        ("told=0.5", "add up to 0.5"),
+        ("told=lots", "the share of told is 'lots'"),
+        ("told=2,spelled=-1", "the share of told is 2"),
+        ("told=nan", "a number from 0 to 1"),
+        ("told=0.5,told=0.5", "named twice"),
+        ("", "there is no level ''"),
+    ],
+)
+def test_bad_shares_are_refused_in_a_sentence(text: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        Recipe(10, levels=text)
+    with pytest.raises(ValidationError, match=says):
+        RunConfig(server=["x"], scenarios={"levels": text})  # type: ignore[arg-type]
+
+
+def test_the_built_in_model_gets_what_it_has_learned_and_a_chat_model_gets_goals() -> None:
+    assert RunConfig(server=["x"]).scenarios.levels == "spelled"  # type: ignore[arg-type]
+    assert RunConfig(server=["x"], base_model="some/chat").scenarios.levels == "mixed"  # type: ignore[arg-type]
+
+
+def test_tasks_that_are_spelled_out_stand_in_for_goals_where_they_are_wanted() -> None:
+    recipe = Recipe(100, levels="told=0.5,spelled=0.5")
+    assert recipe.goals == {"told": 45}
+    rest = recipe.without_goals(20)
+    assert rest is not None and (rest.count, rest.solvable, rest.levels) == (80, 70, "spelled")
+    assert Recipe(100, levels="told").without_goals(20) is None
+
+
+def goal(proof: GoalProof, text: str) -> McpScenario:
+    return McpScenario(
+        task_description=text,
+        server_params=StdioServer(command="x"),
+        reference=(ToolCall(tool="list"),),
+        level="told",
+        proof=proof,
+    )
+
+
+def test_goal_tasks_are_kept_apart_by_what_they_ask_and_not_by_their_first_call() -> None:
+    one = goal(GoalProof(program="a", executed=2, apart=("things home",)), "How many are at home?")
+    other = goal(GoalProof(program="b", executed=2, apart=("things work",)), "Which are at work?")
+    same = goal(GoalProof(program="c", executed=2, apart=("things home", "fact n1")), "Name those at home.")
+    assert not overlap([one], [other]) and overlap([one], [same])
+
+
+def test_a_scenario_without_a_level_is_spelled_and_written_as_before() -> None:
+    plain = McpScenario(task_description="Add 1 and 2.", server_params=StdioServer(command="x"))
+    assert plain.level == "spelled" and "level" not in scenario_lines([plain])
