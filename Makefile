@@ -80,10 +80,12 @@ gpu-check: setup
 
 setup: $(READY)
 
-$(READY): pyproject.toml constraints.txt
+$(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed; name one with PYTHON=/path/to/python3.12" >&2; exit 1; }
+	"$(PYTHON)" -m venv $(VENV)
+
+$(READY): pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing into $(VENV); minutes, and only this time."
-	test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
 ifdef HASHED
 	$(if $(TORCH_INDEX),$(BIN)/python -m pip install --quiet --no-deps --constraint constraints.txt --index-url $(TORCH_INDEX) torch)
 	$(BIN)/python -m pip install --quiet --no-deps --require-hashes --requirement requirements-hashed.txt $(if $(TORCH_INDEX),,--requirement requirements-torch-hashed.txt)
