@@ -17,6 +17,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
 
+from mcp_rl.toolserver import instances
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test needs the model hub, and PEFT asks it at every save
@@ -29,10 +31,13 @@ settings.load_profile("busy machine")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+# Eight processes of a server for each processor are most of the time of a test that plays a dozen short episodes.
+USUAL_INSTANCES, instances._PER_PROCESSOR = instances._PER_PROCESSOR, 2
+
 # A shell that starts us in the background has SIGINT ignored, and what we start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-TOGETHER = ("tests/evaluation/page/", "tests/runs/")
+TOGETHER = ("tests/evaluation/page/", "tests/runs/finished/")
 """Folders whose files share what takes long to make."""
 LONG = (
     "tests/runs/test_train_resume.py",
@@ -58,6 +63,12 @@ class ByFile(LoadFileScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         return next(filter(nodeid.startswith, TOGETHER), super()._split_scope(nodeid))
+
+
+@pytest.fixture
+def usual_instances(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many processes of a server as outside the tests."""
+    monkeypatch.setattr(instances, "_PER_PROCESSOR", USUAL_INSTANCES)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -56,12 +56,12 @@ class Suite:
 
 
 @pytest.fixture(scope="module")
-def suite(tmp_path_factory: pytest.TempPathFactory) -> Suite:
+def suite() -> Suite:
     own = shutil.which("node")
     packages = [f"@modelcontextprotocol/conformance@{VERSION}"]
     if own is None or node_version(own) < (22,):
         packages.append(f"node@{NODE}")
-    return Suite(installed(tmp_path_factory.mktemp("conformance"), *packages))
+    return Suite(installed(*packages))
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

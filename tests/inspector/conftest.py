@@ -51,7 +51,7 @@ class Inspector:
 def inspector(tmp_path_factory: pytest.TempPathFactory) -> Inspector:
     if node_version(shutil.which("node") or "node") < (20,):
         pytest.skip("needs Node.js 20 or newer")
-    modules = installed(tmp_path_factory.mktemp("inspector"), f"@modelcontextprotocol/inspector@{VERSION}")
+    modules = installed(f"@modelcontextprotocol/inspector@{VERSION}")
     return Inspector(modules / ".bin" / "mcp-inspector", tmp_path_factory.mktemp("home"))
 
 

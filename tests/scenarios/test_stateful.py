@@ -4,6 +4,7 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -87,7 +88,7 @@ def server(request: pytest.FixtureRequest) -> ToolServer:
         return notes_server()
     if shutil.which("node") is None:
         pytest.skip("needs Node.js")
-    return load_plugins().server("mcp_notes")
+    return replace(load_plugins().server("mcp_notes"), instances=2)  # not as many as the machine can bear
 
 
 @pytest.fixture(scope="module")

@@ -137,6 +137,7 @@ async def test_episodes_are_sampled_together_on_few_servers(
     assert len(opened) <= 3 if isolation == "reset" else count <= len(opened) <= count + 1
 
 
+@pytest.mark.usefixtures("usual_instances")
 async def test_by_default_more_than_four_hold_a_server_at_once(
     chat: ChatFormat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,6 +150,7 @@ async def test_by_default_more_than_four_hold_a_server_at_once(
         assert len({seen(t)[1] for t in done}) == 1
 
 
+@pytest.mark.usefixtures("usual_instances")
 def test_little_memory_means_few_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(instances, "cpu_limit", lambda: 2)
     monkeypatch.setattr(instances, "_bytes_of_a_server", lambda: 100 * 2**20)
