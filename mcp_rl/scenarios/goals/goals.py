@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, cast
 
 from mcp_rl.errors import ScenarioError
 from mcp_rl.explore.entities.builder import build_world
+from mcp_rl.explore.explorable import explorable, reads
 from mcp_rl.scenario import Level, McpScenario
 from mcp_rl.scenarios.goals.answered import AnsweredQuestions
 from mcp_rl.scenarios.goals.brought import BroughtAbout
+from mcp_rl.scenarios.goals.reckoned import Reckoned
 from mcp_rl.scenarios.goals.twice import Twice
 from mcp_rl.scenarios.stage import Stage
 from mcp_rl.system.notices import notice
@@ -56,6 +58,9 @@ async def goal_scenarios(
     }
     if world.kinds and any(asked.values()):
         tasks += await AnsweredQuestions(world, names, twice, recipe.seed).tasks(asked)
+    if (left := wanted.get("told", 0) - Counter(task.level for task in tasks)["told"]) > 0:
+        readers = [tool for tool in explorable(session.offered, server) if reads(tool, server)]
+        tasks += await Reckoned(readers, names, twice, recipe.seed).tasks(left)
     short = _shortfall(wanted, tasks, built.remarks, changing=bool(world.effects))
     if short and not tasks and not recipe.spells_out:
         raise ScenarioError(f"No goal task can be made for the server {server.name!r}: {short}")

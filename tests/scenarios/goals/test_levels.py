@@ -2,14 +2,18 @@
 
 import typing
 
+import anyio
 import pytest
 from pydantic import ValidationError
 
 from mcp_rl.config import LEVELS, RunConfig, level_shares
 from mcp_rl.errors import ConfigError
+from mcp_rl.plugins.manager import load_plugins
 from mcp_rl.plugins.recipe import Recipe
 from mcp_rl.scenario import GoalProof, Level, McpScenario, StdioServer, ToolCall, scenario_lines
+from mcp_rl.scenarios.explored import explored_scenarios
 from mcp_rl.scenarios.split import overlap
+from mcp_rl.toolserver.pool import Sessions
 
 
 def test_levels_have_the_same_names_everywhere() -> None:
@@ -82,3 +86,17 @@ def test_goal_tasks_are_kept_apart_by_what_they_ask_and_not_by_their_first_call(
 def test_a_scenario_without_a_level_is_spelled_and_written_as_before() -> None:
     plain = McpScenario(task_description="Add 1 and 2.", server_params=StdioServer(command="x"))
     assert plain.level == "spelled" and "level" not in scenario_lines([plain])
+
+
+def test_a_calculator_gets_told_tasks_in_ordinary_words() -> None:
+    server = load_plugins().server("mcp_calculator")
+
+    async def made() -> list[McpScenario]:
+        params = server.params("stdio")
+        async with Sessions(server=server) as sessions:
+            return await explored_scenarios(sessions, server=server, params=params, recipe=Recipe(8, levels="told"))
+
+    scenarios = anyio.run(made)
+    assert len(scenarios) >= 6 and {s.level for s in scenarios} == {"told"}
+    assert all(s.least_calls == 1 and s.verifier is not None and s.verifier.kind == "number" for s in scenarios)
+    assert not any(call.tool in s.task_description.lower() for s in scenarios for call in s.reference)
