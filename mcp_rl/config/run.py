@@ -45,7 +45,7 @@ class RunConfig(RunSettings):
 
 LARGE_MODEL_PRESET: dict[str, Any] = {
     "steps": 100,
-    "scenarios": {"max_steps": 5, "unsolvable": 0.05, "without_tools": 0.05, "levels": "mixed"},
+    "scenarios": {"max_steps": 5, "unsolvable": 0.05, "without_tools": 0.05},
     "rollout": {
         "groups_per_step": 8,
         "group_size": 8,

@@ -53,9 +53,10 @@ def test_bad_shares_are_refused_in_a_sentence(text: str, says: str) -> None:
         RunConfig(server=["x"], scenarios={"levels": text})  # type: ignore[arg-type]
 
 
-def test_the_built_in_model_gets_what_it_has_learned_and_a_chat_model_gets_goals() -> None:
+def test_goals_are_made_where_they_are_asked_for() -> None:
     assert RunConfig(server=["x"]).scenarios.levels == "spelled"  # type: ignore[arg-type]
-    assert RunConfig(server=["x"], base_model="some/chat").scenarios.levels == "mixed"  # type: ignore[arg-type]
+    asked = RunConfig(server=["x"], scenarios={"levels": "mixed"})  # type: ignore[arg-type]
+    assert asked.scenarios.levels == "mixed"
 
 
 def test_tasks_that_are_spelled_out_stand_in_for_goals_where_they_are_wanted() -> None:
