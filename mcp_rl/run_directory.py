@@ -30,6 +30,7 @@ from mcp_rl.system.seals import (
     HISTORY,
     SEAL,
     Seal,
+    check_kinds,
     check_sealed,
     checkpoint_entry,
     checkpoint_step,
@@ -188,13 +189,19 @@ class StepProgress(BaseModel):
 
 @dataclass
 class RunDirectory:
-    """An open run directory, locked for this process. Made by `open_run`."""
+    """An open run directory, locked for this process. Made by `open_run`.
+
+    Raises RunDirectoryError if something in it is no file, and could be read without end.
+    """
 
     path: Path
     seals: bool = True
     """False if a new run gets no seal, because it is made from a run that has none."""
     _wrote: dict[tuple[str, int], dict[str, str]] = field(default_factory=dict, repr=False)
     """For each split and step the digests of the files that its line of the history will hold."""
+
+    def __post_init__(self) -> None:
+        check_kinds(self.path)
 
     @property
     def checkpoints(self) -> Path:

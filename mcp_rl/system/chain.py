@@ -10,6 +10,7 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -46,6 +47,12 @@ class ChainBroken(Exception):
 def digest_of(content: bytes) -> str:
     """Return the SHA-256 of some bytes, in hexadecimal."""
     return hashlib.sha256(content).hexdigest()
+
+
+def inside(name: str) -> bool:
+    """Return whether a name leads to a file inside its folder, and nowhere else."""
+    path = PurePosixPath(name)
+    return bool(name) and "\0" not in name and not path.is_absolute() and ".." not in path.parts
 
 
 def linked(fields: Mapping[str, Any], wrote: Mapping[str, str], previous: str) -> tuple[bytes, str]:
@@ -97,8 +104,18 @@ def _followed(number: int, line: bytes, previous: str) -> ChainedLine:
     body = line[: end.start()] + b"}}"
     if digest_of(body) != own:
         raise ChainBroken(number, "is not as it was written")
-    fields = json.loads(body)
-    link = fields.pop(LINK)
-    if link["previous"] != previous:
+    try:
+        fields = json.loads(body)
+        link = fields.pop(LINK)
+        wrote, before = _wrote(link["wrote"]), link["previous"]
+    except (AttributeError, LookupError, TypeError, ValueError, RecursionError):
+        raise ChainBroken(number, "was not written by this program") from None
+    if before != previous:
         raise ChainBroken(number, "does not follow the line before it: a line was removed, added or moved")
-    return ChainedLine(number, fields, link["wrote"], own)
+    return ChainedLine(number, fields, wrote, own)
+
+
+def _wrote(content: Any) -> dict[str, str]:
+    if not all(isinstance(name, str) and isinstance(digest, str) and inside(name) for name, digest in content.items()):
+        raise ValueError
+    return dict(content)

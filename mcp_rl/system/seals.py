@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import stat
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from mcp_rl.errors import RunDirectoryError
-from mcp_rl.system.chain import ChainBroken, ChainedLine, digest_of, follow_chain, last_digest, whole_lines
+from mcp_rl.system.chain import ChainBroken, ChainedLine, digest_of, follow_chain, inside, last_digest, whole_lines
 from mcp_rl.system.durable import write_atomically
 
 if TYPE_CHECKING:
@@ -92,7 +94,7 @@ def read_seal(folder: Path) -> Seal | None:
         return None
     except OSError as error:
         raise RunDirectoryError(f"Cannot read {path}: {error.strerror or error}.") from error
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise damaged(folder, SEAL, "has changed since it was written") from None
     return seal
 
@@ -188,6 +190,22 @@ def check_sealed(folder: Path, *, episodes: bool = True, remade: Collection[str]
     raise AssertionError
 
 
+def check_kinds(folder: Path) -> None:
+    """Raise RunDirectoryError for anything in a folder that is read without end, such as a pipe or a device.
+
+    Links to files and folders elsewhere may be the user's own.
+    """
+    for place, _, names in os.walk(folder):
+        for name in names:
+            path = os.path.join(place, name)  # noqa: PTH118 (thousands of files)
+            try:
+                mode = os.stat(path).st_mode  # noqa: PTH116
+            except OSError:  # gone by now, or a link to nowhere: whoever reads it says so
+                continue
+            if not stat.S_ISREG(mode):
+                raise RunDirectoryError(f"{path} is not a file but a pipe, a socket or a device: remove it.")
+
+
 def seal_files(folder: Path, names: Iterable[str]) -> None:
     """Seal files that are all written already. Raises OSError."""
     found = {name: file_digest(folder / name) for name in names}
@@ -244,6 +262,6 @@ def _is_json(line: bytes) -> bool:
 
 
 def _digests(content: Any) -> dict[str, str]:
-    if not all(isinstance(part, str) for pair in content.items() for part in pair):
+    if not all(isinstance(part, str) for pair in content.items() for part in pair) or not all(map(inside, content)):
         raise ValueError
     return dict(content)

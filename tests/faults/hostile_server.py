@@ -182,6 +182,10 @@ async def called(request: dict, tool: str, arguments: dict, way: "Way") -> None:
         case "endless":
             await way.endless()
             return
+        case "values":
+            many = b'{"jsonrpc": "2.0", "id": %d, "result": {"structuredContent": {"x": [' % request["id"]
+            await way.send(many + b"[]," * 300_000 + b"1]}}}")
+            return
         case "huge_listing":
             await way.send(b'{"jsonrpc": "2.0", "id": %d, "result": {"x": [' % request["id"] + b"1, " * 2**22 + b"1]}}")
             return

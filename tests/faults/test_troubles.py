@@ -113,6 +113,18 @@ async def test_a_huge_answer_delays_no_other_call(tmp_path: Path) -> None:
     assert time.process_time() - before < 20, "it took thirty seconds when a line was read in quadratic time"
 
 
+async def test_a_message_of_a_million_values_is_not_read(tmp_path: Path) -> None:
+    """One of the largest size held the event loop for five seconds and took 1.7 GB."""
+    for transport, outcome in (await over(tmp_path, trouble="values")).items():
+        outcome.check()
+        if transport == "sse":
+            outcome.refilled("was lost in a call of write")
+            continue
+        assert outcome.group is not None and not outcome.faults, outcome
+        first, *others = [t.final_answer for t in outcome.group]
+        assert "more than 250,000 values" in str(first) and others == [str(2 * t.seed) for t in outcome.group][1:]
+
+
 async def test_a_body_of_any_type_is_read_up_to_the_limit(tmp_path: Path) -> None:
     [outcome] = (await over(tmp_path, transports=["streamable-http"], trouble="endless")).values()
     outcome.check()

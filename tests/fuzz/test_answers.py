@@ -13,7 +13,7 @@ from mcp_rl.scenario import StreamableHttpServer
 from mcp_rl.toolserver.connection.bodies import UNCOMPRESSED, limit_body
 from mcp_rl.toolserver.connection.connection import connect
 from tests.fuzz.answering_server import AnsweringServer, answering
-from tests.fuzz.limits import watched_loop
+from tests.fuzz.limits import limited, watched_loop
 
 GOOD = {"jsonrpc": "2.0", "id": "NUMBER", "result": {"content": [{"type": "text", "text": "fine"}]}}
 PING = {"jsonrpc": "2.0", "id": 7, "method": "ping"}
@@ -105,6 +105,21 @@ async def test_odd_fields_of_events_are_a_fault_of_their_call(field: bytes) -> N
         with pytest.raises(ServerFault):
             await connection.call("act", {}, deadline=1.0)
         assert not (await connection.call("act", {})).is_error
+
+
+@pytest.mark.parametrize("kind", [EVENTS, b"application/json"])
+async def test_an_answer_of_too_many_values_takes_neither_time_nor_memory(kind: bytes) -> None:
+    values = b"[]," * 2_000_000
+    body = b'{"jsonrpc":"2.0","id":"NUMBER","result":{"content":[],"structuredContent":{"a":[' + values + b"1]}}}"
+    told = json.dumps({**GOOD, "result": {"content": [{"type": "text", "text": "a,b[{" * 200_000}]}}).encode()
+    answers = [b"data: " + one + b"\n\n" if kind == EVENTS else one for one in (body, told)]
+    with limited(holds_loop=False), watched_loop():
+        async with answering([(200, kind, one) for one in answers]) as server, connect(reached(server)) as connection:
+            try:
+                assert "more than 250,000 values" in (await connection.call("act", {})).text
+            except ServerFault as fault:
+                assert kind == EVENTS and "was lost in a call of act" in str(fault)
+            assert not (await connection.call("act", {})).is_error, "a text may have as many commas as it likes"
 
 
 async def test_a_compressed_stream_holds_no_loop() -> None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from jinja2.parser import Parser
     from jinja2.runtime import Context
 
-_MOST_SECONDS = 0.8
+_MOST_SECONDS = 0.5
 """Processor time for one rendering, of this thread."""
 _MOST_MADE = 32 * 2**20
 """Size of all that one rendering may make, in characters, with what is thrown away again."""

@@ -18,9 +18,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mcp_rl.errors import CheckpointError
+from mcp_rl.errors import CheckpointError, RunDirectoryError
+from mcp_rl.system.chain import inside
 from mcp_rl.system.durable import sync_file, sync_folder
-from mcp_rl.system.seals import HISTORY, checkpoint_entry, checkpoint_step, file_digest, last_line, read_seal
+from mcp_rl.system.seals import (
+    HISTORY,
+    check_kinds,
+    checkpoint_entry,
+    checkpoint_step,
+    file_digest,
+    last_line,
+    read_seal,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -142,8 +151,11 @@ def _known_format(checkpoint: Checkpoint) -> Checkpoint:
 def find_damage(path: Path) -> str | None:
     """Describe a checkpoint's damage in a few words; return None if every file is as it was written."""
     try:
+        check_kinds(path)
         manifest = json.loads((path / MANIFEST).read_bytes())
         for name, known in manifest["files"].items():
+            if not inside(name):
+                return f"{MANIFEST} names files of other folders"
             with (path / name).open("rb") as file:
                 if hashlib.file_digest(file, "sha256").hexdigest() != known["sha256"]:
                     return f"{name} has changed"
@@ -151,7 +163,9 @@ def find_damage(path: Path) -> str | None:
             return f"it is the checkpoint of step {manifest['step']}"
     except FileNotFoundError as error:
         return f"{Path(error.filename).name} is missing"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except RunDirectoryError as error:
+        return str(error).rstrip(".")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return f"{MANIFEST} cannot be read"
     return _find_foreign(path)
 

@@ -63,9 +63,10 @@ async def verify_run(request: VerifyRequest, plugins: Plugins, say: Callable[[st
     folder = request.folder
     if request.check is not None:
         public_key(request.check)
+    run = RunDirectory(folder)
     if read_seal(folder) is None:
         raise RunDirectoryError(unsealed(folder))
-    about = RunDirectory(folder).read_json("model.json")
+    about = run.read_json("model.json")
     if about is None or "identity" not in about:
         return _signed(request, Verification(str(folder), "", [_whole(folder)]))
     origin = Origin.of(folder)

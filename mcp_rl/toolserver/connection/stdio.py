@@ -17,6 +17,7 @@ from mcp.types import INVALID_REQUEST, ErrorData, JSONRPCError, jsonrpc_message_
 
 from mcp_rl.system.processes.spawn import end_process
 from mcp_rl.toolserver.connection.launch import start
+from mcp_rl.toolserver.tools.budgets import MOST_VALUES, has_too_many_values
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -131,7 +132,10 @@ class Lines:
     def _message(self) -> SessionMessage | Exception:
         line = b"".join(self._parts)
         if self._size > self._longest:
-            return self._too_long(line)
+            return self._refused(line, f"has {self._size / 2**20:.0f} MB; the limit is {self._longest / 2**20:.0f} MB")
+        if has_too_many_values(line):
+            self._last = line[-_KEPT:]
+            return self._refused(line[:_KEPT], f"has more than {MOST_VALUES:,} values, which is the limit")
         try:
             return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
         except ValueError as error:
@@ -141,9 +145,9 @@ class Lines:
             except ValueError:
                 return error
 
-    def _too_long(self, beginning: bytes) -> SessionMessage | Exception:
+    def _refused(self, beginning: bytes, why: str) -> SessionMessage | Exception:
         """Return an error in answer to the request that the line answers."""
-        words = f"The answer has {self._size / 2**20:.0f} MB; the limit is {self._longest / 2**20:.0f} MB."
+        words = f"The answer {why}."
         found = _ID_FIRST.match(beginning) or _ID_LAST.search(self._last)
         if found is None:
             return ValueError(words)

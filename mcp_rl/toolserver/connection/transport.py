@@ -25,6 +25,7 @@ from mcp_rl.toolserver.connection.bodies import UNCOMPRESSED, is_event_stream, l
 from mcp_rl.toolserver.connection.launch import expand, expand_variables, launched
 from mcp_rl.toolserver.connection.stdio import LONGEST_MESSAGE, Streams, stdio_streams
 from mcp_rl.toolserver.logins.renewal import kept_login
+from mcp_rl.toolserver.tools.budgets import MOST_VALUES, has_too_many_values
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -151,17 +152,16 @@ class _Client(httpx2.AsyncClient):
 
 
 async def _read_whole(request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
-    """Return the response with its body, or with a JSON-RPC error if the body is too long."""
-    declared = response.headers.get("content-length", "")
-    length = int(declared) if declared.isdecimal() else None
-    if length is not None and length <= LONGEST_MESSAGE:
-        await response.aread()
-        return response
-    body = await _body_within(LONGEST_MESSAGE, response) if length is None or length <= LONGEST_MESSAGE else None
+    """Return the response with its body, or with a JSON-RPC error if the body is too long or has too many values."""
+    body = await _body_within(LONGEST_MESSAGE, response)
     await response.aclose()
     headers = {name: value for name, value in response.headers.items() if name not in _BODY_HEADERS}
+    words = None
     if body is None:
         words = f"The answer is longer than the limit of {LONGEST_MESSAGE // 2**20} MB."
+    elif has_too_many_values(body):
+        words = f"The answer has more than {MOST_VALUES:,} values, which is the limit."
+    if words is not None:
         error = {"code": INVALID_REQUEST, "message": words}
         number = json.loads(request.content).get("id") if request.method == "POST" else None
         body = json.dumps({"jsonrpc": "2.0", "id": number, "error": error}).encode()
@@ -171,6 +171,11 @@ async def _read_whole(request: httpx2.Request, response: httpx2.Response) -> htt
 
 async def _body_within(longest: int, response: httpx2.Response) -> bytes | None:
     """Return the body, or None if it is longer."""
+    declared = response.headers.get("content-length", "")
+    if declared.isdecimal() and len(declared) > len(str(longest)):
+        return None
+    if declared.isdecimal() and int(declared) > longest:
+        return None
     parts, size = [], 0
     async for part in response.aiter_bytes(65536):
         parts.append(part)

@@ -3,8 +3,11 @@
 Sizes are in characters of JSON, roughly. One message has at most `connection.stdio.LONGEST_MESSAGE` bytes.
 """
 
+import re
 from typing import Any
 
+MOST_VALUES = 250_000
+"""Values in one message, such as a list's items: each takes a hundred bytes or more, and some of them two in JSON."""
 MOST_UNREAD = 256
 """Answers to a server's requests that may wait for the server to read them. Until then nothing more of it is read."""
 UNREAD_SECONDS = 5.0
@@ -35,6 +38,8 @@ MOST_DRAWING_STEPS = 20_000
 """Steps of drawing arguments for one call, with all further tries."""
 LONGEST_PATTERN = 2000
 """Characters of a pattern from which strings are drawn."""
+_MARKS = (b",", b"[", b"{")
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\Z)', re.DOTALL)
 _NODE = 50
 """Size of an object or a list, apart from its content."""
 
@@ -54,6 +59,16 @@ class Budget:
         self.left -= amount
         if self.left < 0:
             raise OverBudget("it is too large or too complex")
+
+
+def has_too_many_values(content: bytes) -> bool:
+    """Return whether the JSON in some bytes, or its beginning, has more than MOST_VALUES values; nothing is parsed."""
+    if sum(content.count(mark) for mark in _MARKS) <= MOST_VALUES:
+        return False
+    if content.count(b'"') - content.count(b'\\"') > 4 * MOST_VALUES:
+        return True
+    outside = _STRING.sub(b"", content)
+    return sum(outside.count(mark) for mark in _MARKS) > MOST_VALUES
 
 
 def json_size(value: Any, most: int | None = None) -> int:

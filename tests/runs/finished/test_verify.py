@@ -9,6 +9,7 @@ import random
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,10 +20,12 @@ from mcp_rl.cli import main
 from mcp_rl.errors import RunDirectoryError
 from mcp_rl.evaluation.evaluate import summarize
 from mcp_rl.evaluation.page import write_report
+from mcp_rl.learning.disk.checkpoint import find_damage
 from mcp_rl.plugins.manager import Plugins, load_plugins
 from mcp_rl.run_directory import RunDirectory, open_run
 from mcp_rl.runs.steps.metrics import evaluation_metrics, rollout_metrics
-from mcp_rl.system.seals import SEAL, check_sealed, read_seal
+from mcp_rl.system.chain import follow_chain, relinked
+from mcp_rl.system.seals import SEAL, Seal, check_sealed, read_seal
 from mcp_rl.trajectory import TrajectoryGroup
 
 Captured = pytest.CaptureFixture[str]
@@ -232,6 +235,43 @@ def test_what_a_run_names_is_not_executed(sealed: Path, plugins: Plugins, tmp_pa
 
 
 # -- the seal itself
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "seal", "chain", "manifest"])
+def test_a_run_leads_nowhere_else_and_to_nothing_without_end(sealed: Path, kind: str, capsys: Captured) -> None:
+    """Each of them was read for ever."""
+    said = "is not a file but a pipe, a socket or a device"
+    match kind:
+        case "pipe":
+            (sealed / "val.jsonl").unlink()
+            os.mkfifo(sealed / "val.jsonl")
+        case "device":
+            (sealed / "tools.json").unlink()
+            (sealed / "tools.json").symlink_to("/dev/zero")
+        case "seal":
+            seal = read_seal(sealed)
+            assert seal is not None
+            Seal({**seal.files, "../../../../dev/zero": "0" * 64}).write(sealed)
+            said = "seal.json has changed since it was written"
+        case "chain":
+            lines = follow_chain((sealed / "history.jsonl").read_bytes())
+            lines[0] = replace(lines[0], wrote={**lines[0].wrote, "/dev/zero": "0" * 64})
+            content, head = relinked(lines)
+            (sealed / "history.jsonl").write_bytes(content)
+            seal = read_seal(sealed)
+            assert seal is not None
+            Seal({**seal.files, "history.jsonl": head}).write(sealed)
+            said = "was not written by this program"
+        case "manifest":
+            manifest = sealed / "checkpoints" / "0006" / "manifest.json"
+            content = json.loads(manifest.read_bytes())
+            content["files"]["/dev/zero"] = {"sha256": "0" * 64}
+            manifest.write_text(json.dumps(content))
+            assert find_damage(manifest.parent) == "manifest.json names files of other folders"
+            return
+    assert verify(sealed, "--episodes", "0") == 2
+    told = capsys.readouterr()
+    assert said in " ".join((told.out + told.err).split())
 
 
 def test_a_kill_between_a_seal_and_its_file_is_no_damage(tmp_path: Path) -> None:
