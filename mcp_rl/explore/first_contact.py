@@ -97,7 +97,10 @@ def contradictions(server: ToolServer, transport: str | None, tools: ToolsConfig
             continue
         known = _Contact(one, params, tools).remembered()
         if known is not None and one.isolation not in _ENOUGH[known.kept]:
-            found.append(f"{one.name} is declared {one.isolation}, but {known.reason}; {known.isolation} would fit.")
+            found.append(
+                f"{one.name} is declared {one.isolation}, but calls showed that {known.finding}; {known.isolation} "
+                "would fit."
+            )
     return found
 
 

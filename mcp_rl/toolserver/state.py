@@ -64,8 +64,13 @@ class MeasuredState(BaseModel):
 
     @property
     def reason(self) -> str:
-        """The finding in words, to follow "measured"."""
-        said = f"measured: {_SAID[self.kept]}"
+        """The reason for the isolation, in words."""
+        return f"measured, since {self.finding}"
+
+    @property
+    def finding(self) -> str:
+        """The finding as a clause."""
+        said = _SAID[self.kept]
         if self.kept in ("files", "process", "elsewhere") and self.changing:
             several = f" and {len(self.changing) - 1} more" if len(self.changing) > 1 else ""
             said += f" ({self.changing[0]}{several}, shown by {', '.join(self.shown_by[:2]) or 'their own answers'})"

@@ -66,7 +66,7 @@ def test_where_a_state_is_kept_is_measured_and_no_file_of_the_user_changes(
     found = measured(server_of(kind, place, place))
     assert found.measured is not None
     assert (found.measured.kept, found.isolation) == (kept, isolation)
-    assert effective_isolation(found, [])[1].startswith("measured: ")
+    assert effective_isolation(found, [])[1].startswith("measured, since ")
     assert list(place.iterdir()) == []
 
 
@@ -179,7 +179,7 @@ def test_a_declaration_wins_and_without_a_sandbox_nothing_is_measured(tmp_path: 
     assert contradictions(declared, None, ToolsConfig()) == []
     measured(server_of("files", tmp_path))
     [sentence] = contradictions(declared, None, ToolsConfig())
-    assert sentence.startswith("files is declared shared, but measured: what it keeps lies in files")
+    assert sentence.startswith("files is declared shared, but calls showed that what it keeps lies in files")
     assert contradictions(replace(declared, isolation="per-rollout"), None, ToolsConfig()) == []
     off = server_of("files", tmp_path)
     assert measured(off, ToolsConfig(sandbox="off")) == off
