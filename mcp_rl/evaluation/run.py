@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import shutil
 import time
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,7 @@ from mcp_rl.evaluation.progress import Progress
 from mcp_rl.evaluation.result import REPORTED_LIMITS, EvaluationReport, JudgedPair, ModelReport
 from mcp_rl.evaluation.scenarios import Chosen, choose, make_held_out, seen_in_training
 from mcp_rl.evaluation.tables import markdown
-from mcp_rl.explore.first_contact import understood
+from mcp_rl.explore.known_server import known_server
 from mcp_rl.explore.tally import tallied
 from mcp_rl.plugins.manager import Plugins, load_plugins
 from mcp_rl.plugins.resolve import resolve_servers
@@ -44,7 +44,6 @@ from mcp_rl.system.seals import seal_files
 from mcp_rl.system.threads import prepare_torch_threads
 from mcp_rl.toolserver.cassette import check_cassette
 from mcp_rl.toolserver.connection.deadlines import Deadlines
-from mcp_rl.toolserver.pool import Sessions, open_sessions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -52,6 +51,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from mcp_rl.toolserver.pool import Sessions
     from mcp_rl.toolserver.session import Session
     from mcp_rl.toolserver.tool_server import ToolServer
     from mcp_rl.trajectory import TrajectoryGroup
@@ -148,12 +148,14 @@ async def run_evaluation(job: EvaluationJob, console: Console) -> EvaluationRepo
         say=progress.say,
     )
     deadlines = Deadlines(call=config.rollout.tool_deadline)
-    with progress.waiting(f"getting to know {job.server.name}"):
-        job = replace(job, server=await understood(job.server, config.transport, config.tools))
-    async with open_sessions(job.server, config.tools, deadlines=deadlines, log_dir=folder / "logs") as sessions:
+    opening = known_server(job.server, config.transport, config.tools, deadlines=deadlines, log_dir=folder / "logs")
+    async with AsyncExitStack() as stack:
+        with progress.waiting(f"getting to know {job.server.name}"):
+            known = await stack.enter_async_context(opening)
         with _removed_on_user_error(folder), progress:
             with progress.waiting(f"starting {job.server.name}"):
-                session = await sessions.get(job.server.params(config.transport))
+                session = await known.session()
+            sessions, job = known.sessions, replace(job, server=known.server)
             with tallied() as tally, progress.waiting(f"choosing scenarios for {job.server.name}", tally.parts):
                 chosen = await _check_and_choose(job, sessions, session, scoring)
         write_atomically(folder / "scenarios.jsonl", scenario_lines(chosen.scenarios).encode())

@@ -65,10 +65,9 @@ async def understood(
     if server.members:
         members = [await understood(one, transport, tools, anew=anew) for one in server.members]
         return replace(server, members=tuple(members))
-    params = server.params(transport)
-    if server.by_plugin or server.isolation is not None or isinstance(params, ServerGroup) or not params.ours_to_start:
+    contact = _contact(server, transport, tools)
+    if contact is None:
         return server
-    contact = _Contact(server, params, tools)
     known = None if anew else contact.remembered()
     if known is None and tools.replay is None and contact.sandboxed:
         known = await contact.measured()
@@ -81,11 +80,23 @@ def recalled(server: ToolServer, transport: str | None, tools: ToolsConfig) -> T
     """Return the server with its measured state if that is remembered; nothing is started."""
     if server.members:
         return replace(server, members=tuple(recalled(one, transport, tools) for one in server.members))
+    contact = _contact(server, transport, tools)
+    known = contact.remembered() if contact else None
+    return server if known is None else server.with_state(known)
+
+
+def will_measure(server: ToolServer, transport: str | None, tools: ToolsConfig) -> bool:
+    """Return whether `understood` would measure the state of one server, which is not remembered."""
+    contact = _contact(server, transport, tools)
+    return contact is not None and contact.sandboxed
+
+
+def _contact(server: ToolServer, transport: str | None, tools: ToolsConfig) -> _Contact | None:
+    """Return the contact with a server whose state is undeclared and can be measured; None for any other."""
     params = server.params(transport)
     if server.by_plugin or server.isolation is not None or isinstance(params, ServerGroup) or not params.ours_to_start:
-        return server
-    known = _Contact(server, params, tools).remembered()
-    return server if known is None else server.with_state(known)
+        return None
+    return _Contact(server, params, tools)
 
 
 def contradictions(server: ToolServer, transport: str | None, tools: ToolsConfig) -> list[str]:

@@ -17,7 +17,7 @@ from mcp_rl.config import TINY, EngineConfig, PlacementConfig
 from mcp_rl.errors import ConfigError
 from mcp_rl.evaluation.models import ModelSpec, find_model
 from mcp_rl.evaluation.run import with_model_limits
-from mcp_rl.explore.first_contact import understood
+from mcp_rl.explore.known_server import known_server
 from mcp_rl.inference.engine import Completion, Sampling
 from mcp_rl.plugins.manager import load_plugins
 from mcp_rl.plugins.resolve import resolve_servers
@@ -30,7 +30,6 @@ from mcp_rl.scenario import SUBMIT_TOOL, McpScenario, Verifier
 from mcp_rl.system.processes.leftovers import end_leftovers
 from mcp_rl.toolserver.caller import calling_as
 from mcp_rl.toolserver.connection.deadlines import Deadlines
-from mcp_rl.toolserver.pool import open_sessions
 from mcp_rl.trajectory import CallRecord, StopReason, Trajectory
 
 if TYPE_CHECKING:
@@ -163,14 +162,16 @@ async def run_chat(job: ChatJob, view: ChatView) -> bool:
         view.note(sentence)
     here = EngineConfig(kind="local")
     deadlines = Deadlines(call=config.rollout.tool_deadline)
-    job.server = await understood(job.server, config.transport, config.tools)
+    log_dir = job.folder / "logs"
     async with (
+        known_server(job.server, config.transport, config.tools, deadlines=deadlines, log_dir=log_dir) as known,
         opened_models([job.model], here, PlacementConfig(), job.folder, view.note) as opened,
-        open_sessions(job.server, config.tools, deadlines=deadlines, log_dir=job.folder / "logs") as sessions,
     ):
         [(engine, chat)] = opened.models
+        session = await known.session()
+        job.server, sessions = known.server, known.sessions
         params = job.server.params(config.transport)
-        view.greet(job, _with_submission(job, await sessions.get(params))[0])
+        view.greet(job, _with_submission(job, session)[0])
         job.talking = True
         talk = partial(_converse, job, view, engine, chat, sessions, params)
         whole, number, question = True, 0, await view.question()

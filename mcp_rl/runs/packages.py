@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 PACKAGES = "packages"
 """Key of model.json."""
+_MOST_NAMED = 3
 
 
 def kept_packages(params: ServerParams, server: str) -> dict[str, dict[str, str]]:
@@ -47,5 +48,18 @@ def _change(server: str, was: Package, now: Package) -> str:
     if was.integrity != now.integrity:
         return f"The server {server} is {now.label} as when the run began, but its hash is another: {now.integrity}."
     if was.dependencies != now.dependencies:
-        return f"The server {server} is {now.label} as when the run began, with other versions of what it depends on."
+        return (
+            f"The server {server} is {now.label} as when the run began, with other versions of what it depends on"
+            f"{_differences(was.installed, now.installed)}."
+        )
     return ""
+
+
+def _differences(was: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """Return the packages that differ, to end a sentence; empty if they are not known."""
+    if not was or not now:
+        return ""
+    other = [name for name in sorted({*was, *now}) if was.get(name) != now.get(name)]
+    said = [f"{name} {was.get(name, 'none')} → {now.get(name, 'none')}" for name in other[:_MOST_NAMED]]
+    more = f" and {len(other) - _MOST_NAMED} more" if len(other) > _MOST_NAMED else ""
+    return f": {', '.join(said)}{more}" if said else ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import time
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,7 +20,8 @@ from rich.console import Console
 from mcp_rl.errors import McpRlError, PluginError, RunDirectoryError
 from mcp_rl.evaluation.progress import Progress
 from mcp_rl.explore.entities.keeping import collected_worlds
-from mcp_rl.explore.first_contact import contradictions, states_of, understood, with_states
+from mcp_rl.explore.first_contact import contradictions, states_of
+from mcp_rl.explore.known_server import known_server
 from mcp_rl.explore.tally import tallied
 from mcp_rl.model import TrainableModel, with_defaults
 from mcp_rl.plugins.manager import Plugins, load_plugins, place
@@ -43,7 +44,6 @@ from mcp_rl.system.tasks import run_all
 from mcp_rl.system.threads import prepare_torch_threads
 from mcp_rl.toolserver.connection.deadlines import Deadlines
 from mcp_rl.toolserver.isolation import undeclared_notice
-from mcp_rl.toolserver.pool import Sessions, open_sessions
 from mcp_rl.toolserver.state import MeasuredState
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from mcp_rl.config import RunConfig
     from mcp_rl.model import Backend
     from mcp_rl.runs.steps.trainer import Trainer
+    from mcp_rl.toolserver.pool import Sessions
     from mcp_rl.toolserver.session import Session
     from mcp_rl.toolserver.tool_server import ToolServer
 
@@ -139,19 +140,21 @@ class _Setting:
 async def _prepared(setting: _Setting) -> AsyncIterator[Trainer]:
     """Open everything that steps need, and close it at the end."""
     config, run, progress = setting.config, setting.run, setting.progress
-    with progress.waiting(f"getting to know {setting.server.name}"):
-        setting = replace(setting, server=await _understood(setting))
-    params = setting.server.params(config.transport)
     deadlines = Deadlines(call=config.rollout.tool_deadline)
+    opening = known_server(
+        setting.server, config.transport, config.tools, states=_states(run), deadlines=deadlines, log_dir=run.logs
+    )
     model = TrainableModel[None](config.name, config.project, config.base_model, base_path=config.output_dir)
-    async with (
-        open_sessions(setting.server, config.tools, deadlines=deadlines, log_dir=run.logs) as sessions,
-        _backend(config, setting.plugins) as backend,
-    ):
+    async with AsyncExitStack() as stack:
+        with progress.waiting(f"getting to know {setting.server.name}"):
+            known = await stack.enter_async_context(opening)
+        backend = await stack.enter_async_context(_backend(config, setting.plugins))
         with progress.waiting(f"starting {setting.server.name}"):
             with suppress(McpRlError):  # `register` raises it again
                 await backend.begin(model)
-            session = await sessions.get(params)
+            session = await known.session()
+        setting, sessions = replace(setting, server=known.server), known.sessions
+        params = setting.server.params(config.transport)
         await _greet(setting, sessions, session, params)
         stored = run.identity()
         for sentence in package_changes(run.read_json("model.json") or {}, params, setting.server.name):
@@ -235,13 +238,11 @@ async def _prepared(setting: _Setting) -> AsyncIterator[Trainer]:
         )
 
 
-async def _understood(setting: _Setting) -> ToolServer:
-    """Return the server with its measured state: the one that the run began with, or the one of now."""
-    config, run = setting.config, setting.run
+def _states(run: RunDirectory) -> dict[str, MeasuredState] | None:
+    """Return the measured states of the servers that the run began with; None for a run that begins."""
     if run.identity() is None:
-        return await understood(setting.server, config.transport, config.tools)
-    stored = run.states() or {}
-    return with_states(setting.server, {name: MeasuredState.model_validate(one) for name, one in stored.items()})
+        return None
+    return {name: MeasuredState.model_validate(one) for name, one in (run.states() or {}).items()}
 
 
 def _about(config: RunConfig, server: ToolServer) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mcp_rl.config import ToolsConfig
 from mcp_rl.errors import ConfigError, ScenarioError
 from mcp_rl.explore.entities.keeping import collected_worlds, save_world, world_file
-from mcp_rl.explore.first_contact import understood
+from mcp_rl.explore.known_server import known_server
 from mcp_rl.inference.apis.language_model import LanguageModel, check_language_model
 from mcp_rl.plugins.manager import Plugins, load_plugins
 from mcp_rl.scenario import McpScenario, scenario_lines
@@ -25,7 +25,6 @@ from mcp_rl.scenarios.sources import made_scenarios
 from mcp_rl.scenarios.split import SplitBy, hold_out, overlap
 from mcp_rl.scenarios.stage import MOST_CALLS
 from mcp_rl.system.durable import write_atomically
-from mcp_rl.toolserver.pool import open_sessions
 from mcp_rl.toolserver.tool_server import ToolServer, nearest
 
 if TYPE_CHECKING:
@@ -151,10 +150,10 @@ async def generate(
     plugins = plugins or load_plugins()
     plugins.scenario_sources.pick(order.source, plugins.problems)
     model = order.author.language_model() if order.author else None
-    server = await understood(server, transport, tools or ToolsConfig())
-    params = server.params(transport)
-    async with open_sessions(server, tools or ToolsConfig()) as sessions:
-        session = await sessions.get(params)
+    async with known_server(server, transport, tools or ToolsConfig()) as known:
+        session = await known.session()
+        server, sessions = known.server, known.sessions
+        params = server.params(transport)
         _check_tools(order.held_out_tools, server, session.schemas)
         scenarios = await made_scenarios(
             order.source, plugins, sessions, server=server, params=params, recipe=order.recipe
@@ -213,9 +212,9 @@ async def check_file(
 ) -> list[BrokenScenario]:
     """Execute the reference solutions of a scenario file again and return the scenarios that no longer hold."""
     scenarios = read_scenario_file(file, server, transport)
-    server = await understood(server, transport, tools or ToolsConfig())
-    async with open_sessions(server, tools or ToolsConfig()) as sessions:
-        return await broken_scenarios(sessions, server.params(transport), scenarios)
+    async with known_server(server, transport, tools or ToolsConfig()) as known:
+        await known.session()
+        return await broken_scenarios(known.sessions, server.params(transport), scenarios)
 
 
 def _check_place(out: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mcp_rl.toolserver.tool_server import BETWEEN
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from mcp_rl.toolserver.link import Link
     from mcp_rl.toolserver.tools.listing import Tool
@@ -18,6 +18,12 @@ if TYPE_CHECKING:
 def prefixed(server: str, tool: Tool) -> Tool:
     """Return the tool under its name in a group."""
     return replace(tool, name=f"{server}{BETWEEN}{tool.name}")
+
+
+def unprefixed(server: str, tools: Iterable[Tool]) -> list[Tool]:
+    """Return those tools of a group that are the server's, under its own names."""
+    prefix = f"{server}{BETWEEN}"
+    return [replace(tool, name=tool.name.removeprefix(prefix)) for tool in tools if tool.name.startswith(prefix)]
 
 
 class GroupLink:

@@ -136,6 +136,8 @@ def call(name, arguments):
     if name == "update_secret":
         raise ValueError("wrong password")
     notes = store.read()
+    if name == "count_notes":
+        return str(len(notes))
     if name == "list_notes":
         return json.dumps(notes)
     if name == "add_note":
@@ -152,7 +154,8 @@ def answer(method, params):
         about = {"name": f"state {KIND}", "version": "1"}
         return {"protocolVersion": params["protocolVersion"], "capabilities": {"tools": {}}, "serverInfo": about}
     if method == "tools/list":
-        return {"tools": TOOLS.get(KIND, NOTES)}
+        more = [tool("count_notes")] if (PLACE / "more").exists() else []
+        return {"tools": TOOLS.get(KIND, NOTES) + more}
     if method == "tools/call":
         try:
             text, failed = call(params["name"], params["arguments"]), False

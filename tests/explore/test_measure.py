@@ -13,7 +13,9 @@ import anyio
 import pytest
 
 from mcp_rl.config import ToolsConfig
+from mcp_rl.explore.check.inspection import inspect
 from mcp_rl.explore.first_contact import contradictions, recalled, states_of, understood, with_states
+from mcp_rl.explore.known_server import known_server
 from mcp_rl.plugins.recipe import Recipe
 from mcp_rl.scenario import StdioServer
 from mcp_rl.scenarios.broken import broken_scenarios
@@ -171,6 +173,29 @@ def test_what_was_measured_is_remembered_until_it_is_measured_anew(tmp_path: Pat
     assert again.measured is not None
     assert again.measured.setup == ()
     assert with_states(server, states_of(first)) == first
+
+
+def test_a_server_that_lists_other_tools_than_then_is_measured_anew(tmp_path: Path) -> None:
+    server = server_of("files", tmp_path)
+    first = measured(server).measured
+
+    async def contact(server: ToolServer) -> tuple[ToolServer, list[str]]:
+        async with known_server(server, None, ToolsConfig()) as known:
+            session = await known.session()
+            return known.server, [tool.name for tool in session.offered]
+
+    assert anyio.run(contact, server)[0].measured == first
+    (tmp_path / "more").touch()
+    about = anyio.run(inspect, recalled(server, None, ToolsConfig()), server.params())
+    assert about.isolation_reason.endswith("the first run measures it, and mcp-rl servers check does so now")
+    again, tools = anyio.run(contact, server)
+    assert "count_notes" in tools
+    assert first is not None and again.measured is not None
+    assert "count_notes" in again.measured.shown_by and first.listing != again.measured.listing
+    assert recalled(server, None, ToolsConfig()) == again
+    together, tools = anyio.run(contact, ToolServer.together([server, replace(server, name="other")]))
+    assert [one.measured for one in together.members] == [again.measured, again.measured]
+    assert "other__count_notes" in tools
 
 
 def test_a_declaration_wins_and_without_a_sandbox_nothing_is_measured(tmp_path: Path) -> None:

@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 
 from mcp_rl.cli import main
+from mcp_rl.runs.packages import kept_packages, package_changes
+from mcp_rl.scenario import StdioServer
 from mcp_rl.toolserver.launchers import direct
+from mcp_rl.toolserver.launchers.package import Package
 from tests.toolserver.registries import NpmRegistry
 
-pytestmark = pytest.mark.skipif(shutil.which("npx") is None, reason="needs npx")
 
-
+@pytest.mark.skipif(shutil.which("npx") is None, reason="needs npx")
 def test_a_run_says_that_its_server_is_another_version_and_does_not_go_on_with_other_tools(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -40,7 +42,7 @@ def test_a_run_says_that_its_server_is_another_version_and_does_not_go_on_with_o
         about = json.loads(Path(".mcp_rl/default/models/it/model.json").read_text())
         package = about["packages"]["tiny"]
         assert (package["launcher"], package["name"], package["version"]) == ("npx", "tiny", "1.0.0")
-        assert package["integrity"] == integrity
+        assert (package["integrity"], package["installed"]) == (integrity, {"tiny": "1.0.0"})
 
         registry.add("tiny", "2.0.0", tools=("show", "more"))
         status, said = train("tiny", 2)
@@ -52,3 +54,21 @@ def test_a_run_says_that_its_server_is_another_version_and_does_not_go_on_with_o
         assert "To go on with the server's new tools, add --allow-schema-change" in said
         status, said = train("tiny@1.0.0", 2)
         assert status == 0 and "when the run began" not in said
+
+
+def test_a_run_names_the_dependencies_that_are_others_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    params = StdioServer(command="npx", args=("-y", "tiny"))
+
+    def installed(hash: str, **versions: str) -> None:
+        package = Package("npx", "tiny", "1", "sha512-x", hash, {"tiny": "1", **versions})
+        known = {direct._key(params): direct._Known(None, package)}
+        monkeypatch.setattr(direct, "_known", known)
+
+    installed("a", left="1", gone="1")
+    about = {"packages": json.loads(json.dumps(kept_packages(params, "it")))}
+    assert package_changes(about, params, "it") == []
+    installed("b", left="2", new="1")
+    assert package_changes(about, params, "it") == [
+        "The server it is tiny 1 as when the run began, with other versions of what it depends on: gone 1 → none, left "
+        "1 → 2, new none → 1."
+    ]

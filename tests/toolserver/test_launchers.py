@@ -59,6 +59,7 @@ async def test_npx_is_asked_once_and_the_server_runs_without_it(registry, monkey
         assert len(registry.asked) == asked
     package = packages(params, name="tiny")["tiny"]
     assert (package.launcher, package.label, package.integrity) == ("npx", "@tiny/server 1.2.3", integrity)
+    assert package.installed == {"@tiny/server": "1.2.3"}
 
 
 @node
@@ -85,6 +86,11 @@ async def test_a_package_that_is_not_there_is_one_sentence(registry):
             await direct(npx("-y", word), server="The server X")
     found = await direct(npx("-y", "--package=tiny", "two", "x"), server="The server X")
     assert (found.args[0].endswith("/tiny/two.js"), found.args[1:]) == (True, ("x",))
+    registry.add("beside", "2.0.0", programs=("beside",))
+    both = npx("-y", "-p", "beside", "-p", "tiny@1.0.0", "two")
+    assert (await direct(both, server="The server X")).args[0].endswith("/tiny/two.js")
+    package = packages(both, name="both")["both"]
+    assert (package.label, package.installed) == ("tiny 1.0.0", {"beside": "2.0.0", "tiny": "1.0.0"})
 
 
 async def test_uvx_is_asked_once_and_the_server_runs_without_it(tmp_path, monkeypatch):
@@ -124,6 +130,7 @@ async def test_uvx_is_asked_once_and_the_server_runs_without_it(tmp_path, monkey
     [
         ("npx -y pkg@1 x", "npm", "pkg@1", "pkg@1"),
         ("/usr/bin/npx --yes --package=pkg prog x", "npm", "pkg", "prog"),
+        ("npx -y -p one@1 --package=two@2 prog", "npm", "one@1", "prog"),
         ("npm exec --yes -- @a/b x", "npm", "@a/b", "@a/b"),
         ("bunx pkg", "bun", "pkg", "pkg"),
         ("pnpm dlx pkg", "pnpm", "pkg", "pkg"),
@@ -153,6 +160,8 @@ def test_other_commands_are_left_alone(line):
         ("npx -y @a/b '/x y'", "npx -y @a/b '/x y'"),
         ("uvx --from pkg==1.2 prog", "uvx --from pkg prog"),
         ("npx -y --package=pkg@^2 prog", "npx -y --package=pkg prog"),
+        ("npx -y -p one@1 --package=two@2 prog", "npx -y -p one --package=two prog"),
+        ("uvx --with other==3 --from pkg==1.2 prog", "uvx --with other --from pkg prog"),
         ("npx github:a/b#1", "npx github:a/b#1"),
         ("python server.py@1", "python server.py@1"),
         ("https://host/a@1", "https://host/a@1"),

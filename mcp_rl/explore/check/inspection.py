@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from mcp_rl.config import ToolsConfig
 from mcp_rl.errors import ServerFault
+from mcp_rl.explore.first_contact import will_measure
 from mcp_rl.scenario import StdioServer
 from mcp_rl.toolserver.connection.connection import Connection, connect
 from mcp_rl.toolserver.connection.deadlines import Deadlines
@@ -20,7 +22,7 @@ from mcp_rl.toolserver.tools.schema import ToolSchemas
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from mcp_rl.config import Isolation, ToolsConfig
+    from mcp_rl.config import Isolation
     from mcp_rl.scenario import OneServer, ServerParams
     from mcp_rl.toolserver.tool_server import ToolServer
     from mcp_rl.toolserver.tools.listing import Tool
@@ -79,8 +81,12 @@ async def inspect(server: ToolServer, params: OneServer) -> Inspection:
     sandbox = sandbox_of(server)
     async with connect(params, deadlines=deadlines_of(server), name=server.name, sandbox=sandbox) as connection:
         link = await offering(connection, server.offer)
-        isolation, reason = effective_isolation(server, link.tools)
         schemas = offered_schemas(server, link.tools)
+        if server.measured is not None and server.measured.listing != schemas.hash:
+            server = replace(server, isolation=None, measured=None)
+        isolation, reason = effective_isolation(server, link.tools)
+        if will_measure(server, params.transport, ToolsConfig()):
+            reason += "; the first run measures it, and mcp-rl servers check does so now"
         every = ToolSchemas(link.tools)
         return Inspection(
             server.name, server.origin, params.transport, connection.revision, connection.server_info, isolation,

@@ -125,14 +125,19 @@ def _package(folder: Path, launcher: str) -> Package | None:
     modules = next((one for one in folder.parents if one.name == "node_modules"), None)
     locked = _fields(modules / ".package-lock.json").get("packages") if modules else None
     integrity, beside = "", ""
+    installed: dict[str, str] = {}
     if modules is not None and isinstance(locked, dict):
         entry = locked.get(f"node_modules/{folder.relative_to(modules).as_posix()}")
         integrity = str(entry.get("integrity", "")) if isinstance(entry, dict) else ""
         rows = {place: one for place, one in locked.items() if isinstance(one, dict)}
         beside = digest([place, one.get("version"), one.get("integrity")] for place, one in rows.items())
+        installed = {
+            place.removeprefix("node_modules/"): str(one.get("version", "")) for place, one in rows.items() if place
+        }
     return Package(
-        launcher, str(about.get("name", folder.name)), str(about["version"]), integrity or _files_hash(folder), beside
-    )
+        launcher, str(about.get("name", folder.name)), str(about["version"]), integrity or _files_hash(folder), beside,
+        installed,
+    )  # fmt: skip
 
 
 def _files_hash(folder: Path) -> str:

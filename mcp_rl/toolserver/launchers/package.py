@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
-from dataclasses import fields as dataclass_fields
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -25,7 +24,9 @@ class Package:
     """A hash of the package with its kind in front: npm's "sha512-…", "record-sha256-…" of a Python package's files,
     "sha256:…" of an image; empty if unknown."""
     dependencies: str = ""
-    """Hash of the names, versions and hashes of all packages beside it; empty if unknown."""
+    """Hash of the names, versions and hashes of all packages installed with it; empty if unknown."""
+    installed: Mapping[str, str] = field(default_factory=dict)
+    """The name and the version of each of these packages, itself among them; empty if unknown."""
 
     @property
     def label(self) -> str:
@@ -42,7 +43,9 @@ class Package:
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> Package:
         """Read what `dataclasses.asdict` made of a package; a field that is missing is empty."""
-        return cls(*(str(fields.get(one.name, "")) for one in dataclass_fields(cls)))
+        texts = {name: str(fields.get(name, "")) for name in cls.__dataclass_fields__ if name != "installed"}
+        installed = fields.get("installed")
+        return cls(**texts, installed=dict(installed) if isinstance(installed, dict) else {})
 
 
 @dataclass(frozen=True)

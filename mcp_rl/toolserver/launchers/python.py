@@ -62,7 +62,8 @@ async def _asked(asked: Asked, asking: Asking, words: list[str], offline: dict[s
     if own is not None:
         name, version, record, _ = own
         beside = digest([other[0], other[1], other[2]] for other in rows)
-        package = Package(asked.label, name, version, f"record-sha256-{record}" if record else "", beside)
+        installed = {_plain(other[0]): other[1] for other in rows}
+        package = Package(asked.label, name, version, f"record-sha256-{record}" if record else "", beside, installed)
     return Direct(str(script), asked.args, folder, (script,), package)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,8 @@ _PLAIN_OF_DOCKER = re.compile(
 """Options of `docker run` without a value."""
 _LEAVE = {"-c", "--call", "--node-options", "--env-file", "--directory", "--cwd", "-C", "--dir", "-w", "--workspace"}
 """Options that change more than the package, by family below: such a command is started as it is."""
+_BESIDE = {"npm": ("-p", "--package"), "uv": ("-w", "--with")}
+"""Options that name further packages, by family."""
 _KEPT = {"uv": {"-w", "-c", "-C"}}
 """Those of them that mean something harmless in another family."""
 
@@ -54,6 +57,8 @@ class Asked:
     """The program in the package, as asked for."""
     args: tuple[str, ...]
     """The server's arguments."""
+    others: tuple[str, ...] = ()
+    """Further packages that are named, to be installed beside it."""
 
     @property
     def label(self) -> str:
@@ -73,7 +78,14 @@ def read_words(command: str, args: Sequence[str]) -> Asked | None:
     if found is None or "{" in found[1]:
         return None
     options, spec, program, left = found
-    return Asked(launcher, family, tuple(options), spec, program, tuple(left))
+    beside = _BESIDE.get(family, ())
+    others = [value for option, value in pairwise(_split(options)) if option in beside]
+    return Asked(launcher, family, tuple(options), spec, program, tuple(left), tuple(others))
+
+
+def _split(options: Iterable[str]) -> list[str]:
+    """Return the options with their values as words of their own."""
+    return [word for option in options for word in (option.split("=", 1) if option.startswith("--") else [option])]
 
 
 def _read(family: str, rest: list[str]) -> tuple[list[str], str, str, list[str]] | None:
@@ -90,10 +102,10 @@ def _read(family: str, rest: list[str]) -> tuple[list[str], str, str, list[str]]
                 return None
             value = rest.pop(0)
             taken.append(value)
-        if option in names:
-            if spec:
-                return None  # several packages
+        if option in names and not spec:
             spec = value
+        elif option in names and family != "npm":
+            return None  # several packages
         else:
             options += taken
     if rest[:1] == ["--"]:
@@ -113,7 +125,7 @@ def _takes_value(family: str, option: str) -> bool:
 
 
 def unpinned(text: str) -> str:
-    """Return a launcher's command line with the package's name in place of its name and version.
+    """Return a launcher's command line with each package's name in place of its name and version.
 
     Other commands, and packages that do not come from a registry, are returned as they are.
     """
@@ -122,9 +134,12 @@ def unpinned(text: str) -> str:
     except ValueError:
         return text
     asked = read_words(words[0], words[1:]) if words else None
-    if asked is None or asked.family == "docker" or re.search(r"://|^[./~]|^\w+:", asked.spec):
+    if asked is None or asked.family == "docker":
         return text
-    return text.replace(asked.spec, named_by(asked.spec), 1)
+    for spec in (asked.spec, *asked.others):
+        if not re.search(r"://|^[./~]|^\w+:", spec):
+            text = text.replace(spec, named_by(spec), 1)
+    return text
 
 
 def named_by(spec: str, splits: Iterable[str] = ("@", "==", ">", "<", "~", "!", "[", " ")) -> str:
