@@ -184,6 +184,20 @@ async def test_states_over_a_mark_take_turns(folder: Path) -> None:
         assert not await layer(own).changed()
 
 
+async def test_a_directory_that_was_there_before_is_renamed(connection: Connection, folder: Path) -> None:
+    await ask(connection, "write", name="below/deep/new.txt", text="new")
+    rename = "import os; os.rename('below', 'moved'); os.rename('moved/deep', 'moved/deeper')"
+    assert await ask(connection, "run", command=f'python3 -c "{rename}" && echo done') == "done\n"
+    assert await ask(connection, "names") == "a.txt moved moved/b.txt moved/deeper moved/deeper/new.txt"
+    assert await ask(connection, "read", name="moved/b.txt") == "the user's too"
+    onto = "import os; os.mkdir('full'); open('full/x', 'w'); os.rename('moved', 'full')"
+    assert "Directory not empty" in await ask(connection, "run", command=f'python3 -c "{onto}" 2>&1')
+    await layer(connection).throw_away()
+    assert await ask(connection, "names") == "a.txt below below/b.txt"
+    assert await ask(connection, "run", command=f'python3 -c "{rename[:38]}"; ls moved') == "b.txt\n"
+    assert (folder / "below" / "b.txt").read_text() == "the user's too"
+
+
 async def test_a_server_can_neither_mount_nor_look_at_us_nor_end_its_keeper(connection: Connection) -> None:
     assert "3" not in await ask(connection, "run", command="mount -t tmpfs none /mnt && echo 3")
     assert "3" not in await ask(connection, "run", command="umount /tmp && echo 3")

@@ -33,6 +33,7 @@ _DEVICES = ("full", "fuse", "kfd", "null", "random", "tty", "urandom", "zero")
 _DEVICE_FAMILIES = ("dri", "nvidia")
 _COMPARED_BYTES = 2**20
 """Files up to this size are compared by their content too."""
+_PAGE = 4096
 _OPAQUE = "user.overlay.opaque"
 MARK = "-"
 """In a request to take turns, the state at the mark."""
@@ -94,6 +95,34 @@ class Layers:
                 changed = any(tree.changed() for tree in self.trees)
                 return "yes" if changed or set(os.listdir(self.shared_memory)) != self.shared_at_mark else "no"
         raise ValueError(f"unknown request {request}")
+
+    def make_own(self, path: str) -> None:
+        """Replace a directory from beneath the layer by a copy of its own, which can be renamed (`renames.py`)."""
+        above = [tree for tree in self.trees if path != tree.path and _below(path, (tree.path,))]
+        if not above or not above[-1].shared(path[len(above[-1].path) :]):
+            return
+        room = os.statvfs(self.store)
+        sizes = [os.lstat(entry.path).st_size for _, entry in _walk(path)]
+        if sum(sizes) + _PAGE * len(sizes) > room.f_bavail * room.f_frsize or 2 * len(sizes) > room.f_favail:
+            return
+        copy = f"{os.path.dirname(path)}/.mcp-rl-{os.urandom(8).hex()}"
+        try:
+            _copy_entry(path, copy)
+            _copy_layer(path, copy)
+            for inner, entry in [*_walk(path)][::-1]:
+                if entry.is_dir(follow_symlinks=False):
+                    _copy_times(entry.path, copy + inner)
+            _copy_times(path, copy)
+        except OSError:
+            _remove_tree(copy)
+            raise
+        try:
+            _remove_tree(path)
+            os.rename(copy, path)
+        except OSError:
+            _copy_layer(copy, path, {inner for inner, _ in _walk(path)})
+            _remove_tree(copy)
+            raise
 
     def _turn(self, leaving: str, coming: str) -> str:
         """Put the layer away under the name `leaving`, or throw it away, and bring back what was put away as `coming`,
@@ -209,6 +238,10 @@ class _Tree:
             found = os.lstat(self.lower + inner)
             return found if stat.S_ISDIR(found.st_mode) else None
         return None
+
+    def shared(self, inner: str) -> bool:
+        """Return whether a directory shows anything from beneath the layer."""
+        return self.beneath(inner) is not None and not _opaque(self.upper + inner)
 
     def mark(self, store: str) -> None:
         """Make the layer as it is now what `restore` returns to."""

@@ -38,10 +38,12 @@ import time
 TYPE_CHECKING = False  # importing typing takes as long as all the rest
 if TYPE_CHECKING:
     from mcp_rl.system.processes.layered import Layers, libc, reason
+    from mcp_rl.system.processes.renames import ReportedRenames, report_renames
 else:
     if not __package__:  # loaded by its path, as by the watchdog
         sys.path.append(os.path.dirname(os.path.abspath(__file__)))
     from layered import Layers, libc, reason
+    from renames import ReportedRenames, report_renames
 
 _CLONE = {"x86_64": 56, "aarch64": 220, "riscv64": 220}
 """Number of the system call clone. `os.fork` cannot make namespaces, and unshare would need a third process."""
@@ -104,6 +106,7 @@ def _keep(channel: socket.socket, wanted: _Wanted) -> int:
             _raise_loopback()
         layer = Layers(wanted.cwd, wanted.bytes)
         wakeup = _wake_on_children()
+        ours, theirs = socket.socketpair()
         command = os.fork()
         if command == 0:
             signal.set_wakeup_fd(-1)
@@ -111,7 +114,15 @@ def _keep(channel: socket.socket, wanted: _Wanted) -> int:
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                 signal.signal(number, signal.SIG_DFL)
             _give_up_rights()
+            if (listener := report_renames()) is not None:
+                socket.send_fds(theirs, [b"!"], [listener])
+            ours.close()
+            theirs.close()
             return 0
+        theirs.close()
+        listeners = socket.recv_fds(ours, 1, 1)[1]
+        ours.close()
+        renames = [ReportedRenames(listener, layer.make_own) for listener in listeners]
     except OSError as error:
         channel.send(f"error {reason(error)}".encode())
         os.write(2, f"no sandbox: {reason(error)}\n".encode())
@@ -121,15 +132,18 @@ def _keep(channel: socket.socket, wanted: _Wanted) -> int:
         _prctl(_PR_SET_DUMPABLE, 0)
         _let_go_of(inherited, channel.fileno())
         channel.send(b"ok")
-        status = os.waitstatus_to_exitcode(_attend(channel, layer, command, wakeup)) % 256
+        status = os.waitstatus_to_exitcode(_attend(channel, layer, command, wakeup, renames)) % 256
         _end_the_rest()
     finally:
         os._exit(status)
 
 
-def _attend(channel: socket.socket, layer: Layers, command: int, wakeup: int) -> int:
+def _attend(channel: socket.socket, layer: Layers, command: int, wakeup: int, renames: list[ReportedRenames]) -> int:
     """Answer requests until the command has ended; return its status."""
     poll = select.poll()
+    reported = {one.listener: one for one in renames}
+    for listener in reported:
+        poll.register(listener, select.POLLIN)
     poll.register(wakeup, select.POLLIN)
     poll.register(channel, select.POLLIN)
     while True:
@@ -140,6 +154,8 @@ def _attend(channel: socket.socket, layer: Layers, command: int, wakeup: int) ->
         for ready, _ in poll.poll():
             if ready == wakeup:
                 os.read(wakeup, 4096)
+            elif ready in reported:
+                reported[ready].answer()
             elif not _answer(channel, layer):
                 poll.unregister(channel)
 
