@@ -17,6 +17,7 @@ _SECRET_LINE = re.compile(r"(?i)(?:token|secret|passw|api_?key|credential)\w{0,4
 _NOTHING = re.compile(
     r"(?i)^\W*(?:error|null|none|undefined)\b|\bno (?:matches|results|such)\b|\bnot found\b|\berror\W+[A-Z]{4,}\b"
 )
+_FAILED_STATUS = re.compile(r"(?i)^(?:error|fail|failed|failure)$|not[ _]found|^invalid")
 _SYSTEM_ERROR = re.compile(r"\b[Ee]rror\W{1,4}E[A-Z]{3,}\b")
 _READ = 20_000
 """Number of characters of a result that are searched."""
@@ -57,8 +58,34 @@ def holds_secret(text: str) -> bool:
 
 def says_nothing(text: str) -> bool:
     """Return whether a successful result holds nothing: it is empty, found nothing, or has an error in its text."""
-    failed = _NOTHING.search(text[:300]) or _SYSTEM_ERROR.search(text[:_READ])
-    return not text.strip("[]{} \n") or failed is not None or _is_hollow(text)
+    return not text.strip("[]{} \n") or reports_failure(text) or _is_hollow(text)
+
+
+def reports_failure(text: str) -> bool:
+    """Return whether a successful result says that nothing was found or done: by its words, or as JSON by a status."""
+    if _NOTHING.search(text[:300]) or _SYSTEM_ERROR.search(text[:_READ]):
+        return True
+    try:
+        value = json.loads(text) if text[:1] == "{" else None
+    except (ValueError, RecursionError):
+        return False
+    if not isinstance(value, dict):
+        return False
+    status = value.get("status")
+    failed = isinstance(status, str) and _FAILED_STATUS.search(status) is not None
+    return failed or value.get("success") is False or value.get("ok") is False or bool(value.get("error"))
+
+
+def shows_empty_list(text: str) -> bool:
+    """Return whether a JSON object holds an empty list or object, and no list with anything in it."""
+    try:
+        value = json.loads(text) if text[:1] == "{" else None
+    except (ValueError, RecursionError):
+        return False
+    if not isinstance(value, dict):
+        return False
+    held = [inner for inner in value.values() if isinstance(inner, list | dict)]
+    return bool(held) and not any(held)
 
 
 def _is_hollow(text: str) -> bool:

@@ -49,7 +49,7 @@ _ENOUGH: dict[Kept, tuple[Isolation, ...]] = {
     "elsewhere": ("reset",),
 }
 """The isolations that keep episodes apart, by where the state is kept."""
-_VERSION = 1
+_VERSION = 2
 """Part of a file's name; raised when what is measured changes its meaning."""
 
 
@@ -191,6 +191,9 @@ class _LivePlace:
 
     def __init__(self, link: Link, layer: Layer) -> None:
         self.link, self._layer = link, layer
+
+    async def mark(self) -> None:
+        await self._layer.mark()
 
     async def throw_away(self) -> None:
         await self._layer.throw_away()

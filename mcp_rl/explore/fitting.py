@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import posixpath
 import re
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +41,8 @@ _PATH = re.compile(r"\bpaths?\b|\bfile ?names?\b|\bfile\b|\bdir(?:ectory)?\b|\bf
 WORLD_SEED = 0
 """Seed of the world. It is fixed, so that all runs on a server begin alike."""
 _ENDINGS = ("txt", "md")
+_MOST_ENTRIES = 20
+"""Most entries of its working directory that a server is told, which nobody gave a path."""
 _SHARE_OF_LONGER = 0.3
 """Probability of a list with one more entry than it must have."""
 _AT_ONCE = 4
@@ -67,7 +71,7 @@ class WorldSampler(Sampler):
     def one_by_one(self) -> None:
         """Take the records of the world in order from now on, from the first, and no other values."""
         self._in_order = list(self._world.records)
-        self._strict = True
+        self._strict = self._makes = True
 
     @property
     def has_more(self) -> bool:
@@ -186,11 +190,17 @@ def observe_launch(pool: ValuePool, params: OneServer) -> None:
     launch = params if isinstance(params, StdioServer) else params.launch
     if launch is None:
         return
-    for word in launch.args:
-        named = word.partition("=")[2] if word.startswith("-") else word
-        path = Path(launch.cwd or ".", named)
-        if named and "{" not in named and path.exists():
-            pool.observe_path(str(path.resolve()))
+    words = [word.partition("=")[2] if word.startswith("-") else word for word in launch.args]
+    folder = Path(launch.cwd or ".").resolve()
+    found = [folder / word for word in words if word and "{" not in word and (folder / word).exists()]
+    for path in found or [folder, *sorted(_seen_in(folder))]:
+        pool.observe_path(str(path.resolve()))
+
+
+def _seen_in(folder: Path) -> Iterator[Path]:
+    """Yield some of the entries of a folder that are not hidden."""
+    with suppress(OSError):
+        yield from islice((path for path in folder.iterdir() if not path.name.startswith(".")), _MOST_ENTRIES)
 
 
 def observe_arguments(pool: ValuePool, arguments: dict[str, Any]) -> None:

@@ -21,7 +21,7 @@ from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mcp_rl.errors import ServerFault
-from mcp_rl.explore.answer import call_key, says_nothing, undated
+from mcp_rl.explore.answer import call_key, reports_failure, says_nothing, shows_empty_list, undated
 from mcp_rl.explore.bearing import Bearing, bearing
 from mcp_rl.explore.fitting import WORLD_SEED, WorldSampler, observe_arguments, observe_launch, observe_setup
 from mcp_rl.explore.parts import Part, fits
@@ -45,11 +45,13 @@ _SECONDS = 5.0
 """Time for finding calls of one tool that work."""
 _TRIES, _WANTED = 12, 2
 """Most calls of one tool while arguments are sought, and the number of results that end the search."""
+_PASSES = 2
+"""Times that calls are sought again of tools that did not work yet."""
 _MOST_LOOKS = 14
 _LOOKS_EACH = 2
 _REPEATS = 3
 """Equal answers in a row that make a look."""
-_MOST_CHANGES = 16
+_MOST_CHANGES = 24
 _EMPTY = re.compile(r"(?i)\b(?:no|none|nothing|empty|0|not found|does not exist|unknown|no such)\b")
 _SHORT = 120
 """Characters of an answer that may say in words that there is nothing."""
@@ -63,6 +65,10 @@ class Place(Protocol):
 
     @property
     def link(self) -> Link: ...
+
+    async def mark(self) -> None:
+        """Make the files as they are what `throw_away` returns to."""
+        ...
 
     async def throw_away(self) -> None:
         """Put every file back as it was; the process stays."""
@@ -89,6 +95,11 @@ class Seen:
     @property
     def answer(self) -> tuple[bool, str]:
         return self.is_error, undated(self.text)
+
+    @property
+    def worked(self) -> bool:
+        """True unless the answer says that it failed."""
+        return not self.is_error and not reports_failure(self.text)
 
 
 Answers = dict[str, tuple[bool, str]]
@@ -157,11 +168,13 @@ class _Measuring:
         self._gentle = [*of[Bearing.CREATES], *of[Bearing.CHANGES], *of[Bearing.UNCLEAR]]
         self._harsh = of[Bearing.DESTROYS]
         self._worked: dict[str, list[Seen]] = {tool.name: [] for tool in tools}
+        self._in_order: list[Seen] = []
+        """The same calls as they were found: later ones may need what earlier ones made."""
+        self._hollow: dict[str, Seen] = {}
+        """A call of each tool that was answered, by a sentence that it failed or found nothing."""
         self._tried: set[str] = set()
         self._differing: set[str] = set()
         """Tools that answer differently in each process."""
-        self._moving: list[Seen] = []
-        """Calls of reading tools that answer differently when made again: a clock, or a trace of themselves."""
         self._silent: set[str] = set()
         """Tools that did not answer in time."""
         self._showed: set[str] = set()
@@ -172,12 +185,30 @@ class _Measuring:
     async def find_calls(self, link: Link) -> None:
         """Find calls that work, of all tools but those that seem to destroy."""
         await self._find(link, self._readers)
-        self._showed = {name for name, calls in self._worked.items() if any(not _says_empty(*c.answer) for c in calls)}
+        calls = [*self._in_order, *self._hollow.values()]
+        self._showed = {seen.tool for seen in calls if not _says_empty(*seen.answer)}
         await self._find(link, self._gentle)
-        await self._find(link, [tool for tool in self._readers if not self._worked[tool.name]])
-        calls = [seen for tool in self._readers for seen in self._worked[tool.name]]
-        once, twice = await self._again(link, calls), await self._again(link, calls)
-        self._moving = [seen for seen in calls if once.get(seen.key) != twice.get(seen.key)]
+        for _ in range(_PASSES):  # what was made by now may be what other tools need
+            missing = [tool for tool in (*self._readers, *self._gentle) if not self._worked[tool.name]]
+            if not missing:
+                break
+            await self._learn_from(link, self._looks(self._changes(self._gentle)))
+            await self._find(link, missing)
+        for tool in self._readers:
+            if not self._worked[tool.name] and tool.name in self._hollow:
+                self._worked[tool.name].append(self._hollow[tool.name])
+        moving = [tool for tool in self._readers if await self._moves(link, tool)]
+        self._readers = [tool for tool in self._readers if tool not in moving]
+        self._gentle += moving
+
+    async def _moves(self, link: Link, tool: Tool) -> bool:
+        """Return whether calls of a reading tool answer differently when made again at once: a clock, or a trace of
+        themselves."""
+        for seen in self._worked[tool.name]:
+            once, twice = await self._again(link, [seen]), await self._again(link, [seen])
+            if once != twice:
+                return True
+        return False
 
     async def outcome(self) -> MeasuredState:
         """Return the finding; `find_calls` comes first."""
@@ -189,8 +220,25 @@ class _Measuring:
             found = await self._kept([*self._gentle, *self._harsh])
         if found.began_empty and found.kept in ("files", "process"):
             most = _MOST_OF_TOOL if found.kept == "files" else _MOST_IF_COSTLY
-            found = found.model_copy(update={"setup": await self._setup(most)})
+            setup = await self._setup(most, found.changing)
+            found = found.model_copy(update={"setup": setup})
+            if found.kept == "process" and setup and await self._reread_when_filled(setup):
+                found = found.model_copy(update={"kept": "files"})
         return found
+
+    async def _reread_when_filled(self, setup: Sequence[ToolCall]) -> bool:
+        """Return whether a process that was filled rereads its files: some do so only where there is a file."""
+        calls = [Seen(call.tool, call.arguments) for call in setup]
+        changes = self._changes([*self._gentle, *self._harsh])
+        looks = self._looks([*calls, *changes])
+        async with self._open_place() as place:
+            await self._again(place.link, calls)
+            await place.mark()
+            run = await self._run(place.link, looks, changes)
+            async with self._open_place() as another:
+                await self._again(another.link, calls)
+                fresh = await self._run(another.link, looks, changes)
+            return bool(run.traces(fresh)[0]) and await self._reread(place, looks, changes, run, fresh)
 
     def _found(self, kept: Kept, looks: Iterable[str] = (), changes: Iterable[str] = ()) -> MeasuredState:
         """Return the finding, with the looks and the changes that showed traces."""
@@ -215,7 +263,7 @@ class _Measuring:
     # Calls that work
 
     async def _find(self, link: Link, tools: Iterable[Tool]) -> None:
-        """Call each tool until enough calls gave a result, with arguments that earlier calls suggest."""
+        """Call each tool until enough calls worked, with arguments that earlier calls suggest."""
         for tool in tools:
             until = time.monotonic() + _SECONDS
             for _ in range(_TRIES):
@@ -225,13 +273,15 @@ class _Measuring:
                 if draw is None or tool.name in self._silent:
                     break
                 seen = await self._call(link, tool.name, draw.arguments)
-                worked = seen is not None and not seen.is_error
-                self.pool.credit(draw.choices, worked)
+                self.pool.credit(draw.choices, seen is not None and seen.worked)
                 if seen is None:
                     continue
                 self._learn(seen)
-                if worked:
+                if seen.worked:
                     self._worked[tool.name].append(seen)
+                    self._in_order.append(seen)
+                elif not seen.is_error:
+                    self._hollow.setdefault(tool.name, seen)
                 if not tool.input_schema.get("properties"):
                     break
 
@@ -244,11 +294,17 @@ class _Measuring:
                 return draw
         return None
 
+    async def _learn_from(self, link: Link, looks: Sequence[Seen]) -> None:
+        for look in looks:
+            seen = await self._call(link, look.tool, look.arguments)
+            if seen is not None and seen.worked:
+                self._learn(seen)
+
     def _learn(self, seen: Seen) -> None:
-        if seen.is_error:
+        if not seen.worked:
             self.pool.observe_error(seen.tool, seen.arguments, seen.text)
             return
-        self.pool.observe(seen.arguments, seen.text)
+        self.pool.observe(seen.arguments, seen.text, tool=seen.tool)
         observe_arguments(self.pool, seen.arguments)
         observe_setup(self.pool, [ToolCall(tool=seen.tool, arguments=seen.arguments)], self.world)
 
@@ -271,8 +327,10 @@ class _Measuring:
     # Traces
 
     def _changes(self, tools: Sequence[Tool]) -> list[Seen]:
-        prompt = [tool for tool in tools if tool.name not in self._silent]
-        return [seen for tool in prompt for seen in self._worked[tool.name]][:_MOST_CHANGES]
+        calls = [self._worked[tool.name] for tool in tools if tool.name not in self._silent]
+        in_turn = [some[at] for at in range(_WANTED) for some in calls if at < len(some)]
+        chosen = {seen.key for seen in in_turn[:_MOST_CHANGES]}
+        return [seen for seen in self._in_order if seen.key in chosen]
 
     def _looks(self, changes: Sequence[Seen]) -> list[Seen]:
         """Return calls that may show what these changes did, those without arguments first."""
@@ -300,7 +358,7 @@ class _Measuring:
 
     async def _kept(self, tools: Sequence[Tool]) -> MeasuredState:
         """Make the changes of these tools on new processes, and find out where they are kept."""
-        changes = [*self._changes(tools), *self._moving]
+        changes = self._changes(tools)
         missing = [tool.name for tool in tools if not self._worked[tool.name] and tool.name not in self._silent]
         if not changes:
             return self._found("unsure" if missing else "nothing")
@@ -367,10 +425,10 @@ class _Measuring:
 
     # A world for a server that begins empty
 
-    async def _setup(self, most: int) -> tuple[ToolCall, ...]:
+    async def _setup(self, most: int, changing: Sequence[str]) -> tuple[ToolCall, ...]:
         """Return the calls that fill the server: those that work, and give the same on a second process."""
         async with self._open_place() as place:
-            calls = await self._fill(place.link, most)
+            calls = await self._fill(place.link, most, changing)
         if not calls:
             return ()
         async with self._open_place() as place:
@@ -379,9 +437,11 @@ class _Measuring:
             ToolCall(tool=call.tool, arguments=call.arguments) for call in calls if answers.get(call.key) == call.answer
         )
 
-    async def _fill(self, link: Link, most: int) -> list[Seen]:
+    async def _fill(self, link: Link, most: int, changing: Sequence[str]) -> list[Seen]:
         """Call the tools that create, record by record, and return the calls that worked."""
-        makers = [tool for tool in self._gentle if bearing(tool) is Bearing.CREATES or sql_parameter(tool)]
+        found = {seen.tool: at for at, seen in reversed(list(enumerate(self._in_order)))}
+        makers = [tool for tool in self._gentle if self._makes(tool, changing)]
+        makers.sort(key=lambda tool: found.get(tool.name, len(self._in_order)))
         made: list[Seen] = []
 
         async def keep(tool: str, arguments: dict[str, Any]) -> bool:
@@ -401,6 +461,14 @@ class _Measuring:
             if sql_parameter(tool) is None:
                 await self._fill_with(tool, keep, most)
         return made[:_MOST_SETUP]
+
+    def _makes(self, tool: Tool, changing: Sequence[str]) -> bool:
+        kind = bearing(tool)
+        return (
+            kind is Bearing.CREATES
+            or (kind in (Bearing.UNCLEAR, Bearing.READS) and tool.name in changing)
+            or bool(sql_parameter(tool))
+        )
 
     async def _fill_with(self, tool: Tool, keep: Callable[[str, dict[str, Any]], Awaitable[bool]], most: int) -> None:
         sampler = self._samplers[tool.name]
@@ -446,4 +514,5 @@ def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, str | int | float]
 
 def _says_empty(is_error: bool, text: str) -> bool:
     """Return whether an answer says that there is nothing: an error, an empty list, or a few words ("No notes")."""
-    return is_error or says_nothing(text) or (len(text) < _SHORT and _EMPTY.search(text) is not None)
+    said = says_nothing(text) or shows_empty_list(text)
+    return is_error or said or (len(text) < _SHORT and _EMPTY.search(text) is not None)

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mcp_rl.explore.words import words_of
+from mcp_rl.explore.words import HANDLE_WORDS, noun_of, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,6 +32,12 @@ class Part:
         """The words of the key under which it stands."""
         return words_of(str(next((part for part in reversed(self.path) if isinstance(part, str)), "")))
 
+    @property
+    def owner(self) -> str:
+        """The words of the key above that one; empty if there is none."""
+        names = [part for part in self.path if isinstance(part, str)]
+        return words_of(names[-2]) if len(names) > 1 else ""
+
 
 def parts_of(text: str) -> list[Part]:
     """Return the parts of a JSON object or list; none for any other text."""
@@ -43,10 +49,14 @@ def parts_of(text: str) -> list[Part]:
 
 
 def fits(part: Part, parameter: str) -> bool:
-    """Return whether a part fits a parameter of this name: `note_id` takes values under `id` or `noteId`."""
+    """Return whether a part fits a parameter of this name: `note_id` takes values under `id`, `noteId` or `note`, and
+    `note` takes those under `noteId`, or under `id` in a `note`."""
     wanted = words_of(parameter)
-    names = {wanted, wanted.split(" ")[-1]}
-    return bool(part.key) and (part.key in names or part.key.removesuffix("s") in names)
+    names = {wanted, wanted.split(" ")[-1], noun_of(wanted)}
+    keys = {part.key, noun_of(part.key)} if part.key else set()
+    if part.key in HANDLE_WORDS and part.owner:
+        keys.add(part.owner)
+    return any(key in names or key.removesuffix("s") in names for key in keys)
 
 
 def _parts(value: Any, path: Path) -> Iterator[Part]:

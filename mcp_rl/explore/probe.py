@@ -16,7 +16,16 @@ import anyio
 
 from mcp_rl.errors import ServerFault
 from mcp_rl.explore import plausible, tally
-from mcp_rl.explore.answer import Answer, call_key, holds_secret, is_dated, lasting_answer, says_nothing, undated
+from mcp_rl.explore.answer import (
+    Answer,
+    call_key,
+    holds_secret,
+    is_dated,
+    lasting_answer,
+    reports_failure,
+    says_nothing,
+    undated,
+)  # fmt: skip
 from mcp_rl.explore.fitting import fitted_samplers
 from mcp_rl.explore.outcome import Outcome
 from mcp_rl.explore.values_seen import ValuePool
@@ -214,11 +223,13 @@ class Probe:
             if result is not None and result.is_error:
                 self._failed(name, draw.arguments, result)
             if result is None or not useful:
+                if result is not None and not result.is_error and reports_failure(result.text):
+                    self.pool.observe_error(name, draw.arguments, result.text)
                 continue
             if not result.stable:
                 self.unfit.add(name)
             progress = self.progress[name]
-            self.pool.observe(draw.arguments, result.text)
+            self.pool.observe(draw.arguments, result.text, tool=name)
             answer = lasting_answer(result.text, draw.arguments)
             if not holds_secret(result.text) and progress.common(undated(result.text)) < _ALIKE:
                 found[name] += 1

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_rl.explore import plausible
 from mcp_rl.explore.pattern import string_matching
-from mcp_rl.explore.words import words_of
+from mcp_rl.explore.words import noun_of, words_of
 from mcp_rl.toolserver.tools.budgets import LARGEST_DRAWN, MOST_DRAWING_STEPS, Budget, OverBudget, json_size
 from mcp_rl.toolserver.tools.validation import Checker, compiled_pattern
 
@@ -224,7 +224,7 @@ class Sampler:
 
     def _same_key(self, kind: str, parameter: str) -> bool:
         """Return whether values of this kind fit the parameter by name: `tags` holds values for `tag`."""
-        names = (parameter, parameter.replace(" ", ""), parameter.split(" ")[-1])
+        names = (parameter, parameter.replace(" ", ""), parameter.split(" ")[-1], noun_of(parameter))
         key = kind.removeprefix("key:")
         return key in names or (key.endswith("s") and key[:-1] in names)
 

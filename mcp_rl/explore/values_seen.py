@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_rl.explore.answer import is_dated
 from mcp_rl.explore.hints import Bounds, alternatives, bounds
+from mcp_rl.explore.words import words_of
 
 if TYPE_CHECKING:
     import random
@@ -23,9 +24,15 @@ _PATH = re.compile(r"(?<![\w/.:])(?:/[\w.@+-]+)+/?")
 _URI = re.compile(r"\b[a-z][a-z0-9+.-]{0,20}://[^\s\"'<>)\]}]+", re.IGNORECASE)
 _LISTED = re.compile(r"^[ \t]*(?:\[\w+\]|[-*•]|\d+[.)])\s+([^\s].{0,80}?)(?:\s{2,}.*)?$", re.MULTILINE)
 _FILE_NAME = re.compile(r"(?<![\w/.-])[\w-]+\.[A-Za-z]\w{0,4}(?![\w/.-])")
+_HANDLE = re.compile(r"[A-Za-z][\w.:#-]{0,60}\d[\w.:#-]{0,60}")
 _LONGEST_NAME = 80
 _MOST = 300
 """Most values kept of each kind."""
+
+
+def handle_nouns(tool: str, text: str) -> list[str]:
+    """Return what a result of one word may be the handle of: "basket" for the "b-17" of `create_basket`."""
+    return words_of(tool).split(" ")[1:] if tool and _HANDLE.fullmatch(text) else []
 
 
 class ValuePool:
@@ -44,12 +51,14 @@ class ValuePool:
     def kinds(self) -> list[str]:
         return list(self._values)
 
-    def observe(self, arguments: dict[str, Any], text: str) -> None:
-        """Learn from the result of a successful call."""
+    def observe(self, arguments: dict[str, Any], text: str, *, tool: str = "") -> None:
+        """Learn from the result of a successful call. A result of one word may be the handle of what `tool` made."""
         for value in arguments.values():
             if isinstance(value, str):
                 self._scan(value)
         self._scan(text)
+        for noun in handle_nouns(tool, text):
+            self._keep(f"key:{noun}", text)
         try:
             self._leaves("", json.loads(text))
         except (ValueError, RecursionError):

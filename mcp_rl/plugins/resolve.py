@@ -25,6 +25,7 @@ from mcp_rl.toolserver.client_files.variables import (
     url_without_secrets,
     words_without_secrets,
 )
+from mcp_rl.toolserver.launchers.words import read_words
 from mcp_rl.toolserver.tool_server import ToolServer, nearest
 
 if TYPE_CHECKING:
@@ -91,7 +92,9 @@ def _unnamed(text: str, transport: str | None, plugins: Plugins, files: ClientFi
         return _from_script(script)
     if len(words) == 1 and shutil.which(words[0]) is None:
         raise _no_such(text, plugins, files)
-    name = slug(_bare(_telling_word(words)))
+    asked = read_words(words[0], words[1:])
+    naming = [words[0], asked.spec, *asked.args] if asked and asked.others else words
+    name = slug(_bare(_telling_word(naming)))
     params = StdioServer(command=words[0], args=words_without_secrets(words[1:], entry=name))
     return ToolServer(
         name, f"The command {shlex.join([words[0], *params.args])}", {"stdio": params}, origin="command line"

@@ -29,8 +29,9 @@ if TYPE_CHECKING:
     from mcp_rl.toolserver.tool_server import ToolServer
     from mcp_rl.toolserver.tools.listing import Tool
 
-_COSTLY_TASKS = 12
-"""Most tasks that change something, where every trial of one needs a new process that nobody asked for."""
+_COSTLY_TASKS, _COSTLY_SECONDS = 12, 30.0
+"""Tasks that change something, where every trial of one needs a new process that nobody asked for: as many as there are
+starts in these seconds, and at least so many."""
 _READING_SHARE = 0.4
 """Share of tasks that change nothing, on a server with a state."""
 
@@ -96,8 +97,7 @@ async def _spelled_out(
         walks = Walks(sessions, session, server, params, probe, changing, recipe.seed)
         missing = recipe.solvable - len(composer)
         costly = server.measured is not None and server.measured.isolation == "per-rollout"
-        lengths = Counter({1: min(missing, _COSTLY_TASKS)}) if costly else recipe.lengths(missing)
-        await walks.compose(composer, lengths)
+        await walks.compose(composer, _costly_lengths(recipe, server, missing) if costly else recipe.lengths(missing))
         composer.compose(recipe.solvable - len(composer), singles, chains)  # in case the walks found too few
     if not len(composer):
         kept_out = [tool.name for tool in session.offered if tool not in explorable(session.offered, server)]
@@ -105,6 +105,16 @@ async def _spelled_out(
     add_unsolvable(composer, errors, session.connection.tools, round(recipe.count * recipe.unsolvable))
     add_without_tools(composer, round(recipe.count * recipe.without_tools))
     return list(composer.shuffled())
+
+
+def _costly_lengths(recipe: Recipe, server: ToolServer, missing: int) -> Counter[int]:
+    """Return the numbers of tasks by their lengths, on a server that starts for each: fewer, and short."""
+    seconds = server.measured.start_seconds if server.measured else 0.0
+    most = min(missing, max(_COSTLY_TASKS, round(_COSTLY_SECONDS / max(seconds, 0.1))))
+    if most <= _COSTLY_TASKS:
+        return Counter({1: most})
+    lengths = recipe.lengths(most)
+    return Counter({1: lengths[1], 2: sum(lengths[steps] for steps in lengths if steps > 1)})
 
 
 def _sorted_out(session: Session, server: ToolServer) -> tuple[list[Tool], list[Tool]]:

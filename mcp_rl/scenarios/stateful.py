@@ -20,6 +20,8 @@ from mcp_rl.explore.answer import Answer, call_key, is_dated, read_answer
 from mcp_rl.explore.fitting import fitted_samplers
 from mcp_rl.explore.parts import Part, fits, parts_of
 from mcp_rl.explore.probe import CLOCK_TICK, DRY_WAVES, Probe
+from mcp_rl.explore.values_seen import handle_nouns
+from mcp_rl.explore.words import noun_of, words_of
 from mcp_rl.scenario import ServerParams, Verifier
 from mcp_rl.scenarios.chain import Chain
 from mcp_rl.scenarios.stage import Look, Play, Played, ProposedCall, Stage, Unplayable
@@ -99,6 +101,8 @@ class Walks:
         }
         self._handles = {name for tool in self._reading.values() for name in tool.input_schema.get("required") or ()}
         """Names of parameters by which reading calls find things."""
+        self._nouns: dict[str, list[str]] = {}
+        """What the results of tools that answer with a bare handle stand for."""
         self._before: dict[str, Look] = {}
         """Looks at the initial state of an episode."""
         self._seen: set[str] = set()
@@ -195,6 +199,8 @@ class Walks:
             for part in self._shapes.get(move.tool, ()):
                 if fits(part, parameter) and type(part.value) is type(value):
                     yield _placeholder(number, part), Spoken(f"{part.phrase} in {result}")
+            if isinstance(value, str) and (noun := noun_of(words_of(parameter))) in self._nouns.get(move.tool, ()):
+                yield f"<result {number}>", Spoken(f"the {noun} in {result}")
             same = move.arguments.get(parameter)
             if parameter in self._handles and type(same) is type(value) and not _is_placeholder(same):
                 yield same, same
@@ -240,6 +246,7 @@ class Walks:
         if isinstance(result, Unplayable):
             self._probe.pool.observe_error(move.tool, move.arguments, str(result))
             return
+        self._nouns.setdefault(move.tool, handle_nouns(move.tool, result.steps[0].text))
         parts = parts_of(result.steps[0].text)
         if len(parts) > len(self._shapes.get(move.tool, ())):
             self._shapes[move.tool] = parts
@@ -272,6 +279,8 @@ class Walks:
                 for part in self._shapes.get(move.tool, ()):
                     if fits(part, parameter):
                         yield _placeholder(number, part)
+                if noun_of(words_of(parameter)) in self._nouns.get(move.tool, ()):
+                    yield f"<result {number}>"
 
     def _wanted_looks(self, played: Played) -> Iterator[Look]:
         yield from played.looks

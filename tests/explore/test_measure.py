@@ -26,6 +26,7 @@ from mcp_rl.toolserver.sandbox.obstacle import obstacle
 from mcp_rl.toolserver.tool_server import ToolServer
 
 SCRIPT = Path(__file__).with_name("state_server.py")
+BASKETS = Path(__file__).with_name("basket_server.py")
 pytestmark = pytest.mark.skipif(obstacle() is not None, reason=f"no sandbox here: {obstacle()}")
 
 
@@ -196,6 +197,18 @@ def test_a_server_that_lists_other_tools_than_then_is_measured_anew(tmp_path: Pa
     together, tools = anyio.run(contact, ToolServer.together([server, replace(server, name="other")]))
     assert [one.measured for one in together.members] == [again.measured, again.measured]
     assert "other__count_notes" in tools
+
+
+@pytest.mark.parametrize("form", ["bare", "named"])
+def test_a_state_behind_handles_is_filled_and_its_tasks_pass_them_on(form: str, tmp_path: Path) -> None:
+    params = StdioServer(command=sys.executable, args=("-I", "-S", str(BASKETS), form, str(tmp_path)))
+    server = measured(ToolServer("baskets", "Baskets.", {"stdio": params}, sandbox="files"))
+    assert server.measured is not None
+    assert (server.measured.kept, server.measured.began_empty) == ("files", True)
+    assert {call.tool for call in server.measured.setup} == {"open_new_basket", "put_item"}
+    tasks = anyio.run(_explored, server)
+    assert any("the basket in that result" in task for task in tasks), tasks
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_declaration_wins_and_without_a_sandbox_nothing_is_measured(tmp_path: Path) -> None:

@@ -1,0 +1,63 @@
+"""An MCP server on stdio whose state is behind handles, without an SDK: `basket_server.py FORM PLACE`.
+
+FORM says how a new basket's handle is returned: "bare", as the whole text, or "named", under the key `basket`. The
+parameter that takes it is `basket_id`. What a call cannot do is said in a result, not by an error.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+FORM, PLACE = sys.argv[1], Path(sys.argv[2])
+FILE = PLACE / "baskets.json"
+TEXT = {"type": "string"}
+
+
+def tool(name, **parameters):
+    schema = {"type": "object", "properties": parameters, "required": list(parameters)}
+    return {"name": name, "description": name.replace("_", " "), "inputSchema": schema, "annotations": {}}
+
+
+TOOLS = [
+    tool("list_baskets"),
+    tool("show_basket", basket_id=TEXT),
+    tool("open_new_basket", owner=TEXT),
+    tool("put_item", basket_id=TEXT, item={"type": "string", "enum": ["lamp", "chair", "kettle"]}),
+]
+
+
+def call(name, arguments):
+    baskets = json.loads(FILE.read_text()) if FILE.exists() else {}
+    if name == "list_baskets":
+        return json.dumps({"status": "listed", "message": "All baskets there are, in order:", "baskets": list(baskets)})
+    if name == "open_new_basket":
+        handle = f"b-{len(baskets) + 1}"
+        FILE.write_text(json.dumps({**baskets, handle: [arguments["owner"]]}))
+        return handle if FORM == "bare" else json.dumps({"status": "opened", "basket": handle})
+    if arguments["basket_id"] not in baskets:
+        return json.dumps({"status": "error", "message": "There is no basket of that id."})
+    basket = baskets[arguments["basket_id"]]
+    if name == "put_item":
+        basket.append(arguments["item"])
+        FILE.write_text(json.dumps(baskets))
+        return json.dumps({"status": "put"})
+    return json.dumps({"owner": basket[0], "items": basket[1:]})
+
+
+def answer(method, params):
+    if method == "initialize":
+        about = {"name": "baskets", "version": "1"}
+        return {"protocolVersion": params["protocolVersion"], "capabilities": {"tools": {}}, "serverInfo": about}
+    if method == "tools/list":
+        return {"tools": TOOLS}
+    if method == "tools/call":
+        return {"content": [{"type": "text", "text": call(params["name"], params["arguments"])}], "isError": False}
+    return {} if method == "ping" else None
+
+
+for line in sys.stdin:
+    request = json.loads(line)
+    if "id" in request and "method" in request:
+        result = answer(request["method"], request.get("params") or {})
+        said = {"result": result} if result is not None else {"error": {"code": -32601, "message": "no such method"}}
+        print(json.dumps({"jsonrpc": "2.0", "id": request["id"], **said}), flush=True)
