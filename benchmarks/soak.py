@@ -2,12 +2,15 @@
 
     python benchmarks/soak.py --out benchmarks/results/soak.json
 
-There are nine servers (three transports, three kinds of isolation) of `tests/faults/hostile_server.py`, whose calls
-fail with a chance drawn from the seed: the server exits, never answers, answers late, with garbage, with half an
-answer, with an HTTP error, or hangs up; some processes die at their start or hang in the handshake. A scripted model
-plays episodes of one call each, through the same pool, player and gatherer as training; episodes spoilt by a fault are
-played again. After each round the memory, the file descriptors and the processes are counted. The server logs every
-call that it gets. Simplification: one process, one event loop, and a model that takes no time.
+There are twelve servers (three transports, four kinds of isolation) of `tests/faults/hostile_server.py`, each in a
+sandbox (`--sandbox off` leaves it and isolation by layers out), whose calls fail with a chance drawn from the seed: the
+server exits, never answers, answers late, with garbage, with half an answer, with an HTTP error, or hangs up; some
+processes die at their start or hang in the handshake. A scripted model plays episodes of one call each, through the
+same pool, player and gatherer as training; episodes spoilt by a fault are played again. With a layer or a process of
+its own, an episode must find nothing that another one wrote. After each round the memory, the file descriptors and the
+processes are counted, at the end also the mounts, the files beneath the layers and the processes that calls left
+behind. The server logs every call that it gets. Simplification: one process, one event loop, and a model that takes no
+time.
 
 Exit code 1 if something leaked, an episode is unaccounted for, or a call was sent twice.
 """
@@ -20,13 +23,15 @@ import json
 import os
 import platform
 import re
+import socketserver
 import statistics
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -50,7 +55,7 @@ from mcp_rl.trajectory import StopReason, Trajectory
 
 HOSTILE = Path(__file__).resolve().parent.parent / "tests/faults/hostile_server.py"
 TRANSPORTS = ("stdio", "sse", "streamable-http")
-SHARES: dict[Isolation, int] = {"shared": 5, "reset": 3, "per-rollout": 2}
+SHARES: dict[Isolation, int] = {"shared": 4, "layer": 3, "reset": 2, "per-rollout": 1}
 """Shares of ten episodes; an episode with its own process costs a hundred times one on a shared server."""
 GROUP = 5
 REDOS = 8
@@ -70,6 +75,10 @@ class Kind:
     transport: str
     isolation: Isolation
     log: Path
+    place: Path
+    """A folder in which its calls leave files."""
+    collector: int
+    """The port to which it sends the lines of its log; 0 if it writes them."""
 
     @property
     def name(self) -> str:
@@ -78,6 +87,9 @@ class Kind:
     def params(self, chance: float, seed: int, bad_start: float) -> OneServer:
         drawn = ("--chance", str(chance), "--seed", str(seed), "--bad-start", str(bad_start))
         args = ("-I", "-S", str(HOSTILE), "--transport", self.transport, "--log", str(self.log), *drawn)
+        if self.collector:
+            args += ("--collector", str(self.collector))
+            args += ("--place", str(self.place)) if self.isolation in ("layer", "per-rollout") else ()
         if self.transport == "stdio":
             return StdioServer(command="{python}", args=args)
         launch = Launch(command="{python}", args=(*args, "--port", "{port}"))
@@ -131,11 +143,53 @@ def script(text: str, seed: int, turn: int) -> str:
     return str(re.findall(r"<tool_response>\s*(.*?)\s*</tool_response>", text, re.DOTALL)[-1])
 
 
+class _Line(socketserver.StreamRequestHandler):
+    """Writes a line that a server sends into the log that it names."""
+
+    def handle(self) -> None:
+        line = json.loads(self.rfile.readline())
+        with Path(line.pop("log")).open("a") as log:
+            log.write(json.dumps(line) + "\n")
+        self.wfile.write(b".")
+
+
+class _Collector(socketserver.TCPServer):
+    allow_reuse_address = True
+    request_queue_size = 128
+
+
+@contextmanager
+def collecting(wanted: bool) -> Iterator[int]:
+    """Give the port to which servers in sandboxes send their logs; 0 if that is not wanted."""
+    if not wanted:
+        yield 0
+        return
+    with _Collector(("127.0.0.1", 0), _Line) as collector:
+        thread = threading.Thread(target=collector.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            yield collector.server_address[1]
+        finally:
+            collector.shutdown()
+            thread.join()
+
+
 class Soak:
     """The servers, their players and their accounts."""
 
-    def __init__(self, folder: Path, drawn: tuple[float, int, float], *, instances: int, call_seconds: float) -> None:
-        self.kinds = [Kind(t, i, folder / f"{t}-{i}.calls") for t in TRANSPORTS for i in SHARES]
+    def __init__(
+        self, folder: Path, drawn: tuple[float, int, float], *, instances: int, call_seconds: float, collector: int
+    ) -> None:
+        self.place = folder / "place"
+        self.place.mkdir()
+        self.kinds = [
+            Kind(t, i, folder / f"{t}-{i}.calls", self.place, collector)
+            for t in TRANSPORTS
+            for i in SHARES
+            if collector or i != "layer"
+        ]
+        self._folder = folder
+        self._mounts = _mounts()
         self.accounts = {kind.name: Account() for kind in self.kinds}
         self.samples: list[Sample] = []
         self.answered: dict[str, list[int]] = {kind.name: [] for kind in self.kinds}
@@ -157,7 +211,7 @@ class Soak:
                     kind.isolation,
                     reset_tool="reset" if kind.isolation == "reset" else None,
                     instances=self._instances,
-                    sandbox="off",  # its log is read here
+                    sandbox="files" if kind.collector else "off",
                 )
                 sessions = await stack.enter_async_context(Sessions(server=server, deadlines=DEADLINES))
                 players[kind.name] = Player(
@@ -234,26 +288,47 @@ class Soak:
         warm = [s for s in self.samples if s.episodes >= WARM_UP * self.samples[-1].episodes]
         early, late = warm[: max(len(warm) // 3, 1)], warm[-max(len(warm) // 3, 1) :]
         rss = [statistics.median(s.rss_mb for s in part) for part in (early, late)]
+        left = {
+            "descriptors": after.descriptors - before.descriptors,
+            "processes": after.processes - before.processes,
+            "tasks": after.tasks - before.tasks,
+            "temporary_files": len(list(Path(tempfile.gettempdir()).glob("mcp-rl-*"))),
+            "mounts": len(_mounts() - self._mounts),
+            "files_beneath_layers": len(list(self.place.iterdir())),
+            "detached_processes": len(_running(str(self._folder))),
+        }
         return {
             "rss_mb_after_warm_up": rss[0],
             "rss_mb_at_the_end": rss[1],
             "descriptors": [max(s.descriptors for s in part) for part in (early, late)],
             "processes": [max(s.processes for s in part) for part in (early, late)],
-            "left": {
-                "descriptors": after.descriptors - before.descriptors,
-                "processes": after.processes - before.processes,
-                "tasks": after.tasks - before.tasks,
-                "temporary_files": len(list(Path(tempfile.gettempdir()).glob("mcp-rl-*"))),
-            },
+            "left": left,
             "memory_is_flat": rss[1] <= 1.05 * rss[0] + 2,
             "descriptors_are_flat": _flat([s.descriptors for s in early], [s.descriptors for s in late]),
             "processes_are_flat": _flat([s.processes for s in early], [s.processes for s in late]),
             "nothing_is_left": after.processes <= before.processes
             and after.descriptors <= before.descriptors + 2
-            and not list(Path(tempfile.gettempdir()).glob("mcp-rl-*")),
+            and not list(Path(tempfile.gettempdir()).glob("mcp-rl-*"))
+            and not any(left[what] for what in ("mounts", "files_beneath_layers", "detached_processes")),
             "every_episode_is_accounted_for": all(account.balanced for account in self.accounts.values()),
             "no_call_was_sent_twice": not any(account.sent_twice for account in self.accounts.values()),
         }
+
+
+def _mounts() -> set[str]:
+    """Return the mounts that this process sees; none where the system does not tell."""
+    table = Path("/proc/self/mountinfo")
+    return set(table.read_text().splitlines()) if table.exists() else set()
+
+
+def _running(word: str) -> list[int]:
+    """Return the ids of other processes with this word in their command line."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.pid != os.getpid() and any(word in part for part in process.cmdline()):
+                found.append(process.pid)
+    return found
 
 
 def _flat(early: Sequence[int], late: Sequence[int]) -> bool:
@@ -285,17 +360,21 @@ async def soak(
     instances: int = 3,
     call_seconds: float = CALL_SECONDS,
     rounds: int = 6,
+    sandboxes: bool = True,
 ) -> dict[str, Any]:
     """Play all episodes in at least `rounds` rounds and return the report.
 
-    `folder` gets all files, temporary ones too. `bad_start` None means half of `chance`.
+    `folder` gets all files, temporary ones too. `bad_start` None means half of `chance`. Without `sandboxes`, servers
+    run as they are, and none has the isolation "layer".
     """
     tempfile.tempdir = str(folder)
     drawn = (chance, seed, chance / 2 if bad_start is None else bad_start)
-    soaked = Soak(folder, drawn, instances=instances, call_seconds=call_seconds)
-    before = soaked.sample(0)
-    soaked.samples.clear()
-    async with soaked.players() as players:
+    async with AsyncExitStack() as stack:
+        port = stack.enter_context(collecting(sandboxes))
+        soaked = Soak(folder, drawn, instances=instances, call_seconds=call_seconds, collector=port)
+        before = soaked.sample(0)
+        soaked.samples.clear()
+        players = await stack.enter_async_context(soaked.players())
         done = 0
         while done < episodes:
             count = min(ROUND, max(episodes // rounds, 1), episodes - done)
@@ -335,19 +414,31 @@ def main() -> int:
     parser.add_argument("--episodes", type=int, default=10_000)
     parser.add_argument("--chance", type=float, default=0.06, help="chance that a call fails")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--sandbox", choices=("files", "off"), default="files")
     parser.add_argument("--out", type=Path, help="file for the JSON, instead of stdout")
     options = parser.parse_args()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     say = functools.partial(print, file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
         run = functools.partial(
-            soak, options.episodes, chance=options.chance, seed=options.seed, folder=Path(folder), say=say
+            soak,
+            options.episodes,
+            chance=options.chance,
+            seed=options.seed,
+            folder=Path(folder),
+            say=say,
+            sandboxes=options.sandbox == "files",
         )
         found = {
             "date": time.strftime("%Y-%m-%d"),
             "machine": {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count()},
             "versions": {"mcp": version("mcp"), "python": sys.version.split()[0]},
-            "settings": {"episodes": options.episodes, "chance": options.chance, "seed": options.seed},
+            "settings": {
+                "episodes": options.episodes,
+                "chance": options.chance,
+                "seed": options.seed,
+                "sandbox": options.sandbox,
+            },
             **anyio.run(run),
         }
     text = json.dumps(found, indent=2) + "\n"

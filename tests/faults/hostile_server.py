@@ -5,7 +5,9 @@
 Every received call is logged first, as a line `{"tool": …, "n": …, "pid": …}`. A call with n = 0 meets `--trouble`;
 with `--chance`, the seed and n decide which of `TROUBLES` a call meets, if any. `--mode` selects a misbehaviour of the
 whole server: at its start, in its listing, or at its end. `--bad-start` is the share of processes that die at their
-start or hang in the handshake.
+start or hang in the handshake. In a sandbox nobody could read the log, so `--collector PORT` has each line sent to a
+port on loopback. With `--place FOLDER`, each call leaves a file there, answers "dirty" where another one's file is, and
+some calls leave a process behind.
 """
 
 import argparse
@@ -15,6 +17,7 @@ import json
 import os
 import random
 import signal
+import socket
 import sys
 import time
 from pathlib import Path
@@ -40,6 +43,8 @@ def options() -> argparse.Namespace:
     parser.add_argument("--chance", type=float, default=0.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--bad-start", type=float, default=0.0)
+    parser.add_argument("--collector", type=int, default=0)
+    parser.add_argument("--place", type=Path)
     return parser.parse_args()
 
 
@@ -48,6 +53,11 @@ OPTIONS = options()
 
 def note(**fields) -> None:
     """Write a line of the log in one write, so that several processes may share the file."""
+    if OPTIONS.collector:
+        with socket.create_connection(("127.0.0.1", OPTIONS.collector)) as channel:
+            channel.sendall(json.dumps({**fields, "log": str(OPTIONS.log)}).encode() + b"\n")
+            channel.recv(1)
+        return
     handle = os.open(OPTIONS.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     os.write(handle, json.dumps({**fields, "pid": os.getpid()}).encode() + b"\n")
     os.close(handle)
@@ -140,6 +150,18 @@ async def answer(request: dict, way: "Way") -> None:
     await way.send(reply(request, result))
 
 
+def found_clean(n: object) -> bool:
+    """Leave a trace of this call in the place, and return whether no other call's is there."""
+    others = [path for path in OPTIONS.place.iterdir() if path.name != str(n)]
+    (OPTIONS.place / str(n)).write_text("x" * 1000)
+    if random.Random(f"{OPTIONS.seed}-left-{n}").random() < OPTIONS.chance and os.fork() == 0:
+        os.setsid()
+        os.closerange(0, 3)
+        time.sleep(3600)
+        os._exit(0)
+    return not others
+
+
 def reply(request: dict, result: dict) -> bytes:
     return json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result}).encode()
 
@@ -159,6 +181,8 @@ async def called(request: dict, tool: str, arguments: dict, way: "Way") -> None:
         return
     note(tool=tool, n=n)
     text = f"{2 * n}" if isinstance(n, int) else "no number"
+    if OPTIONS.place and not found_clean(n):
+        text = "dirty"
     if OPTIONS.mode == "strange":
         text += STRANGE
     match trouble:
