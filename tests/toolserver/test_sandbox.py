@@ -4,6 +4,7 @@ import hashlib
 import os
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -24,6 +25,7 @@ from mcp_rl.toolserver.sandbox.obstacle import obstacle
 from mcp_rl.toolserver.sandbox.sandbox import Sandbox
 from mcp_rl.toolserver.tool_server import ToolServer
 
+ROOT = Path(__file__).parents[2]
 SERVER = str(Path(__file__).with_name("files_server.py"))
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
@@ -251,6 +253,40 @@ async def test_nothing_survives_a_killed_watchdog(folder: Path) -> None:
         assert not any(map(lives, below))
         with pytest.raises(ServerFault):
             await own.call("names", {})
+
+
+async def test_a_port_that_a_server_opens_is_closed_with_it(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    lines = f"import socket, time; s = socket.create_server(('127.0.0.1', {port})); time.sleep(999)"
+    async with connect(params(folder), sandbox=Sandbox()) as own:
+        wait = f"until (exec 3<>/dev/tcp/127.0.0.1/{port}) 2>&-; do sleep 0.05; done; echo open"
+        command = f"(setsid -f python3 -c \"{lines}\" > /dev/null 2>&1); timeout 60 bash -c '{wait}'"
+        assert await ask(own, "run", command=command) == "open\n"
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), 5)
+
+
+REFUSED = "echo 0 > /proc/sys/user/max_user_namespaces && "
+DEEP = (
+    "mount -t tmpfs none {0} && cd {0} && mkdir l u w m v x n && O='-t overlay none -o userxattr' && "
+    "mount $O,lowerdir=l,upperdir=u,workdir=w m && mount $O,lowerdir=m,upperdir=v,workdir=x n && TMPDIR={0}/n "
+)
+
+
+@pytest.mark.parametrize(
+    ("setting", "sentence"),
+    [(REFUSED, "allows no more namespaces (No space left on device)"), (DEEP, "mounts no overlay there (Invalid argu")],
+)
+async def test_namespaces_and_overlays_that_the_kernel_refuses_are_one_clause(
+    setting: str, sentence: str, tmp_path: Path
+) -> None:
+    asked = "from mcp_rl.toolserver.sandbox.obstacle import obstacle; print(obstacle())"
+    line = f'{setting.format(tmp_path)}exec {sys.executable} -c "{asked}"'
+    run = subprocess.run(["unshare", "-Urm", "sh", "-c", line], capture_output=True, text=True, cwd=ROOT)
+    if run.returncode:
+        pytest.skip(f"unshare and mount cannot prepare this here: {run.stderr[-200:]}")
+    assert sentence in run.stdout and run.stdout.count("\n") == 1
 
 
 async def test_without_a_network_a_server_is_alone_on_its_loopback(folder: Path) -> None:

@@ -9,7 +9,13 @@ from functools import cache
 from mcp_rl.system.processes.spawn import SANDBOXED
 
 _SECONDS = 20.0
-_FORBIDDEN = "Operation not permitted"
+_MEANINGS = {
+    "Operation not permitted": "this kernel or container forbids user namespaces",
+    "No space left on device": "this kernel or container allows no more namespaces",
+    "No such device": "this kernel has no overlay file system",
+    "Invalid argument": "this kernel mounts no overlay there",
+}
+"""The beginning of what the trial says, and what it means."""
 
 
 @cache
@@ -27,6 +33,5 @@ def obstacle() -> str | None:
     if tried.returncode != 0:
         return f"the trial of a sandbox failed: {(tried.stderr.strip().splitlines() or ['no reason given'])[-1]}"
     said = tried.stdout.strip()
-    if said.startswith(_FORBIDDEN):
-        return f"this kernel or container forbids user namespaces ({said})"
-    return said or None
+    meaning = next((words for beginning, words in _MEANINGS.items() if said.startswith(beginning)), None)
+    return f"{meaning} ({said})" if meaning else said or None
