@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _DEADLINE = 3.0
-_SECONDS = 5.0
-"""Time for finding calls of one tool that work."""
+_SECONDS, _ALL_SECONDS = 5.0, 25.0
+"""Time for finding calls of one tool that work, and of all tools."""
 _TRIES, _WANTED = 12, 2
 """Most calls of one tool while arguments are sought, and the number of results that end the search."""
 _PASSES = 2
@@ -181,16 +181,19 @@ class _Measuring:
         """Tools that showed something before any change."""
         self._start_seconds = start_seconds
         self._seconds, self._calls = 0.0, 0
+        self._until = 0.0
+        """The time at which no more calls are sought."""
 
     async def find_calls(self, link: Link) -> None:
         """Find calls that work, of all tools but those that seem to destroy."""
+        self._until = time.monotonic() + _ALL_SECONDS
         await self._find(link, self._readers)
         calls = [*self._in_order, *self._hollow.values()]
         self._showed = {seen.tool for seen in calls if not _says_empty(*seen.answer)}
         await self._find(link, self._gentle)
         for _ in range(_PASSES):  # what was made by now may be what other tools need
             missing = [tool for tool in (*self._readers, *self._gentle) if not self._worked[tool.name]]
-            if not missing:
+            if not missing or time.monotonic() > self._until:
                 break
             await self._learn_from(link, self._looks(self._changes(self._gentle)))
             await self._find(link, missing)
@@ -216,6 +219,7 @@ class _Measuring:
         if found.kept in ("nothing", "unsure") and self._harsh:
             async with self._open_place() as place:
                 await self._again(place.link, self._changes(self._gentle))
+                self._until = time.monotonic() + _ALL_SECONDS
                 await self._find(place.link, self._harsh)
             found = await self._kept([*self._gentle, *self._harsh])
         if found.began_empty and found.kept in ("files", "process"):
@@ -265,7 +269,7 @@ class _Measuring:
     async def _find(self, link: Link, tools: Iterable[Tool]) -> None:
         """Call each tool until enough calls worked, with arguments that earlier calls suggest."""
         for tool in tools:
-            until = time.monotonic() + _SECONDS
+            until = min(time.monotonic() + _SECONDS, self._until)
             for _ in range(_TRIES):
                 if len(self._worked[tool.name]) >= _WANTED or time.monotonic() > until:
                     break

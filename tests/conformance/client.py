@@ -5,19 +5,24 @@ the tests' own process, where this client is already imported, and ends as the c
 """
 
 import json
+import re
 import traceback
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import anyio
+import httpx2
 from anyio.abc import SocketAttribute, SocketStream
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-from mcp_rl.errors import ServerError
+from mcp_rl.errors import LoginNeeded, ServerError
 from mcp_rl.scenario import StreamableHttpServer
+from mcp_rl.system.notices import noticed_by
 from mcp_rl.toolserver.connection.connection import Connection, connect
+from mcp_rl.toolserver.logins.login import LoginWishes, log_in
 
 HANDOVER = Path(__file__).with_name("handover.py")
 
@@ -72,8 +77,42 @@ PARTS = {
 }
 
 
+async def log_in_and_call(url: str, scenario: str, context: str) -> None:
+    """Log in as `mcp-rl servers login` does, with a task in place of the browser, and call every tool."""
+    about = json.loads(context or "{}")
+    issuer = await authorization_server(url) if scenario.startswith("auth/client-credentials") else None
+    wishes = LoginWishes(about.get("client_id"), about.get("client_secret"), issuer, browser=False)
+    async with anyio.create_task_group() as browser, httpx2.AsyncClient(follow_redirects=True) as client:
+
+        def visit(said: str) -> None:
+            if found := re.search(r"https?://\S+", said):
+                browser.start_soon(client.get, found[0])
+
+        with noticed_by(visit):
+            for _ in range(2):  # a server that moved to another authorization server asks for another login
+                await log_in(url, server="The server", wishes=wishes, seconds=20)
+                try:
+                    async with connect(StreamableHttpServer(url=url), name="the scenario") as connection:
+                        for tool in connection.tools:
+                            await call(connection, tool.name)
+                    break
+                except LoginNeeded as error:
+                    print(error)
+
+
+async def authorization_server(url: str) -> str:
+    """Return the address of a server's authorization server, as a user would give it with --issuer."""
+    parts = urlsplit(url)
+    async with httpx2.AsyncClient() as client:
+        place = f"{parts.scheme}://{parts.netloc}/.well-known/oauth-protected-resource{parts.path}"
+        return str((await client.get(place)).json()["authorization_servers"][0])
+
+
 async def play(url: str, scenario: str, context: str) -> None:
     """Play the client's part in a scenario; an exception is a failure."""
+    if scenario.startswith("auth/"):
+        await log_in_and_call(url, scenario, context)
+        return
     try:
         async with connect(StreamableHttpServer(url=url), name="the scenario") as connection:
             await PARTS[scenario](connection, context)

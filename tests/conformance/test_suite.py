@@ -68,6 +68,9 @@ def suite() -> Suite:
 async def played_by_clients(suite: Suite, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[dict[str, str]]:
     """Client scenario to the suite's output."""
     said: dict[str, str] = {}
+    own = pytest.MonkeyPatch()
+    own.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("logins")))
+    own.setenv("PYTHON_KEYRING_BACKEND", "keyring.backends.null.Keyring")
     two = anyio.CapacityLimiter(2)
 
     async def play(scenario: str) -> None:
@@ -78,6 +81,7 @@ async def played_by_clients(suite: Suite, tmp_path_factory: pytest.TempPathFacto
     async with clients() as port, anyio.create_task_group() as tasks:
         for scenario in TO_PASS:
             tasks.start_soon(play, scenario)
+    own.undo()
     yield said
 
 

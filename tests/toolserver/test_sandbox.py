@@ -4,12 +4,12 @@ import hashlib
 import os
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+import anyio
 import psutil
 import pytest
 import pytest_asyncio
@@ -283,10 +283,11 @@ async def test_namespaces_and_overlays_that_the_kernel_refuses_are_one_clause(
 ) -> None:
     asked = "from mcp_rl.toolserver.sandbox.obstacle import obstacle; print(obstacle())"
     line = f'{setting.format(tmp_path)}exec {sys.executable} -c "{asked}"'
-    run = subprocess.run(["unshare", "-Urm", "sh", "-c", line], capture_output=True, text=True, cwd=ROOT)
+    run = await anyio.run_process(["unshare", "-Urm", "sh", "-c", line], check=False, cwd=ROOT)
     if run.returncode:
-        pytest.skip(f"unshare and mount cannot prepare this here: {run.stderr[-200:]}")
-    assert sentence in run.stdout and run.stdout.count("\n") == 1
+        pytest.skip(f"unshare and mount cannot prepare this here: {run.stderr.decode()[-200:]}")
+    said = run.stdout.decode()
+    assert sentence in said and said.count("\n") == 1
 
 
 async def test_without_a_network_a_server_is_alone_on_its_loopback(folder: Path) -> None:

@@ -15,8 +15,14 @@ import anyio.to_thread
 import httpx2
 from mcp.client.auth import OAuthClientProvider, OAuthFlowError, OAuthRegistrationError, OAuthTokenError
 from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuthProvider
-from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
-from pydantic import AnyUrl, ValidationError
+from mcp.shared.auth import (
+    AuthorizationCodeResult,
+    OAuthClientInformationFull,
+    OAuthClientMetadata,
+    OAuthMetadata,
+    OAuthToken,
+)  # fmt: skip
+from pydantic import AnyHttpUrl, AnyUrl, ValidationError
 
 from mcp_rl.errors import ServerError
 from mcp_rl.system.notices import notice
@@ -68,14 +74,14 @@ async def log_in(url: str, *, server: str, wishes: LoginWishes, seconds: float =
             f"{response.status_code}): it may be for another audience, or the user may lack a permission."
         )
     context = provider.context
-    if context.current_tokens is None or context.client_info is None or context.oauth_metadata is None:
+    if context.current_tokens is None or context.client_info is None:
         raise ServerError(_no_oauth(server))
     login = Login(
         url=resource_of(url),
         client=context.client_info,
         token=context.current_tokens,
         expires_at=context.token_expiry_time,
-        authorization_server=context.oauth_metadata,
+        authorization_server=context.oauth_metadata or _endpoints_at(url),
         resource=context.protected_resource_metadata,
         scope=context.current_tokens.scope or context.client_metadata.scope,
     )
@@ -210,6 +216,18 @@ def _provider(url: str, wishes: LoginWishes, callback: _Callback) -> OAuthClient
             await anyio.to_thread.run_sync(webbrowser.open, address, abandon_on_cancel=True)
 
     return OAuthClientProvider(address, metadata, memory, show, callback.result)
+
+
+def _endpoints_at(url: str) -> OAuthMetadata:
+    """Return the endpoints of an authorization server that describes itself nowhere (MCP specification 2025-03-26,
+    fallbacks for servers without metadata discovery)."""
+    parts = urlsplit(url)
+    base = f"{parts.scheme}://{parts.netloc}"
+    return OAuthMetadata(
+        issuer=AnyHttpUrl(base),
+        authorization_endpoint=AnyHttpUrl(f"{base}/authorize"),
+        token_endpoint=AnyHttpUrl(f"{base}/token"),
+    )
 
 
 async def _asked(client: httpx2.AsyncClient, url: str, **options: Any) -> httpx2.Response:

@@ -43,7 +43,7 @@ def test_what_is_left_out_and_what_is_renamed_is_told(capsys: Captured) -> None:
     assert "_bold_look__2J (the server calls it [bold]look\\x1b[2J)  read-only" in out
     assert "\\x1b]0;owned\\x07[red]hello[/red]\\u202e" in out
     assert "it calls itself seeded\\x1b[2J 1" in out and " over stdio, protocol 2025-11-25 " in out
-    assert "Isolation per-rollout: undeclared, and put_item, reset are annotated as changing things." in out
+    assert "Isolation per-rollout: undeclared, and put_item, reset are annotated as changing things; the first" in out
 
 
 def test_offered_resources_are_checked_like_any_tool(capsys: Captured) -> None:
