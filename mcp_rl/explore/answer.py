@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from mcp_rl.rewards.dates import is_dated
 from mcp_rl.rewards.json_values import is_finite, leaves
 
 SHORT_TEXT = 60
@@ -21,9 +22,6 @@ _FAILED_STATUS = re.compile(r"(?i)^(?:error|fail|failed|failure)$|not[ _]found|^
 _SYSTEM_ERROR = re.compile(r"\b[Ee]rror\W{1,4}E[A-Z]{3,}\b")
 _READ = 20_000
 """Number of characters of a result that are searched."""
-_DATED = re.compile(
-    r"\b20\d\d-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?:Z|[+-]\d\d:?\d\d)?|\b\d{1,2}:\d\d:\d\d(?:[.,]\d+)?"
-)
 
 
 @dataclass(frozen=True)
@@ -96,16 +94,6 @@ def _is_hollow(text: str) -> bool:
         return not any(leaves(json.loads(text)))
     except (ValueError, RecursionError):
         return False
-
-
-def is_dated(text: str) -> bool:
-    """Return whether a result holds a time of day, with a date or to the second, and so may change."""
-    return _DATED.search(text) is not None
-
-
-def undated(text: str) -> str:
-    """Return the text with each such time replaced, so that results differing only in times are equal."""
-    return _DATED.sub("<time>", text)
 
 
 def call_key(tool: str, arguments: dict[str, Any]) -> str:

@@ -15,19 +15,20 @@ import logging
 import random
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mcp_rl.errors import ServerFault
-from mcp_rl.explore.answer import call_key, reports_failure, says_nothing, shows_empty_list, undated
+from mcp_rl.explore.answer import call_key, reports_failure, says_nothing, shows_empty_list
 from mcp_rl.explore.bearing import Bearing, bearing
 from mcp_rl.explore.fitting import WORLD_SEED, WorldSampler, observe_arguments, observe_launch, observe_setup
 from mcp_rl.explore.parts import Part, fits
 from mcp_rl.explore.values_seen import ValuePool
 from mcp_rl.explore.words import words_of
 from mcp_rl.explore.world import World, fill_statements, sql_meaning
+from mcp_rl.rewards.dates import undated
 from mcp_rl.scenario import ToolCall
 from mcp_rl.toolserver.state import Kept, MeasuredState
 from mcp_rl.toolserver.tools.schema import ToolSchemas
@@ -184,6 +185,14 @@ class _Measuring:
         self._until = 0.0
         """The time at which no more calls are sought."""
 
+    @asynccontextmanager
+    async def _opened(self) -> AsyncIterator[Place]:
+        """Open a place, and note how long a start takes: the first one may have asked a launcher."""
+        began = time.monotonic()
+        async with self._open_place() as place:
+            self._start_seconds = min(self._start_seconds, time.monotonic() - began)
+            yield place
+
     async def find_calls(self, link: Link) -> None:
         """Find calls that work, of all tools but those that seem to destroy."""
         self._until = time.monotonic() + _ALL_SECONDS
@@ -217,7 +226,7 @@ class _Measuring:
         """Return the finding; `find_calls` comes first."""
         found = await self._kept(self._gentle)
         if found.kept in ("nothing", "unsure") and self._harsh:
-            async with self._open_place() as place:
+            async with self._opened() as place:
                 await self._again(place.link, self._changes(self._gentle))
                 self._until = time.monotonic() + _ALL_SECONDS
                 await self._find(place.link, self._harsh)
@@ -235,11 +244,11 @@ class _Measuring:
         calls = [Seen(call.tool, call.arguments) for call in setup]
         changes = self._changes([*self._gentle, *self._harsh])
         looks = self._looks([*calls, *changes])
-        async with self._open_place() as place:
+        async with self._opened() as place:
             await self._again(place.link, calls)
             await place.mark()
             run = await self._run(place.link, looks, changes)
-            async with self._open_place() as another:
+            async with self._opened() as another:
                 await self._again(another.link, calls)
                 fresh = await self._run(another.link, looks, changes)
             return bool(run.traces(fresh)[0]) and await self._reread(place, looks, changes, run, fresh)
@@ -366,10 +375,10 @@ class _Measuring:
         missing = [tool.name for tool in tools if not self._worked[tool.name] and tool.name not in self._silent]
         if not changes:
             return self._found("unsure" if missing else "nothing")
-        async with self._open_place() as place:
+        async with self._opened() as place:
             looks = self._looks(changes)
             run = await self._run(place.link, looks, changes)
-            async with self._open_place() as another:
+            async with self._opened() as another:
                 fresh = await self._run(another.link, looks, changes)
             outlived = {key for key, answer in run.after.items() if run.before[key] != answer == fresh.before.get(key)}
             if outlived and await self._still(looks, outlived, fresh):
@@ -378,7 +387,7 @@ class _Measuring:
             self._differing |= {self._tool_of(key) for key in differing}
             shown, own = run.traces(fresh)
             if not shown and own:  # a random answer may look like this
-                async with self._open_place() as another:
+                async with self._opened() as another:
                     own &= run.traces(await self._run(another.link, looks, changes))[1]
             if not shown and not own:
                 return self._found("unsure" if missing or not run.before else "nothing")
@@ -396,7 +405,7 @@ class _Measuring:
 
     async def _still(self, looks: Sequence[Seen], keys: set[str], last: _Run) -> bool:
         """Return whether a new process still shows what the last one saw at its end."""
-        async with self._open_place() as place:
+        async with self._opened() as place:
             seen = await self._again(place.link, [look for look in looks if look.key in keys])
         return any(last.after.get(key) == answer for key, answer in seen.items())
 
@@ -415,7 +424,7 @@ class _Measuring:
         """Return the keys of the changes after which one of the looks differs."""
         telling = [look for look in looks if look.key in shown]
         causes = set()
-        async with self._open_place() as place:
+        async with self._opened() as place:
             latest = await self._again(place.link, telling)
             for change in changes:
                 await self._again(place.link, [change])
@@ -431,11 +440,11 @@ class _Measuring:
 
     async def _setup(self, most: int, changing: Sequence[str]) -> tuple[ToolCall, ...]:
         """Return the calls that fill the server: those that work, and give the same on a second process."""
-        async with self._open_place() as place:
+        async with self._opened() as place:
             calls = await self._fill(place.link, most, changing)
         if not calls:
             return ()
-        async with self._open_place() as place:
+        async with self._opened() as place:
             answers = await self._again(place.link, calls)
         return tuple(
             ToolCall(tool=call.tool, arguments=call.arguments) for call in calls if answers.get(call.key) == call.answer

@@ -7,7 +7,7 @@ outcomes however many calls are in flight.
 from __future__ import annotations
 
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
@@ -16,19 +16,12 @@ import anyio
 
 from mcp_rl.errors import ServerFault
 from mcp_rl.explore import plausible, tally
-from mcp_rl.explore.answer import (
-    Answer,
-    call_key,
-    holds_secret,
-    is_dated,
-    lasting_answer,
-    reports_failure,
-    says_nothing,
-    undated,
-)  # fmt: skip
+from mcp_rl.explore.answer import Answer, call_key, holds_secret, lasting_answer, reports_failure, says_nothing
 from mcp_rl.explore.fitting import fitted_samplers
 from mcp_rl.explore.outcome import Outcome
 from mcp_rl.explore.values_seen import ValuePool
+from mcp_rl.explore.words import words_of
+from mcp_rl.rewards.dates import is_dated, undated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -62,6 +55,8 @@ _FAIR_SHARES = 2
 """Largest multiple of its even share of the results that one tool may give where others are exhausted."""
 _LEAST_SHARE = 40
 """Number of results that every tool may give."""
+_CONSTANT = 4
+"""Calls that worked with one value of a parameter, and with no other, after which it is the only one there is."""
 _MOST_ERRORS = 40
 """Most errors kept of one tool."""
 
@@ -121,6 +116,17 @@ class Probe:
     def outcomes(self) -> list[Outcome]:
         """The outcomes of the single calls, tool by tool."""
         return [outcome for progress in self.progress.values() for outcome in progress.outcomes]
+
+    def learn_constants(self) -> None:
+        """Learn the arguments that were the same in all calls that worked: they mean the same for other tools."""
+        worked: dict[str, Counter[str]] = defaultdict(Counter)
+        for outcome in self.outcomes:
+            for name, value in outcome.arguments.items():
+                if isinstance(value, str):
+                    worked[name][value] += 1
+        for name, values in worked.items():
+            if len(values) == 1 and values.total() >= _CONSTANT:
+                self.pool.observe_worked(words_of(name), next(iter(values)))
 
     async def lasting_errors(self, count: int) -> list[Outcome]:
         """Return at most `count` calls that fit their schemas and are refused twice in the same words, tools in turn.

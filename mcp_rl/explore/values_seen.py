@@ -12,9 +12,9 @@ import posixpath
 import re
 from typing import TYPE_CHECKING, Any
 
-from mcp_rl.explore.answer import is_dated
 from mcp_rl.explore.hints import Bounds, alternatives, bounds
 from mcp_rl.explore.words import words_of
+from mcp_rl.rewards.dates import is_dated
 
 if TYPE_CHECKING:
     import random

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from mcp_rl.rewards.dates import undated
 from mcp_rl.rewards.json_values import NoJson, first_difference, json_in, same_json
 from mcp_rl.rewards.verdict import Verdict, failed, nothing_submitted, passed, submitted, successful_calls
 
@@ -28,7 +30,8 @@ def state(trajectory: Trajectory, scenario: McpScenario) -> Verdict:
     text result is compared with the tool's text, ignoring white space at line ends; any other JSON is compared with the
     structured content, or else with the JSON in the text. {"is_error": true} instead of a result: the call must fail,
     as reading something deleted does. Options: `subset` (false): objects may have more keys; `tolerance` (relative,
-    1e-9) for numbers; `require_answer` (true): a non-empty final message is required.
+    1e-9) for numbers; `undated` (false): times of day count as equal, and stand as "<time>" in the expected texts;
+    `require_answer` (true): a non-empty final message is required.
     """
     verifier = scenario.verifier
     assert verifier is not None
@@ -40,6 +43,8 @@ def state(trajectory: Trajectory, scenario: McpScenario) -> Verdict:
     subset = bool(verifier.options.get("subset"))
     tolerance = float(verifier.options.get("tolerance", 1e-9))  # type: ignore[arg-type]
     for wanted, read in zip(expected, trajectory.final_state, strict=True):
+        if verifier.options.get("undated"):
+            read = replace(read, result=undated(read.result), structured=None)
         if problem := _problem(wanted, read, subset, tolerance):
             return failed(f"In the final state, {read.tool} with {read.arguments} {problem}.")
     return passed("The final state is the expected one.")

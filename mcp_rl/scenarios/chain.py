@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from itertools import combinations, zip_longest
 from typing import TYPE_CHECKING, Any
 
-from mcp_rl.explore.answer import is_dated
 from mcp_rl.explore.parts import fits
+from mcp_rl.rewards.dates import is_dated
 from mcp_rl.scenarios.wording import REFERENCES, Spoken
 
 if TYPE_CHECKING:

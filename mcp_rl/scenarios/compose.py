@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from mcp_rl.config import MOST_STEPS
 from mcp_rl.explore import tally
-from mcp_rl.explore.answer import SHORT_TEXT, Answer, call_key, is_dated, read_answer
+from mcp_rl.explore.answer import SHORT_TEXT, Answer, call_key, read_answer
+from mcp_rl.rewards.dates import is_dated
 from mcp_rl.scenario import McpScenario, ServerParams, ToolCall, Verifier
 from mcp_rl.scenarios.chain import Chain, lookups, together
 from mcp_rl.scenarios.duplicates import near_key

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import anyio
@@ -13,9 +13,10 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from mcp_rl.errors import ServerFault
 from mcp_rl.explore import tally
-from mcp_rl.explore.answer import call_key, holds_secret, is_dated, read_answer, says_nothing
+from mcp_rl.explore.answer import call_key, holds_secret, read_answer, says_nothing
 from mcp_rl.explore.explorable import explorable, reads
 from mcp_rl.explore.outcome import Outcome
+from mcp_rl.rewards.dates import is_dated, undated
 from mcp_rl.rewards.json_values import is_close
 from mcp_rl.scenario import McpScenario, ServerParams, ToolCall
 
@@ -69,6 +70,11 @@ class Look:
     arguments: dict[str, Any]
     text: str
     is_error: bool
+
+    @property
+    def lasting(self) -> Look:
+        """The same without the times of day in its text."""
+        return replace(self, text=undated(self.text))
 
     def as_expected(self) -> dict[str, Any]:
         """Return the entry of a state verifier for the same call: its result, or that it fails."""
@@ -196,6 +202,8 @@ def agrees(played: Played, scenario: McpScenario) -> bool:
     if verifier is not None and verifier.kind == "state":
         expected = verifier.expected if isinstance(verifier.expected, list) else []
         pairs = list(zip(played.looks, expected, strict=False))
+        if verifier.options.get("undated"):
+            pairs = [(look.lasting, e) for look, e in pairs]
         return 0 < len(expected) == len(pairs) and all(isinstance(e, dict) and look.shows(e) for look, e in pairs)
     if verifier is not None and verifier.kind in ("number", "text"):
         last = played.steps[-1]

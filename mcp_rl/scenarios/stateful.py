@@ -11,24 +11,26 @@ from __future__ import annotations
 import json
 import random
 import re
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from mcp_rl.explore.answer import Answer, call_key, is_dated, read_answer
+from mcp_rl.explore.answer import Answer, call_key, read_answer
 from mcp_rl.explore.fitting import fitted_samplers
 from mcp_rl.explore.parts import Part, fits, parts_of
 from mcp_rl.explore.probe import CLOCK_TICK, DRY_WAVES, Probe
 from mcp_rl.explore.values_seen import handle_nouns
 from mcp_rl.explore.words import noun_of, words_of
+from mcp_rl.rewards.dates import is_dated
 from mcp_rl.scenario import ServerParams, Verifier
 from mcp_rl.scenarios.chain import Chain
 from mcp_rl.scenarios.stage import Look, Play, Played, ProposedCall, Stage, Unplayable
 from mcp_rl.scenarios.wording import Spoken
+from mcp_rl.toolserver.tool_server import BETWEEN
 
 if TYPE_CHECKING:
-    from collections import Counter
     from collections.abc import Iterator, Sequence
 
     from mcp_rl.scenarios.compose import Composer
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
 
 _WAVE = 8
 """Proposals for one tool, or of one length, in one wave."""
-_MOST_LOOKS = 6
+_MOST_LOOKS = 8
 """Looks of one task before it is known which of them tell something."""
 _KEPT_LOOKS = 3
 _LINKED, _COPIED = 0.8, 0.3
@@ -94,6 +96,12 @@ class Walks:
         self._probe, self._random = probe, random.Random(f"{seed}:walks")
         self._changing = {tool.name: tool for tool in changing}
         self._reading = {tool.name: tool for tool in probe.tools if probe.progress[tool.name].outcomes}
+        self._showing = {
+            f"{one.name}{BETWEEN}{tool}" if server.members else tool
+            for one in server.members or (server,)
+            for tool in (one.measured.shown_by if one.measured else ())
+        }
+        probe.learn_constants()
         self._samplers = fitted_samplers(changing, probe.pool, server)
         self._samplers |= {name: probe.progress[name].sampler for name in self._reading}
         self._shapes: dict[str, list[Part]] = {
@@ -126,7 +134,9 @@ class Walks:
             composer.add_chain(chain, draft.answer)
             return
         calls = [(step.tool, dict(spoken)) for step, spoken in zip(steps, chain.spoken, strict=True)]
-        verifier = Verifier(kind="state", expected=[look.as_expected() for look in looks])
+        dated = any(is_dated(look.text) for look in looks)
+        expected: list[Any] = [(look.lasting if dated else look).as_expected() for look in looks]
+        verifier = Verifier(kind="state", expected=expected, options={"undated": True} if dated else {})
         text = composer.wording.steps(calls, composer.random, questions=False)
         composer.add(text, steps, verifier, tags=("changes",))
 
@@ -259,16 +269,25 @@ class Walks:
     def _looks(self, proposal: Proposal) -> Iterator[Look]:
         """Yield reading calls that may show the change, without their results."""
         made: dict[str, Look] = {}
-        for name, tool in self._reading.items():
+        showing = sorted(self._reading.items(), key=lambda item: item[0] not in self._showing)
+        for name, tool in showing:
             required = tool.input_schema.get("required") or []
+            if len(required) > 1:
+                known = self._probe.progress[name].outcomes[0].arguments
+                made.setdefault(call_key(name, known), Look(name, known, "", False))
             if not required:
                 made.setdefault(call_key(name, {}), Look(name, {}, "", False))
             elif len(required) == 1:
                 for value in self._lookup_values(required[0], proposal):
                     arguments = {required[0]: value}
                     made.setdefault(call_key(name, arguments), Look(name, arguments, "", False))
-        # Looks without arguments first: they also show other changes.
-        yield from sorted(made.values(), key=lambda look: bool(look.arguments))[:_MOST_LOOKS]
+        # Looks without arguments first: they also show other changes. Then those of all tools in turn.
+        counts: Counter[str] = Counter()
+        ranked: list[tuple[bool, int, int, Look]] = []
+        for look in made.values():
+            counts[look.tool] += 1
+            ranked.append((bool(look.arguments), counts[look.tool], len(ranked), look))
+        yield from [look for *_, look in sorted(ranked, key=lambda rank: rank[:3])][:_MOST_LOOKS]
 
     def _lookup_values(self, parameter: str, proposal: Proposal) -> Iterator[Any]:
         for number, move in enumerate(proposal, 1):
@@ -312,14 +331,13 @@ class Walks:
 
     def _tells(self, look: Look) -> bool:
         before = self._before.get(call_key(look.tool, look.arguments))
-        differs = before is not None and (before.text, before.is_error) != (look.text, look.is_error)
-        return differs and not is_dated(look.text)
+        return before is not None and before.lasting != look.lasting
 
 
 def _leads_to_the_same(draft: _Draft, other: Played) -> bool:
     """Return whether other calls lead to what the draft's verifier would accept."""
     if draft.answer is None:
-        return other.looks == draft.looks
+        return [look.lasting for look in other.looks] == [look.lasting for look in draft.looks]
     return read_answer(other.steps[-1].text, other.steps[-1].arguments).value == draft.answer.value
 
 
@@ -329,7 +347,8 @@ def _lasting(draft: _Draft, second: Played) -> tuple[Look, ...] | None:
         return None
     if draft.answer is not None:
         return () if draft.played.steps[-1].text == second.steps[-1].text else None
-    return tuple(look for look, again in zip(draft.looks, second.looks, strict=True) if look == again) or None
+    pairs = zip(draft.looks, second.looks, strict=True)
+    return tuple(look for look, again in pairs if look.lasting == again.lasting) or None
 
 
 def _placeholder(number: int, part: Part) -> str:

@@ -1,6 +1,7 @@
 import pytest
 
-from mcp_rl.explore.answer import Answer, call_key, holds_secret, is_dated, read_answer, says_nothing
+from mcp_rl.explore.answer import Answer, call_key, holds_secret, read_answer, says_nothing
+from mcp_rl.rewards.dates import is_dated
 
 
 @pytest.mark.parametrize(

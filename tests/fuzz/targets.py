@@ -16,7 +16,7 @@ from limits import limited, refused
 from mcp import MCPError
 from strangers import BLOCKS, BOUNDS, ENTRIES, HOW_LONG, NAMES, OBJECT_SCHEMAS, PAGES, RESULTS, TEXTS, VALUES
 
-from mcp_rl.explore.answer import call_key, holds_secret, lasting_answer, says_nothing, undated
+from mcp_rl.explore.answer import call_key, holds_secret, lasting_answer, says_nothing
 from mcp_rl.explore.check.inspection import prompt_tokens
 from mcp_rl.explore.check.listed import listing_findings
 from mcp_rl.explore.explorable import explorable, reads_only
@@ -25,6 +25,7 @@ from mcp_rl.explore.parts import fits, parts_of
 from mcp_rl.explore.sample import Sampler
 from mcp_rl.explore.values_seen import ValuePool
 from mcp_rl.inference.chat.hermes import parse_completion
+from mcp_rl.rewards.dates import undated
 from mcp_rl.rewards.json_values import NoJson, first_difference, json_in, same_json
 from mcp_rl.scenario import StdioServer
 from mcp_rl.scenarios.chain import Chains

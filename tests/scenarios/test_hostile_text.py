@@ -5,10 +5,11 @@ from collections.abc import Callable
 
 import pytest
 
-from mcp_rl.explore.answer import holds_secret, is_dated, read_answer, says_nothing, undated
+from mcp_rl.explore.answer import holds_secret, read_answer, says_nothing
 from mcp_rl.explore.hints import alternatives, bounds
 from mcp_rl.explore.parts import parts_of
 from mcp_rl.explore.values_seen import ValuePool
+from mcp_rl.rewards.dates import is_dated, undated
 
 READERS: list[Callable[[str], object]] = [
     alternatives,

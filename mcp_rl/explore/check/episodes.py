@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from mcp_rl.config import Isolation, ToolsConfig
 from mcp_rl.errors import McpRlError
-from mcp_rl.explore.answer import undated
 from mcp_rl.explore.check import catalogue
 from mcp_rl.explore.check.caller import CALL_SECONDS, CallReply
 from mcp_rl.explore.check.findings import Finding, Level
 from mcp_rl.explore.check.inspection import deadlines_of
 from mcp_rl.explore.check.trials import Trials, shown
+from mcp_rl.rewards.dates import undated
 from mcp_rl.system.visible import quoted, shortened
 from mcp_rl.toolserver.connection.connection import connect
 from mcp_rl.toolserver.isolation import names

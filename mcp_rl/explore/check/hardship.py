@@ -6,9 +6,9 @@ import asyncio
 import re
 from typing import TYPE_CHECKING, Any
 
-from mcp_rl.explore.answer import undated
 from mcp_rl.explore.check import catalogue
 from mcp_rl.explore.check.trials import Trials, shown
+from mcp_rl.rewards.dates import undated
 from mcp_rl.system.visible import quoted, shortened
 from mcp_rl.toolserver.isolation import names
 

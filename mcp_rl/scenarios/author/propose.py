@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from mcp_rl.explore.answer import Answer, call_key, is_dated
+from mcp_rl.explore.answer import Answer, call_key
 from mcp_rl.explore.probe import CLOCK_TICK
+from mcp_rl.rewards.dates import is_dated
 from mcp_rl.scenario import McpScenario, ServerParams, Verifier, normalised_request
 from mcp_rl.scenarios.author.forms import PLACEHOLDERS, Task, Tasks, fenced, show_calls, show_resources, show_tools
 from mcp_rl.scenarios.author.rewrite import read_back
