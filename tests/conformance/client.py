@@ -96,8 +96,9 @@ async def log_in_and_call(url: str, scenario: str, context: str) -> None:
                         for tool in connection.tools:
                             await call(connection, tool.name)
                     break
-                except LoginNeeded as error:
-                    print(error)
+                except (LoginNeeded, ServerError) as error:
+                    if "run `mcp-rl servers login" not in str(error):
+                        raise
 
 
 async def authorization_server(url: str) -> str:

@@ -22,6 +22,7 @@ from mcp.shared.auth import (
     OAuthMetadata,
     OAuthToken,
 )  # fmt: skip
+from mcp.types import CLIENT_CAPABILITIES_META_KEY, CLIENT_INFO_META_KEY, PROTOCOL_VERSION_META_KEY
 from pydantic import AnyHttpUrl, AnyUrl, ValidationError
 
 from mcp_rl.errors import ServerError
@@ -38,7 +39,24 @@ _PERSON_SECONDS = 300.0
 """Time for a person to log in."""
 _REQUEST_SECONDS = 30.0
 _LONGEST_REQUEST = 65536
-_REVISION = "2025-11-25"
+_CLIENT = {"name": "mcp-rl", "version": "0"}
+_HANDSHAKE: tuple[str, str, dict[str, Any]] = (
+    "initialize",
+    "2025-11-25",
+    {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": _CLIENT},
+)
+_QUESTION: tuple[str, str, dict[str, Any]] = (
+    "server/discover",
+    "2026-07-28",
+    {
+        "_meta": {
+            PROTOCOL_VERSION_META_KEY: "2026-07-28",
+            CLIENT_INFO_META_KEY: _CLIENT,
+            CLIENT_CAPABILITIES_META_KEY: {},
+        }
+    },
+)
+"""The first messages of the two eras: a method, its revision, and its parameters."""
 _METHODS = ("client_secret_basic", "client_secret_post")
 
 
@@ -97,11 +115,13 @@ async def _tried(url: str, server: str, provider: OAuthClientProvider) -> httpx2
         hooks: dict[str, Any] = {"response": [limit_body]}
         seconds = httpx2.Timeout(_REQUEST_SECONDS)
         async with httpx2.AsyncClient(timeout=seconds, headers=UNCOMPRESSED, event_hooks=hooks) as client:
-            plain = await _asked(client, url)
+            plain, first = await _asked(client, url, _HANDSHAKE), _HANDSHAKE
+            if plain.status_code not in (200, 401):  # it may refuse the handshake, as servers of the newer era do
+                plain, first = await _asked(client, url, _QUESTION), _QUESTION
             if plain.status_code != 401:
                 status = f"without one, it answers HTTP status {plain.status_code} at {resource_of(url)}"
                 return ServerError(f"{server} wants no login: {status}.")
-            return await _asked(client, url, auth=provider)
+            return await _asked(client, url, first, auth=provider)
     except (OAuthFlowError, OAuthTokenError, OAuthRegistrationError, ValidationError) as error:
         return ServerError(_failure(error, provider, server))
     except httpx2.HTTPError as error:
@@ -230,11 +250,13 @@ def _endpoints_at(url: str) -> OAuthMetadata:
     )
 
 
-async def _asked(client: httpx2.AsyncClient, url: str, **options: Any) -> httpx2.Response:
-    """Send the first message of the protocol; return the answer, whose body is not read."""
-    about = {"protocolVersion": _REVISION, "capabilities": {}, "clientInfo": {"name": "mcp-rl", "version": "0"}}
-    headers = {"Accept": "application/json, text/event-stream", "MCP-Protocol-Version": _REVISION}
-    message = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": about}
+async def _asked(
+    client: httpx2.AsyncClient, url: str, first: tuple[str, str, dict[str, Any]], **options: Any
+) -> httpx2.Response:
+    """Send a first message of the protocol; return the answer, whose body is not read."""
+    method, revision, params = first
+    headers = {"Accept": "application/json, text/event-stream", "MCP-Protocol-Version": revision, "Mcp-Method": method}
+    message = {"jsonrpc": "2.0", "id": 0, "method": method, "params": params}
     request = client.build_request("POST", url, json=message, headers=headers)
     response = await client.send(request, stream=True, **options)
     await response.aclose()
