@@ -27,7 +27,7 @@ from mcp_rl.explore.fitting import WORLD_SEED, WorldSampler, observe_arguments, 
 from mcp_rl.explore.parts import Part, fits
 from mcp_rl.explore.values_seen import ValuePool
 from mcp_rl.explore.words import words_of
-from mcp_rl.explore.world import World, fill_statements, sql_meaning
+from mcp_rl.explore.world import TABLES, World, fill_statements, sql_meaning
 from mcp_rl.rewards.dates import undated
 from mcp_rl.scenario import ToolCall
 from mcp_rl.toolserver.state import Kept, MeasuredState
@@ -53,6 +53,7 @@ _LOOKS_EACH = 2
 _REPEATS = 3
 """Equal answers in a row that make a look."""
 _MOST_CHANGES = 24
+_STATEMENTS = 3
 _EMPTY = re.compile(r"(?i)\b(?:no|none|nothing|empty|0|not found|does not exist|unknown|no such)\b")
 _SHORT = 120
 """Characters of an answer that may say in words that there is nothing."""
@@ -171,6 +172,8 @@ class _Measuring:
         self._worked: dict[str, list[Seen]] = {tool.name: [] for tool in tools}
         self._in_order: list[Seen] = []
         """The same calls as they were found: later ones may need what earlier ones made."""
+        self._statements: dict[str, list[Seen]] = {}
+        """Calls that change a database, of tools that take any SQL and so seem to read."""
         self._hollow: dict[str, Seen] = {}
         """A call of each tool that was answered, by a sentence that it failed or found nothing."""
         self._tried: set[str] = set()
@@ -199,6 +202,7 @@ class _Measuring:
         await self._find(link, self._readers)
         calls = [*self._in_order, *self._hollow.values()]
         self._showed = {seen.tool for seen in calls if not _says_empty(*seen.answer)}
+        await self._try_statements(link)
         await self._find(link, self._gentle)
         for _ in range(_PASSES):  # what was made by now may be what other tools need
             missing = [tool for tool in (*self._readers, *self._gentle) if not self._worked[tool.name]]
@@ -212,6 +216,22 @@ class _Measuring:
         moving = [tool for tool in self._readers if await self._moves(link, tool)]
         self._readers = [tool for tool in self._readers if tool not in moving]
         self._gentle += moving
+
+    async def _try_statements(self, link: Link) -> None:
+        """Change a database by the tools that take any SQL, and note statements that show it."""
+        for tool in self._readers:
+            taken = sql_parameter(tool)
+            if taken is None or taken[1] != "any":
+                continue
+            made = []
+            for _, text in fill_statements(self.world)[:_STATEMENTS]:
+                seen = await self._call(link, tool.name, {taken[0]: text})
+                made += [seen] if seen is not None and seen.worked else []
+            if made:
+                self._in_order += made
+                self._statements[tool.name] = made
+                names = [Seen(tool.name, {taken[0]: f"SELECT name FROM {table}"}) for table in TABLES]
+                self._worked[tool.name][:0] = names[:_LOOKS_EACH]
 
     async def _moves(self, link: Link, tool: Tool) -> bool:
         """Return whether calls of a reading tool answer differently when made again at once: a clock, or a trace of
@@ -264,7 +284,9 @@ class _Measuring:
             reading=tuple(
                 name
                 for name, calls in self._worked.items()
-                if calls and name not in changing and bearing(self._tools[name]) in (Bearing.READS, Bearing.UNCLEAR)
+                if calls
+                and (name not in changing or name in self._statements)
+                and bearing(self._tools[name]) in (Bearing.READS, Bearing.UNCLEAR)
             ),
             shown_by=tuple(sorted(shown)),
             unfit=tuple(sorted(self._silent | self._differing)),
@@ -341,6 +363,7 @@ class _Measuring:
 
     def _changes(self, tools: Sequence[Tool]) -> list[Seen]:
         calls = [self._worked[tool.name] for tool in tools if tool.name not in self._silent]
+        calls += self._statements.values()
         in_turn = [some[at] for at in range(_WANTED) for some in calls if at < len(some)]
         chosen = {seen.key for seen in in_turn[:_MOST_CHANGES]}
         return [seen for seen in self._in_order if seen.key in chosen]
@@ -359,6 +382,8 @@ class _Measuring:
             elif len(required) == 1:
                 for value in _values_for(required[0], tool, changes):
                     made.setdefault(call_key(tool.name, {required[0]: value}), Seen(tool.name, {required[0]: value}))
+        for change in changes:
+            made.pop(change.key, None)
         by_tool: dict[str, list[Seen]] = {}
         for look in sorted(made.values(), key=lambda look: bool(look.arguments)):
             by_tool.setdefault(look.tool, []).append(look)
@@ -456,16 +481,20 @@ class _Measuring:
         makers = [tool for tool in self._gentle if self._makes(tool, changing)]
         makers.sort(key=lambda tool: found.get(tool.name, len(self._in_order)))
         made: list[Seen] = []
+        takers = [(tool, taken) for tool in makers if (taken := sql_parameter(tool)) is not None]
+        takers += [
+            (tool, taken) for tool in self._readers if tool.name in self._statements and (taken := sql_parameter(tool))
+        ]
 
         async def keep(tool: str, arguments: dict[str, Any]) -> bool:
             seen = await self._call(link, tool, arguments)
-            worked = seen is not None and not seen.is_error and not says_nothing(seen.text)
+            silent = any(tool == one.name for one, _ in takers)
+            worked = seen is not None and seen.worked and (silent or not says_nothing(seen.text))
             if seen is not None:
                 self._learn(seen)
                 made.extend([seen] if worked else [])
             return worked
 
-        takers = [(tool, taken) for tool in makers if (taken := sql_parameter(tool)) is not None]
         for kind, text in fill_statements(self.world) if takers else ():
             for tool, (parameter, what) in takers:
                 if what in (kind, "any") and await keep(tool.name, {parameter: text}):

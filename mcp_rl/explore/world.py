@@ -196,12 +196,18 @@ _COLUMNS = {
 }
 
 
+_TAKES_SQL = re.compile(
+    r"sql|\b(?:select|insert into|create table)\b|duckdb|mariadb|postgres|"
+    r"\b(?:execute|run)s? (?:an? |any |the )?(?:\w+ )?(?:query|statement)\b.*\bdatabase\b"
+)
+
+
 def sql_meaning(tool: str, parameter: str, description: str) -> str | None:
     """Return the statement that a parameter takes: "create", "change", "select" or "any"; None if it takes no SQL."""
     if parameter not in ("query", "sql", "statement", "sql query", "command"):
         return None
     text = f"{tool} {description}".lower()
-    if "sql" not in text and not re.search(r"\b(?:select|insert into|create table)\b", text):
+    if not _TAKES_SQL.search(text):
         return None
     if "create table" in text or re.search(r"create.?table", tool.lower()):
         return "create"
@@ -217,18 +223,21 @@ def fill_statements(world: World) -> list[tuple[str, str]]:
         made.append(("create", f"CREATE TABLE {table} ({columns})"))
         for record in world.records:
             if record.kind == kind:
-                made.append(("change", _insert(table, record)))
+                number = sum(one.kind == kind for one in world.records[: world.records.index(record)]) + 1
+                made.append(("change", _insert(table, record, number)))
     return made
 
 
-def _insert(table: str, record: WorldRecord) -> str:
+def _insert(table: str, record: WorldRecord, number: int | None = None) -> str:
     values = {
         "people": (record.name, record.city, record.role),
         "projects": (record.name, record.amount, record.other),
         "things": (record.name, record.amount, record.other),
     }[table]
     written = ", ".join(str(value) if isinstance(value, int) else f"'{value}'" for value in values)
-    return f"INSERT INTO {table} ({', '.join(_COLUMNS[table])}) VALUES ({written})"
+    if number is None:
+        return f"INSERT INTO {table} ({', '.join(_COLUMNS[table])}) VALUES ({written})"
+    return f"INSERT INTO {table} (id, {', '.join(_COLUMNS[table])}) VALUES ({number}, {written})"
 
 
 def statement(kind: str, world: World, tables: dict[str, tuple[str, ...]], random: random.Random) -> str:
