@@ -27,6 +27,7 @@ WRITES = os.O_WRONLY | os.O_RDWR
 
 def main() -> None:
     os.environ |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a fork needs a process without threads
     folder = Path(sys.argv[1])
     _import_everything()
     gc.freeze()
