@@ -1,6 +1,6 @@
 """Damage and edit a finished run in many ways, and count what is noticed.
 
-    python -m benchmarks.tampering RUN --flips 1000 --edits 100 --json
+    python -m benchmarks.tampering RUN --flips 1000 --edits 100
 
 A flip changes one random byte of a random file. An edit is what a person or a program would do on purpose; some of them
 make the digests anew, as far as they know them. Each is undone before the next. The run itself is only copied.
