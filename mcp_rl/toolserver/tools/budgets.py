@@ -28,7 +28,7 @@ DEEPEST_EXPANSION = 50
 """Depth of schemas within schemas at which a reference is still expanded."""
 LARGEST_CHECKED = 2**18
 """Size of a schema, or of a value, that is checked here."""
-MOST_STEPS = 25_000
+MOST_STEPS = 12_000
 """Steps of checking one value; each keyword of the schema that is applied is a step or more, of up to 20 µs."""
 MOST_SCHEMA_STEPS = 40_000
 """Steps of checking that a schema is one, some 25 for each schema in it."""
