@@ -76,16 +76,16 @@ class _Place:
         return self._last
 
     async def bring(self, turn: Turn, *, new: bool) -> None:
-        """Put the layer of `turn` in place, with `new` even if nothing seems to have changed."""
+        """Put the layer of `turn` in place, with `new` even if nothing seems to have changed.
+
+        Raises ServerFault if the layer before it filled the memory that all share.
+        """
         layer = (await self.lease).layer
         if layer is None or (turn.number == self.in_place and not new):
             return
-        leaving = self.in_place
-        if not await layer.turn(None if leaving in (None, _ENDED) else leaving, turn.number) and leaving:
-            for other in [one for one in self.turns if one.number == leaving]:  # it met the limit that all share
-                other.place = None
-                self.turns.discard(other)
-            self.unneeded.append(leaving)
+        leaving = self.in_place or None
+        if not await layer.turn(leaving, turn.number) and leaving is not None:
+            raise ServerFault("What the episodes on one process have written does not fit into its layer any more.")
         self.in_place = turn.number
         while self.unneeded:
             await layer.drop(self.unneeded.pop())
@@ -181,16 +181,19 @@ class Turns:
     async def aclose(self) -> None:
         """Give all processes back; what episodes call after that are faults."""
         self._closed = True
-        holders = [place.holder for place in self._places if place.holder is not None]
+        holders = {place.holder for place in self._places if place.holder is not None}
         for place in list(self._places):
             self._fail(place)
+            if place.holder is not None and not place.lease.done():  # its server is being started
+                place.holder.cancel()
         if holders:
-            await asyncio.wait(holders)
+            with anyio.CancelScope(shield=True):
+                await asyncio.wait(holders)
 
     def _free_place(self, turn: Turn) -> _Place:
         """Return the process that fewest wait for, or start another; the episode is there from now on."""
         if self._closed:
-            raise ServerFault(f"The connections to the server {self._server} are closed.", delivered=False)
+            raise self._closing()
         place = min(self._places, key=lambda place: place.waiting, default=None)
         if place is None or (place.waiting >= _QUEUE and len(self._places) < self._most):
             place = _Place(1 if self._layered else _TOGETHER)
@@ -209,10 +212,12 @@ class Turns:
                     await place.over.wait()
                 finally:
                     lease.spoilt = lease.spoilt or place.failed
-        except Exception as error:
+        except BaseException as error:
             if not place.lease.done():
-                place.lease.set_exception(error)
+                place.lease.set_exception(error if isinstance(error, Exception) else self._closing())
                 place.lease.exception()  # those who wait for it, if anyone, raise it
+            if not isinstance(error, Exception):
+                raise
         finally:
             self._let_go(place)
 
@@ -234,6 +239,9 @@ class Turns:
         with suppress(ValueError):
             self._places.remove(place)
         place.over.set()
+
+    def _closing(self) -> ServerFault:
+        return ServerFault(f"The connections to the server {self._server} are closed.", delivered=False)
 
     def _lost(self) -> ServerFault:
         return ServerFault(

@@ -16,8 +16,10 @@ from mcp_rl.scenario import StdioServer
 from mcp_rl.toolserver.link import Link
 from mcp_rl.toolserver.pool import Sessions
 from mcp_rl.toolserver.sandbox.obstacle import obstacle
+from mcp_rl.toolserver.session import Lease
 from mcp_rl.toolserver.state import Kept, MeasuredState
 from mcp_rl.toolserver.tool_server import ToolServer
+from mcp_rl.toolserver.turns import Turn, Turns
 
 SERVER = str(Path(__file__).with_name("files_server.py"))
 pytestmark = pytest.mark.skipif(obstacle() is not None, reason=f"no sandbox here: {obstacle()}")
@@ -150,3 +152,42 @@ def running(folder: Path) -> list[int]:
             if str(folder) in one.cmdline():
                 found.append(one.pid)
     return found
+
+
+async def test_an_episode_that_fills_the_layer_takes_the_process_with_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp_rl.toolserver.sandbox.layer.layer_bytes", lambda: 2**21)
+    async with pool(folder) as (sessions, params), AsyncExitStack() as stack:
+        filling, innocent = await episodes(stack, sessions, params, 2)
+        await ask(filling, "run", command=f"head -c 9999999 /dev/zero > {folder}/flood")
+        with pytest.raises(ServerFault):
+            await ask(innocent, "write", name="small.txt", text="mine")
+        with pytest.raises(ServerFault, match="held this episode's files is gone"):
+            await ask(filling, "names")
+        filling, innocent = await episodes(stack, sessions, params, 2)  # played again, each has its own process
+        said = await ask(filling, "run", command=f"head -c 9999999 /dev/zero > {folder}/flood")
+        assert "No space left on device" in said
+        assert await ask(innocent, "write", name="small.txt", text="mine") == "written"
+
+
+async def test_closing_does_not_wait_for_a_server_that_never_starts() -> None:
+    @asynccontextmanager
+    async def never() -> AsyncIterator[Lease]:
+        await anyio.sleep_forever()
+        yield
+
+    async def act(link: Link) -> None:
+        raise AssertionError
+
+    turns = Turns("slow", never, harmless=(), layered=True, most=1)
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+
+            async def play() -> None:
+                with pytest.raises(ServerFault, match="are closed"):
+                    await turns.use(Turn(), "write", act)
+
+            tasks.start_soon(play)
+            await anyio.wait_all_tasks_blocked()
+            await turns.aclose()
