@@ -48,6 +48,7 @@ LARGE_MODEL_PRESET: dict[str, Any] = {
     "scenarios": {"max_steps": 5, "unsolvable": 0.05, "without_tools": 0.05},
     "rollout": {
         "groups_per_step": 8,
+        "step_tokens": None,
         "group_size": 8,
         "max_turns": 10,
         "max_turn_tokens": 1024,

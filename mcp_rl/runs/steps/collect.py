@@ -21,13 +21,16 @@ from mcp_rl.rollouts.rollout import derive_seed
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
 
-    from mcp_rl.config import RunConfig
+    from mcp_rl.config import RolloutConfig, RunConfig
     from mcp_rl.evaluation.progress import Progress, RolloutBar
     from mcp_rl.rewards.scoring import Scoring
     from mcp_rl.rollouts.player import Player
     from mcp_rl.runs.steps.curriculum import Curriculum
     from mcp_rl.scenario import McpScenario
     from mcp_rl.trajectory import Trajectory, TrajectoryGroup
+
+_FEWEST_GROUPS = 4
+"""Groups of a step, however long its episodes are: a gradient from fewer scenarios is mostly noise."""
 
 
 @dataclass
@@ -71,6 +74,14 @@ class RolloutBatch:
         }
 
 
+def groups_within(rollout: RolloutConfig, episode_tokens: float) -> int:
+    """Return the number of groups whose episodes, of `episode_tokens` sampled tokens each, are a step's work."""
+    if rollout.step_tokens is None or not episode_tokens:
+        return rollout.groups_per_step
+    affordable = int(rollout.step_tokens / (episode_tokens * rollout.group_size))
+    return min(rollout.groups_per_step, max(_FEWEST_GROUPS, affordable))
+
+
 class Collector:
     """Takes scenarios from the curriculum and plays them."""
 
@@ -80,9 +91,9 @@ class Collector:
         self._config, self._curriculum = config, curriculum
         self._player, self._scoring, self._progress = player, scoring, progress
 
-    def take(self, number: int) -> RolloutBatch:
-        """Take the scenarios of a new batch, none of them played yet."""
-        scenarios = self._curriculum.take(self._config.rollout.groups_per_step)
+    def take(self, number: int, episode_tokens: float) -> RolloutBatch:
+        """Take the scenarios of a new batch, none of them played yet; fewer if an episode samples many tokens."""
+        scenarios = self._curriculum.take(groups_within(self._config.rollout, episode_tokens))
         return RolloutBatch(number, scenarios, len(scenarios))
 
     async def play(self, batch: RolloutBatch) -> None:

@@ -84,6 +84,13 @@ def best_step(history: Iterable[Mapping[str, Any]]) -> int | None:
     return None if best is None else best[1]
 
 
+def episode_tokens(history: Iterable[Mapping[str, Any]], step: int) -> float:
+    """Return the sampled tokens of an episode as last measured: in the training step `step`, or, before the first one,
+    in the evaluation of the initial policy. 0 if neither is known."""
+    known = {(line.get("split"), line.get("step")): line.get("sampled_tokens_mean") for line in history}
+    return float(known.get(("train" if step else "val", step)) or 0.0)
+
+
 class CachedTokens:
     """Counts prompt tokens that the engine took from its cache, from one `take` to the next."""
 

@@ -58,11 +58,12 @@ class Pipeline:
         if self._errors:
             raise self._errors[0]
 
-    def begin(self, step: int) -> None:
-        """Start every batch that may be in flight once the learner has taken `step` steps."""
+    def begin(self, step: int, episode_tokens: float = 0.0) -> None:
+        """Start every batch that may be in flight once the learner has taken `step` steps. `episode_tokens`: sampled
+        tokens of an episode, as last measured; 0: unknown."""
         newest = min(step + 1 + self._staleness, self._last)
         for number in range(self._batches[-1].number + 1 if self._batches else step + 1, newest + 1):
-            self._batches.append(self._collector.take(number))
+            self._batches.append(self._collector.take(number, episode_tokens))
         assert self._tasks is not None
         for batch in list(self._batches)[self._begun :]:
             if batch.number <= newest:

@@ -26,6 +26,7 @@ from mcp_rl.runs.steps.metrics import (
     CachedTokens,
     best_step,
     comparison_sentence,
+    episode_tokens,
     evaluation_metrics,
     faults,
     rollout_metrics,
@@ -128,7 +129,7 @@ class Trainer:
             async with self.pipeline.open():
                 while self.step < self.config.steps:
                     await self._measure_between()
-                    self.pipeline.begin(self.step)
+                    self.pipeline.begin(self.step, episode_tokens(self.run.history(), self.step))
                     await self._take_step(await self.pipeline.next())
                     if self.step == self.config.steps or self.step % self.config.train.checkpoint_every == 0:
                         await self.save()

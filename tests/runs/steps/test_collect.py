@@ -37,7 +37,7 @@ class Played:
         return Trajectory(scenario_id=scenario.id, seed=seed, success=solved, reward=float(solved))
 
 
-def collector(player: Played, judge: JudgeConfig | None = None, scenarios: int = 6, **rollout: int) -> Collector:
+def collector(player: Played, judge: JudgeConfig | None = None, scenarios: int = 6, **rollout: int | None) -> Collector:
     judge = judge or JudgeConfig()
     limits = RolloutConfig.model_validate({"groups_per_step": 6, **rollout})
     config = RunConfig(server=("x",), rollout=limits, judge=judge)
@@ -47,9 +47,18 @@ def collector(player: Played, judge: JudgeConfig | None = None, scenarios: int =
 
 
 async def collect(made: Collector) -> RolloutBatch:
-    batch = made.take(1)
+    batch = made.take(1, 0.0)
     await made.play(batch)
     return batch
+
+
+@pytest.mark.parametrize(
+    ("limit", "tokens", "expected"),
+    [(1600, 20.0, 5), (1600, 16.0, 6), (1600, 400.0, 4), (1600, 0.0, 6), (None, 400.0, 6)],
+)
+def test_a_step_of_long_episodes_takes_fewer_scenarios(limit: int | None, tokens: float, expected: int) -> None:
+    made = collector(Played(), scenarios=30, group_size=16, step_tokens=limit)
+    assert len(made.take(1, tokens).scenarios) == expected
 
 
 async def test_a_scenario_solved_at_once_gets_no_more_rollouts() -> None:

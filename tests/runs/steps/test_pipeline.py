@@ -75,9 +75,9 @@ async def test_a_batch_begins_when_the_learner_is_close_enough(staleness: int, m
     taken: dict[int, int] = {}
     take = session.collector.take
 
-    def noted(number: int) -> RolloutBatch:
+    def noted(number: int, tokens: float) -> RolloutBatch:
         taken[number] = len(session.learned)
-        return take(number)
+        return take(number, tokens)
 
     monkeypatch.setattr(session.collector, "take", noted)
     async with session.pipeline.open():
