@@ -40,6 +40,11 @@ class StopReason(StrEnum):
         """True unless the world or the clock ended the rollout."""
         return self not in (StopReason.FAULT, StopReason.TIMEOUT)
 
+    @property
+    def truncated(self) -> bool:
+        """True if a limit on tokens cut the rollout off."""
+        return self in (StopReason.MAX_TURN_TOKENS, StopReason.MAX_TOKENS, StopReason.CONTEXT_FULL)
+
 
 class Segment(BaseModel):
     """A sequence of tokens that only grows at its end. All four lists have the same length T."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from mcp_rl.config import TINY, TrainConfig
+from mcp_rl.config.learning import ALL_LINEAR
 from mcp_rl.errors import CheckpointError, ConfigError
 from mcp_rl.learning.disk.checkpoint import MANIFEST, find_damage, newest_checkpoint
 from mcp_rl.tiny import weights_path
@@ -166,7 +167,7 @@ def _check_adapter(path: Path, initial: Initial, config: TrainConfig, base: Shap
         ("train.lora.alpha", about.get("lora_alpha"), lora.alpha),
         ("train.lora.targets", sorted(targets) if isinstance(targets, list) else targets, sorted(lora.targets)),
     ):
-        if theirs != ours:
+        if theirs != ours and ours != [ALL_LINEAR]:  # which names those are is known once the base is loaded
             raise ConfigError(
                 f"The adapter in {path} was made with {name} = {json.dumps(theirs)}, and this run has "
                 f"{json.dumps(ours)}: set it to the adapter's."

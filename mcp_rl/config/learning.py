@@ -7,6 +7,8 @@ from pydantic import Field
 from mcp_rl.config.section import CARRIED, Role, Section
 
 _SFT = Role(sft=True)
+ALL_LINEAR = "all-linear"
+"""The target that stands for every linear layer of a model."""
 _BOOKKEEPING = Role(identity=False, carried=True, same_policy=True, sft=True)
 """Decides how a step is computed and kept, not what is learned."""
 
@@ -21,7 +23,8 @@ class LoraConfig(Section):
     targets: tuple[str, ...] = Field(
         default=("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"), min_length=1
     )
-    """Layers with an adapter: all linear ones, as LoRA on attention alone learns less."""
+    """Layers with an adapter: all linear ones, as LoRA on attention alone learns less; `["all-linear"]` are those that
+    the model really has, which fused projections name differently."""
 
 
 class TrainConfig(Section):
@@ -72,6 +75,15 @@ class TrainConfig(Section):
     """Cap of the weight that corrects an inexact or older sampler (truncated importance sampling), 0: no correction;
     none: 2 if `max_staleness` is above 0 or vLLM samples in 16 bits, else no correction, as the in-process sampler
     is exact."""
+    importance: Literal["truncate", "mask"] = "truncate"
+    """Treatment of a token whose weight is beyond the cap: weighted by the cap, or left out where its ratio is outside
+    1/cap to cap (IcePop); truncated unless set, which keeps every token's gradient."""
+    sequence_cap: float | None = Field(default=None, ge=1)
+    """Ratio of a whole sequence, learner to sampler, above which it is left out where tokens are corrected; none: no
+    sequence is left out, as the in-process sampler is exact."""
+    truncated: Literal["learn", "mask"] = "learn"
+    """Episodes that a limit on tokens cut off: learned from, as the built-in model's loops are its mistakes; or masked,
+    so that they count in their group's mean alone (DAPO)."""
     epochs: int = Field(default=2, ge=1)
     """Passes over one batch: the update costs a tenth of the sampling."""
     minibatches: int = Field(default=1, ge=1)

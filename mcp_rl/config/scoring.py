@@ -72,13 +72,18 @@ class RewardConfig(Section):
     """Taken off a success for each failed call: off, as trying again is a skill."""
     token_cost: float = Field(default=0.0, ge=0)
     """Taken off a success for every 100 sampled tokens: off, as thinking may pay."""
+    overlong_from: int | None = Field(default=None, ge=1)
+    """Sampled tokens from which an episode loses, failed or not, up to `shaping_limit` at `overlong_span` more (DAPO's
+    soft penalty); none: never, as masking cut-off episodes is the milder cure."""
+    overlong_span: int = Field(default=1024, ge=1)
+    """Tokens over which that loss grows: a quarter of a large model's episode, as in DAPO."""
     shaping_limit: float = Field(default=0.5, ge=0, lt=1)
-    """Limit of these three costs together: a success stays well above a failure."""
+    """Limit of these costs together: a success stays well above a failure."""
 
     @property
     def shapes(self) -> bool:
         """True if anything is taken off."""
-        return bool(self.turn_cost or self.error_cost or self.token_cost)
+        return bool(self.turn_cost or self.error_cost or self.token_cost or self.overlong_from)
 
 
 class EvaluationConfig(Section):

@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from mcp_rl.learning import canaries
-from mcp_rl.learning.losses import truncated_weights
 from mcp_rl.learning.losses.aggregation import sequence_sums
+from mcp_rl.learning.losses.importance import masked_weights, sequence_mask, truncated_weights
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from mcp_rl.config import TrainConfig
     from mcp_rl.learning.forward.packed import Packed
     from mcp_rl.learning.samples import Sample
     from mcp_rl.learning.tally import Tally
@@ -54,17 +55,23 @@ def compare(samples: Sequence[Sample], packed: Packed, logprobs: Tensor, tally: 
     tally.add(overlap=float(ratios.clamp(max=LARGEST_RATIO).sum()), sequences=len(ratios))
 
 
-def correct(samples: Sequence[Sample], packed: Packed, logprobs: Tensor, cap: float, tally: Tally) -> Packed:
+def correct(samples: Sequence[Sample], packed: Packed, logprobs: Tensor, config: TrainConfig, tally: Tally) -> Packed:
     """Return the part with importance weights and with ratios taken against the current learner; the samples keep both
     columns."""
-    old = logprobs.detach()
-    weights = truncated_weights(old, packed.sampler, cap)
+    old, cap = logprobs.detach(), config.cap
+    weigh = masked_weights if config.importance == "mask" else truncated_weights
+    weights = weigh(old, packed.sampler, cap)
+    if config.sequence_cap is not None:
+        kept = sequence_mask(old, packed.sampler, packed.lengths, config.sequence_cap)
+        tally.add(sequences_masked=float((kept == 0).sum()), sequences_met=len(kept))
+        weights = weights * torch.repeat_interleave(kept, packed.lengths, output_size=len(weights))
     columns = zip(samples, per_sample(samples, old), per_sample(samples, weights), strict=True)
     for sample, own, weight in columns:
         sample.old, sample.weights = own, weight
     tally.add(
         corrected=float(((weights - 1).abs() > NOTICEABLE).sum()),
         capped=float((weights == cap).sum()),
+        left_out=float((weights == 0).sum()),
         weighted=len(old),
     )
     return replace(packed, old=old, weights=weights)

@@ -58,6 +58,8 @@ class Intake:
     """Trajectories left out: faults, timeouts, no score, nothing sampled, too old, a group without variance."""
     stale: int = 0
     """Trajectories left out because a token was too old."""
+    truncated: int = 0
+    """Trajectories that a limit on tokens cut off, and that only count in their group's mean."""
 
 
 def take_in(
@@ -66,11 +68,13 @@ def take_in(
     scale_by_std: bool = False,
     leave_one_out: bool = False,
     oldest: int | None = None,
+    mask_truncated: bool = False,
 ) -> Intake:
     """Return the samples of all groups whose rewards differ. Trajectories that may not be trained on, or that have a
-    token sampled by a policy version before `oldest`, are left out, also of their group's mean."""
+    token sampled by a policy version before `oldest`, are left out, also of their group's mean. With `mask_truncated`
+    those that a limit on tokens cut off count in the mean and give no samples (Yu et al., DAPO, 2025, section 3.4)."""
     samples: list[Sample] = []
-    count = dropped = total = trained = stale = 0
+    count = dropped = total = trained = stale = truncated = 0
     for count, group in enumerate(groups, 1):
         total += len(group.trajectories)
         usable = [trajectory for trajectory in group.trajectories if trajectory.trainable]
@@ -84,10 +88,13 @@ def take_in(
             dropped += 1
             continue
         for trajectory, gain in zip(usable, gains, strict=True):
+            if mask_truncated and trajectory.stop_reason.truncated:
+                truncated += 1
+                continue
             found = list(_samples(trajectory.segments, float(gain), count - 1))
             trained += bool(found)
             samples += found
-    return Intake(samples, count, dropped, total, trained, total - trained, stale)
+    return Intake(samples, count, dropped, total, trained, total - trained, stale, truncated)
 
 
 def _is_older(trajectory: Trajectory, oldest: int) -> bool:

@@ -54,6 +54,7 @@ def update(
         scale_by_std=config.scales_by_std,
         leave_one_out=config.leave_one_out,
         oldest=learner.step - config.max_staleness if config.max_staleness else None,
+        mask_truncated=config.truncated == "mask",
     )
     metrics = {
         "groups": float(intake.groups),
@@ -61,6 +62,7 @@ def update(
         "trajectories_trained": float(intake.trained),
         "trajectories_masked": float(intake.masked),
         "trajectories_stale": float(intake.stale),
+        "trajectories_truncated": float(intake.truncated),
         "learning_rate": learning_rate(config, learner.step),
     }
     check = check_overlap if other_policy else check_agreement if check_sampler else None
@@ -171,7 +173,7 @@ class _PolicyGradient:
         """Compare a part with its sampler before anything was learned; return it corrected if the settings ask so."""
         config = self.learner.config
         compare(samples, packed, logprobs, self.tally, self.learner.step if config.max_staleness else None)
-        return correct(samples, packed, logprobs, config.cap, self.tally) if config.cap else packed
+        return correct(samples, packed, logprobs, config, self.tally) if config.cap else packed
 
     def _reference_logprobs(self, samples: Sequence[Sample], packed: Packed) -> Tensor:
         """The reference's log-probabilities [S], computed in the first epoch and kept in the samples."""

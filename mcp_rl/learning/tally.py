@@ -51,6 +51,8 @@ class Tally:
             "clip_share": self.mean("clipped"),
             "corrected_share": self.mean("corrected", "weighted"),
             "capped_share": self.mean("capped", "weighted"),
+            "masked_share": self.mean("left_out", "weighted"),
+            "sequences_masked_share": self.mean("sequences_masked", "sequences_met"),
             "grad_norm": self.mean("grad_norm", "updates"),
             "trained_tokens": self.sums.get("tokens", 0.0),
             "forward_tokens": self.sums.get("flat", 0.0),

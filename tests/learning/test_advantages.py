@@ -81,3 +81,15 @@ def test_trajectories_with_too_old_tokens_are_dropped() -> None:
     np.testing.assert_allclose([sample.advantage for sample in intake.samples], [2 / 3, -1 / 3, -1 / 3])
     assert (intake.stale, intake.trained, intake.masked, intake.groups_without_variance) == (4, 3, 5, 1)
     assert take_in(groups, oldest=4).stale == 0
+
+
+def test_what_a_token_limit_cut_off_counts_in_the_mean_and_gives_no_sample() -> None:
+    groups = make_groups(make_learner(), groups=1, size=4)
+    for trajectory, reward in zip(groups[0], [1.0, 0.0, 0.0, 1.0], strict=True):
+        trajectory.reward = reward
+    for number, reason in ((1, StopReason.MAX_TOKENS), (2, StopReason.MAX_TURNS), (3, StopReason.MAX_TURN_TOKENS)):
+        groups[0].trajectories[number].stop_reason = reason
+    intake = take_in(groups, mask_truncated=True)
+    assert [sample.advantage for sample in intake.samples] == [0.5, -0.5]  # too many turns is the model's own mistake
+    assert (intake.trained, intake.truncated, intake.masked) == (2, 2, 2)
+    assert [s.advantage for s in take_in(groups).samples] == [0.5, -0.5, -0.5, 0.5]

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_rl.config import TrainConfig
-from mcp_rl.learning.losses import AGGREGATIONS, Tokens, Totals, kl_to_reference, objective, truncated_weights
+from mcp_rl.learning.losses import AGGREGATIONS, Tokens, Totals, kl_to_reference, objective
+from mcp_rl.learning.losses.importance import masked_weights, sequence_mask, truncated_weights
 
 Sequences = Sequence[tuple[np.ndarray, np.ndarray, float]]
 """New logprobs, old ones, advantage."""
@@ -145,6 +146,18 @@ def test_importance_weights_are_capped_and_without_gradient() -> None:
     weights = truncated_weights(logprobs, torch.tensor([-1.5, -0.5, -3.0]), 2.0)
     np.testing.assert_allclose(weights, [math.exp(0.5), math.exp(-0.5), 2.0], rtol=1e-6)
     assert not weights.requires_grad
+
+
+def test_a_token_outside_of_the_bounds_is_left_out_and_one_inside_is_weighted() -> None:
+    ratios = torch.tensor([0.4, 0.5, 0.9, 2.0, 2.1])
+    weights = masked_weights(ratios.log(), torch.zeros(5), 2.0)
+    torch.testing.assert_close(weights, torch.tensor([0.0, 0.5, 0.9, 2.0, 0.0]))
+
+
+def test_a_sequence_is_left_out_by_the_product_of_its_ratios() -> None:
+    ratios = torch.tensor([1.5, 1.5, 1.5, 1.5, 0.1, 9.0])  # no token of the first three is far off; all of it is
+    mask = sequence_mask(ratios.log(), torch.zeros(6), torch.tensor([3, 3]), 3.0)
+    assert mask.tolist() == [0.0, 1.0]
 
 
 def test_uncapped_importance_sampling_is_unbiased() -> None:

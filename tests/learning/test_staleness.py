@@ -41,6 +41,23 @@ def test_older_tokens_are_weighted_by_their_importance(monkeypatch: pytest.Monke
     assert metrics["trajectories_stale"] == 0
 
 
+def test_a_sequence_far_off_as_a_whole_is_masked_beside_the_tokens() -> None:
+    learner, groups = moved(make_learner(max_staleness=1, sequence_cap=1.02)), old_groups()
+    metrics = update(learner, groups)
+    assert 0 < metrics["sequences_masked_share"] < 1
+    for sample in learner.batch:
+        ratio = np.exp((sample.old - sample.logprobs).sum())
+        assert bool(sample.weights.any()) == bool(ratio <= 1.02)
+
+
+def test_tokens_beyond_the_bounds_can_be_left_out() -> None:
+    learner, groups = moved(make_learner(max_staleness=1, importance_cap=1.1, importance="mask")), old_groups()
+    metrics = update(learner, groups)
+    weights = np.concatenate([sample.weights for sample in learner.batch])
+    assert weights.max() <= 1.1 and 0 < (weights == 0).mean() < 1
+    assert metrics["masked_share"] == pytest.approx((weights == 0).mean())
+
+
 def test_one_or_more_minibatches_correct_alike() -> None:
     batches = []
     for minibatches in (1, 2):

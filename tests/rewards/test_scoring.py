@@ -135,6 +135,14 @@ def test_shaping_reduces_successes_only() -> None:
     assert worst.reward == pytest.approx(0.6), "the loss is limited"
 
 
+def test_a_long_episode_loses_softly_also_where_it_failed() -> None:
+    scoring = Scoring(JudgeConfig(), KINDS, RewardConfig(overlong_from=300, overlong_span=200, shaping_limit=0.4))
+    played = [made("7", tokens=300), made("7", tokens=400), made("8", tokens=400), made("7", tokens=999)]
+    for trajectory in played:
+        assert scoring.rollout(SEVEN, trajectory) is None
+    assert [trajectory.reward for trajectory in played] == pytest.approx([1.0, 0.8, -0.2, 0.6])
+
+
 async def test_verifier_and_judge_are_mixed_and_both_stay_visible() -> None:
     with serve(every(0.5)) as server:
         scoring = Scoring(

@@ -28,6 +28,7 @@ from mcp_rl.learning.adapter import add_adapter, full_copy
 from mcp_rl.learning.disk.state import load_weights
 from mcp_rl.learning.forward.forward import forward_for
 from mcp_rl.learning.learner import Learner
+from mcp_rl.learning.targets import describe_adapted, resolve_targets, uncovered
 from mcp_rl.system.boundary import first_line
 
 if TYPE_CHECKING:
@@ -177,12 +178,15 @@ def make_learner(
         learner = Learner(full_copy(base), config, reference=base, **how)
     else:
         lora, name = config.lora, base_location(base_model)
-        settings = {"rank": lora.rank, "alpha": lora.alpha, "targets": lora.targets}
+        targets = resolve_targets(base, lora.targets)
+        settings = {"rank": lora.rank, "alpha": lora.alpha, "targets": targets}
         try:
             adapted = adapt(base, base_name=name, seed=seed if plan is None else plan.seed, **settings)  # type: ignore[arg-type]
         except ValueError as error:
             raise ConfigError(f"The base model {base_model!r} takes no such adapter: {first_line(error)}") from error
         learner = Learner(adapted, config, **how)
+        if sentence := uncovered(describe_adapted(adapted), base_model):
+            say(sentence)
     if initial is not None:
         load_weights(learner.model, initial.folder)
     return learner

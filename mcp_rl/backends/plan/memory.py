@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from mcp_rl.backends.plan.machine import GIB
+from mcp_rl.config.learning import ALL_LINEAR
 
 if TYPE_CHECKING:
     from mcp_rl.backends.plan.shape import ModelShape
@@ -59,7 +60,8 @@ def adapter_parameters(shape: ModelShape, lora: LoraConfig) -> int:
     h, q, kv, f = shape.hidden, shape.queries, shape.keys, shape.feed_forward
     ends = {"q_proj": h + q, "k_proj": h + kv, "v_proj": h + kv, "o_proj": q + h}
     ends |= {"gate_proj": h + f, "up_proj": h + f, "down_proj": f + h}
-    return shape.layers * lora.rank * sum(ends.get(target, 2 * h) for target in lora.targets)
+    targets = tuple(ends) if ALL_LINEAR in lora.targets else lora.targets
+    return shape.layers * lora.rank * sum(ends.get(target, 2 * h) for target in targets)
 
 
 def optimizer_bytes(parameters: int, optimizer: str) -> int:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 import torch
+from peft import PeftModel
 from torch import Tensor
 
 from mcp_rl.backends.base.base_model import make_learner, open_base
@@ -33,6 +34,7 @@ from mcp_rl.learning.disk.state import ModelCard, other_versions, restore, save_
 from mcp_rl.learning.disk.tensors import batch_file
 from mcp_rl.learning.forward.attention import stock_attention
 from mcp_rl.learning.step import update
+from mcp_rl.learning.targets import describe_adapted
 from mcp_rl.run_directory import typed_errors
 from mcp_rl.system.boundary import first_line
 from mcp_rl.system.durable import write_atomically
@@ -112,6 +114,8 @@ class InProcessLearner(LearnerHost):
             say=notes.append,
         )
         loaded = base.loaded
+        if isinstance(self._learner.model, PeftModel):
+            loaded = {**loaded, "adapted": describe_adapted(self._learner.model)}
         if checkpoint is None:
             self._made(self._learner)
             free_cached()

@@ -10,7 +10,6 @@ from mcp_rl.learning.losses.cispo import CISPO
 from mcp_rl.learning.losses.clip import GRPO
 from mcp_rl.learning.losses.dr_grpo import DR_GRPO
 from mcp_rl.learning.losses.gspo import GSPO
-from mcp_rl.learning.losses.importance import truncated_weights
 from mcp_rl.learning.losses.kl import kl_to_reference
 from mcp_rl.learning.losses.loss import Loss, LossFunction, Tokens
 
@@ -25,7 +24,6 @@ __all__ = [
     "Totals",
     "kl_to_reference",
     "objective",
-    "truncated_weights",
 ]
 
 LOSSES: dict[str, Loss] = {"grpo": GRPO, "dr_grpo": DR_GRPO, "cispo": CISPO, "gspo": GSPO}
