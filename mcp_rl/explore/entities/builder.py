@@ -412,8 +412,9 @@ def _references(kinds: Mapping[str, EntityKind], entities: Sequence[Entity], bey
             single = {one for value in values[name] for one in (value if isinstance(value, list) else [value])} - beyond
             if not single:
                 continue
-            for other, theirs in keys.items():
-                named = other in words_of(name).split(" ") or words_of(name).endswith(" id")
+            said = words_of(name).split(" ")
+            for other, theirs in sorted(keys.items(), key=lambda one: one[0] not in said):
+                named = other in said or (said[-1] == "id" and not keys.keys() & set(said))
                 if single <= theirs and (named or all(isinstance(one, str) for one in single)):
                     yield Reference(kind=noun, field=name, to=other)
                     break
@@ -447,7 +448,11 @@ def _with_relations(kinds: Mapping[str, EntityKind], references: Sequence[Refere
         for name, about in kind.fields.items():
             words = words_for_relation(about.words, said[noun, name]) if (noun, name) in said else about.words
             taken = {other.words for other in (*kind.fields.values(), *fields.values())}
-            fields[name] = about if words in taken else about.model_copy(update={"words": words})
+            if words not in taken:
+                about = about.model_copy(update={"words": words})
+            if (noun, name) in said and about.kind == "number":  # a key is no amount
+                about = about.model_copy(update={"kind": "text"})
+            fields[name] = about
         found[noun] = kind.model_copy(update={"fields": fields})
     return found
 

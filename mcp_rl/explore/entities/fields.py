@@ -41,6 +41,12 @@ _ACTIONS = {
     "completed": "completion", "added": "addition", "received": "arrival", "sent": "sending", "birth": "birth",
     "expires": "expiry", "expired": "expiry", "joined": "joining", "begin": "start", "last modified": "modification",
     "creation": "creation", "modification": "modification", "last updated": "last update", "mtime": "modification",
+    "ordered": "order", "shipped": "shipping", "paid": "payment", "hired": "hiring", "booked": "booking",
+    "delivered": "delivery", "signed": "signing", "registered": "registration", "submitted": "submission",
+    "uploaded": "upload", "visited": "visit", "bought": "purchase", "purchased": "purchase", "resolved": "resolution",
+    "released": "release", "released on": "release", "returned": "return", "approved": "approval", "born": "birth",
+    "died": "death", "merged": "merge", "posted": "posting", "issued": "issue", "scheduled": "appointment",
+    "borrowed": "loan", "planted": "planting", "opened on": "opening", "founded": "foundation", "built": "building",
     "ctime": "creation", "authored": "authoring", "committed": "commit", "last changed": "last change",
 }  # fmt: skip
 _PREPOSITIONS = {"on", "by", "in", "to", "of", "with", "at", "from", "for", "under", "near"}
@@ -70,6 +76,8 @@ def described(name: str, values: Sequence[Any], kind: str, *, is_key: bool, abou
     """
     holds = field_kind(values)
     words, unit = words_for(name, holds, kind)
+    if holds == "time" and words.endswith(" time") and not any(":" in str(value) for value in values):
+        words = f"{words.removesuffix(' time')} date"
     if words == kind and not is_key:
         words = f"parent {kind}"
     elif words == kind:
@@ -83,7 +91,11 @@ def described(name: str, values: Sequence[Any], kind: str, *, is_key: bool, abou
 
 
 def words_for_relation(words: str, to: str) -> str:
-    """Return a noun for a relation that is named by a verb: "owner" for "belongs to", else the noun of its things."""
+    """Return a noun for a relation that is named by a verb: "owner" for "belongs to", else the noun of its things.
+
+    A field that holds ids is called as what they are ids of.
+    """
+    words = words.removesuffix(" id")
     if words.split(" ")[-1] not in _PREPOSITIONS or " " not in words:
         return words
     return _RELATIONS.get(words, to)

@@ -141,7 +141,12 @@ def merged(answers: Sequence[Answered], sightings: Sequence[Sighting], subjects:
     for one in sightings:
         if one.several and one.noun and not _is_of_one(one, answers[one.call], subjects):
             groups.setdefault(one.noun, []).append(one)
-    keys = {noun: key for noun, group in groups.items() if (key := _key_of(noun, group, subjects)) is not None}
+    meant = _meant_by_ids(groups)
+    keys = {
+        noun: key
+        for noun, group in groups.items()
+        if (key := _key_of(noun, group, subjects, by_id=noun in meant)) is not None
+    }
     for noun in _joining(groups, keys):
         del keys[noun]
     edges = [one for noun, group in groups.items() if noun not in keys for one in group]
@@ -234,7 +239,16 @@ def _joined(groups: Mapping[str, Sequence[Sighting]], keys: Mapping[str, str]) -
     return homes
 
 
-def _key_of(noun: str, group: Sequence[Sighting], subjects: Subjects) -> str | None:
+def _meant_by_ids(groups: Mapping[str, Sequence[Sighting]]) -> set[str]:
+    """Return the kinds that records of other kinds refer to by an id, as a `customer_id` does to a customer."""
+    names = {
+        (noun, words_of(name)) for noun, group in groups.items() for one in group for record in one.records[:1]
+        for name in record
+    }  # fmt: skip
+    return {words.removesuffix(" id") for noun, words in names if words.endswith(" id") and words != f"{noun} id"}
+
+
+def _key_of(noun: str, group: Sequence[Sighting], subjects: Subjects, *, by_id: bool) -> str | None:
     """Return the field that tells the things apart, or None."""
     records = [record for one in group for record in one.records]
     if not records:
@@ -244,6 +258,8 @@ def _key_of(noun: str, group: Sequence[Sighting], subjects: Subjects) -> str | N
         if (noun, name) in subjects.passing or not _tells_apart(name, group):
             continue
         rank = _rank(noun, name, position, [record[name] for record in records if name in record])
+        if by_id and words_of(name) == "id":
+            rank = 19.0
         if rank is not None:
             score = rank + 12 * min(3, subjects.preferred[noun, name])
             best = max(best, (score, name)) if best else (score, name)

@@ -110,7 +110,7 @@ class ProgramDrawer:
 
     def _condition(self, kind: str, *, without: Sequence[str] = ()) -> Condition | None:
         """Draw a condition that some things of the kind may satisfy and others not."""
-        references = [r for r in self._references(kind) if r.to in self.kinds]
+        references = [r for r in self._references(kind) if r.to in self.kinds and r.field not in without]
         references = [r for r in references if self._english.sort(kind, r.field) != "place"]
         if references and self._random.random() < 0.3:
             reference = self._random.choice(references)
@@ -140,6 +140,8 @@ class ProgramDrawer:
         match english.about(kind, name).kind:
             case "list":
                 items = [item for value in values if isinstance(value, list) for item in value if can_be_said(item)]
+                if items and sum(" " in str(item).strip() for item in items) > len(items) / 2:  # sentences
+                    return self._word(name, items)
                 relation: Relation = "has" if self._random.random() < 0.8 else "lacks"
                 return Condition(name, relation, self._random.choice(items)) if items else None
             case "flag":
@@ -164,7 +166,7 @@ class ProgramDrawer:
 
     def _word(self, name: str, values: Sequence[JsonValue]) -> Condition | None:
         text = str(self._random.choice(values))
-        words = [word for word in telling_words(text) if word != text.casefold()]
+        words = [word for word in telling_words(text) if word.casefold() != text.casefold()]
         return Condition(name, "holds", self._random.choice(words)) if words else None
 
     def _threshold(self, name: str, values: Sequence[float]) -> Condition | None:
@@ -222,7 +224,11 @@ class ProgramDrawer:
             return None
         reference = self._random.choice(references)
         asked = [n for n in self._fields[reference.to].asked if n != self._world.kinds[reference.to].key]
-        things = self._named(kind) if self._random.random() < 0.6 else self._select(kind, must=True)
+        things = (
+            self._named(kind)
+            if self._random.random() < 0.6
+            else self._select(kind, without=[reference.field], must=True)
+        )
         if not asked or things is None or not things.conditions:
             return None
         return FieldOf(things, self._random.choice(asked), reference.field)

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from mcp_rl.explore.entities.world_model import WorldModel
     from mcp_rl.scenario import Level
+    from mcp_rl.scenarios.goals.program import AnswerForm
 
 _MOST_ITEMS, _MOST_WORDS = 8, 60
 """Limits on the items, and on the words, of an answer that a message can be expected to hold."""
@@ -187,10 +188,19 @@ class Questions:
             return evaluated
         parts = answer.value if isinstance(answer.value, list) else [answer.value]
         said = [self.english.spoken(kind_of(program), name, part) for part in parts]
+        if answer.form == "pair":
+            said[1:] = parts[1:]
         if answer.form == "time":
             said = [without_zone_name(part) for part in said]
         value = said if isinstance(answer.value, list) else said[0]
-        return replace(evaluated, answer=ProgramAnswer(value, answer.form))
+        facts = [fact for part in parts if (fact := self.english.named_by(kind_of(program), name, part)) is not None]
+        things = choice_of(program)
+        for each in things.conditions if things is not None else ():
+            if not each.through and (fact := self.english.named_by(kind_of(program), each.field, each.value)):
+                facts.append(fact)
+        seen = tuple(dict.fromkeys((*evaluated.facts, *facts)))
+        form: AnswerForm = "text" if answer.form == "number" and isinstance(value, str) else answer.form
+        return replace(evaluated, answer=ProgramAnswer(value, form), facts=seen)
 
     def _worth_asking(self, evaluated: Evaluated) -> bool:
         """Return whether an answer fits a message, and other things could be taken for those asked for."""
@@ -221,6 +231,7 @@ class Questions:
         program = evaluated.program
         stated = self._one_call_states(program, evaluated.answer, given)
         if isinstance(program, FieldOf):
+            stated = stated and not program.through  # a row of what is referred to may hold the same number
             return "told" if stated or len(found) == 1 else "looked-up"
         return None if stated else "worked-out"
 

@@ -20,7 +20,7 @@ from mcp_rl.scenarios.goals.program import (
     Program,
     TotalOf,
 )
-from mcp_rl.scenarios.goals.words import English, article, is_plural, quoted, singular
+from mcp_rl.scenarios.goals.words import PEOPLE, English, article, is_heavy, is_plural, predicate, quoted, singular
 from mcp_rl.toolserver.tool_server import BETWEEN
 
 if TYPE_CHECKING:
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 
 _SMALL = frozenset("a an the all every each any my your its their of to for this that these those one".split())  # noqa: SIM905
 _TRIES = 10
+_TOLD_ABOUT = ("observations", "facts", "remarks", "comments", "memories")
+"""Lists of sentences about a thing."""
+_COMPARED_BY_ADJECTIVE = ("size", "length", "age", "cost", "created")
+"""Sorts of fields whose extremes are an adjective: the largest, the newest."""
 
 
 class ToolNames:
@@ -69,13 +73,16 @@ class Requests:
 
     def the_extreme(self, program: ExtremeOf) -> str:
         """Say the extreme one among things: "the note with the fewest words"."""
-        things = program.things
+        english, things = self._english, program.things
+        one = english.noun(things.kind)
         if not things.conditions:
-            return self._english.pick(
-                self._superlatives(things.kind, program.by, program.most, self._english.noun(things.kind))
-            )
-        one = self._english.pick(self._superlatives(things.kind, program.by, program.most, "one"))
-        return f"{one} among the {self._english.things(things)}"
+            return english.pick(self._superlatives(things.kind, program.by, program.most, one))
+        said = english.things(things)
+        if english.sort(things.kind, program.by) in _COMPARED_BY_ADJECTIVE:
+            adjective = english.pick(self._superlatives(things.kind, program.by, program.most, ""))
+            return f"{adjective.strip()} of the {said}"
+        rest = said.removeprefix(english.plural(things.kind))
+        return f"{english.pick(self._superlatives(things.kind, program.by, program.most, one))} among those{rest}"
 
     def _forms(self, program: Program) -> Sequence[str]:
         match program:
@@ -106,31 +113,37 @@ class Requests:
         """Ask for a field of one thing, which `it` names in words."""
         english = self._english
         words = english.words(kind, name)
+        heavy = is_heavy(it)
         if name == english.name_field(kind):
-            return [f"What is {it} called?", f"What is the {words} of {it}?", f"Tell me the {words} of {it}."]
+            noun = words if english.usable(kind, name) else "name"
+            if english.is_person(kind):
+                return [f"Who is {it}?", f"What is the {noun} of {it}?"]
+            called = [] if heavy else [f"What is {it} called?"]
+            return [*called, f"What is the {noun} of {it}?", f"Tell me the {noun} of {it}."]
         match english.sort(kind, name):
+            case "list" if words in _TOLD_ABOUT:
+                return [f"What are the {words} about {it}?", f"Give me all {words} about {it}."]
             case "label" | "list":
-                return [
-                    f"What are the {words} of {it}?",
-                    f"Which {words} does {it} have?",
-                    f"Tell me the {words} of {it}.",
-                    f"I need to know which {words} {it} has.",
-                ]
+                has = [] if heavy else [f"Which {words} does {it} have?", f"I need to know which {words} {it} has."]
+                return [*has, f"What are the {words} of {it}?", f"Tell me the {words} of {it}."]
             case "contents":
                 if is_plural(words):
                     return [f"What are the {words} of {it}?"]
                 said = [f"What does {it} say?", f"What is written in {it}?"] if words in ("text", "content") else []
                 return [*said, f"What is the {words} of {it}?", f"Give me the {words} of {it}, word for word."]
             case "count":
-                return [
-                    f"How many {words} does {it} have?",
-                    f"How many {words} are there in {it}?",
-                    f"Tell me how many {words} {it} has.",
-                ]
+                has = [] if heavy else [f"How many {words} does {it} have?", f"Tell me how many {words} {it} has."]
+                inside = words in ("words", "lines", "characters", "pages", "items", "entries")
+                among = [f"How many {words} are there in {it}?"] if inside else []
+                return [*has, *among, f"What is the number of {words} of {it}?"]
             case "size":
                 unit = english.about(kind, name).unit
                 in_unit = f", in {unit}" if unit else ""
-                return [f"How large is {it}{in_unit}?", f"What is the {words} of {it}{in_unit}?"]
+                return [
+                    f"How large is {it}{in_unit}?",
+                    f"What is the {words} of {it}{in_unit}?",
+                    f"Tell me the {words} of {it}{in_unit}.",
+                ]
             case "cost":
                 return [f"How much does {it} cost?", f"What is the {words} of {it}?"]
             case "age":
@@ -138,13 +151,18 @@ class Requests:
             case "length":
                 return [f"How long is {it}?", f"What is the {words} of {it}?"]
             case "changed":
-                return [f"When was {it} last changed?", f"At what time was {it} changed last?"]
+                changed = [] if heavy else [f"When was {it} last changed?", f"When was {it} changed last?"]
+                return [*changed, f"When was the last change of {it}?"]
             case "created":
-                return [f"When was {it} created?", f"Since when has {it} existed? Give the time of its creation."]
+                made = [] if heavy else [f"When was {it} created?"]
+                return [*made, f"What is the time of the creation of {it}?"]
             case "due":
                 return [f"When is {it} due?", f"By when is {it} due?"]
             case "place":
-                return [f"In which {words} is {it}?", f"Which {words} is {it} in?"]
+                place = english.place(kind, words)
+                return [f"In which {place} is {it}?", *([] if heavy else [f"Which {place} is {it} in?"])]
+        if words.split()[-1:] and words.split()[-1] in PEOPLE and not is_plural(words):
+            return [f"Who is the {words} of {it}?", f"Tell me the {words} of {it}."]
         unit = english.about(kind, name).unit
         in_unit = f", in {unit}" if unit else ""
         be = "are" if is_plural(words) else "is"
@@ -157,8 +175,13 @@ class Requests:
     def _field_through(self, things: ChosenThings, name: str, through: str) -> list[str]:
         english = self._english
         to = next(r.to for r in english.world.references if (r.kind, r.field) == (things.kind, through))
-        it = f"the {singular(english.words(things.kind, through))} of {english.the_one(things)}"
-        return self._field(to, name, it)
+        words, whole = singular(english.words(things.kind, through)), english.the_one(things)
+        if name == english.name_field(to) and english.sort(things.kind, through) == "place":
+            place = english.place(things.kind, words)
+            return [f"In which {place} is {whole}?", f"Tell me in which {place} to find {whole}."]
+        if name == english.name_field(to) and words.split()[-1] in PEOPLE:
+            return [f"Who is the {words} of {whole}?", f"Give me the name of the {words} of {whole}."]
+        return self._field(to, name, f"the {words} of {whole}")
 
     # Names
 
@@ -167,14 +190,30 @@ class Requests:
         name = english.words(things.kind, english.name_field(things.kind))
         name = name if english.usable(things.kind, english.name_field(things.kind)) else "name"
         said = english.things(things)
+        if (
+            not isinstance(english.world.of_kind(things.kind)[0].key, str)
+            and english.name_field(things.kind) == english.world.kinds[things.kind].key
+        ):
+            name = "number"
         names = name if is_plural(name) else f"{name}s"
-        return [
-            f"Which are the {said}? Give their {names}.",
+        forms = [
             f"Give me the {names} of all {said}.",
             f"Name every {english.things(things, one=True)}.",
             f"I need the {names} of the {said}, all of them.",
-            f"What are the {said} called?",
         ]
+        if (asserted := self._asserted(things)) is not None:
+            forms += [f"Which {asserted}? Give their {names}.", f"Which {asserted}?"]
+        return forms if is_heavy(said) else [*forms, f"What are the {said} called?"]
+
+    def _asserted(self, things: ChosenThings) -> str | None:
+        """Say the things with the last condition as a verb: "notes tagged 'home' have more than 15 words"."""
+        english = self._english
+        if not things.conditions:
+            return None
+        *first, last = things.conditions
+        verb = predicate(english.condition(things.kind, last).several)
+        said = english.things(ChosenThings(things.kind, tuple(first)))
+        return None if verb is None or len(first) > 1 or (first and is_heavy(said)) else f"{said} {verb}"
 
     # The largest, the newest
 
@@ -190,7 +229,8 @@ class Requests:
         it = english.pick(self._superlatives(things.kind, by, most, english.noun(things.kind)))
         if name != name_field:
             return self._field(things.kind, name, it)
-        return [f"What is {it} called?", *self._which(things, by, most)]
+        called = [f"What is {it} called?"] if not is_heavy(it) else []
+        return [*called, *self._which(things, by, most)]
 
     def _superlatives(self, kind: str, by: str, most: bool, one: str) -> list[str]:
         """Return noun phrases for the extreme one among things, such as "the largest file in 'notes'"."""
@@ -249,12 +289,9 @@ class Requests:
         if not things.conditions:
             return [f"How many {said} are there in all?", f"How many {said} are there altogether?"]
         plural, rest = english.plural(things.kind), said.removeprefix(english.plural(things.kind))
-        return [
-            f"How many {said} are there?",
-            f"How many {plural} are there{rest}?",
-            f"What is the number of {said}?",
-            f"Tell me the number of {said}.",
-        ]
+        forms = [f"How many {plural} are there{rest}?", f"What is the number of {said}?", f"Count the {said}."]
+        asserted = self._asserted(things)
+        return forms if asserted is None else [*forms, f"How many {asserted}?", f"How many {asserted}?"]
 
     def _total(self, things: ChosenThings, name: str) -> list[str]:
         english = self._english
@@ -292,21 +329,21 @@ class Requests:
         if name:
             added = english.words(kind, name)
             if english.sort(kind, name) == "size":
-                return [f"Which take up more space, the {plural} {first} or the {plural} {second}, and how much more?"]
+                return [f"Which take up more space, the {plural} {first} or those {second}, and how much more?"]
             how = "how many" if english.sort(kind, name) == "count" else "how much"
             return [
-                f"Which have more {added} taken together, the {plural} {first} or the ones {second}, and {how} more?",
-                f"Compare the {plural} {first} with the ones {second}: which have more {added} in all, and {how} more?",
+                f"Which have more {added} taken together, the {plural} {first} or those {second}, and {how} more?",
+                f"Compare the {plural} {first} with those {second}: which have more {added} in all, and {how} more?",
             ]
         if english.sort(kind, condition.field) == "label":
             one_label = singular(words)
             return [
                 f"Which {one_label} is on more {plural}, {one} or {two}, and what is the difference?",
-                f"Are there more {plural} {first} or more {second}, and how many more?",
+                f"Are there more {plural} {first} or {second}, and how many more?",
             ]
         return [
-            f"Are there more {plural} {first} or more {second}, and how many more?",
-            f"Which are more in number, the {plural} {first} or the ones {second}, and what is the difference?",
+            f"Are there more {plural} {first} or {second}, and how many more?",
+            f"Which are more in number, the {plural} {first} or those {second}, and what is the difference?",
         ]
 
     def _gap(self, kind: str, one: JsonValue, other: JsonValue, name: str) -> list[str]:
@@ -359,7 +396,7 @@ class Requests:
         english = self._english
         words = english.words(kind, name)
         if name == english.name_field(kind):
-            return "what is it called"
+            return "who is that" if english.is_person(kind) else "what is it called"
         match english.sort(kind, name):
             case "label" | "list":
                 return f"what are its {words}"
@@ -376,8 +413,8 @@ class Requests:
             case "due":
                 return "when is it due"
             case "place":
-                return f"which {words} is it in"
-        return f"what {'are' if is_plural(words) else 'is'} its {words}"
+                return f"which {english.place(kind, words)} is it in"
+        return f"what {'are' if is_plural(words) else 'is'} {'their' if english.is_person(kind) else 'its'} {words}"
 
 
 def sentence(text: str) -> str:

@@ -59,9 +59,12 @@ def number(value: JsonValue) -> float | None:
 
 
 def telling_words(text: str) -> list[str]:
-    """Return the distinct words of a text that a person would search for, in order, in small letters."""
-    words = [word.lower() for word in _WORD.findall(text[:_LONGEST_TEXT])]
-    return [word for word in dict.fromkeys(words) if 4 <= len(word) <= 20 and word not in _EMPTY]
+    """Return the distinct words of a text that a person would search for, in order, as they first stand there."""
+    words: dict[str, str] = {}
+    for word in _WORD.findall(text[:_LONGEST_TEXT]):
+        if 4 <= len(word) <= 20 and word.lower() not in _EMPTY:
+            words.setdefault(word.lower(), word)
+    return list(words.values())
 
 
 def mentions(text: str, word: str) -> bool:

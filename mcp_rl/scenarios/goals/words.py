@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pydantic import JsonValue
 
     from mcp_rl.explore.entities.world_model import EntityField, WorldModel
+    from mcp_rl.scenarios.goals.program import FactName
 
 _SCHEMA_WORDS = frozenset(
     "id ids uuid guid sha hash url uri href mime json etag cursor slug ref oid index idx inode mode raw html ctime "  # noqa: SIM905
@@ -36,8 +37,16 @@ _ADJECTIVES = (
     "closed", "open", "enabled", "disabled", "empty", "available", "paid", "urgent", "read", "unread", "starred",
     "published", "locked", "hidden", "overdue", "favourite", "favorite", "free", "returned", "sold",
 )  # fmt: skip
+PEOPLE = frozenset(
+    "owner author creator manager leader lead assignee employer maker visitor user teacher artist writer editor "  # noqa: SIM905
+    "reviewer sender recipient customer spouse person member employee colleague friend boss client student patient "
+    "contact player doctor engineer guest driver passenger attendee reporter child parent tutor".split()
+)
+"""Nouns for people, who are asked for by "who"."""
+_GROUPS = ("category", "department", "group", "class", "section", "genre", "region", "country", "town")
 _ODD = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202f\u2060-\u206f\ufeff\ud800-\udfff]")
 _LIKE_MARKUP = re.compile(r"<[|/!a-zA-Z_]|\[/?INST|```|\{\{|\}\}|\|>")
+_QUOTED = re.compile(r"'[^']*'|\"(?:[^\"\\\\]|\\\\.)*\"")
 _LONGEST_VALUE = 80
 
 Sort = Literal["name", "label", "contents", "place", "count", "size", "age", "length", "cost", "changed", "created",
@@ -57,6 +66,19 @@ def quoted(value: JsonValue) -> str:
 
 def _escaped(found: re.Match[str]) -> str:
     return f"\\u{ord(found[0]):04x}"
+
+
+def is_heavy(it: str) -> bool:
+    """Return whether a noun phrase holds a clause, after which no verb should come."""
+    return re.search(r"\b(?:that|whose|which|with|without|among|those)\b", _QUOTED.sub("", it)) is not None
+
+
+def predicate(said: str) -> str | None:
+    """Return a condition on several things as what is said of them: "have more than 15 words"; None for some."""
+    for begin, verb in (("that ", ""), ("without ", "do not have "), ("with ", "have ")):
+        if said.startswith(begin):
+            return None if said.startswith("with") and " that " in said else verb + said.removeprefix(begin)
+    return None if said.startswith(_CLAUSES) else f"are {said}"
 
 
 def can_be_said(value: JsonValue) -> bool:
@@ -102,6 +124,13 @@ class English:
         self.world = world
         self.random = random
         self._names = {kind: naming(world, kind) for kind in world.kinds}
+        self._named_by = {
+            (reference.kind, reference.field, str(one.key)): (reference.to, str(one.key), name)
+            for reference in world.references
+            if reference.to in world.kinds and (name := self._names[reference.to][0])
+            for one in world.of_kind(reference.to)
+            if name in one.facts and one.facts[name].value != one.key
+        }
         self._spoken = {
             (reference.kind, reference.field, str(one.key)): one.facts[name].value
             for reference in world.references
@@ -125,6 +154,9 @@ class English:
     def plural(self, kind: str) -> str:
         return self.world.kinds[kind].plural.replace("_", " ")
 
+    def is_person(self, kind: str) -> bool:
+        return self.noun(kind) in PEOPLE
+
     def about(self, kind: str, name: str) -> EntityField:
         return self.world.kinds[kind].fields[name]
 
@@ -132,6 +164,10 @@ class English:
         """Return a noun phrase for a field; the field that is called as its kind, as the tag of a tag, is its name."""
         words = self.about(kind, name).words.strip() or words_of(name)
         return "name" if words == self.noun(kind) else words.removeprefix("number of ")
+
+    def place(self, kind: str, words: str) -> str:
+        """Return the noun for where things are: the parent folder of a folder is a folder to be in."""
+        return self.noun(kind) if words == "parent" else words.removeprefix("parent ")
 
     def usable(self, kind: str, name: str) -> bool:
         """Return whether people have a word for a field."""
@@ -186,6 +222,10 @@ class English:
         """Return a value as people say it: of a thing that is referred to, its name instead of its key."""
         return self._spoken.get((kind, name, str(value)), value)
 
+    def named_by(self, kind: str, name: str, value: JsonValue) -> FactName | None:
+        """Return the fact that tells the name of a thing that is referred to; None where its key is its name."""
+        return self._named_by.get((kind, name, str(value)))
+
     def _chosen(self, forms: list[tuple[str, str]]) -> SpokenCondition:
         return SpokenCondition(*self.random.choice(forms))
 
@@ -216,6 +256,10 @@ class English:
                     ]
                 return _both([f"whose {words} do not include {value}"])
             case "holds":
+                if sort in ("list", "label"):
+                    one = singular(words)
+                    has = f"with {article(one)} that mentions {value}"
+                    return [(has, has), (f"one of whose {words} mentions {value}",) * 2]
                 if sort == "contents":
                     return (
                         [
@@ -226,34 +270,37 @@ class English:
                         if not is_plural(words)
                         else [(f"that mentions {value}", f"that mention {value}")]
                     )
-                return [
-                    (f"with {value} in its {words}", f"with {value} in their {_plural(words)}"),
-                    (f"whose {words} contains {value}", f"whose {words} contains {value}"),
-                ]
+                its = [] if self.is_person(kind) else [(f"with {value} in its {words}",
+                                                        f"with {value} in their {_plural(words)}")]  # fmt: skip
+                return [*its, (f"whose {words} contains {value}", f"whose {words} contains {value}")]
             case "ends":
                 return [
                     (f"whose {words} ends in {value}", f"whose {_plural(words)} end in {value}"),
                     (f"with {article(words)} that ends in {value}", f"with {_plural(words)} that end in {value}"),
                 ]
             case "is":
-                return self._equalities(sort, words, value, condition.value)
+                return self._equalities(kind, sort, words, value, condition.value)
             case "above" | "below":
                 return self._inequalities(kind, condition, sort, words)
         raise AssertionError(condition.relation)
 
-    def _equalities(self, sort: Sort, words: str, value: str, raw: JsonValue) -> list[tuple[str, str]]:
+    def _equalities(self, kind: str, sort: Sort, words: str, value: str, raw: JsonValue) -> list[tuple[str, str]]:
         if sort == "flag":
             adjective = words.split()[-1]
             no = "" if raw is True else "not "
             return [(f"that is {no}{adjective}", f"that are {no}{adjective}")]
         if sort == "place":
+            return _both([f"in the {self.place(kind, words)} {value}"])
+        if words in _GROUPS:
             return _both([f"in the {words} {value}"])
+        if words == "city":
+            return _both([f"in the city of {value}", f"whose {words} is {value}"])
         if sort == "count":
             return _both([f"with exactly {value} {singular(words) if value == '1' else words}"])
         if words in ("author", "creator", "artist", "writer"):
             return _both([f"by {value}", f"whose {words} is {value}"])
         if sort == "name":
-            return _both([f"called {value}", f"with the {words} {value}"])
+            return _both([f"called {value}", f"with the {words} {value}"] if isinstance(raw, str) else [f"{value}"])
         return _both([f"whose {words} is {value}", f"with the {words} {value}"])
 
     def _inequalities(self, kind: str, condition: Condition, sort: Sort, words: str) -> list[tuple[str, str]]:
@@ -307,8 +354,12 @@ class English:
         """Say the one thing selected: "the note 'Trip'", "the note that mentions 'pears'"."""
         first = things.conditions[0] if things.conditions else None
         if first and len(things.conditions) == 1 and first.relation == "is" and first.field in self._names[things.kind]:
-            noun = self.noun(things.kind)
-            return self.pick([f"the {noun} {quoted(first.value)}", f"the {noun} called {quoted(first.value)}"])
+            noun, name = self.noun(things.kind), quoted(first.value)
+            if not isinstance(first.value, str):
+                return self.pick([f"{noun} {name}", f"{noun} number {name}"])
+            if self.is_person(things.kind):
+                return self.pick([f"the {noun} {name}", name])
+            return self.pick([f"the {noun} {name}", f"the {noun} called {name}"])
         return f"the {self.things(things, one=True)}"
 
 
@@ -332,7 +383,7 @@ def _both(forms: Sequence[str]) -> list[tuple[str, str]]:
     return [(form, form) for form in forms]
 
 
-_CLAUSES = ("that", "whose", "in which")
+_CLAUSES = ("that", "whose", "in which", "one of whose")
 
 
 def _joined(said: Sequence[str]) -> str:

@@ -86,7 +86,7 @@ def test_results_about_one_thing_are_merged_and_clocks_left_out() -> None:
     assert set(world.kinds) == {"book", "author"}
     book = world.kinds["book"]
     assert set(book.fields) == {"isbn", "title", "author", "pages", "addedAt", "loan.seconds_left"}
-    assert book.fields["addedAt"].words == "addition time" and book.fields["pages"].words == "pages"
+    assert book.fields["addedAt"].words == "addition date" and book.fields["pages"].words == "pages"
     assert book.fields["loan.seconds_left"].kind == "number"
     dune = next(one for one in world.of_kind("book") if one.facts["title"].value == "Dune")
     shown = [world.observations[at] for at in dune.facts["pages"].shown_by]
