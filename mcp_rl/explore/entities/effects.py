@@ -12,7 +12,7 @@ import random
 import re
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
 
@@ -39,7 +39,9 @@ if TYPE_CHECKING:
     from mcp_rl.toolserver.tool_server import ToolServer
     from mcp_rl.toolserver.tools.listing import Tool
 
-_SECONDS = 5.0
+_SECONDS = 8.0
+_SURE_TRIES, _MOST_SECONDS = 2, 30.0
+"""Tries of each tool that are made however slowly the server starts, within so many seconds."""
 _AT_ONCE = 3
 _MOST_LOOKS = 12
 _SEED = "effects"
@@ -102,10 +104,12 @@ class EffectMeter:
         self._sessions, self._params = sessions, params
         self._survey, self._world, self._server = survey, world, server
         self._limiter = anyio.CapacityLimiter(_AT_ONCE)
-        self._until = time.monotonic() + _SECONDS
+        self._began = time.monotonic()
         self._random = random.Random(_SEED)
         self._constants, self._trusted = _constants(world), _trusted(world)
         self._keys = {entity.key for entity in world.entities}
+        self._tried: set[str] = set()
+        """The kinds of which a thing was named already in the tries of one tool."""
         self._folders = [
             *dict.fromkeys(
                 posixpath.dirname(str(entity.key))
@@ -122,17 +126,18 @@ class EffectMeter:
         samplers = fitted_samplers(tools, pool, self._server)
         tries = [list(self._tries(tool, samplers[tool.name])) for tool in tools]
         # The tools in turns, so that a lack of time leaves something known of each.
-        calls = [queue[at] for at in range(max(map(len, tries), default=0)) for queue in tries if at < len(queue)]
+        turns = range(max(map(len, tries), default=0))
+        calls = [(turn, queue[turn]) for turn in turns for queue in tries if turn < len(queue)]
         found: list[list[Effect]] = [[] for _ in calls]
 
-        async def one(at: int, call: Call) -> None:
+        async def one(at: int, turn: int, call: Call) -> None:
             async with self._limiter:
-                if time.monotonic() < self._until:
+                if time.monotonic() - self._began < (_MOST_SECONDS if turn < _SURE_TRIES else _SECONDS):
                     found[at] = await self._effects(call)
 
         async with anyio.create_task_group() as tasks:
-            for at, call in enumerate(calls):
-                tasks.start_soon(one, at, call)
+            for at, (turn, call) in enumerate(calls):
+                tasks.start_soon(one, at, turn, call)
         effects: dict[tuple[object, ...], Effect] = {}
         for several in found:
             for effect in several:
@@ -147,6 +152,7 @@ class EffectMeter:
 
     def _tries(self, tool: Tool, sampler: Sampler) -> Iterator[Call]:
         seen: set[str] = set()
+        self._tried.clear()
         parameters = {one.name: one for one in parameters_of(tool)}
         must = {one.name for one in parameters.values() if one.required}
         ending = "" if re.search("dir|folder", tool.name.lower()) else ".txt"
@@ -204,6 +210,7 @@ class EffectMeter:
             value: Any = None
             if thing is None and things:
                 thing = self._random.choice(things)
+                self._tried.add(kind)
                 value = thing.facts[field].value if field in thing.facts else None
             elif self._folders and parameter.is_place:
                 value = self._new_path()
@@ -217,15 +224,16 @@ class EffectMeter:
         """Return the kind and the field whose values may stand there; for the first thing only fields that name it."""
         slots = {(slot.kind, slot.field) for slot in self._world.slots}
         by_name = {slot.parameter: (slot.kind, slot.field) for slot in reversed(self._world.slots)}
-        best: tuple[int, str, str] = (1, "", "")
+        best: tuple[float, str, str] = (1, "", "")
         kinds = list(self._world.kinds.values())
         for kind in self._random.sample(kinds, len(kinds)):
             for name in kind.fields:
                 names_it = name == kind.key or (kind.name, name) in slots
                 if thing is None and not names_it:
                     continue
-                how = likeness(parameter, kind.name, name, is_key=name == kind.key)
+                how: float = likeness(parameter, kind.name, name, is_key=name == kind.key)
                 how += by_name.get(leaf.name) == (kind.name, name)
+                how += 0.5 * (how > 1 and thing is None and kind.name not in self._tried)
                 best = max(best, (how, kind.name, name), key=lambda one: one[0])
         return best[1], best[2]
 
@@ -261,8 +269,8 @@ class EffectMeter:
         before = self._answers_before(looks)
         old, new = self._state(before), self._state([one for one in after if one is not None])
         found = [
-            effect.model_copy(update={"tool": tool, "example": arguments})
-            for effect in _compared(old, new, leaves, self._world)
+            effect.model_copy(update={"tool": tool, "example": _narrowed(arguments, own)})
+            for effect, own in _compared(old, new, leaves, self._world)
         ]
         for effect in found:
             self._learn_slots(effect, leaves)
@@ -324,8 +332,10 @@ class EffectMeter:
         return _State.of(told, self._trusted)
 
 
-def _compared(old: _State, new: _State, leaves: Sequence[_Leaf], world: WorldModel) -> Iterator[Effect]:
-    """Yield the effects that tell the states apart, without tools and examples."""
+def _compared(
+    old: _State, new: _State, leaves: Sequence[_Leaf], world: WorldModel
+) -> Iterator[tuple[Effect, _Leaf | None]]:
+    """Yield the effects that tell the states apart, without tools and examples, and the value that names the thing."""
     referred = {reference.to: reference.kind for reference in world.references}
     changed = [
         effect
@@ -335,7 +345,18 @@ def _compared(old: _State, new: _State, leaves: Sequence[_Leaf], world: WorldMod
     ]
     yield from changed
     moved = {noun for noun in world.kinds if old.kinds.get(noun, {}).keys() != new.kinds.get(noun, {}).keys()}
-    moved |= {effect.kind for effect in changed}
+    moved |= {effect.kind for effect, _ in changed}
+    renames = any(
+        _leaf_of(before[key], leaves) is not None
+        for noun, before in old.kinds.items()
+        for key in before
+        if key not in new.kinds.get(noun, {})
+    ) and any(
+        _leaf_with(key, leaves) is not None
+        for noun, after in new.kinds.items()
+        for key in after
+        if key not in old.kinds.get(noun, {})
+    )
     for noun, kind in world.kinds.items():
         before, after = old.kinds.get(noun, {}), new.kinds.get(noun, {})
         made = [key for key in after if key not in before]
@@ -345,37 +366,64 @@ def _compared(old: _State, new: _State, leaves: Sequence[_Leaf], world: WorldMod
         if len(made) == 1 and len(gone) == 1:
             old_leaf, new_leaf = _leaf_of(before[gone[0]], leaves), _leaf_with(made[0], leaves)
             if old_leaf is not None and new_leaf is not None:
-                yield Effect(
+                does = Effect(
                     tool="", does="sets", kind=noun, field=kind.key, keyed_by=old_leaf.parameter,
                     valued_by={new_leaf.parameter: kind.key},
                 )  # fmt: skip
+                yield does, old_leaf
                 continue
+        if renames:  # what is in a folder goes where the folder goes
+            continue
         for key in made[:1]:
+            own = _leaf_with(key, leaves)
             valued = {
                 leaf.parameter: name
                 for leaf in leaves
                 for name, value in after[key].items()
-                if value == leaf.value or (isinstance(value, list) and leaf.value in value)
+                if (value == leaf.value or (isinstance(value, list) and leaf.value in value))
+                and (own is None or _together(leaf, own))
             }
-            own = _leaf_with(key, leaves)
             if valued or own is not None:
-                yield Effect(
+                does = Effect(
                     tool="", does="creates", kind=noun, keyed_by=own.parameter if own is not None else None,
                     valued_by=valued,
                 )  # fmt: skip
+                yield does, own
         for key in gone[:1]:
             own = _leaf_of(before[key], leaves)
             if own is not None:
-                yield Effect(tool="", does="removes", kind=noun, keyed_by=own.parameter)
+                yield Effect(tool="", does="removes", kind=noun, keyed_by=own.parameter), own
 
 
-def _changes(noun: str, old: _State, new: _State, leaves: Sequence[_Leaf], fields: Iterable[str]) -> Iterator[Effect]:
+def _together(one: _Leaf, other: _Leaf) -> bool:
+    """Return whether two values do not belong to different objects of one list."""
+    for first, second in zip(one.path[:-1], other.path[:-1], strict=False):
+        if first != second:
+            return isinstance(first, str)
+    return True
+
+
+def _narrowed(arguments: dict[str, Any], own: _Leaf | None) -> dict[str, Any]:
+    """Return arguments about one thing: of several objects in a list that one which holds its name."""
+    path = own.path if own is not None else ()
+    at = next((at for at, part in enumerate(path) if isinstance(part, int)), None)
+    if at is None or at + 1 == len(path):
+        return arguments
+    listed: Any = arguments
+    for part in path[:at]:
+        listed = listed[part]
+    return dict(_replaced(arguments, path[:at], [listed[path[at]]]))
+
+
+def _changes(
+    noun: str, old: _State, new: _State, leaves: Sequence[_Leaf], fields: Iterable[str]
+) -> Iterator[tuple[Effect, _Leaf | None]]:
     for key, before in old.kinds[noun].items():
         after = new.kinds.get(noun, {}).get(key)
         own = _leaf_of(before, leaves)
         if after is None or own is None:
             continue
-        others = [leaf for leaf in leaves if leaf.parameter != own.parameter]
+        others = [leaf for leaf in leaves if leaf.parameter != own.parameter and _together(leaf, own)]
         for name in after:
             was, now = before.get(name), after[name]
             if was == now or name not in fields:
@@ -383,15 +431,14 @@ def _changes(noun: str, old: _State, new: _State, leaves: Sequence[_Leaf], field
             for leaf in others:
                 valued = {leaf.parameter: name}
                 does = _difference(was, now, leaf.value)
-                if does == "adds":
-                    yield Effect(tool="", does="adds", kind=noun, field=name, keyed_by=own.parameter, valued_by=valued)
-                elif does == "takes":
-                    yield Effect(tool="", does="takes", kind=noun, field=name, keyed_by=own.parameter, valued_by=valued)
-                elif does == "sets":
-                    yield Effect(tool="", does="sets", kind=noun, field=name, keyed_by=own.parameter, valued_by=valued)
+                if does is not None:
+                    yield (
+                        Effect(tool="", does=does, kind=noun, field=name, keyed_by=own.parameter, valued_by=valued),
+                        own,
+                    )
 
 
-def _difference(was: Any, now: Any, value: Any) -> str | None:
+def _difference(was: Any, now: Any, value: Any) -> Literal["sets", "adds", "takes"] | None:
     """Return what a value did to a field: "sets", "adds" or "takes"; None if it is not the cause."""
     if isinstance(was, list) or isinstance(now, list):
         before = was if isinstance(was, list) else [] if was is None else [was]

@@ -26,13 +26,17 @@ from mcp_rl.trajectory import CallRecord
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from pydantic import JsonValue
+
     from mcp_rl.explore.entities.world_model import Observation, WorldModel
     from mcp_rl.scenarios.goals.twice import ReadingCall, Twice
 
 _EXTRA = 1.25
 """Changes drawn for one that is wanted, since some do not hold."""
-_LISTINGS, _DETAILS, _OTHERS = 4, 3, 2
+_LISTINGS, _DETAILS, _OTHERS = 2, 3, 2
 """Most listings, details of what changed, and details of other things that are looked at in the end."""
+_MOST_AT_ONCE = 60
+"""Most things that are looked at in one call."""
 _DONE = "It is done."
 
 
@@ -119,7 +123,7 @@ class BroughtAbout:
         right: list[Sequence[ReadingCall]] = [[*change.lookups[: MOST_CALLS - len(change.calls)], *change.calls]]
         if list(change.otherwise) != list(change.calls):
             right.append(change.otherwise)
-        wrong: list[Sequence[ReadingCall]] = [[]]
+        wrong: list[Sequence[ReadingCall]] = [[], *change.near]
         if len(change.calls) > 1:
             wrong.append(change.calls[1:])
         if change.too_much:
@@ -145,15 +149,35 @@ class BroughtAbout:
     # Looking
 
     def _reads(self, change: StateChange) -> list[ReadingCall]:
-        """Return the calls that look at the end state: listings, then details of things that changed and of others."""
+        """Return the calls that look at the end state: at what is new, all listings, and details of each thing that can
+        be seen in one call; then of things that changed and of others."""
         stable = [seen for seen in self._world.observations if self._twice[seen.tool, seen.arguments] == seen.text]
-        listings = [seen for seen in stable if seen.lists is not None]
-        touched = [seen for seen in stable if seen.lists is None and self._is_about(seen, change.touched)]
-        others = [seen for seen in stable if seen.lists is None and seen not in touched]
-        chosen = [*listings[:_LISTINGS], *touched[:_DETAILS]]
-        chosen += self._random.sample(others, min(len(others), _OTHERS))
-        looks = [*change.looks, *((seen.tool, seen.arguments) for seen in chosen)]
-        return looks[:MOST_CALLS]
+        listings = [(seen.tool, seen.arguments) for seen in stable if seen.lists is not None]
+        details = [seen for seen in stable if seen.lists is None]
+        touched = [(seen.tool, seen.arguments) for seen in details if self._is_about(seen, change.touched)]
+        others = [(seen.tool, seen.arguments) for seen in details if not self._is_about(seen, change.touched)]
+        first_of = {tool: (tool, arguments) for tool, arguments in reversed(listings)}
+        looks = [*change.looks, *list(first_of.values())[:_LISTINGS], *self._all_in_one(change, stable)]
+        # Another detail of a thing by each tool says more than the same one of many things by one tool.
+        by_tool = {tool: (tool, arguments) for tool, arguments in reversed(touched)}
+        looks += [*list(by_tool.values()), *touched][:_DETAILS]
+        looks += self._random.sample(others, min(len(others), _OTHERS))
+        return list({call_key(tool, dict(arguments)): (tool, arguments) for tool, arguments in looks}.values())[
+            :MOST_CALLS
+        ]
+
+    def _all_in_one(self, change: StateChange, stable: Sequence[Observation]) -> list[ReadingCall]:
+        """Return calls each of which shows details of all things that stay, by tools that take lists of keys."""
+        found: list[ReadingCall] = []
+        for slot in self._world.slots:
+            seen = next((one for one in stable if one.tool == slot.tool and slot.parameter in one.arguments), None)
+            is_key = slot.kind in self._world.kinds and slot.field == self._world.kinds[slot.kind].key
+            if seen is None or not is_key or not isinstance(seen.arguments[slot.parameter], list):
+                continue
+            keys: list[JsonValue] = [o.key for o in self._world.of_kind(slot.kind) if str(o.key) not in change.touched]
+            if 0 < len(keys) <= _MOST_AT_ONCE:
+                found.append((slot.tool, {**seen.arguments, slot.parameter: keys}))
+        return found[:_LISTINGS]
 
     def _is_about(self, seen: Observation, keys: Sequence[str]) -> bool:
         return any(str(value) in keys for value in seen.arguments.values())

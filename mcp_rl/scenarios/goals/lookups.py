@@ -10,17 +10,20 @@ from collections import defaultdict
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from mcp_rl.explore.entities.world_model import Observation
 from mcp_rl.rewards.json_values import leaves
 from mcp_rl.scenarios.goals.program import Evaluated, FactName, Unanswerable, kind_of
 from mcp_rl.scenarios.goals.values import shown
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pydantic import JsonValue
 
-    from mcp_rl.explore.entities.world_model import Observation, WorldModel
+    from mcp_rl.explore.entities.world_model import WorldModel
+
+    Call = tuple[str, Mapping[str, JsonValue]]
 
 MOST_LOOKUPS = 14
 """Most calls of a solution."""
@@ -90,6 +93,16 @@ class Lookups:
                 made = [*made, *[index for index in self._lists.get(kind, ())[:1] if index not in made]]
                 break
         return made
+
+    def to_know(self, made: Sequence[int], calls: Sequence[Call], given: Sequence[JsonValue]) -> list[int]:
+        """Return observations with those before them that show what these calls name. Raises Unanswerable for none."""
+        found = list(made)
+        for tool, arguments in calls:
+            wanted = Observation(tool=tool, arguments=dict(arguments), text="")
+            texts = [self._world.observations[index].text for index in found]
+            if not self._arguments_known(wanted, given, texts):
+                found.append(self._that_tells(wanted, given, texts, found))
+        return found
 
     def fields_of(self, tool: str, parameter: str, kind: str) -> list[str]:
         """Return the fields of a kind whose values a parameter takes."""

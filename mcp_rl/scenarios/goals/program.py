@@ -139,7 +139,7 @@ def naming(world: WorldModel, kind: str) -> list[str]:
     return list(dict.fromkeys(unique)) or [about.key]
 
 
-_NAMES = ("name", "title", "subject", "label", "heading", "filename", "path", "file")
+_NAMES = ("name", "title", "subject", "label", "heading", "filename", "message", "path", "file")
 
 
 def _last(name: str) -> str:
