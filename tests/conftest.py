@@ -55,7 +55,7 @@ LONG = (
     "tests/toolserver/",
     "tests/plugins/",
 )
-"""What begins first, by the processor time that it takes; the others follow as they are found."""
+"""Tests that begin first, by the processor time that they take; the others follow as they are found."""
 
 
 class ByFile(LoadFileScheduling):

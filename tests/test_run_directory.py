@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from mcp_rl.config import TINY
+from mcp_rl.config.identity import RunIdentity
 from mcp_rl.errors import RunDirectoryError
-from mcp_rl.run_directory import RunDirectory, RunIdentity, RunState, StepProgress, open_run
+from mcp_rl.run_directory import RunDirectory, RunState, StepProgress, open_run
 from mcp_rl.scenario import McpScenario, StdioServer
 from mcp_rl.system.durable import write_atomically
 

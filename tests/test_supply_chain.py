@@ -1,4 +1,4 @@
-"""What is pinned has hashes, and is looked up in a database of known vulnerabilities."""
+"""Pinned packages have hashes, and are looked up in a database of known vulnerabilities."""
 
 import json
 import re

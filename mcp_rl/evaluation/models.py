@@ -16,11 +16,12 @@ from mcp_rl.evaluation.scripted import SCRIPTS
 from mcp_rl.inference.apis.chat_client import import_litellm
 from mcp_rl.inference.apis.language_model import check_language_model
 from mcp_rl.learning.disk.checkpoint import find_damage, newest_checkpoint
-from mcp_rl.run_directory import RunDirectory, RunIdentity
+from mcp_rl.run_directory import RunDirectory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from mcp_rl.config.identity import RunIdentity
     from mcp_rl.evaluation.result import Kind
     from mcp_rl.learning.disk.checkpoint import Checkpoint
 

@@ -64,11 +64,7 @@ def reports_failure(text: str) -> bool:
     """Return whether a successful result says that nothing was found or done: by its words, or as JSON by a status."""
     if _NOTHING.search(text[:300]) or _SYSTEM_ERROR.search(text[:_READ]):
         return True
-    try:
-        value = json.loads(text) if text[:1] == "{" else None
-    except (ValueError, RecursionError):
-        return False
-    if not isinstance(value, dict):
+    if (value := _object_in(text)) is None:
         return False
     status = value.get("status")
     failed = isinstance(status, str) and _FAILED_STATUS.search(status) is not None
@@ -77,14 +73,19 @@ def reports_failure(text: str) -> bool:
 
 def shows_empty_list(text: str) -> bool:
     """Return whether a JSON object holds an empty list or object, and no list with anything in it."""
-    try:
-        value = json.loads(text) if text[:1] == "{" else None
-    except (ValueError, RecursionError):
-        return False
-    if not isinstance(value, dict):
+    if (value := _object_in(text)) is None:
         return False
     held = [inner for inner in value.values() if isinstance(inner, list | dict)]
     return bool(held) and not any(held)
+
+
+def _object_in(text: str) -> dict[str, Any] | None:
+    """Return the JSON object that a text is, or None."""
+    try:
+        value = json.loads(text) if text[:1] == "{" else None
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def _is_hollow(text: str) -> bool:

@@ -9,9 +9,10 @@ from mcp_rl.backends.base.base_name import base_revision, check_base_model
 from mcp_rl.backends.initial import check_initial, initial_hash
 from mcp_rl.backends.plan.wishes import check_wishes
 from mcp_rl.config import JudgeConfig, RunConfig, UnslothConfig, config_keys, flat_values, role_of
+from mcp_rl.config.identity import RunIdentity
 from mcp_rl.errors import ScenarioError
 from mcp_rl.rewards.scoring import Scoring, check_rewards
-from mcp_rl.run_directory import RunDirectory, RunIdentity
+from mcp_rl.run_directory import RunDirectory
 from mcp_rl.runs.trackers.trackers import check_trackers
 from mcp_rl.scenarios.files import read_scenario_file
 from mcp_rl.scenarios.fit import check_made_for, notices

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 from mcp_rl.config import RunConfig, config_keys, flat_values, role_of, settings
 from mcp_rl.config.load import load_config, parse_override
 from mcp_rl.errors import ConfigError, RunDirectoryError
-from mcp_rl.run_directory import RunDirectory, RunIdentity
+from mcp_rl.run_directory import RunDirectory
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from mcp_rl.config.identity import RunIdentity
 
 _HIDDEN = "server.address"
 """Key of an identity: the hash of a server's command or URL, which may hold a secret."""

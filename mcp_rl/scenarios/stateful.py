@@ -110,7 +110,7 @@ class Walks:
         self._handles = {name for tool in self._reading.values() for name in tool.input_schema.get("required") or ()}
         """Names of parameters by which reading calls find things."""
         self._nouns: dict[str, list[str]] = {}
-        """What the results of tools that answer with a bare handle stand for."""
+        """Nouns of the tools that answer with a bare handle."""
         self._before: dict[str, Look] = {}
         """Looks at the initial state of an episode."""
         self._seen: set[str] = set()

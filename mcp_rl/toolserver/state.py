@@ -1,4 +1,4 @@
-"""What is known of a server's state: where calls leave traces, and the calls that fill its world.
+"""Knowledge of a server's state: where calls leave traces, and the calls that fill its world.
 
 `explore/measure.py` measures it; here it is only data, which is kept with a run and in the user's cache.
 """

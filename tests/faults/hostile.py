@@ -93,6 +93,13 @@ class Outcome:
         assert [t.final_answer for t in self.group] == [str(2 * t.seed) for t in self.group]
         assert self.group.trajectories[0].seed >= 1000, "the one that met the trouble was played again"
 
+    def refused_first(self, said: str) -> None:
+        """Assert that the first rollout was told that its result is refused, and that the others were answered."""
+        self.check()
+        assert self.group is not None and not self.faults, self
+        first, *others = [t.final_answer for t in self.group]
+        assert said in str(first) and others == [str(2 * t.seed) for t in self.group][1:]
+
     def unharmed(self) -> None:
         assert self.group is not None, self.stopped
         assert [t.stop_reason for t in self.group] == [StopReason.ANSWERED] * MEMBERS and not self.faults

@@ -22,7 +22,7 @@ class AnsweringServer:
     answers: list[tuple[int, bytes, bytes]] = field(default_factory=list)
     opened: bytes | None = None
     ending: Ending = "close"
-    """What follows a body that is an event stream."""
+    """End of the connection after a body that is an event stream."""
     headers: bytes = b""
     """Further headers of event streams, such as their encoding."""
     port: int = 0

@@ -1,4 +1,4 @@
-"""What no input may exceed: a second of the event loop, 500 MB, and the errors of our own tree."""
+"""Limits that no input may exceed: a second of the event loop, 500 MB, and the errors of our own tree."""
 
 import asyncio
 import contextlib

@@ -67,7 +67,7 @@ STREAMS = st.one_of(
     st.builds(repeated, LINES, HOW_LONG),
 )
 ENDINGS = st.sampled_from(["close", "close", "hang", "abort"])
-"""What follows a stream."""
+"""End of the connection after a stream."""
 
 
 async def _streamed(case: Any, transport: str) -> None:

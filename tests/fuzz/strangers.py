@@ -1,4 +1,4 @@
-"""What a stranger might send: JSON of every kind, hostile JSON Schemas, listings, results and frames.
+"""Input that a stranger might send: JSON of every kind, hostile JSON Schemas, listings, results and frames.
 
 Beside small values there are large ones that are cheap to describe: a text repeated, a chain, a nest, a wide object.
 """
@@ -26,7 +26,7 @@ BOUNDS = st.one_of(
     st.just("7"),
     st.none(),
 )
-"""What stands where a number is expected."""
+"""Values in the place of a number."""
 PATTERNS = st.sampled_from(
     [
         "^[a-z]+$", "(((a{900}){900}){900})", "^" + r"(\w*" * 60 + ")" * 60 + "!$", "(a+)+$", r"(x+x+)+y", "[",
@@ -282,4 +282,4 @@ ENTRIES = st.one_of(
     ),
     VALUES,
 )  # fmt: skip
-"""What is listed or read beside tools."""
+"""Listings and contents beside those of tools."""

@@ -1,4 +1,4 @@
-"""What is done with what strangers send: a strategy and a function for each kind, which may raise only errors of ours.
+"""Functions that take in what strangers send, each with a strategy; they may raise only errors of our tree.
 
 Each function is synchronous, so that its time is the time for which it would hold an event loop.
 """
@@ -323,7 +323,7 @@ DESCRIBED = st.fixed_dictionaries(
         "_meta": VALUES,
     },
 )
-"""What a server says of itself."""
+"""A server's description of itself."""
 _JSON_BYTES = VALUES.map(as_json)
 FRAMES = st.one_of(
     st.binary(max_size=200),
@@ -353,7 +353,7 @@ FRAMES = st.one_of(
 ARGUMENTS = st.one_of(st.just({}), st.dictionaries(st.text(max_size=5), VALUES, max_size=2), VALUES).map(
     lambda value: value if json_size(value, 2**18) <= 2**18 else {}
 )
-"""What a model might send as arguments: it has not tokens for more."""
+"""Arguments that a model might send, as long as its tokens allow."""
 CALLED = st.dictionaries(st.text(max_size=5), st.recursive(st.text(max_size=9) | st.integers(), st.lists), max_size=2)
 """Arguments that a model might have sent."""
 

@@ -1,4 +1,4 @@
-"""What a server tells of its secrets reaches no model, no judge and no file: it is replaced where it enters."""
+"""A server's secrets reach no model, no judge and no file: they are replaced where they enter."""
 
 import json
 from pathlib import Path

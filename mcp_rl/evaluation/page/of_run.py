@@ -14,12 +14,13 @@ from mcp_rl.evaluation.evaluate import EvaluationResult
 from mcp_rl.evaluation.page.findings import EpisodeSource, Findings
 from mcp_rl.evaluation.page.tokens import Spelling, find_spelling
 from mcp_rl.evaluation.result import REPORTED_LIMITS, EvaluationReport, JudgedPair, ModelReport
-from mcp_rl.run_directory import RunDirectory, RunIdentity, RunState, read_groups, read_history
+from mcp_rl.run_directory import RunDirectory, RunState, read_groups, read_history
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from mcp_rl.config.identity import RunIdentity
     from mcp_rl.trajectory import TrajectoryGroup
 
 BEFORE = "before"

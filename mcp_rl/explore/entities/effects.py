@@ -1,5 +1,5 @@
-"""What changing calls do to things, measured: each is made at the beginning of an episode of its own, and the listings
-before and after are compared.
+"""Effects of changing calls on things, measured: each call is made at the beginning of an episode of its own, and the
+listings before and after are compared.
 
 Arguments are drawn for new things, and then with the keys of things that are there, with values that a thing does not
 have yet and with values that it has. An effect counts if an argument is the key or the value of what changed.

@@ -122,7 +122,7 @@ class Things:
 
 @dataclass(frozen=True)
 class Subjects:
-    """What is known of arguments."""
+    """Knowledge of the tools' arguments."""
 
     slots: frozenset[tuple[str, str]] = frozenset()
     """Tools and parameters that take keys of things."""

@@ -1,4 +1,4 @@
-"""What single results show: records, each with a noun for the thing that it is about."""
+"""Records read from single results, each with a noun for the thing that it is about."""
 
 from __future__ import annotations
 

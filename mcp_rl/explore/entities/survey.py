@@ -116,7 +116,7 @@ class Survey:
 
     @property
     def subjects(self) -> Subjects:
-        """What is known of arguments."""
+        """Knowledge of the tools' arguments."""
         keyed = frozenset((slot.tool, slot.parameter) for slot in self.accepted)
         return Subjects(keyed, frozenset(self._choices), frozenset(self.passing), self._preferred)
 

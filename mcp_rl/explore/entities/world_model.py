@@ -12,7 +12,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, JsonValue
 
 FieldKind = Literal["text", "prose", "number", "time", "flag", "list"]
-"""What a field holds: a short text, a long one, a number, a date or time, true or false, a list of short texts."""
+"""Content of a field: a short text, a long one, a number, a date or time, true or false, a list of short texts."""
 
 
 class _Part(BaseModel):
@@ -90,7 +90,7 @@ class Reference(_Part):
 
 
 class Effect(_Part):
-    """What a changing call does to things, as measured."""
+    """Measured effect of a changing call on things."""
 
     tool: str
     does: Literal["creates", "removes", "sets", "adds", "takes"]

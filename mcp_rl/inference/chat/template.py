@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _MOST_SECONDS = 0.5
 """Processor time for one rendering, of this thread."""
 _MOST_MADE = 32 * 2**20
-"""Size of all that one rendering may make, in characters, with what is thrown away again."""
+"""Characters that one rendering may make in all, those thrown away included."""
 _LARGEST = 4 * 2**20
 """Size of one value, in characters."""
 _LONGEST_SOURCE = 2**18
@@ -43,9 +43,9 @@ _LONGEST_SOURCE = 2**18
 _LARGEST_NUMBER = 10_000
 """Largest number in a call, such as the width of a text or the end of a range."""
 _STEP = 16
-"""What a step of a loop or a call counts for, beside what it makes."""
+"""Cost of a step of a loop or of a call, added to the size of its result."""
 _ELEMENT = 8
-"""What an element of a list counts for."""
+"""Cost of an element of a list."""
 _STEPS_UNTIMED = 16
 _BITS = 4096
 _WIDE = re.compile(r"\d{4}|\*|:[^}]*\{")
@@ -58,7 +58,7 @@ class TemplateRefused(TemplateError):
 
 
 class _Budget:
-    """What one rendering may still make."""
+    """Remaining allowance of one rendering."""
 
     def __init__(self) -> None:
         self.left = _MOST_MADE

@@ -23,12 +23,13 @@ from mcp_rl.backends.base.first import import_first
 from mcp_rl.backends.base.options import LoadPlan, base_location, begun_with, loaded_before, loaded_for, plan_loading
 from mcp_rl.backends.initial import check_initial, find_initial, initial_hash
 from mcp_rl.backends.plan.choices import resolve_alone
+from mcp_rl.config.identity import RunIdentity
 from mcp_rl.errors import ConfigError, RunDirectoryError
 from mcp_rl.evaluation.progress import Progress
 from mcp_rl.inference.chat.ends import recorded_ends
 from mcp_rl.inference.chat.hermes import ChatFormat
 from mcp_rl.learning.disk.checkpoint import newest_checkpoint
-from mcp_rl.run_directory import RunDirectory, RunIdentity, RunState, StepProgress, open_run
+from mcp_rl.run_directory import RunDirectory, RunState, StepProgress, open_run
 from mcp_rl.runs.identity import loading_identity
 from mcp_rl.runs.sft.demonstrations import (
     Demonstration,

@@ -1,4 +1,4 @@
-"""What a server in a sandbox writes: a layer over the trees of the file system, and what becomes of it.
+"""Layer that takes the writes of a server in a sandbox, over the trees of the file system.
 
 The upper directories are emptied and filled in place, by renames within one tmpfs, and a remount makes the kernel
 forget what it remembers of them. So relative paths from a process's working directory see the present state too; a file
@@ -11,7 +11,6 @@ imported: the watchdog's processes start in 20 ms.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import stat
 
@@ -19,26 +18,28 @@ TYPE_CHECKING = False  # importing typing takes as long as all the rest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_MOUNT_SETATTR = 442
-_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT = 1, 2, 4, 8, 32
-_MS_BIND, _MS_REC, _MS_PRIVATE = 4096, 16384, 1 << 18
-_AT_RECURSIVE = 0x8000
-_SPECIAL = ("/proc", "/sys", "/dev", "/run")
-_NO_TREES = {
-    "autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts", "devtmpfs", "efivarfs",
-    "fusectl", "hugetlbfs", "mqueue", "nsfs", "proc", "pstore", "rpc_pipefs", "securityfs", "sysfs", "tracefs",
-}  # fmt: skip
-_MOST_TREES = 64
-_DEVICES = ("full", "fuse", "kfd", "null", "random", "tty", "urandom", "zero")
-_DEVICE_FAMILIES = ("dri", "nvidia")
+    from mcp_rl.system.processes import mounts
+    from mcp_rl.system.processes.layer_entries import (
+        below,
+        content_of,
+        copy_entry,
+        copy_layer,
+        copy_times,
+        is_opaque,
+        remove_tree,
+        walk,
+    )
+    from mcp_rl.system.processes.mounts import mount, reason
+else:
+    import mounts
+    from layer_entries import below, content_of, copy_entry, copy_layer, copy_times, is_opaque, remove_tree, walk
+    from mounts import mount, reason
+
 _COMPARED_BYTES = 2**20
 """Files up to this size are compared by their content too."""
 _PAGE = 4096
-_OPAQUE = "user.overlay.opaque"
 MARK = "-"
 """In a request to take turns, the state at the mark."""
-
-libc = ctypes.PyDLL(None, use_errno=True)  # holds the interpreter's lock, so that clone is as safe as fork
 
 
 class Layers:
@@ -46,29 +47,29 @@ class Layers:
 
     def __init__(self, cwd: str, most_bytes: int) -> None:
         self.cwd = cwd
-        _mount(None, "/", None, _MS_REC | _MS_PRIVATE, None)
-        self.trees = [_Tree(path, number) for number, path in enumerate(_trees())]
+        mount(None, "/", None, mounts.MS_REC | mounts.MS_PRIVATE, None)
+        self.trees = [_Tree(path, number) for number, path in enumerate(mounts.overlaid_trees())]
         devices = os.open("/dev", os.O_PATH)
-        _make_read_only("/")
+        mounts.make_read_only("/")
         stage = self.trees[0].path if self.trees else "/dev"
         limits = f"size={most_bytes},nr_inodes={most_bytes // 8192},mode=700"
-        _mount("mcp-rl", stage, "tmpfs", _MS_NOSUID, limits)  # soon hidden by an overlay
+        mount("mcp-rl", stage, "tmpfs", mounts.MS_NOSUID, limits)  # soon hidden by an overlay
         self.store = f"/proc/self/fd/{os.open(stage, os.O_PATH)}"
         for name in ("upper", "work", "mark", "away", "dev", "dev/shm", "dev/pts"):
             os.mkdir(f"{self.store}/{name}")
         self.shared_memory = f"{self.store}/dev/shm"
         self.shared_at_mark: set[str] = set()
-        _fresh_proc()
+        mounts.fresh_proc()
         for tree in self.trees:
             try:
                 tree.mount(self.store)
             except OSError as error:
-                if _below(self.cwd, (tree.path,)):
+                if below(self.cwd, (tree.path,)):
                     raise
                 tree.upper = ""
                 os.write(2, f"{tree.path} is read-only in the sandbox: {reason(error)}\n".encode())
         self.trees = [tree for tree in self.trees if tree.upper]
-        _mount_devices(self.store, f"/proc/self/fd/{devices}")
+        mounts.mount_devices(self.store, f"/proc/self/fd/{devices}")
         os.chmod(self.store, 0o711)
         with contextlib.suppress(OSError):
             os.chdir(self.cwd)
@@ -84,12 +85,12 @@ class Layers:
             case ["throw-away"]:
                 full = self._turn(MARK, MARK)
                 for name in os.listdir(f"{self.store}/away"):
-                    _remove_tree(f"{self.store}/away/{name}")
+                    remove_tree(f"{self.store}/away/{name}")
                 return full
             case ["turn", leaving, coming]:
                 return self._turn(leaving, coming)
             case ["drop", name]:
-                _remove_tree(self._away(name))
+                remove_tree(self._away(name))
                 return ""
             case ["changed"]:
                 changed = any(tree.changed() for tree in self.trees)
@@ -98,30 +99,30 @@ class Layers:
 
     def make_own(self, path: str) -> None:
         """Replace a directory from beneath the layer by a copy of its own, which can be renamed (`renames.py`)."""
-        above = [tree for tree in self.trees if path != tree.path and _below(path, (tree.path,))]
+        above = [tree for tree in self.trees if path != tree.path and below(path, (tree.path,))]
         if not above or not above[-1].shared(path[len(above[-1].path) :]):
             return
         room = os.statvfs(self.store)
-        sizes = [os.lstat(entry.path).st_size for _, entry in _walk(path)]
+        sizes = [os.lstat(entry.path).st_size for _, entry in walk(path)]
         if sum(sizes) + _PAGE * len(sizes) > room.f_bavail * room.f_frsize or 2 * len(sizes) > room.f_favail:
             return
         copy = f"{os.path.dirname(path)}/.mcp-rl-{os.urandom(8).hex()}"
         try:
-            _copy_entry(path, copy)
-            _copy_layer(path, copy)
-            for inner, entry in [*_walk(path)][::-1]:
+            copy_entry(path, copy)
+            copy_layer(path, copy)
+            for inner, entry in [*walk(path)][::-1]:
                 if entry.is_dir(follow_symlinks=False):
-                    _copy_times(entry.path, copy + inner)
-            _copy_times(path, copy)
+                    copy_times(entry.path, copy + inner)
+            copy_times(path, copy)
         except OSError:
-            _remove_tree(copy)
+            remove_tree(copy)
             raise
         try:
-            _remove_tree(path)
+            remove_tree(path)
             os.rename(copy, path)
         except OSError:
-            _copy_layer(copy, path, {inner for inner, _ in _walk(path)})
-            _remove_tree(copy)
+            copy_layer(copy, path, {inner for inner, _ in walk(path)})
+            remove_tree(copy)
             raise
 
     def _turn(self, leaving: str, coming: str) -> str:
@@ -140,11 +141,11 @@ class Layers:
             if away:
                 os.rename(f"{self.shared_memory}/{name}", f"{away}/shm/{name}")
             else:
-                _remove_tree(f"{self.shared_memory}/{name}")
+                remove_tree(f"{self.shared_memory}/{name}")
         if back:
             for name in os.listdir(f"{back}/shm"):
                 os.rename(f"{back}/shm/{name}", f"{self.shared_memory}/{name}")
-            _remove_tree(back)
+            remove_tree(back)
         return full
 
     def _away(self, name: str) -> str:
@@ -193,7 +194,7 @@ class _Tree:
         os.chmod(self.upper, mode if self.writable else mode & ~0o222)
         os.utime(self.upper, ns=(seen.st_atime_ns, seen.st_mtime_ns))
         options = f"lowerdir={self.lower},upperdir={self.upper},workdir={work},userxattr"
-        _mount("overlay", self.path, "overlay", _MS_NOSUID | _MS_NODEV, options)
+        mount("overlay", self.path, "overlay", mounts.MS_NOSUID | mounts.MS_NODEV, options)
 
     def changed(self) -> bool:
         """Return whether the layer holds anything else than at the mark."""
@@ -203,10 +204,10 @@ class _Tree:
                     return True
             elif not self._as_marked(inner, entry):
                 return True
-        return bool(self.marked) and any(not os.path.lexists(self.upper + inner) for inner, _ in _walk(self.marked))
+        return bool(self.marked) and any(not os.path.lexists(self.upper + inner) for inner, _ in walk(self.marked))
 
     def _entries(self) -> Iterator[tuple[str, os.DirEntry[str]]]:
-        return _walk(self.upper)
+        return walk(self.upper)
 
     def _as_marked(self, inner: str, entry: os.DirEntry[str]) -> bool:
         """Return whether an entry of the layer is as it was at the mark."""
@@ -216,7 +217,7 @@ class _Tree:
             now, then = os.lstat(entry.path), os.lstat(self.marked + inner)
         except FileNotFoundError:
             return False
-        if now.st_mode != then.st_mode or _opaque(entry.path) != _opaque(self.marked + inner):
+        if now.st_mode != then.st_mode or is_opaque(entry.path) != is_opaque(self.marked + inner):
             return False
         if stat.S_ISLNK(now.st_mode):
             return os.readlink(entry.path) == os.readlink(self.marked + inner)
@@ -225,12 +226,12 @@ class _Tree:
         if (now.st_size, now.st_mtime_ns) != (then.st_size, then.st_mtime_ns):
             return False
         # The clock of files has ticks of some milliseconds.
-        return now.st_size > _COMPARED_BYTES or _content(entry.path) == _content(self.marked + inner)
+        return now.st_size > _COMPARED_BYTES or content_of(entry.path) == content_of(self.marked + inner)
 
     def _as_beneath(self, inner: str, entry: os.DirEntry[str]) -> bool:
         """Return whether a directory of the layer is there only for what is in it."""
         beneath = self.beneath(inner)
-        return beneath is not None and beneath.st_mode == os.lstat(entry.path).st_mode and not _opaque(entry.path)
+        return beneath is not None and beneath.st_mode == os.lstat(entry.path).st_mode and not is_opaque(entry.path)
 
     def beneath(self, inner: str) -> os.stat_result | None:
         """Return what is known of the directory at `inner` beneath the layer."""
@@ -241,17 +242,17 @@ class _Tree:
 
     def shared(self, inner: str) -> bool:
         """Return whether a directory shows anything from beneath the layer."""
-        return self.beneath(inner) is not None and not _opaque(self.upper + inner)
+        return self.beneath(inner) is not None and not is_opaque(self.upper + inner)
 
     def mark(self, store: str) -> None:
         """Make the layer as it is now what `restore` returns to."""
         if self.marked:
-            _remove_tree(self.marked)
+            remove_tree(self.marked)
         self.marked = ""
         if os.listdir(self.upper):
             self.marked = f"{store}/mark/{self.number}"
             os.mkdir(self.marked)
-            _copy_layer(self.upper, self.marked)
+            copy_layer(self.upper, self.marked)
 
     def restore(self, kept: set[str], *, empty: bool = False) -> None:
         """Return to the mark, or make the layer `empty`. What is as it was at the mark stays in place, and so do the
@@ -264,13 +265,13 @@ class _Tree:
                 inner = f"{inside}/{entry.name}"
                 if not empty and self._as_marked(inner, entry):
                     stays.add(inner)
-                elif not (inner in kept and entry.is_dir(follow_symlinks=False) and not _opaque(entry.path)):
-                    _remove_tree(entry.path)
+                elif not (inner in kept and entry.is_dir(follow_symlinks=False) and not is_opaque(entry.path)):
+                    remove_tree(entry.path)
                     continue
                 if entry.is_dir(follow_symlinks=False):
                     queue.append(inner)
         if self.marked and not empty:
-            _copy_layer(self.marked, self.upper, stays)
+            copy_layer(self.marked, self.upper, stays)
         for inside in reversed(touched):
             seen = self.beneath(inside)
             if seen is not None:
@@ -297,20 +298,20 @@ class _Tree:
         """Move all that the layer holds to `place`, a new directory; of the directories `kept` only what is in them."""
         os.makedirs(place)
         for inside in self._moved(self.upper, place, kept):
-            _copy_times(self.upper + inside, place + inside)
+            copy_times(self.upper + inside, place + inside)
 
     def _bring_back(self, place: str) -> None:
         """Move all that was put away to `place` into the layer, which holds nothing but kept directories."""
         there = {inner for inner, _ in self._entries()}
         for inside in self._moved(place, self.upper, there):
             there.discard(inside)
-            _copy_times(place + inside, self.upper + inside)
+            copy_times(place + inside, self.upper + inside)
         for inner in there:
             seen = self.beneath(inner)
             if seen is not None and os.path.isdir(self.upper + inner):
                 os.chmod(self.upper + inner, stat.S_IMODE(seen.st_mode))
                 os.utime(self.upper + inner, ns=(seen.st_atime_ns, seen.st_mtime_ns))
-        _remove_tree(place)
+        remove_tree(place)
         self._forget()
 
     def _moved(self, source: str, target: str, stay: set[str]) -> list[str]:
@@ -322,89 +323,18 @@ class _Tree:
             entered.append(inside)
             for entry in os.scandir(source + inside):
                 inner = f"{inside}/{entry.name}"
-                if inner in stay and entry.is_dir(follow_symlinks=False) and not _opaque(entry.path):
-                    _copy_entry(entry.path, target + inner)
+                if inner in stay and entry.is_dir(follow_symlinks=False) and not is_opaque(entry.path):
+                    copy_entry(entry.path, target + inner)
                     queue.append(inner)
                     continue
                 if inner in stay and os.path.lexists(target + inner):
-                    _remove_tree(target + inner)
+                    remove_tree(target + inner)
                 os.rename(entry.path, target + inner)
         return entered[::-1]
 
     def _forget(self) -> None:
         """Make the kernel forget what it remembers of the tree."""
-        _mount(None, self.path, None, _MS_REMOUNT | _MS_NOSUID | _MS_NODEV, None)
-
-
-def _trees() -> list[str]:
-    """Return the directories to put overlays over, parents first.
-
-    An overlay does not show the mounts inside of its tree, and the kernel refuses one over a tree with mounts that
-    another user made. A directory with mounts in it is therefore divided into its directories; itself it is read-only.
-    """
-    kinds = {}
-    for line in _content("/proc/self/mountinfo").splitlines():
-        words = line.split()
-        path = os.fsdecode(words[4].replace(b"\\040", b" ").replace(b"\\011", b"\t").replace(b"\\134", b"\\"))
-        kinds[path] = "ro" if b"ro" in words[5].split(b",") else os.fsdecode(words[words.index(b"-") + 1])
-    mounts = [path for path in kinds if not _below(path, _SPECIAL)]
-    found: list[str] = []
-    queue = ["/", *(path for path in mounts if path != "/" and os.path.isdir(path))]
-    seen = set()
-    for path in queue:
-        kind = kinds.get(path)
-        if path in seen or _below(path, _SPECIAL) or not os.access(path, os.R_OK | os.X_OK):
-            continue
-        if kind == "ro" or kind in _NO_TREES:
-            continue
-        seen.add(path)
-        inside = "/" if path == "/" else f"{path}/"
-        if not any(other.startswith(inside) and other != "/" for other in kinds):
-            found.append(path)
-            continue
-        with contextlib.suppress(OSError):
-            queue += sorted(
-                entry.path
-                for entry in os.scandir(path)
-                if entry.path not in kinds and entry.is_dir(follow_symlinks=False)
-            )
-    return sorted(found[:_MOST_TREES])
-
-
-def _below(path: str, tops: tuple[str, ...]) -> bool:
-    return any(path == top or path.startswith(f"{top}/") for top in tops)
-
-
-def _fresh_proc() -> None:
-    """Show only the processes of the sandbox in /proc; where that is forbidden, as in many containers, the old one
-    stays, which shows nothing of the environment of processes outside."""
-    with contextlib.suppress(OSError):
-        _mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, None)
-        if os.getuid() == 0:
-            for path in ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus"):
-                with contextlib.suppress(OSError):
-                    _mount(path, path, None, _MS_BIND | _MS_REC, None)
-                    _make_read_only(path)
-
-
-def _mount_devices(store: str, real: str) -> None:
-    """Put a /dev with the harmless devices in place of the machine's."""
-    _mount(f"{store}/dev", "/dev", None, _MS_BIND, None)
-    for name in os.listdir(real):
-        if name in _DEVICES or name.startswith(_DEVICE_FAMILIES):
-            with contextlib.suppress(OSError):
-                if os.path.isdir(f"{real}/{name}"):
-                    os.mkdir(f"/dev/{name}")
-                else:
-                    os.close(os.open(f"/dev/{name}", os.O_CREAT | os.O_WRONLY, 0o600))
-                _mount(f"{real}/{name}", f"/dev/{name}", None, _MS_BIND | _MS_REC, None)
-    with contextlib.suppress(OSError):
-        _mount("devpts", "/dev/pts", "devpts", _MS_NOSUID | _MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620")
-        os.symlink("pts/ptmx", "/dev/ptmx")
-    os.chmod("/dev/shm", 0o1777)
-    for name, target in (("fd", "fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")):
-        os.symlink(f"/proc/self/{target}", f"/dev/{name}")
-    os.chmod("/dev", 0o755)
+        mount(None, self.path, None, mounts.MS_REMOUNT | mounts.MS_NOSUID | mounts.MS_NODEV, None)
 
 
 def _ways_to(places: set[str], top: str) -> set[str]:
@@ -417,106 +347,3 @@ def _ways_to(places: set[str], top: str) -> set[str]:
                 kept.add(inner)
                 inner = inner.rpartition("/")[0]
     return kept
-
-
-def _opaque(path: str) -> bool:
-    with contextlib.suppress(OSError):
-        return os.getxattr(path, _OPAQUE, follow_symlinks=False) == b"y"
-    return False
-
-
-def _remove_tree(path: str) -> None:
-    """Remove a file or a directory with all that is in it."""
-    if not stat.S_ISDIR(os.lstat(path).st_mode):
-        os.unlink(path)
-        return
-    directories = [path]
-    for directory in directories:
-        for entry in os.scandir(directory):
-            if entry.is_dir(follow_symlinks=False):
-                directories.append(entry.path)
-            else:
-                os.unlink(entry.path)
-    for directory in reversed(directories):
-        os.rmdir(directory)
-
-
-def _copy_layer(source: str, target: str, there: set[str] | None = None) -> None:
-    """Copy what a layer holds, with the marks of what it deletes, except for the entries that are `there` already."""
-    for inner, entry in _walk(source):
-        if there is None or inner not in there:
-            _copy_entry(entry.path, target + inner)
-
-
-def _walk(top: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """Yield all that is below `top`, parents first: its path from `top`, and its entry."""
-    queue = [""]
-    while queue:
-        inside = queue.pop()
-        for entry in os.scandir(top + inside):
-            inner = f"{inside}/{entry.name}"
-            yield inner, entry
-            if entry.is_dir(follow_symlinks=False):
-                queue.append(inner)
-
-
-def _content(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read()
-
-
-def _copy_entry(source: str, target: str) -> None:
-    seen = os.lstat(source)
-    mode = stat.S_IMODE(seen.st_mode)
-    if stat.S_ISDIR(seen.st_mode):
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(target)
-        if _opaque(source):
-            os.setxattr(target, _OPAQUE, b"y")
-    elif stat.S_ISLNK(seen.st_mode):
-        os.symlink(os.readlink(source), target)
-    elif stat.S_ISREG(seen.st_mode):
-        with open(source, "rb") as reading, open(target, "wb") as writing:
-            while os.sendfile(writing.fileno(), reading.fileno(), None, 2**24):
-                pass
-    elif stat.S_ISCHR(seen.st_mode) and seen.st_rdev == 0:
-        os.mknod(target, stat.S_IFCHR, 0)  # says that the file is deleted
-        return
-    elif stat.S_ISFIFO(seen.st_mode):
-        os.mkfifo(target)
-    else:
-        return
-    with contextlib.suppress(OSError):
-        os.chown(target, seen.st_uid, seen.st_gid, follow_symlinks=False)
-    if not stat.S_ISLNK(seen.st_mode):
-        os.chmod(target, mode)
-        os.utime(target, ns=(seen.st_atime_ns, seen.st_mtime_ns))
-
-
-def _copy_times(source: str, target: str) -> None:
-    seen = os.lstat(source)
-    os.utime(target, ns=(seen.st_atime_ns, seen.st_mtime_ns))
-
-
-class _Attributes(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_uint64) for name in ("set", "clear", "propagation", "namespace")]
-
-
-def _make_read_only(path: str) -> None:
-    attributes = _Attributes(1, 0, 0, 0)
-    if libc.syscall(_MOUNT_SETATTR, -100, os.fsencode(path), _AT_RECURSIVE, ctypes.byref(attributes), 32) != 0:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path)
-
-
-def _mount(source: str | None, target: str, kind: str | None, flags: int, options: str | None) -> None:
-    words = [None if word is None else os.fsencode(word) for word in (source, target, kind, options)]
-    if libc.mount(words[0], words[1], words[2], ctypes.c_ulong(flags), words[3]) != 0:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), target)
-
-
-def reason(error: BaseException) -> str:
-    """Return an error in words, with the file that it names."""
-    if not isinstance(error, OSError) or error.errno is None:
-        return str(error) or type(error).__name__
-    where = f" ({error.filename})" if error.filename else ""
-    return f"{os.strerror(error.errno)}{where}"

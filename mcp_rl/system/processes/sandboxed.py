@@ -37,12 +37,14 @@ import time
 
 TYPE_CHECKING = False  # importing typing takes as long as all the rest
 if TYPE_CHECKING:
-    from mcp_rl.system.processes.layered import Layers, libc, reason
+    from mcp_rl.system.processes.layered import Layers
+    from mcp_rl.system.processes.mounts import libc, reason
     from mcp_rl.system.processes.renames import ReportedRenames, report_renames
 else:
     if not __package__:  # loaded by its path, as by the watchdog
         sys.path.append(os.path.dirname(os.path.abspath(__file__)))
-    from layered import Layers, libc, reason
+    from layered import Layers
+    from mounts import libc, reason
     from renames import ReportedRenames, report_renames
 
 _CLONE = {"x86_64": 56, "aarch64": 220, "riscv64": 220}

@@ -1,4 +1,4 @@
-"""Which sandbox a server gets: the user's, else the plugin's, else "files"; none if it is not ours to start."""
+"""Choice of a server's sandbox: the user's, else the plugin's, else "files"; none where it is not started here."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class ToolResult:
     seconds: float = 0.0
     """Time from the call to its result."""
     asked: tuple[dict[str, Any], ...] = ()
-    """What the server asked its user during the call: `message`, `action` and, if accepted, `content`."""
+    """Questions of the server to its user during the call: `message`, `action` and, if accepted, `content`."""
 
 
 def read_result(raw: dict[str, Any], seconds: float, *, max_characters: int = MAX_CHARACTERS) -> ToolResult:

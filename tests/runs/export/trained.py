@@ -6,8 +6,9 @@ from typing import Any
 import torch
 
 from mcp_rl.config import TINY, TrainConfig
+from mcp_rl.config.identity import RunIdentity
 from mcp_rl.evaluation.evaluate import EvaluationResult
-from mcp_rl.run_directory import RunDirectory, RunIdentity, RunState
+from mcp_rl.run_directory import RunDirectory, RunState
 from mcp_rl.scenario import McpScenario, StdioServer, ToolCall
 from mcp_rl.tiny import weights_path
 

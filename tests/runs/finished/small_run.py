@@ -7,17 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import torch
 import typer
-from transformers import AutoTokenizer, Qwen2ForCausalLM
 
 from mcp_rl.cli import app
 from mcp_rl.config import RunConfig
 from mcp_rl.config.load import load_config
 from mcp_rl.runs.train import run_training
 from mcp_rl.scenario import McpScenario, StdioServer, ToolCall, Verifier, scenario_lines
-from mcp_rl.tiny import weights_path
-from mcp_rl.tiny.architecture import tiny_config
+from tests.random_base import write_smallest_base
 
 STEPS = 6
 PLUGIN = """
@@ -36,14 +33,7 @@ def register_verifiers(register):
 
 def make_ground(folder: Path) -> Path:
     """Put a base model, a plugin and scenarios into a folder."""
-    tokenizer: Any = AutoTokenizer.from_pretrained(weights_path())
-    config: Any = tiny_config(tokenizer)
-    config.hidden_size, config.intermediate_size, config.num_hidden_layers = 32, 64, 1
-    config.num_attention_heads, config.num_key_value_heads, config.head_dim = 2, 1, 16
-    config.layer_types = config.layer_types[:1]
-    torch.manual_seed(0)
-    Qwen2ForCausalLM(config).save_pretrained(folder / "base")
-    tokenizer.save_pretrained(folder / "base")
+    write_smallest_base(folder / "base")
     (folder / "checksum.py").write_text(PLUGIN)
     scenarios = [
         McpScenario(

@@ -9,18 +9,15 @@ from typing import Any
 
 import anyio
 import pytest
-import torch
 from rich.console import Console
-from transformers import AutoTokenizer, Qwen2ForCausalLM
 
 from mcp_rl.config import RunConfig
 from mcp_rl.errors import RunDirectoryError
 from mcp_rl.runs.steps.metrics import best_step
 from mcp_rl.runs.train import run_training
 from mcp_rl.scenario import McpScenario, StdioServer, ToolCall, Verifier, scenario_lines
-from mcp_rl.tiny import weights_path
-from mcp_rl.tiny.architecture import tiny_config
 from mcp_rl.trajectory import TrajectoryGroup
+from tests.random_base import write_smallest_base
 
 SLOW = Path(__file__).parents[2] / "slow_calculator.py"
 PLUGIN = """
@@ -47,14 +44,7 @@ def rollout_finished(scenario, trajectory):
 def ground(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a base model of random weights, a reward that it can learn in a few steps, and scenarios."""
     folder = tmp_path_factory.mktemp("ground")
-    tokenizer: Any = AutoTokenizer.from_pretrained(weights_path())
-    config: Any = tiny_config(tokenizer)
-    config.hidden_size, config.intermediate_size, config.num_hidden_layers = 32, 64, 1
-    config.num_attention_heads, config.num_key_value_heads, config.head_dim = 2, 1, 16
-    config.layer_types = config.layer_types[:1]
-    torch.manual_seed(0)
-    Qwen2ForCausalLM(config).save_pretrained(folder / "base")
-    tokenizer.save_pretrained(folder / "base")
+    write_smallest_base(folder / "base")
     (folder / "even.py").write_text(PLUGIN)
     for kind in ("even", "number"):
         (folder / f"{kind}.jsonl").write_text(scenario_lines(scenarios(kind)))
