@@ -14,6 +14,8 @@ and beside them zeros.
 
 from __future__ import annotations
 
+import math
+import threading
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -23,20 +25,19 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_utils import AttentionInterface
 
+from mcp_rl.inference.bags import BLOCK, Bags
 from mcp_rl.inference.cache import round_up
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mcp_rl.inference.cache import KvStore, Trunk
+    from mcp_rl.inference.cache import KvStore, Trunk, Where
 
 NAME = "mcp_rl_packed"
 TILE = 16
 """Linear layers get a multiple of so many rows."""
 ROWS = 4
 """Fewest rows of a product in attention; with fewer, MKL sums in another order."""
-BLOCK = 128
-"""Positions summed in one product."""
 
 
 @dataclass
@@ -49,7 +50,7 @@ class TokenGroup:
 
     store: KvStore
     start: int
-    """Number of its first token; in decoding also the number of its first row in the store."""
+    """Number of its first token; in decoding without `slots` also the number of its first row in the store."""
     own: Tensor
     """[N]: place of each token in its row."""
     length: int
@@ -58,8 +59,10 @@ class TokenGroup:
     """An exclusive upper bound of all positions."""
     trunks: list[tuple[Trunk, Tensor | None]]
     """Each trunk with the tokens that attend to it, padded to TILE with the last of them; None: all tokens."""
+    slots: Tensor | None = None
+    """[N]: row of the store of each token, if they attend by `bags`; else None, as for tokens of a single row."""
     rows: Tensor | None = None
-    """[R]: rows of the store; None in decoding, where token i has row i, and for tokens of a single row."""
+    """[R]: rows of the store; None in decoding, where token i has row i, for one row's tokens, and with `slots`."""
     row: int = -1
     """The row of the store, if all tokens are of one."""
     gather: Tensor | None = None
@@ -69,6 +72,7 @@ class TokenGroup:
     _masks: dict[int | None, Tensor] = field(default_factory=dict)
     _trunk_masks: dict[tuple[int, int], Tensor] = field(default_factory=dict)
     _buffers: dict[tuple[int, ...], _Buffers] = field(default_factory=dict)
+    _bags: dict[int, Bags] = field(default_factory=dict)
 
     @property
     def stop(self) -> int:
@@ -77,7 +81,7 @@ class TokenGroup:
 
     def reuse(self, before: TokenGroup) -> None:
         """Take over the tensors of a step that is over, of a group with the same rows, length and trunks."""
-        self._buffers = before._buffers
+        self._buffers, self._bags = before._buffers, before._bags
 
     def mask(self, window: int | None) -> Tensor:
         """Mask of the own rows [N, 1, L]: 0 where a token may attend, -inf elsewhere.
@@ -114,6 +118,13 @@ class TokenGroup:
             self._buffers[share, sinks] = _Buffers(self, share, sinks)
         return self._buffers[share, sinks]
 
+    def bags(self, share: int) -> Bags:
+        """Return the lines that the tokens read of their own rows."""
+        assert self.slots is not None
+        if share not in self._bags:
+            self._bags[share] = Bags(self.store, self.slots, self.length, share)
+        return self._bags[share]
+
     def _narrow(self, window: int | None) -> int | None:
         """Return None for a window that hides nothing."""
         return window if window is not None and window < self.reach else None
@@ -126,18 +137,15 @@ class AttentionPlan:
     store: KvStore
     tokens: int
     """N, without the padding at the end."""
-    write: Tensor
-    """[N * kv_heads]: index of each token and head in the flat store."""
+    where: Where
+    """Where keys and values are written."""
     groups: list[TokenGroup]
     """All tokens, in order."""
-    both: Tensor = field(init=False)
-    """[2 * N * kv_heads]: `write` for keys, then values, in the layer's flat store of both."""
     reach: int = field(init=False)
     """An exclusive upper bound of all positions."""
     _out: dict[int, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.both = torch.cat((self.write, self.write + self.store.positions))
         self.reach = max(group.reach for group in self.groups)
 
     def out(self, share: int) -> Tensor:
@@ -150,10 +158,7 @@ class AttentionPlan:
 
 
 class _Buffers:
-    """Tensors of one group, made once for all layers. P = N rounded up to TILE, W = all columns of scores.
-
-    What no layer writes keeps its first value: 0, or -inf for a trunk that a token does not attend to.
-    """
+    """Tensors of one group, made once for all layers. P = N rounded up to TILE, W = all columns of scores."""
 
     def __init__(self, group: TokenGroup, share: int, sinks: int) -> None:
         shape = group.store.shape
@@ -161,25 +166,38 @@ class _Buffers:
         padded = round_up(count, TILE)
         trunk = max((trunk.length for trunk, _ in group.trunks), default=0)
         end = sinks + group.length
-        whole = torch.zeros(heads, padded, share, end + trunk, device=shape.device)
-        self.scores = whole
-        """[kv_heads, P, share, W]: sink, own row, trunk."""
-        self.weights = torch.empty_like(whole)
-        """The same after the softmax."""
-        self.own = whole[:, :count, :, sinks:end].transpose(0, 1)
+        self.scores = _scratch((heads, padded, share, end + trunk), shape.device)
+        """[kv_heads, P, share, W]: sink, own row, trunk; in its place also the softmax of it."""
+        self.own = self.scores[:, :count, :, sinks:end].transpose(0, 1)
         """[N, kv_heads, share, L]"""
-        self.own_weights = self.weights[:, :count, :, sinks:end].transpose(0, 1)
-        self.trunk, self.trunk_weights = whole[..., end:], self.weights[..., end:]
-        if group.trunks and group.trunks[0][1] is not None:
-            self.trunk.fill_(-torch.inf)
+        self.trunk = self.scores[..., end:]
         self.padded_query = torch.zeros(heads, padded, share, shape.head_dim, dtype=shape.dtype, device=shape.device)
         """Scaled queries."""
         self.query = self.padded_query[:, :count].transpose(0, 1)
         """[N, kv_heads, share, d]"""
-        if group.rows is None:
+        if group.rows is None and group.slots is None:
             self.lone = torch.zeros(count, heads, each, shape.head_dim, dtype=shape.dtype, device=shape.device)
             """Queries of decoding, one token for each row of the store."""
             self.lone_weights = torch.zeros(count, heads, each, group.length, dtype=shape.dtype, device=shape.device)
+
+
+class _Scratch(threading.local):
+    """Memory of a thread for scores, used by one group after the other; fresh memory costs more than a product."""
+
+    memory = torch.empty(0)
+
+
+_SCRATCH = _Scratch()
+
+
+def _scratch(size: tuple[int, ...], device: torch.device) -> Tensor:
+    """Return float32 memory without content, valid until the next call."""
+    if device.type != "cpu":
+        return torch.zeros(size, device=device)
+    count = math.prod(size)
+    if count > len(_SCRATCH.memory):
+        _SCRATCH.memory = torch.zeros(count)
+    return _SCRATCH.memory[:count].view(size)
 
 
 _PLAN: ContextVar[AttentionPlan] = ContextVar("plan")
@@ -207,10 +225,15 @@ class AttentionKind:
     sinks: Tensor | None = None
     """[heads]: scores of a position without a value (gpt-oss)."""
 
-    def capped(self, scores: Tensor) -> Tensor:
-        """Return float32 scores, bounded."""
-        scores = scores.float()
-        return scores if self.softcap is None else (scores / self.softcap).tanh_().mul_(self.softcap)
+    def score(self, queries: Tensor, keys: Tensor, out: Tensor) -> Tensor:
+        """Write to `out` the bounded float32 scores of scaled queries [B, M, d] over keys [B, d, positions]."""
+        if out.dtype == queries.dtype:
+            return self.cap(torch.bmm(queries, keys, out=out))
+        return self.cap(out.copy_(torch.bmm(queries, keys)))
+
+    def cap(self, scores: Tensor) -> Tensor:
+        """Bound scores in place."""
+        return scores if self.softcap is None else scores.div_(self.softcap).tanh_().mul_(self.softcap)
 
 
 def packed_attention(
@@ -247,7 +270,7 @@ def attend(plan: AttentionPlan, layer: int, query: Tensor, new: Tensor, kind: At
 
     Returns [P, kv_heads, share, d], which the next layer overwrites.
     """
-    plan.store.flat(layer).index_copy_(0, plan.both, new[:, : plan.tokens].reshape(-1, query.shape[-1]))
+    plan.store.write(layer, plan.where, new[:, : plan.tokens])
     out = plan.out(query.shape[2])
     for group in plan.groups:
         _attend(group, layer, query[group.start : group.stop], kind, out[group.start : group.stop])
@@ -263,12 +286,14 @@ def _attend(group: TokenGroup, layer: int, query: Tensor, kind: AttentionKind, o
     if kind.sinks is not None:
         buffers.scores[..., 0] = kind.sinks.float().view(query.shape[1], 1, -1)
     torch.mul(query, kind.scaling, out=buffers.query)
-    scores = _decoding_scores if group.rows is None else _given_scores
-    torch.add(kind.capped(scores(group, layer, buffers)), group.mask(kind.window)[:, None], out=buffers.own)
+    scores = kind.cap(_own_scores(group, layer, buffers).float())
+    torch.add(scores, group.mask(kind.window)[:, None], out=buffers.own)
+    if group.trunks and group.trunks[0][1] is not None:
+        buffers.trunk.fill_(-torch.inf)
     for which, (trunk, tokens) in enumerate(group.trunks):
         _trunk_scores(trunk, layer, tokens, buffers, kind, group.trunk_mask(which, kind.window))
-    torch.softmax(buffers.scores, -1, out=buffers.weights)
-    own = (_decoding_values if group.rows is None else _given_values)(group, layer, buffers)
+    torch.softmax(buffers.scores, -1, out=buffers.scores)
+    own = _own_values(group, layer, buffers)
     parts = [_trunk_values(trunk, layer, tokens, buffers, len(out)) for trunk, tokens in group.trunks]
     if not parts:
         out.copy_(own)
@@ -277,32 +302,29 @@ def _attend(group: TokenGroup, layer: int, query: Tensor, kind: AttentionKind, o
 
 
 def _attend_alone(group: TokenGroup, layer: int, query: Tensor, kind: AttentionKind, out: Tensor) -> None:
-    """Do the same for tokens of a single row. They are few, so that their scores stay in the processor's cache."""
+    """Do the same for tokens of a single row."""
     count, heads, share, dim = query.shape
-    by_head = torch.mul(query.transpose(0, 1), kind.scaling)
-    if padding := round_up(count, TILE) - count:
-        by_head = torch.cat((by_head, by_head.new_zeros(heads, padding, share, dim)), 1)
-    by_head = by_head.reshape(heads, -1, dim)
-
-    def over(keys: Tensor, mask: Tensor | None) -> Tensor:
-        """Return scores [kv_heads, P * share, positions]."""
-        scores = kind.capped(torch.bmm(by_head, keys.transpose(1, 2)))
-        if mask is not None:
-            scores.view(heads, -1, share, keys.shape[1])[:, :count] += mask
-        return scores
-
-    store, length = group.store, group.length
-    parts = [over(store.part(layer, 0, group.row, length), group.mask(kind.window))]
-    for which, (trunk, _) in enumerate(group.trunks):
-        parts.append(over(trunk.part(layer, 0), group.trunk_mask(which, kind.window)))
-    if kind.sinks is not None:
-        sinks = kind.sinks.float().view(heads, 1, share).expand(heads, len(by_head[0]) // share, share)
-        parts.insert(0, sinks.reshape(heads, -1, 1))
-    weights = torch.softmax(torch.cat(parts, -1) if len(parts) > 1 else parts[0], -1).to(query.dtype)
+    padded, length = round_up(count, TILE), group.length
     start = 0 if kind.sinks is None else 1
-    total = _weighted(weights[..., start : start + length], store.part(layer, 1, group.row, length))
+    end = start + length
+    width = end + sum(trunk.length for trunk, _ in group.trunks)
+    by_head = query.new_zeros(heads, padded, share, dim)
+    torch.mul(query.transpose(0, 1), kind.scaling, out=by_head[:, :count])
+    by_head = by_head.view(heads, -1, dim)
+    scores = _scratch((heads, padded * share, width), query.device)
+    by_token = scores.view(heads, padded, share, width)[:, :count]
+    if kind.sinks is not None:
+        scores.view(heads, padded, share, width)[..., 0] = kind.sinks.float().view(heads, 1, share)
+    kind.score(by_head, group.store.keys(layer, group.row, length), scores[..., start:end])
+    by_token[..., start:end] += group.mask(kind.window)
+    for which, (trunk, _) in enumerate(group.trunks):
+        kind.score(by_head, trunk.keys[layer], scores[..., end:])
+        if (mask := group.trunk_mask(which, kind.window)) is not None:
+            by_token[..., end:] += mask
+    weights = torch.softmax(scores, -1, out=scores).to(query.dtype)
+    total = _weighted(weights[..., start:end], group.store.values(layer, group.row, length))
     for trunk, _ in group.trunks:
-        total += torch.bmm(weights[..., start + length :], trunk.part(layer, 1))
+        total += torch.bmm(weights[..., end:], trunk.values(layer))
     out.copy_(total.view(heads, -1, share, dim)[:, :count].transpose(0, 1))
 
 
@@ -326,6 +348,20 @@ def _weighted(weights: Tensor, values: Tensor) -> Tensor:
     return out
 
 
+def _own_scores(group: TokenGroup, layer: int, buffers: _Buffers) -> Tensor:
+    """Return scores over the own rows [N, kv_heads, share, L]."""
+    if group.slots is not None:
+        return group.bags(buffers.query.shape[2]).scores(layer, buffers.query)
+    return (_decoding_scores if group.rows is None else _given_scores)(group, layer, buffers)
+
+
+def _own_values(group: TokenGroup, layer: int, buffers: _Buffers) -> Tensor:
+    """Return the weighted values of the own rows [N, kv_heads, share, d]."""
+    if group.slots is not None:
+        return group.bags(buffers.query.shape[2]).values(layer, buffers.own)
+    return (_decoding_values if group.rows is None else _given_values)(group, layer, buffers)
+
+
 def _decoding_scores(group: TokenGroup, layer: int, buffers: _Buffers) -> Tensor:
     """Return scores over the own rows [N, kv_heads, share, L]; token i has row i."""
     count, heads, each, dim = buffers.lone.shape
@@ -340,7 +376,7 @@ def _decoding_values(group: TokenGroup, layer: int, buffers: _Buffers) -> Tensor
     """Return the weighted values of the own rows [N, kv_heads, share, d]."""
     count, heads, each, dim = buffers.lone.shape
     share = buffers.query.shape[2]
-    buffers.lone_weights[:, :, :share] = buffers.own_weights
+    buffers.lone_weights[:, :, :share] = buffers.own
     values = group.store.lines(layer, 1, group.start, group.stop, group.length)
     out = _weighted(buffers.lone_weights.view(count * heads, each, -1), values)
     return out.view(count, heads, each, dim)[:, :, :share]
@@ -357,7 +393,7 @@ def _given_values(group: TokenGroup, layer: int, buffers: _Buffers) -> Tensor:
     """Return the weighted values of the own rows [N, kv_heads, share, d] of pieces of several tokens."""
     assert group.rows is not None
     values = group.store.chosen(layer, 1, group.rows, group.length)
-    weights = _spread(group, buffers.own_weights).to(values.dtype)
+    weights = _spread(group, buffers.own).to(values.dtype)
     return _packed(group, _weighted(weights, values), buffers)
 
 
@@ -380,21 +416,22 @@ def _trunk_scores(
     trunk: Trunk, layer: int, tokens: Tensor | None, buffers: _Buffers, kind: AttentionKind, mask: Tensor | None
 ) -> None:
     """Write the scores of the tokens over a trunk."""
-    query = buffers.padded_query if tokens is None else buffers.padded_query.index_select(1, tokens)
-    scores = kind.capped(torch.bmm(query.flatten(1, 2), trunk.part(layer, 0).transpose(1, 2)))
-    scores = scores.view(*query.shape[:3], -1)
+    if tokens is None:
+        query, scores = buffers.padded_query, buffers.trunk
+    else:
+        query = buffers.padded_query.index_select(1, tokens)
+        scores = buffers.scores.new_empty(*query.shape[:3], trunk.length)
+    kind.score(query.flatten(1, 2), trunk.keys[layer], scores.view(len(query), -1, trunk.length))
     if mask is not None:
         scores[:, : len(mask)] += mask
-    if tokens is None:
-        buffers.trunk.copy_(scores)
-    else:
+    if tokens is not None:
         buffers.trunk[..., : trunk.length].index_copy_(1, tokens, scores)
 
 
 def _trunk_values(trunk: Trunk, layer: int, tokens: Tensor | None, buffers: _Buffers, count: int) -> Tensor:
     """Return the weighted values of a trunk [N, kv_heads, share, d]; 0 for tokens that do not attend to it."""
-    weights = buffers.trunk_weights if tokens is None else buffers.trunk_weights.index_select(1, tokens)
-    values = trunk.part(layer, 1)
+    weights = buffers.trunk if tokens is None else buffers.trunk.index_select(1, tokens)
+    values = trunk.values(layer)
     out = torch.bmm(weights[..., : trunk.length].flatten(1, 2).to(values.dtype), values)
     out = out.view(*weights.shape[:3], -1).transpose(0, 1)
     return out[:count] if tokens is None else out.new_zeros(count, *out.shape[1:]).index_copy_(0, tokens, out)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from mcp_rl.inference.attention import TILE, AttentionPlan, TokenGroup
-from mcp_rl.inference.cache import GROWTH, KvStore, Trunk, round_up
+from mcp_rl.inference.cache import GROWTH, PAGE, KvStore, Trunk, round_up
 from mcp_rl.inference.grouping import decoding_groups, in_order, width
 from mcp_rl.inference.prefill import Piece, group_trunks, prefill, trunk_length
 from mcp_rl.inference.prefixes import Entry, PrefixIndex, SeenPrefixes, SlotEntries, check_stamp
@@ -172,17 +172,17 @@ class DecodingBatch:
 
     def _decode_plan(self, last: Tensor, own: Sequence[int], reach: int) -> AttentionPlan:
         """last, own: [rows], the place of each row's newest token in its slot."""
-        shape, store = self.policy.shape, self._store
-        lines = torch.arange(len(own) * shape.kv_heads, device=shape.device) * store.capacity
-        groups = []
+        store = self._store
+        slots, groups = torch.arange(len(own), device=last.device), []
         for start, stop, trunks in self._groups or ():
-            length = min(round_up(max(own[start:stop]) + 1, 32), store.capacity)
-            groups.append(group := TokenGroup(store, start, last[start:stop], length, reach, trunks))
+            length = min(round_up(max(own[start:stop]) + 1, PAGE), store.capacity)
+            by_bags = slots[start:stop] if store.shape.paged else None
+            groups.append(group := TokenGroup(store, start, last[start:stop], length, reach, trunks, by_bags))
             before = self._last.get((start, stop))
             if before is not None and before.length == length and before.trunks is trunks:
                 group.reuse(before)
         self._last = {(group.start, group.stop): group for group in groups}
-        return AttentionPlan(store, len(own), lines + last.repeat_interleave(shape.kv_heads), groups)
+        return AttentionPlan(store, len(own), store.where(slots, last), groups)
 
     def _sample(self, rows: Sequence[Row], logits: Tensor) -> list[Row]:
         asked = [row.turn.sampling for row in rows if row.turn is not None]
@@ -198,7 +198,11 @@ class DecodingBatch:
 
     def keys_and_values(self, row: Row) -> Tensor:
         """Copy what is stored for the row's own ids: [layers, 2, kv_heads, positions, head_dim]."""
-        return self._store.data[:, :, row.slot, :, : row.computed - row.start].clone()
+        length = row.computed - row.start
+        layers = range(self.policy.shape.layers)
+        keys = [self._store.keys(layer, row.slot, length).transpose(1, 2) for layer in layers]
+        values = [self._store.values(layer, row.slot, length) for layer in layers]
+        return torch.stack([torch.stack(keys), torch.stack(values)], 1)
 
     def _check(self, rows: Sequence[Row]) -> None:
         """Raise CanaryError if these rows, or those that they join, would read another policy version's results."""

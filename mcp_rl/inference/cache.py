@@ -8,12 +8,15 @@ only after it was written under the policy version being sampled; changing the v
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 GROWTH = 64
 """Positions by which rows grow. Attention reads whole multiples too, so its shapes are few."""
+PAGE = GROWTH
+"""Positions of a page of keys."""
 
 
 def round_up(count: int, multiple: int) -> int:
@@ -31,11 +34,16 @@ class KvShape:
     dtype: torch.dtype
     device: torch.device
 
+    @property
+    def paged(self) -> bool:
+        """True if keys are stored in pages [head_dim, PAGE], the form that `bags` reads, else as [PAGE, head_dim]."""
+        return self.device.type == "cpu" and self.dtype == torch.float32
+
 
 class KvStore:
     """Keys and values as one tensor [layers, 2, rows, kv_heads, capacity, head_dim] that grows in both directions.
 
-    Unwritten positions are zero, so masked ones stay finite.
+    Unwritten positions are zero, so masked ones stay finite. If keys are `paged`, each page of them is transposed.
     """
 
     def __init__(self, shape: KvShape, rows: int = 0, capacity: int = 0) -> None:
@@ -52,11 +60,13 @@ class KvStore:
 
     def _own(self, data: Tensor) -> None:
         """Use this tensor from now on. Views that every step needs are made once."""
-        self.data, dim = data, self.shape.head_dim
-        self._flat: list[Tensor] = [layer.view(-1, dim) for layer in data]
+        self.data, s = data, self.shape
+        self._flat: list[Tensor] = [layer.view(-1, s.head_dim) for layer in data]
         self._lines: list[list[Tensor]] = [
-            [which.view(-1, self.capacity, dim) for which in layer] for layer in data if data.numel()
+            [which.view(-1, self.capacity, s.head_dim) for which in layer] for layer in data if data.numel()
         ]
+        paged = self.rows, s.kv_heads, self.capacity // PAGE, s.head_dim, PAGE
+        self._paged: list[Tensor] = [layer[0].view(paged) for layer in data] if s.paged else []
 
     def _zeros(self, rows: int, capacity: int) -> Tensor:
         s = self.shape
@@ -75,31 +85,56 @@ class KvStore:
         if old.numel():
             self.data[:, :, : old.shape[2], :, : old.shape[4]] = old
 
-    @property
-    def positions(self) -> int:
-        """Number of places for the keys of one layer: rows x heads x capacity."""
-        return self.rows * self.shape.kv_heads * self.capacity
+    def write(self, layer: int, where: Where, new: Tensor) -> None:
+        """Store keys and values [2, N, kv_heads, head_dim] of N tokens."""
+        if where.paged is None:
+            self._flat[layer].index_copy_(0, where.lines, new.reshape(-1, self.shape.head_dim))
+        else:
+            slots, pages, inside = where.paged
+            self._paged[layer][slots, :, pages, :, inside] = new[0]
+            self._flat[layer].index_copy_(0, where.lines, new[1].reshape(-1, self.shape.head_dim))
 
-    def flat(self, layer: int) -> Tensor:
-        """Keys, then values, of a layer as [2 * positions, head_dim]."""
-        return self._flat[layer]
+    def where(self, slots: Tensor, places: Tensor) -> Where:
+        """Return where tokens of these rows are written, given the place of each in its row."""
+        heads = self.shape.kv_heads
+        row = slots[:, None] * heads + torch.arange(heads, device=slots.device)
+        lines = (row * self.capacity + places[:, None]).flatten()
+        rest = self.rows * heads * self.capacity
+        if self.shape.paged:
+            return Where(lines + rest, (slots, places // PAGE, places % PAGE))
+        return Where(torch.cat((lines, lines + rest)), None)
+
+    def key_pages(self, layer: int) -> Tensor:
+        """Keys of all rows by pages: a view [rows * kv_heads * pages * head_dim, PAGE]."""
+        return self._paged[layer].view(-1, PAGE)
+
+    def value_lines(self, layer: int) -> Tensor:
+        """Values of all rows: a view [rows * kv_heads * capacity, head_dim]."""
+        return self._lines[layer][1].view(-1, self.shape.head_dim)
 
     def lines(self, layer: int, which: int, start: int, stop: int, length: int) -> Tensor:
-        """Keys (0) or values (1) of rows side by side: a view [rows * kv_heads, length, head_dim]."""
+        """Keys (0) or values (1) of rows side by side: a view [rows * kv_heads, length, head_dim]; keys not paged."""
         heads = self.shape.kv_heads
         return self._lines[layer][which][start * heads : stop * heads, :length]
 
-    def part(self, layer: int, which: int, row: int, length: int) -> Tensor:
-        """Keys (0) or values (1) of one row: a view [kv_heads, length, head_dim]."""
-        heads = self.shape.kv_heads
-        return self._lines[layer][which][row * heads : (row + 1) * heads, :length]
+    def keys(self, layer: int, row: int, length: int) -> Tensor:
+        """Keys of one row [kv_heads, head_dim, length]: a copy if they are paged, else a view."""
+        if self.shape.paged:
+            pages = self._paged[layer][row, :, : -(-length // PAGE)]
+            return pages.transpose(1, 2).reshape(len(pages), self.shape.head_dim, -1)[..., :length]
+        return self.lines(layer, 0, row, row + 1, length).transpose(1, 2)
+
+    def values(self, layer: int, row: int, length: int) -> Tensor:
+        """Values of one row: a view [kv_heads, length, head_dim]."""
+        return self.lines(layer, 1, row, row + 1, length)
 
     def chosen(self, layer: int, which: int, rows: Tensor, length: int) -> Tensor:
-        """Keys (0) or values (1) of any rows: a copy [len(rows) * kv_heads, length, head_dim]."""
+        """Keys (0) or values (1) of any rows: a copy [len(rows) * kv_heads, length, head_dim]; keys not paged."""
         return self.data[layer, which, :, :, :length].index_select(0, rows).flatten(0, 1)
 
     def take(self, row: int, other: KvStore, other_row: int, length: int) -> None:
         """Copy the first positions of a row of another store."""
+        length = round_up(length, PAGE)
         self.data[:, :, row, :, :length] = other.data[:, :, other_row, :, :length]
 
     def move(self, sources: list[int], targets: list[int], length: int) -> None:
@@ -107,16 +142,27 @@ class KvStore:
         self.carry([(sources, targets, length)])
 
     def carry(self, moves: list[tuple[list[int], list[int], int]]) -> None:
-        """Copy rows: from these, to those, so many positions. All are read before any is written."""
+        """Copy rows: from these, to those, so many positions, rounded up to pages. All are read before any is
+        written."""
         device = self.shape.device
         read = []
         for sources, targets, length in moves:
             if sources:
-                part = self.data[:, :, :, :, :length]
+                part = self.data[:, :, :, :, : round_up(length, PAGE)]
                 copied = part.index_select(2, torch.tensor(sources, device=device))
                 read.append((part, torch.tensor(targets, device=device), copied))
         for part, rows, copied in read:
             part.index_copy_(2, rows, copied)
+
+
+@dataclass(frozen=True)
+class Where:
+    """Where the tokens of a forward pass are written in each layer."""
+
+    lines: Tensor
+    """Index of each token and head in the flat keys and values; if keys are paged, of values alone."""
+    paged: tuple[Tensor, Tensor, Tensor] | None
+    """For paged keys, each token's row, its page, and its place in the page."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,6 +178,11 @@ class Trunk:
     def length(self) -> int:
         return len(self.ids)
 
-    def part(self, layer: int, which: int) -> Tensor:
-        """Keys (0) or values (1) [kv_heads, length, head_dim]."""
-        return self.store.part(layer, which, 0, self.length)
+    @cached_property
+    def keys(self) -> list[Tensor]:
+        """Keys of each layer [kv_heads, head_dim, length]."""
+        return [self.store.keys(layer, 0, self.length) for layer in range(self.store.shape.layers)]
+
+    def values(self, layer: int) -> Tensor:
+        """Values of a layer [kv_heads, length, head_dim]."""
+        return self.store.values(layer, 0, self.length)

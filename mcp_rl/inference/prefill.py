@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mcp_rl.inference.attention import TILE, AttentionPlan, TokenGroup
-from mcp_rl.inference.cache import KvStore, Trunk, round_up
+from mcp_rl.inference.cache import PAGE, KvStore, Trunk, round_up
 from mcp_rl.inference.grouping import given_groups, is_alone, width
 
 if TYPE_CHECKING:
@@ -93,17 +93,16 @@ def _forward(policy: Policy, store: KvStore, pieces: Sequence[Piece]) -> Tensor:
     total = sum(len(piece.ids) for piece in pieces)
     padding = round_up(total, TILE) - total
     groups: list[TokenGroup] = []
-    lines = []
     for start, stop in given_groups([_extent(piece) for piece in pieces]):
         together = [list(pieces[start:stop])]
         for part in together if stop - start > 1 else [[block] for block in _blocks(pieces[start])]:
-            group, line = _group(store, part, groups[-1].stop if groups else 0)
-            groups.append(group)
-            lines.append(line)
-    plan = AttentionPlan(store, total, torch.cat(lines), groups)
-    shift = torch.tensor([piece.position - piece.own for piece in pieces])
+            groups.append(_group(store, part, groups[-1].stop if groups else 0))
     sizes = torch.tensor([len(piece.ids) for piece in pieces])
-    position = torch.cat([group.own for group in groups]) + shift.repeat_interleave(sizes).to(device)
+    shifts = torch.tensor([[piece.slot, piece.position - piece.own] for piece in pieces])
+    slots, shift = shifts.repeat_interleave(sizes, 0).t().to(device)
+    own = torch.cat([group.own for group in groups])
+    plan = AttentionPlan(store, total, store.where(slots, own), groups)
+    position = own + shift
     position = torch.cat([position, position.new_zeros(padding)])
     ids = torch.tensor([token for piece in pieces for token in piece.ids] + [0] * padding)
     last = torch.cat([sizes.cumsum(0) - 1, sizes.new_zeros(round_up(len(pieces), TILE) - len(pieces))])
@@ -119,33 +118,32 @@ def _blocks(piece: Piece) -> list[Piece]:
     ]
 
 
-def _group(store: KvStore, pieces: Sequence[Piece], before: int) -> tuple[TokenGroup, Tensor]:
-    """Return the group of these pieces, and where their keys are written (`AttentionPlan.write`)."""
-    device, rows, heads = store.shape.device, len(pieces), store.shape.kv_heads
+def _group(store: KvStore, pieces: Sequence[Piece], before: int) -> TokenGroup:
+    """Return the group of these pieces, whose first token has number `before`."""
+    device, rows = store.shape.device, len(pieces)
     sizes = torch.tensor([len(piece.ids) for piece in pieces])
     row = torch.repeat_interleave(torch.arange(rows), sizes)
-    total = len(row)
-    place = torch.arange(total) - (sizes.cumsum(0) - sizes)[row]
+    place = torch.arange(len(row)) - (sizes.cumsum(0) - sizes)[row]
     own = torch.tensor([piece.own for piece in pieces])[row] + place
-    alone = rows == 1
-    places = round_up(int(sizes.max()), TILE)
-    slots = torch.tensor([piece.slot for piece in pieces])
-    lines = (slots[row, None] * heads + torch.arange(heads)) * store.capacity + own[:, None]
-    scatter = row * places + place
-    gather = torch.zeros(rows * places, dtype=torch.long).index_copy_(0, scatter, torch.arange(total))
     group = TokenGroup(
         store,
         before,
         own.to(device),
-        min(round_up(int(own.max()) + 1, 32), store.capacity),
+        min(round_up(int(own.max()) + 1, PAGE), store.capacity),
         max(piece.position + len(piece.ids) for piece in pieces),
         group_trunks([(piece.trunk, len(piece.ids)) for piece in pieces], device),
-        rows=None if alone else slots.to(device),
-        row=pieces[0].slot if alone else -1,
-        gather=None if alone else gather.to(device),
-        scatter=None if alone else scatter.to(device),
     )
-    return group, lines.flatten().to(device)
+    slots = torch.tensor([piece.slot for piece in pieces])
+    if rows == 1:
+        group.row = pieces[0].slot
+    elif store.shape.paged:
+        group.slots = slots[row]
+    else:
+        places = round_up(int(sizes.max()), TILE)
+        scatter = row * places + place
+        gather = torch.zeros(rows * places, dtype=torch.long).index_copy_(0, scatter, torch.arange(len(row)))
+        group.rows, group.gather, group.scatter = slots.to(device), gather.to(device), scatter.to(device)
+    return group
 
 
 def group_trunks(owners: Sequence[tuple[Trunk | None, int]], device: torch.device) -> list[tuple[Trunk, Tensor | None]]:
