@@ -62,8 +62,9 @@ def job_words(setting: Setting, place: Path, base: str, *, steps: int, name: str
     words += ["--output-dir", str(place), "--name", name, "--plugin", str(Path(__file__).with_name("odd_tokens.py"))]
     words += ["--json", 'reward.weights={"odd_tokens"=1.0}', "scenarios.count=30", "scenarios.val=6"]
     words += ["evaluation.samples=1", "evaluation.greedy=false", "rollout.max_turn_tokens=24"]
-    words += ["rollout.groups_per_step=2", "rollout.group_size=4", "train.checkpoint_every=1"]
-    return words if setting.dry_run else [*words[:-3], "rollout.groups_per_step=8", "rollout.group_size=8"]
+    words += ["train.truncated=learn", "rollout.refills=0", "train.checkpoint_every=1", "scenarios.levels=spelled"]
+    groups, size = (2, 4) if setting.dry_run else (8, 8)
+    return [*words, f"rollout.groups_per_step={groups}", f"rollout.group_size={size}"]
 
 
 @check

@@ -19,23 +19,27 @@ from mcp_rl.config.playing import (
     ToolsConfig,
     Transport,
 )
-from mcp_rl.config.run import JUDGE_PRESET, LARGE_MODEL_PRESET, RunConfig, preset_for, run_name
+from mcp_rl.config.presets import DEFAULTS, SIZES, Default, Kind, defaults_for, kind_of
+from mcp_rl.config.run import JUDGE_PRESET, RunConfig, preset_for, run_name
 from mcp_rl.config.run_settings import TINY
 from mcp_rl.config.scoring import EvaluationConfig, JudgeConfig, RewardConfig
 
 __all__ = [
+    "DEFAULTS",
     "JUDGE_PRESET",
-    "LARGE_MODEL_PRESET",
     "LEVELS",
     "MIXED",
     "MOST_STEPS",
+    "SIZES",
     "TINY",
     "CurriculumConfig",
+    "Default",
     "Elicitation",
     "EngineConfig",
     "EvaluationConfig",
     "Isolation",
     "JudgeConfig",
+    "Kind",
     "LoraConfig",
     "PlacementConfig",
     "RewardConfig",
@@ -49,7 +53,9 @@ __all__ = [
     "UnslothConfig",
     "chosen_settings",
     "config_keys",
+    "defaults_for",
     "flat_values",
+    "kind_of",
     "level_shares",
     "preset_for",
     "role_of",

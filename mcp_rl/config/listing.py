@@ -50,7 +50,7 @@ def chosen_settings(config: RunConfig) -> tuple[dict[str, str], dict[str, str]]:
 
     A setting that the user set to its preset's value is one of the preset's.
     """
-    presets = dict(_flat(preset_for(config.base_model)))
+    presets = dict(_flat(preset_for(config.base_model, dict(config))))
     if config.judge.model is not None:
         presets |= dict(_flat(JUDGE_PRESET))
     now = {key: value for key, value in settings(config) if value is not None}

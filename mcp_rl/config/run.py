@@ -1,4 +1,4 @@
-"""The configuration of a run, with presets for larger models and for judges."""
+"""The configuration of a run, with presets for other base models and for judges."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from pydantic import BaseModel, model_validator
 
 from mcp_rl.config.contradictions import contradictions
+from mcp_rl.config.presets import defaults_for, kind_of
 from mcp_rl.config.run_settings import TINY, RunSettings
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ class RunConfig(RunSettings):
             return given
         judge = given.get("judge")
         judged = JUDGE_PRESET if isinstance(judge, Mapping) and judge.get("model") else {}
-        return _merged(_merged(preset_for(str(given.get("base_model", TINY))), judged), given)
+        return _merged(_merged(preset_for(str(given.get("base_model", TINY)), given), judged), given)
 
     @model_validator(mode="after")
     def _check_consistency(self) -> Self:
@@ -43,31 +44,16 @@ class RunConfig(RunSettings):
         return self.output_dir / self.project / "models" / self.name
 
 
-LARGE_MODEL_PRESET: dict[str, Any] = {
-    "steps": 100,
-    "scenarios": {"max_steps": 5, "unsolvable": 0.05, "without_tools": 0.05},
-    "rollout": {
-        "groups_per_step": 8,
-        "step_tokens": None,
-        "group_size": 8,
-        "max_turns": 10,
-        "max_turn_tokens": 1024,
-        "max_tokens": 4096,
-        "max_result_tokens": 2048,
-        "concurrency": 64,
-        "deadline": 1200.0,
-    },
-    "train": {"learning_rate": 1e-5, "decay_steps": 0, "epochs": 1, "checkpoint_every": 1, "sequence_norm": 4096},
-}
-"""Values for a pretrained chat model of billions of parameters, in place of the defaults."""
-
 JUDGE_PRESET: dict[str, Any] = {"train": {"scale_by_std": False}}
 """Values for a run with a judge, whose scores are rarely equal and often close."""
 
 
-def preset_for(base_model: str) -> dict[str, Any]:
-    """Return the values that differ from the defaults for this base model. The defaults suit `mcp-rl/tiny`."""
-    return {} if base_model == TINY else LARGE_MODEL_PRESET
+def preset_for(base_model: str, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the values that differ from the defaults for this base model, and for a run with the `given` settings.
+
+    The defaults suit `mcp-rl/tiny`; `presets.py` has those of other models.
+    """
+    return {} if base_model == TINY else defaults_for(kind_of(base_model, given))
 
 
 def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

@@ -95,6 +95,8 @@ class EvaluationConfig(Section):
     """Play one greedy episode of each scenario too: what a user will run."""
     every: Annotated[int, Role(identity=False, carried=True, fixed="")] = Field(default=0, ge=0)
     """Steps between evaluations; 0: only before and after."""
+    samples_between: Annotated[int | None, Role(identity=False, carried=True, fixed="")] = Field(default=None, ge=0)
+    """Sampled episodes of each scenario in those between; 0: the greedy one alone; none: as before and after."""
     subset: Annotated[int, Role(identity=False, carried=True, fixed="")] = Field(default=24, ge=0)
     """Held-out scenarios of a small, greedy evaluation between the full ones, which shows the course of learning; 0:
     none."""

@@ -16,7 +16,7 @@ from mcp_rl.evaluation.measure import measure
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from mcp_rl.config import RunConfig
+    from mcp_rl.config import EvaluationConfig, RunConfig
     from mcp_rl.scenario import McpScenario
     from mcp_rl.trajectory import TrajectoryGroup
 
@@ -44,6 +44,12 @@ def steps_between(config: RunConfig, scenarios: int) -> int:
     rollout = config.rollout
     fewest = rollout.groups_per_step * (min(rollout.probes, rollout.group_size) or rollout.group_size)
     return max(_FEWEST_STEPS, math.ceil(scenarios / (_MOST_COST * fewest)))
+
+
+def samples_of(config: EvaluationConfig, *, between: bool) -> int:
+    """Return the sampled episodes that an evaluation plays of each scenario; at least one where none is greedy."""
+    wanted = config.samples if not between or config.samples_between is None else config.samples_between
+    return max(wanted, int(not config.greedy))
 
 
 def subset_metrics(groups: Iterable[TrajectoryGroup]) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from mcp_rl.runs.steps.metrics import (
     time_sentence,
 )
 from mcp_rl.runs.steps.pipeline import PENDING, Pipeline
-from mcp_rl.runs.steps.small_evaluation import SPLIT, choose_subset, steps_between, subset_metrics
+from mcp_rl.runs.steps.small_evaluation import SPLIT, choose_subset, samples_of, steps_between, subset_metrics
 from mcp_rl.runs.trackers.trackers import Trackers
 from mcp_rl.system.activity import Activity, Clock, Times, during, timed_by
 from mcp_rl.system.processes.memory import peak_rss_mb
@@ -279,9 +279,8 @@ class Trainer:
 
     async def _evaluate(self, title: str, step: int) -> EvaluationResult:
         config = self.config
-        plan = EvaluationPlan(
-            config.evaluation.greedy, config.evaluation.samples, config.seed, config.rollout.max_exceptions
-        )
+        samples = samples_of(config.evaluation, between=0 < step < config.steps)
+        plan = EvaluationPlan(config.evaluation.greedy, samples, config.seed, config.rollout.max_exceptions)
         with self.progress.rollouts(f"evaluation, {title}", len(self.val), plan.episodes) as bar:
             result, groups = await evaluate(
                 self.player,

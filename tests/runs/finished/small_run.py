@@ -58,7 +58,8 @@ def train(ground: Path, name: str, *more: str, out: Path | None = None) -> Path:
         *("--steps", str(STEPS), "--output-dir", str(out), "--name", name),
         *("rollout.groups_per_step=3", "rollout.group_size=3", "rollout.max_turn_tokens=6", "rollout.max_tokens=12"),
         *("train.checkpoint_every=2", "train.keep_checkpoints=9", "train.learning_rate=1e-2", "train.minibatches=2"),
-        *("evaluation.samples=1", "evaluation.every=4", *more),
+        *("evaluation.samples=1", "evaluation.samples_between=1", "evaluation.every=4"),
+        *("train.truncated=learn", "rollout.refills=0", *more),  # random weights never end an episode by themselves
     ]
     go_on(words)
     return out / "default" / "models" / name
