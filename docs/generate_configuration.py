@@ -8,11 +8,11 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from mcp_rl.config import DEFAULTS, SIZES, Default, Kind, RunConfig, defaults_for, flat_values, section_of
+from mcp_rl.config import DEFAULTS, SIZES, Default, ModelKind, RunConfig, defaults_for, flat_values, section_of
 
 PAGE = Path(__file__).with_name("configuration.md")
 DEFAULTS_PAGE = Path(__file__).with_name("defaults.md")
-LARGE = Kind(SIZES.index("up to 14B"))
+LARGE = ModelKind(SIZES.index("up to 14B"))
 INTRODUCTION = """\
 # Configuration
 

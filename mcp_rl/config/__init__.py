@@ -19,7 +19,7 @@ from mcp_rl.config.playing import (
     ToolsConfig,
     Transport,
 )
-from mcp_rl.config.presets import DEFAULTS, SIZES, Default, Kind, defaults_for, kind_of
+from mcp_rl.config.presets import DEFAULTS, SIZES, Default, ModelKind, defaults_for, kind_of
 from mcp_rl.config.run import JUDGE_PRESET, RunConfig, preset_for, run_name
 from mcp_rl.config.run_settings import TINY
 from mcp_rl.config.scoring import EvaluationConfig, JudgeConfig, RewardConfig
@@ -39,8 +39,8 @@ __all__ = [
     "EvaluationConfig",
     "Isolation",
     "JudgeConfig",
-    "Kind",
     "LoraConfig",
+    "ModelKind",
     "PlacementConfig",
     "RewardConfig",
     "RolloutConfig",

@@ -89,7 +89,8 @@ class UnslothConfig(Section):
     transformers and PEFT load it by the same options."""
 
     use: Annotated[bool | None, CARRIED] = None
-    """Load with Unsloth; none: if it is installed and there is a GPU, unless IMPORT_UNSLOTH=0."""
+    """Load with Unsloth; none: on a GPU with a quantised base, if it is installed, unless IMPORT_UNSLOTH=0; in 16 bits
+    shared prefixes save more than its kernels, whose attention cannot share them."""
     model_name: Annotated[str | None, _AS_LOADED] = Field(default=None, min_length=1)
     """Weights to load in place of `base_model`, such as a 4-bit copy of it; none: exactly `base_model`."""
     max_seq_length: Annotated[int | None, CARRIED] = Field(default=None, ge=64)
@@ -112,9 +113,9 @@ class UnslothConfig(Section):
     """Let Unsloth repair tokenizers that are known to be broken, its default."""
     trust_remote_code: Annotated[bool, Role(identity=False, carried=True, replay=True, same_policy=True)] = False
     """Run code from the model's repository: never, unless you ask for it."""
-    use_gradient_checkpointing: Annotated[Literal["unsloth"] | bool, CARRIED] = "unsloth"
-    """Activations offloaded by Unsloth, recomputed (true), or kept (false); without Unsloth,
-    `train.activation_checkpointing` decides."""
+    use_gradient_checkpointing: Annotated[Literal["unsloth"] | bool | None, CARRIED] = None
+    """Activations offloaded by Unsloth, recomputed (true), or kept (false); none: offloaded where
+    `train.activation_checkpointing` is on, which is all that decides without Unsloth."""
     resize_model_vocab: Annotated[int | None, _AS_LOADED] = Field(default=None, ge=1)
     """Size of the vocabulary; none: the model's."""
     revision: Annotated[str | None, _AS_LOADED] = Field(default=None, min_length=1)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 ADAPTER = "default"
+_ROUGH = (torch.bfloat16, torch.float16)
 
 
 class _MergedLinear(torch.autograd.Function):
@@ -50,6 +51,29 @@ class _MergedLinear(torch.autograd.Function):
         return dx, None, None, da, db, None
 
 
+class _LowRank(torch.autograd.Function):
+    """An adapter's part of a linear layer in 16 bits: x [..., in], a [r, in] and b [out, r] in float32; returns
+    s·B·A·x [..., out] in the type of x. All products are in that type, and the gradients of a and b are float32."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, a: Tensor, b: Tensor, scale: float) -> Tensor:
+        rough_a, rough_b = a.to(x.dtype), b.to(x.dtype)
+        ctx.save_for_backward(x, rough_a, rough_b)
+        ctx.scale = scale
+        return F.linear(F.linear(x, rough_a), rough_b) * scale
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x, a, b = ctx.saved_tensors
+        dy = grads[0].to(x.dtype) * ctx.scale
+        through = dy @ b
+        dx = through @ a if ctx.needs_input_grad[0] else None
+        flat_dy, flat_x = dy.reshape(-1, dy.shape[-1]), x.reshape(-1, x.shape[-1])
+        da = through.reshape(-1, through.shape[-1]).T @ flat_x
+        db = flat_dy.T @ F.linear(flat_x, a)
+        return dx, da.float(), db.float(), None
+
+
 def add_adapter(
     model: PreTrainedModel, *, rank: int, alpha: int, targets: Sequence[str], base_name: str, seed: int
 ) -> PeftModel:
@@ -71,14 +95,31 @@ def add_adapter(
 
 
 def merge_in_forward(model: torch.nn.Module) -> int:
-    """Replace the forward of every plain float32 LoRA layer by the merged one; return the number of these layers.
+    """Replace PEFT's forward of plain LoRA layers; return the number of those with their update merged.
 
-    Other dtypes keep PEFT's forward: added to a bfloat16 weight, a small update would be lost in rounding.
+    Float32 layers are merged. In 16 bits, and on quantised weights, a small update would be lost in rounding, so it
+    stays a product of its own, in 16 bits, where PEFT would cast each input to float32.
     """
-    layers = [layer for layer in _lora_layers(model) if _is_plain(layer)]
-    for layer in layers:
+    merged = [layer for layer in _lora_layers(model) if _is_plain(layer)]
+    for layer in merged:
         layer.forward = _merged_forward(layer)  # type: ignore[method-assign]
-    return len(layers)
+    others: list[Any] = [module for module in model.modules() if isinstance(module, LoraLayer)]
+    for module in others:
+        if not any(module is layer for layer in merged) and _is_simple(module):
+            module.forward = _low_rank_forward(module)
+    return len(merged)
+
+
+def _low_rank_forward(layer: Any) -> Callable[..., Tensor]:
+    base, original = layer.get_base_layer(), layer.forward
+
+    def forward(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        if layer.disable_adapters or layer.merged or args or kwargs or x.dtype not in _ROUGH:
+            return original(x, *args, **kwargs)  # type: ignore[no-any-return]
+        a, b = layer.lora_A[ADAPTER].weight, layer.lora_B[ADAPTER].weight
+        return base(x) + _LowRank.apply(x, a, b, layer.scaling[ADAPTER])  # type: ignore[no-any-return, no-untyped-call]
+
+    return forward
 
 
 def _merged_forward(layer: LoraLinear) -> Callable[..., Tensor]:
@@ -103,7 +144,17 @@ def _is_plain(layer: LoraLinear) -> bool:
     return (
         type(base) is torch.nn.Linear
         and not base.weight.requires_grad
-        and base.weight.dtype == layer.lora_A[ADAPTER].weight.dtype == torch.float32
+        and base.weight.dtype == torch.float32
+        and _is_simple(layer)
+    )
+
+
+def _is_simple(layer: Any) -> bool:
+    """Return whether a layer is linear with one plain float32 adapter."""
+    return (
+        isinstance(layer.get_base_layer(), torch.nn.Linear)
+        and ADAPTER in layer.lora_A
+        and layer.lora_A[ADAPTER].weight.dtype == torch.float32
         and list(layer.active_adapters) == [ADAPTER]
         and not layer.lora_variant
         and not layer.lora_bias[ADAPTER]

@@ -16,12 +16,14 @@ from mcp_rl.errors import CanaryError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from mcp_rl.learning.precision import Rounding
     from mcp_rl.trajectory import Trajectory
 
 RATIO_TOLERANCE = 0.02
 DIFFERENCE_TOLERANCE = 0.01
-ROUNDED_DIFFERENCE, ROUNDED_MEAN = 0.1, 0.02
-"""Limits in nats with a sampler or a learner in 16 bits: the mean absolute difference, and the mean difference."""
+CLEARLY = 1.5
+"""Factor on the limits of a rounded sampler beyond which one look is enough to stop a run; a temperature of 0.7 in
+place of 1 exceeded them by 1.7 times or more."""
 CHANGED_TOKENS = 16
 """Known tokens that must have another probability before their change means anything: in 16 bits a small update leaves
 most of them unchanged."""
@@ -41,6 +43,10 @@ because a few tokens of an episode, now impossible, make all of it impossible.
 """
 SAME_MODEL = 0.25
 """Nats, root mean square: the most that a learner and a sampler of the same model may differ."""
+
+
+class Doubt(CanaryError):
+    """Sampler and learner differ by a little more than rounding explains: worth a second look, on the next batch."""
 
 
 @dataclass(frozen=True)
@@ -66,10 +72,9 @@ class Spread:
     mean: float
     error: float
 
-    @property
-    def limit(self) -> float:
-        """The largest deviation of the mean that passes; wider for few tokens."""
-        return ROUNDED_MEAN + 3 * self.error
+    def limit(self, mean: float) -> float:
+        """The largest deviation of the mean that passes, `mean` for many tokens; wider for few."""
+        return mean + 3 * self.error
 
 
 def check_version(sampled: int, expected: int) -> None:
@@ -124,22 +129,25 @@ def check_overlap(overlap: float, difference_mean: float) -> None:
     )
 
 
-def check_rounded_agreement(ratio: Spread, difference: Spread, magnitude: float) -> None:
+def check_rounded_agreement(ratio: Spread, difference: Spread, magnitude: float, rounding: Rounding) -> None:
     """Check the same if one of them computes in 16 bits or with quantised weights.
 
     Rounding makes single tokens differ by much and their mean by little; a wrong temperature, an absent adapter or a
     stale cache moves the mean, since the expectation of log p - log q under q is -KL(q, p). `magnitude` is the mean of
-    the absolute differences.
+    the absolute differences. Raises Doubt where a limit is exceeded by less than half.
     """
-    checks = (abs(ratio.mean - 1) <= ratio.limit, abs(difference.mean) <= difference.limit)
-    if all(checks) and magnitude <= ROUNDED_DIFFERENCE:
+    limits = (ratio.limit(rounding.mean), difference.limit(rounding.mean), rounding.magnitude)
+    found = (abs(ratio.mean - 1), abs(difference.mean), magnitude)
+    times = max(value / limit for value, limit in zip(found, limits, strict=True))
+    if times <= 1:
         return
-    raise CanaryError(
+    kind = Doubt if times <= CLEARLY else CanaryError
+    raise kind(
         f"Sampler and learner disagree before the update by more than rounding explains: mean ratio {ratio.mean:.4f} "
-        f"(1 ± {ratio.limit:.2g} is right), mean log-probability difference {difference.mean:.4f} (at most "
-        f"{difference.limit:.2g} from 0), mean absolute difference {magnitude:.4f} nats (at most "
-        f"{ROUNDED_DIFFERENCE}); look for a wrong temperature, an adapter that was not swapped, or a prefix cache of "
-        "an older policy."
+        f"(1 ± {limits[0]:.2g} is right), mean log-probability difference {difference.mean:.4f} (at most "
+        f"{limits[1]:.2g} from 0), mean absolute difference {magnitude:.4f} nats (at most {limits[2]:.2g} in "
+        f"{rounding.name}); look for a wrong temperature, an adapter that was not swapped, or a prefix cache of an "
+        "older policy."
     )
 
 

@@ -7,6 +7,7 @@ seed and the step alone, so a resumed run needs no stored random state to contin
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from mcp_rl.learning.parallel import Ranks
     from mcp_rl.learning.samples import Sample
     from mcp_rl.learning.sharding import Sharding
+
+MOST_OVERFLOWS = 8
+"""Updates in a row that overflow in float16 before a run stops: eight halvings undo a scale of 256."""
 
 
 class Learner:
@@ -71,6 +75,8 @@ class Learner:
         """The samples of the last update."""
         self.moved = False
         """True once the optimiser has changed the weights in the current update."""
+        self.halved = self.overflows = self.doubts = 0
+        """Halvings of the loss's scale, overflows in a row, and doubtful disagreements with the sampler in a row."""
 
     def join(self, ranks: Ranks, *, shard_reference: bool = True) -> None:
         """Learn together with other processes that hold the same policy.
@@ -160,7 +166,19 @@ class Learner:
         In float16 the gradient of one among many tokens underflows (Micikevicius et al., Mixed Precision Training,
         2018). `unscale` divides the gradient by the factor again.
         """
-        return 2.0 ** min(15, tokens.bit_length() - 1) if base_of(self.model).dtype == torch.float16 else 1.0
+        return 2.0 ** (min(15, tokens.bit_length() - 1) - self.halved) if self.scales else 1.0
+
+    @property
+    def scales(self) -> bool:
+        """True if the model computes in float16, where gradients underflow and overflow."""
+        return base_of(self.model).dtype == torch.float16
+
+    def overflowed(self, value: float) -> None:
+        """Halve the scale after a loss or a gradient that is not finite in float16, whose update is skipped. Raises
+        CanaryError after several in a row, which no scale mends."""
+        self.halved, self.overflows = self.halved + 1, self.overflows + 1
+        if self.overflows >= MOST_OVERFLOWS:
+            canaries.check_finite(f"gradient, {self.overflows} times in a row,", value)
 
     def unscale(self, scale: float) -> None:
         """Divide the gradient by the factor that the loss was multiplied by."""
@@ -171,13 +189,18 @@ class Learner:
     def descend(self, *, check_moved: bool = True) -> float:
         """Clip the gradient, take the optimiser's step at this step's rate, and clear the gradient.
 
-        Returns the gradient's norm before clipping. Raises CanaryError if the norm is not finite, which leaves the
-        policy unchanged, or if no weight moved.
+        Returns the gradient's norm before clipping. If it is not finite, the policy stays: in float16 the scale is
+        halved and the norm returned, until several come in a row; else CanaryError is raised, as where no weight moved.
         """
         if self.ranks is not None and self.sharding is None:
             self.ranks.sum_gradients(self.parameters.values())
         total = torch.nn.utils.clip_grad_norm_(self.parameters.values(), self.config.max_grad_norm)
         norm = float(total if self.sharding is None else self.sharding.whole(total))
+        if self.scales and not math.isfinite(norm):
+            self.optimizer.zero_grad()
+            self.overflowed(norm)
+            return norm
+        self.overflows = 0
         canaries.check_finite("gradient's norm", norm)
         rate = learning_rate(self.config, self.step)
         for group in self.optimizer.param_groups:

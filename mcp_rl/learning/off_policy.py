@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from mcp_rl.config import TrainConfig
     from mcp_rl.learning.forward.packed import Packed
+    from mcp_rl.learning.precision import Rounding
     from mcp_rl.learning.samples import Sample
     from mcp_rl.learning.tally import Tally
 
@@ -77,11 +78,11 @@ def correct(samples: Sequence[Sample], packed: Packed, logprobs: Tensor, config:
     return replace(packed, old=old, weights=weights)
 
 
-def check_agreement(tally: Tally, rounded: bool = False) -> None:
-    """Check that sampler and learner agree on the tokens of the learner's own version, as strictly as precision allows
-    (`rounded`: one of them computes in 16 bits). If there are none, older tokens must not be far off on average."""
-    if rounded and (spreads := tally.spreads()):
-        canaries.check_rounded_agreement(*spreads)
+def check_agreement(tally: Tally, rounding: Rounding | None = None) -> None:
+    """Check that sampler and learner agree on the tokens of the learner's own version, as strictly as the `rounding` of
+    either allows. If there are none, older tokens must not be far off on average."""
+    if rounding is not None and (spreads := tally.spreads()):
+        canaries.check_rounded_agreement(*spreads, rounding)
         return
     own = tally.current_agreement()
     if own is not None:
@@ -96,7 +97,7 @@ def check_agreement(tally: Tally, rounded: bool = False) -> None:
     )
 
 
-def check_overlap(tally: Tally, rounded: bool = False) -> None:
+def check_overlap(tally: Tally, rounding: Rounding | None = None) -> None:
     """Check that learner and sampler overlap, where they are different policies on purpose, as in a replay. Rounding
     plays no part."""
     difference = torch.cat(tally.differences)

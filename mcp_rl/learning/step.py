@@ -5,6 +5,8 @@ Each minibatch is one optimiser update, normalised by its own sampled tokens or 
 
 from __future__ import annotations
 
+import logging
+import math
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,10 +18,10 @@ from peft import PeftModel
 from torch import Tensor
 
 from mcp_rl.learning import canaries
-from mcp_rl.learning.forward.forward import rounds
 from mcp_rl.learning.losses import Totals, kl_to_reference, objective
 from mcp_rl.learning.measure import decide_forward
 from mcp_rl.learning.off_policy import check_agreement, check_overlap, compare, correct, per_sample, staleness
+from mcp_rl.learning.precision import Rounding, rounding_of
 from mcp_rl.learning.samples import Sample, take_in
 from mcp_rl.learning.schedule import learning_rate
 from mcp_rl.learning.tally import Tally
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from mcp_rl.learning.learner import Learner
     from mcp_rl.trajectory import TrajectoryGroup
 
+log = logging.getLogger(__name__)
+
 
 def update(
     learner: Learner, groups: Iterable[TrajectoryGroup], *, check_sampler: bool = True, other_policy: bool = False
@@ -42,9 +46,9 @@ def update(
     Without such a group the policy stays and the step still counts. `other_policy` says that another policy than the
     learner's sampled the groups, as in a replay with other settings. Raises CanaryError, with the policy unchanged, if
     sampler and learner disagree (unless `check_sampler` is off; with `other_policy`, if they no longer overlap) or the
-    first loss is not finite; ConfigError if a
-    setting changed that the learner was made with. An error after the policy has moved leaves `learner.step` one
-    further, so that these weights are not taken for those of the step before.
+    first loss is not finite; ConfigError if a setting changed that the learner was made with. A disagreement that is
+    little above the limits of rounding skips the update, and the second in a row raises. An error after the policy has
+    moved leaves `learner.step` one further, so that these weights are not taken for those of the step before.
     """
     began = time.perf_counter()
     config = learner.config
@@ -75,9 +79,17 @@ def update(
                 gradient.correct_all(intake.samples)
             for index, minibatch in enumerate(minibatches(learner, intake.samples)):
                 gradient.learn(minibatch, first=index == 0)
+        except canaries.Doubt as doubt:
+            learner.doubts += 1
+            if learner.doubts > 1:
+                raise
+            log.warning("%s Nothing is learned from this step; a second one in a row stops the run.", doubt)
+            metrics["update_skipped"] = 1.0
         except BaseException:
             learner.step += learner.moved
             raise
+        else:
+            learner.doubts = 0
         finally:
             learner.optimizer.zero_grad()
             if learner.device.type == "cuda":
@@ -106,8 +118,8 @@ class _PolicyGradient:
     """The minibatches of one step, learned one after another, and the counts of the step."""
 
     learner: Learner
-    check: Callable[[Tally, bool], None] | None
-    """Called before the first update with the differences of sampler and learner, and True if one of them rounds."""
+    check: Callable[[Tally, Rounding | None], None] | None
+    """Called before the first update with the differences of sampler and learner, and their limits if one rounds."""
     tally: Tally = field(default_factory=Tally)
 
     def correct_all(self, samples: list[Sample]) -> None:
@@ -129,20 +141,31 @@ class _PolicyGradient:
         for chosen, packed in learner.parts_in_step(samples, own, with_reference=bool(config.kl)):
             part = self._loss([own[i] for i in chosen], packed, totals, first=first)
             loss += (value := float(part.detach()))
-            if ranks is None:
+            if ranks is None and not learner.scales:
                 canaries.check_finite("loss", value)
             (part * scale if scale != 1 else part).backward()  # type: ignore[no-untyped-call]
+        total = loss if ranks is None else ranks.total(loss)
+        if learner.scales and not math.isfinite(total):
+            learner.overflowed(total)
+            learner.optimizer.zero_grad()
+            self.tally.differences.clear()  # they are not finite either
+            self.tally.current.clear()
+            self.tally.add(overflows=1)
+            return
         if ranks is not None:
-            canaries.check_finite("loss", ranks.total(loss))
+            canaries.check_finite("loss", total)
             if config.kl or config.cap:
                 ranks.exchange(samples, own)
         if first and self.check is not None:
             # with method "full" the weights are learned in float32 and sampled in the precision of the base
-            rounded = rounds(learner.model) or (learner.reference is not None and rounds(learner.reference))
-            self.check(self.tally if ranks is None else ranks.merged(self.tally), rounded)
-        self.tally.add(loss=loss)
+            rounding = rounding_of(learner.model, learner.reference)
+            self.check(self.tally if ranks is None else ranks.merged(self.tally), rounding)
         learner.unscale(scale)
         norm = learner.descend(check_moved=first)
+        if not math.isfinite(norm):
+            self.tally.add(overflows=1)
+            return
+        self.tally.add(loss=loss)
         if ranks is None or ranks.leads:
             self.tally.add(grad_norm=norm, updates=1)
 

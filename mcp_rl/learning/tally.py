@@ -54,6 +54,7 @@ class Tally:
             "masked_share": self.mean("left_out", "weighted"),
             "sequences_masked_share": self.mean("sequences_masked", "sequences_met"),
             "grad_norm": self.mean("grad_norm", "updates"),
+            "overflows": self.sums.get("overflows", 0.0),
             "trained_tokens": self.sums.get("tokens", 0.0),
             "forward_tokens": self.sums.get("flat", 0.0),
             "unshared_tokens": self.sums.get("unshared", 0.0),

@@ -282,12 +282,21 @@ def test_unsloth_gets_exactly_the_settings_and_prints_to_stderr(
     assert recorder.asked == {
         "model_name": base_location(TINY), "max_seq_length": 512, "dtype": torch.float32, "load_in_4bit": False,
         "load_in_8bit": False, "full_finetuning": False, "token": None, "rope_scaling": None, "fix_tokenizer": True,
-        "trust_remote_code": False, "use_gradient_checkpointing": "unsloth", "resize_model_vocab": None,
+        "trust_remote_code": False, "use_gradient_checkpointing": False, "resize_model_vocab": None,
         "revision": None, "use_exact_model_name": True, "fast_inference": False, "random_state": 5,
         "max_lora_rank": 64, "device_map": {"": "cpu"}, "offload_embedding": False,
     }  # fmt: skip
     out, err = capsys.readouterr()
     assert out == "" and "a banner" in err
+
+
+@pytest.mark.parametrize(
+    ("kept", "own", "given"), [(False, None, "unsloth"), (True, None, False), (True, True, True), (False, False, False)]
+)
+def test_unsloth_keeps_activations_where_the_plan_does(kept: bool, own: bool | None, given: object) -> None:
+    train = TrainConfig(activation_checkpointing=not kept)
+    plan = plan_loading(TINY, UnslothConfig(use_gradient_checkpointing=own), train)
+    assert arguments(plan, AutoConfig.from_pretrained(plan.location))["use_gradient_checkpointing"] == given
 
 
 def test_the_default_length_is_the_models_own() -> None:
@@ -300,14 +309,16 @@ def test_unsloth_is_not_imported_if_it_is_turned_off(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(options, "find_spec", lambda name: object())
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.delenv("IMPORT_UNSLOTH", raising=False)
-    assert plan_loading(TINY).loader == "unsloth"
+    quantised = UnslothConfig(load_in_4bit=True)
+    assert plan_loading(TINY, quantised).loader == "unsloth"
+    assert plan_loading(TINY).loader == "transformers", "in 16 bits shared prefixes save more"
     assert plan_loading(TINY, UnslothConfig(use=False)).loader == "transformers"
-    assert plan_loading(TINY, unsloth_allowed=False).loader == "transformers"
-    assert plan_loading(TINY, before={"loader": "transformers"}).loader == "transformers"
+    assert plan_loading(TINY, quantised, unsloth_allowed=False).loader == "transformers"
+    assert plan_loading(TINY, quantised, before={"loader": "transformers"}).loader == "transformers"
     with pytest.raises(ConfigError, match="needs vLLM to sample"):
         plan_loading(TINY, UnslothConfig(use=True), unsloth_allowed=False)
     monkeypatch.setenv("IMPORT_UNSLOTH", "0")
-    assert plan_loading(TINY).loader == "transformers"
+    assert plan_loading(TINY, quantised).loader == "transformers"
     assert not first.import_first(None)
     with pytest.raises(ConfigError, match="contradict each other"):
         plan_loading(TINY, UnslothConfig(use=True))

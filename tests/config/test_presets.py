@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_rl.config import DEFAULTS, SIZES, TINY, Kind, RunConfig, config_keys, defaults_for, kind_of
+from mcp_rl.config import DEFAULTS, SIZES, TINY, ModelKind, RunConfig, config_keys, defaults_for, kind_of
 
 
 @pytest.mark.parametrize(
@@ -25,13 +25,13 @@ from mcp_rl.config import DEFAULTS, SIZES, TINY, Kind, RunConfig, config_keys, d
     ],
 )
 def test_size_and_kind_follow_from_the_name(name: str, size: str, thinking: bool) -> None:
-    assert kind_of(name) == Kind(SIZES.index(size), thinking)
+    assert kind_of(name) == ModelKind(SIZES.index(size), thinking)
 
 
 def test_a_folder_is_measured_and_its_template_read(tmp_path: Path) -> None:
     sizes = {"hidden_size": 2560, "num_hidden_layers": 36, "intermediate_size": 9728, "vocab_size": 151_936}
     (tmp_path / "config.json").write_text(json.dumps(sizes))
-    assert kind_of(str(tmp_path)) == Kind(SIZES.index("up to 4B"))
+    assert kind_of(str(tmp_path)) == ModelKind(SIZES.index("up to 4B"))
     (tmp_path / "chat_template.jinja").write_text("{% if enable_thinking %}<think>{% endif %}")
     assert kind_of(str(tmp_path)).thinking
     off = {"chat": {"template_arguments": {"enable_thinking": False}}}
@@ -44,7 +44,7 @@ def test_every_default_is_a_setting_and_every_kind_a_valid_run() -> None:
     for size in range(len(SIZES)):
         for thinking in (False, True):
             for method in ("lora", "full"):
-                made = RunConfig.model_validate({"server": "s", **defaults_for(Kind(size, thinking, method))})
+                made = RunConfig.model_validate({"server": "s", **defaults_for(ModelKind(size, thinking, method))})
                 assert made.evaluation.every and not made.rollout.probes and made.rollout.refills
 
 
@@ -52,7 +52,7 @@ def test_what_was_given_wins_and_a_method_has_its_own_values() -> None:
     name = "Qwen/Qwen2.5-7B-Instruct"
     plain = {"server": "s", "base_model": name}
     lora, full = (RunConfig.model_validate({**plain, "train": {"method": method}}) for method in ("lora", "full"))
-    assert full.train.learning_rate == lora.train.learning_rate / 10
+    assert full.train.learning_rate == pytest.approx(lora.train.learning_rate / 10)
     assert full.train.checkpoint_every > lora.train.checkpoint_every
     given = RunConfig.model_validate({**plain, "rollout": {"probes": 4}, "evaluation": {"every": 3}})
     assert (given.rollout.probes, given.evaluation.every, given.scenarios.levels) == (4, 3, "mixed")

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._dynamo.exc import FailOnRecompileLimitHit
 from torch.nn.attention.flex_attention import AuxOutput, create_mask
 from torch.nn.attention.flex_attention import flex_attention as kernel
 
@@ -134,3 +135,13 @@ def test_a_kernel_that_computes_the_same_passes_its_trial(
 ) -> None:
     monkeypatch.setattr(flex, "_compiled", lambda: written_out)
     assert flex._works.__wrapped__(torch.device("cpu"), torch.float32, 4, 2, 16, 16, softcap, sinks)
+
+
+def test_too_many_compilations_are_an_error_and_no_silent_change_of_kernel() -> None:
+    tree = build_tree([[*range(40), *range(start, start + 30)] for start in (100, 200)])
+    mask, scores = TreeMask.of(tree), Scores(0.3)
+    attend = flex.compiled(backend=lambda module, inputs: module.forward)
+    with torch._dynamo.config.patch(recompile_limit=1), pytest.raises(FailOnRecompileLimitHit):
+        for dtype in (torch.float32, torch.float64):
+            q, k, v = (part.detach().to(dtype) for part in inputs(len(tree.tokens))[:3])
+            flex_attention(q, k, v, mask, scores, kernel=attend)

@@ -52,6 +52,8 @@ class LoadPlan:
     options: UnslothConfig = field(default_factory=UnslothConfig)
     seed: int = 0
     rank: int = 16
+    checkpointing: bool = False
+    """True if activations are not to be kept (`train.activation_checkpointing`)."""
 
     def token(self) -> str | bool | None:
         """Return the access token, as `token_of` does."""
@@ -102,6 +104,7 @@ def plan_loading(
         options=options,
         seed=seed if options.random_state is None else options.random_state,
         rank=max(train.lora.rank, options.max_lora_rank or 0),
+        checkpointing=train.activation_checkpointing,
     )
     if name == TINY and plan.dtype == "auto":
         plan = replace(plan, dtype="float32")  # a million parameters save nothing by half of the bits
@@ -236,6 +239,8 @@ def _loader(options: UnslothConfig, *, allowed: bool) -> Loader:
         return "unsloth"
     if options.use is False or named == "0" or not allowed or find_spec("unsloth") is None:
         return "transformers"
+    if not (options.load_in_4bit or options.load_in_8bit or named == "1"):
+        return "transformers"  # its attention cannot share prefixes, which saves more
     import torch
 
     return "unsloth" if torch.cuda.is_available() else "transformers"

@@ -57,7 +57,7 @@ def arguments(plan: LoadPlan, config: Any) -> dict[str, Any]:
         "rope_scaling": options.rope_scaling,
         "fix_tokenizer": options.fix_tokenizer,
         "trust_remote_code": options.trust_remote_code,
-        "use_gradient_checkpointing": options.use_gradient_checkpointing,
+        "use_gradient_checkpointing": checkpointing(plan),
         "resize_model_vocab": options.resize_model_vocab,
         "revision": plan.revision,
         "use_exact_model_name": options.use_exact_model_name,
@@ -78,6 +78,12 @@ def arguments(plan: LoadPlan, config: Any) -> dict[str, Any]:
     return given
 
 
+def checkpointing(plan: LoadPlan) -> str | bool:
+    """Return what Unsloth does with activations: as its own setting says, else as `train.activation_checkpointing`."""
+    own = plan.options.use_gradient_checkpointing
+    return own if own is not None else "unsloth" if plan.checkpointing else False
+
+
 def adapt_with_unsloth(
     model: PreTrainedModel, plan: LoadPlan, *, rank: int, alpha: int, targets: Sequence[str], base_name: str, seed: int
 ) -> PeftModel:
@@ -92,7 +98,7 @@ def adapt_with_unsloth(
             lora_alpha=alpha,
             lora_dropout=0.0,
             bias="none",
-            use_gradient_checkpointing=plan.options.use_gradient_checkpointing,
+            use_gradient_checkpointing=checkpointing(plan),
             random_state=seed,
             max_seq_length=getattr(model, "max_seq_length", None) or plan.max_seq_length or FALLBACK_LENGTH,
         )

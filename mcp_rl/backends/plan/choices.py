@@ -178,6 +178,8 @@ def _resolved(settings: LocalSettings, made: RunPlan, asked: WantedSettings) -> 
     if "max_rows" not in settings.engine.model_fields_set:
         engine["max_rows"] = asked.rows if made.engine == "vllm" else made.rows
     unsloth: dict[str, Any] = {"dtype": made.dtype}
+    if settings.unsloth.use is None and made.loader == "transformers":
+        unsloth["use"] = False  # so that Unsloth, which changes transformers, is not even imported
     if settings.unsloth.load_in_4bit is None and not made.stored:
         unsloth["load_in_4bit"] = made.quantisation == "4-bit"
     resolved = settings.model_copy(

@@ -116,7 +116,7 @@ def _way(
         model=shape.name,
         engine=engine,
         in_process=in_process(machine, wanted),
-        loader=loader(machine, wanted),
+        loader=loader(machine, wanted, quantisation),
         quantisation=quantisation,
         stored=shape.stored is not None,
         dtype=dtype,

@@ -67,11 +67,12 @@ def sharing(machine: Machine, wanted: WantedSettings) -> Sharing:
     return "split" if wanted.overlapping else "sleep"
 
 
-def loader(machine: Machine, wanted: WantedSettings) -> Loader:
+def loader(machine: Machine, wanted: WantedSettings, quantisation: str) -> Loader:
     """Return the library that loads the base. Unsloth replaces attention, which the in-process engine would sample
-    with."""
+    with, and which no prefix tree passes through: where it is open, it loads what is quantised."""
     there = bool(machine.usable_gpus) and machine.has("unsloth") and engine_kind(machine, wanted) == "vllm"
-    return "unsloth" if (there if wanted.unsloth is None else wanted.unsloth) else "transformers"
+    open_choice = there and quantisation != "none" and wanted.method == "lora"
+    return "unsloth" if (open_choice if wanted.unsloth is None else wanted.unsloth) else "transformers"
 
 
 def missing_for_4_bits(machine: Machine, wanted: WantedSettings) -> tuple[str, ...]:

@@ -55,7 +55,7 @@ def _on_gpus(machine: Machine, shape: ModelShape, wanted: WantedSettings, *, spl
         model=shape.name,
         engine=chosen.engine,
         in_process=in_process(machine, wanted),
-        loader=loader(machine, wanted),
+        loader=loader(machine, wanted, chosen.quantisation),
         quantisation=chosen.quantisation,
         stored=shape.stored is not None,
         dtype=dtype,

@@ -91,7 +91,15 @@ def _with_gradients(out: Tensor, inputs: list[Any]) -> list[Tensor]:
 
 @cache
 def _compiled() -> Callable[..., tuple[Tensor, AuxOutput]]:
-    return cast("Callable[..., tuple[Tensor, AuxOutput]]", torch.compile(_flex))
+    return compiled()
+
+
+def compiled(backend: str | Callable[..., Any] = "inductor") -> Callable[..., tuple[Tensor, AuxOutput]]:
+    """Compile FlexAttention once for all lengths. `fullgraph` makes it an error if it is compiled too often after all;
+    without it the kernel would silently be replaced by code that holds scores [H, T, T]."""
+    return cast(
+        "Callable[..., tuple[Tensor, AuxOutput]]", torch.compile(_flex, dynamic=True, fullgraph=True, backend=backend)
+    )
 
 
 def flex_attention(

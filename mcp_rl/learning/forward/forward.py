@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from mcp_rl.errors import ConfigError
 from mcp_rl.learning.adapter import base_of
-from mcp_rl.learning.forward.attention import attend_over_trees, rounding
+from mcp_rl.learning.forward.attention import attend_over_trees
 from mcp_rl.learning.forward.logprobs import TreeBatch, sampled_logprobs
 from mcp_rl.learning.forward.rows import RowsBatch, check_rows, row_logprobs, split_rows
 from mcp_rl.learning.forward.tree import split_by_tokens
@@ -53,11 +53,6 @@ class Forward:
             for model in models:
                 if model is not None:
                     attend_over_trees(base_of(model), self.kind == "tree")
-
-
-def rounds(model: PeftModel | PreTrainedModel) -> bool:
-    """Return whether the model computes in less than float32."""
-    return rounding(base_of(model)) > 1e-3
 
 
 def forward_for(model: PreTrainedModel, wanted: Literal["auto", "tree", "rows"]) -> Forward:

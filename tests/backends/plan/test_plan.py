@@ -300,7 +300,12 @@ def test_the_built_in_model_is_never_changed() -> None:
 
 def test_the_line_names_what_matters() -> None:
     line = planned(machine(24), "3B").line
-    for words in ("Some GPU 24GB", "Qwen/Qwen2.5-3B-Instruct in bfloat16 by unsloth", "vLLM samples and sleeps", "%"):
+    for words in (
+        "Some GPU 24GB",
+        "Qwen/Qwen2.5-3B-Instruct in bfloat16 by transformers",
+        "vLLM samples and sleeps",
+        "%",
+    ):
         assert words in line
 
 
