@@ -23,7 +23,7 @@ from transformers import PreTrainedModel
 from mcp_rl.backends.base.base_model import load_base
 from mcp_rl.config import TINY, JudgeConfig, RolloutConfig, TrainConfig
 from mcp_rl.evaluation.evaluate import EvaluationPlan, evaluate
-from mcp_rl.inference.chat.hermes import ChatFormat
+from mcp_rl.inference.chat.chat_format import ChatFormat
 from mcp_rl.inference.local import LocalEngine
 from mcp_rl.plugins.manager import load_plugins
 from mcp_rl.rewards.scoring import Scoring

@@ -24,7 +24,7 @@ import torch
 from benchmarks.calculator_tasks import ROLLOUT, Calls, Tasks, contender_parser, fresh_base, reward
 from benchmarks.learning_update import padded_loss
 from mcp_rl.config import TrainConfig
-from mcp_rl.inference.chat.hermes import parse_completion
+from mcp_rl.inference.chat.dialects.hermes import parse_completion
 from mcp_rl.learning.adapter import add_adapter, merged_weights
 from mcp_rl.learning.advantage import advantages
 from mcp_rl.learning.samples import Sample

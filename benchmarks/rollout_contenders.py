@@ -20,7 +20,7 @@ from mcp.client.streamable_http import streamable_http_client
 from openai import AsyncOpenAI
 
 from mcp_rl.evaluation.chat_model import ChatModel, ChatSetting
-from mcp_rl.inference.chat.hermes import ChatFormat
+from mcp_rl.inference.chat.chat_format import ChatFormat
 from mcp_rl.inference.scripted import ScriptedEngine
 from mcp_rl.rewards.answers import number
 from mcp_rl.rewards.verifier import verify

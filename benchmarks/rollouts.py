@@ -57,7 +57,7 @@ from benchmarks.rollout_contenders import (
     server,
     spawning,
 )
-from mcp_rl.inference.chat.hermes import ChatFormat
+from mcp_rl.inference.chat.chat_format import ChatFormat
 from mcp_rl.inference.scripted import ScriptedEngine
 from mcp_rl.rollouts.gather import GroupPlan, gather_groups
 from mcp_rl.rollouts.player import Player

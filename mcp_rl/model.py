@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
     from mcp_rl.config import TrainConfig
-    from mcp_rl.inference.chat.hermes import ChatFormat
+    from mcp_rl.inference.chat.chat_format import ChatFormat
     from mcp_rl.inference.engine import Engine
     from mcp_rl.inference.openai_api.served import ServedModel
     from mcp_rl.trajectory import TrajectoryGroup

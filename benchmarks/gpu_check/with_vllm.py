@@ -82,7 +82,7 @@ async def paired(setting: Setting, sharing: Literal["sleep", "split"]) -> AsyncI
     from mcp_rl.backends.base.base_model import load_tokenizer
     from mcp_rl.backends.processes.in_process import InProcessLearner
     from mcp_rl.backends.samplers.vllm_sampler import VllmSampler
-    from mcp_rl.inference.chat.hermes import ChatFormat
+    from mcp_rl.inference.chat.chat_format import ChatFormat
 
     python = vllm_python(setting)
     with tempfile.TemporaryDirectory() as place:

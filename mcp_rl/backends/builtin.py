@@ -32,5 +32,6 @@ def local(config: RunConfig) -> LocalBackend:
         engine=config.engine,
         placement=config.placement,
         unsloth=config.unsloth,
+        chat=config.chat,
         rollout=config.rollout,
     )

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic import BaseModel, ConfigDict
 
-from mcp_rl.config import EngineConfig, PlacementConfig, RolloutConfig, TrainConfig, UnslothConfig
+from mcp_rl.config import ChatConfig, EngineConfig, PlacementConfig, RolloutConfig, TrainConfig, UnslothConfig
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mcp_rl.inference.chat.hermes import ChatFormat
+    from mcp_rl.inference.chat.chat_format import ChatFormat
     from mcp_rl.inference.engine import Engine
     from mcp_rl.trajectory import TrajectoryGroup
 
@@ -31,6 +31,7 @@ class BackendSettings(BaseModel):
     engine: EngineConfig = EngineConfig()
     placement: PlacementConfig = PlacementConfig()
     unsloth: UnslothConfig = UnslothConfig()
+    chat: ChatConfig = ChatConfig()
     rollout: RolloutConfig = RolloutConfig()
     """The limits by which memory is planned."""
     seed: int = 0

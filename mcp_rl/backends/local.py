@@ -24,10 +24,9 @@ from mcp_rl.backends.hosts import (
 )
 from mcp_rl.backends.make_hosts import BegunHosts
 from mcp_rl.backends.plan.choices import Choices, resolve
-from mcp_rl.config import EngineConfig, PlacementConfig, RolloutConfig, TrainConfig, UnslothConfig
+from mcp_rl.config import ChatConfig, EngineConfig, PlacementConfig, RolloutConfig, TrainConfig, UnslothConfig
 from mcp_rl.errors import CanaryError, ConfigError, EngineError, NothingLearned
-from mcp_rl.inference.chat.ends import recorded_ends
-from mcp_rl.inference.chat.hermes import ChatFormat
+from mcp_rl.inference.chat.chat_format import ChatFormat, recorded_chat
 from mcp_rl.learning import canaries
 from mcp_rl.learning.disk.checkpoint import tidy
 from mcp_rl.model import TrainResult
@@ -71,6 +70,7 @@ class LocalBackend:
         engine: EngineConfig | None = None,
         placement: PlacementConfig | None = None,
         unsloth: UnslothConfig | None = None,
+        chat: ChatConfig | None = None,
         rollout: RolloutConfig | None = None,
     ) -> None:
         """`in_process` puts the learner into the caller's process (True) or a child (False); None: on a CPU into the
@@ -85,6 +85,7 @@ class LocalBackend:
             engine=engine or EngineConfig(),
             placement=placement,
             unsloth=unsloth or UnslothConfig(),
+            chat=chat or ChatConfig(),
             rollout=rollout or RolloutConfig(),
             seed=seed,
             temperature=temperature,
@@ -323,7 +324,7 @@ def _chat_format(settings: LocalSettings, loaded: Mapping[str, Any]) -> ChatForm
     revision = None if unsloth.model_name else unsloth.revision or loaded.get("revision")
     code = unsloth.trust_remote_code
     tokenizer = load_tokenizer(settings.base_model, revision=revision, token=token_of(unsloth), trust_remote_code=code)
-    return ChatFormat(tokenizer, recorded_ends(loaded))
+    return recorded_chat(tokenizer, loaded)
 
 
 def _check_scored(groups: Iterable[TrajectoryGroup]) -> None:

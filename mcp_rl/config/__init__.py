@@ -4,6 +4,7 @@ The defaults suit the built-in model; `preset_for` holds what differs for other 
 both. No field holds a secret: API keys are read from the environment where they are used.
 """
 
+from mcp_rl.config.chat import ChatConfig
 from mcp_rl.config.learning import LoraConfig, TrainConfig
 from mcp_rl.config.levels import LEVELS, MIXED, level_shares
 from mcp_rl.config.listing import chosen_settings, config_keys, flat_values, role_of, section_of, settings
@@ -32,6 +33,7 @@ __all__ = [
     "MOST_STEPS",
     "SIZES",
     "TINY",
+    "ChatConfig",
     "CurriculumConfig",
     "Default",
     "Elicitation",

@@ -63,6 +63,8 @@ class RolloutConfig(Section):
     """Maximum model turns: two calls, one repair and the answer."""
     max_turn_tokens: Annotated[int, _MEASURED] = Field(default=80, ge=1)
     """Maximum sampled tokens in a turn: a long call of the built-in model."""
+    max_thought_tokens: Annotated[int, _MEASURED] = Field(default=2048, ge=0)
+    """Maximum tokens of the thought in a turn of a thinking model, beside the other limits: a page of reasoning."""
     max_tokens: Annotated[int, _MEASURED] = Field(default=384, ge=1)
     """Maximum sampled tokens in an episode: four turns at their own limit."""
     max_tool_calls: Annotated[int, _MEASURED] = Field(default=16, ge=1)

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
+from mcp_rl.config.chat import ChatConfig
 from mcp_rl.config.learning import TrainConfig
 from mcp_rl.config.machine import EngineConfig, PlacementConfig, UnslothConfig
 from mcp_rl.config.playing import CurriculumConfig, RolloutConfig, ScenarioConfig, ToolsConfig, Transport
@@ -53,6 +54,8 @@ class RunSettings(Section):
     """The tool servers."""
     rollout: RolloutConfig = RolloutConfig()
     """The episodes."""
+    chat: Annotated[ChatConfig, Role(measured=True)] = ChatConfig()
+    """The form of the conversation."""
     curriculum: CurriculumConfig = CurriculumConfig()
     """The order of the tasks."""
     train: Annotated[TrainConfig, Role(replay=True)] = TrainConfig()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mcp_rl.backends.samplers.policies import LocalPolicies
     from mcp_rl.config import RunConfig, UnslothConfig
     from mcp_rl.evaluation.models import ModelSpec
-    from mcp_rl.inference.chat.hermes import ChatFormat
+    from mcp_rl.inference.chat.chat_format import ChatFormat
     from mcp_rl.inference.engine import Engine
     from mcp_rl.rewards.scoring import Scoring
     from mcp_rl.scenario import ServerParams

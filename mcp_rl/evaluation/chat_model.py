@@ -26,7 +26,7 @@ from mcp_rl.inference.apis.chat_client import (
     retrying,
     within,
 )
-from mcp_rl.inference.chat.hermes import ParsedCall, ParsedCompletion, parsed_call, whole_characters
+from mcp_rl.inference.chat.calls import ParsedCall, ParsedCompletion, parsed_call, whole_characters
 from mcp_rl.rollouts.speaker import Limits, SaidTurn
 from mcp_rl.toolserver.tools.results import truncate_middle
 from mcp_rl.trajectory import StopReason, Trajectory

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from anyio.lowlevel import checkpoint
 
-from mcp_rl.inference.chat.hermes import ParsedCall, ParsedCompletion
+from mcp_rl.inference.chat.calls import ParsedCall, ParsedCompletion
 from mcp_rl.rollouts.speaker import Limits, SaidTurn
 from mcp_rl.scenario import McpScenario
 from mcp_rl.toolserver.tools.results import truncate_middle

@@ -16,7 +16,7 @@ from mcp_rl.inference.engine import Completion, Sampling, room_left
 from mcp_rl.inference.stops import StopRule
 
 if TYPE_CHECKING:
-    from mcp_rl.inference.chat.hermes import ChatFormat
+    from mcp_rl.inference.chat.chat_format import ChatFormat
 
 Reply = Callable[[str, int, int], str]
 """`reply(text so far, seed of the episode, turn from 0) -> text of the turn`, without the stop token."""

@@ -122,7 +122,8 @@ def _record(trajectory: Trajectory) -> list[Message]:
         {"role": "note", "content": f"afterwards, {read.tool} with {json.dumps(read.arguments)} gives: {read.result}"}
         for read in trajectory.final_state
     ]
-    return [*trajectory.messages, *handed_in, *state, *end]
+    said = [{key: part for key, part in m.items() if key != "reasoning_content"} for m in trajectory.messages]
+    return [*said, *handed_in, *state, *end]
 
 
 def _lines(messages: Sequence[Message], budget: int) -> str:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from mcp_rl.config import RolloutConfig
-    from mcp_rl.inference.chat.hermes import ChatFormat
+    from mcp_rl.inference.chat.chat_format import ChatFormat
     from mcp_rl.inference.engine import Engine
     from mcp_rl.scenario import McpScenario, ServerParams
     from mcp_rl.toolserver.pool import Sessions
@@ -28,6 +28,7 @@ def limits_of(config: RolloutConfig) -> Limits:
     return Limits(
         max_turns=config.max_turns,
         max_turn_tokens=config.max_turn_tokens,
+        max_thought_tokens=config.max_thought_tokens,
         max_tokens=config.max_tokens,
         max_tool_calls=config.max_tool_calls,
         max_result_tokens=config.max_result_tokens,

@@ -26,7 +26,7 @@ from mcp_rl.trajectory import CallRecord, StopReason, Trajectory
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
-    from mcp_rl.inference.chat.hermes import ParsedCall
+    from mcp_rl.inference.chat.calls import ParsedCall
     from mcp_rl.model import TrainableModel
     from mcp_rl.scenario import McpScenario, ServerParams, ToolCall
     from mcp_rl.toolserver.pool import Sessions
@@ -237,6 +237,8 @@ class _Conversation:
 
     def _record_turn(self, said: SaidTurn) -> None:
         message: dict[str, Any] = {"role": "assistant", "content": said.parsed.content}
+        if said.parsed.thought:
+            message["reasoning_content"] = said.parsed.thought
         if calls := said.parsed.calls:
             first = len(self.trajectory.calls)
             message["tool_calls"] = [_tool_call(first + i, call, said.text) for i, call in enumerate(calls)]

@@ -10,7 +10,6 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from mcp_rl.inference.chat.hermes import ChatFormat, ParsedCompletion, parse_completion
 from mcp_rl.inference.engine import Completion, Engine, Episode, Sampling
 from mcp_rl.system.activity import Activity, during
 from mcp_rl.toolserver.tools.results import truncate_middle
@@ -19,6 +18,8 @@ from mcp_rl.trajectory import Segment, StopReason, Trajectory
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
+    from mcp_rl.inference.chat.calls import ParsedCompletion
+    from mcp_rl.inference.chat.chat_format import ChatFormat
     from mcp_rl.scenario import McpScenario
     from mcp_rl.toolserver.session import Session
 
@@ -42,6 +43,8 @@ class Limits:
     """Model turns, the answer included. The scenario's own limit is never exceeded; None leaves it alone."""
     max_turn_tokens: int = 256
     """Sampled tokens in one turn."""
+    max_thought_tokens: int = 2048
+    """Sampled tokens of a thinking model's thought in one turn, which the other limits do not count."""
     max_tokens: int = 4096
     """Sampled tokens in all turns together."""
     max_tool_calls: int = 32
@@ -68,7 +71,7 @@ class Speaker(Protocol):
     """A model's side of one conversation: reads new messages, says a turn."""
 
     sampled: int
-    """Tokens said in all turns."""
+    """Tokens said in all turns, without those of thoughts up to their limit."""
 
     async def turn(self, new: Sequence[dict[str, Any]]) -> SaidTurn:
         """Return the turn that follows the new messages: first the opening, later the results of calls.
@@ -138,14 +141,18 @@ class PolicySpeaker:
         said = self._segment.tokens
         new_ids = self._chat.continuation(new, after=said[-1]) if said else self._opening(new)
         left = self._limits.max_tokens - self.sampled
-        budget = min(self._limits.max_turn_tokens, left)
+        thought = self._limits.max_thought_tokens if self._chat.thinks else 0
+        budget = min(self._limits.max_turn_tokens, left) + thought
         with during(Activity.SAMPLING):
             completion = await self._sample(new_ids, Sampling(temperature=self._temperature, max_tokens=budget))
         self._segment.observe(new_ids)
         self._segment.act(completion.token_ids, completion.logprobs, completion.version)
-        self.sampled += len(completion.token_ids)
         text = self._chat.decode(completion.token_ids)
-        return SaidTurn(parse_completion(text), text, self._cut_off(completion, budget, left))
+        parsed = self._chat.parse(text, self._session.schemas.openai)
+        self.sampled += len(completion.token_ids)
+        if parsed.thought:
+            self.sampled -= min(thought, len(self._chat.encode(parsed.thought)), len(completion.token_ids))
+        return SaidTurn(parsed, text, self._cut_off(completion, budget, left))
 
     async def _sample(self, new_ids: Sequence[int], sampling: Sampling) -> Completion:
         return await self._episode.generate(new_ids, sampling)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mcp_rl.config import RunConfig
-    from mcp_rl.inference.chat.hermes import ChatFormat
+    from mcp_rl.inference.chat.chat_format import ChatFormat
     from mcp_rl.inference.engine import Engine, Episode
     from mcp_rl.rollouts.speaker import Limits
     from mcp_rl.scenario import ServerParams

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import DynamicCache, Qwen2ForCausalLM
 
-from mcp_rl.inference.chat.hermes import ChatFormat
+from mcp_rl.inference.chat.chat_format import ChatFormat
 from mcp_rl.tiny import weights_path
 from mcp_rl.tiny.architecture import tiny_config
 from mcp_rl.tiny.corpus import TextPiece, toolset_and_conversations

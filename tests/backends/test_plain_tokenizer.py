@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from mcp_rl.backends.base.plain_tokenizer import Description, PlainTokenizer, described
-from mcp_rl.inference.chat.hermes import ChatFormat
+from mcp_rl.inference.chat.chat_format import ChatFormat
 from mcp_rl.tiny import weights_path
 
 TOKENIZER = AutoTokenizer.from_pretrained(str(weights_path()))
@@ -50,7 +50,7 @@ def test_it_needs_no_torch() -> None:
     program = """
 import sys
 from mcp_rl.backends.base.plain_tokenizer import Description, PlainTokenizer
-from mcp_rl.inference.chat.hermes import ChatFormat
+from mcp_rl.inference.chat.chat_format import ChatFormat
 from mcp_rl.backends.processes.child import ChildLearner
 import mcp_rl.backends.local, mcp_rl.runs.steps.trainer
 chat = ChatFormat(PlainTokenizer(Description.model_validate_json(sys.stdin.read())))

@@ -12,7 +12,7 @@ from mcp_rl.backends.processes.in_process import token_logprobs
 from mcp_rl.backends.samplers.weights import sampled_weights
 from mcp_rl.config import TINY, TrainConfig, UnslothConfig
 from mcp_rl.errors import ConfigError, EngineError
-from mcp_rl.inference.chat.hermes import ChatFormat
+from mcp_rl.inference.chat.chat_format import ChatFormat
 from mcp_rl.inference.engine import Sampling
 from mcp_rl.inference.local import LocalEngine
 from mcp_rl.inference.low_rank import LowRank

@@ -13,7 +13,7 @@ from mcp_rl.backends.samplers.swap_probe import BEYOND, CACHED, SwapProbe, probe
 from mcp_rl.backends.samplers.vllm_sampler import VllmSampler
 from mcp_rl.config import TINY
 from mcp_rl.errors import CanaryError, EngineStop
-from mcp_rl.inference.chat.hermes import ChatFormat
+from mcp_rl.inference.chat.chat_format import ChatFormat
 from mcp_rl.inference.vllm.engine import PolicyVersion
 
 

@@ -17,7 +17,7 @@ from benchmarks.gpu_check import measure, models, running, with_vllm
 from benchmarks.gpu_check.odd_tokens import odd_tokens
 from benchmarks.gpu_check.running import Outcome, main, run_check
 from benchmarks.gpu_check.setting import CHECKS, DRY, REAL, Failed, Figures, Setting, Shape, Skipped
-from mcp_rl.inference.chat.hermes import ChatFormat
+from mcp_rl.inference.chat.chat_format import ChatFormat
 from mcp_rl.scenario import McpScenario, StdioServer
 from mcp_rl.trajectory import Segment, Trajectory
 from tests.benchmarks.gpu_environment import environment

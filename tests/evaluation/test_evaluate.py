@@ -13,7 +13,7 @@ from mcp_rl import gather_trajectory_groups, rollout
 from mcp_rl.config import JudgeConfig
 from mcp_rl.evaluation.evaluate import EvaluationPlan, evaluate, summarize
 from mcp_rl.evaluation.statistics import pass_at_k
-from mcp_rl.inference.chat.hermes import ChatFormat
+from mcp_rl.inference.chat.chat_format import ChatFormat
 from mcp_rl.inference.scripted import ScriptedEngine
 from mcp_rl.model import TrainableModel
 from mcp_rl.plugins.manager import load_plugins

@@ -16,7 +16,7 @@ import psutil
 
 from mcp_rl.config import Isolation
 from mcp_rl.errors import McpRlError
-from mcp_rl.inference.chat.hermes import ChatFormat
+from mcp_rl.inference.chat.chat_format import ChatFormat
 from mcp_rl.inference.scripted import ScriptedEngine
 from mcp_rl.rollouts.gather import GroupPlan, gather_groups
 from mcp_rl.rollouts.player import Player

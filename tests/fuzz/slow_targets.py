@@ -134,8 +134,8 @@ CONVERSATION = {
 
 def read_conversations(seed: int) -> None:
     """Damage a file of conversations, and render them for training."""
+    from mcp_rl.inference.chat.chat_format import ChatFormat
     from mcp_rl.inference.chat.conversation import conversation, read_lines, render
-    from mcp_rl.inference.chat.hermes import ChatFormat
 
     drawn = random.Random(seed)
     file = place("conversations") / "file.jsonl"
@@ -233,7 +233,7 @@ def read_checkpoint(seed: int) -> None:
     from mcp_rl.backends.base.base_model import load_base, make_learner
     from mcp_rl.backends.samplers.policies import LocalPolicies
     from mcp_rl.config import TrainConfig
-    from mcp_rl.inference.chat.hermes import ChatFormat
+    from mcp_rl.inference.chat.chat_format import ChatFormat
     from mcp_rl.learning.disk.checkpoint import Checkpoint
     from mcp_rl.learning.disk.state import restore
 
@@ -352,7 +352,7 @@ WORDS = st.sampled_from(
 
 @functools.cache
 def plain_tokenizer() -> Any:
-    from mcp_rl.inference.chat.hermes import ChatFormat
+    from mcp_rl.inference.chat.chat_format import ChatFormat
     from mcp_rl.tiny.tokenizer import build_tokenizer
 
     tokenizer = build_tokenizer()
@@ -371,7 +371,7 @@ TEMPLATES = st.tuples(
 
 def read_template(case: tuple[str, str]) -> None:
     """Render a conversation with a stranger's template."""
-    from mcp_rl.inference.chat.hermes import ChatFormat
+    from mcp_rl.inference.chat.chat_format import ChatFormat
 
     tokenizer = plain_tokenizer()
     text, where = case

@@ -24,7 +24,7 @@ from mcp_rl.explore.hints import alternatives, bounds
 from mcp_rl.explore.parts import fits, parts_of
 from mcp_rl.explore.sample import Sampler
 from mcp_rl.explore.values_seen import ValuePool
-from mcp_rl.inference.chat.hermes import parse_completion
+from mcp_rl.inference.chat.dialects.hermes import parse_completion
 from mcp_rl.rewards.dates import undated
 from mcp_rl.rewards.json_values import NoJson, first_difference, json_in, same_json
 from mcp_rl.scenario import StdioServer

@@ -7,7 +7,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from mcp_rl.errors import ContextOverflow
-from mcp_rl.inference.chat.hermes import ChatFormat, parse_completion
+from mcp_rl.inference.chat.chat_format import ChatFormat
+from mcp_rl.inference.chat.dialects.hermes import parse_completion
 from mcp_rl.inference.engine import Sampling
 from mcp_rl.inference.scripted import ScriptedEngine
 

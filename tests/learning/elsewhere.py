@@ -152,7 +152,7 @@ def work(place: torch.device, dtype: torch.dtype, **settings: Any) -> dict[str, 
     """
     from mcp_rl.backends.base.base_model import load_base, make_learner
     from mcp_rl.config import TINY, TrainConfig
-    from mcp_rl.inference.chat.hermes import ChatFormat
+    from mcp_rl.inference.chat.chat_format import ChatFormat
     from mcp_rl.learning.disk.checkpoint import newest_checkpoint
     from mcp_rl.learning.disk.state import ModelCard, restore, save_learner
     from mcp_rl.learning.step import update

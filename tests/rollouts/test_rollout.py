@@ -26,7 +26,7 @@ import pytest
 import pytest_asyncio
 from transformers import AutoTokenizer
 
-from mcp_rl.inference.chat.hermes import ChatFormat
+from mcp_rl.inference.chat.chat_format import ChatFormat
 from mcp_rl.inference.engine import Completion, Sampling
 from mcp_rl.inference.scripted import ScriptedEngine, ScriptedEpisode
 from mcp_rl.rollouts.rollout import derive_seed, play

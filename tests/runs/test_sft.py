@@ -20,8 +20,8 @@ from torch.nn import functional as F
 from mcp_rl.cli import main
 from mcp_rl.config import TINY, RunConfig, TrainConfig
 from mcp_rl.errors import ConfigError, RunDirectoryError
+from mcp_rl.inference.chat.chat_format import ChatFormat
 from mcp_rl.inference.chat.conversation import conversation, render
-from mcp_rl.inference.chat.hermes import ChatFormat
 from mcp_rl.learning.sft import held_out_loss, sample_of, supervise
 from mcp_rl.runs.sft import run as sft_run
 from mcp_rl.runs.sft.demonstrations import Demonstration, hold_out, read_episodes

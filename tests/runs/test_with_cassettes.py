@@ -18,7 +18,7 @@ from transformers import AutoTokenizer
 from mcp_rl.cli import main
 from mcp_rl.config import RunConfig
 from mcp_rl.errors import CassetteMiss
-from mcp_rl.inference.chat.hermes import ChatFormat
+from mcp_rl.inference.chat.chat_format import ChatFormat
 from mcp_rl.inference.scripted import ScriptedEngine
 from mcp_rl.rollouts.gather import GroupPlan, gather_groups
 from mcp_rl.rollouts.player import Player

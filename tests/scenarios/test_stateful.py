@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from mcp_rl.evaluation.scripted import SCRIPTS, Said, Script, ScriptedSetting
-from mcp_rl.inference.chat.hermes import ParsedCall
+from mcp_rl.inference.chat.calls import ParsedCall
 from mcp_rl.plugins.manager import load_plugins
 from mcp_rl.plugins.recipe import Recipe
 from mcp_rl.rewards.verifier import verify

@@ -6,7 +6,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from mcp_rl.inference.chat.hermes import ChatFormat, parse_completion
+from mcp_rl.inference.chat.chat_format import ChatFormat
+from mcp_rl.inference.chat.dialects.hermes import parse_completion
 from mcp_rl.tiny import weights_path
 from mcp_rl.tiny.corpus import toolset_and_conversations
 from mcp_rl.tiny.pretrain import Packer, collate, logits_and_targets

@@ -11,7 +11,7 @@ import pytest_asyncio
 from transformers import AutoTokenizer
 
 from mcp_rl.errors import PluginError, ServerFault
-from mcp_rl.inference.chat.hermes import ChatFormat
+from mcp_rl.inference.chat.chat_format import ChatFormat
 from mcp_rl.inference.scripted import ScriptedEngine
 from mcp_rl.plugins.manager import load_plugins
 from mcp_rl.rewards.verifier import verify

@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 
 from mcp_rl.config import Isolation, ToolsConfig
 from mcp_rl.errors import ScenarioError, ServerFault
-from mcp_rl.inference.chat.hermes import ChatFormat
+from mcp_rl.inference.chat.chat_format import ChatFormat
 from mcp_rl.inference.engine import Completion, Sampling
 from mcp_rl.inference.scripted import ScriptedEngine, ScriptedEpisode
 from mcp_rl.rollouts.player import Player

@@ -13,7 +13,7 @@ from mcp_rl.backends.hosts import LocalSettings
 from mcp_rl.backends.processes.in_process import InProcessLearner
 from mcp_rl.backends.samplers.vllm_sampler import VllmSampler
 from mcp_rl.config import TINY, TrainConfig
-from mcp_rl.inference.chat.hermes import ChatFormat
+from mcp_rl.inference.chat.chat_format import ChatFormat
 from mcp_rl.inference.vllm.server import VllmServer
 
 

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 from mcp_rl.backends.base.base_model import load_tokenizer
 from mcp_rl.config import TINY
 from mcp_rl.errors import ContextOverflow, EngineError
-from mcp_rl.inference.chat.hermes import ChatFormat
+from mcp_rl.inference.chat.chat_format import ChatFormat
 from mcp_rl.inference.engine import Completion, Sampling
 from mcp_rl.inference.stops import StopRule
 from mcp_rl.inference.vllm.client import VllmClient

@@ -16,7 +16,8 @@ import pytest
 
 from mcp_rl.backends.samplers.policies import LocalPolicies
 from mcp_rl.config import TINY
-from mcp_rl.inference.chat.hermes import ParsedCompletion, parse_completion
+from mcp_rl.inference.chat.calls import ParsedCompletion
+from mcp_rl.inference.chat.dialects.hermes import parse_completion
 from mcp_rl.inference.engine import Sampling
 from mcp_rl.scenario import StdioServer
 from mcp_rl.tiny import weights_path

@@ -12,7 +12,7 @@ from mcp_rl.backends.base.base_model import load_tokenizer
 from mcp_rl.backends.samplers.vllm_sampler import VllmSampler
 from mcp_rl.config import TINY, EngineConfig
 from mcp_rl.errors import EngineStop
-from mcp_rl.inference.chat.hermes import ChatFormat
+from mcp_rl.inference.chat.chat_format import ChatFormat
 from mcp_rl.inference.engine import Sampling
 from mcp_rl.inference.vllm.engine import VllmEngine
 from mcp_rl.inference.vllm.server import VllmServer

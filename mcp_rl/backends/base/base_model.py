@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ from mcp_rl.backends.base.unsloth_loader import adapt_with_unsloth, load_with_un
 from mcp_rl.backends.initial import check_initial
 from mcp_rl.backends.processes.failures import out_of_memory
 from mcp_rl.errors import ConfigError, McpRlError
+from mcp_rl.inference.chat.chat_format import CHAT
 from mcp_rl.inference.chat.ends import RECORDED, listed_ends, recorded_ends
 from mcp_rl.learning.adapter import add_adapter, full_copy
 from mcp_rl.learning.disk.state import load_weights
@@ -34,7 +35,7 @@ from mcp_rl.system.boundary import first_line
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from mcp_rl.config import TrainConfig, UnslothConfig
+    from mcp_rl.config import ChatConfig, TrainConfig, UnslothConfig
 
 log = logging.getLogger(__name__)
 
@@ -114,6 +115,11 @@ def open_base(plan: LoadPlan, before: Mapping[str, Any] | None = None) -> Base:
         raise _unloadable(plan.name, error) from error
     ends = listed_ends(getattr(model, "generation_config", None)) if before is None else recorded_ends(before)
     return Base(model, tokenizer, plan, {**describe(model, plan, before), RECORDED: list(ends)})
+
+
+def with_chat(base: Base, chat: ChatConfig) -> Base:
+    """Return the base with the settings of its chat format recorded."""
+    return replace(base, loaded={**base.loaded, CHAT: chat.model_dump(mode="json")})
 
 
 def _check_safetensors(plan: LoadPlan) -> None:

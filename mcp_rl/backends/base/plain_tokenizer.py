@@ -96,12 +96,14 @@ class PlainTokenizer:
         tools: Sequence[dict[str, Any]] | None,
         tokenize: bool,
         add_generation_prompt: bool,
+        **arguments: Any,
     ) -> str:
-        """Return the text; `tokenize` must be False."""
+        """Return the text; `tokenize` must be False. `arguments` are further names that the template knows."""
         assert not tokenize
         kept = [{name: value for name, value in message.items() if value is not None} for message in messages]
         return render_template(
             self.chat_template,
+            **arguments,
             messages=kept,
             tools=tools,
             documents=None,

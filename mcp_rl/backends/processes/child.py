@@ -28,8 +28,7 @@ from mcp_rl.backends.processes.channel import Message, error_of, frame, read_fra
 from mcp_rl.backends.processes.environment import learner_environment
 from mcp_rl.backends.processes.failures import died, failed, kernel_kills
 from mcp_rl.errors import ConfigError, EngineStop, McpRlError
-from mcp_rl.inference.chat.ends import recorded_ends
-from mcp_rl.inference.chat.hermes import ChatFormat
+from mcp_rl.inference.chat.chat_format import ChatFormat, recorded_chat
 from mcp_rl.inference.engine import Completion, Sampling
 from mcp_rl.learning import canaries
 from mcp_rl.system.processes.devices import device_environment
@@ -211,7 +210,7 @@ class ChildLearner(LearnerHost):
         self.process.ready = True
         if described:
             plain = PlainTokenizer(Description.model_validate_json(described[0]))
-            self.chat = ChatFormat(plain, recorded_ends(opened["loaded"]))
+            self.chat = recorded_chat(plain, opened["loaded"])
         return OpenedLearner.model_validate(opened)
 
     async def update(self, groups: Sequence[TrajectoryGroup], config: TrainConfig) -> dict[str, float]:

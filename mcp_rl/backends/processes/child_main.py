@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from mcp_rl.backends.processes.in_process import InProcessSampler
-    from mcp_rl.inference.chat.hermes import ChatFormat
+    from mcp_rl.inference.chat.chat_format import ChatFormat
 
 Inbox = asyncio.Queue[tuple[Message, list[bytes]]]
 Answer = tuple[Any, list[bytes]]

@@ -35,7 +35,7 @@ from mcp_rl.backends.processes.meeting import (
 )
 from mcp_rl.backends.processes.rank import Failure, RankLearner, failure_of, own_device
 from mcp_rl.errors import EngineStop
-from mcp_rl.inference.chat.hermes import ChatFormat
+from mcp_rl.inference.chat.chat_format import ChatFormat
 from mcp_rl.learning.parallel import LostRank
 from mcp_rl.system.processes.devices import device_environment
 from mcp_rl.system.processes.spawn import Child, spawned

@@ -16,15 +16,14 @@ import torch
 from peft import PeftModel
 from torch import Tensor
 
-from mcp_rl.backends.base.base_model import make_learner, open_base
+from mcp_rl.backends.base.base_model import make_learner, open_base, with_chat
 from mcp_rl.backends.base.options import base_location, loaded_before, plan_loading
 from mcp_rl.backends.hosts import CheckpointExtras, LearnerHost, LocalSettings, OpenedLearner, SamplerHost
 from mcp_rl.backends.initial import find_initial
 from mcp_rl.backends.processes.failures import failed, out_of_memory
 from mcp_rl.backends.samplers.weights import sampled_weights
 from mcp_rl.errors import CanaryError, ConfigError
-from mcp_rl.inference.chat.ends import recorded_ends
-from mcp_rl.inference.chat.hermes import ChatFormat
+from mcp_rl.inference.chat.chat_format import ChatFormat, recorded_chat
 from mcp_rl.inference.local import LocalEngine
 from mcp_rl.inference.policy import fingerprint_of
 from mcp_rl.learning import canaries
@@ -96,9 +95,9 @@ class InProcessLearner(LearnerHost):
             before=before,
             unsloth_allowed=self._on_base is None,
         )
-        base = open_base(plan, before)
+        base = with_chat(open_base(plan, before), settings.chat)
         self._tokenizer_files = tokenizer_files(base.tokenizer)
-        self.chat = ChatFormat(base.tokenizer, recorded_ends(base.loaded))
+        self.chat = recorded_chat(base.tokenizer, base.loaded)
         if self._on_base is not None:
             self._on_base(base.model, self.chat)
         init = settings.init if checkpoint is None else None

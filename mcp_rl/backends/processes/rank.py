@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from mcp_rl.backends.hosts import LocalSettings, OpenedLearner
     from mcp_rl.config import TrainConfig
-    from mcp_rl.inference.chat.hermes import ChatFormat
+    from mcp_rl.inference.chat.chat_format import ChatFormat
     from mcp_rl.learning.learner import Learner
     from mcp_rl.trajectory import TrajectoryGroup
 

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 
-from mcp_rl.backends.base.options import base_location, trained_dtype, trained_options
+from mcp_rl.backends.base.options import base_location, loaded_for, trained_dtype, trained_options
 from mcp_rl.backends.plan.choices import engine_kind
 from mcp_rl.backends.plan.wishes import unlike_vllm
 from mcp_rl.backends.samplers.vllm_sampler import with_quantisation
 from mcp_rl.config import EngineConfig, PlacementConfig, UnslothConfig
 from mcp_rl.errors import CheckpointError, ConfigError, EngineError
-from mcp_rl.inference.chat.hermes import ChatFormat
+from mcp_rl.inference.chat.chat_format import CHAT, ChatFormat, served_chat
 from mcp_rl.inference.vllm import arguments
 from mcp_rl.inference.vllm.arguments import ServingSpec, check_installed
 from mcp_rl.inference.vllm.client import VllmClient
@@ -122,7 +122,8 @@ async def _in_process(stack: AsyncExitStack, policies: Sequence[ServedPolicy], e
     found: list[tuple[Engine, ChatFormat]] = []
     for policy in policies:
         options = trained_options(policy.name, policy.place)
-        base = policy.name, options.model_dump_json()
+        chat = loaded_for(policy.place).get(CHAT)
+        base = policy.name, options.model_dump_json() + json.dumps(chat)
         # A turn does not wait for others: answers may differ in the last bit with what else is sampled.
         opened = await stack.enter_async_context(
             LocalPolicies(
@@ -132,6 +133,7 @@ async def _in_process(stack: AsyncExitStack, policies: Sequence[ServedPolicy], e
                 gang=False,
                 max_context=engine.max_context,
                 max_rows=engine.max_rows,
+                chat=chat,
             )
         )
         bases.setdefault(base, opened)
@@ -190,7 +192,7 @@ async def _with_vllm(
             tokenizers[named] = await anyio.to_thread.run_sync(
                 functools.partial(load_tokenizer, named, revision=revision)
             )
-        chat = ChatFormat(tokenizers[named], ends)
+        chat = served_chat(tokenizers[named], ends, loaded_for(policy.place).get(CHAT))
         client = VllmClient(server)
         stack.push_async_callback(client.aclose)
         limits = [limit for limit in (engine.max_context, server.max_context) if limit is not None]

@@ -13,8 +13,8 @@ from mcp_rl.backends.base.base_model import load_base
 from mcp_rl.backends.samplers.weights import sampled_weights
 from mcp_rl.config import UnslothConfig
 from mcp_rl.errors import CheckpointError, EngineError
+from mcp_rl.inference.chat.chat_format import ChatFormat, served_chat
 from mcp_rl.inference.chat.ends import listed_ends
-from mcp_rl.inference.chat.hermes import ChatFormat
 from mcp_rl.inference.local import LocalEngine
 from mcp_rl.inference.policy import fingerprint_of
 from mcp_rl.learning.disk.adapter_config import load_adapter
@@ -46,10 +46,12 @@ class LocalPolicies:
         gang: bool | None = None,
         max_context: int | None = None,
         max_rows: int = 256,
+        chat: Mapping[str, Any] | None = None,
     ) -> None:
         """`options` say how the base is loaded. `beside` are opened policies whose base in memory is shared, so that
         two policies can be sampled at once. The other options are LocalEngine's."""
         self.base_model, self.options = base_model, options or UnslothConfig()
+        self._chat_settings = chat
         self._beside, self._gang, self._max_context, self._max_rows = beside, gang, max_context, max_rows
 
     async def __aenter__(self) -> Self:
@@ -59,7 +61,8 @@ class LocalPolicies:
             self._base, self.chat = self._beside._base, self._beside.chat
         else:
             self._base, tokenizer = await anyio.to_thread.run_sync(load_base, self.base_model, self.options)
-            self.chat = ChatFormat(tokenizer, listed_ends(getattr(self._base, "generation_config", None)))
+            ends = listed_ends(getattr(self._base, "generation_config", None))
+            self.chat = served_chat(tokenizer, ends, self._chat_settings)
         engine = LocalEngine(
             self._base,
             stop_token_ids=self.chat.stop_token_ids,

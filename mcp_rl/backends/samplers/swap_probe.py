@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from mcp_rl.backends.hosts import LearnerHost
-    from mcp_rl.inference.chat.hermes import ChatFormat
+    from mcp_rl.inference.chat.chat_format import ChatFormat
     from mcp_rl.inference.vllm.client import VllmClient
     from mcp_rl.inference.vllm.engine import PolicyVersion
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mcp_rl.backends.hosts import LearnerHost, LocalSettings
-    from mcp_rl.inference.chat.hermes import ChatFormat
+    from mcp_rl.inference.chat.chat_format import ChatFormat
 
 log = logging.getLogger(__name__)
 ADAPTERS = "adapters"

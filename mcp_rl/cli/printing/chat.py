@@ -21,7 +21,7 @@ from mcp_rl.system.visible import count, shortened, visible
 from mcp_rl.trajectory import StopReason
 
 if TYPE_CHECKING:
-    from mcp_rl.inference.chat.hermes import ParsedCall
+    from mcp_rl.inference.chat.calls import ParsedCall
     from mcp_rl.rollouts.speaker import SaidTurn
     from mcp_rl.runs.chat import ChatJob
     from mcp_rl.toolserver.session import Session

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from mcp_rl.errors import ConfigError
-from mcp_rl.inference.chat.hermes import ChatFormat, ParsedCall, read_json
+from mcp_rl.inference.chat.calls import ParsedCall, read_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
+
+    from mcp_rl.inference.chat.chat_format import ChatFormat
 
 
 def _joined(content: Any) -> Any:

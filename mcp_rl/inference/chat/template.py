@@ -25,7 +25,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from jinja2 import Template
     from jinja2.compiler import Frame
@@ -338,12 +338,19 @@ def render_template(source: str, **values: Any) -> str:
         _budget.reset(token)
 
 
-def render_chat(tokenizer: Any, messages: Sequence[Any], tools: Sequence[Any], *, prompt: bool) -> str:
+def render_chat(
+    tokenizer: Any,
+    messages: Sequence[Any],
+    tools: Sequence[Any],
+    *,
+    prompt: bool,
+    arguments: Mapping[str, Any] | None = None,
+) -> str:
     """Render messages with a tokenizer's template, with the opening of the model's turn if `prompt`.
 
-    Raises TemplateError like `render_template`.
+    `arguments` are further names that the template knows. Raises TemplateError like `render_template`.
     """
-    given: dict[str, Any] = {"tools": list(tools) or None, "add_generation_prompt": prompt}
+    given: dict[str, Any] = {**(arguments or {}), "tools": list(tools) or None, "add_generation_prompt": prompt}
     if not hasattr(tokenizer, "get_chat_template"):  # its own way of rendering
         return str(tokenizer.apply_chat_template(list(messages), tokenize=False, **given))
     try:

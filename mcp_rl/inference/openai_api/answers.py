@@ -12,7 +12,7 @@ from mcp_rl.inference.openai_api.reading import ArgumentsDelta, CallBegins, Delt
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from mcp_rl.inference.chat.hermes import ChatFormat
+    from mcp_rl.inference.chat.chat_format import ChatFormat
     from mcp_rl.inference.openai_api.requests import ChatRequest, CompletionRequest
     from mcp_rl.inference.openai_api.sampling import SampledTurn
     from mcp_rl.inference.openai_api.served import ServedModel

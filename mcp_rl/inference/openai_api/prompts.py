@@ -13,7 +13,7 @@ from array import array
 from typing import TYPE_CHECKING, Any
 
 from mcp_rl.errors import ConfigError
-from mcp_rl.inference.chat.hermes import ChatFormat, ParsedCall, read_json, whole_characters
+from mcp_rl.inference.chat.calls import ParsedCall, read_json, whole_characters
 from mcp_rl.inference.chat.remembered import Remembered
 from mcp_rl.inference.openai_api.reading import CLOSE, OPEN
 from mcp_rl.inference.openai_api.refusals import Refusal
@@ -22,6 +22,8 @@ from mcp_rl.inference.openai_api.requests import AssistantMessage, Message, Tool
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from hashlib import _Hash
+
+    from mcp_rl.inference.chat.chat_format import ChatFormat
 
 REMEMBERED = 32 * 2**20
 """Bytes of remembered turns: about 75,000 of 60 tokens."""

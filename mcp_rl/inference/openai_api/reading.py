@@ -12,7 +12,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mcp_rl.inference.chat.hermes import ParsedCall, parse_completion, read_json
+from mcp_rl.inference.chat.calls import ParsedCall, read_json
+from mcp_rl.inference.chat.dialects.hermes import parse_completion
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,7 +17,7 @@ from mcp_rl.inference.openai_api.refusals import context_exceeded
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mcp_rl.inference.chat.hermes import ChatFormat
+    from mcp_rl.inference.chat.chat_format import ChatFormat
 
 _CUT_CHARACTER = "\ufffd"
 

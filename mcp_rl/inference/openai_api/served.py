@@ -11,7 +11,7 @@ from mcp_rl.inference.openai_api.prompts import Prompts
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from mcp_rl.inference.chat.hermes import ChatFormat
+    from mcp_rl.inference.chat.chat_format import ChatFormat
     from mcp_rl.inference.engine import Engine
 
 

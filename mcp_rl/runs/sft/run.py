@@ -26,8 +26,7 @@ from mcp_rl.backends.plan.choices import resolve_alone
 from mcp_rl.config.identity import RunIdentity
 from mcp_rl.errors import ConfigError, RunDirectoryError
 from mcp_rl.evaluation.progress import Progress
-from mcp_rl.inference.chat.ends import recorded_ends
-from mcp_rl.inference.chat.hermes import ChatFormat
+from mcp_rl.inference.chat.chat_format import recorded_chat
 from mcp_rl.learning.disk.checkpoint import newest_checkpoint
 from mcp_rl.run_directory import RunDirectory, RunState, StepProgress, open_run
 from mcp_rl.runs.identity import loading_identity
@@ -112,7 +111,7 @@ def _prepared(
     plan = _plan(config, before)
     opened = open_base(plan, before or None)
     base, tokenizer = opened.model, opened.tokenizer
-    chat = ChatFormat(tokenizer, recorded_ends(opened.loaded))
+    chat = recorded_chat(tokenizer, opened.loaded)
     every = [one for source in sources for one in source.demonstrations(chat, config.min_reward)]
     if not every:
         raise ConfigError(

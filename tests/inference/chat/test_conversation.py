@@ -9,8 +9,9 @@ import pytest
 from transformers import AutoTokenizer
 
 from mcp_rl.errors import ConfigError
+from mcp_rl.inference.chat.chat_format import ChatFormat
 from mcp_rl.inference.chat.conversation import conversation, read_lines, render
-from mcp_rl.inference.chat.hermes import ChatFormat, parse_completion
+from mcp_rl.inference.chat.dialects.hermes import parse_completion
 from mcp_rl.tiny import weights_path
 
 ADD = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {"a": {}}}}}

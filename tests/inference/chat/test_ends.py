@@ -7,8 +7,8 @@ import pytest
 from transformers import AutoTokenizer
 
 from mcp_rl.errors import ConfigError
+from mcp_rl.inference.chat.chat_format import ChatFormat
 from mcp_rl.inference.chat.ends import listed_ends, recorded_ends
-from mcp_rl.inference.chat.hermes import ChatFormat
 from mcp_rl.tiny import weights_path
 
 RESULT = [{"role": "tool", "content": "3"}]
@@ -40,7 +40,7 @@ def test_the_templates_end_may_differ_from_the_tokenizers() -> None:
     tokenizer.eos_token = "<|endoftext|>"
     chat = ChatFormat(tokenizer, [OWN])
     assert chat.stop_token_ids == (OWN, OTHER) and chat.said("It is 3.")[-1:] == [OWN]
-    with pytest.raises(ConfigError, match=r"ends in '<\|endoftext\|>'"):
+    with pytest.raises(ConfigError, match=r"what its tokenizer and .* name as ends \('<\|endoftext\|>'\) is not in it"):
         ChatFormat(tokenizer)
 
 
@@ -72,7 +72,7 @@ def test_a_template_that_refuses_tool_messages_is_one_sentence() -> None:
         "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools here') }}{% endif %}"
         "{{ m.content }}<|im_end|>{% endfor %}"
     )
-    with pytest.raises(ConfigError, match="rejects tool messages after an assistant's: no tools here"):
+    with pytest.raises(ConfigError, match=r"leaves the tools out of the prompt: set chat\.format=hermes"):
         ChatFormat(tokenizer)
 
 

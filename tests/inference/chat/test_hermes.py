@@ -6,7 +6,8 @@ import pytest
 from transformers import AutoTokenizer
 
 from mcp_rl.errors import ConfigError
-from mcp_rl.inference.chat.hermes import ChatFormat, parse_completion
+from mcp_rl.inference.chat.chat_format import ChatFormat
+from mcp_rl.inference.chat.dialects.hermes import parse_completion
 from mcp_rl.inference.chat.remembered import Remembered
 from mcp_rl.tiny import weights_path
 
@@ -118,7 +119,7 @@ def test_a_template_without_tool_messages_is_refused(chat: ChatFormat) -> None:
     tokenizer.chat_template = (
         "{% for m in messages %}{% if m.role != 'tool' %}{{ m.content }}<|im_end|>{% endif %}{% endfor %}"
     )
-    with pytest.raises(ConfigError, match="token-exactly"):
+    with pytest.raises(ConfigError, match=r"leaves the tools out of the prompt: set chat\.format=hermes"):
         ChatFormat(tokenizer)
 
 

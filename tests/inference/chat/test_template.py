@@ -8,7 +8,7 @@ from jinja2 import TemplateError
 from transformers import AutoTokenizer
 
 from mcp_rl.errors import ConfigError
-from mcp_rl.inference.chat.hermes import ChatFormat
+from mcp_rl.inference.chat.chat_format import ChatFormat
 from mcp_rl.inference.chat.template import TemplateRefused, render_chat, render_template
 from mcp_rl.tiny import weights_path
 

@@ -10,7 +10,7 @@ from openai import AsyncOpenAI
 
 from benchmarks.loopback import serving
 from mcp_rl.backends.samplers.policies import LocalPolicies
-from mcp_rl.inference.chat.hermes import ChatFormat
+from mcp_rl.inference.chat.chat_format import ChatFormat
 from mcp_rl.inference.local import LocalEngine
 from mcp_rl.inference.openai_api.app import make_app
 from mcp_rl.inference.openai_api.served import fixed_model

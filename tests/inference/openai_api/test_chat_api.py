@@ -9,7 +9,7 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletion
 
-from mcp_rl.inference.chat.hermes import ChatFormat
+from mcp_rl.inference.chat.chat_format import ChatFormat
 from mcp_rl.inference.engine import Completion, Sampling
 from mcp_rl.inference.openai_api.in_process import openai_client
 from mcp_rl.inference.openai_api.served import fixed_model

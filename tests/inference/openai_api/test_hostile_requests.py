@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mcp_rl.inference.chat.hermes import ChatFormat
+from mcp_rl.inference.chat.chat_format import ChatFormat
 from mcp_rl.inference.openai_api.served import fixed_model
 from mcp_rl.inference.openai_api.service import Service
 from mcp_rl.inference.scripted import ScriptedEngine

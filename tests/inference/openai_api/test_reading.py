@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcp_rl.inference.chat.hermes import parse_completion
+from mcp_rl.inference.chat.dialects.hermes import parse_completion
 from mcp_rl.inference.openai_api.reading import CLOSE, OPEN, ArgumentsDelta, CallBegins, TextDelta, TurnReader
 
 CALL = '<tool_call>\n{"name": "add", "arguments": {"a": "}<\\"{", "b": [1, {"c": 2}]}}\n</tool_call>'

@@ -21,7 +21,7 @@ from mcp_rl.backends.samplers.policies import LocalPolicies
 from mcp_rl.cli import main
 from mcp_rl.cli.printing.chat import LineReader, TerminalView
 from mcp_rl.config import RunConfig
-from mcp_rl.inference.chat.hermes import parse_completion
+from mcp_rl.inference.chat.dialects.hermes import parse_completion
 from mcp_rl.plugins.manager import load_plugins
 from mcp_rl.plugins.resolve import resolve_servers
 from mcp_rl.rollouts.rollout import play_leased
