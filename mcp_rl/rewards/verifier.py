@@ -17,6 +17,7 @@ from mcp_rl.rewards.calls import calls
 from mcp_rl.rewards.json_values import is_finite
 from mcp_rl.rewards.outcome import none, state
 from mcp_rl.rewards.structured import json_answer, regex, regex_problem, set_answer
+from mcp_rl.rewards.times import names_a_time, time_answer
 from mcp_rl.rewards.verdict import Judgement, Verdict, VerifierFunction
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ BUILT_IN: Mapping[str, VerifierFunction] = {
     "number": number,
     "text": text,
     "parts": parts,
+    "time": time_answer,
     "json": json_answer,
     "set": set_answer,
     "regex": regex,
@@ -178,6 +180,9 @@ def _unusable(verifier: Verifier) -> str | None:
             return None if sound else f"expects a number, not {expected!r}"
         case "text":
             return None if isinstance(expected, str) and expected.strip() else f"expects a text, not {expected!r}"
+        case "time":
+            sound = isinstance(expected, str) and names_a_time(expected)
+            return None if sound else f"expects a date or a time, not {expected!r}"
         case "json":
             return None if expected is not None else "expects a JSON value"
         case "set":

@@ -58,7 +58,9 @@ async def goal_scenarios(
     }
     if world.kinds and any(asked.values()):
         tasks += await AnsweredQuestions(world, names, twice, recipe.seed).tasks(asked)
-    if (left := wanted.get("told", 0) - Counter(task.level for task in tasks)["told"]) > 0:
+    made = Counter(task.level for task in tasks)
+    left: dict[Level, int] = {level: wanted.get(level, 0) - made[level] for level in ("told", "worked-out")}
+    if any(count > 0 for count in left.values()):
         readers = [tool for tool in explorable(session.offered, server) if reads(tool, server)]
         tasks += await Reckoned(readers, names, twice, recipe.seed).tasks(left)
     short = _shortfall(wanted, tasks, built.remarks, changing=bool(world.effects))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mcp_rl.rewards.answers import normalised
+from mcp_rl.rewards.times import names_a_time
 from mcp_rl.scenario import Verifier
 from mcp_rl.scenarios.goals.lookups import Lookups
 from mcp_rl.scenarios.goals.program import (
@@ -32,7 +33,7 @@ from mcp_rl.scenarios.goals.program import (
 )
 from mcp_rl.scenarios.goals.propose import ProgramDrawer, proposals
 from mcp_rl.scenarios.goals.requests import Requests, ToolNames
-from mcp_rl.scenarios.goals.values import shown, without_zone_name
+from mcp_rl.scenarios.goals.values import moment, shown, without_zone_name
 from mcp_rl.scenarios.goals.words import English
 
 if TYPE_CHECKING:
@@ -58,8 +59,11 @@ _OUTCOME_SHARE = 0.2
 """Largest share of one outcome among the questions that must be worked out."""
 _SAME_CHOICE = 3
 """Most questions about the same choice of things."""
-NOBODY = r"(?i)\b(?:none|no such|nothing|there (?:is|are) no(?:t any)?|there isn't|no)\b"
-"""An answer that says that there is no such thing, as a regular expression."""
+NOBODY = (
+    r"(?i)\W*none\W*(?:\b(?:no|not|nothing|nobody|there)\b[^\n]{0,120})?|"
+    r"\W*(?:there|no|nothing|nobody|i)\b[^\n]{0,120}\bnone\W*"
+)
+"""The answer 'none', with a sentence that says so beside it or without, as a regular expression."""
 
 
 @dataclass(frozen=True)
@@ -118,8 +122,10 @@ def verifier_of(given: Sequence[JsonValue], answer: ProgramAnswer) -> Verifier:
             return Verifier(kind="number", expected=answer.value)
         case "set":
             return Verifier(kind="set", expected=answer.value)
+        case "time" if names_a_time(str(answer.value)):
+            return Verifier(kind="time", expected=str(answer.value))
         case "none":
-            return Verifier(kind="regex", expected=NOBODY)
+            return Verifier(kind="regex", expected=NOBODY, options={"full": True})
         case "pair":
             first = answer.value[0] if isinstance(answer.value, list) else None
             others = [value for value in given if first in given and value != first]
@@ -356,5 +362,11 @@ def say_otherwise(answer: ProgramAnswer, random: random.Random) -> Iterator[str]
             yield from (f"{items[0]}, by {items[1]}", f"It is {items[0]} ({items[1]}).", f"{items[0]}: {items[1]}")
         case "none":
             yield from ("none", "None.", "There is no such thing: none.")
+        case "time" if (when := moment(answer.value)) is not None and ":" in text:
+            yield from (
+                text,
+                f"{when:%d %B %Y}, {when:%I:%M:%S %p}",
+                f"It was on {when:%A, %B} {when.day}, {when:%Y at %H:%M}.",
+            )
         case _:
             yield from (text, f'It is "{text}".', f"{text}\n")

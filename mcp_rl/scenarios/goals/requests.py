@@ -189,12 +189,8 @@ class Requests:
         english = self._english
         name = english.words(things.kind, english.name_field(things.kind))
         name = name if english.usable(things.kind, english.name_field(things.kind)) else "name"
+        name = "number" if english.numbered(things.kind) else name
         said = english.things(things)
-        if (
-            not isinstance(english.world.of_kind(things.kind)[0].key, str)
-            and english.name_field(things.kind) == english.world.kinds[things.kind].key
-        ):
-            name = "number"
         names = name if is_plural(name) else f"{name}s"
         forms = [
             f"Give me the {names} of all {said}.",

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 ReadingCall = tuple[str, Mapping[str, "JsonValue"]]
 """The server's own name of a tool, and arguments."""
 _IN_FLIGHT = 8
-_DEADLINE = 10.0
+_DEADLINE = 20.0
 """Seconds for one call."""
 
 

@@ -154,6 +154,11 @@ class English:
     def plural(self, kind: str) -> str:
         return self.world.kinds[kind].plural.replace("_", " ")
 
+    def numbered(self, kind: str) -> bool:
+        """Return whether the things of a kind go by numbers."""
+        name = self.name_field(kind)
+        return all(name in one.facts and not isinstance(one.facts[name].value, str) for one in self.world.of_kind(kind))
+
     def is_person(self, kind: str) -> bool:
         return self.noun(kind) in PEOPLE
 
