@@ -79,8 +79,8 @@ async def build_world(sessions: Sessions, *, server: ToolServer, params: ServerP
 
     Raises ServerFault where the server is lost.
     """
-    budget = CallBudget.of(_CALLS, _SECONDS)
     async with sessions.lease(params) as lease:
+        budget = CallBudget.of(_CALLS, _SECONDS)  # a server may take its time to start
         session = lease.session
         tools = _reading(session, server)
         began = anyio.current_time()
