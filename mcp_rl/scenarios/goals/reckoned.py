@@ -20,7 +20,7 @@ from mcp_rl.scenarios.goals.clocks import clocks_of, shows_clock
 from mcp_rl.scenarios.goals.program import ProgramAnswer
 from mcp_rl.scenarios.goals.question import answer_text, say_otherwise, verifier_of
 from mcp_rl.scenarios.goals.requests import ToolNames
-from mcp_rl.scenarios.goals.stories import STORIES, Operator, Sum, Told
+from mcp_rl.scenarios.goals.stories import STORIES, Operator, Sum, ToldStory
 from mcp_rl.scenarios.goals.task import REFUSAL, GoalTask, accepted, results_hash
 from mcp_rl.scenarios.goals.values import shown
 
@@ -267,7 +267,7 @@ def _reckon(whole: Sum, fit: Mapping[Operator, _Reckoner], calls: list[ReadingCa
     shows.append(whole.value)
 
 
-def _answer(told: Told) -> tuple[ProgramAnswer, tuple[str, ...]]:
+def _answer(told: ToldStory) -> tuple[ProgramAnswer, tuple[str, ...]]:
     values = [one.value for one in told.sums if one.value is not None]
     if not told.names:
         return ProgramAnswer(values[0], "number"), ()

@@ -65,7 +65,7 @@ class Sum:
 
 
 @dataclass(frozen=True)
-class Told:
+class ToldStory:
     """A story with its numbers."""
 
     text: str
@@ -91,7 +91,7 @@ class Story:
         letters = dict.fromkeys(_letters(self.text), 2)
         return set().union(*(_sum(one, letters).operators for one in self.sums))
 
-    def told(self, draw: random.Random) -> Told | None:
+    def told(self, draw: random.Random) -> ToldStory | None:
         """Return the story with numbers; None where no draw gives whole results above 1, all of them different."""
         for _ in range(_TRIES):
             numbers = self._numbers(draw)
@@ -99,7 +99,7 @@ class Story:
             values = [one.value for one in sums]
             given = [number for letter, number in numbers.items()]
             if None not in values and len(set(values)) == len(values) and not set(values) & set(given):
-                return Told(self.text.format(**numbers), sums, self.names)
+                return ToldStory(self.text.format(**numbers), sums, self.names)
         return None
 
     def _numbers(self, draw: random.Random) -> dict[str, int]:
