@@ -172,9 +172,10 @@ def trainable_parameters(model: torch.nn.Module) -> dict[str, torch.nn.Parameter
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 
-def full_copy(base: PreTrainedModel) -> PreTrainedModel:
-    """Copy a model with every weight trainable, in float32, where small updates are not lost in rounding."""
-    model = copy.deepcopy(base)
+def full_copy(base: PreTrainedModel, *, copied: bool = True) -> PreTrainedModel:
+    """Return a model with every weight trainable, in float32, where small updates are not lost in rounding: a copy, or
+    the base itself."""
+    model = copy.deepcopy(base) if copied else base
     model.to(torch.float32)  # type: ignore[arg-type]
     model.requires_grad_(True)
     model.eval()  # type: ignore[no-untyped-call]

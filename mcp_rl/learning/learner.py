@@ -8,8 +8,9 @@ seed and the step alone, so a resumed run needs no stored random state to contin
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from peft import PeftModel
@@ -20,6 +21,7 @@ from mcp_rl.learning.adapter import base_of, trainable_parameters
 from mcp_rl.learning.forward.forward import Forward, logprobs_of
 from mcp_rl.learning.forward.packed import Packed
 from mcp_rl.learning.optimizer import make_optimizer
+from mcp_rl.learning.precision import ROUNDINGS, rounding_of
 from mcp_rl.learning.schedule import learning_rate
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
     from mcp_rl.config import TrainConfig
     from mcp_rl.learning.parallel import Ranks
+    from mcp_rl.learning.precision import Rounding
     from mcp_rl.learning.samples import Sample
     from mcp_rl.learning.sharding import Sharding
 
@@ -49,12 +52,14 @@ class Learner:
         temperature: float = 1.0,
         reference: PreTrainedModel | None = None,
         forward: Forward | None = None,
+        compute: torch.dtype | None = None,
     ) -> None:
         """Make an optimiser for the model's trainable parameters.
 
         `temperature` is the sampler's: log-probabilities are compared under the distribution that was sampled from.
         `reference` is the model that the KL is measured against; an adapter uses its own base and needs none.
-        `forward` tells how to compute a model that was prepared for it; None means over the prefix tree.
+        `forward` tells how to compute a model that was prepared for it; None means over the prefix tree. `compute` is
+        the type in which float32 weights are multiplied (autocast); None: as they are.
 
         Raises ConfigError if `config` asks for a KL and there is no reference.
         """
@@ -62,6 +67,7 @@ class Learner:
             raise ConfigError("train.kl needs the base model as a reference, and this learner was given none.")
         self.model, self.config, self.temperature, self.seed = model, config, temperature, seed
         self.reference, self.forward = reference, forward or Forward()
+        self.compute = None if compute in (None, torch.float32) else compute
         self.step = 0
         self._made_with = config
         self.parameters = trainable_parameters(model)
@@ -106,6 +112,10 @@ class Learner:
 
     def check_unchanged(self) -> None:
         """Raise ConfigError if a setting that the learner was made with has changed since."""
+        if self.config.kl and self.reference is None and not isinstance(self.model, PeftModel):
+            raise ConfigError(
+                "train.kl needs the base model, which is not in memory, as the learner began without one."
+            )
         for name in ("method", "lora", "optimizer"):
             if getattr(self.config, name) != getattr(self._made_with, name):
                 raise ConfigError(f"train.{name} cannot change while a model is being trained: start a new run for it.")
@@ -124,7 +134,21 @@ class Learner:
         """Log-probability and entropy [S] of each sampled token under the policy or the reference, in nats."""
         checkpointing = self.config.activation_checkpointing
         run = partial(logprobs_of, model, packed.batch, self.temperature, activation_checkpointing=checkpointing)
-        return run() if self.sharding is None else self.sharding.run(model, run)
+        with self.precision():
+            return run() if self.sharding is None else self.sharding.run(model, run)
+
+    def precision(self) -> AbstractContextManager[Any]:
+        """Return a context in which float32 weights are multiplied in `compute` (mixed precision: Micikevicius et al.,
+        2018): they stay float32, so that small updates are not lost."""
+        if self.compute is None:
+            return nullcontext()
+        return torch.autocast(self.device.type, self.compute)
+
+    @property
+    def rounding(self) -> Rounding | None:
+        """The limits of its precision, or of its reference's; None in float32."""
+        computed = None if self.compute is None else ROUNDINGS.get(str(self.compute).removeprefix("torch."))
+        return computed or rounding_of(self.model, self.reference)
 
     def own_share(self, samples: list[Sample]) -> list[Sample]:
         """Return the samples that this process computes; all of them if it learns alone."""
@@ -171,7 +195,7 @@ class Learner:
     @property
     def scales(self) -> bool:
         """True if the model computes in float16, where gradients underflow and overflow."""
-        return base_of(self.model).dtype == torch.float16
+        return torch.float16 in (self.compute, base_of(self.model).dtype)
 
     def overflowed(self, value: float) -> None:
         """Halve the scale after a loss or a gradient that is not finite in float16, whose update is skipped. Raises

@@ -21,7 +21,6 @@ from mcp_rl.learning import canaries
 from mcp_rl.learning.losses import Totals, kl_to_reference, objective
 from mcp_rl.learning.measure import decide_forward
 from mcp_rl.learning.off_policy import check_agreement, check_overlap, compare, correct, per_sample, staleness
-from mcp_rl.learning.precision import Rounding, rounding_of
 from mcp_rl.learning.samples import Sample, take_in
 from mcp_rl.learning.schedule import learning_rate
 from mcp_rl.learning.tally import Tally
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
 
     from mcp_rl.learning.forward.packed import Packed
     from mcp_rl.learning.learner import Learner
+    from mcp_rl.learning.precision import Rounding
     from mcp_rl.trajectory import TrajectoryGroup
 
 log = logging.getLogger(__name__)
@@ -157,9 +157,7 @@ class _PolicyGradient:
             if config.kl or config.cap:
                 ranks.exchange(samples, own)
         if first and self.check is not None:
-            # with method "full" the weights are learned in float32 and sampled in the precision of the base
-            rounding = rounding_of(learner.model, learner.reference)
-            self.check(self.tally if ranks is None else ranks.merged(self.tally), rounding)
+            self.check(self.tally if ranks is None else ranks.merged(self.tally), learner.rounding)
         learner.unscale(scale)
         norm = learner.descend(check_moved=first)
         if not math.isfinite(norm):

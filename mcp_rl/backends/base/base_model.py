@@ -171,8 +171,10 @@ def make_learner(
 ) -> Learner:
     """Make a learner on a base that was loaded by `plan`.
 
-    With method "lora" the base's modules become part of the learner; with "full" the base stays unchanged as the
-    reference of the KL, and a copy is trained. `say` gets a sentence if shared prefixes cannot be computed once.
+    With method "lora" the base's modules become part of the learner. With "full" a float32 copy is trained, multiplied
+    in the base's type, and the base stays unchanged as the reference of the KL. Without a KL, and if the plan says that
+    it is not sampled either, the base itself becomes that copy. `say` gets a sentence if shared prefixes cannot be
+    computed once.
     """
     initial = check_initial(init, config, base_model) if init is not None else None
     forward = forward_for(base, config.forward)
@@ -181,7 +183,9 @@ def make_learner(
     adapt = add_adapter if plan is None or plan.loader == "transformers" else partial(adapt_with_unsloth, plan=plan)
     how: dict[str, Any] = {"seed": seed, "temperature": temperature, "forward": forward}
     if config.method == "full":
-        learner = Learner(full_copy(base), config, reference=base, **how)
+        kept, compute = bool(config.kl) or plan is None or plan.sampled, base.dtype
+        trained = full_copy(base, copied=kept)
+        learner = Learner(trained, config, reference=base if kept else None, compute=compute, **how)
     else:
         lora, name = config.lora, base_location(base_model)
         targets = resolve_targets(base, lora.targets)

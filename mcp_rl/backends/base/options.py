@@ -54,6 +54,8 @@ class LoadPlan:
     rank: int = 16
     checkpointing: bool = False
     """True if activations are not to be kept (`train.activation_checkpointing`)."""
+    sampled: bool = True
+    """True if an engine in this process samples the loaded modules."""
 
     def token(self) -> str | bool | None:
         """Return the access token, as `token_of` does."""
@@ -105,6 +107,7 @@ def plan_loading(
         seed=seed if options.random_state is None else options.random_state,
         rank=max(train.lora.rank, options.max_lora_rank or 0),
         checkpointing=train.activation_checkpointing,
+        sampled=not unsloth_allowed,
     )
     if name == TINY and plan.dtype == "auto":
         plan = replace(plan, dtype="float32")  # a million parameters save nothing by half of the bits

@@ -155,7 +155,8 @@ class InProcessLearner(LearnerHost):
         return (await in_thread(write, settings.checkpoints, learner, self._tokenizer_files | extras.files)).path
 
     async def write_policy(self, folder: Path) -> None:
-        await in_thread(write_weights, (await self.in_one_piece()).model, folder)
+        policy = await self.in_one_piece()
+        await in_thread(functools.partial(write_weights, dtype=policy.compute), policy.model, folder)
 
     async def token_logprobs(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
         return await in_thread(token_logprobs, self.learner, sequences)
@@ -220,7 +221,7 @@ def token_logprobs(learner: Learner, sequences: Sequence[Sequence[int]]) -> list
     model: Any = learner.model
     base: Any = base_of(model)
     found = []
-    with stock_attention(base):
+    with stock_attention(base), learner.precision():
         for sequence in sequences:
             ids = torch.tensor([list(sequence)], device=learner.device)
             logits = model(input_ids=ids, use_cache=False).logits[0, :-1]

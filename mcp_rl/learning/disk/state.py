@@ -153,16 +153,22 @@ def other_versions(checkpoint: Checkpoint) -> str | None:
     )
 
 
-def write_weights(model: PeftModel | PreTrainedModel, folder: Path) -> None:
-    """Write a PEFT adapter's files, or those of a whole model."""
+def write_weights(model: PeftModel | PreTrainedModel, folder: Path, *, dtype: torch.dtype | None = None) -> None:
+    """Write a PEFT adapter's files, or those of a whole model, its weights in `dtype`; None: as they are."""
     if isinstance(model, PeftModel):
         adapter = get_peft_model_state_dict(model, adapter_name=ADAPTER, save_embedding_layers=False)
         save_file({k: v.contiguous() for k, v in adapter.items()}, folder / ADAPTER_FILE, {"format": "pt"})
         (folder / "adapter_config.json").write_bytes(_adapter_config(model))
     else:
-        dtype = model.config.dtype
-        model.save_pretrained(folder)
-        model.config.dtype = dtype  # save_pretrained overwrites it
+        before = model.config.dtype
+        model.save_pretrained(folder, state_dict=None if dtype is None else _in(dtype, model.state_dict()))
+        model.config.dtype = before  # save_pretrained overwrites it
+
+
+def _in(dtype: torch.dtype, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return weights in another type, tied ones still sharing their memory."""
+    found: dict[int, Tensor] = {}
+    return {name: found.setdefault(value.data_ptr(), value.to(dtype)) for name, value in weights.items()}
 
 
 def load_weights(model: PeftModel | PreTrainedModel, folder: Path) -> None:

@@ -106,6 +106,7 @@ def tree_attention(
         raise EngineError(f"{type(module).__name__} attends over prefix trees only, and was given none.")
     if dropout or options.get("position_bias") is not None:
         raise EngineError(f"{type(module).__name__} uses dropout or a position bias, which tree attention does not.")
+    query, key = query.to(value.dtype), key.to(value.dtype)  # under autocast rotary positions are float32
     sinks = options.get("s_aux")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     scores = Scores(scale, options.get("softcap"), mask.window(options.get("sliding_window")))
