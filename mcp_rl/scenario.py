@@ -182,6 +182,8 @@ class GoalProof(BaseModel):
     """Hash of the reference calls' results, by which a later check knows whether they still hold."""
     ways: int = 0
     """Number of other solutions that were executed and accepted."""
+    second: int = 0
+    """Number of solutions by the second solver, which searches at random, that were executed and accepted."""
     refused: int = 0
     """Number of wrong endings that were refused: doing nothing, refusing, another answer, changing too much."""
     guess: float = 0.0

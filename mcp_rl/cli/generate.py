@@ -207,11 +207,17 @@ def _check(server: "ToolServer", file: Path, reached: dict[str, Any], as_json: b
 
     from mcp_rl.scenarios.generate import check_file
 
-    findings = anyio.run(functools.partial(check_file, server, file, **reached))
+    checked = anyio.run(functools.partial(check_file, server, file, **reached))
+    findings, opinion = checked.findings, checked.opinion
     if as_json:
-        print(json.dumps({"file": str(file), "findings": [{"id": f.id, "problem": f.problem} for f in findings]}))
+        found: dict[str, Any] = {"file": str(file), "findings": [{"id": f.id, "problem": f.problem} for f in findings]}
+        if opinion is not None:
+            found["second_solver"] = opinion.summary()
+        print(json.dumps(found))
         return 1 if findings else 0
     for finding in findings:
         print(f"{finding.id}: {finding.problem}")
+    if opinion is not None:
+        print(opinion.sentence)
     print(f"{len(findings)} of the scenarios in {file} do not hold." if findings else f"{file} holds.")
     return 1 if findings else 0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_rl.config import ToolsConfig
 from mcp_rl.errors import ConfigError, ScenarioError
-from mcp_rl.explore.entities.keeping import collected_worlds, save_world, world_file
+from mcp_rl.explore.entities.keeping import collected_worlds, read_world, save_world, world_file
 from mcp_rl.explore.known_server import known_server
 from mcp_rl.inference.apis.language_model import LanguageModel, check_language_model
 from mcp_rl.plugins.manager import Plugins, load_plugins
@@ -20,10 +20,11 @@ from mcp_rl.scenarios.broken import BrokenScenario, broken_scenarios
 from mcp_rl.scenarios.builtin import EXPLORE
 from mcp_rl.scenarios.duplicates import distinct_tasks
 from mcp_rl.scenarios.files import read_scenario_file
+from mcp_rl.scenarios.goals.twice import Twice
 from mcp_rl.scenarios.reference import scenario_tools
 from mcp_rl.scenarios.sources import made_scenarios
 from mcp_rl.scenarios.split import SplitBy, hold_out, overlap
-from mcp_rl.scenarios.stage import MOST_CALLS
+from mcp_rl.scenarios.stage import MOST_CALLS, Stage
 from mcp_rl.system.durable import write_atomically
 from mcp_rl.toolserver.tool_server import ToolServer, nearest
 
@@ -32,8 +33,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mcp_rl.plugins.recipe import Recipe
+    from mcp_rl.scenario import GoalProof
     from mcp_rl.scenarios.author.report import AuthorReport
+    from mcp_rl.scenarios.goals.second import SecondOpinion
     from mcp_rl.toolserver.tools.schema import ToolSchemas
+
+_CHECK_SEED = 1_000_003
+"""Seed of the second solver when a file is checked: another one than any that made it."""
 
 
 @dataclass(frozen=True)
@@ -124,11 +130,23 @@ class Generated:
             "unused_tools": list(self.unused_tools),
             "tools": dict(Counter(tool for s in scenarios for tool in sorted({call.tool for call in s.reference}))),
             "levels": dict(Counter(s.level for s in scenarios)),
+            "proofs": _proofs([s.proof for s in scenarios if s.proof is not None]),
             "steps": dict(sorted(Counter(len(s.reference) for s in scenarios).items())),
             "verifiers": dict(Counter(s.verifier.kind if s.verifier else "none" for s in scenarios)),
             "seconds": round(self.seconds, 2),
             "author": self.author.summary() if self.author else None,
         }
+
+
+def _proofs(proofs: Sequence[GoalProof]) -> dict[str, float]:
+    """Return the figures of the proofs of goal tasks, in all."""
+    return {
+        "tasks": len(proofs),
+        "other_solutions": sum(one.ways for one in proofs),
+        "second_solver": sum(one.second for one in proofs),
+        "refused": sum(one.refused for one in proofs),
+        "guessed": round(sum(one.guess for one in proofs) / max(1, len(proofs)), 4),
+    }
 
 
 async def generate(
@@ -207,14 +225,43 @@ async def generate_file(
     return generated
 
 
+@dataclass(frozen=True)
+class CheckedFile:
+    """Scenarios of a file that do not hold, and what a second solver found where their world is known."""
+
+    findings: list[BrokenScenario]
+    opinion: SecondOpinion | None = None
+
+
 async def check_file(
     server: ToolServer, file: Path, *, transport: str | None = None, tools: ToolsConfig | None = None
-) -> list[BrokenScenario]:
-    """Execute the reference solutions of a scenario file again and return the scenarios that no longer hold."""
+) -> CheckedFile:
+    """Execute the reference solutions of a scenario file again, and find the scenarios that no longer hold.
+
+    Goal tasks that hold are solved in other ways too where the model of their world lies beside the file.
+    """
     scenarios = read_scenario_file(file, server, transport)
+    world_at = world_file(file)
+    world = read_world(world_at) if world_at.exists() and any(one.proof for one in scenarios) else None
     async with known_server(server, transport, tools or ToolsConfig()) as known:
-        await known.session()
-        return await broken_scenarios(known.sessions, server.params(transport), scenarios)
+        session = await known.session()
+        params = server.params(transport)
+        findings = await broken_scenarios(known.sessions, params, scenarios)
+        if world is None:
+            return CheckedFile(findings)
+        from mcp_rl.scenarios.goals.second import SecondSolver  # only where there are goal tasks
+
+        broken = {one.id for one in findings}
+        solver = SecondSolver(
+            world,
+            [tool.name for tool in session.offered],
+            Stage(known.sessions, session, known.server, params),
+            Twice(known.sessions, params),
+            _CHECK_SEED,
+        )
+        opinion = await solver.judge([one for one in scenarios if one.id not in broken])
+    findings += [BrokenScenario(id, problem) for id, problem in opinion.misjudged]
+    return CheckedFile(findings, opinion)
 
 
 def _check_place(out: Path) -> None:

@@ -82,6 +82,7 @@ async def build_world(sessions: Sessions, *, server: ToolServer, params: ServerP
     async with sessions.lease(params) as lease:
         budget = CallBudget.of(_CALLS, _SECONDS)  # a server may take its time to start
         session = lease.session
+        budget = CallBudget.of(_CALLS, _SECONDS)  # a server that starts slowly loses nothing
         tools = _reading(session, server)
         began = anyio.current_time()
         survey = Survey(WorldCaller(session.connection, budget), tools, *_known(server))

@@ -21,6 +21,7 @@ from mcp_rl.explore import plausible
 from mcp_rl.explore.answer import call_key
 from mcp_rl.explore.entities.caller import Answered, CallBudget, WorldCaller
 from mcp_rl.explore.entities.parameters import ToolParameter, likeness, parameters_of
+from mcp_rl.explore.entities.statements import filled, row_effects
 from mcp_rl.explore.entities.world_model import ArgumentSlot, Effect
 from mcp_rl.explore.fitting import fitted_samplers
 from mcp_rl.explore.measure import sql_parameter
@@ -122,6 +123,7 @@ class EffectMeter:
 
     async def measured(self, tools: Sequence[Tool], pool: ValuePool) -> list[Effect]:
         """Return the effects of these tools, as far as their calls showed any."""
+        by_statement = [one for tool in tools for one in row_effects(tool, self._world)]
         tools = [tool for tool in tools if sql_parameter(tool) is None]
         samplers = fitted_samplers(tools, pool, self._server)
         tries = [list(self._tries(tool, samplers[tool.name])) for tool in tools]
@@ -138,15 +140,17 @@ class EffectMeter:
         async with anyio.create_task_group() as tasks:
             for at, (turn, call) in enumerate(calls):
                 tasks.start_soon(one, at, turn, call)
+            for effect, row in by_statement:
+                tasks.start_soon(self._by_statement, effect, row, found)
         effects: dict[tuple[object, ...], Effect] = {}
         for several in found:
             for effect in several:
-                key = (effect.tool, effect.does, effect.kind, effect.field)
+                key = (effect.tool, effect.does, effect.kind, effect.field, effect.statement)
                 before = effects.get(key)
                 if before is None or _says(effect) > _says(before):
                     effects[key] = effect
         order = {tool.name: at for at, tool in enumerate(tools)}
-        return sorted(effects.values(), key=lambda effect: order[effect.tool])
+        return sorted(effects.values(), key=lambda effect: order.get(effect.tool, len(order)))
 
     # Arguments
 
@@ -254,17 +258,8 @@ class EffectMeter:
         tool, arguments = call
         leaves = list(_leaves(arguments))
         looks = self._looks(leaves)
-        try:
-            async with self._sessions.lease(self._params) as lease:
-                caller = WorldCaller(lease.session.connection, CallBudget.of(1, _SECONDS))
-                made = await caller.all([call])
-                if made[0] is None or made[0].is_error:
-                    return []
-                # A new caller, since the state is another one now.
-                looker = WorldCaller(lease.session.connection, CallBudget.of(2 * _MOST_LOOKS, _SECONDS))
-                after = await looker.all(looks)
-                after += await looker.all(self._closer_looks(after, leaves))
-        except ServerFault:
+        after = await self._after(call, looks, leaves)
+        if after is None:
             return []
         before = self._answers_before(looks)
         old, new = self._state(before), self._state([one for one in after if one is not None])
@@ -275,6 +270,56 @@ class EffectMeter:
         for effect in found:
             self._learn_slots(effect, leaves)
         return found
+
+    async def _after(self, call: Call, looks: Sequence[Call], leaves: Sequence[_Leaf]) -> list[Answered | None] | None:
+        """Make a call at the beginning of an episode and return what the looks show then; None where it fails."""
+        try:
+            async with self._sessions.lease(self._params) as lease:
+                caller = WorldCaller(lease.session.connection, CallBudget.of(1, _SECONDS))
+                made = await caller.all([call])
+                if made[0] is None or made[0].is_error:
+                    return None
+                # A new caller, since the state is another one now.
+                looker = WorldCaller(lease.session.connection, CallBudget.of(2 * _MOST_LOOKS, _SECONDS))
+                after = list(await looker.all(looks))
+                return [*after, *await looker.all(self._closer_looks(after, leaves))]
+        except ServerFault:
+            return None
+
+    async def _by_statement(self, effect: Effect, row: Entity, found: list[list[Effect]]) -> None:
+        """Try a statement on a row, and add its effect if the listings show just that."""
+        values = {name: fact.value for name, fact in row.facts.items()}
+        key = self._world.kinds[effect.kind].key
+        if effect.does != "removes":
+            others = {name: self._other_of(effect.kind, name, values.get(name)) for name in effect.valued_by.values()}
+            values |= others
+        statement = filled(effect.statement, values)
+        async with self._limiter:
+            if statement is None or time.monotonic() - self._began > _MOST_SECONDS:
+                return
+            arguments = dict.fromkeys(effect.example, statement)
+            looks = self._looks([])
+            after = await self._after((effect.tool, arguments), looks, [])
+        if after is None:
+            return
+        old = self._state(self._answers_before(looks)).kinds.get(effect.kind, {})
+        new = self._state([one for one in after if one is not None]).kinds.get(effect.kind, {})
+        changed = [one for one in {**old, **new} if old.get(one) != new.get(one)]
+        told = new.get(changed[0]) if len(changed) == 1 else None
+        wanted = {name: values[name] for name in effect.valued_by.values()}
+        if len(changed) == 1 and (
+            (effect.does == "removes" and told is None and changed[0] == values[key])
+            or (told is not None and all(told.get(name) == value for name, value in wanted.items()))
+        ):
+            found.append([effect.model_copy(update={"example": arguments})])
+
+    def _other_of(self, kind: str, name: str, value: Any) -> Any:
+        """Return a value that a field has elsewhere, or a new one."""
+        values = [one.facts[name].value for one in self._world.of_kind(kind) if name in one.facts]
+        others = [one for one in values if one != value]
+        if self._world.kinds[kind].fields[name].kind == "text" and len(set(map(str, values))) == len(values):
+            return self._new_name()
+        return self._random.choice(others) if others else None
 
     def _learn_slots(self, effect: Effect, leaves: Iterable[_Leaf]) -> None:
         """Keep the fields by whose values a thing was named."""

@@ -104,6 +104,8 @@ class Effect(_Part):
     """Parameters that give values, with the names of the fields that take them."""
     example: dict[str, JsonValue] = {}
     """Arguments of a call that worked."""
+    statement: str = ""
+    """The statement of SQL that does it, with `{field}` for each value; empty where each value has an argument."""
 
 
 class WorldModel(_Part):

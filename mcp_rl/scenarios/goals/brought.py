@@ -19,9 +19,8 @@ from mcp_rl.explore.answer import call_key
 from mcp_rl.explore.probe import CLOCK_TICK
 from mcp_rl.scenario import GoalProof, Level, ToolCall, Verifier
 from mcp_rl.scenarios.goals.change import Changes, StateChange
-from mcp_rl.scenarios.goals.task import GoalTask, accepted, results_hash
+from mcp_rl.scenarios.goals.task import GoalTask, accepted, records_of, results_hash
 from mcp_rl.scenarios.stage import MOST_CALLS, Look, Play, ProposedCall, Stage, Unplayable
-from mcp_rl.trajectory import CallRecord
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
 _EXTRA = 1.25
 """Changes drawn for one that is wanted, since some do not hold."""
-_LISTINGS, _DETAILS, _OTHERS = 2, 3, 2
+_LISTINGS, _DETAILS, _OTHERS = 5, 3, 2
 """Most listings, details of what changed, and details of other things that are looked at in the end."""
 _MOST_AT_ONCE = 60
 """Most things that are looked at in one call."""
@@ -108,7 +107,7 @@ class BroughtAbout:
             if isinstance(one, Unplayable):
                 continue  # the server itself refuses that ending
             draft = drafts[index]
-            if accepted(_verifier(draft), _DONE, one.calls, _records(one.looks)) == right:
+            if accepted(_verifier(draft), _DONE, one.calls, records_of(one.looks)) == right:
                 (ways if right else refused)[index] += 1
             else:
                 wrong.add(index)
@@ -152,11 +151,10 @@ class BroughtAbout:
         """Return the calls that look at the end state: at what is new, all listings, and details of each thing that can
         be seen in one call; then of things that changed and of others."""
         stable = [seen for seen in self._world.observations if self._twice[seen.tool, seen.arguments] == seen.text]
-        listings = [(seen.tool, seen.arguments) for seen in stable if seen.lists is not None]
         details = [seen for seen in stable if seen.lists is None]
         touched = [(seen.tool, seen.arguments) for seen in details if self._is_about(seen, change.touched)]
         others = [(seen.tool, seen.arguments) for seen in details if not self._is_about(seen, change.touched)]
-        first_of = {tool: (tool, arguments) for tool, arguments in reversed(listings)}
+        first_of = {seen.lists: (seen.tool, seen.arguments) for seen in reversed(stable) if seen.lists is not None}
         looks = [*change.looks, *list(first_of.values())[:_LISTINGS], *self._all_in_one(change, stable)]
         # Another detail of a thing by each tool says more than the same one of many things by one tool.
         by_tool = {tool: (tool, arguments) for tool, arguments in reversed(touched)}
@@ -177,7 +175,7 @@ class BroughtAbout:
             keys: list[JsonValue] = [o.key for o in self._world.of_kind(slot.kind) if str(o.key) not in change.touched]
             if 0 < len(keys) <= _MOST_AT_ONCE:
                 found.append((slot.tool, {**seen.arguments, slot.parameter: keys}))
-        return found[:_LISTINGS]
+        return found[:2]
 
     def _is_about(self, seen: Observation, keys: Sequence[str]) -> bool:
         return any(str(value) in keys for value in seen.arguments.values())
@@ -204,12 +202,3 @@ def _is_in(value: str, text: str) -> bool:
 
 def _verifier(draft: _Draft) -> Verifier:
     return Verifier(kind="state", expected=[look.as_expected() for look in draft.looks])
-
-
-def _records(looks: Sequence[Look]) -> list[CallRecord]:
-    return [
-        CallRecord(
-            turn=0, name=look.tool, tool=look.tool, arguments=look.arguments, result=look.text, is_error=look.is_error
-        )
-        for look in looks
-    ]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from mcp_rl.explore import plausible
+from mcp_rl.explore.entities.statements import filled
 from mcp_rl.scenarios.goals.lookups import Lookups
 from mcp_rl.scenarios.goals.placed import Placing, new_name, placing
 from mcp_rl.scenarios.goals.program import (
@@ -318,7 +319,7 @@ class Changes:
         if new is None:
             return None
         others = {
-            name: self._value(kind, name, fresh=True) for name in effect.valued_by.values() if name not in new.values
+            name: self._value(kind, name, fresh=False) for name in effect.valued_by.values() if name not in new.values
         }
         if any(value is None or not self._has(kind, name) for name, value in others.items()):
             return None
@@ -612,6 +613,8 @@ class Changes:
         calls = [call for one, told in each if (call := self._call(effect, one, told, given)) is not None]
         if not calls or len(calls) < len(chosen):
             return None
+        if evaluated is not None and effect.statement and effect.does != "creates":
+            evaluated = self._seen(evaluated, kind, self._world.kinds[kind].key)
         lookups: list[ReadingCall] = []
         indices = self._lookups.to_choose(evaluated, given) if evaluated is not None else []
         indices = self._lookups.to_know(indices, calls, given)
@@ -692,6 +695,10 @@ class Changes:
         otherwise: bool = False,
     ) -> ReadingCall | None:
         """Return the changing call for a thing; `otherwise` names the thing by another field that the tool takes."""
+        if effect.statement:
+            held = {name: fact.value for name, fact in entity.facts.items()} if entity is not None else {}
+            statement = filled(effect.statement, {**held, **values})
+            return None if statement is None else (effect.tool, dict.fromkeys(effect.example, statement))
         unsaid = [parameter for parameter, name in effect.valued_by.items() if name not in values]
         arguments: dict[str, Any] = {name: value for name, value in effect.example.items() if name not in unsaid}
         if effect.keyed_by is not None and effect.does != "creates":

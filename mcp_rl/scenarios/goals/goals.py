@@ -12,6 +12,7 @@ from mcp_rl.scenario import Level, McpScenario
 from mcp_rl.scenarios.goals.answered import AnsweredQuestions
 from mcp_rl.scenarios.goals.brought import BroughtAbout
 from mcp_rl.scenarios.goals.reckoned import Reckoned
+from mcp_rl.scenarios.goals.second import SecondSolver, with_opinion
 from mcp_rl.scenarios.goals.twice import Twice
 from mcp_rl.scenarios.stage import Stage
 from mcp_rl.system.notices import notice
@@ -46,10 +47,10 @@ async def goal_scenarios(
     names = [tool.name for tool in session.offered]
     twice = Twice(sessions, params)
     tasks: list[GoalTask] = []
+    stage = Stage(sessions, session, server, params)
     if world.effects:
         changes = {level: wanted.get(level, 0) for level in ("told", "brought-about")}
         changes["told"] = round(_TOLD_CHANGES * changes["told"])
-        stage = Stage(sessions, session, server, params)
         proven = BroughtAbout(world, names, stage, twice, recipe.seed)
         tasks += await proven.tasks(cast("dict[Level, int]", changes))
     made = Counter(task.level for task in tasks)
@@ -64,11 +65,33 @@ async def goal_scenarios(
         readers = [tool for tool in explorable(session.offered, server) if reads(tool, server)]
         tasks += await Reckoned(readers, names, twice, recipe.seed).tasks(left)
     short = _shortfall(wanted, tasks, built.remarks, changing=bool(world.effects))
+    if world.effects and (missing := _stand_ins(wanted, tasks)):
+        more = await BroughtAbout(world, names, stage, twice, recipe.seed + 1).tasks(missing)
+        said = {task.text for task in tasks}
+        tasks += (others := [task for task in more if task.text not in said])
+        short = f"{short[:-1]}; {len(others)} tasks of end states stand in for them." if short and others else short
     if short and not tasks and not recipe.spells_out:
         raise ScenarioError(f"No goal task can be made for the server {server.name!r}: {short}")
     if short:
         notice(f"Of the server {server.name!r}: {short}")
-    return [_scenario(task, server, params, session, recipe) for task in tasks]
+    made_of = [_scenario(task, server, params, session, recipe) for task in tasks]
+    opinion = await SecondSolver(world, names, stage, twice, recipe.seed).judge(made_of, ways=2, near=3)
+    kept = with_opinion(made_of, opinion)
+    if len(kept) < len(made_of):
+        notice(
+            f"Of the server {server.name!r}: {len(made_of) - len(kept)} tasks are left out, since a second solver's "
+            f"way was misjudged, such as: {opinion.misjudged[0][1]}"
+        )
+    return kept
+
+
+def _stand_ins(wanted: Mapping[Level, int], tasks: Sequence[GoalTask]) -> dict[Level, int]:
+    """Return the number of changes by level that are to stand in for questions that the data do not allow."""
+    made = Counter(task.level for task in tasks)
+    higher = sum(max(0, wanted.get(level, 0) - made[level]) for level in ("looked-up", "worked-out"))
+    told = max(0, wanted.get("told", 0) - made["told"])
+    found: dict[Level, int] = {"told": told, "brought-about": higher if wanted.get("brought-about") else 0}
+    return found if any(found.values()) else {}
 
 
 def _shortfall(

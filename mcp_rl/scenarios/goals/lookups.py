@@ -57,6 +57,8 @@ class Lookups:
             if (one.kind, name) in named and _is_scalar(fact.value)
         }
         """What names things in calls; an argument that names none is where the server begins."""
+        self._texts = sorted({one for one in self._values if isinstance(one, str) and len(one) > 1})
+        self._named_in: dict[str, tuple[str, ...]] = {}
         self._of_value = {
             (one.kind, name, str(fact.value)): one for one in world.entities for name, fact in one.facts.items()
         }
@@ -112,6 +114,15 @@ class Lookups:
         """Return an observation that states the answer, among those whose arguments are given; None without one."""
         for index, seen in enumerate(self._world.observations):
             if self._arguments_known(seen, given, []) and states(seen.text, answer, given):
+                return index
+        return None
+
+    def lists_just(self, names: Sequence[str], others: Sequence[str], given: Sequence[JsonValue]) -> int | None:
+        """Return an observation that names these things and none of the others, as `stated` does; None without one."""
+        for index, seen in enumerate(self._world.observations):
+            if not self._arguments_known(seen, given, []) or not all(_word_in(name, seen.text) for name in names):
+                continue
+            if not any(_word_in(name, seen.text) for name in others):
                 return index
         return None
 
@@ -193,7 +204,16 @@ class Lookups:
             for leaf in leaves(value)
             if isinstance(leaf, str | int | float) and not isinstance(leaf, bool)
         ]
+        needed += [name for value in seen.arguments.values() for name in self._in_query(value)]
         return all(self._is_known(leaf, given, texts) for leaf in needed)
+
+    def _in_query(self, value: JsonValue) -> Sequence[str]:
+        """Return the names of things in a statement of SQL, such as that of a table."""
+        if not isinstance(value, str) or not _QUERY.match(value):
+            return ()
+        if value not in self._named_in:
+            self._named_in[value] = tuple(name for name in self._texts if _word_in(name, value))
+        return self._named_in[value]
 
     def _is_known(self, value: str | int | float, given: Sequence[JsonValue], texts: Sequence[str]) -> bool:
         """Return whether a value is known from the request or from results, a path also by its folder and its name."""
@@ -206,6 +226,9 @@ class Lookups:
             return False
         named = name in map(str, given) or any(_word_in(name, text) for text in texts)
         return named and self._is_known(folder, given, texts)
+
+
+_QUERY = re.compile(r"(?i)\s*(?:select|with|insert|update|delete)\s")
 
 
 def _is_scalar(value: JsonValue) -> bool:

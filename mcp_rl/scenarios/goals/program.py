@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from mcp_rl.scenarios.goals.values import mentions, moment, number
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from pydantic import JsonValue
 
@@ -78,6 +78,23 @@ class View:
         self.kinds: dict[str, None] = {}
         """The kinds of which every thing was needed."""
         self._index: _Index = known._index if known is not None else _Index(world)
+
+    @classmethod
+    def of_observations(cls, world: WorldModel, made: Collection[int]) -> View:
+        """Return a view of as much of a world as these observations, by their indices, show."""
+        shown = []
+        for entity in world.entities:
+            facts = {name: fact for name, fact in entity.facts.items() if not set(made).isdisjoint(fact.shown_by)}
+            if facts:
+                shown.append(entity.model_copy(update={"facts": facts}))
+        listed = {world.observations[index].lists for index in made}
+        kinds = {
+            name: kind.model_copy(update={"complete": kind.complete and name in listed})
+            for name, kind in world.kinds.items()
+        }
+        view = cls(world.model_copy(update={"entities": tuple(shown), "kinds": kinds}))
+        view._index.naming = {kind: naming(world, kind) for kind in world.kinds}
+        return view
 
     def naming(self, kind: str) -> list[str]:
         """Return the fields that name a thing of a kind."""

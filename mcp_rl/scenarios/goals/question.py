@@ -183,6 +183,8 @@ class Questions:
         calls = (found[-1],) if level == "told" and len(found) > 1 else tuple(found)
         if level == "told":
             stated = self.lookups.stated(evaluated.answer.value, given)
+            if isinstance(program, NamesOf):
+                stated = self._listing_of(evaluated, given)
             calls = (stated,) if stated is not None else calls
         return GoalQuestion(text, outcome, evaluated, level, calls, given)
 
@@ -239,7 +241,20 @@ class Questions:
         if isinstance(program, FieldOf):
             stated = stated and not program.through  # a row of what is referred to may hold the same number
             return "told" if stated or len(found) == 1 else "looked-up"
+        if isinstance(program, NamesOf) and self._listing_of(evaluated, given) is not None:
+            return "told"
         return None if stated else "worked-out"
+
+    def _listing_of(self, evaluated: Evaluated, given: Sequence[JsonValue]) -> int | None:
+        """Return an observation, whose arguments the request gives, that names the chosen things and no others."""
+        kind = kind_of(evaluated.program)
+        name = self.english.name_field(kind)
+        named = [(str(one.key) in evaluated.chosen, one.facts.get(name)) for one in self._world.of_kind(kind)]
+        if any(fact is None for _, fact in named):
+            return None
+        names = [str(fact.value) for chosen, fact in named if chosen and fact is not None]
+        others = [str(fact.value) for chosen, fact in named if not chosen and fact is not None]
+        return self.lookups.lists_just(names, others, given)
 
     def _one_call_states(self, program: Program, answer: ProgramAnswer, given: Sequence[JsonValue]) -> bool:
         things = choice_of(program)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mcp_rl.scenario import GoalProof, Level, Verifier
+    from mcp_rl.scenarios.stage import Look
 
 REFUSAL = "I cannot do this with the tools that I have."
 
@@ -37,6 +38,16 @@ def results_hash(texts: Sequence[str]) -> str:
     for text in texts:
         digest.update(f"{len(text)}:{text}".encode())
     return digest.hexdigest()[:16]
+
+
+def records_of(looks: Sequence[Look]) -> list[CallRecord]:
+    """Return looks at a final state as a verifier takes them."""
+    return [
+        CallRecord(
+            turn=0, name=look.tool, tool=look.tool, arguments=look.arguments, result=look.text, is_error=look.is_error
+        )
+        for look in looks
+    ]
 
 
 def accepted(

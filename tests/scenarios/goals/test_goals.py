@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
+from mcp_rl.explore.entities.statements import filled, values_in
 from mcp_rl.explore.entities.world_model import (
     ArgumentSlot,
     Effect,
@@ -26,6 +27,7 @@ from mcp_rl.scenario import McpScenario, StdioServer, ToolCall, Verifier
 from mcp_rl.scenarios.goals.answered import AnsweredQuestions
 from mcp_rl.scenarios.goals.brought import BroughtAbout
 from mcp_rl.scenarios.goals.lookups import Lookups, states
+from mcp_rl.scenarios.goals.near import near_answers
 from mcp_rl.scenarios.goals.program import (
     ChosenThings,
     Commonest,
@@ -40,11 +42,14 @@ from mcp_rl.scenarios.goals.program import (
     Program,
     TotalOf,
     Unanswerable,
+    View,
     evaluate,
 )
 from mcp_rl.scenarios.goals.propose import round_limit
-from mcp_rl.scenarios.goals.question import Questions, best_guesses
+from mcp_rl.scenarios.goals.question import Questions, answer_text, best_guesses
+from mcp_rl.scenarios.goals.reading import read_program
 from mcp_rl.scenarios.goals.requests import Requests, ToolNames
+from mcp_rl.scenarios.goals.second import SecondOpinion, SecondSolver, with_opinion
 from mcp_rl.scenarios.goals.task import GoalTask, accepted
 from mcp_rl.scenarios.goals.twice import Twice
 from mcp_rl.scenarios.goals.words import English, quoted
@@ -287,7 +292,10 @@ async def notes_world(sessions: Sessions, params: Any) -> tuple[WorldModel, list
     return model, [tool.name for tool in lease.session.offered]
 
 
-async def proven() -> tuple[list[GoalTask], list[str]]:
+Made = tuple[list[GoalTask], list[str], list[McpScenario], SecondOpinion, SecondOpinion]
+
+
+async def proven() -> Made:
     server = load_plugins().server("mcp_notes")
     params = server.params("stdio")
     async with Sessions(server=server) as sessions:
@@ -296,11 +304,30 @@ async def proven() -> tuple[list[GoalTask], list[str]]:
         asked = await AnsweredQuestions(world, names, twice, 3).tasks({"told": 4, "looked-up": 6, "worked-out": 12})
         stage = Stage(sessions, await sessions.get(params), server, params)
         changed = await BroughtAbout(world, names, stage, twice, 3).tasks({"told": 2, "brought-about": 6})
-    return [*asked, *changed], names
+        tasks = [*asked, *changed]
+        scenarios = [
+            McpScenario(
+                task_description=task.text,
+                server_params=params,
+                verifier=task.verifier,
+                reference=task.calls,
+                proof=task.proof,
+            )
+            for task in tasks
+        ]
+        opinion = await SecondSolver(world, names, stage, twice, 4).judge(scenarios, ways=1, near=2)
+        wrong = [one.model_copy(update={"verifier": _tampered(one)}) for one in scenarios]
+        theirs = await SecondSolver(world, names, stage, twice, 4).judge(wrong[:8], ways=1, near=1)
+    return tasks, names, scenarios, opinion, theirs
+
+
+def _tampered(scenario: McpScenario) -> Verifier:
+    """Return a verifier that expects another answer."""
+    return Verifier(kind="text", expected=f"not {scenario.task_description}")
 
 
 @pytest.fixture(scope="module")
-def made() -> tuple[list[GoalTask], list[str]]:
+def made() -> Made:
     if shutil.which("node") is None:
         pytest.skip("needs Node.js")
     return anyio.run(proven)
@@ -310,8 +337,8 @@ def of_level(tasks: Sequence[GoalTask], level: str) -> list[GoalTask]:
     return [task for task in tasks if task.level == level]
 
 
-def test_every_level_is_made_and_proven(made: tuple[list[GoalTask], list[str]]) -> None:
-    tasks, names = made
+def test_every_level_is_made_and_proven(made: Made) -> None:
+    tasks, names = made[:2]
     found = {level: len(of_level(tasks, level)) for level in ("told", "looked-up", "worked-out", "brought-about")}
     assert found["told"] >= 4 and found["looked-up"] >= 4 and found["worked-out"] >= 8 and found["brought-about"] >= 4
     known = ToolNames(names)
@@ -323,14 +350,14 @@ def test_every_level_is_made_and_proven(made: tuple[list[GoalTask], list[str]]) 
 
 
 def test_what_must_be_looked_up_takes_two_calls_and_what_is_told_takes_one(
-    made: tuple[list[GoalTask], list[str]],
+    made: Made,
 ) -> None:
-    tasks, _ = made
+    tasks = made[0]
     assert all(len(task.calls) >= 2 for task in of_level(tasks, "looked-up"))
     assert all(len(task.calls) == 1 for task in of_level(tasks, "told"))
 
 
-def test_answers_are_judged_and_not_the_calls(made: tuple[list[GoalTask], list[str]]) -> None:
+def test_answers_are_judged_and_not_the_calls(made: Made) -> None:
     for task in made[0]:
         if task.verifier.kind != "state":
             assert accepted(task.verifier, task.answer, task.calls[:1])
@@ -338,7 +365,80 @@ def test_answers_are_judged_and_not_the_calls(made: tuple[list[GoalTask], list[s
             assert not accepted(task.verifier, "I cannot do this with the tools that I have.", task.calls)
 
 
-def test_other_ways_to_an_end_state_were_played(made: tuple[list[GoalTask], list[str]]) -> None:
+def test_other_ways_to_an_end_state_were_played(made: Made) -> None:
     changes = of_level(made[0], "brought-about")
     assert all(task.proof.ways >= 1 and task.verifier.kind == "state" for task in changes)
     assert {"creates", "adds", "takes", "removes", "sets"} & {tag for task in changes for tag in task.tags}
+
+
+def test_a_second_solver_is_judged_right_and_what_comes_near_is_judged_wrong(made: Made) -> None:
+    scenarios, opinion = made[2:4]
+    assert opinion.refused_solutions == 0 and len(opinion.misjudged) < 0.01 * sum(opinion.wrong.values()) + 2
+    assert len(opinion.right) > len(scenarios) / 2 and len(opinion.wrong) > len(scenarios) / 2
+    kept = with_opinion(scenarios, opinion)
+    bad = {one for one, _ in opinion.misjudged}
+    assert [one.id for one in kept] == [one.id for one in scenarios if one.id not in bad]
+    assert sum(one.proof.second for one in kept if one.proof) > len(scenarios) / 2
+
+
+def test_a_verifier_of_another_answer_is_found_out_by_the_second_solver(made: Made) -> None:
+    opinion = made[4]
+    assert opinion.right == {} and opinion.misjudged
+    assert with_opinion(made[2][:8], opinion) == []
+    assert f"found {opinion.refused_solutions} other solutions of 0 goal tasks" in opinion.sentence
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        FieldOf(where(WORK), "title"),
+        ExtremeOf(where(HOME, Condition("words", "above", 20.5)), "words", True, "title"),
+        MoreOf("note", HOME, "travel", "words"),
+        Gap("note", "title", "Pears", "Plan", "words"),
+        CountOf(where(Condition("city", "is", 'it\'s \\ "so"', through="author"))),
+    ],
+)
+def test_programs_are_read_back_from_their_text(program: Program) -> None:
+    assert read_program(repr(program)) == program
+
+
+def test_statements_are_filled_in_and_read_back() -> None:
+    statement = "UPDATE things SET name = {name} WHERE id = {id}"
+    text = filled(statement, {"name": "it's", "id": 7})
+    assert text == "UPDATE things SET name = 'it''s' WHERE id = 7"
+    assert values_in(statement, text) == {"name": "it's", "id": 7}
+    assert values_in(statement, "DELETE FROM things WHERE id = 7") is None
+    assert filled(statement, {"name": None, "id": 7}) is None and filled(statement, {"id": 7}) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "CountOf(",
+        "__import__('os').getcwd()",
+        "CountOf(things=open('x'))",
+        "ChosenThings(kind='a')",
+        "CountOf(x=1)",
+        "1" * 20_000,
+    ],
+)
+def test_texts_that_show_no_program_are_read_as_none(text: str) -> None:
+    assert read_program(text) is None
+
+
+def test_a_view_of_some_observations_knows_nothing_else() -> None:
+    listing = View.of_observations(WORLD, {0})
+    assert evaluate(listing.world, TotalOf(where(HOME), "words"), listing).answer.value == 70
+    with pytest.raises(Unanswerable):
+        evaluate(listing.world, CountOf(where(MENTIONS)), listing)
+    with pytest.raises(Unanswerable, match="no listing"):
+        evaluate(View.of_observations(WORLD, {1, 2, 3, 4}).world, CountOf(where(HOME)))
+
+
+def test_near_answers_are_other_answers() -> None:
+    questions = Questions(WORLD, ["list_notes"], 1)
+    for program in (CountOf(where(HOME)), NamesOf(where(HOME)), ExtremeOf(where(), "words", True, "title")):
+        right = questions.spoken(evaluate(WORLD, program))
+        near = near_answers(WORLD, questions, program, right, random.Random(1))
+        assert near and answer_text(right.answer) not in near
