@@ -82,6 +82,8 @@ class PlacementConfig(Section):
     """Processes that learn side by side on CPUs; none: one. On GPUs, `learner_gpus` decides."""
     engine_gpus: GpuNumbers = ()
     """GPUs that sample; empty: the learner's, shared."""
+    hourly_rate: float | None = Field(default=None, gt=0)
+    """US dollars that the machine costs an hour, for the forecast of `mcp-rl doctor`; none: no cost is forecast."""
 
 
 class UnslothConfig(Section):

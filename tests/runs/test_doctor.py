@@ -153,6 +153,19 @@ def test_a_gpu_that_holds_the_model_works(on: Any) -> None:
         assert words in text
 
 
+def test_the_resolved_run_and_its_pace_and_cost_are_forecast(on: Any) -> None:
+    small, large = (on(machine(80), base_model=SHAPES[size], placement={"hourly_rate": 2.0}) for size in ("0.5B", "7B"))
+    for report in (small, large):
+        assert report.forecast.cost == pytest.approx(2 * report.forecast.hours)
+        assert report.forecast.steps_per_hour == pytest.approx(3600 / report.forecast.step_seconds)
+        assert report.forecast.memory == max(report.plan.total)
+    assert large.forecast.step_seconds > 3 * small.forecast.step_seconds
+    text = shown(large)
+    for words in ("steps an hour", "US dollars", "evaluation.every", "rollout.probes", "train.learning_rate"):
+        assert words in text
+    assert on(machine(24), base_model=SHAPES["32B"]).forecast is None, "what does not fit has no pace"
+
+
 def test_a_smaller_model_is_proposed(on: Any) -> None:
     report = on(machine(24), base_model=SHAPES["32B"])
     assert not report.works and report.smaller[-1] == "Qwen/Qwen2.5-7B-Instruct fits."

@@ -20,6 +20,10 @@ def print_report(report: DoctorReport, console: Console) -> None:
     if report.plan is not None and report.shape is not None:
         _section(console, "Plan", _plan(report))
         _memory(console, report.plan)
+    if report.forecast is not None:
+        _section(console, "Forecast", [("", report.forecast.line)])
+    if report.chosen:
+        _section(console, "Settings", report.chosen.items())
     for note in report.notes:
         console.print(_marked("note", "yellow", note))
     for problem in report.problems:

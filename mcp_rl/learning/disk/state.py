@@ -163,6 +163,9 @@ def write_weights(model: PeftModel | PreTrainedModel, folder: Path, *, dtype: to
         before = model.config.dtype
         model.save_pretrained(folder, state_dict=None if dtype is None else _in(dtype, model.state_dict()))
         model.config.dtype = before  # save_pretrained overwrites it
+        if dtype is not None:
+            about = json.loads((folder / "config.json").read_bytes()) | {"dtype": str(dtype).removeprefix("torch.")}
+            (folder / "config.json").write_text(json.dumps(about, indent=2), encoding="utf-8")
 
 
 def _in(dtype: torch.dtype, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -21,10 +21,11 @@ from mcp_rl.backends.plan.shape import ModelShape, model_shape
 from mcp_rl.backends.plan.smaller import smaller
 from mcp_rl.backends.plan.wanted import WantedSettings, wanted
 from mcp_rl.backends.plan.wishes import check_wishes
-from mcp_rl.config import TINY, RunConfig
+from mcp_rl.config import TINY, RunConfig, chosen_settings
 from mcp_rl.errors import ConfigError, McpRlError
 from mcp_rl.inference.vllm.installed import find_vllm
 from mcp_rl.runs.doctor import surroundings
+from mcp_rl.runs.doctor.forecast import Forecast, forecast
 from mcp_rl.runs.doctor.versions import disagreements
 from mcp_rl.system.processes.leftovers import leftovers
 from mcp_rl.system.redaction import without_secrets
@@ -54,6 +55,10 @@ class DoctorReport(FrozenData):
     leftovers: tuple[str, ...]
     shape: ModelShape | None
     plan: RunPlan | None
+    forecast: Forecast | None
+    """The pace and cost to expect of the run; None without a plan that holds."""
+    chosen: dict[str, str]
+    """The settings that differ from the built-in model's defaults, given or for this model, with their values."""
     importance_cap: float
     """Upper bound of the weight that corrects the sampler; 0 for no correction."""
     smaller: tuple[str, ...]
@@ -99,6 +104,8 @@ def examine(config: RunConfig, *, server_given: bool = True) -> DoctorReport:
         leftovers=left,
         shape=shape,
         plan=made,
+        forecast=forecast(config, made, shape, machine) if made and shape and made.fits else None,
+        chosen=_chosen(config),
         importance_cap=_cap(config, made),
         smaller=tuple(smaller(machine, shape, asked)) if made and shape and not made.fits else (),
         problems=tuple(dict.fromkeys(map(without_secrets, problems))),
@@ -198,6 +205,11 @@ def _named_vllm(config: RunConfig) -> str | None:
     except ConfigError:
         return None  # reported among the problems
     return f"{found.version}{', built for CPUs' if found.cpu else ''}, in {found.python}"
+
+
+def _chosen(config: RunConfig) -> dict[str, str]:
+    given, preset = chosen_settings(config)
+    return {**preset, **given}
 
 
 def _cap(config: RunConfig, made: RunPlan | None) -> float:

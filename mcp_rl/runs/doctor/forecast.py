@@ -1,0 +1,121 @@
+"""A forecast of a run's pace and cost, from the plan and data sheets, to be compared with what it was.
+
+Sampling reads all weights for each token of a batch of rows, so memory bandwidth bounds it; the update multiplies, so
+arithmetic bounds it (Kaplan et al., 2020: 2 operations for each weight and token forward, 4 with what goes back through
+an adapter, 6 for whole weights). Both reach a share of the data sheet, and episodes a share of their limits; these
+shares are assumptions, which the run's own pace replaces.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mcp_rl.backends.plan import memory
+from mcp_rl.backends.plan.machine import FrozenData
+
+if TYPE_CHECKING:
+    from mcp_rl.backends.plan.machine import Machine
+    from mcp_rl.backends.plan.outcome import RunPlan
+    from mcp_rl.backends.plan.shape import ModelShape
+    from mcp_rl.config import RunConfig
+
+SHEETS: tuple[tuple[str, float, float], ...] = (
+    ("B200", 8000, 2250), ("H200", 4800, 989), ("H100", 3350, 989), ("A100", 2000, 312), ("L40S", 864, 362),
+    ("L4", 300, 121), ("A10", 600, 125), ("A40", 696, 150), ("T4", 320, 65), ("V100", 900, 125), ("5090", 1792, 210),
+    ("4090", 1008, 165), ("3090", 936, 71), ("A6000", 768, 155),
+)  # fmt: skip
+"""Part of a GPU's name, GB/s of its memory, and TFLOP/s in 16 bits without sparsity; the first that fits."""
+_UNKNOWN_GPU, _CPU_CORE = (600.0, 100.0), (6.0, 0.03)
+"""The same of a GPU of another name, and of a processor's core."""
+SAMPLING, LEARNING, OF_LIMIT = 0.35, 0.3, 0.25
+"""Shares that are assumed: of the bandwidth while sampling, of the operations while learning, and of an episode's token
+limit that an episode samples."""
+PROMPT = 1500
+"""Tokens of tools and request that are assumed; results come beside them."""
+TOOLS = 2.0
+"""Seconds of a step that tools, judges and the swap take."""
+
+
+class Forecast(FrozenData):
+    """The pace and cost of a run, as expected before it starts."""
+
+    step_seconds: float
+    sampling_seconds: float
+    update_seconds: float
+    tokens_per_step: int
+    """Sampled tokens."""
+    steps: int
+    hours: float
+    """Of the whole run, with its evaluations."""
+    memory: int
+    """Bytes of the device that the plan uses at most."""
+    cost: float | None = None
+    """US dollars, where `placement.hourly_rate` is given."""
+
+    @property
+    def steps_per_hour(self) -> float:
+        return 3600 / self.step_seconds
+
+    @property
+    def line(self) -> str:
+        """The forecast in one sentence."""
+        money = "" if self.cost is None else f", {self.cost:.2f} US dollars"
+        return (
+            f"About {_rounded(self.steps_per_hour)} steps an hour ({_rounded(self.sampling_seconds)} s sampling, "
+            f"{_rounded(self.update_seconds)} s learning), {self.tokens_per_step:,} sampled tokens a step, and "
+            f"{_rounded(self.hours)} hours for {self.steps} steps with their evaluations{money}; by data sheets, so "
+            "within a factor of three."
+        )
+
+
+def forecast(config: RunConfig, made: RunPlan, shape: ModelShape, machine: Machine) -> Forecast:
+    """Return the forecast of a run on a machine, by its plan."""
+    bandwidth, operations = _speed(made, machine)
+    rollout = config.rollout
+    sampled = max(1, int(OF_LIMIT * min(rollout.max_tokens, rollout.max_turns * rollout.max_turn_tokens)))
+    episodes = rollout.groups_per_step * rollout.group_size
+    rows = max(1, min(made.rows, episodes))
+    base = memory.weights(shape, made.quantisation, made.dtype)
+    a_token = base / (SAMPLING * bandwidth) + rows * 2 * shape.parameters / operations
+    sampling = sampled * a_token * episodes / rows
+    given = PROMPT + min(2, rollout.max_turns) * rollout.max_result_tokens // 4
+    shared = given // rollout.group_size if config.train.prefix_sharing else given
+    passes = (6 if config.train.method == "full" else 4) + (2 if made.activation_checkpointing else 0)
+    update = passes * shape.parameters * episodes * (sampled + shared) * config.train.epochs / (LEARNING * operations)
+    step = sampling + update + TOOLS
+    played = config.scenarios.val * _evaluated(config)
+    hours = (config.steps * step + played * sampling / episodes) / 3600
+    rate = config.placement.hourly_rate
+    return Forecast(
+        step_seconds=step,
+        sampling_seconds=sampling,
+        update_seconds=update,
+        tokens_per_step=episodes * sampled,
+        steps=config.steps,
+        hours=hours,
+        memory=max(made.total),
+        cost=None if rate is None else hours * rate,
+    )
+
+
+def _evaluated(config: RunConfig) -> int:
+    """Return the episodes of each held-out scenario in all evaluations of a run."""
+    evaluation = config.evaluation
+    whole = evaluation.greedy + evaluation.samples
+    samples = evaluation.samples if evaluation.samples_between is None else evaluation.samples_between
+    between = max(0, (config.steps - 1) // evaluation.every) if evaluation.every else 0
+    return 2 * whole + between * max(1, evaluation.greedy + samples)
+
+
+def _speed(made: RunPlan, machine: Machine) -> tuple[float, float]:
+    """Return bytes and operations a second of the device."""
+    if made.device == "cpu":
+        bandwidth, operations = (machine.cpus * each for each in _CPU_CORE)
+    else:
+        found = (sheet[1:] for sheet in SHEETS if sheet[0] in made.where)
+        bandwidth, operations = next(found, _UNKNOWN_GPU)
+    return bandwidth * 1e9, operations * 1e12
+
+
+def _rounded(value: float) -> str:
+    return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
