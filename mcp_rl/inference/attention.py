@@ -121,9 +121,10 @@ class TokenGroup:
     def bags(self, share: int) -> Bags:
         """Return the lines that the tokens read of their own rows."""
         assert self.slots is not None
-        if share not in self._bags:
-            self._bags[share] = Bags(self.store, self.slots, self.length, share)
-        return self._bags[share]
+        bags = self._bags.get(share)
+        if bags is None or bags.capacity != self.store.capacity:
+            bags = self._bags[share] = Bags(self.store, self.slots, self.length, share)
+        return bags
 
     def _narrow(self, window: int | None) -> int | None:
         """Return None for a window that hides nothing."""

@@ -31,7 +31,7 @@ class Bags:
 
     def __init__(self, store: KvStore, slots: Tensor, length: int, share: int) -> None:
         """slots: [N], the row of each token; share: queries for each head of keys."""
-        self._store = store
+        self._store, self.capacity = store, store.capacity
         heads, dim, pages = store.shape.kv_heads, store.shape.head_dim, length // PAGE
         self._shape = len(slots), heads, share
         row = (slots.int()[:, None] * heads + torch.arange(heads, dtype=torch.int32))[:, :, None]

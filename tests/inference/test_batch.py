@@ -185,6 +185,26 @@ def test_groups_cover_all_rows_and_cost_less() -> None:
 
 
 @torch.inference_mode()
+def test_rows_grow_under_a_group_that_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long row outgrows the store while a short one of another group goes on as before."""
+    monkeypatch.setattr(grouping, "GROUP", 1)
+    model = tiny_model(window=512)
+    batch = DecodingBatch(Policy(model), frozenset(), 2)
+    rows = [Row(i, Draws(i), ids=[(i + 7 * k) % STOP for k in range(length)]) for i, length in enumerate((120, 20))]
+    for row in rows:
+        row.turn = turn(12)
+    batch.start(rows)
+    capacity = batch._store.capacity
+    while batch.active:
+        batch.step()
+    assert batch._store.capacity > capacity
+    for row in rows:
+        assert row.turn is not None
+        reference = plain_logprobs(model, row.ids)[-len(row.turn.logprobs) :]
+        assert row.turn.logprobs == pytest.approx(reference.tolist(), abs=1e-5)
+
+
+@torch.inference_mode()
 def test_a_recomputed_episode_continues_bit_by_bit() -> None:
     """A sampled stop token does not turn the ids before it into a trunk."""
     policy = policy_of("qwen3")
