@@ -142,5 +142,6 @@ def _why_nothing(server: ToolServer, dropped: set[str], kept_out: Sequence[str])
         )
     if dropped:
         unfit = ", ".join(sorted(dropped))
-        reason = f"{unfit} fail, take too long or answer the same call differently, and no other call gave a result"
+        said = "fails, takes too long or answers" if len(dropped) == 1 else "fail, take too long or answer"
+        reason = f"{unfit} {said} the same call differently, and no other call gave a result"
     return f"No task can be made for the server {server.name!r}: {reason}; write scenarios for it yourself."

@@ -20,6 +20,7 @@ from mcp_rl.system.notices import notice
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from mcp_rl.explore.entities.builder import BuiltWorld
     from mcp_rl.plugins.recipe import Recipe
     from mcp_rl.scenario import ServerParams
     from mcp_rl.scenarios.goals.task import GoalTask
@@ -64,7 +65,7 @@ async def goal_scenarios(
     if any(count > 0 for count in left.values()):
         readers = [tool for tool in explorable(session.offered, server) if reads(tool, server)]
         tasks += await Reckoned(readers, names, twice, recipe.seed).tasks(left)
-    short = _shortfall(wanted, tasks, built.remarks, changing=bool(world.effects))
+    short = _shortfall(wanted, tasks, built)
     if world.effects and (missing := _stand_ins(wanted, tasks)):
         more = await BroughtAbout(world, names, stage, twice, recipe.seed + 1).tasks(missing)
         said = {task.text for task in tasks}
@@ -94,18 +95,25 @@ def _stand_ins(wanted: Mapping[Level, int], tasks: Sequence[GoalTask]) -> dict[L
     return found if any(found.values()) else {}
 
 
-def _shortfall(
-    wanted: Mapping[Level, int], tasks: Sequence[GoalTask], remarks: Sequence[str], *, changing: bool
-) -> str:
+def _shortfall(wanted: Mapping[Level, int], tasks: Sequence[GoalTask], built: BuiltWorld) -> str:
     """Say in one sentence which levels have fewer tasks than wanted, why, and what would help; empty if none has."""
     made = Counter(task.level for task in tasks)
     missing = [f"{made[level]} of {count} {level}" for level, count in wanted.items() if made[level] < count]
     if not missing:
         return ""
-    why = remarks[0].rstrip(".") if remarks else "its data allow no more different ones that cannot be guessed"
-    if not remarks and not changing and set(wanted) - set(made) == {"brought-about"}:
-        why = "no call was seen to change anything that its listings show"
-    return f"{', '.join(missing)} tasks were made, since {why[:1].lower()}{why[1:]}; more data in it would allow more."
+    helps = "more data in it would allow more"
+    if not built.model.entities:
+        why = built.remarks[0] if built.remarks else "nothing is known of what it holds"
+        helps = "a server that lists things which lasting values belong to allows them, and so do scenarios of your own"
+    elif not built.model.effects and {level for level in wanted if made[level] < wanted[level]} == {"brought-about"}:
+        why, helps = (
+            "no call was seen to change anything that its listings show",
+            "a tool that shows changes would help",
+        )
+    else:
+        why = " and ".join(["its data allow no more different ones that cannot be guessed", *built.remarks[:1]])
+    why = why.rstrip(".")
+    return f"{', '.join(missing)} tasks were made, since {why[:1].lower()}{why[1:]}; {helps}."
 
 
 def _scenario(
