@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from mcp_rl.explore.words import HANDLE_WORDS, noun_of, words_of
@@ -27,12 +28,12 @@ class Part:
     phrase: str
     """The name in words, to which a request adds "in …" and the result."""
 
-    @property
+    @cached_property
     def key(self) -> str:
         """The words of the key under which it stands."""
         return words_of(str(next((part for part in reversed(self.path) if isinstance(part, str)), "")))
 
-    @property
+    @cached_property
     def owner(self) -> str:
         """The words of the key above that one; empty if there is none."""
         names = [part for part in self.path if isinstance(part, str)]

@@ -1,8 +1,10 @@
 """Identifiers as words."""
 
 import re
+from functools import lru_cache
 
 
+@lru_cache(maxsize=4096)
 def words_of(name: str) -> str:
     """Return the words of an identifier: "get sum" for `get-sum`, `getSum` and `get_sum`."""
     return re.sub(r"[\W_]+", " ", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name)).strip().lower() or name
