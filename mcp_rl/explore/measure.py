@@ -58,6 +58,11 @@ _EMPTY = re.compile(r"(?i)\b(?:no|none|nothing|empty|0|not found|does not exist|
 _SHORT = 120
 """Characters of an answer that may say in words that there is nothing."""
 _FAILURES = 4
+_TRACE_SECONDS = 20.0
+"""Time for the calls that compare processes; on a slow server fewer calls are compared, the most telling ones first."""
+_LEAST_LOOKS, _LEAST_CHANGES, _MOST_TELLING = 5, 8, 6
+_FILL_SECONDS = 15.0
+"""Time for filling an empty server."""
 _MOST_OF_TOOL, _MOST_IF_COSTLY, _MOST_SETUP = 12, 6, 60
 """Calls of one tool that fill an empty server, the same where each process needs them anew, and calls in all."""
 
@@ -365,7 +370,7 @@ class _Measuring:
         calls = [self._worked[tool.name] for tool in tools if tool.name not in self._silent]
         calls += self._statements.values()
         in_turn = [some[at] for at in range(_WANTED) for some in calls if at < len(some)]
-        chosen = {seen.key for seen in in_turn[:_MOST_CHANGES]}
+        chosen = {seen.key for seen in in_turn[: self._affordable(_MOST_CHANGES, _LEAST_CHANGES)]}
         return [seen for seen in self._in_order if seen.key in chosen]
 
     def _looks(self, changes: Sequence[Seen]) -> list[Seen]:
@@ -388,7 +393,13 @@ class _Measuring:
         for look in sorted(made.values(), key=lambda look: bool(look.arguments)):
             by_tool.setdefault(look.tool, []).append(look)
         turns = [queue[at] for at in range(_MOST_LOOKS) for queue in by_tool.values() if at < len(queue)]
-        return turns[:_MOST_LOOKS]
+        return turns[: self._affordable(_MOST_LOOKS, _LEAST_LOOKS)]
+
+    def _affordable(self, most: int, least: int) -> int:
+        """Return how many of `most` calls to compare, at the time that a call of this server takes."""
+        compared = 3 * (_REPEATS + 1) * _MOST_LOOKS + (7 + _MOST_TELLING + 1) * _MOST_CHANGES
+        seconds = compared * self._seconds / max(1, self._calls)
+        return max(least, min(most, round(most * _TRACE_SECONDS / max(seconds, 0.001))))
 
     async def _again(self, link: Link, calls: Sequence[Seen]) -> Answers:
         seen = [await self._call(link, call.tool, call.arguments) for call in calls if call.tool not in self._silent]
@@ -447,7 +458,7 @@ class _Measuring:
 
     async def _causes(self, looks: Sequence[Seen], changes: Sequence[Seen], shown: set[str]) -> set[str]:
         """Return the keys of the changes after which one of the looks differs."""
-        telling = [look for look in looks if look.key in shown]
+        telling = [look for look in looks if look.key in shown][:_MOST_TELLING]
         causes = set()
         async with self._opened() as place:
             latest = await self._again(place.link, telling)
@@ -495,12 +506,13 @@ class _Measuring:
                 made.extend([seen] if worked else [])
             return worked
 
+        until = time.monotonic() + _FILL_SECONDS
         for kind, text in fill_statements(self.world) if takers else ():
             for tool, (parameter, what) in takers:
                 if what in (kind, "any") and await keep(tool.name, {parameter: text}):
                     break
         for tool in makers:
-            if sql_parameter(tool) is None:
+            if sql_parameter(tool) is None and len(made) < _MOST_SETUP and time.monotonic() < until:
                 await self._fill_with(tool, keep, most)
         return made[:_MOST_SETUP]
 

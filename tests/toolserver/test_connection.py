@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -67,6 +68,16 @@ async def test_the_calculator_works_and_ends_over_every_transport(transport, sta
 async def test_a_server_exiting_at_start_is_quoted():
     with pytest.raises(ServerError, match=r"odd exited at start.*the database is not there"):
         async with connect(odd("dies-at-start"), deadlines=PATIENT, name="odd"):
+            pass
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="no node")
+async def test_a_package_that_npx_did_not_install_to_the_end_is_named(tmp_path):
+    script = tmp_path / "_npx" / "0123456789abcdef" / "node_modules" / "half" / "index.js"
+    script.parent.mkdir(parents=True)
+    script.write_text("require('the-other-half')")
+    with pytest.raises(ServerError, match=rf"npx has not installed all of it: remove {script.parents[2]} and start"):
+        async with connect(StdioServer(command="node", args=(str(script),)), deadlines=PATIENT, name="half"):
             pass
 
 

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 _READY_POLL = 0.02
 _COMES_WITH = {"node": "Node.js", "npx": "Node.js", "uvx": "uv", "docker": "Docker"}
 """Programs that often start servers, and the product that provides each."""
+_BY_NPX = re.compile(r".*/_npx/[0-9a-f]{8,}(?=/)")
+"""Folder of npm's cache into which npx installs a package."""
 _ATTEMPTS = 3
 """Attempts to start at a free port, which another process may take before the server does."""
 _open_logs: set[Path] = set()
@@ -189,7 +191,7 @@ async def launched(
         process = await start(launch, server=server, log=log, port=port, layer=layer)
         try:
             target = expand(url, server=server, port=port)
-            await _ready(process, target, server=server, log=log, deadline=deadline)
+            await _ready(process, target, launch=launch, server=server, log=log, deadline=deadline)
         except ServerError:
             await end_process(process)
             if attempt < _ATTEMPTS and re.search(r"address already in use|EADDRINUSE", log.tail()):
@@ -235,7 +237,7 @@ async def start(
         )
 
 
-async def _ready(process: Process, url: str, *, server: str, log: ProcessLog, deadline: float) -> None:
+async def _ready(process: Process, url: str, *, launch: Launch, server: str, log: ProcessLog, deadline: float) -> None:
     parts = urlsplit(url)
     host, port = parts.hostname or "127.0.0.1", parts.port or (443 if parts.scheme == "https" else 80)
     with anyio.move_on_after(deadline):
@@ -244,13 +246,20 @@ async def _ready(process: Process, url: str, *, server: str, log: ProcessLog, de
                 await (await anyio.connect_tcp(host, port)).aclose()
                 return
             await anyio.sleep(_READY_POLL)
-        raise ServerError(exited(server, log))
+        raise ServerError(exited(server, log, launch))
     raise ServerError(f"{server} accepted no connection at {url} within {deadline:g} s.{last_lines(log)}")
 
 
-def exited(server: str, log: ProcessLog) -> str:
-    """Return the error for a server that exited at start."""
-    return f"{server} exited at start.{last_lines(log)}"
+def exited(server: str, log: ProcessLog, launch: Launch) -> str:
+    """Return the error for a server that exited at start, with what to do where npx was stopped while it installed it.
+
+    npm takes a package for installed once its own files are there, without those that it needs.
+    """
+    said = last_lines(log)
+    folder = next((found[0] for arg in launch.args if (found := _BY_NPX.match(arg))), None)
+    if folder is None or "MODULE_NOT_FOUND" not in log.tail(30, 4000):
+        return f"{server} exited at start.{said}"
+    return f"{server} exited at start, since npx has not installed all of it: remove {folder} and start again.{said}"
 
 
 def last_lines(log: ProcessLog) -> str:
