@@ -89,6 +89,17 @@ class ProbeResult:
     is_error: bool = False
 
 
+def calls_in_flight(server: ToolServer, most: int, deadline: float) -> int:
+    """Return how many calls to make at once, so that a server that answers one after another meets the deadline."""
+    slowest = slowest_call(server)
+    return max(1, min(most, int(deadline / (4 * slowest)))) if slowest else most
+
+
+def slowest_call(server: ToolServer) -> float:
+    """Return the mean seconds of a call of the slowest server, as measured; 0 where nothing was measured."""
+    return max((one.measured.call_seconds for one in server.members or (server,) if one.measured), default=0.0)
+
+
 class Probe:
     """Calls the tools of one server and keeps the outcomes, which are void once `unfit` names a tool."""
 
@@ -108,7 +119,7 @@ class Probe:
         self._errors: dict[str, list[Outcome]] = {tool.name: [] for tool in self.tools}
         self.unfit: set[str] = set()
         """Tools that are too slow, or answer equal calls differently."""
-        self._limiter = anyio.CapacityLimiter(_IN_FLIGHT)
+        self._limiter = anyio.CapacityLimiter(calls_in_flight(server, _IN_FLIGHT, _DEADLINE))
         self.fault: ServerFault | None = None
         self._started = anyio.current_time()
 

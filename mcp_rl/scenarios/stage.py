@@ -16,6 +16,7 @@ from mcp_rl.explore import tally
 from mcp_rl.explore.answer import call_key, holds_secret, read_answer, says_nothing
 from mcp_rl.explore.explorable import explorable, reads
 from mcp_rl.explore.outcome import Outcome
+from mcp_rl.explore.probe import calls_in_flight
 from mcp_rl.rewards.dates import is_dated, undated
 from mcp_rl.rewards.json_values import is_close
 from mcp_rl.scenario import McpScenario, ServerParams, ToolCall
@@ -110,9 +111,11 @@ class Stage:
         """The tools that may be called freely."""
         self._free = {tool.name for tool in self.tools}
         self._reading = {tool.name for tool in self.tools if reads(tool, server)}
-        self._limiter = anyio.CapacityLimiter(_IN_FLIGHT)
+        self._limiter = anyio.CapacityLimiter(calls_in_flight(server, _IN_FLIGHT, _DEADLINE))
         self.stateful = server.stateful
         """True if calls may change something that later calls of the same episode see."""
+        self.calls = 0
+        """Calls made so far."""
 
     async def play(
         self,
@@ -187,6 +190,7 @@ class Stage:
     async def _call(self, connection: Link, name: str, arguments: dict[str, Any]) -> ToolResult:
         try:
             tally.count(calls=1)
+            self.calls += 1
             return await connection.call(name, arguments, deadline=_DEADLINE)
         except ServerFault as fault:
             if not connection.alive:

@@ -20,7 +20,7 @@ import anyio
 from mcp_rl.explore.answer import Answer, call_key, read_answer
 from mcp_rl.explore.fitting import fitted_samplers
 from mcp_rl.explore.parts import Part, fits, parts_of
-from mcp_rl.explore.probe import CLOCK_TICK, DRY_WAVES, Probe
+from mcp_rl.explore.probe import CLOCK_TICK, DRY_WAVES, Probe, slowest_call
 from mcp_rl.explore.values_seen import handle_nouns
 from mcp_rl.explore.words import noun_of, words_of
 from mcp_rl.rewards.dates import is_dated
@@ -54,6 +54,8 @@ _KNOWN = 0.7
 calls find what needs an earlier one."""
 _MOST_PROPOSALS = 6
 """Proposals of one length for each task that is wanted; where fewer lead to one, the server has not much to offer."""
+_SECONDS, _LEAST_CALLS = 60.0, 400
+"""Time for finding tasks on a server whose calls were timed one after another; calls that may be made in any case."""
 _TRIES = 12
 _ORDINALS = ("first", "second", "third", "fourth", "fifth")
 
@@ -98,6 +100,7 @@ class Walks:
     ) -> None:
         self._stage = Stage(sessions, session, server, params)
         self._names = session.schemas.to_openai
+        self._most_calls = max(_LEAST_CALLS, _SECONDS / max(slowest_call(server), 0.001))
         self._probe, self._random = probe, random.Random(f"{seed}:walks")
         self._changing = {tool.name: tool for tool in changing}
         self._reading = {tool.name: tool for tool in probe.tools if probe.progress[tool.name].outcomes}
@@ -154,7 +157,10 @@ class Walks:
         found: list[_Draft] = []
         dry = made = 0
         while len(found) < count and dry < DRY_WAVES and made < _MOST_PROPOSALS * (count + _WAVE):
-            proposals = list(self._proposals(steps, 2 * (count - len(found))))
+            affordable = (self._most_calls - self._stage.calls) // (steps + _MOST_LOOKS)
+            if affordable < 1:
+                break
+            proposals = list(self._proposals(steps, 2 * (count - len(found))))[: int(affordable)]
             drafts = await self._wave(proposals)
             dry, made = 0 if drafts else dry + 1, made + len(proposals)
             found += drafts
