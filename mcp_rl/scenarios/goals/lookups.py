@@ -10,6 +10,7 @@ from collections import defaultdict
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from mcp_rl.explore.answer import call_key
 from mcp_rl.explore.entities.world_model import Observation
 from mcp_rl.rewards.json_values import leaves
 from mcp_rl.scenarios.goals.program import Evaluated, FactName, Unanswerable, kind_of
@@ -37,15 +38,17 @@ class Lookups:
 
     def __init__(self, world: WorldModel) -> None:
         self._world = world
+        # A call that lists several kinds is an observation of each, and is made once.
+        first = same_calls(world)
         self._shown_by: dict[FactName, tuple[int, ...]] = {
-            (entity.kind, str(entity.key), name): fact.shown_by
+            (entity.kind, str(entity.key), name): tuple(dict.fromkeys(first[index] for index in fact.shown_by))
             for entity in world.entities
             for name, fact in entity.facts.items()
         }
         self._lists: dict[str, list[int]] = {}
         for index, seen in enumerate(world.observations):
             if seen.lists is not None:
-                self._lists.setdefault(seen.lists, []).append(index)
+                self._lists.setdefault(seen.lists, []).append(first[index])
         self._slots: dict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
         for slot in world.slots:
             self._slots[slot.tool, slot.parameter].append((slot.kind, slot.field))
@@ -229,6 +232,14 @@ class Lookups:
 
 
 _QUERY = re.compile(r"(?i)\s*(?:select|with|insert|update|delete)\s")
+
+
+def same_calls(world: WorldModel) -> list[int]:
+    """Return for each observation the index of the first one of the same call."""
+    seen: dict[str, int] = {}
+    return [
+        seen.setdefault(call_key(one.tool, dict(one.arguments)), index) for index, one in enumerate(world.observations)
+    ]
 
 
 def _is_scalar(value: JsonValue) -> bool:

@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from mcp_rl.explore.answer import call_key
 from mcp_rl.scenarios.goals.values import mentions, moment, number
 
 if TYPE_CHECKING:
@@ -82,6 +83,12 @@ class View:
     @classmethod
     def of_observations(cls, world: WorldModel, made: Collection[int]) -> View:
         """Return a view of as much of a world as these observations, by their indices, show."""
+        calls = {call_key(one.tool, dict(one.arguments)) for one in (world.observations[index] for index in made)}
+        made = {
+            index
+            for index, one in enumerate(world.observations)
+            if index in made or call_key(one.tool, dict(one.arguments)) in calls
+        }
         shown = []
         for entity in world.entities:
             facts = {name: fact for name, fact in entity.facts.items() if not set(made).isdisjoint(fact.shown_by)}
