@@ -69,9 +69,17 @@ class _LowRank(torch.autograd.Function):
         through = dy @ b
         dx = through @ a if ctx.needs_input_grad[0] else None
         flat_dy, flat_x = dy.reshape(-1, dy.shape[-1]), x.reshape(-1, x.shape[-1])
-        da = through.reshape(-1, through.shape[-1]).T @ flat_x
-        db = flat_dy.T @ F.linear(flat_x, a)
-        return dx, da.float(), db.float(), None
+        da = _summed(through.reshape(-1, through.shape[-1]), flat_x)
+        db = _summed(flat_dy, F.linear(flat_x, a))
+        return dx, da, db, None
+
+
+def _summed(left: Tensor, right: Tensor) -> Tensor:
+    """Return leftᵀ·right in float32. A GPU sums products of 16 bits in float32; a CPU sums those of float16 in
+    float16, which loses digits over thousands of tokens."""
+    if left.dtype == torch.float16 and left.device.type == "cpu":
+        return left.T.float() @ right.float()
+    return (left.T @ right).float()
 
 
 def add_adapter(
