@@ -24,7 +24,7 @@ from mcp_rl.backends.hosts import (
 )
 from mcp_rl.backends.make_hosts import BegunHosts
 from mcp_rl.backends.plan.choices import Choices, resolve
-from mcp_rl.config import ChatConfig, EngineConfig, PlacementConfig, RolloutConfig, TrainConfig, UnslothConfig
+from mcp_rl.config import TINY, ChatConfig, EngineConfig, PlacementConfig, RolloutConfig, TrainConfig, UnslothConfig
 from mcp_rl.errors import CanaryError, ConfigError, EngineError, NothingLearned
 from mcp_rl.inference.chat.chat_format import ChatFormat, recorded_chat
 from mcp_rl.learning import canaries
@@ -175,7 +175,9 @@ class LocalBackend:
         """
         asked = self.settings.for_run(model.base_model, model.path, f"{model.project}/{model.name}")
         if self._begun is None or self._choices is None or asked != self._asked:
+            chat = await anyio.to_thread.run_sync(_chat_of_files, asked)
             self._choices = await anyio.to_thread.run_sync(resolve, asked)
+            self._choices.said.extend(chat)
             self._asked = asked
         return self._choices.said
 
@@ -313,6 +315,16 @@ class LocalBackend:
         """Return a file that the caller stored with the checkpoint that was continued; None if it has none."""
         folder = self._opened.checkpoint if self._opened else None
         return (folder / name).read_bytes() if folder is not None and (folder / name).is_file() else None
+
+
+def _chat_of_files(settings: LocalSettings) -> list[str]:
+    """Check the base's chat format before anything is loaded; return what is to be said of it. Raises ConfigError."""
+    from mcp_rl.backends.base.chat_files import chat_of_files
+
+    if settings.base_model == TINY:
+        return []
+    chat = chat_of_files(settings.base_model, settings.chat.model_dump(), settings.unsloth.revision)
+    return [] if chat is None else chat.notes
 
 
 def _chat_format(settings: LocalSettings, loaded: Mapping[str, Any]) -> ChatFormat:

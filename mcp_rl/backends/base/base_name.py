@@ -24,6 +24,11 @@ def check_base_model(name: str) -> None:
     if folder.is_dir():
         if not (folder / "config.json").is_file():
             raise ConfigError(f"The folder {name} holds no config.json, so it is not a base model.")
+        if (folder / "adapter_config.json").is_file():
+            raise ConfigError(
+                f"The folder {name} holds an adapter (adapter_config.json) beside a model, and loading it would load "
+                "the adapter's own base: name that base, and begin with the adapter by --init."
+            )
     elif folder.is_absolute() or name.startswith("."):
         raise ConfigError(f"There is no base model in {name}: there is no such folder.")
     else:

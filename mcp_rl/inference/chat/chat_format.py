@@ -130,6 +130,15 @@ class ChatFormat:
         read = self.dialect.read(said, self._properties(tools))
         return ParsedCompletion(read.content, read.calls, "\n".join(filter(None, (thought, read.thought))))
 
+    def without_thoughts(self, text: str) -> str:
+        """Return a turn's text without its thoughts, calls included."""
+        return self.thinking.split(text, (self.dialect.opens, self.dialect.closes))[0].strip()
+
+    @property
+    def read_in_pieces(self) -> bool:
+        """Return whether a turn can be read while it is sampled: Hermes, without thoughts."""
+        return self.dialect is HERMES and not (self.thinking.thinks or self.thinking.written)
+
     def _properties(self, tools: Sequence[dict[str, Any]]) -> Properties:
         return properties_of(tools) if self.dialect.name in ("xml", "glm") else {}
 

@@ -152,7 +152,7 @@ def exchanges(of: Conversation) -> Iterator[tuple[list[dict[str, Any]], _Turn]]:
         if isinstance(message, _Turn):
             _check_new(new, said, where)
             _check_turn(message, names, where)
-            yield [_plain(given) for given in _in_order(new, said)], message
+            yield [_plain(given, said) for given in _in_order(new, said)], message
             new, said = [], message
         else:
             if isinstance(message, _Given) and message.role == "system" and at:
@@ -172,7 +172,7 @@ def render(of: Conversation, chat: ChatFormat) -> tuple[list[int], list[bool]]:
     for new, turn in exchanges(of):
         given = chat.continuation(new) if ids else chat.initial(new, of.tools)
         try:
-            said = chat.said(turn.content or "", turn.calls())
+            said = chat.said(turn.content or "", turn.calls(), of.tools)
         except ValueError as error:
             at = of.messages.index(turn)
             raise ConfigError(
@@ -225,8 +225,12 @@ def _in_order(new: Sequence[_Given | _Result], said: _Turn | None) -> list[_Give
     return sorted(new, key=lambda m: order[m.tool_call_id] if isinstance(m, _Result) else len(order))
 
 
-def _plain(message: _Given | _Result) -> dict[str, Any]:
-    return message.model_dump(exclude_none=True)
+def _plain(message: _Given | _Result, said: _Turn | None) -> dict[str, Any]:
+    """Return a message as a rollout has it; a result has the name of its tool."""
+    plain = message.model_dump(exclude_none=True)
+    if isinstance(message, _Result) and said is not None:
+        plain["name"] = next(call.function.name for call in said.tool_calls if call.id == message.tool_call_id)
+    return plain
 
 
 def _object(arguments: str) -> dict[str, Any]:

@@ -325,9 +325,11 @@ def render_template(source: str, **values: Any) -> str:
         raise TemplateRefused(f"it is {type(source).__name__} in place of a text")
     if len(source) > _LONGEST_SOURCE:
         raise TemplateRefused(f"it has {len(source):,} characters, more than {_LONGEST_SOURCE:,}")
-    token = _budget.set(_Budget())
+    token = _budget.set(None)  # a template is compiled once, and its length is bounded
     try:
-        return _compiled(source).render(**values)
+        template = _compiled(source)
+        _budget.set(_Budget())
+        return template.render(**values)
     except TemplateError:
         raise
     except RecursionError:

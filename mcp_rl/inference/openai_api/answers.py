@@ -7,12 +7,13 @@ import secrets
 import time
 from typing import TYPE_CHECKING, Any
 
-from mcp_rl.inference.openai_api.reading import ArgumentsDelta, CallBegins, Delta, TextDelta, TurnReader
+from mcp_rl.inference.openai_api.reading import ArgumentsDelta, CallBegins, Delta, TextDelta, ThoughtDelta, reader_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from mcp_rl.inference.chat.chat_format import ChatFormat
+    from mcp_rl.inference.openai_api.reading import TurnReader, WholeTurnReader
     from mcp_rl.inference.openai_api.requests import ChatRequest, CompletionRequest
     from mcp_rl.inference.openai_api.sampling import SampledTurn
     from mcp_rl.inference.openai_api.served import ServedModel
@@ -91,13 +92,12 @@ class ChatAnswer(_Answer):
         one_call: bool,
     ) -> None:
         super().__init__(asked, served, [prompt], "chat.completion.chunk" if asked.stream else "chat.completion")
-        self._reads_calls, self._one_call = reads_calls, one_call
         self._forced, self._before = begun, prompt[: len(prompt) - len(begun)]
-        self._messages = [_Message(self._reader(), self._chat.decode(begun)) for _ in range(asked.n)]
+        reads = {"calls": reads_calls, "one_call": one_call}
+        self._messages = [
+            _Message(reader_of(self._chat, asked.schemas, **reads), self._chat.decode(begun)) for _ in range(asked.n)
+        ]
         self._logprobs_asked = asked.logprobs
-
-    def _reader(self) -> TurnReader:
-        return TurnReader(calls=self._reads_calls, one_call=self._one_call)
 
     def whole(self, turns: Sequence[SampledTurn]) -> dict[str, Any]:
         choices = []
@@ -179,9 +179,10 @@ class ChatAnswer(_Answer):
 class _Message:
     """A message that is being read."""
 
-    def __init__(self, reader: TurnReader, forced: str) -> None:
+    def __init__(self, reader: TurnReader | WholeTurnReader, forced: str) -> None:
         self.choice = _Choice()
         self.content: str | None = None
+        self.thought = ""
         self.calls: list[tuple[str, str]] = []
         self.ids: list[str] = []
         self._reader, self._forced = reader, forced
@@ -200,6 +201,8 @@ class _Message:
     def _taken(self, delta: Delta) -> Delta:
         if isinstance(delta, TextDelta):
             self.content = (self.content or "") + delta.text
+        elif isinstance(delta, ThoughtDelta):
+            self.thought += delta.text
         elif isinstance(delta, CallBegins):
             self.calls.append((delta.name, ""))
             self.ids.append(f"call_{secrets.token_hex(12)}")
@@ -210,6 +213,8 @@ class _Message:
 
     def whole(self) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": self.content, "refusal": None}
+        if self.thought:
+            message["reasoning_content"] = self.thought
         if self.calls:
             message["tool_calls"] = [
                 {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
@@ -283,6 +288,8 @@ class CompletionAnswer(_Answer):
 def _delta(delta: Delta, ids: Sequence[str]) -> dict[str, Any]:
     if isinstance(delta, TextDelta):
         return {"content": delta.text}
+    if isinstance(delta, ThoughtDelta):
+        return {"reasoning_content": delta.text}
     call: dict[str, Any] = {"index": delta.index}
     if isinstance(delta, CallBegins):
         call |= {"id": ids[delta.index], "type": "function", "function": {"name": delta.name, "arguments": ""}}

@@ -105,14 +105,17 @@ class Prompts:
                     raise Refusal(f"{where}: the assistant cannot speak first.", param="messages")
                 _check_answered(said, answered, where)
                 digest.add(given := self._render_new(ids, new, said, tools))
-                digest.add(turn := self._assistant_turn(digest, message, where))
+                digest.add(turn := self._assistant_turn(digest, message, where, tools))
                 ids += given + turn
                 new, said, answered = [], message, set()
                 called = {call.id for call in message.tool_calls}
             elif isinstance(message, ToolResultMessage):
                 _check_result(message, called, new[-1:], answered, where)
                 answered.add(message.tool_call_id)
-                new.append({"role": "tool", "content": message.content, "tool_call_id": message.tool_call_id})
+                made = said.tool_calls if said else []
+                name = next((call.function.name for call in made if call.id == message.tool_call_id), "")
+                about = {"tool_call_id": message.tool_call_id, "name": name}
+                new.append({"role": "tool", "content": message.content, **about})
             else:
                 role = "system" if message.role == "developer" else message.role
                 new.append({"role": role, "content": message.content})
@@ -132,7 +135,9 @@ class Prompts:
         new = sorted(new, key=lambda m: order.get(m.get("tool_call_id", ""), len(order)))
         return self.chat.continuation(new, after=ids[-1]) if ids else self.chat.initial(new, tools)
 
-    def _assistant_turn(self, before: Digest, turn: AssistantMessage, where: str) -> list[int]:
+    def _assistant_turn(
+        self, before: Digest, turn: AssistantMessage, where: str, tools: Sequence[dict[str, Any]]
+    ) -> list[int]:
         content = turn.content or ""
         calls = [(call.function.name, call.function.arguments) for call in turn.tool_calls]
         if (known := self.turns.recall(before, content, calls)) is not None:
@@ -143,7 +148,7 @@ class Prompts:
         content = self.chat.harmless(content)
         if all(call.arguments is not None for call in parsed):
             try:
-                return self.chat.said(content, parsed)
+                return self.chat.said(content, parsed, tools)
             except ValueError:  # the arguments hold a control string
                 pass
         written = [self.chat.harmless(_written(name, arguments)) for name, arguments in calls]

@@ -16,7 +16,9 @@ from mcp_rl.inference.chat.calls import ParsedCall, read_json
 from mcp_rl.inference.chat.dialects.hermes import parse_completion
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+
+    from mcp_rl.inference.chat.chat_format import ChatFormat
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 _HEADER = re.compile(r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"arguments"\s*:\s*(?=\{)')
@@ -39,7 +41,53 @@ class ArgumentsDelta:
     text: str
 
 
-Delta = TextDelta | CallBegins | ArgumentsDelta
+@dataclass(frozen=True)
+class ThoughtDelta:
+    text: str
+
+
+Delta = TextDelta | CallBegins | ArgumentsDelta | ThoughtDelta
+
+
+class WholeTurnReader:
+    """Reads a turn at its end, for models that think or call in a format of their own: what begins as an answer may
+    turn out to be a thought or a call. It takes what `TurnReader` takes."""
+
+    over = False
+
+    def __init__(self, chat: ChatFormat, tools: Sequence[dict[str, Any]], *, calls: bool, one_call: bool) -> None:
+        self._chat, self._tools, self._reads_calls, self._one_call = chat, tools, calls, one_call
+        self._text = ""
+        self.calls = 0
+
+    def feed(self, text: str) -> Iterator[Delta]:
+        """Keep the text."""
+        self._text += text
+        return iter(())
+
+    def end(self) -> Iterator[Delta]:
+        """Yield the thought, the words and the calls."""
+        read = self._chat.parse(self._text, self._tools)
+        calls = (read.calls[:1] if self._one_call else read.calls) if self._reads_calls else []
+        if read.thought:
+            yield ThoughtDelta(read.thought)
+        words = read.content if self._reads_calls or not read.calls else self._chat.without_thoughts(self._text)
+        if words:
+            yield TextDelta(words)
+        for index, call in enumerate(calls):
+            self.calls += 1
+            yield CallBegins(index, call.name)
+            written = call.error if call.arguments is None else json.dumps(call.arguments, ensure_ascii=False)
+            yield ArgumentsDelta(index, written or "")
+
+
+def reader_of(
+    chat: ChatFormat, tools: Sequence[dict[str, Any]], *, calls: bool, one_call: bool
+) -> TurnReader | WholeTurnReader:
+    """Return the reader of a model's turns: piece by piece where the format allows it."""
+    if chat.read_in_pieces:
+        return TurnReader(calls=calls, one_call=one_call)
+    return WholeTurnReader(chat, tools, calls=calls, one_call=one_call)
 
 
 class TurnReader:

@@ -133,7 +133,9 @@ class Service:
         tools = [] if choice == "none" else asked.schemas
         prompt = await _in_thread_if_long(body, lambda: served.prompts.of_messages(asked.messages, tools)) + begun
         one_call = isinstance(choice, NamedTool) or not asked.parallel_tool_calls
-        stop = [*asked.stop, *([CLOSE] if tools and one_call else [])]
+        # one call ends the turn, unless the mark that closes it may stand in a thought
+        closes = [CLOSE] if tools and one_call and served.prompts.chat.read_in_pieces else []
+        stop = [*asked.stop, *closes]
         if asked.top_logprobs and not asked.logprobs:
             raise Refusal("top_logprobs needs logprobs: true.", param="top_logprobs")
         turns = _RequestedTurns([prompt] * asked.n, asked, asked.limit or served.max_tokens, stop, asked.top_logprobs)

@@ -34,6 +34,8 @@ class Contents:
     has_tools: bool = False
     """True if tools.json holds the schemas that the model saw in training."""
     has_system_prompt: bool = False
+    parser: str = "hermes"
+    """The name of vLLM's parser of the model's tool calls."""
     notes: Sequence[str] = ()
     """Notes for a person, one sentence each."""
 
@@ -195,7 +197,7 @@ def _use_adapter(source: ExportSource, contents: Contents) -> str:
     pinned = f" --revision {source.revision}" if revision else ""
     serve = (
         f"vllm serve {base}{pinned} --enable-lora --max-lora-rank {rank} --lora-modules {source.slug}=. "
-        "--enable-auto-tool-choice --tool-call-parser hermes"
+        f"{_parser(contents)}"
     )
     return (
         f"{beside}In this folder:\n\n"
@@ -213,6 +215,10 @@ def _use_adapter(source: ExportSource, contents: Contents) -> str:
     )
 
 
+def _parser(contents: Contents) -> str:
+    return f"--enable-auto-tool-choice --tool-call-parser {contents.parser}"
+
+
 def _use_merged(source: ExportSource, contents: Contents) -> str:
     return (
         "In this folder:\n\n"
@@ -225,7 +231,7 @@ def _use_merged(source: ExportSource, contents: Contents) -> str:
             contents,
         )
         + "\nWith vLLM:\n\n```\n"
-        + f"vllm serve . --served-model-name {source.slug} --enable-auto-tool-choice --tool-call-parser hermes\n```\n"
+        + f"vllm serve . --served-model-name {source.slug} {_parser(contents)}\n```\n"
     )
 
 

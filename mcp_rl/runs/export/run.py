@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from mcp_rl.backends.base.chat_files import chat_of_files
+from mcp_rl.backends.base.options import loaded_for
 from mcp_rl.config import TINY
 from mcp_rl.errors import CheckpointError, ConfigError
+from mcp_rl.inference.chat.chat_format import CHAT, ChatFormat
 from mcp_rl.runs.export.adapter import check_adapter, write_adapter
 from mcp_rl.runs.export.card import BASE_FOLDER, Contents, model_card
 from mcp_rl.runs.export.gguf import Converter, ambiguous, check_quantiser, check_type, find_converter, write_gguf
@@ -349,8 +352,24 @@ class _Writer:
     def _card(self, folder: Path, contents: Contents) -> None:
         if tools := self.trained.tools:
             contents = replace(contents, has_tools=True, has_system_prompt=bool(tools.system_prompt))
+        chat = self._chat(folder)
+        if chat is not None:
+            contents = replace(contents, parser=chat.dialect.spoken)
+            if chat.in_prompt:
+                self.notes.append(
+                    "Its tools were told in the system prompt (chat.format=hermes), which its chat template does not "
+                    "do: give them so wherever it is served, or serve it with `mcp-rl serve`."
+                )
         card = without_secrets(model_card(self.source, self.proof, contents))
         (folder / "README.md").write_text(card, encoding="utf-8")
+
+    def _chat(self, folder: Path) -> ChatFormat | None:
+        """Return the chat format of what is exported; None if its files do not say."""
+        settings = loaded_for(self.source.checkpoint).get(CHAT)
+        try:
+            return chat_of_files(str(folder), settings if isinstance(settings, dict) else {})
+        except ConfigError:
+            return None
 
 
 def _tokenizer_names(folder: Path) -> list[str]:

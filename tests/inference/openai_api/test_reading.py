@@ -7,9 +7,21 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import AutoTokenizer
 
+from mcp_rl.inference.chat.chat_format import ChatFormat
 from mcp_rl.inference.chat.dialects.hermes import parse_completion
-from mcp_rl.inference.openai_api.reading import CLOSE, OPEN, ArgumentsDelta, CallBegins, TextDelta, TurnReader
+from mcp_rl.inference.openai_api.reading import (
+    CLOSE,
+    OPEN,
+    ArgumentsDelta,
+    CallBegins,
+    TextDelta,
+    ThoughtDelta,
+    TurnReader,
+    reader_of,
+)
+from mcp_rl.tiny import weights_path
 
 CALL = '<tool_call>\n{"name": "add", "arguments": {"a": "}<\\"{", "b": [1, {"c": 2}]}}\n</tool_call>'
 TURNS = [
@@ -107,3 +119,17 @@ def test_arguments_stream_before_the_call_ends() -> None:
 def test_text_after_a_single_allowed_call_is_dropped() -> None:
     assert read([f"Well. {CALL}{CALL} and"], one_call=True) == read([f"Well. {CALL}"])
     assert read([CALL], calls=False) == (CALL, [])
+
+
+def test_a_thinking_models_turn_is_read_at_its_end_without_its_thought() -> None:
+    tokenizer = AutoTokenizer.from_pretrained(weights_path())
+    opening = "'<|im_start|>assistant\\n'"
+    before, _, after = tokenizer.chat_template.rpartition(opening)
+    tokenizer.chat_template = f"{before}'<|im_start|>assistant\\n<think>\\n'{after}"
+    chat = ChatFormat(tokenizer)
+    reader = reader_of(chat, [], calls=True, one_call=False)
+    call = '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
+    assert list(reader.feed(f"Hm, {call}</thi")) == []
+    assert [*reader.feed(f"nk>So: {call}"), *reader.end()] == [
+        ThoughtDelta(f"Hm, {call}"), TextDelta("So:"), CallBegins(0, "add"), ArgumentsDelta(0, '{"a": 1}'),
+    ]  # fmt: skip
