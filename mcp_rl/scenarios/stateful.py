@@ -49,9 +49,6 @@ _LINKED, _COPIED = 0.8, 0.3
 ids, and for all others."""
 _READS_LAST = 0.3
 """Share of the longer tasks that end with a question about the new state."""
-_KNOWN = 0.7
-"""Probability that a call of a longer task is one that changed the state by itself, where such calls are known; new
-calls find what needs an earlier one."""
 _MOST_PROPOSALS = 6
 """Proposals of one length for each task that is wanted; where fewer lead to one, the server has not much to offer."""
 _SECONDS, _LEAST_CALLS = 60.0, 400
@@ -122,10 +119,6 @@ class Walks:
         self._before: dict[str, Look] = {}
         """Looks at the initial state of an episode."""
         self._seen: set[str] = set()
-        self._known: dict[str, list[_Move]] = {}
-        """Calls that changed the state by themselves, by their tools."""
-        self._telling: set[str] = set()
-        """Tools whose looks showed a change."""
 
     async def compose(self, composer: Composer, lengths: Counter[int]) -> None:
         """Add tasks to the composer: `lengths` counts the wanted tasks by their number of calls."""
@@ -164,14 +157,10 @@ class Walks:
             drafts = await self._wave(proposals)
             dry, made = 0 if drafts else dry + 1, made + len(proposals)
             found += drafts
-        if steps == 1:
-            for draft in found:
-                self._known.setdefault(draft.proposal[0].tool, []).append(draft.proposal[0])
         return found[:count]
 
     def _proposals(self, steps: int, count: int) -> Iterator[Proposal]:
         tools = list(self._changing)
-        tools += [name for name in tools if name in self._known]  # once more in each round
         wave = min(_WAVE * len(tools), max(count, len(tools)))
         for number in range(wave):
             for _ in range(_TRIES):
@@ -184,7 +173,7 @@ class Walks:
 
     def _proposal(self, steps: int, tool: str) -> Proposal | None:
         """Propose `steps` calls, `tool` among them; None where a reading call in them would serve nothing."""
-        tools = [tool, *(self._other() for _ in range(steps - 1))]
+        tools = [tool, *(self._random.choice(list(self._changing)) for _ in range(steps - 1))]
         self._random.shuffle(tools)
         # A call other than `tool` may give way to a last one that reads the new state …
         asks = steps > 1 and bool(self._reading) and self._random.random() < _READS_LAST
@@ -208,27 +197,22 @@ class Walks:
         linked = any("<result 1." in json.dumps(move.arguments) for move in moves[1:])
         return None if looks_up and not linked else tuple(moves)
 
-    def _other(self) -> str:
-        """Return a changing tool; mostly one whose calls are known to change something."""
-        known = list(self._known)
-        return self._random.choice(known if known and self._random.random() < _KNOWN else list(self._changing))
-
     def _move(self, name: str, earlier: Sequence[_Move]) -> _Move | None:
-        known = [move for move in self._known.get(name, ()) if move not in earlier]
-        links = any(move.tool in self._reading for move in earlier)
-        if known and not links and self._random.random() < _KNOWN:
-            return self._random.choice(known)
-        draw = self._samplers[name].draw(self._random)
-        if draw is None:
+        drawn = self._drawn(name)
+        if drawn is None:
             return None
-        arguments, spoken = dict(draw.arguments), dict(draw.arguments)
-        choices = [(slot, source) for slot, source in draw.choices]
-        for parameter, value in draw.arguments.items():
+        arguments, spoken = dict(drawn.arguments), dict(drawn.arguments)
+        choices = list(drawn.choices)
+        for parameter, value in drawn.arguments.items():
             fitting = list(self._values(parameter, value, earlier))
             if fitting and self._random.random() < (_LINKED if parameter in self._handles else _COPIED):
                 arguments[parameter], spoken[parameter] = self._random.choice(fitting)
                 choices = [choice for choice in choices if choice[0] != f"{name}.{parameter}"]
         return _Move(name, arguments, spoken, tuple(choices))
+
+    def _drawn(self, name: str) -> _Move | None:
+        draw = self._samplers[name].draw(self._random)
+        return None if draw is None else _Move(name, dict(draw.arguments), {}, tuple(draw.choices))
 
     def _values(self, parameter: str, value: Any, earlier: Sequence[_Move]) -> Iterator[tuple[Any, Any]]:
         """Yield values of earlier calls that fit a parameter: the argument, and its wording."""
@@ -298,8 +282,6 @@ class Walks:
         """Yield reading calls that may show the change, without their results."""
         made: dict[str, Look] = {}
         showing = sorted(self._reading.items(), key=lambda item: item[0] not in self._showing)
-        if len(proposal) > 1 and all(move.tool in self._known for move in proposal if move.tool in self._changing):
-            showing = [item for item in showing if item[0] in self._telling]
         for name, tool in showing:
             required = tool.input_schema.get("required") or []
             if len(required) > 1:
@@ -357,7 +339,6 @@ class Walks:
             changed = before.is_error or read_answer(before.text, last.arguments).value != answer.value
             return _Draft(proposal, played, (), answer) if changed else None
         looks = {call_key(look.tool, look.arguments): look for look in played.looks if self._tells(look)}
-        self._telling.update(look.tool for look in looks.values())
         return _Draft(proposal, played, tuple(looks.values())[:_KEPT_LOOKS]) if looks else None
 
     def _tells(self, look: Look) -> bool:
