@@ -9,8 +9,9 @@ adapter in its forward pass, as a trainer would call it, and again from merged w
 The engine also returns logprobs, `generate` does not. The engine's prefix cache is emptied before each round, as an
 update of the weights does; vLLM's stays warm. "Long tail" is the shape of a file server's episodes: a system part of
 900 tokens and, between two turns, results of 20 to 1,500 tokens, half as many episodes; `generate` forwards each second
-prompt whole. Rounds alternate and the first is not counted; the figures are medians over wall time, and on a shared
-machine only their ratio counts.
+prompt whole. "Strangers" is training on a server with many tools: a listing of 2,500 tokens, four turns and results of
+50 to 600 tokens between them. Rounds alternate and the first is not counted; the figures are medians over wall time,
+and on a shared machine only their ratio counts.
 """
 
 import argparse
@@ -65,6 +66,13 @@ def long_tail(episodes: int, group: int, stop: int) -> tuple[Prompts, Prompts]:
     return prompts(episodes, group, 900, 40, stop), [[chance.randrange(3, 900) for _ in range(n)] for n in sizes]
 
 
+def strangers(episodes: int, group: int, stop: int) -> tuple[Prompts, Prompts]:
+    """Return prompts with a long tool listing, and results of tools."""
+    chance = random.Random(0)
+    sizes = [min(600, max(50, int(chance.lognormvariate(4.6, 0.8)))) for _ in range(episodes)]
+    return prompts(episodes, group, 2500, 80, stop), [[chance.randrange(3, 900) for _ in range(n)] for n in sizes]
+
+
 def vllm_version(options: argparse.Namespace) -> dict[str, str]:
     if not options.vllm_python:
         return {}
@@ -74,16 +82,16 @@ def vllm_version(options: argparse.Namespace) -> dict[str, str]:
 
 
 async def with_engine(engine: LocalEngine, given: Prompts, tokens: int, turns: int, results: Prompts) -> int:
-    """Play all episodes at once; `results` are the tools' answers between their turns. Return the number of sampled
-    tokens."""
+    """Play all episodes at once; `results` are the tools' answers between their turns, each time another one for an
+    episode. Return the number of sampled tokens."""
     before = engine.stats.decoded_tokens
 
     async def one(seed: int) -> None:
         async with engine.episode(seed=seed) as episode:
             new = given[seed]
-            for _ in range(turns):
+            for turn in range(turns):
                 await episode.generate(new, Sampling(max_tokens=tokens))
-                new = results[seed]
+                new = results[(seed + turn) % len(results)]
 
     async with anyio.create_task_group() as tasks:
         for seed in range(len(given)):
@@ -168,6 +176,7 @@ async def main() -> None:
     low_rank = low_rank_weights(adapted)
     given = prompts(options.episodes, options.group, options.system, options.request, stop)
     long_tail_prompts = long_tail(options.episodes // 2, options.group, stop)
+    strangers_prompts = strangers(options.episodes, options.group, stop)
     speeds: dict[str, list[float]] = {}
     adapter_engine = LocalEngine(merged, stop_token_ids=[stop])
     async with engine, adapter_engine, vllm(options, config, adapted, given) as servers:
@@ -180,6 +189,7 @@ async def main() -> None:
                 with_engine, engine, given * 2, options.tokens // 2, 2, [given[0][-20:]] * 2 * len(given)
             ),
             "long_tail": partial(with_engine, engine, long_tail_prompts[0], options.tokens, 2, long_tail_prompts[1]),
+            "strangers": partial(with_engine, engine, strangers_prompts[0], 33, 4, strangers_prompts[1]),
             "long_tail_generate": partial(
                 anyio.to_thread.run_sync, with_two_generates, merged, *long_tail_prompts, options.tokens
             ),

@@ -142,6 +142,8 @@ class AttentionPlan:
     """Where keys and values are written."""
     groups: list[TokenGroup]
     """All tokens, in order."""
+    wanted: AttentionPlan | None = None
+    """The same for the tokens alone whose logits are wanted: nothing else of the last layer's output is read."""
     reach: int = field(init=False)
     """An exclusive upper bound of all positions."""
     _out: dict[int, Tensor] = field(default_factory=dict)
@@ -262,16 +264,16 @@ def packed_attention(
     kv_heads = key.shape[1]
     kind = AttentionKind(dim**-0.5 if scaling is None else scaling, softcap, sliding_window, s_aux)
     grouped = query[0].transpose(0, 1).reshape(padded, kv_heads, heads // kv_heads, dim)
-    out = attend(plan, layer, grouped, torch.cat((key, value)).transpose(1, 2), kind)
+    plan.store.write(layer, plan.where, torch.cat((key, value)).transpose(1, 2)[:, : plan.tokens])
+    out = attend(plan, layer, grouped, kind)
     return out.view(1, padded, heads, dim), None
 
 
-def attend(plan: AttentionPlan, layer: int, query: Tensor, new: Tensor, kind: AttentionKind) -> Tensor:
-    """Store new keys and values and attend: query [P, kv_heads, share, d], keys and values `new` [2, P, kv_heads, d].
+def attend(plan: AttentionPlan, layer: int, query: Tensor, kind: AttentionKind) -> Tensor:
+    """Attend with queries [P, kv_heads, share, d] to what is stored, the tokens' own keys and values included.
 
     Returns [P, kv_heads, share, d], which the next layer overwrites.
     """
-    plan.store.write(layer, plan.where, new[:, : plan.tokens])
     out = plan.out(query.shape[2])
     for group in plan.groups:
         _attend(group, layer, query[group.start : group.stop], kind, out[group.start : group.stop])

@@ -75,8 +75,10 @@ class DecodingBatch:
         self._tree = PrefixIndex()
         self._held = SlotEntries(self._tree)
         self._asked = SeenPrefixes(self._store)
+        self._order: list[Row] = []
+        """The active rows in the order of the decoding step's tokens."""
         self._groups: list[tuple[int, int, list[tuple[Trunk, Tensor | None]]]] | None = None
-        """First and one past the last row of each group of active rows, and the trunks that they attend to."""
+        """First and one past the last of these rows in each group, and the trunks that they attend to."""
         self._last: dict[tuple[int, int], TokenGroup] = {}
         """The groups of the last decoding step, by first and one past the last row."""
         self._version = policy.version
@@ -140,14 +142,14 @@ class DecodingBatch:
         check_stamp(self._version, self.policy.version)
         if self._groups is None:
             self._groups = self._grouped()
-        rows = self.sampled_rows()
+        rows = self._order
         positions = [len(row.ids) - 1 for row in rows]
         own = [position - row.start for position, row in zip(positions, rows, strict=True)]
         self._store.reserve(len(self._slots), max(own) + 1)
         padding = [0] * (round_up(len(rows), TILE) - len(rows))
         columns = [row.ids[-1] for row in rows], positions, own
         ids, places, last = torch.tensor([[*c, *padding] for c in columns]).to(self.policy.shape.device)
-        plan = self._decode_plan(last[: len(rows)], own, max(positions) + 1)
+        plan = self._decode_plan(rows, last[: len(rows)], own, max(positions) + 1)
         logits = self.policy.logits(ids, places, plan, None)
         for row in rows:
             row.computed += 1
@@ -159,21 +161,24 @@ class DecodingBatch:
         return [row for row in self._slots[: self.active] if row is not None]
 
     def _grouped(self) -> list[tuple[int, int, list[tuple[Trunk, Tensor | None]]]]:
-        """Group the active rows by length, after sorting them if that pays."""
-        lengths = [len(row.ids) - row.start for row in self.sampled_rows()]
-        if (order := in_order(lengths)) is not None:
+        """Group the active rows by length. Bags read rows in any order; else they are moved to be sorted, if that
+        pays."""
+        device, rows = self.policy.shape.device, self.sampled_rows()
+        if self._store.shape.paged:
+            rows.sort(key=lambda row: row.start - len(row.ids))
+        elif (order := in_order([len(row.ids) - row.start for row in rows])) is not None:
             self._exchange({old: new for new, old in enumerate(order) if new != old})
-            lengths = [lengths[old] for old in order]
-        rows, device = self.sampled_rows(), self.policy.shape.device
+            rows = self.sampled_rows()
+        self._order, lengths = rows, [len(row.ids) - row.start for row in rows]
         return [
             (start, stop, group_trunks([(row.trunk, 1) for row in rows[start:stop]], device))
             for start, stop in decoding_groups(lengths)
         ]
 
-    def _decode_plan(self, last: Tensor, own: Sequence[int], reach: int) -> AttentionPlan:
+    def _decode_plan(self, rows: Sequence[Row], last: Tensor, own: Sequence[int], reach: int) -> AttentionPlan:
         """last, own: [rows], the place of each row's newest token in its slot."""
         store = self._store
-        slots, groups = torch.arange(len(own), device=last.device), []
+        slots, groups = torch.tensor([row.slot for row in rows], device=last.device), []
         for start, stop, trunks in self._groups or ():
             length = min(round_up(max(own[start:stop]) + 1, PAGE), store.capacity)
             by_bags = slots[start:stop] if store.shape.paged else None

@@ -195,8 +195,11 @@ class _Layer:
             gains = [query.gain.expand(self.heads, -1), key.gain.expand(self.shared, -1)]
             self.by_head = _Norm(query.floor, torch.cat(gains))
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, plan: AttentionPlan) -> None:
-        """Change x [P, width] in place; cos, sin: [P, 1, d], the first half of the sines negative."""
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, plan: AttentionPlan, keep: Tensor | None = None) -> Tensor:
+        """Return the output for x [P, width], which may change in place, or for its places `keep` alone.
+
+        cos, sin: [P, 1, d], the first half of the sines negative.
+        """
         both = self.heads + self.shared
         inward = self.inward(self.before(x)).view(len(x), both + self.shared, self.dim)
         turned = inward[:, :both]
@@ -205,10 +208,15 @@ class _Layer:
         turned = torch.addcmul(turned * cos, turned.roll(self.dim // 2, -1), sin)
         query = turned[:, : self.heads].view(len(x), self.shared, -1, self.dim)
         new = torch.stack((turned[:, self.heads :], inward[:, both:]))
-        self.outward.add_to(x, attend(plan, self.index, query, new, self.kind).view(len(x), -1))
+        plan.store.write(self.index, plan.where, new[:, : plan.tokens])
+        if keep is not None:
+            assert plan.wanted is not None
+            x, query, plan = x.index_select(0, keep), query.index_select(0, keep), plan.wanted
+        self.outward.add_to(x, attend(plan, self.index, query, self.kind).view(len(x), -1))
         gates = self.gates(self.after(x))
         width = gates.shape[1] // 2
         self.down.add_to(x, F.silu(gates[:, :width], inplace=True).mul_(gates[:, width:]))
+        return x
 
 
 class LlamaForward:
@@ -240,9 +248,12 @@ class LlamaForward:
         if plan.reach > len(self._cos):
             self._rotate(round_up(plan.reach, POSITIONS))
         cos, sin = self._cos.index_select(0, positions), self._sin.index_select(0, positions)
-        for layer in self._layers:
-            layer.forward(x, cos, sin, plan)
-        return self._head(self._norm(x if keep is None else x.index_select(0, keep)))
+        for layer in self._layers[:-1]:
+            x = layer.forward(x, cos, sin, plan)
+        x = self._layers[-1].forward(x, cos, sin, plan, keep if plan.wanted else None)
+        if keep is not None and plan.wanted is None:
+            x = x.index_select(0, keep)
+        return self._head(self._norm(x))
 
     def _rotate(self, count: int) -> None:
         """Tabulate the rotations of so many positions [count, 1, d]."""

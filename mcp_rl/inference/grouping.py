@@ -22,6 +22,8 @@ PAIRS = 1 << 17
 """Most pairs of a token and a position in a group, so that its scores stay in the processor's cache."""
 ALONE = 1 << 14
 """Pairs from which on the tokens of one row are a group."""
+FEW = 32
+"""Tokens of one row that are too few for products of their own."""
 
 
 def width(length: int) -> int:
@@ -67,7 +69,7 @@ def is_alone(extent: tuple[int, int, int]) -> bool:
     """Return whether a piece of so many tokens, which read so many positions of their row and its trunk, is a group of
     its own."""
     tokens, length, trunk = extent
-    return tokens * (length + trunk) >= ALONE
+    return tokens >= FEW and tokens * (length + trunk) >= ALONE
 
 
 def given_groups(extents: Sequence[tuple[int, int, int]]) -> list[tuple[int, int]]:

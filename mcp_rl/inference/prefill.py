@@ -101,13 +101,27 @@ def _forward(policy: Policy, store: KvStore, pieces: Sequence[Piece]) -> Tensor:
     shifts = torch.tensor([[piece.slot, piece.position - piece.own] for piece in pieces])
     slots, shift = shifts.repeat_interleave(sizes, 0).t().to(device)
     own = torch.cat([group.own for group in groups])
-    plan = AttentionPlan(store, total, store.where(slots, own), groups)
+    plan = AttentionPlan(
+        store, total, store.where(slots, own), groups, _wanted(store, pieces) if store.shape.paged else None
+    )
     position = own + shift
     position = torch.cat([position, position.new_zeros(padding)])
     ids = torch.tensor([token for piece in pieces for token in piece.ids] + [0] * padding)
     last = torch.cat([sizes.cumsum(0) - 1, sizes.new_zeros(round_up(len(pieces), TILE) - len(pieces))])
     logits = policy.logits(ids.to(device), position, plan, last.to(device))
     return logits[: len(pieces)]
+
+
+def _wanted(store: KvStore, pieces: Sequence[Piece]) -> AttentionPlan:
+    """Plan the attention of the last token of each piece."""
+    ends = [
+        replace(piece, own=piece.own + len(piece.ids) - 1, position=piece.position + len(piece.ids) - 1, ids=[0])
+        for piece in pieces
+    ]
+    groups = [_group(store, ends[start:stop], start) for start, stop in given_groups([_extent(end) for end in ends])]
+    own = torch.cat([group.own for group in groups])
+    slots = torch.tensor([piece.slot for piece in pieces], device=own.device)
+    return AttentionPlan(store, len(pieces), store.where(slots, own), groups)
 
 
 def _blocks(piece: Piece) -> list[Piece]:

@@ -109,7 +109,7 @@ class Both:
         wanted = Policy.logits(self.policy, ids, positions, plan, keep)
         self.policy.own = own
         found = Policy.logits(self.policy, ids, positions, plan, keep)
-        count = plan.tokens if keep is None else len(keep)
+        count = plan.tokens if keep is None else plan.wanted.tokens if plan.wanted else len(keep)
         self.differences.append((wanted - found)[:count].abs().max().item())
         self.decoded += keep is None
         return found
