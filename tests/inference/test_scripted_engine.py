@@ -26,7 +26,7 @@ def chat() -> ChatFormat:
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|pad|>")
     fast.add_special_tokens({"additional_special_tokens": ["<|im_start|>"]})
     fast.chat_template = TEMPLATE
-    return ChatFormat(fast)
+    return ChatFormat(fast, format="hermes")
 
 
 def reply(text: str, seed: int, turn: int) -> str:

@@ -82,7 +82,7 @@ def activation_bytes(shape: ModelShape, lora_rank: int, *, dtype: Dtype, checkpo
     if dtype == "float32":
         kept, between, again = 24 * h + 16 * f + 14 * q + 8 * kv, 5 * h, 40 * h + 20 * f + 14 * q + 8 * kv
     else:
-        kept, between, again = 28 * h + 10 * f + 8 * q + 4 * kv, 5 * h // 2, 44 * h + 15 * f + 10 * q + 8 * kv
+        kept, between, again = 12 * h + 6 * f + 6 * q + 4 * kv, 5 * h // 2, 24 * h + 11 * f + 6 * q + 8 * kv
     of_adapter = 34 * lora_rank
     if checkpointing:
         return shape.layers * between + again + of_adapter

@@ -137,7 +137,8 @@ async def test_overlapping_rollouts_learn_and_counts_add_up(ground: Path, stalen
 
 
 async def test_a_step_is_reported_and_observers_see_every_rollout(ground: Path) -> None:
-    config = settings(ground, "observed", steps=2, rollout=QUICK, train={"learning_rate": 1e-2})
+    learned = {"learning_rate": 1e-2, "truncated": "learn"}
+    config = settings(ground, "observed", steps=2, rollout=QUICK, train=learned)
     for line in await history_of(config):
         assert set(line) >= NAMES, NAMES - set(line)
         parts = sum(line[f"{kind}_seconds"] for kind in ("sampling", "tools", "judging", "updating", "saving"))
