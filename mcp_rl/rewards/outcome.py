@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mcp_rl.rewards.dates import undated
@@ -44,7 +43,7 @@ def state(trajectory: Trajectory, scenario: McpScenario) -> Verdict:
     tolerance = float(verifier.options.get("tolerance", 1e-9))  # type: ignore[arg-type]
     for wanted, read in zip(expected, trajectory.final_state, strict=True):
         if verifier.options.get("undated"):
-            read = replace(read, result=undated(read.result), structured=None)
+            read = read.model_copy(update={"result": undated(read.result), "structured": None})
         if problem := _problem(wanted, read, subset, tolerance):
             return failed(f"In the final state, {read.tool} with {read.arguments} {problem}.")
     return passed("The final state is the expected one.")

@@ -206,3 +206,12 @@ def test_unscorable_scenarios_are_refused_before_a_run() -> None:
     for kind, expected in (("number", "7"), ("number", True), ("text", " "), ("calls", []), ("calls", ["add"])):
         with pytest.raises(ScenarioError, match="expects"):
             check_verifiers([scenario(kind, expected)], KINDS)
+
+
+def test_times_in_a_final_state_may_be_others() -> None:
+    looks = {"tool": "look", "arguments": {}, "result": "size: 3\nmodified: <time>"}
+    task = scenario("state", [looks], undated=True, require_answer=False)
+    for told, right in (("size: 3\nmodified: 2026-11-23T02:45:10Z", True), ("size: 4\nmodified: 2026-11-23", False)):
+        made = trajectory("Done.")
+        made.final_state = [CallRecord(turn=0, name="look", tool="look", arguments={}, result=told)]
+        assert success(made, task) is right
