@@ -32,6 +32,9 @@ _SHOWN = {
 _SHOWN_ABOVE_ZERO = {"groups_refilled", "refills_short", "staleness_mean", "trajectories_stale"}
 _ACTIVITIES = ("sampling", "tools", "judging", "updating", "saving", "overhead")
 _SHOWN_TIME_SHARE = 0.1
+_TOKENS_AS_DEAR = 500
+"""Given tokens that make each sampled one cost the built-in model as much again: most are the listing's, which it
+attends to, and results go through its layers too."""
 
 
 def rollout_metrics(groups: Sequence[TrajectoryGroup], parts: Iterable[str]) -> dict[str, float]:
@@ -85,10 +88,12 @@ def best_step(history: Iterable[Mapping[str, Any]]) -> int | None:
 
 
 def episode_tokens(history: Iterable[Mapping[str, Any]], step: int) -> float:
-    """Return the sampled tokens of an episode as last measured: in the training step `step`, or, before the first one,
-    in the evaluation of the initial policy. 0 if neither is known."""
-    known = {(line.get("split"), line.get("step")): line.get("sampled_tokens_mean") for line in history}
-    return float(known.get(("train" if step else "val", step)) or 0.0)
+    """Return the sampled tokens of an episode as last measured, and what reading its given tokens adds: in the training
+    step `step`, or, before the first one, in the evaluation of the initial policy. 0 if neither is known."""
+    known = {(line.get("split"), line.get("step")): line for line in history}
+    line = known.get(("train" if step else "val", step), {})
+    given = float(line.get("prompt_tokens", 0.0)) / max(1.0, float(line.get("rollouts", 1.0)))
+    return float(line.get("sampled_tokens_mean", 0.0)) * (1 + given / _TOKENS_AS_DEAR)
 
 
 class CachedTokens:
