@@ -21,7 +21,6 @@ from mcp_rl.tiny.tools import (
     random_number,
     random_result,
     random_text,
-    random_toolset,
 )
 
 if TYPE_CHECKING:
@@ -109,7 +108,7 @@ def _chained(rng: random.Random, tools: Sequence[RandomTool]) -> list[TextPiece]
         clause, call, casual = _request(rng, rng.choice(later), tools, carried=(spoken, result))
         everyday = everyday or casual
         clause = clause if rng.random() < 0.5 else clause[:1].lower() + clause[1:]
-        link = rng.choice(_LINKS)
+        link = rng.choice(LINKS)
         body = request.rstrip(".?!:")
         if request.endswith("?") and rng.random() < 0.6:
             body, link = request, rng.choice((" Then ", " Then ", " After that, ", " Next, ", " And then "))
@@ -126,7 +125,7 @@ def _chained(rng: random.Random, tools: Sequence[RandomTool]) -> list[TextPiece]
 def _in_turn(rng: random.Random, tools: Sequence[RandomTool]) -> list[TextPiece]:
     """Return a conversation of two unrelated calls, one after the other; the answer is the second result."""
     (first, one, _), (second, two, _) = (_request(rng, rng.choice(tools), tools, exact=True) for _ in range(2))
-    link = rng.choice(_LINKS)
+    link = rng.choice(LINKS)
     second = second if link.endswith(". ") or rng.random() < 0.4 else second[:1].lower() + second[1:]
     request = rng.choice(("First ", "", "", "Start like this: ")) + first.rstrip(".?!") + link + second
     turns = [
@@ -396,7 +395,7 @@ def _listed(rng: random.Random, parts: list[str]) -> str:
     return separator.join(parts[:-1]) + last + parts[-1]
 
 
-_LINKS = (", then ", ", then ", ". Then ", ". Then ", ", and then ", ". After that, ", ". Next, ", " and then ", ", after that ", "; then ",
+LINKS = (", then ", ", then ", ". Then ", ". Then ", ", and then ", ". After that, ", ". Next, ", " and then ", ", after that ", "; then ",
           ". With that, ", ". Now ", ", next ", " then ", ". Finally, ")  # fmt: skip
 _RESULT_WORDS = ("the result", "the result", "the result", "that", "it", "the answer", "that result", "this", "that number",
                  "what you get", "the outcome", "the previous result", "the value")  # fmt: skip
@@ -482,9 +481,3 @@ def _result(rng: random.Random, call: ExampleCall) -> str:
     if kind < 0.85:
         return json.dumps({rng.choice(NOUNS): rng.choice((random_text(rng), rng.randrange(1000)))})
     return "\n".join(f"{rng.choice(NOUNS)}: {random_text(rng)}" for _ in range(rng.choice((2, 3, 5, 9))))
-
-
-def toolset_and_conversations(rng: random.Random, count: int) -> tuple[list[RandomTool], list[list[TextPiece]]]:
-    """Return a tool set and `count` separate conversations about it."""
-    tools = random_toolset(rng)
-    return tools, [conversation(rng, tools) for _ in range(count)]

@@ -209,3 +209,64 @@ ENUMS = (
     ("name", "size"), ("open", "closed", "all"), ("small", "medium", "large"), ("low", "high"), ("day", "week", "month"),
     ("New York", "Chicago", "Los Angeles"), ("Text", "Blob"), ("red", "green", "blue"), ("daily", "weekly"),
 )  # fmt: skip
+
+COMMON = tuple(
+    """ability able about above accept access according account across action active actual additional address advanced
+    after again against agent allow allowed allows along already also although always among amount analysis analyze
+    another answer any api append application apply archive argument around array assign associated attach attempt
+    attribute audio author automatic available avoid back background backup base basic batch because become before begin
+    behavior being below best better between beyond binary bit block body branch branches break browser buffer build
+    built button byte cache calculate call called cancel cannot capture card case cases category cause cell certain
+    change changed changes channel character check child choice choose class clear click client clone close cloud code
+    collection column combine command comment commit commits common compare complete completed complex component compute
+    condition config configure confirm connect connection console constraint contact contain contained containing
+    contains context continue control conversion copy correct cost could counter cover create created creates creating
+    criteria current currently custom customer daily dashboard database dataset days deadline debug decode deep default
+    define defined degree delay deleted deleting delta department deploy depth describe description design desired
+    destination detail detailed details detect develop different difference digit dimension direct directories directory
+    disable discover display distance document documents domain done double download draft drive duplicate during each
+    earlier easy edge edit editing edits effect either element email empty enable encode encoding end endpoint engine
+    ensure enter entire entities entity entries equal error errors even event every exact exactly example except exclude
+    execute existing exists expected expires explain explicit export expression extension external extract failed
+    failure false feature fetch field fields filter final finally find first fix flag float flow focus follow following
+    follows force foreign form formatted found frame free frequency from full function further future gather general
+    generate generated get given global goes goal grade grant graph greater grid groups guide handle has have head header
+    health height help helps here hidden high highest hint history host hour hours however human icon idea identifier
+    identify ignore image images implement import important improve include included includes including index indicate
+    individual info initial initialize inner input insert inside insight insights inspect install instance instead integer
+    interface internal interval invite issue issues item items itself join json keep kept key keyboard kind know known
+    knowledge label labels language large last late latest launch layer layout lead learn least leave left length less
+    level library like limit limited line lines link links list listing lists live load local locate location lock log
+    login logs long longer look loop lower machine made main make makes manage manager manual many map mark master match
+    matches matching maximum may mean means media member memory merge message messages metadata method middle minimum
+    minute minutes missing mode model modify module moment monitor month months more most mouse move moved moving much
+    multi multiple must name named names native nearest need needed nested network never new newest next no nodes none
+    normal not notes nothing number object observation observations obtain occur often older once one only open opened
+    operation operations optional options orders organization original other others output outside over overview overwrite
+    own owner package page pages panel parallel parameter parameters parent parse part partial parts pass password past
+    patch pattern patterns pending people per percent perform period permission permissions person phase phone physical
+    pick picture piece place plain plan platform play please plugin point policy poll pool popular port position possible
+    post posts power preferred prefix prepare present preserve press preview previous primary print priority private
+    process produce product profile program progress project property protocol provide provided provider provides public
+    publish pull purpose push quality queries query quick quote random range rate rather raw reach reached read reading
+    ready real reason receive recent recently recursive recursively reduce refer reference refresh region register related
+    relation relations relative release relevant remain remote remove removed removing rename render repeat replace reply
+    repository request requests require required requires reserved reset resolve resource resources respond response
+    restart restore restrict resulting retrieve retry return returned returns review revision right role root row rows
+    rule run running safe same sample save scan schedule schema scope score screen script search searches second seconds
+    section secure see select selected self send sensitive separate sequence serial series server servers service session
+    sets setting settings several share shell short should show shows side sign similar simple simply since single site
+    size sizes skip small snapshot so software solution some soon sort source sources space special specific specified
+    specify split stage staged standard start started state statement static stats status step steps still stop storage
+    store stored stream string strings strong structure structured style subject submit success successful successfully
+    such suffix suggest summary supply support supported supports sure switch symbol sync syntax system tab table tables
+    tags take task tasks team temp template term terms test text than that then there these thing think this those thought
+    thoughts thread through thus time times timestamp timezone title today together token tool tools top topic total track
+    transaction transform transport tree trigger true try turn two type types under undo unique unit units unknown unless
+    unstaged until update updated updates upload upper usage use used useful user users uses using utility valid validate
+    values variable various vector verify version versions via view virtual visible visit volume wait want warning was way
+    web week weekly well were what whatever when where whether which while who whole whose why wide width will window with
+    within without word words work working workflow workspace world would wrap write writes writing year years yes yet
+    you your zero""".split()
+)
+"""Words of tools' names and descriptions, common in any software."""

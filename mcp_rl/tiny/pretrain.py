@@ -23,11 +23,17 @@ from transformers import DynamicCache, Qwen2ForCausalLM
 from mcp_rl.inference.chat.chat_format import ChatFormat
 from mcp_rl.tiny import weights_path
 from mcp_rl.tiny.architecture import tiny_config
-from mcp_rl.tiny.corpus import TextPiece, toolset_and_conversations
+from mcp_rl.tiny.mixture import toolset_and_conversations
 from mcp_rl.tiny.tokenizer import build_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from mcp_rl.tiny.corpus import TextPiece
+
+
+LONGEST = 640
+"""Tokens of a conversation; one with longer results would cost as much as a dozen others."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +88,8 @@ class Packer:
         tools, conversations = toolset_and_conversations(self.rng, self.conversations)
         opening = self.chat.initial([{"role": "user", "content": ""}], [tool.schema for tool in tools])
         prefix = opening[: len(opening) - len(self._request(""))]
-        return PackedSequence(prefix, self._positions(len(prefix)), [self.encode(turns) for turns in conversations])
+        branches = [branch for branch in map(self.encode, conversations) if len(branch[0]) <= LONGEST]
+        return PackedSequence(prefix, self._positions(len(prefix)), branches) if branches else self.draw()
 
     def encode(self, turns: list[TextPiece]) -> tuple[list[int], list[bool]]:
         """Return the ids and the loss mask of one conversation, built as in a rollout."""
@@ -178,7 +185,8 @@ def exact_share(model: Qwen2ForCausalLM, chat: ChatFormat, pad: int, seed: int =
     packer = Packer(chat, seed, conversations=10)
     right_tokens = all_tokens = right_turns = all_turns = 0
     with torch.inference_mode():
-        for logits, targets, index in logits_and_targets(model, collate([packer.draw() for _ in range(24)], pad)):
+        batches = (collate([packer.draw()], pad, rows=5) for _ in range(24))
+        for logits, targets, index in (found for batch in batches for found in logits_and_targets(model, batch)):
             right = logits.argmax(-1) == targets
             turn = torch.cat([torch.zeros(1, dtype=torch.long), (index.diff() != 1).long().cumsum(0)])
             wrong = torch.zeros(int(turn[-1]) + 1).index_add(0, turn, (~right).float())
@@ -216,21 +224,23 @@ def main() -> None:
     packer = Packer(chat, options.seed, options.conversations)
     started, learned, running = time.monotonic(), 0, 0.0
     for step in range(1, options.steps + 1):
-        batch = collate([packer.draw() for _ in range(options.batch)], pad)
-        count = sum(len(chunk.targets) for chunk in batch.chunks)
-        losses = [
-            cross_entropy(logits, targets, reduction="sum") for logits, targets, _ in logits_and_targets(model, batch)
-        ]
-        loss = torch.stack(losses).sum() / count
-        loss.backward()  # type: ignore[no-untyped-call]
+        sequences = [packer.draw() for _ in range(options.batch)]
+        count = sum(sum(mask) for sequence in sequences for _, mask in sequence.branches)
+        loss = 0.0
+        for sequence in sequences:  # one by one, in small chunks: padding cost more than half of the time
+            chunks = logits_and_targets(model, collate([sequence], pad, rows=3))
+            part = torch.stack([cross_entropy(logits, targets, reduction="sum") for logits, targets, _ in chunks])
+            mean = part.sum() / count
+            mean.backward()  # type: ignore[no-untyped-call]
+            loss += mean.item()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer, scheduler in zip(optimizers, schedulers, strict=True):
             optimizer.step()
             scheduler.step()
             optimizer.zero_grad()
         learned += count
-        running = loss.item() if step == 1 else 0.95 * running + 0.05 * loss.item()
-        if step % 50 == 0 or step == options.steps:
+        running = loss if step == 1 else 0.95 * running + 0.05 * loss
+        if step % 100 == 0 or step == options.steps:
             share, turns = exact_share(model, chat, pad)
             seconds = time.monotonic() - started
             line = {"step": step, "loss": running, "token_accuracy": share, "turn_accuracy": turns}

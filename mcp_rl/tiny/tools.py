@@ -140,7 +140,7 @@ class _Style:
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
-        self.join: Callable[[list[str]], str] = rng.choice((_snake, _snake, _camel, _kebab))
+        self.join = rng.choice(name_styles())
         self.described = rng.random() < 0.8
         self.parameters_described = rng.random() < 0.4
         self.first_key = rng.choice(("type", "type", "properties"))
@@ -306,6 +306,11 @@ class _Style:
                 )
             )
         return schema
+
+
+def name_styles() -> tuple[Callable[[list[str]], str], ...]:
+    """Return the ways to join a tool's words into its name, the commonest twice."""
+    return (_snake, _snake, _camel, _kebab)
 
 
 def _snake(words: list[str]) -> str:

@@ -9,10 +9,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from mcp_rl.inference.chat.chat_format import ChatFormat
 from mcp_rl.inference.chat.dialects.hermes import parse_completion
 from mcp_rl.tiny import weights_path
-from mcp_rl.tiny.corpus import toolset_and_conversations
+from mcp_rl.tiny.corpus import conversation
+from mcp_rl.tiny.mixture import toolset_and_conversations
 from mcp_rl.tiny.pretrain import Packer, collate, logits_and_targets
 from mcp_rl.tiny.tokenizer import build_tokenizer
-from mcp_rl.tiny.tools import random_expression, random_result, random_text
+from mcp_rl.tiny.tools import random_expression, random_result, random_text, random_toolset
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +55,8 @@ def test_the_corpus_guesses_some_numbers_and_nothing_else() -> None:
     rng = random.Random(2)
     guessed, called = [], []
     for _ in range(100):
-        tools, conversations = toolset_and_conversations(rng, 8)
-        for turns in conversations:
+        tools = random_toolset(rng)
+        for turns in [conversation(rng, tools) for _ in range(8)]:
             first = next(turn.text for turn in turns if turn.role == "assistant")
             if first.startswith("I think"):
                 guessed.append(first)

@@ -1,0 +1,268 @@
+"""Conversations on strangers' servers: calls that are spelled out, and goals in ordinary words.
+
+They teach to copy names and values that no lexicon has, to find a tool among others of nearly the same name, to write
+nested arguments, to carry a value out of a long result into the next call, and to answer with one field of it.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from mcp_rl.tiny.corpus import LINKS, ExampleCall, TextPiece
+from mcp_rl.tiny.values import flat
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Mapping, Sequence
+
+    from mcp_rl.tiny.strangers import StrangeServer, Thing
+
+_LONG_RESULT = 60
+"""Characters of a result that is repeated as the answer; a longer one is acknowledged."""
+_LONG_ANSWER = 120
+
+
+def strange_conversation(rng: random.Random, server: StrangeServer) -> list[TextPiece]:
+    """Return one episode on a made-up server."""
+    kind = rng.random()
+    if kind < 0.40:
+        return _spelled(rng, server, 1)
+    if kind < 0.58:
+        return _spelled(rng, server, rng.choice((2, 2, 2, 3, 4)))
+    if kind < 0.61:
+        word = rng.choice((server.words.word(), server.words.title()))
+        asked = rng.choice(("Reply with the single word '{}'.", "Say '{}' and nothing else.", "Answer with {}."))
+        return [TextPiece("user", asked.format(word)), TextPiece("assistant", word, learn=True)]
+    return _goal(rng, server) or _spelled(rng, server, 1)
+
+
+# Spelled-out calls
+
+
+def _spelled(rng: random.Random, server: StrangeServer, count: int) -> list[TextPiece]:
+    """Return calls whose tools and arguments the request names, one after the other."""
+    roles = rng.choices(list(server.tools), k=count)
+    calls = [_call(server, role, server.arguments[role]()) for role in roles]
+    request = _in_turn(rng, [_clause(rng, call) for call in calls])
+    results = [_result(rng, server, role, call) for role, call in zip(roles, calls, strict=True)]
+    answer = _closing(server.render(results[-1]))
+    if rng.random() < 0.3 and (found := _field_of(rng, results[-1])):
+        name, answer = found
+        request = request if request.endswith("?") else request.rstrip(".") + "."
+        request += " " + rng.choice(_TELL).format(name)
+    pieces = [TextPiece("user", request)]
+    for call, result in zip(calls, results, strict=True):
+        pieces += [TextPiece("assistant", str(call), learn=True), TextPiece("tool", server.render(result))]
+    return [*pieces, TextPiece("assistant", answer, learn=True)]
+
+
+_TELL = ("Tell me the {}.", "What is the {}?", "I need the {} in the result.", "Answer with the {} only.")
+
+
+def _call(server: StrangeServer, role: str, arguments: Mapping[str, Any]) -> ExampleCall:
+    return ExampleCall(server.tools[role], {n: json.dumps(v, ensure_ascii=False) for n, v in arguments.items()})
+
+
+def _in_turn(rng: random.Random, clauses: Sequence[str]) -> str:
+    """Return one request of clauses that follow each other."""
+    request = clauses[0]
+    for clause in clauses[1:]:
+        link = rng.choice(LINKS)
+        request = request.rstrip(".?") + link + (clause if link.endswith(". ") else clause[:1].lower() + clause[1:])
+    if len(clauses) > 1 and rng.random() < 0.4:
+        request = rng.choice(("First ", "Start like this: ")) + request[:1].lower() + request[1:]
+    return request
+
+
+_BARE = (
+    "Use {name}.", "Call {name}.", "Please {words}.", "{Words}.", "{described}.", "Run {name}.", "Invoke {name}.",
+    "{name}", "Call the tool {name}.", "Use {name} without arguments.", "Run {name} and tell me what it says.",
+)  # fmt: skip
+_FRAMES = (
+    "Use {name} with {named}.", "Call {name} with {named}.", "Run {name} on {named}.", "Invoke {name}, where {named}.",
+    "{described}: {named}.", "Please {words}, {named}.", "{Words} with {named}.", "Can you {words} using {named}?",
+    "What does {name} return for {named}?", "{name}({named})", "With {named}, run {name}.", "Run {name}: {named}.",
+    "Please {words} for {values}.", "{Words} {values}.", "Apply {name} to {values}.", "Use {name} for {values}.",
+    "{words} {values}", "Tell me what {name} gives for {values}.", "I want to {words} {values}.",
+    "Call the tool {name}: {json}.", "Call {name} with {json}.",
+    "I need what {name} returns for {named}.", "Given {named}, what is the result of {name}?",
+    "I want the result of {name} for {named}.", "With {named}, what does {name} say?", "Send {values} to {name}.",
+    "{words}, {named}", "{name} {values}",
+)  # fmt: skip
+_PAIRS = ("{} = {}", "{}={}", "{}: {}", "{} is {}", "{} set to {}", "{} {}")
+
+
+def _clause(rng: random.Random, call: ExampleCall) -> str:
+    """Return a sentence that names the tool and its arguments."""
+    tool, spoken = call.tool, {name: json.loads(value) for name, value in call.arguments.items()}
+    quote, pair, last = rng.choice(("'", "'", "'", '"', "")), rng.choice(_PAIRS), rng.choice((" and ", " and ", ", "))
+    written = {name: f"{quote}{v}{quote}" if isinstance(v, str) else flat(v) for name, v in spoken.items()}
+    return rng.choice(_FRAMES if spoken else _BARE).format(
+        name=tool.name,
+        words=tool.words,
+        Words=tool.words.capitalize(),
+        described=tool.description.split(".")[0],
+        named=_enumerated([pair.format(name, value) for name, value in written.items()], last),
+        values=_enumerated(list(written.values()), last),
+        json=json.dumps(spoken, ensure_ascii=False),
+    )
+
+
+def _enumerated(parts: Sequence[str], last: str) -> str:
+    return last.join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))
+
+
+def _result(rng: random.Random, server: StrangeServer, role: str, call: ExampleCall) -> Any:
+    """Return one of the things that the server could answer: records, keys, a sentence, an error."""
+    if rng.random() < 0.05:
+        failed = f"{server.words.word().capitalize()} failed: {server.words.sentence()}"
+        return rng.choice((f"Error: no such {server.words.word()}", failed, "Error: access denied"))
+    thing = rng.choice(server.things)
+    record = server.record(thing)
+    if role == "get":
+        return record
+    if role in ("list", "search"):
+        whole = rng.random() < 0.5
+        return [server.record(other) if whole else other.key for other in server.things]
+    if role in ("create", "update", "delete"):
+        return rng.choice((record, _done(rng, server), f"{server.words.word().capitalize()} {thing.key}"))
+    value = rng.choice([json.loads(value) for value in call.arguments.values()] or [server.words.word()])
+    forms = (
+        *(
+            record,
+            flat(value),
+            server.words.sentence(),
+            server.words.title(),
+            rng.randrange(10 ** rng.choice((1, 3, 6))),
+        ),
+        {server.words.word(): server.words.sentence(), server.words.word(): value},
+        [server.words.title() for _ in range(rng.choice((1, 3, 8)))],
+        "\n".join(server.words.sentence() for _ in range(rng.choice((2, 5, 12)))),
+    )
+    return rng.choice(forms)
+
+
+def _field_of(rng: random.Random, result: Any) -> tuple[str, str] | None:
+    """Return a field of a result and its value, with the entry's number in a list of several."""
+    where = ""
+    if isinstance(result, list) and result and isinstance(result[0], dict):
+        at = rng.randrange(min(len(result), 3))
+        where, result = f" of the {('first', 'second', 'third')[at]} of them", result[at]
+    if not isinstance(result, dict):
+        return None
+    name = rng.choice(list(result))
+    return name.replace("_", " ") + where, flat(result[name])
+
+
+def _done(rng: random.Random, server: StrangeServer) -> str:
+    told = (f"{server.words.word().capitalize()} done", f"Successfully {server.words.word()} {server.words.word()}")
+    return rng.choice(("OK", "Done.", *told, '{"ok": true}', "null"))
+
+
+def _closing(result: str) -> str:
+    return result if len(result) <= _LONG_RESULT and "\n" not in result else "Done."
+
+
+# Goals in ordinary words
+
+_FIELD = (
+    "What is the {field} of {said}?", "Tell me the {field} of {said}.", "I need the {field} of {said}.",
+    "Which {field} does {said} have?", "What {field} does {said} have?",
+)  # fmt: skip
+_POINTED = (
+    "What is the {field} of the {noun} whose {known} is '{value}'?",
+    "Tell me the {field} of the {noun} with the {known} {value}.",
+)
+_LIST = ("Which {plural} are there?", "Show me all {plural}.", "How many {plural} are there?")
+_SEARCH = ("Which {plural} mention '{text}'?", "Find {plural} about {text}.", "Is there a {noun} about '{text}'?")
+_DELETE = ("I no longer need {said}.", "Get rid of {said}.", "Please let {said} go.", "Remove {said}.")
+_UPDATE = (
+    "The {field} of the {noun} '{key}' should be {value}.", "Change the {field} of {noun} {key} to '{value}'.",
+    "Set the {field} of the {noun} called '{key}' to {value}.",
+)  # fmt: skip
+_CREATE = ("There should be a {noun} called '{key}'", "I want a new {noun} '{key}'", "Make a {noun} called {key}")
+
+
+def _goal(rng: random.Random, server: StrangeServer) -> list[TextPiece] | None:
+    """Return a request that names no tool, and what solves it; None if the drawn tool has no goal in words."""
+    role = rng.choice(list(server.tools))
+    if role.startswith("of ") or role == "get":
+        return _field_goal(rng, server, role)
+    noun, plural = server.noun, server.plural
+    arguments = server.arguments[role]()
+    thing = rng.choice(server.things)
+    if role == "list":
+        keys = [thing.key for thing in server.things]
+        request = rng.choice(_LIST).format(plural=plural)
+        answer = str(len(keys)) if request.startswith("How many") else ", ".join(map(str, keys))
+        return _one_call(request, _call(server, role, arguments), server.render(keys), answer)
+    if role == "search":
+        text = server.words.word()
+        found = [thing.key for thing in rng.sample(server.things, rng.randrange(len(server.things)))]
+        request = rng.choice(_SEARCH).format(plural=plural, noun=noun, text=text)
+        call = _call(server, role, {next(iter(arguments)): text})
+        return _one_call(request, call, server.render(found), ", ".join(map(str, found)) or "None.")
+    if role == "delete":
+        request = rng.choice(_DELETE).format(said=_said(rng, server, thing))
+        return _one_call(request, _call(server, role, {server.key: thing.key}), _done(rng, server), "Done.")
+    if role == "update":
+        (_, key), (name, value) = arguments.items()
+        request = rng.choice(_UPDATE).format(field=name, noun=noun, key=key, value=flat(value))
+        return _one_call(request, _call(server, role, arguments), _done(rng, server), "Done.")
+    if role == "create" and server.key in arguments:
+        request = rng.choice(_CREATE).format(noun=noun, key=arguments[server.key])
+        rest = [f"{name} {flat(value)}" for name, value in arguments.items() if name != server.key]
+        request += (" with " + _enumerated(rest, " and ") if rest else "") + "."
+        return _one_call(request, _call(server, role, arguments), _done(rng, server), "Done.")
+    return None
+
+
+def _field_goal(rng: random.Random, server: StrangeServer, role: str) -> list[TextPiece]:
+    """Return a question for a field of one thing, which sometimes has to be found by another field first."""
+    thing = rng.choice(server.things)
+    wanted = role[3:] if role != "get" else rng.choice(list(thing.fields))
+    name = next(iter(server.arguments[role]()))
+    several = name != server.key
+    call = _call(server, role, {name: [thing.key] if several else thing.key})
+    record: Any = [server.record(thing)] if several else server.record(thing)
+    result, answer = server.render(record if role == "get" else thing.fields[wanted]), flat(thing.fields[wanted])
+    spoken = wanted.replace("_", " ")
+    known = _pointer(rng, server, thing, wanted)
+    if known and "list" in server.tools and rng.random() < 0.25:
+        value, told = flat(thing.fields[known]), known.replace("_", " ")
+        request = rng.choice(_POINTED).format(field=spoken, noun=server.noun, known=told, value=value)
+        listing = [{server.key: other.key, known: other.fields[known]} for other in server.things]
+        found = [
+            TextPiece("assistant", str(_call(server, "list", server.arguments["list"]())), learn=True),
+            TextPiece("tool", server.render(listing)),
+        ]
+        user, *rest = _one_call(request, call, result, answer)
+        return [user, *found, *rest]
+    request = rng.choice(_FIELD).format(field=spoken, said=_said(rng, server, thing))
+    return _one_call(request, call, result, answer)
+
+
+def _pointer(rng: random.Random, server: StrangeServer, thing: Thing, wanted: str) -> str | None:
+    """Return another field whose value is this thing's alone."""
+    others = [
+        name
+        for name, value in thing.fields.items()
+        if name != wanted and not isinstance(value, list | dict)
+        and sum(other.fields[name] == value for other in server.things) == 1
+    ]  # fmt: skip
+    return rng.choice(others) if others else None
+
+
+def _said(rng: random.Random, server: StrangeServer, thing: Thing) -> str:
+    forms = ("the {noun} '{key}'", "the {noun} called '{key}'", "{noun} {key}")
+    return rng.choice(forms).format(noun=server.noun, key=thing.key)
+
+
+def _one_call(request: str, call: ExampleCall, result: str, answer: str) -> list[TextPiece]:
+    return [
+        TextPiece("user", request),
+        TextPiece("assistant", str(call), learn=True),
+        TextPiece("tool", result),
+        TextPiece("assistant", answer if len(answer) <= _LONG_ANSWER else "Done.", learn=True),
+    ]

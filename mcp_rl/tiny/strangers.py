@@ -1,0 +1,285 @@
+"""Random servers as strangers write them: things with fields, tools that read and change them, and what they answer.
+
+No real server's listing or task is among them: every name, word and value is made up.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from mcp_rl.tiny.lexicon import ACTIONS, FILLER, NOUNS, PARAMETERS
+from mcp_rl.tiny.tools import RandomTool, name_styles
+from mcp_rl.tiny.values import OneOf, Vocabulary, flat, schema_of
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable, Mapping, Sequence
+
+    from mcp_rl.tiny.values import Values
+
+    Parameters = dict[str, tuple[Values, bool]]
+    """By name: a maker of values, and whether the argument is required."""
+
+_LONGEST_NAME = 60
+
+
+@dataclass(frozen=True)
+class Thing:
+    """One record that a server keeps: its key and the values of its fields."""
+
+    key: Any
+    fields: Mapping[str, Any]
+
+
+@dataclass
+class StrangeServer:
+    """A made-up server: its tools by their roles, and the records behind them."""
+
+    noun: str
+    key: str
+    """Name of the argument that names a thing."""
+    things: list[Thing]
+    words: Vocabulary
+    tools: dict[str, RandomTool] = field(default_factory=dict)
+    """By role: list, search, get, of FIELD, create, update, delete, and other 0, other 1 and so on."""
+    arguments: dict[str, Callable[[], dict[str, Any]]] = field(default_factory=dict)
+    """By role: makes arguments of a call."""
+    render: Callable[[Any], str] = json.dumps
+    """Writes a result in the server's way."""
+
+    @property
+    def plural(self) -> str:
+        return self.noun[:-1] + "ies" if self.noun.endswith("y") else self.noun + "s"
+
+    def record(self, thing: Thing) -> dict[str, Any]:
+        """Return all that is known of a thing."""
+        return {self.key: thing.key, **thing.fields}
+
+
+def strange_server(rng: random.Random) -> StrangeServer:
+    """Return a random server of one to twenty tools."""
+    return _Maker(rng).server()
+
+
+class _Maker:
+    """Makes one server in one style."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.words = Vocabulary(rng)
+        self.join = rng.choice(name_styles())
+        self.prefix = [self.words.word()] if rng.random() < 0.25 else []
+        if rng.random() < 0.06:
+            self.prefix = [f"{self.words.word()}_{rng.choice(('server', 'mcp', self.words.word()))}_"]
+        self.described = rng.choices(("long", "short", "none"), (4, 5, 1))[0]
+        self.root = self.words.folder()
+        self.parameters_described = rng.random() < 0.5
+        self.dialect = rng.random() < 0.25
+        self.closed = rng.random() < 0.15
+        self.titles = rng.random() < 0.2
+        self.stems: list[list[str]] = []
+        """Words of the tools made so far, without the prefix."""
+
+    def server(self) -> StrangeServer:
+        rng = self.rng
+        noun = self.words.word() if rng.random() < 0.7 else f"{self.words.word()} {rng.choice(NOUNS)}"
+        spelled = noun.replace(" ", "_")
+        key = rng.choice(("name", "id", "title", "key", "path", spelled, f"{spelled}_id", self.words.word()))
+        keys = self._keys(key)
+        makers = {name: self.words.values(self.root) for name in self._field_names(key)}
+        things = [
+            Thing(keys(), {name: make() for name, make in makers.items()}) for _ in range(rng.choice((2, 3, 4, 6, 9)))
+        ]
+        things = list({thing.key: thing for thing in things}.values())
+        server = StrangeServer(noun, key, things, words=self.words, render=_renderer(rng, self.words.word()))
+        roles = self._roles(server, keys, makers)
+        for role, words, parameters in rng.sample(roles, rng.randrange(1, len(roles) + 1)):
+            self._add(server, role, words, parameters)
+        for number in range(rng.choices((0, 1, 2, 4, 9, 14), (30, 30, 25, 20, 8, 4))[0]):
+            self._add(server, f"other {number}", self._other_words(), self._options(0.9))
+        order = list(server.tools)
+        rng.shuffle(order)
+        server.tools = {role: server.tools[role] for role in order}
+        return server
+
+    def _keys(self, key: str) -> Values:
+        rng = self.rng
+        if key == "path" or rng.random() < 0.15:
+            folders = [self.root, *(f"{self.root}/{self.words.word()}" for _ in range(rng.randrange(4)))]
+            return lambda: f"{rng.choice(folders)}/{self.words.file_name()}"
+        if key.endswith("id") and rng.random() < 0.6:
+            whole = rng.random() < 0.4
+            return lambda: rng.randrange(1, 1000) if whole else self.words.code()
+        words = self.words
+        return rng.choice((words.title, words.title, words.word, words.compound, words.file_name))
+
+    def _field_names(self, key: str) -> list[str]:
+        rng = self.rng
+        pool = (*NOUNS, *FILLER, "created", "modified", "owner", "status", "entity_type", *PARAMETERS["integer"])
+        names = [rng.choice(pool) if rng.random() < 0.6 else self.words.word() for _ in range(rng.choice((1, 2, 3, 4)))]
+        return [name for name in dict.fromkeys(names) if name != key] or ["note"]
+
+    def _roles(
+        self, server: StrangeServer, keys: Values, makers: Mapping[str, Values]
+    ) -> list[tuple[str, list[str], Parameters]]:
+        """Return what tools of the server could do: the role, the words of the name, and the parameters."""
+        rng, key, noun, plural = self.rng, server.key, server.noun.split(), server.plural.split()
+
+        def known() -> Any:
+            return rng.choice(server.things).key
+
+        def several() -> list[Any]:
+            return [known() for _ in range(rng.choice((1, 2, 2)))]
+
+        def about() -> str:
+            return rng.choice((str(known()), self.words.word(), self.words.word(), self.words.sentence()))
+
+        new: Parameters = {key: (keys, True), **{n: (make, rng.random() < 0.7) for n, make in makers.items()}}
+
+        def objects() -> list[dict[str, Any]]:
+            return [{n: make() for n, (make, needed) in new.items() if needed} for _ in range(rng.choice((1, 1, 2)))]
+
+        get: Parameters = {key: (known, True)} if rng.random() < 0.8 else {f"{key}s": (several, True)}
+        changed, told = rng.choice(list(makers)), rng.choice(list(makers))
+        create = ("create", ["create", *noun], new)
+        if rng.random() < 0.5:
+            many = rng.choice((server.plural.replace(" ", "_"), "items", "entries"))
+            create = ("create", ["create", *plural], {many: (objects, True)})
+        return [
+            create,
+            ("get", ["get", *noun], get),
+            ("list", ["list", *plural], self._options(0.4)),
+            (
+                "search",
+                ["search", *plural],
+                {rng.choice(("query", "text", "pattern", self.words.word())): (about, True)},
+            ),
+            ("update", ["update", *noun], {key: (known, True), changed: (makers[changed], True)}),
+            ("delete", ["delete", *noun], {key: (known, True)}),
+            (f"of {told}", ["get", *noun, *told.split("_")], {key: (known, True)}),
+        ]
+
+    def _options(self, some: float) -> Parameters:
+        """Return random parameters, of which only the first is sure to be required; none with probability 1 - some."""
+        rng = self.rng
+        if rng.random() > some:
+            return {}
+        groups = ("string", "string", "integer", "boolean", "array")
+        names = [
+            rng.choice((*PARAMETERS[rng.choice(groups)], *"abnxy"))
+            if rng.random() < 0.5
+            else "_".join(self.words.word() for _ in range(rng.choice((1, 1, 2))))
+            for _ in range(rng.choice((1, 1, 2, 2, 3, 4)))
+        ]
+        return {
+            name: (self.words.values(self.root), at == 0 or rng.random() < 0.5)
+            for at, name in enumerate(dict.fromkeys(names))
+        }
+
+    def _other_words(self) -> list[str]:
+        """Return the words of one more tool, often close to those of another."""
+        rng, extra = self.rng, self.words.word()
+        if self.stems and rng.random() < 0.5:
+            near = rng.choice(self.stems)
+            longer = ([*near, extra], [*near, "with", extra], [*near, "by", extra])
+            return rng.choice((*longer, [*near[:1], extra, *near[1:]], [extra, *near[1:]]))
+        return [rng.choice((*ACTIONS, extra)), *(self.words.word() for _ in range(rng.choice((0, 1, 1, 2))))]
+
+    def _add(self, server: StrangeServer, role: str, words: list[str], parameters: Parameters) -> None:
+        """Add a tool, unless its name is taken or too long."""
+        words = [*self.prefix, *words]
+        name = self.join([part for word in words for part in word.split()])
+        if len(name) > _LONGEST_NAME or name in {tool.name for tool in server.tools.values()}:
+            return
+        self.stems.append(words[len(self.prefix) :])
+        description = self._description(server, role, words)
+        told = {} if self.described == "none" else {"description": description}
+        function = {"name": name, **told, "parameters": self._schema(parameters)}
+        spoken = " ".join(" ".join(words).replace("_", " ").split())
+        schema = {"type": "function", "function": function}
+        server.tools[role] = RandomTool(name, spoken, role, "strange", description, (), (), "", schema)
+        server.arguments[role] = lambda: {
+            name: make() for name, (make, needed) in parameters.items() if needed or self.rng.random() < 0.35
+        }
+
+    def _description(self, server: StrangeServer, role: str, words: Sequence[str]) -> str:
+        rng = self.rng
+        first = " ".join((*words, *(self.words.word() for _ in range(rng.randrange(4))))).replace("_", " ").capitalize()
+        if role.startswith("of "):
+            first = f"Get the {role[3:].replace('_', ' ')} of a {server.noun}"
+        elif role in _WORKS:
+            first = rng.choice(_WORKS[role]).format(noun=server.noun, plural=server.plural, key=server.key)
+        if self.described != "long":
+            return first + rng.choice((".", ".", ""))
+        more = [self.words.sentence().rstrip(".").capitalize() for _ in range(rng.choice((0, 1, 2, 4)))]
+        return ". ".join((first, *more)) + "."
+
+    def _schema(self, parameters: Parameters) -> dict[str, Any]:
+        properties = {name: self._property(name, make) for name, (make, _) in parameters.items()}
+        body: dict[str, Any] = {"type": "object", "properties": properties}
+        if required := [name for name, (_, needed) in parameters.items() if needed]:
+            body["required"] = required
+        if self.closed:
+            body["additionalProperties"] = False
+        return {"$schema": "http://json-schema.org/draft-07/schema#", **body} if self.dialect else body
+
+    def _property(self, name: str, make: Values) -> dict[str, Any]:
+        rng = self.rng
+        schema = {**schema_of(make()), **({"enum": list(make.choices)} if isinstance(make, OneOf) else {})}
+        if self.titles:
+            schema["title"] = name.replace("_", " ").title()
+        if self.parameters_described and rng.random() < 0.8:
+            told = rng.choice(
+                (f"The {name.replace('_', ' ')}", self.words.sentence(), f"{self.words.word()} of the {name}")
+            )
+            schema = rng.choice(({"description": told, **schema}, {**schema, "description": told}))
+        return schema
+
+
+_WORKS = {
+    "get": ("Get one {noun}", "Return a {noun} by its {key}", "Show all that is known of a {noun}"),
+    "list": ("List all {plural}", "Show every {noun}", "Return the {plural}"),
+    "search": ("Search {plural}", "Find {plural} that mention a text", "Look for a {noun}"),
+    "create": ("Create a {noun}", "Add a new {noun}", "Make {plural}"),
+    "update": ("Update a {noun}", "Change a {noun}", "Modify an existing {noun}"),
+    "delete": ("Delete a {noun}", "Remove a {noun}", "Drop one {noun} for good"),
+}
+"""By role: descriptions."""
+
+
+def _renderer(rng: random.Random, wrapper: str) -> Callable[[Any], str]:
+    """Return one server's way to write results."""
+    indent, mark = rng.choice((None, None, 1, 2)), rng.choice((": ", " = ", "\t", ": "))
+
+    def as_json(value: Any) -> str:
+        return value if isinstance(value, str) else json.dumps(value, indent=indent, ensure_ascii=False)
+
+    def wrapped(value: Any) -> str:
+        return json.dumps({wrapper: value}, indent=indent, ensure_ascii=False)
+
+    def lines(value: Any) -> str:
+        if isinstance(value, list):
+            blocks = [lines(entry) for entry in value]
+            return ("\n\n" if any("\n" in block for block in blocks) else "\n").join(blocks)
+        if isinstance(value, dict):
+            return "\n".join(f"{name}{mark}{flat(entry)}" for name, entry in value.items())
+        return flat(value)
+
+    def bullets(value: Any) -> str:
+        if isinstance(value, list):
+            return "\n".join("- " + bullets(entry) for entry in value)
+        pairs = (
+            [f"{name}: {flat(entry)}" for name, entry in value.items()] if isinstance(value, dict) else [flat(value)]
+        )
+        return ", ".join(pairs)
+
+    def table(value: Any) -> str:
+        rows = value if isinstance(value, list) else [value]
+        if not rows or not isinstance(rows[0], dict):
+            return lines(value)
+        cells = [rows[0], *(row.values() for row in rows)]
+        return "\n".join(" | ".join(flat(cell) for cell in row) for row in cells)
+
+    return rng.choice((as_json, as_json, lines, bullets, table, wrapped))
