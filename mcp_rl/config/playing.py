@@ -51,7 +51,7 @@ class RolloutConfig(Section):
 
     groups_per_step: int = Field(default=24, ge=1)
     """Scenarios in a step: those already solved cost little."""
-    step_tokens: int | None = Field(default=20_480, ge=1)
+    step_tokens: int | None = Field(default=16_384, ge=1)
     """Tokens to sample in a step, each counted twice where an episode is given 500 tokens, and so on: where
     listings, results or turns are long, a step takes fewer scenarios, at least 4; none: never fewer."""
     group_size: int = Field(default=16, ge=2)
