@@ -52,13 +52,13 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def scenarios(kind: str) -> Iterator[McpScenario]:
-    for i in range(14):
+    for i in range(0, 140, 10):  # no result is another task's value
         yield McpScenario(
             task_description=f"add {i} and 1",
             server_params=StdioServer(command="server"),
             verifier=Verifier(kind=kind, expected=i + 1 if kind == "number" else None),
             reference=(ToolCall(tool="add", arguments={"a": i, "b": 1}),),
-            split="val" if i < 2 else "train",
+            split="val" if i < 20 else "train",
         )
 
 
