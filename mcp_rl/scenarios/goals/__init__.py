@@ -1,7 +1,7 @@
 """Goal tasks: requests that say what is wanted, in ordinary words, and not which tools to call.
 
 Made from a world model (`mcp_rl.explore.entities`) without a language model. `propose` draws programs over the world at
-random; `program` answers them; `lookups` finds the least calls that show such an answer; `change` draws end states to
+random; `program` answers them; `lookups` finds the least calls that show such an answer; `changes` draws end states to
 be brought about; `words` and `requests` say them in English. `goals` puts them together, and proves each task on the
 live server.
 """

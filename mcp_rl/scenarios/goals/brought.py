@@ -18,7 +18,7 @@ import anyio
 from mcp_rl.explore.answer import call_key
 from mcp_rl.explore.probe import CLOCK_TICK
 from mcp_rl.scenario import GoalProof, Level, ToolCall, Verifier
-from mcp_rl.scenarios.goals.change import Changes, StateChange
+from mcp_rl.scenarios.goals.changes.changes import Changes
 from mcp_rl.scenarios.goals.task import GoalTask, accepted, records_of, results_hash
 from mcp_rl.scenarios.stage import MOST_CALLS, Look, Play, ProposedCall, Stage, Unplayable
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pydantic import JsonValue
 
     from mcp_rl.explore.entities.world_model import Observation, WorldModel
+    from mcp_rl.scenarios.goals.changes.calls import StateChange
     from mcp_rl.scenarios.goals.twice import ReadingCall, Twice
 
 _EXTRA = 1.25

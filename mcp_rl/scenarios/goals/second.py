@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_rl.explore.entities.statements import filled, values_in
 from mcp_rl.scenario import ToolCall
-from mcp_rl.scenarios.goals.change import with_argument
+from mcp_rl.scenarios.goals.changes.calls import with_argument
 from mcp_rl.scenarios.goals.lookups import Lookups
 from mcp_rl.scenarios.goals.near import near_answers
 from mcp_rl.scenarios.goals.program import Program, Unanswerable, View, evaluate

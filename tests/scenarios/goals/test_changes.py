@@ -6,18 +6,9 @@ import re
 
 import pytest
 
-from mcp_rl.explore.entities.world_model import (
-    ArgumentSlot,
-    Effect,
-    Entity,
-    EntityField,
-    EntityKind,
-    Fact,
-    Observation,
-    Reference,
-    WorldModel,
-)
-from mcp_rl.scenarios.goals.change import Changes, StateChange, with_argument
+from mcp_rl.explore.entities import world_model as models
+from mcp_rl.scenarios.goals.changes.calls import StateChange, with_argument
+from mcp_rl.scenarios.goals.changes.changes import Changes
 from mcp_rl.scenarios.goals.placed import placing
 
 TEXTS = {
@@ -29,59 +20,63 @@ TEXTS = {
 }
 FOLDERS = ("/d/red", "/d/blue")
 FILE = {
-    "path": EntityField(name="path", words="path", kind="text"),
-    "name": EntityField(name="name", words="name", kind="text"),
-    "folder": EntityField(name="folder", words="folder", kind="text"),
-    "content": EntityField(name="content", words="content", kind="prose"),
+    "path": models.EntityField(name="path", words="path", kind="text"),
+    "name": models.EntityField(name="name", words="name", kind="text"),
+    "folder": models.EntityField(name="folder", words="folder", kind="text"),
+    "content": models.EntityField(name="content", words="content", kind="prose"),
 }
 FOLDER = {name: FILE[name] for name in ("path", "name", "folder")}
 EFFECTS = (
-    Effect(
+    models.Effect(
         tool="store_text", does="creates", kind="file", keyed_by="at", valued_by={"at": "path", "words": "content"},
         example={"at": "/d/x.txt", "words": "x"},
     ),
-    Effect(
+    models.Effect(
         tool="store_text", does="sets", kind="file", field="content", keyed_by="at", valued_by={"words": "content"},
         example={"at": "/d/x.txt", "words": "x"},
     ),
-    Effect(
+    models.Effect(
         tool="carry", does="sets", kind="file", field="path", keyed_by="source", valued_by={"target": "path"},
         example={"source": "/d/x.txt", "target": "/d/y.txt"},
     ),
 )  # fmt: skip
 
 
-def folder_world() -> WorldModel:
-    seen = [Observation(tool="tree", arguments={}, text=json.dumps([*TEXTS, *FOLDERS]), lists="file")]
+def folder_world() -> models.WorldModel:
+    seen = [models.Observation(tool="tree", arguments={}, text=json.dumps([*TEXTS, *FOLDERS]), lists="file")]
     seen.append(seen[0].model_copy(update={"lists": "folder"}))
     things = []
     for path, text in TEXTS.items():
         folder, name = posixpath.split(path)
         at = len(seen)
-        seen.append(Observation(tool="read", arguments={"path": path}, text=text))
+        seen.append(models.Observation(tool="read", arguments={"path": path}, text=text))
         facts = {"path": (path, (0,)), "name": (name, (0,)), "folder": (folder, (0,)), "content": (text, (at,))}
         things.append(
-            Entity(kind="file", key=path, facts={n: Fact(value=v, shown_by=by) for n, (v, by) in facts.items()})
+            models.Entity(
+                kind="file", key=path, facts={n: models.Fact(value=v, shown_by=by) for n, (v, by) in facts.items()}
+            )
         )
     for path in FOLDERS:
         values = {"path": path, "name": posixpath.basename(path), "folder": "/d"}
         things.append(
-            Entity(kind="folder", key=path, facts={n: Fact(value=v, shown_by=(1,)) for n, v in values.items()})
+            models.Entity(
+                kind="folder", key=path, facts={n: models.Fact(value=v, shown_by=(1,)) for n, v in values.items()}
+            )
         )
-    return WorldModel(
+    return models.WorldModel(
         server="folders",
         kinds={
-            "file": EntityKind(name="file", plural="files", key="path", fields=FILE, complete=True),
-            "folder": EntityKind(name="folder", plural="folders", key="path", fields=FOLDER, complete=True),
+            "file": models.EntityKind(name="file", plural="files", key="path", fields=FILE, complete=True),
+            "folder": models.EntityKind(name="folder", plural="folders", key="path", fields=FOLDER, complete=True),
         },
         entities=tuple(things),
         observations=tuple(seen),
         slots=(
-            ArgumentSlot(tool="read", parameter="path", kind="file", field="path"),
-            ArgumentSlot(tool="carry", parameter="source", kind="file", field="path"),
-            ArgumentSlot(tool="store_text", parameter="at", kind="file", field="path"),
+            models.ArgumentSlot(tool="read", parameter="path", kind="file", field="path"),
+            models.ArgumentSlot(tool="carry", parameter="source", kind="file", field="path"),
+            models.ArgumentSlot(tool="store_text", parameter="at", kind="file", field="path"),
         ),
-        references=(Reference(kind="file", field="folder", to="folder"),),
+        references=(models.Reference(kind="file", field="folder", to="folder"),),
         effects=EFFECTS,
     )
 

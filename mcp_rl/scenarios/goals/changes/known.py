@@ -1,0 +1,146 @@
+"""Changes of things that exist: lists that gain or lose an item, fields that get a value, things removed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mcp_rl.explore import plausible
+from mcp_rl.scenarios.goals.changes.draws import listed_items
+from mcp_rl.scenarios.goals.program import CountOf
+from mcp_rl.scenarios.goals.question import given_values
+from mcp_rl.scenarios.goals.requests import sentence
+from mcp_rl.scenarios.goals.words import can_be_said, is_plural, quoted, singular
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
+
+    from mcp_rl.explore.entities.world_model import Effect
+    from mcp_rl.scenarios.goals.changes.calls import ChangeCalls, StateChange
+    from mcp_rl.scenarios.goals.changes.draws import ChangeDraws
+    from mcp_rl.scenarios.goals.program import Program
+
+_ONE = 0.45
+"""Share of the changes of one thing that the request names or describes."""
+
+
+class KnownThings:
+    """Asks for changes of things that exist."""
+
+    def __init__(self, draws: ChangeDraws, calls: ChangeCalls) -> None:
+        self._draws, self._calls = draws, calls
+        self._world, self._random, self._english = draws.world, draws.random, draws.english
+
+    def in_list(self, effect: Effect) -> StateChange | None:
+        kind, name = effect.kind, str(effect.field)
+        one = self._random.random() < _ONE
+        found = self._draws.choose(kind, without=[name] if effect.does == "adds" else [], one=one)
+        if found is None:
+            return None
+        program, evaluated = found
+        chosen = self._draws.entities(evaluated, kind)
+        lists = [fact.value for entity in chosen if (fact := entity.facts.get(name))]
+        if effect.does == "takes":
+            common = [v for v in listed_items(lists) if all(isinstance(value, list) and v in value for value in lists)]
+            value = self._random.choice(common) if common and len(lists) == len(chosen) else None
+        else:
+            fresh = self._new_items(kind, name)
+            fresh = [v for v in fresh if not any(isinstance(value, list) and v in value for value in lists)]
+            value = self._random.choice(fresh) if fresh else None
+        if value is None or value in given_values(program, self._english) or not can_be_said(value):
+            return None
+        forms = self._list_forms(effect, program, value, one=one)
+        return self._calls.finish(effect, program, evaluated, {name: value}, forms)
+
+    def _new_items(self, kind: str, name: str) -> list[str]:
+        """Return values that a list could get: names of what it refers to, else such as others have, and new ones."""
+        to = next((r.to for r in self._world.references if (r.kind, r.field) == (kind, name)), None)
+        if to is not None and self._english.about(kind, name).kind == "text":
+            return [str(one.key) for one in self._world.of_kind(to)]
+        items = listed_items([one.facts[name].value for one in self._world.of_kind(kind) if name in one.facts])
+        if sum(len(item.split()) > 2 for item in items) * 2 > len(items):
+            return [sentence(plausible.sentence(self._random)) for _ in range(3)]
+        return [*items, *self._random.sample(plausible.WORDS, 3)]
+
+    def _list_forms(self, effect: Effect, program: Program, value: JsonValue, *, one: bool) -> list[str]:
+        english, kind = self._english, effect.kind
+        words, said = english.words(kind, str(effect.field)), quoted(value)
+        label = singular(words)
+        is_label = english.sort(kind, str(effect.field)) == "label"
+        if one:
+            it = self._draws.said(program)
+            if effect.does == "takes":
+                return [
+                    f"{it} should lose the {label} {said}.",
+                    f"The {label} {said} does not belong on {it} any more.",
+                ]
+            forms = [f"{it} should also have the {label} {said}."]
+            forms += [f"{said} should be among the {words} of {it}."] if is_plural(words) else []
+            return [*forms, f"I would like {it} to carry the {label} {said} too."] if is_label else forms
+        assert isinstance(program, CountOf)
+        several, each = english.things(program.things), english.things(program.things, one=True)
+        if effect.does == "takes":
+            return [
+                f"The {label} {said} should disappear from all {several}.",
+                f"No {each} should keep the {label} {said}; leave their other {words} as they are.",
+            ]
+        forms = [f"Every {each} should also have the {label} {said}.", f"All {several} should get the {label} {said}."]
+        if is_label:
+            forms.append(f"See to it that every {each} carries the {label} {said} as well.")
+        return forms
+
+    def removal(self, effect: Effect) -> StateChange | None:
+        one = self._random.random() < 0.7
+        if (found := self._draws.choose(effect.kind, one=one)) is None:
+            return None
+        program, evaluated = found
+        noun = self._english.plural(effect.kind)
+        if one:
+            it = self._draws.said(program)
+            forms = [
+                f"I no longer need {it}; all other {noun} should stay.",
+                f"{it} can go for good.",
+                f"Get rid of {it}, and of nothing else.",
+                f"There should be no trace of {it} in the end, while everything else stays.",
+            ]
+        else:
+            assert isinstance(program, CountOf)
+            several = self._english.things(program.things)
+            forms = [
+                f"I no longer need the {several}; everything else should stay.",
+                f"All {several} can go, and nothing else.",
+                f"Get rid of the {several}.",
+            ]
+        return self._calls.finish(effect, program, evaluated, {}, forms)
+
+    def setting(self, effect: Effect) -> StateChange | None:
+        english, kind, name = self._english, effect.kind, str(effect.field)
+        is_name = name in (english.name_field(kind), self._world.kinds[kind].key)
+        one = is_name or self._random.random() < 0.75
+        if (found := self._draws.choose(kind, without=[name], one=one)) is None:
+            return None
+        program, evaluated = found
+        value = self._draws.value(kind, name, fresh=is_name)
+        chosen = self._draws.entities(evaluated, kind)
+        if value is None or any(one.facts[name].value == value for one in chosen if name in one.facts):
+            return None
+        words, said = english.words(kind, name), quoted(value)
+        if one:
+            it = self._draws.said(program)
+            if is_name and name == english.name_field(kind):
+                forms = [
+                    f"{it} should be called {said} from now on.",
+                    f"From now on, {it} should go by the name {said}.",
+                ]
+            elif english.sort(kind, name) == "contents" and not is_plural(words):
+                forms = [
+                    f"{it} should say {said} and nothing else.",
+                    f"The {words} of {it} should now read {said}.",
+                    f"I want {it} to say only this: {said}.",
+                ]
+            else:
+                forms = [f"The {words} of {it} should be {said}.", f"Make {said} the {words} of {it}."]
+        else:
+            assert isinstance(program, CountOf)
+            each = english.things(program.things, one=True)
+            forms = [f"The {words} of every {each} should be {said}.", f"Every {each} should have the {words} {said}."]
+        return self._calls.finish(effect, program, evaluated, {name: value}, forms)

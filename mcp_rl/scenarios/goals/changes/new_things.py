@@ -1,0 +1,180 @@
+"""New things: with values that the request states, or with a text that must be found out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from mcp_rl.explore import plausible
+from mcp_rl.scenarios.goals.changes.texts import LONGEST_EDITED
+from mcp_rl.scenarios.goals.placed import Placing, new_name
+from mcp_rl.scenarios.goals.program import CountOf, Evaluated, ExtremeOf, Program, TotalOf, evaluate
+from mcp_rl.scenarios.goals.values import shown
+from mcp_rl.scenarios.goals.words import is_plural, quoted, singular
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pydantic import JsonValue
+
+    from mcp_rl.explore.entities.world_model import Effect
+    from mcp_rl.scenarios.goals.changes.calls import ChangeCalls, StateChange
+    from mcp_rl.scenarios.goals.changes.draws import ChangeDraws
+
+_MOST_LISTED = 8
+
+
+@dataclass(frozen=True)
+class _New:
+    """A new thing: the values that name it, and a noun phrase for it."""
+
+    values: Mapping[str, JsonValue]
+    noun: str
+
+
+class NewThings:
+    """Asks for new things."""
+
+    def __init__(self, draws: ChangeDraws, calls: ChangeCalls) -> None:
+        self._draws, self._calls = draws, calls
+        self._world, self._random, self._english = draws.world, draws.random, draws.english
+        self._requests, self._proposer, self._placed = draws.requests, draws.proposer, draws.placed
+
+    def stated(self, effect: Effect) -> StateChange | None:
+        """Ask for a new thing whose values the request states."""
+        english, kind = self._english, effect.kind
+        new = self._new(effect)
+        if new is None:
+            return None
+        others = {
+            name: self._draws.value(kind, name, fresh=False)
+            for name in effect.valued_by.values()
+            if name not in new.values
+        }
+        if any(value is None or not self._draws.has(kind, name) for name, value in others.items()):
+            return None
+        parts = [f"the {_one_of(english.words(kind, name), value)} {_said(value)}" for name, value in others.items()]
+        listed = f"{', '.join(parts[:-1])} and {parts[-1]}" if len(parts) > 1 else "".join(parts)
+        forms = [
+            f"I want {new.noun}{' with ' if listed else ''}{listed}.",
+            f"There should be {new.noun}{', with ' if listed else ''}{listed}.",
+        ]
+        texts = [name for name in others if english.sort(kind, name) == "contents"]
+        if len(others) == len(texts) == 1:
+            forms = [
+                f"I want {new.noun} that says {_said(others[texts[0]])} and nothing else.",
+                f"There should be {new.noun}, which says only this: {_said(others[texts[0]])}",
+            ]
+        return self._calls.finish(effect, None, None, {**new.values, **others}, forms)
+
+    def _new(self, effect: Effect) -> _New | None:
+        """Name a new thing; None where the request gives it no name of its own."""
+        english, kind = self._english, effect.kind
+        key, place, noun = self._world.kinds[kind].key, self._placed[kind], english.noun(kind)
+        if place is not None and key in effect.valued_by.values():
+            folder = self._random.choice(place.places)
+            name = self._new_name(effect, place)
+            path = place.key(folder, name)
+            if path is None:
+                return None
+            return _New({key: path}, f"a new {noun} called {quoted(name)} in {self._draws.the_place(place, folder)}")
+        name_field = english.name_field(kind)
+        value = self._draws.value(kind, name_field, fresh=True) if name_field in effect.valued_by.values() else None
+        if value is None or not english.usable(kind, name_field):
+            return None
+        return _New({name_field: value}, f"a new {noun} called {quoted(value)}")
+
+    def _new_name(self, effect: Effect, place: Placing) -> str:
+        names = [place.of(one)[1] for one in self._world.of_kind(effect.kind)]
+        words = self._random.sample(plausible.WORDS, self._random.choice([1, 1, 2]))
+        return new_name(words, names, self._random, text=bool(self._draws.texts(effect)))
+
+    def _with_text(
+        self, effect: Effect, program: Program, evaluated: Evaluated, text: str, said: str
+    ) -> StateChange | None:
+        """Ask for a new thing with a text that must be found out, which `said` describes."""
+        english, kind = self._english, effect.kind
+        contents = self._draws.texts(effect)
+        new = self._new(effect)
+        if not contents or new is None or not text.strip():
+            return None
+        forms = [
+            f"I want {new.noun} that says {said}, and nothing else.",
+            f"There should be {new.noun}. Its {english.words(kind, contents[0])} should be {said} and nothing else.",
+        ]
+        return self._calls.finish(effect, program, evaluated, {**new.values, contents[0]: text}, forms)
+
+    def listing(self, effect: Effect) -> StateChange | None:
+        """Ask for a new thing whose text lists the names of others."""
+        english = self._english
+        things = self._proposer.select(self._random.choice(self._proposer.kinds))
+        evaluated = evaluate(self._world, CountOf(things))
+        name_field = english.name_field(things.kind)
+        names = sorted(
+            (str(one.facts[name_field].value) for one in self._draws.entities(evaluated, things.kind)), key=str.casefold
+        )
+        every = len(self._world.of_kind(things.kind))
+        if not 2 <= len(names) <= _MOST_LISTED or len(names) == every or any("\n" in one for one in names):
+            return None
+        their, several = english.words(things.kind, name_field), english.things(things)
+        their = their if english.usable(things.kind, name_field) and their != "path" else "name"
+        every_one = self._random.choice(["all", "the"])
+        said = f"the {_several(their)} of {every_one} {several}, in alphabetical order and one on each line"
+        return self._with_text(effect, CountOf(things), evaluated, "\n".join(names), said)
+
+    def noting(self, effect: Effect) -> StateChange | None:
+        """Ask for a new thing whose text is an answer that must be worked out."""
+        english = self._english
+        program = self._proposer.draw(self._random.choice(["count", "total", "extreme"]))
+        if program is None:
+            return None
+        evaluated = evaluate(self._world, program)
+        answer = evaluated.answer.value
+        if isinstance(program, ExtremeOf):
+            program = replace(program, field=english.name_field(program.things.kind))
+            evaluated = evaluate(self._world, program)
+            answer = evaluated.answer.value
+            said = f"the {english.words(program.things.kind, program.field)} of {self._requests.the_extreme(program)}"
+        elif isinstance(program, CountOf) and program.things.conditions and len(evaluated.chosen) > 1:
+            said = f"the number of {english.things(program.things)}, in digits"
+        elif isinstance(program, TotalOf) and len(evaluated.chosen) > 1:
+            words, unit = (
+                english.words(program.things.kind, program.field),
+                english.about(program.things.kind, program.field).unit,
+            )
+            what = (
+                f"how many {words}" if english.sort(program.things.kind, program.field) == "count" else f"what {words}"
+            )
+            in_unit = f", in {unit}" if unit else ""
+            said = f"{what} the {english.things(program.things)} have in all{in_unit}, as a bare number"
+        else:
+            return None
+        return self._with_text(effect, program, evaluated, shown(answer), said)
+
+    def copying(self, effect: Effect) -> StateChange | None:
+        """Ask for a new thing with the same text as another."""
+        kind, contents = effect.kind, self._draws.texts(effect)
+        if kind not in self._proposer.kinds or not contents:
+            return None
+        found = self._draws.choose(kind, without=contents, one=True)
+        if found is None:
+            return None
+        program, evaluated = found
+        evaluated = self._draws.seen(evaluated, kind, contents[0])
+        (one,) = self._draws.entities(evaluated, kind)
+        text = str(one.facts[contents[0]].value)
+        if len(text) > LONGEST_EDITED:
+            return None
+        return self._with_text(effect, program, evaluated, text, f"exactly the same as {self._draws.said(program)}")
+
+
+def _several(words: str) -> str:
+    return words if is_plural(words) else f"{words}s"
+
+
+def _one_of(words: str, value: JsonValue) -> str:
+    return singular(words) if isinstance(value, list) and len(value) == 1 else words
+
+
+def _said(value: JsonValue) -> str:
+    return " and ".join(map(quoted, value)) if isinstance(value, list) else quoted(value)

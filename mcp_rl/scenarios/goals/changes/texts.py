@@ -1,0 +1,82 @@
+"""Changes in texts: a word replaced, or a line added."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from mcp_rl.explore import plausible
+from mcp_rl.scenarios.goals.program import CountOf
+from mcp_rl.scenarios.goals.requests import sentence
+from mcp_rl.scenarios.goals.values import telling_words
+from mcp_rl.scenarios.goals.words import quoted
+
+if TYPE_CHECKING:
+    from mcp_rl.explore.entities.world_model import Effect
+    from mcp_rl.scenarios.goals.changes.calls import ChangeCalls, StateChange
+    from mcp_rl.scenarios.goals.changes.draws import ChangeDraws
+
+LONGEST_EDITED = 3000
+"""Most characters of a text that is changed or copied."""
+
+
+class TextEdits:
+    """Asks for changes in texts."""
+
+    def __init__(self, draws: ChangeDraws, calls: ChangeCalls) -> None:
+        self._draws, self._calls = draws, calls
+        self._world, self._random, self._english = draws.world, draws.random, draws.english
+
+    def editing(self, effect: Effect) -> StateChange | None:
+        """Ask for a text to be changed in a part: a word, or a line more."""
+        kind, name = effect.kind, str(effect.field)
+        one = self._random.random() < 0.75
+        if (found := self._draws.choose(kind, without=[] if one else [name], one=one)) is None:
+            return None
+        program, evaluated = found[0], self._draws.seen(found[1], kind, name)
+        chosen = self._draws.entities(evaluated, kind)
+        texts = {str(entity.key): str(entity.facts[name].value) for entity in chosen}
+        if any(len(text) > LONGEST_EDITED for text in texts.values()):
+            return None
+        if one:
+            its, it = f"of {self._draws.said(program)}", self._draws.said(program)
+        else:
+            assert isinstance(program, CountOf)
+            it = f"every {self._english.things(program.things, one=True)}"
+            its = f"of {it}"
+        line = sentence(plausible.sentence(self._random)) + "."
+        way = self._random.choice(["word", "first", "last"])
+        if way == "word":
+            common = [
+                w for w in telling_words(next(iter(texts.values()))) if all(_stands_alone(w, t) for t in texts.values())
+            ]
+            if not common:
+                return None
+            old, new = self._random.choice(common), self._random.choice(plausible.WORDS)
+            if any(new in text for text in texts.values()):
+                return None
+            edited = {key: re.sub(rf"\b{old}\b", new, text) for key, text in texts.items()}
+            forms = [
+                f"Wherever {it} says {quoted(old)}, it should say {quoted(new)} instead; all else in it stays.",
+                f"In {it}, put {quoted(new)} in the place of each {quoted(old)}, and leave the rest as it is.",
+            ]
+        elif way == "first":
+            edited = {key: f"{line}\n{text}" for key, text in texts.items()}
+            forms = [
+                f"A new first line should stand above the text {its}: {line}",
+                f"{it} should begin with a further line, before all that it says now: {line}",
+            ]
+        else:
+            edited = {key: f"{text.rstrip()}\n{line}" for key, text in texts.items()}
+            forms = [
+                f"Below the text {its}, there should be one more line: {line}",
+                f"{it} should end with a further line, after all that it says now: {line}",
+            ]
+        return self._calls.finish(
+            effect, program, evaluated, lambda entity: {name: edited.get(str(entity.key), line)}, forms
+        )
+
+
+def _stands_alone(word: str, text: str) -> bool:
+    """Return whether a text holds a word, in this letter case alone and never as a part of another."""
+    return 0 < len(re.findall(rf"\b{word}\b", text)) == text.casefold().count(word)
