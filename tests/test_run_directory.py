@@ -10,6 +10,8 @@ import pytest
 
 from mcp_rl.config import TINY
 from mcp_rl.config.identity import RunIdentity
+from mcp_rl.config.listing import flat_values
+from mcp_rl.config.load import load_config
 from mcp_rl.errors import RunDirectoryError
 from mcp_rl.run_directory import RunDirectory, RunState, StepProgress, open_run
 from mcp_rl.scenario import McpScenario, StdioServer
@@ -23,6 +25,7 @@ IDENTITY = RunIdentity(
     scenarios_hash="cd34",
     settings={"train.learning_rate": 1e-4, "rollout.group_size": 16},
 )
+SETTINGS = flat_values(load_config(overrides=["server=['mcp_calculator']"]))
 
 
 def test_a_second_process_is_refused_and_names_the_first(tmp_path: Path) -> None:
@@ -97,6 +100,19 @@ def test_a_setting_unknown_to_an_old_run_had_its_default(tmp_path: Path) -> None
         run.check(IDENTITY.model_copy(update={"settings": {**later, "unsloth.load_in_8bit": False}}))
         with pytest.raises(RunDirectoryError, match=r"unsloth.load_in_8bit \(was False, is True\)"):
             run.check(IDENTITY.model_copy(update={"settings": {**IDENTITY.settings, "unsloth.load_in_8bit": True}}))
+
+
+def test_a_run_from_before_a_limit_on_tokens_goes_on_without_one(tmp_path: Path) -> None:
+    older = {key: value for key, value in SETTINGS.items() if key != "rollout.step_tokens"}
+    now = IDENTITY.model_copy(update={"settings": SETTINGS})
+    with open_run(tmp_path / "run") as run:
+        run.begin(IDENTITY.model_copy(update={"settings": older}), {})
+        with pytest.raises(RunDirectoryError) as refused:
+            run.check(now)
+        word = "rollout.step_tokens=none"
+        assert f"(was None, is 16384). To go on with it, add {word}, start over" in str(refused.value)
+        unlimited = load_config(overrides=["server=['mcp_calculator']", word])
+        run.check(now.model_copy(update={"settings": flat_values(unlimited)}))
 
 
 def test_fresh_removes_the_run_and_half_removed_ones(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mcp_rl.config.engine_arguments import argument_mistakes, variable_mistakes
 from mcp_rl.config.loading import loading_contradictions, placed_contradictions
 from mcp_rl.config.placing import placement_contradictions
-from mcp_rl.config.playing import ScenarioConfig
+from mcp_rl.config.playing import FEWEST_GROUPS, ScenarioConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -74,8 +74,10 @@ def contradictions(config: RunSettings) -> Iterator[str]:
             f"train.importance_cap = 0 leaves tokens of up to train.max_staleness = {train.max_staleness} steps ago "
             "uncorrected: give a cap, or leave train.importance_cap out"
         )
-    if train.minibatches > rollout.groups_per_step * rollout.group_size:
-        yield f"train.minibatches = {train.minibatches} is more than the rollouts of a step"
+    fewest = rollout.groups_per_step if rollout.step_tokens is None else min(rollout.groups_per_step, FEWEST_GROUPS)
+    if train.minibatches > fewest * rollout.group_size:
+        many = "" if fewest == rollout.groups_per_step else f": {fewest * rollout.group_size} where episodes are long"
+        yield f"train.minibatches = {train.minibatches} is more than the rollouts of a step{many}"
     if rollout.max_turn_tokens > rollout.max_tokens:
         yield (
             f"rollout.max_turn_tokens = {rollout.max_turn_tokens} is more than "

@@ -43,7 +43,8 @@ class RunIdentity(BaseModel):
         advice = ["start over with --fresh", "choose another name with --name"]
         keys = list(dict.fromkeys(_setting(name) for name, *_ in found))
         options = {} if "replay.of" in self.settings else _OPTIONS  # `mcp-rl replay` takes settings alone
-        words = [_typed(key, self._value(key), options) for key in keys]
+        defaults = self._defaults()
+        words = [_typed(key, self._value(key), options, defaults) for key in keys]
         if keys == ["schema_hash"]:
             advice.insert(0, "to go on with the server's new tools, add --allow-schema-change")
         elif None not in words:
@@ -58,17 +59,23 @@ class RunIdentity(BaseModel):
         """Return the value of a setting or another part of the identity; of a table, its entries by name."""
         flat = self._flat()
         entries = {name.removeprefix(f"{key}."): value for name, value in flat.items() if name.startswith(f"{key}.")}
-        return entries or flat.get(key)
+        return entries or flat.get(key, _EARLIER.get(key))
 
     def _different(self, other: RunIdentity) -> list[tuple[str, Any, Any]]:
-        """Return name, own value and other value of each difference. A setting that one side lacks, because a later
-        version added it or dropped it from the identity, had its default."""
-        defaults = flat_values(RunConfig(server=("any",), base_model=self.base_model))
+        """Return name, own value and other value of each difference.
+
+        A setting that one side lacks, because a later version added it or dropped it from the identity, had the value
+        in `_EARLIER`, else its default.
+        """
+        defaults = {**self._defaults(), **_EARLIER}
         mine, theirs = self._flat(), other._flat()
         names = [name for name in dict.fromkeys([*mine, *theirs]) if name not in _NO_LONGER]
         for flat in (mine, theirs):
             flat |= {name: defaults[name] for name in names if name in defaults and name not in flat}
         return [(name, mine.get(name), theirs.get(name)) for name in names if mine.get(name) != theirs.get(name)]
+
+    def _defaults(self) -> dict[str, Any]:
+        return flat_values(RunConfig(server=("any",), base_model=self.base_model))
 
     def _flat(self) -> dict[str, Any]:
         fields = self.model_dump(mode="json")
@@ -95,12 +102,16 @@ _NO_LONGER = frozenset(
 """Settings that earlier versions recorded in an identity, and that no longer distinguish runs."""
 
 
+_EARLIER: dict[str, Any] = {"rollout.step_tokens": None}
+"""Settings that earlier versions lacked, with the values that say what these did, where that is not the default."""
+
+
 def _setting(name: str) -> str:
     """Return the setting that a flat name is, or is an entry of."""
     return next((key for key, _ in config_keys() if name.startswith(f"{key}.")), name)
 
 
-def _typed(name: str, value: Any, options: Mapping[str, str]) -> str | None:
+def _typed(name: str, value: Any, options: Mapping[str, str], defaults: Mapping[str, Any]) -> str | None:
     """Return the command-line word that restores this part of an identity: "" to leave the setting out, None if there
     is no such word."""
     if name in options:
@@ -112,7 +123,7 @@ def _typed(name: str, value: Any, options: Mapping[str, str]) -> str | None:
     }:  # names and hashes of something else
         return None
     if value is None:
-        return ""
+        return "" if defaults.get(name) is None else f"{name}=none"
     if isinstance(value, dict):
         entries = ", ".join(f"{json.dumps(key)} = {json.dumps(entry)}" for key, entry in value.items())
         return shlex.quote(f"{name}={{{entries}}}")

@@ -46,6 +46,10 @@ class ScenarioConfig(Section):
         return text
 
 
+FEWEST_GROUPS = 4
+"""Minimum number of groups in a step with long episodes: a gradient from fewer scenarios is mostly noise."""
+
+
 class RolloutConfig(Section):
     """Sampling of a step's episodes, and the limits of each."""
 

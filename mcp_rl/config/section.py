@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, get_args
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 
 
 class Section(BaseModel):
     """Settings that belong together: frozen, without unknown keys. A field's docstring says why it has its default."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_none(cls, given: Any) -> Any:
+        """Read the word "none", which TOML has no value for, as None where a setting may be None and is no text."""
+        if not isinstance(given, Mapping):
+            return given
+        return {name: None if value == "none" and cls._may_be_none(name) else value for name, value in given.items()}
+
+    @classmethod
+    def _may_be_none(cls, name: str) -> bool:
+        field = cls.model_fields.get(name)
+        types = get_args(field.annotation) if field else ()
+        return type(None) in types and str not in types
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,9 @@ _CLOCK = re.compile(
     r"|(?<![\d:.])(?P<h2>1[0-2]|[1-9])\s?(?P<half2>[ap])\.?m\b|\b(?P<word>noon|midday|midnight)\b",
     re.IGNORECASE,
 )
+_BETWEEN_DAY_AND_CLOCK = re.compile(r"(?<=\d)\s?T(?=\d)")
 _MOST_TIMES = 2
-"""Most different times in an answer: the expected one, and one that the request gave."""
+"""Maximum number of different times in an answer: it may repeat a time of the request beside the expected one."""
 
 
 @dataclass(frozen=True)
@@ -92,9 +93,7 @@ def _same_moment(one: _Named, other: _Named) -> bool:
 
 
 def _named(text: str) -> _Named:
-    text = (
-        text[:20_000].replace("\u202f", " ").replace("T", " ") if re.search(r"\d T?\d|\dT\d", text) else text[:20_000]
-    )
+    text = _BETWEEN_DAY_AND_CLOCK.sub(" ", text[:20_000].replace("\u202f", " "))
     return _Named(tuple(_days(text)), tuple(_clocks(text)))
 
 

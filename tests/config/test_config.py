@@ -92,6 +92,7 @@ def test_an_unknown_key_names_the_nearest_right_one(override: str, near: str) ->
         ("reward.weights={ruler=1.0}", "judge.model"),
         ("scenarios.val=720", "scenarios.count = 720"),
         ("train.minibatches=1000", "train.minibatches = 1000"),
+        ("train.minibatches=65", "more than the rollouts of a step: 64 where episodes are long"),
         ("rollout.max_turn_tokens=1000", "rollout.max_tokens = 384"),
         ("engine.url=", "engine.url = ''"),
         ("engine.url=http://127.0.0.1:1/v1?key=abc", "holds a query"),

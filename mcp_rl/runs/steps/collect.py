@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from mcp_rl.config.playing import FEWEST_GROUPS
 from mcp_rl.learning.canaries import check_prompts
 from mcp_rl.rollouts.gather import Attempt, GroupPlan, gather_groups
 from mcp_rl.rollouts.rollout import derive_seed
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
     from mcp_rl.runs.steps.curriculum import Curriculum
     from mcp_rl.scenario import McpScenario
     from mcp_rl.trajectory import Trajectory, TrajectoryGroup
-
-_FEWEST_GROUPS = 4
-"""Groups of a step, however long its episodes are: a gradient from fewer scenarios is mostly noise."""
 
 
 @dataclass
@@ -75,11 +73,13 @@ class RolloutBatch:
 
 
 def groups_within(rollout: RolloutConfig, episode_tokens: float) -> int:
-    """Return the number of groups whose episodes, of `episode_tokens` sampled tokens each, are a step's work."""
+    """Return the number of groups that fit into `rollout.step_tokens` if each episode costs `episode_tokens`: its
+    sampled tokens, weighted by the length of its prompts (`metrics.episode_tokens`). 0: unknown.
+    """
     if rollout.step_tokens is None or not episode_tokens:
         return rollout.groups_per_step
     affordable = int(rollout.step_tokens / (episode_tokens * rollout.group_size))
-    return min(rollout.groups_per_step, max(_FEWEST_GROUPS, affordable))
+    return min(rollout.groups_per_step, max(FEWEST_GROUPS, affordable))
 
 
 class Collector:
@@ -92,7 +92,7 @@ class Collector:
         self._player, self._scoring, self._progress = player, scoring, progress
 
     def take(self, number: int, episode_tokens: float) -> RolloutBatch:
-        """Take the scenarios of a new batch, none of them played yet; fewer if an episode samples many tokens."""
+        """Take the scenarios of a new batch, none of them played yet; fewer if episodes are long."""
         scenarios = self._curriculum.take(groups_within(self._config.rollout, episode_tokens))
         return RolloutBatch(number, scenarios, len(scenarios))
 

@@ -88,8 +88,11 @@ def best_step(history: Iterable[Mapping[str, Any]]) -> int | None:
 
 
 def episode_tokens(history: Iterable[Mapping[str, Any]], step: int) -> float:
-    """Return the sampled tokens of an episode as last measured, and what reading its given tokens adds: in the training
-    step `step`, or, before the first one, in the evaluation of the initial policy. 0 if neither is known."""
+    """Return the cost of an episode: its sampled tokens, weighted by the length of its prompts.
+
+    Measured in the training step `step`, or, before the first one, in the evaluation of the initial policy. 0 if
+    `history` has neither.
+    """
     known = {(line.get("split"), line.get("step")): line for line in history}
     line = known.get(("train" if step else "val", step), {})
     given = float(line.get("prompt_tokens", 0.0)) / max(1.0, float(line.get("rollouts", 1.0)))

@@ -59,8 +59,10 @@ class Pipeline:
             raise self._errors[0]
 
     def begin(self, step: int, episode_tokens: float = 0.0) -> None:
-        """Start every batch that may be in flight once the learner has taken `step` steps. `episode_tokens`: sampled
-        tokens of an episode, as last measured; 0: unknown."""
+        """Start every batch that may be in flight once the learner has taken `step` steps.
+
+        `episode_tokens`: cost of an episode as last measured (`metrics.episode_tokens`); 0: unknown.
+        """
         newest = min(step + 1 + self._staleness, self._last)
         for number in range(self._batches[-1].number + 1 if self._batches else step + 1, newest + 1):
             self._batches.append(self._collector.take(number, episode_tokens))

@@ -79,6 +79,7 @@ class Trainer:
         self.pipeline = Pipeline(collector, staleness=config.train.max_staleness, last=config.steps)
         self.pipeline.restore(self.backend.kept(PENDING), {scenario.id: scenario for scenario in self.train})
         self._metrics: dict[str, float] = {}
+        self._episode_tokens = 0.0
         self._clock = Clock()
         self._cached = CachedTokens(self.backend.engine)
         self._started = time.monotonic() - self.done.seconds
@@ -126,10 +127,11 @@ class Trainer:
         warnings.simplefilter("ignore", NothingLearned)  # said after some steps, with what would help
         with timed_by(self._clock):
             self._forget_times()
+            self._episode_tokens = episode_tokens(self.run.history(), self.step)
             async with self.pipeline.open():
                 while self.step < self.config.steps:
                     await self._measure_between()
-                    self.pipeline.begin(self.step, episode_tokens(self.run.history(), self.step))
+                    self.pipeline.begin(self.step, self._episode_tokens)
                     await self._take_step(await self.pipeline.next())
                     if self.step == self.config.steps or self.step % self.config.train.checkpoint_every == 0:
                         await self.save()
@@ -186,8 +188,9 @@ class Trainer:
             self.pipeline.learned()
             self._account(groups, result.metrics)
             self._metrics = self._measured(batch, groups, result.metrics, self._clock.take())
-            self.run.append_history({"step": result.step, "split": "train", **self._metrics})
-            self.step = result.step
+            line = {"step": result.step, "split": "train", **self._metrics}
+            self.run.append_history(line)
+            self.step, self._episode_tokens = result.step, episode_tokens([line], result.step)
         self.trackers.log("train", self.step, self._metrics)
         self._notify("step_finished", step=self.step, metrics=dict(self._metrics))
         self.progress.step_done(
