@@ -117,6 +117,20 @@ async def test_what_was_written_is_thrown_away_while_the_server_runs(connection:
     assert await ask(connection, "run", command="echo $PPID") == before
 
 
+async def test_a_directory_that_a_process_holds_takes_new_files_after_all_was_thrown_away(
+    connection: Connection, folder: Path
+) -> None:
+    """As where the libraries of a server lie beside its data."""
+    line = f"cd /; sleep 60 < {folder}/below > /dev/null 2>&1 & echo $!"
+    holder = await ask(connection, "run", command=line)
+    for _ in range(2):
+        assert await ask(connection, "write", name="below/c.txt", text="new") == "written"
+        await ask(connection, "run", command="chmod 700 below")
+        await layer(connection).throw_away()
+        assert await ask(connection, "names") == "a.txt below below/b.txt" and not await layer(connection).changed()
+    await ask(connection, "run", command=f"kill {holder}")
+
+
 async def test_reading_leaves_the_layer_unchanged_and_undoing_does_too(connection: Connection) -> None:
     await ask(connection, "read", name="below/b.txt")
     assert not await layer(connection).changed()

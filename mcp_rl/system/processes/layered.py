@@ -16,7 +16,7 @@ import stat
 
 TYPE_CHECKING = False  # importing typing takes as long as all the rest
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from mcp_rl.system.processes import mounts
     from mcp_rl.system.processes.layer_entries import (
@@ -255,8 +255,10 @@ class _Tree:
             copy_layer(self.upper, self.marked)
 
     def restore(self, kept: set[str], *, empty: bool = False) -> None:
-        """Return to the mark, or make the layer `empty`. What is as it was at the mark stays in place, and so do the
-        directories `kept`, in which processes work: only what is in these goes."""
+        """Return to the mark, or make the layer `empty`. What is as it was at the mark stays in place. Of the
+        directories `kept`, in which processes work, and of those that show what is beneath, only what is in them goes:
+        the kernel still knows a directory in which a process has a file open, a library for instance, and would look
+        for a new file's place in the removed one."""
         stays, queue, touched = {""}, [""], []
         while queue:
             inside = queue.pop()
@@ -265,7 +267,7 @@ class _Tree:
                 inner = f"{inside}/{entry.name}"
                 if not empty and self._as_marked(inner, entry):
                     stays.add(inner)
-                elif not (inner in kept and entry.is_dir(follow_symlinks=False) and not is_opaque(entry.path)):
+                elif not self._stays(inner, entry, kept):
                     remove_tree(entry.path)
                     continue
                 if entry.is_dir(follow_symlinks=False):
@@ -273,7 +275,8 @@ class _Tree:
         if self.marked and not empty:
             copy_layer(self.marked, self.upper, stays)
         for inside in reversed(touched):
-            seen = self.beneath(inside)
+            at_mark = inside and self.marked and not empty and os.path.lexists(self.marked + inside)
+            seen = os.lstat(self.marked + inside) if at_mark else self.beneath(inside)
             if seen is not None:
                 if inside and inside not in stays:
                     os.chmod(self.upper + inside, stat.S_IMODE(seen.st_mode))
@@ -294,16 +297,22 @@ class _Tree:
         elif held or (self.marked and not back):
             self.restore(kept, empty=bool(back))
 
+    def _stays(self, inner: str, entry: os.DirEntry[str], kept: set[str]) -> bool:
+        """Return whether an entry of the layer is a directory that stays in place, empty."""
+        if not entry.is_dir(follow_symlinks=False) or is_opaque(entry.path):
+            return False
+        return inner in kept or self.beneath(inner) is not None
+
     def _put_away(self, place: str, kept: set[str]) -> None:
-        """Move all that the layer holds to `place`, a new directory; of the directories `kept` only what is in them."""
+        """Move all that the layer holds to `place`, a new directory; of directories that stay only what is in them."""
         os.makedirs(place)
-        for inside in self._moved(self.upper, place, kept):
+        for inside in self._moved(self.upper, place, lambda inner, entry: self._stays(inner, entry, kept)):
             copy_times(self.upper + inside, place + inside)
 
     def _bring_back(self, place: str) -> None:
-        """Move all that was put away to `place` into the layer, which holds nothing but kept directories."""
+        """Move all that was put away to `place` into the layer, which holds nothing but directories that stayed."""
         there = {inner for inner, _ in self._entries()}
-        for inside in self._moved(place, self.upper, there):
+        for inside in self._moved(place, self.upper, lambda inner, _: inner in there):
             there.discard(inside)
             copy_times(place + inside, self.upper + inside)
         for inner in there:
@@ -314,20 +323,20 @@ class _Tree:
         remove_tree(place)
         self._forget()
 
-    def _moved(self, source: str, target: str, stay: set[str]) -> list[str]:
-        """Move what is in a directory into another. Directories of the paths `stay` are copied, and what is in them is
-        moved. Returns these directories, innermost first, the top ("") last."""
+    def _moved(self, source: str, target: str, stays: Callable[[str, os.DirEntry[str]], bool]) -> list[str]:
+        """Move what is in a directory into another. Directories that stay are copied, and what is in them is moved.
+        Returns these directories, innermost first, the top ("") last."""
         queue, entered = [""], []
         while queue:
             inside = queue.pop()
             entered.append(inside)
             for entry in os.scandir(source + inside):
                 inner = f"{inside}/{entry.name}"
-                if inner in stay and entry.is_dir(follow_symlinks=False) and not is_opaque(entry.path):
+                if stays(inner, entry) and entry.is_dir(follow_symlinks=False) and not is_opaque(entry.path):
                     copy_entry(entry.path, target + inner)
                     queue.append(inner)
                     continue
-                if inner in stay and os.path.lexists(target + inner):
+                if os.path.lexists(target + inner):
                     remove_tree(target + inner)
                 os.rename(entry.path, target + inner)
         return entered[::-1]
