@@ -103,7 +103,7 @@ class CallRecord(BaseModel):
     reads_only: bool = False
     """True if the server declares that the tool changes nothing."""
     asked: list[dict[str, Any]] = []
-    """Questions of the server to its user during the call, with the answers of the declared policy."""
+    """Questions that the server asked the user during the call, with the answers of the declared policy."""
     seconds: float = 0.0
 
 

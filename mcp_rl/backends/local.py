@@ -318,7 +318,7 @@ class LocalBackend:
 
 
 def _chat_of_files(settings: LocalSettings) -> list[str]:
-    """Check the base's chat format before anything is loaded; return what is to be said of it. Raises ConfigError."""
+    """Check the base's chat format before anything is loaded; return a note for the user. Raises ConfigError."""
     from mcp_rl.backends.base.chat_files import chat_of_files
 
     if settings.base_model == TINY:

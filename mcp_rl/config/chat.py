@@ -1,4 +1,4 @@
-"""Settings of the conversation's form: how tools are shown and called, and what the chat template is told."""
+"""Settings of the chat format: the format of tool calls, and arguments of the chat template."""
 
 from typing import Literal
 
@@ -10,14 +10,14 @@ _OWN = ("messages", "tools", "documents", "add_generation_prompt", "raise_except
 
 
 class ChatConfig(Section):
-    """The form of a conversation: the format of tool calls, and arguments of the chat template."""
+    """The chat format: the format of tool calls, and arguments of the chat template."""
 
     format: Literal["auto", "hermes"] = "auto"
-    """Format of tool calls: the template's own, found out by rendering calls; `hermes` tells the tools in the system
+    """Format of tool calls: the template's own, detected by rendering calls; `hermes` describes the tools in the system
     prompt, for models whose template has no tools."""
     template_arguments: dict[str, JsonValue] = Field(default={})
-    """Arguments of the chat template, such as `enable_thinking` or `reasoning_effort`: none, as the model's maker set
-    them."""
+    """Arguments of the chat template, such as `enable_thinking` or `reasoning_effort`: none, as the model's maker
+    intended."""
 
     @field_validator("template_arguments")
     @classmethod

@@ -1,4 +1,4 @@
-"""The identity of a run: the settings that it was made for, with its differences to another one in words."""
+"""The identity of a run: the settings that it was made with, and how another one differs, in words."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class RunIdentity(BaseModel):
-    """The settings that a run was made for. A run can only be continued with the same ones."""
+    """The settings that a run was made with. A run can only be continued with the same ones."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

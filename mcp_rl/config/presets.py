@@ -14,9 +14,9 @@ from typing import Any, Literal
 
 SIZES = ("up to 1B", "up to 4B", "up to 14B", "larger")
 _LIMITS = (1.3, 4.5, 15.0)
-"""Billions of parameters up to which a model belongs to each size: names are rounded."""
+"""Upper limit of each size in billions of parameters, with some room, as names are rounded."""
 _UNKNOWN = 2
-"""Index of the size of a model whose name says none: the rates of "up to 14B" harm no smaller model."""
+"""Index of the size assumed where the name says none: the rates of "up to 14B" harm no smaller model."""
 
 Value = Any
 Values = tuple[Value, Value, Value, Value]
@@ -238,7 +238,7 @@ def _named(name: str) -> float | None:
 
 
 def _counted(base_model: str) -> float | None:
-    """Return the billions of parameters that a folder's config.json comes to, roughly; None where it is no folder."""
+    """Estimate the billions of parameters from a folder's config.json; None if this is no folder."""
     config = _json(Path(base_model).expanduser() / "config.json")
     config = {**config, **(config.get("text_config") or {})} if config else {}
     try:

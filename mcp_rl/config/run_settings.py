@@ -55,7 +55,7 @@ class RunSettings(Section):
     rollout: RolloutConfig = RolloutConfig()
     """The episodes."""
     chat: Annotated[ChatConfig, Role(measured=True)] = ChatConfig()
-    """The form of the conversation."""
+    """The chat format."""
     curriculum: CurriculumConfig = CurriculumConfig()
     """The order of the tasks."""
     train: Annotated[TrainConfig, Role(replay=True)] = TrainConfig()

@@ -73,12 +73,13 @@ class RewardConfig(Section):
     token_cost: float = Field(default=0.0, ge=0)
     """Taken off a success for every 100 sampled tokens: off, as thinking may pay."""
     overlong_from: int | None = Field(default=None, ge=1)
-    """Sampled tokens from which an episode loses, failed or not, up to `shaping_limit` at `overlong_span` more (DAPO's
-    soft penalty); none: never, as masking cut-off episodes is the milder cure."""
+    """Sampled tokens above which an episode is penalised, whether it succeeds or fails; the penalty reaches
+    `shaping_limit` after `overlong_span` more (DAPO's soft penalty); none: never, as masking cut-off episodes is the
+    milder cure."""
     overlong_span: int = Field(default=1024, ge=1)
-    """Tokens over which that loss grows: a quarter of a large model's episode, as in DAPO."""
+    """Tokens over which that penalty grows: a quarter of a large model's episode, as in DAPO."""
     shaping_limit: float = Field(default=0.5, ge=0, lt=1)
-    """Limit of these costs together: a success stays well above a failure."""
+    """Limit on the sum of these penalties: a success stays well above a failure."""
 
     @property
     def shapes(self) -> bool:

@@ -17,7 +17,7 @@ class Section(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _read_none(cls, given: Any) -> Any:
-        """Read the word "none", which TOML has no value for, as None where a setting may be None and is no text."""
+        """Read the word "none" as None for a setting that may be None and is not a text: TOML has no null."""
         if not isinstance(given, Mapping):
             return given
         return {name: None if value == "none" and cls._may_be_none(name) else value for name, value in given.items()}

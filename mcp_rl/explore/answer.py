@@ -80,7 +80,7 @@ def shows_empty_list(text: str) -> bool:
 
 
 def _object_in(text: str) -> dict[str, Any] | None:
-    """Return the JSON object that a text is, or None."""
+    """Parse a text as a JSON object; return None for anything else."""
     try:
         value = json.loads(text) if text[:1] == "{" else None
     except (ValueError, RecursionError):

@@ -59,10 +59,11 @@ _SHORT = 120
 """Characters of an answer that may say in words that there is nothing."""
 _FAILURES = 4
 _TRACE_SECONDS = 20.0
-"""Time for the calls that compare processes; on a slow server fewer calls are compared, the most telling ones first."""
+"""Seconds for the calls that compare processes; on a slow server fewer calls are compared, the most telling ones first.
+"""
 _LEAST_LOOKS, _LEAST_CHANGES, _MOST_TELLING = 5, 8, 6
 _FILL_SECONDS = 15.0
-"""Time for filling an empty server."""
+"""Seconds for filling an empty server."""
 _MOST_OF_TOOL, _MOST_IF_COSTLY, _MOST_SETUP = 12, 6, 60
 """Calls of one tool that fill an empty server, the same where each process needs them anew, and calls in all."""
 
@@ -195,11 +196,12 @@ class _Measuring:
         """The time at which no more calls are sought."""
         self.places = AsyncExitStack()
         self._as_new: Place | None = None
-        """A process that is as good as a new one once its layer is thrown away."""
+        """A process that equals a new one once its layer is thrown away."""
 
     @asynccontextmanager
     async def _opened(self) -> AsyncIterator[Place]:
-        """Give a place that is as new; a start of some servers takes seconds."""
+        """Open a place in its initial state: a used one whose layer is thrown away if that suffices, as some servers
+        take seconds to start."""
         if self._as_new is not None and self._as_new.link.alive:
             await self._as_new.throw_away()
             yield self._as_new
@@ -410,7 +412,8 @@ class _Measuring:
         return turns[: self._affordable(_MOST_LOOKS, _LEAST_LOOKS)]
 
     def _affordable(self, most: int, least: int) -> int:
-        """Return how many of `most` calls to compare, at the time that a call of this server takes."""
+        """Return how many of `most` calls can be compared in the time, given the seconds that a call of this server
+        takes."""
         compared = 3 * (_REPEATS + 1) * _MOST_LOOKS + (7 + _MOST_TELLING + 1) * _MOST_CHANGES
         seconds = compared * self._seconds / max(1, self._calls)
         return max(least, min(most, round(most * _TRACE_SECONDS / max(seconds, 0.001))))

@@ -90,7 +90,7 @@ class ProbeResult:
 
 
 def calls_in_flight(server: ToolServer, most: int, deadline: float) -> int:
-    """Return how many calls to make at once, so that a server that answers one after another meets the deadline."""
+    """Return the number of concurrent calls that a server which answers one at a time handles within the deadline."""
     slowest = slowest_call(server)
     return max(1, min(most, int(deadline / (4 * slowest)))) if slowest else most
 

@@ -24,7 +24,7 @@ _STATES = "open active done".split()
 _PRIORITIES = "low medium high".split()
 _COLOURS = "red blue green yellow".split()
 _RELATIONS = {"person": "works_on", "project": "led_by", "place": "visited_by", "thing": "belongs_to"}
-"""Relation of a record of each kind to its `other`."""
+"""Name of the relation from a record of each kind to its `other`."""
 _YEAR = 2025
 
 

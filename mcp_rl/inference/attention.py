@@ -50,7 +50,7 @@ class TokenGroup:
 
     store: KvStore
     start: int
-    """Number of its first token; in decoding without `slots` also the number of its first row in the store."""
+    """Index of the group's first token; when decoding without `slots` also the index of its first row in the store."""
     own: Tensor
     """[N]: place of each token in its row."""
     length: int
@@ -60,9 +60,10 @@ class TokenGroup:
     trunks: list[tuple[Trunk, Tensor | None]]
     """Each trunk with the tokens that attend to it, padded to TILE with the last of them; None: all tokens."""
     slots: Tensor | None = None
-    """[N]: row of the store of each token, if they attend by `bags`; else None, as for tokens of a single row."""
+    """[N]: row of the store of each token, if they attend through `bags`; else None."""
     rows: Tensor | None = None
-    """[R]: rows of the store; None in decoding, where token i has row i, for one row's tokens, and with `slots`."""
+    """[R]: rows of the store; None when decoding (token i belongs to row i), for the tokens of a single row, and with
+    `slots`."""
     row: int = -1
     """The row of the store, if all tokens are of one."""
     gather: Tensor | None = None
@@ -119,7 +120,7 @@ class TokenGroup:
         return self._buffers[share, sinks]
 
     def bags(self, share: int) -> Bags:
-        """Return the lines that the tokens read of their own rows."""
+        """Return the embedding bags through which the tokens read their own rows."""
         assert self.slots is not None
         bags = self._bags.get(share)
         if bags is None or bags.capacity != self.store.capacity:
@@ -139,11 +140,12 @@ class AttentionPlan:
     tokens: int
     """N, without the padding at the end."""
     where: Where
-    """Where keys and values are written."""
+    """Destination of the tokens' keys and values."""
     groups: list[TokenGroup]
     """All tokens, in order."""
     wanted: AttentionPlan | None = None
-    """The same for the tokens alone whose logits are wanted: nothing else of the last layer's output is read."""
+    """A smaller plan for the last layer, of the tokens whose logits are wanted: no other output of that layer is read.
+    """
     reach: int = field(init=False)
     """An exclusive upper bound of all positions."""
     _out: dict[int, Tensor] = field(default_factory=dict)
@@ -161,7 +163,7 @@ class AttentionPlan:
 
 
 class _Buffers:
-    """Tensors of one group, made once for all layers. P = N rounded up to TILE, W = all columns of scores."""
+    """Work tensors of one group, allocated once for all layers. P = N rounded up to TILE, W = columns of scores."""
 
     def __init__(self, group: TokenGroup, share: int, sinks: int) -> None:
         shape = group.store.shape
@@ -170,7 +172,7 @@ class _Buffers:
         trunk = max((trunk.length for trunk, _ in group.trunks), default=0)
         end = sinks + group.length
         self.scores = _scratch((heads, padded, share, end + trunk), shape.device)
-        """[kv_heads, P, share, W]: sink, own row, trunk; in its place also the softmax of it."""
+        """[kv_heads, P, share, W]: scores of sink, own row and trunk; the softmax overwrites them."""
         self.own = self.scores[:, :count, :, sinks:end].transpose(0, 1)
         """[N, kv_heads, share, L]"""
         self.trunk = self.scores[..., end:]
@@ -185,7 +187,8 @@ class _Buffers:
 
 
 class _Scratch(threading.local):
-    """Memory of a thread for scores, used by one group after the other; fresh memory costs more than a product."""
+    """Memory for scores, one block for each thread, reused by one group after the other: fresh memory costs more than a
+    matrix product."""
 
     memory = torch.empty(0)
 
@@ -194,7 +197,7 @@ _SCRATCH = _Scratch()
 
 
 def _scratch(size: tuple[int, ...], device: torch.device) -> Tensor:
-    """Return float32 memory without content, valid until the next call."""
+    """Return uninitialised float32 memory, valid until the next call."""
     if device.type != "cpu":
         return torch.zeros(size, device=device)
     count = math.prod(size)
@@ -229,13 +232,13 @@ class AttentionKind:
     """[heads]: scores of a position without a value (gpt-oss)."""
 
     def score(self, queries: Tensor, keys: Tensor, out: Tensor) -> Tensor:
-        """Write to `out` the bounded float32 scores of scaled queries [B, M, d] over keys [B, d, positions]."""
+        """Write to `out` the soft-capped float32 scores of scaled queries [B, M, d] over keys [B, d, positions]."""
         if out.dtype == queries.dtype:
             return self.cap(torch.bmm(queries, keys, out=out))
         return self.cap(out.copy_(torch.bmm(queries, keys)))
 
     def cap(self, scores: Tensor) -> Tensor:
-        """Bound scores in place."""
+        """Apply the soft cap to scores, in place."""
         return scores if self.softcap is None else scores.div_(self.softcap).tanh_().mul_(self.softcap)
 
 
@@ -270,7 +273,8 @@ def packed_attention(
 
 
 def attend(plan: AttentionPlan, layer: int, query: Tensor, kind: AttentionKind) -> Tensor:
-    """Attend with queries [P, kv_heads, share, d] to what is stored, the tokens' own keys and values included.
+    """Compute attention of queries [P, kv_heads, share, d] over the store, which holds the tokens' own keys and values
+    already.
 
     Returns [P, kv_heads, share, d], which the next layer overwrites.
     """
@@ -305,7 +309,7 @@ def _attend(group: TokenGroup, layer: int, query: Tensor, kind: AttentionKind, o
 
 
 def _attend_alone(group: TokenGroup, layer: int, query: Tensor, kind: AttentionKind, out: Tensor) -> None:
-    """Do the same for tokens of a single row."""
+    """Write the attention of queries of a single row to `out`."""
     count, heads, share, dim = query.shape
     padded, length = round_up(count, TILE), group.length
     start = 0 if kind.sinks is None else 1
@@ -352,14 +356,14 @@ def _weighted(weights: Tensor, values: Tensor) -> Tensor:
 
 
 def _own_scores(group: TokenGroup, layer: int, buffers: _Buffers) -> Tensor:
-    """Return scores over the own rows [N, kv_heads, share, L]."""
+    """Return the scores of tokens over their own rows [N, kv_heads, share, L]."""
     if group.slots is not None:
         return group.bags(buffers.query.shape[2]).scores(layer, buffers.query)
     return (_decoding_scores if group.rows is None else _given_scores)(group, layer, buffers)
 
 
 def _own_values(group: TokenGroup, layer: int, buffers: _Buffers) -> Tensor:
-    """Return the weighted values of the own rows [N, kv_heads, share, d]."""
+    """Return the weighted values of the tokens' own rows [N, kv_heads, share, d]."""
     if group.slots is not None:
         return group.bags(buffers.query.shape[2]).values(layer, buffers.own)
     return (_decoding_values if group.rows is None else _given_values)(group, layer, buffers)

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from mcp_rl.inference.cache import KvStore
 
 BLOCK = 128
-"""Positions summed at once."""
+"""Positions summed in one call."""
 
 
 class Bags:
-    """Which lines a group of N tokens reads in each layer. L = positions read, a multiple of `PAGE`."""
+    """Table lines that a group of N tokens reads in each layer. L = positions read, a multiple of `PAGE`."""
 
     def __init__(self, store: KvStore, slots: Tensor, length: int, share: int) -> None:
         """slots: [N], the row of each token; share: queries for each head of keys."""

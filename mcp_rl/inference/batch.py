@@ -76,9 +76,9 @@ class DecodingBatch:
         self._held = SlotEntries(self._tree)
         self._asked = SeenPrefixes(self._store)
         self._order: list[Row] = []
-        """The active rows in the order of the decoding step's tokens."""
+        """Active rows in the order of the tokens of a decoding step."""
         self._groups: list[tuple[int, int, list[tuple[Trunk, Tensor | None]]]] | None = None
-        """First and one past the last of these rows in each group, and the trunks that they attend to."""
+        """For each group its first row, one past its last row, and the trunks that its rows attend to."""
         self._last: dict[tuple[int, int], TokenGroup] = {}
         """The groups of the last decoding step, by first and one past the last row."""
         self._version = policy.version
@@ -161,8 +161,8 @@ class DecodingBatch:
         return [row for row in self._slots[: self.active] if row is not None]
 
     def _grouped(self) -> list[tuple[int, int, list[tuple[Trunk, Tensor | None]]]]:
-        """Group the active rows by length. Bags read rows in any order; else they are moved to be sorted, if that
-        pays."""
+        """Group the active rows by length. Bags read rows in any order; otherwise rows are moved so that they are
+        sorted, if that pays off."""
         device, rows = self.policy.shape.device, self.sampled_rows()
         if self._store.shape.paged:
             rows.sort(key=lambda row: row.start - len(row.ids))

@@ -16,7 +16,7 @@ from torch import Tensor
 GROWTH = 64
 """Positions by which rows grow. Attention reads whole multiples too, so its shapes are few."""
 PAGE = GROWTH
-"""Positions of a page of keys."""
+"""Positions in a page of keys."""
 
 
 def round_up(count: int, multiple: int) -> int:
@@ -95,7 +95,7 @@ class KvStore:
             self._flat[layer].index_copy_(0, where.lines, new[1].reshape(-1, self.shape.head_dim))
 
     def where(self, slots: Tensor, places: Tensor) -> Where:
-        """Return where tokens of these rows are written, given the place of each in its row."""
+        """Return the destination of tokens in these rows, given the position of each in its row."""
         heads = self.shape.kv_heads
         row = slots[:, None] * heads + torch.arange(heads, device=slots.device)
         lines = (row * self.capacity + places[:, None]).flatten()
@@ -105,31 +105,33 @@ class KvStore:
         return Where(torch.cat((lines, lines + rest)), None)
 
     def key_pages(self, layer: int) -> Tensor:
-        """Keys of all rows by pages: a view [rows * kv_heads * pages * head_dim, PAGE]."""
+        """Return the keys of all rows by pages: a view [rows * kv_heads * pages * head_dim, PAGE]."""
         return self._paged[layer].view(-1, PAGE)
 
     def value_lines(self, layer: int) -> Tensor:
-        """Values of all rows: a view [rows * kv_heads * capacity, head_dim]."""
+        """Return the values of all rows: a view [rows * kv_heads * capacity, head_dim]."""
         return self._lines[layer][1].view(-1, self.shape.head_dim)
 
     def lines(self, layer: int, which: int, start: int, stop: int, length: int) -> Tensor:
-        """Keys (0) or values (1) of rows side by side: a view [rows * kv_heads, length, head_dim]; keys not paged."""
+        """Return keys (0) or values (1) of adjacent rows: a view [rows * kv_heads, length, head_dim]; keys must not be
+        paged."""
         heads = self.shape.kv_heads
         return self._lines[layer][which][start * heads : stop * heads, :length]
 
     def keys(self, layer: int, row: int, length: int) -> Tensor:
-        """Keys of one row [kv_heads, head_dim, length]: a copy if they are paged, else a view."""
+        """Return the keys of one row [kv_heads, head_dim, length]: a copy if they are paged, else a view."""
         if self.shape.paged:
             pages = self._paged[layer][row, :, : -(-length // PAGE)]
             return pages.transpose(1, 2).reshape(len(pages), self.shape.head_dim, -1)[..., :length]
         return self.lines(layer, 0, row, row + 1, length).transpose(1, 2)
 
     def values(self, layer: int, row: int, length: int) -> Tensor:
-        """Values of one row: a view [kv_heads, length, head_dim]."""
+        """Return the values of one row: a view [kv_heads, length, head_dim]."""
         return self.lines(layer, 1, row, row + 1, length)
 
     def chosen(self, layer: int, which: int, rows: Tensor, length: int) -> Tensor:
-        """Keys (0) or values (1) of any rows: a copy [len(rows) * kv_heads, length, head_dim]; keys not paged."""
+        """Return keys (0) or values (1) of any rows: a copy [len(rows) * kv_heads, length, head_dim]; keys must not be
+        paged."""
         return self.data[layer, which, :, :, :length].index_select(0, rows).flatten(0, 1)
 
     def take(self, row: int, other: KvStore, other_row: int, length: int) -> None:
@@ -142,8 +144,7 @@ class KvStore:
         self.carry([(sources, targets, length)])
 
     def carry(self, moves: list[tuple[list[int], list[int], int]]) -> None:
-        """Copy rows: from these, to those, so many positions, rounded up to pages. All are read before any is
-        written."""
+        """Copy the first positions of rows to other rows, rounded up to pages. Reads all before it writes any."""
         device = self.shape.device
         read = []
         for sources, targets, length in moves:
@@ -157,12 +158,12 @@ class KvStore:
 
 @dataclass(frozen=True)
 class Where:
-    """Where the tokens of a forward pass are written in each layer."""
+    """Destination of the tokens of a forward pass in the store, the same in each layer."""
 
     lines: Tensor
-    """Index of each token and head in the flat keys and values; if keys are paged, of values alone."""
+    """Line of each token and head in the flattened keys and values; with paged keys, in the values alone."""
     paged: tuple[Tensor, Tensor, Tensor] | None
-    """For paged keys, each token's row, its page, and its place in the page."""
+    """With paged keys, each token's row, page, and position in the page."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,9 +181,9 @@ class Trunk:
 
     @cached_property
     def keys(self) -> list[Tensor]:
-        """Keys of each layer [kv_heads, head_dim, length]."""
+        """Keys of each layer, [kv_heads, head_dim, length]."""
         return [self.store.keys(layer, 0, self.length) for layer in range(self.store.shape.layers)]
 
     def values(self, layer: int) -> Tensor:
-        """Values of a layer [kv_heads, length, head_dim]."""
+        """Return the values of a layer, [kv_heads, length, head_dim]."""
         return self.store.values(layer, 0, self.length)

@@ -196,10 +196,8 @@ class _Layer:
             self.by_head = _Norm(query.floor, torch.cat(gains))
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, plan: AttentionPlan, keep: Tensor | None = None) -> Tensor:
-        """Return the output for x [P, width], which may change in place, or for its places `keep` alone.
-
-        cos, sin: [P, 1, d], the first half of the sines negative.
-        """
+        """Return the output for x [P, width], which may be overwritten, or for its tokens `keep` alone. cos, sin: [P,
+        1, d], the first half of the sines negative."""
         both = self.heads + self.shared
         inward = self.inward(self.before(x)).view(len(x), both + self.shared, self.dim)
         turned = inward[:, :both]

@@ -23,7 +23,7 @@ PAIRS = 1 << 17
 ALONE = 1 << 14
 """Pairs from which on the tokens of one row are a group."""
 FEW = 32
-"""Tokens of one row that are too few for products of their own."""
+"""Number of tokens of one row below which they get no matrix products of their own."""
 
 
 def width(length: int) -> int:

@@ -133,7 +133,7 @@ def _blocks(piece: Piece) -> list[Piece]:
 
 
 def _group(store: KvStore, pieces: Sequence[Piece], before: int) -> TokenGroup:
-    """Return the group of these pieces, whose first token has number `before`."""
+    """Return the group of these pieces; `before` is the index of its first token."""
     device, rows = store.shape.device, len(pieces)
     sizes = torch.tensor([len(piece.ids) for piece in pieces])
     row = torch.repeat_interleave(torch.arange(rows), sizes)

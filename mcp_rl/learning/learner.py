@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from mcp_rl.learning.sharding import Sharding
 
 MOST_OVERFLOWS = 8
-"""Updates in a row that overflow in float16 before a run stops: eight halvings undo a scale of 256."""
+"""Number of successive float16 updates that may overflow before a run stops: eight halvings undo a scale of 256."""
 
 
 class Learner:
@@ -82,7 +82,8 @@ class Learner:
         self.moved = False
         """True once the optimiser has changed the weights in the current update."""
         self.halved = self.overflows = self.doubts = 0
-        """Halvings of the loss's scale, overflows in a row, and doubtful disagreements with the sampler in a row."""
+        """Halvings of the loss's scale, consecutive overflows, and consecutive doubtful disagreements with the sampler.
+        """
 
     def join(self, ranks: Ranks, *, shard_reference: bool = True) -> None:
         """Learn together with other processes that hold the same policy.

@@ -1,4 +1,4 @@
-"""Verifier of the kind "time": the answer names a date, a time of day, or both, in any common form."""
+"""Verifier "time": the final message names a date, a time of day, or both, in any common form."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ _MOST_TIMES = 2
 
 @dataclass(frozen=True)
 class _Named:
-    """What a text names: days, and times of day in the order in which they stand there."""
+    """Days and times of day found in a text, in order."""
 
     days: tuple[date, ...]
     clocks: tuple[tuple[time, bool], ...]
-    """Times of day, with their zone if they have one; True where seconds are said."""
+    """Each time of day, with its zone if it has one, and whether it states seconds."""
 
 
 def time_answer(trajectory: Trajectory, scenario: McpScenario) -> Verdict:

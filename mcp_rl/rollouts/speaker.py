@@ -44,7 +44,7 @@ class Limits:
     max_turn_tokens: int = 256
     """Sampled tokens in one turn."""
     max_thought_tokens: int = 2048
-    """Sampled tokens of a thinking model's thought in one turn, which the other limits do not count."""
+    """Maximum tokens of a thought in one turn, which the other limits do not count."""
     max_tokens: int = 4096
     """Sampled tokens in all turns together."""
     max_tool_calls: int = 32
@@ -71,7 +71,7 @@ class Speaker(Protocol):
     """A model's side of one conversation: reads new messages, says a turn."""
 
     sampled: int
-    """Tokens said in all turns, without those of thoughts up to their limit."""
+    """Sampled tokens of all turns, thoughts within their limit not counted."""
 
     async def turn(self, new: Sequence[dict[str, Any]]) -> SaidTurn:
         """Return the turn that follows the new messages: first the opening, later the results of calls.

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from mcp_rl.toolserver.tools.schema import ToolSchemas
 
 _CHECK_SEED = 1_000_003
-"""Seed of the second solver when a file is checked: another one than any that made it."""
+"""Seed of the second solver when a file is checked, different from any that made the file."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class Generated:
 
 
 def _proofs(proofs: Sequence[GoalProof]) -> dict[str, float]:
-    """Return the figures of the proofs of goal tasks, in all."""
+    """Sum up the proofs of goal tasks."""
     return {
         "tasks": len(proofs),
         "other_solutions": sum(one.ways for one in proofs),

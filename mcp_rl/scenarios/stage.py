@@ -115,7 +115,7 @@ class Stage:
         self.stateful = server.stateful
         """True if calls may change something that later calls of the same episode see."""
         self.calls = 0
-        """Calls made so far."""
+        """Number of calls made so far."""
 
     async def play(
         self,

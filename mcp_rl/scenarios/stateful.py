@@ -50,9 +50,9 @@ ids, and for all others."""
 _READS_LAST = 0.3
 """Share of the longer tasks that end with a question about the new state."""
 _MOST_PROPOSALS = 6
-"""Proposals of one length for each task that is wanted; where fewer lead to one, the server has not much to offer."""
+"""Maximum proposals of one length for each task that is wanted; if they fail, the server offers no more."""
 _SECONDS, _LEAST_CALLS = 60.0, 400
-"""Time for finding tasks on a server whose calls were timed one after another; calls that may be made in any case."""
+"""Seconds for finding tasks on a server that answers one call at a time, and the calls that are made in any case."""
 _TRIES = 12
 _ORDINALS = ("first", "second", "third", "fourth", "fifth")
 
@@ -115,7 +115,7 @@ class Walks:
         self._handles = {name for tool in self._reading.values() for name in tool.input_schema.get("required") or ()}
         """Names of parameters by which reading calls find things."""
         self._nouns: dict[str, list[str]] = {}
-        """Nouns of the tools that answer with a bare handle."""
+        """Nouns of the tools that return a bare handle."""
         self._before: dict[str, Look] = {}
         """Looks at the initial state of an episode."""
         self._seen: set[str] = set()

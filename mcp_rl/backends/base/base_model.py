@@ -118,7 +118,7 @@ def open_base(plan: LoadPlan, before: Mapping[str, Any] | None = None) -> Base:
 
 
 def with_chat(base: Base, chat: ChatConfig) -> Base:
-    """Return the base with the settings of its chat format recorded."""
+    """Record the settings of the base's chat format in it; return the base."""
     return replace(base, loaded={**base.loaded, CHAT: chat.model_dump(mode="json")})
 
 

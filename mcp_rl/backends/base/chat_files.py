@@ -1,7 +1,8 @@
-"""The chat format of a base model by its files alone, before anything is loaded. Imports no torch and no transformers.
+"""The chat format of a base model, read from its files before the model is loaded. Imports no torch and no
+transformers.
 
-What is read: tokenizer.json, tokenizer_config.json, chat_template.jinja and generation_config.json, in a folder or in
-the hub's cache on this machine. Where one is missing, nothing is said: the loaded model is looked at anyway.
+Reads tokenizer.json, tokenizer_config.json, chat_template.jinja and generation_config.json, from a folder or from the
+hub's cache on this machine. Says nothing where one is missing, as the format is checked again once the model is loaded.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _LARGEST = 64 * 2**20
-"""Bytes of a file that is read; the largest tokenizer.json has 34 million."""
+"""Maximum bytes of a file; the largest tokenizer.json has 34 million."""
 
 
 def chat_of_files(base_model: str, settings: Mapping[str, Any], revision: str | None = None) -> ChatFormat | None:
-    """Return the chat format of a base model; None if its files are not on this machine or cannot be read alone.
+    """Return the chat format of a base model; None if its files are not on this machine or do not tell.
 
-    Raises ConfigError for a model that is no chat model, whose template fails on tools, or whose ends do not fit it.
+    Raises ConfigError for a model without a chat template, a template that fails on tools, or end tokens that do not
+    match it.
     """
     files = _Files(base_model, revision)
     about, tokenizer = files.json("tokenizer_config.json"), files.text("tokenizer.json")

@@ -53,7 +53,7 @@ class LoadPlan:
     seed: int = 0
     rank: int = 16
     checkpointing: bool = False
-    """True if activations are not to be kept (`train.activation_checkpointing`)."""
+    """True if activations are recomputed or offloaded instead of kept (`train.activation_checkpointing`)."""
     sampled: bool = True
     """True if an engine in this process samples the loaded modules."""
 

@@ -98,7 +98,7 @@ class PlainTokenizer:
         add_generation_prompt: bool,
         **arguments: Any,
     ) -> str:
-        """Return the text; `tokenize` must be False. `arguments` are further names that the template knows."""
+        """Return the rendered text; `tokenize` must be False. `arguments` are further variables of the template."""
         assert not tokenize
         kept = [{name: value for name, value in message.items() if value is not None} for message in messages]
         return render_template(

@@ -79,7 +79,8 @@ def arguments(plan: LoadPlan, config: Any) -> dict[str, Any]:
 
 
 def checkpointing(plan: LoadPlan) -> str | bool:
-    """Return what Unsloth does with activations: as its own setting says, else as `train.activation_checkpointing`."""
+    """Return Unsloth's setting for activations: its own if given, else the one that follows from
+    `train.activation_checkpointing`."""
     own = plan.options.use_gradient_checkpointing
     return own if own is not None else "unsloth" if plan.checkpointing else False
 

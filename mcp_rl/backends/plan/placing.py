@@ -68,8 +68,11 @@ def sharing(machine: Machine, wanted: WantedSettings) -> Sharing:
 
 
 def loader(machine: Machine, wanted: WantedSettings, quantisation: str) -> Loader:
-    """Return the library that loads the base. Unsloth replaces attention, which the in-process engine would sample
-    with, and which no prefix tree passes through: where it is open, it loads what is quantised."""
+    """Return the library that loads the base.
+
+    Unless it is set, Unsloth loads quantised bases only: it replaces attention, so the in-process engine cannot sample
+    the modules, and shared prefixes cannot be computed once.
+    """
     there = bool(machine.usable_gpus) and machine.has("unsloth") and engine_kind(machine, wanted) == "vllm"
     open_choice = there and quantisation != "none" and wanted.method == "lora"
     return "unsloth" if (open_choice if wanted.unsloth is None else wanted.unsloth) else "transformers"

@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 
 _SECONDS = 8.0
 _SURE_TRIES, _MOST_SECONDS = 2, 30.0
-"""Tries of each tool that are made however slowly the server starts, within so many seconds."""
+"""Minimum number of tries of each tool, however slowly the server starts, and the seconds after which even these end.
+"""
 _AT_ONCE = 3
 _MOST_LOOKS = 12
 _SEED = "effects"
@@ -110,7 +111,7 @@ class EffectMeter:
         self._constants, self._trusted = _constants(world), _trusted(world)
         self._keys = {entity.key for entity in world.entities}
         self._tried: set[str] = set()
-        """The kinds of which a thing was named already in the tries of one tool."""
+        """Kinds of which the tries of the current tool have already named a thing."""
         self._folders = [
             *dict.fromkeys(
                 posixpath.dirname(str(entity.key))
@@ -272,7 +273,7 @@ class EffectMeter:
         return found
 
     async def _after(self, call: Call, looks: Sequence[Call], leaves: Sequence[_Leaf]) -> list[Answered | None] | None:
-        """Make a call at the beginning of an episode and return what the looks show then; None where it fails."""
+        """Make a call at the beginning of an episode; return the answers of the looks after it, or None if it fails."""
         try:
             async with self._sessions.lease(self._params) as lease:
                 caller = WorldCaller(lease.session.connection, CallBudget.of(1, _SECONDS))
@@ -314,7 +315,7 @@ class EffectMeter:
             found.append([effect.model_copy(update={"example": arguments})])
 
     def _other_of(self, kind: str, name: str, value: Any) -> Any:
-        """Return a value that a field has elsewhere, or a new one."""
+        """Return a value of the field from another thing, or a new one."""
         values = [one.facts[name].value for one in self._world.of_kind(kind) if name in one.facts]
         others = [one for one in values if one != value]
         if self._world.kinds[kind].fields[name].kind == "text" and len(set(map(str, values))) == len(values):
@@ -380,7 +381,8 @@ class EffectMeter:
 def _compared(
     old: _State, new: _State, leaves: Sequence[_Leaf], world: WorldModel
 ) -> Iterator[tuple[Effect, _Leaf | None]]:
-    """Yield the effects that tell the states apart, without tools and examples, and the value that names the thing."""
+    """Yield the effects that explain the difference between two states, without tool and example, each with the value
+    that names the thing."""
     referred = {reference.to: reference.kind for reference in world.references}
     changed = [
         effect
@@ -441,7 +443,7 @@ def _compared(
 
 
 def _together(one: _Leaf, other: _Leaf) -> bool:
-    """Return whether two values do not belong to different objects of one list."""
+    """Return whether two values may belong together: not if they are from different objects of one list."""
     for first, second in zip(one.path[:-1], other.path[:-1], strict=False):
         if first != second:
             return isinstance(first, str)
@@ -449,7 +451,7 @@ def _together(one: _Leaf, other: _Leaf) -> bool:
 
 
 def _narrowed(arguments: dict[str, Any], own: _Leaf | None) -> dict[str, Any]:
-    """Return arguments about one thing: of several objects in a list that one which holds its name."""
+    """Reduce arguments to one thing: of several objects in a list, keep the one that holds its name."""
     path = own.path if own is not None else ()
     at = next((at for at, part in enumerate(path) if isinstance(part, int)), None)
     if at is None or at + 1 == len(path):

@@ -91,9 +91,9 @@ def described(name: str, values: Sequence[Any], kind: str, *, is_key: bool, abou
 
 
 def words_for_relation(words: str, to: str) -> str:
-    """Return a noun for a relation that is named by a verb: "owner" for "belongs to", else the noun of its things.
+    """Return a noun for a relation named by a verb: "owner" for "belongs to", else the noun of the things it refers to.
 
-    A field that holds ids is called as what they are ids of.
+    A field that holds ids is named after what they are ids of.
     """
     words = words.removesuffix(" id")
     if words.split(" ")[-1] not in _PREPOSITIONS or " " not in words:

@@ -30,7 +30,7 @@ def filled(statement: str, values: Mapping[str, Any]) -> str | None:
 
 
 def values_in(statement: str, text: str) -> dict[str, Any] | None:
-    """Return the values that a text has for the fields of a statement; None for another text."""
+    """Read the values of a statement's fields back from a text; None if the text is another statement."""
     pattern, names = "", list[str]()
     for position, part in enumerate(_BLANK.split(statement)):
         pattern += _VALUE if position % 2 else re.escape(part)
@@ -54,7 +54,7 @@ def _read(literal: str) -> str | int | float:
 
 
 def row_effects(tool: Tool, world: WorldModel) -> Iterator[tuple[Effect, Entity]]:
-    """Yield the effects that statements may have on the rows of each table, each with a row to try it on."""
+    """Yield candidate effects of statements on the rows of each table, each with a row to try it on."""
     found = sql_parameter(tool)
     if found is None or found[1] not in ("change", "any"):
         return
@@ -83,7 +83,7 @@ def row_effects(tool: Tool, world: WorldModel) -> Iterator[tuple[Effect, Entity]
 
 
 def _tables(world: WorldModel) -> dict[str, str]:
-    """Return the kinds whose tables are read whole, with the tables' names."""
+    """Return the kinds whose whole table an observation shows, with the names of the tables."""
     found: dict[str, str] = {}
     for seen in world.observations:
         for value in seen.arguments.values():

@@ -12,7 +12,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, JsonValue
 
 FieldKind = Literal["text", "prose", "number", "time", "flag", "list"]
-"""Content of a field: a short text, a long one, a number, a date or time, true or false, a list of short texts."""
+"""Kind of a field: a short text, a long text, a number, a date or time, a boolean, or a list of short texts."""
 
 
 class _Part(BaseModel):
@@ -105,7 +105,8 @@ class Effect(_Part):
     example: dict[str, JsonValue] = {}
     """Arguments of a call that worked."""
     statement: str = ""
-    """The statement of SQL that does it, with `{field}` for each value; empty where each value has an argument."""
+    """The SQL statement of the change, with `{field}` for each value; empty if each value has an argument of its own.
+    """
 
 
 class WorldModel(_Part):

@@ -1,4 +1,4 @@
-"""Tool calls and turns as they were read from a model's text."""
+"""Tool calls and turns, parsed from a model's text."""
 
 from __future__ import annotations
 

@@ -1,16 +1,16 @@
-"""Conversations as tokens, exactly, over the chat template that a model comes with.
+"""Conversations as exact tokens, over the chat template that a model comes with.
 
 Invariant: the ids of a conversation are `initial + sampled + continuation + sampled + …`. A continuation is the
 rendering of the new messages alone, cut from a rendering that ends in a placeholder assistant turn, so nothing that the
 policy saw or sampled is ever rendered or tokenized again.
 
-The format of tool calls is found out from the template (`rehearsal.py`); `chat.format = "hermes"` tells the tools in
-the system prompt instead (`in_prompt.py`). Thoughts are no part of an answer, and no call is read in them
+The format of tool calls is detected from the template (`rehearsal.py`); `chat.format = "hermes"` describes the tools in
+the system prompt instead (`in_prompt.py`). Thoughts are not part of an answer, and calls in them are not executed
 (`thinking.py`).
 
-A model may end its turn with several tokens (generation_config.json lists them), and its template writes one of them.
-The sampled one is kept. If it is not the template's, the template's own follows it as a given token, so the frame of
-every turn is closed before the next one opens.
+A model may end its turn with any of several tokens, which generation_config.json lists; its template writes one of
+them. The sampled one is kept. If it is not the template's, the template's own follows it as a given token, so that the
+frame of every turn is closed before the next one opens.
 
 Text from outside (requests, tool results) cannot forge a turn or a tag: control strings in it are broken by a space
 after their first character.
@@ -44,17 +44,18 @@ Message = dict[str, Any]
 CHAT = "chat"
 """Key of the chat format's settings in a run's model.json."""
 _OPENINGS = 64 * 2**20
-"""Bytes of cached openings: all rollouts of a group begin with the same one."""
+"""Maximum bytes of cached openings: all rollouts of a group share one."""
 _TEXTS = 16 * 2**20
-"""Bytes of texts with cached ids: rollouts of a group often get the same tool result."""
+"""Maximum bytes of texts whose ids are cached: rollouts of a group often get the same tool result."""
 _SKELETONS = 4 * 2**20
-"""Bytes of cached frames around messages, by their roles."""
+"""Maximum bytes of cached frames around messages, by their roles."""
 _OVERHEAD = 200
-"""Bytes of a cache entry beside its content."""
+"""Overhead of a cache entry in bytes."""
 _REQUEST, _ANSWER = "\u2402request\u2403", "\u2402answer\u2403"
 _NEW, _NAME = '\u2402new{}"\u2403', "\u2402name{}\u2403"
 _SLOT = re.compile(r"\u2402(new|name)(\d+)(\\?\"|)\u2403")
-"""A content, or the name of the tool that gave it; the quote in it tells whether a template writes contents as JSON."""
+"""Placeholder for a content or for the name of a tool; the quote in it shows whether a template writes contents as
+JSON."""
 
 
 class ChatFormat:
@@ -111,7 +112,7 @@ class ChatFormat:
 
     @property
     def notes(self) -> list[str]:
-        """Return what a user must know of the format, in sentences; empty for Hermes as a template writes it."""
+        """Return notes on the format for the user, one sentence each; none for Hermes as a template writes it."""
         if self.in_prompt:
             return [f"{self._name} is told its tools in the system prompt, and calls them in Hermes' format."]
         one = "" if self.several else ", one in a turn"
@@ -122,21 +123,19 @@ class ChatFormat:
         )
 
     def parse(self, text: str, tools: Sequence[dict[str, Any]] = ()) -> ParsedCompletion:
-        """Read a turn: its thoughts, its words outside of calls, and its calls. Never raises.
-
-        `tools` tell numbers from texts in formats without quotes.
-        """
+        """Parse a turn into thoughts, words outside of calls, and calls. Never raises. `tools` tell numbers from texts
+        in formats without quotes."""
         said, thought = self.thinking.split(text, (self.dialect.opens, self.dialect.closes))
         read = self.dialect.read(said, self._properties(tools))
         return ParsedCompletion(read.content, read.calls, "\n".join(filter(None, (thought, read.thought))))
 
     def without_thoughts(self, text: str) -> str:
-        """Return a turn's text without its thoughts, calls included."""
+        """Return a turn's text, calls included, without its thoughts."""
         return self.thinking.split(text, (self.dialect.opens, self.dialect.closes))[0].strip()
 
     @property
     def read_in_pieces(self) -> bool:
-        """Return whether a turn can be read while it is sampled: Hermes, without thoughts."""
+        """Return whether a turn can be parsed while it is sampled: true for Hermes without thoughts."""
         return self.dialect is HERMES and not (self.thinking.thinks or self.thinking.written)
 
     def _properties(self, tools: Sequence[dict[str, Any]]) -> Properties:
@@ -181,7 +180,7 @@ class ChatFormat:
         return ids if after is None or after == own else [own, *ids]
 
     def said(self, content: str, calls: Sequence[ParsedCall] = (), tools: Sequence[dict[str, Any]] = ()) -> list[int]:
-        """Return the ids that a policy samples to say this, as the template writes it, including its end.
+        """Return the ids of a turn as a policy would sample it, in the template's form and including its end.
 
         Raises ValueError if they would not be parsed as the same turn, because the text holds a control string or the
         template leaves a part out.
@@ -201,7 +200,7 @@ class ChatFormat:
         return ids
 
     def _check_answer(self) -> None:
-        """Raise ConfigError if an answer as the template writes it is not read as the same."""
+        """Raise ConfigError if an answer that the template rendered is not parsed as the same answer."""
         told: list[Message] = [{"role": "user", "content": _REQUEST}]
         opening = self._render(told, (), prompt=True)
         text = self._sampled(
@@ -214,7 +213,7 @@ class ChatFormat:
             )
 
     def _forged(self, ids: Sequence[int]) -> bool:
-        """Return whether ids of words hold a special token that no call of the format has."""
+        """Return whether the ids of plain text hold a special token that no call of the format uses."""
         marks = (*self.dialect.opens, self.dialect.closes, *self.dialect.tags, *(m for pair in MARKERS for m in pair))
         return any(
             str(self.tokenizer.decode([id], skip_special_tokens=False)) not in marks
@@ -222,7 +221,7 @@ class ChatFormat:
         )
 
     def _find_format(self, format: str, special: Collection[str]) -> None:
-        """Find out how tools are shown and called."""
+        """Detect how tools are shown and called."""
         asked = None if format in ("auto", "hermes") else format
         try:
             name = str(self.tokenizer.name_or_path)
@@ -241,7 +240,7 @@ class ChatFormat:
         return self._rendered(messages, tools, prompt=prompt)
 
     def _sampler(self, special: Collection[str]) -> Any:
-        """Return a function that cuts what a policy samples out of a rendering, as far as it is known yet."""
+        """Return a function that cuts the sampled part out of a rendering, with what is known of the format so far."""
         inside = {mark for pair in MARKERS for mark in pair} | {dialect.closes for dialect in DIALECTS}
         trailing = sorted({*special, "<|tool_response>"} - inside)
 
@@ -263,7 +262,7 @@ class ChatFormat:
             return False
 
     def _sampled(self, opening: str, whole: str) -> str:
-        """Return what a policy samples of a rendered turn, up to its end. Raises ConfigError."""
+        """Return the part of a rendered turn that a policy samples, up to its end. Raises ConfigError."""
         text = None
         if whole.startswith(opening):
             text = whole[len(opening) :]
@@ -303,7 +302,8 @@ class ChatFormat:
         return _SLOT.sub(filled, skeleton)
 
     def _own_end(self, kind: str) -> int:
-        """Return which of the listed ids the template writes after an assistant's answer ("user") or call ("tool")."""
+        """Return the end token, of those listed, that the template writes after an assistant's answer ("user") or call
+        ("tool")."""
         after = self._after_turn([kind])
         frame = after[: slot.start()] if (slot := _SLOT.search(after)) else after
         for text in (frame, self._after_turn([]) if kind == "user" else ""):
@@ -318,7 +318,7 @@ class ChatFormat:
         )
 
     def _after_turn(self, roles: Sequence[str]) -> str:
-        """Render what follows an assistant's words: the end of its turn, and messages of these roles."""
+        """Render the text after an assistant's words: the end of its turn, and messages of these roles."""
         tools = sum(role == "tool" for role in roles) if _kind(roles) == "tool" else 0
         count = min(tools, tools if self.several else 1)
         calls = [ParsedCall(_NAME.format(i), {"a": _ANSWER}) for i in range(count)]
@@ -389,7 +389,7 @@ class ChatFormat:
         return self._controls.sub(lambda m: m[0][0] + " " + m[0][1:], whole_characters(text))
 
     def _harmless_in(self, value: Any) -> Any:
-        """Apply `harmless` to every text in JSON: tool descriptions come from outside too."""
+        """Apply `harmless` to every text in JSON, as tool descriptions come from outside too."""
         if isinstance(value, str):
             return self.harmless(value)
         if isinstance(value, dict):
@@ -401,14 +401,14 @@ class ChatFormat:
 
 
 def recorded_chat(tokenizer: Any, loaded: Mapping[str, Any]) -> ChatFormat:
-    """Return the chat format of a base, by its description in a run's model.json."""
+    """Return the chat format of a base from the description in a run's model.json."""
     settings = loaded.get(CHAT)
     return ChatFormat(tokenizer, recorded_ends(loaded), **(settings if isinstance(settings, dict) else {}))
 
 
 def served_chat(tokenizer: Any, ends: Collection[int], settings: Any) -> ChatFormat:
-    """Return the chat format of a served model. `settings` are those of its run; without a run, a model whose template
-    has no tools is told them in the system prompt."""
+    """Return the chat format of a served model. `settings` are those of its run; a model without a run whose template
+    has no tools gets them in the system prompt."""
     if isinstance(settings, dict):
         return ChatFormat(tokenizer, ends, **settings)
     try:
@@ -421,7 +421,7 @@ def served_chat(tokenizer: Any, ends: Collection[int], settings: Any) -> ChatFor
 
 
 def _kind(roles: Sequence[str]) -> str:
-    """Return what came before new messages: a turn with calls ("tool") or an answer ("user")."""
+    """Return the kind of turn before new messages: with calls ("tool") or an answer ("user")."""
     return "tool" if "tool" in roles[:1] else "user"
 
 

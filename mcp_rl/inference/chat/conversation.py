@@ -226,7 +226,7 @@ def _in_order(new: Sequence[_Given | _Result], said: _Turn | None) -> list[_Give
 
 
 def _plain(message: _Given | _Result, said: _Turn | None) -> dict[str, Any]:
-    """Return a message as a rollout has it; a result has the name of its tool."""
+    """Return a message in a rollout's form, in which a result carries the name of its tool."""
     plain = message.model_dump(exclude_none=True)
     if isinstance(message, _Result) and said is not None:
         plain["name"] = next(call.function.name for call in said.tool_calls if call.id == message.tool_call_id)

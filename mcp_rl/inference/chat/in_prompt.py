@@ -1,7 +1,8 @@
-"""Hermes' format told in words, for models whose templates show no tools or whose calls cannot be read.
+"""The Hermes format described in the system prompt, for models whose templates show no tools or whose calls cannot be
+parsed.
 
-The tools stand in the system prompt, in the wording of Qwen2.5's template; calls are part of what the assistant says,
-and results part of what the user says. So every template that renders a conversation of text will do.
+The system prompt lists the tools in the wording of Qwen2.5's template; calls are text of the assistant, and results
+text of the user. So any template that renders a plain conversation will do.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ For each function call, return a json object with function name and arguments wi
 
 
 def in_prompt(messages: Sequence[Message], tools: Sequence[dict[str, Any]], *, system: bool = True) -> list[Message]:
-    """Return messages of text alone that say the same. `system`: whether the template has a system's role."""
+    """Convert messages to plain text ones that say the same. `system`: whether the template has a system role."""
     told: list[Message] = []
     for message in messages:
         role, content = str(message["role"]), str(message.get("content") or "")

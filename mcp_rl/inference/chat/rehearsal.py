@@ -1,7 +1,7 @@
-"""Finds out what a chat template says about tools: it renders calls and results, which must be read back as they were.
+"""Detection of a chat template's tool format: calls and results are rendered, and must be parsed back unchanged.
 
-Nothing is assumed of a model's name. The template is shown two tools, a call, several calls and their results. What the
-policy would sample is cut out of the rendering, and given to every known format.
+The name of the model plays no part. The template renders two tools, a call, several calls and their results. The part
+that the policy would sample is cut out of the rendering and given to every known parser.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ _ASKED: Message = {"role": "user", "content": "Where is it?"}
 
 @dataclass(frozen=True)
 class CallWriting:
-    """How a template wants an assistant's calls."""
+    """Form in which a template takes an assistant's calls."""
 
     as_text: bool = False
-    """Arguments as the text of their JSON instead of an object."""
+    """True if arguments are passed as JSON text instead of an object."""
     no_content: bool = False
-    """The content of a turn with calls must be none for the calls to be rendered."""
+    """True if calls are rendered only where the content of their turn is None."""
 
     def turn(self, content: str, calls: Sequence[ParsedCall]) -> Message:
-        """Return an assistant's turn for the template."""
+        """Return an assistant's turn in this form."""
         if not calls:
             return {"role": "assistant", "content": content}
         made = [
@@ -80,27 +80,27 @@ class CallWriting:
 
 
 def call_id(number: int) -> str:
-    """Return the id of a turn's call, of nine letters and digits, since Mistral's templates take no other."""
+    """Return the id of a call: nine letters and digits, as Mistral's templates take no other."""
     return f"call{number + 1:05}"
 
 
 @dataclass(frozen=True)
 class Rehearsed:
-    """What a template says about tools."""
+    """Result of the detection: a template's format of tool calls."""
 
     dialect: Dialect
     writing: CallWriting
     several: bool
-    """Whether a turn may have several calls."""
+    """True if a turn may have several calls."""
 
 
 def rehearse(
     render: Render, name: str, thinking: Thinking, sampled: Callable[[str, str], str], only: str | None = None
 ) -> Rehearsed:
-    """Find the format of a template's calls. `sampled` returns what a policy samples of a whole rendering after its
-    opening; `only` names the one format to try.
+    """Find the format of a template's calls.
 
-    Raises ConfigError, which says what the template lacks.
+    `sampled` returns the part of a rendering, after its opening, that a policy samples; `only` names the one format to
+    try. Raises ConfigError, which says what the template lacks.
     """
     from jinja2 import TemplateError
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _MOST_SECONDS = 0.5
 """Processor time for one rendering, of this thread."""
 _MOST_MADE = 32 * 2**20
-"""Characters that one rendering may make in all, those thrown away included."""
+"""Maximum characters that one rendering may produce, discarded ones included."""
 _LARGEST = 4 * 2**20
 """Size of one value, in characters."""
 _LONGEST_SOURCE = 2**18
@@ -43,7 +43,7 @@ _LONGEST_SOURCE = 2**18
 _LARGEST_NUMBER = 10_000
 """Largest number in a call, such as the width of a text or the end of a range."""
 _STEP = 16
-"""Cost of a step of a loop or of a call, added to the size of its result."""
+"""Cost of a loop's iteration or of a call, in characters, added to the size of its result."""
 _ELEMENT = 8
 """Cost of an element of a list."""
 _STEPS_UNTIMED = 16

@@ -1,9 +1,9 @@
-"""Thoughts in a model's turn: kept out of its answer, and out of what is read for tool calls.
+"""Thoughts in a model's turn: separated from its answer and from its tool calls.
 
-A turn begins in a thought if the generation prompt opened one, or if its text opens one. A thought that is never closed
-extends to the end of the turn: nothing in it is an answer or a call. A later thought is left out too, unless it stands
-inside of a call, where it is an argument's text. If the template writes a closing marker, a text before one is a
-thought even without an opening.
+A turn begins with a thought if the generation prompt or the turn's own text opens one. A thought that is never closed
+extends to the end of the turn: nothing in it is an answer or a call. A later thought is left out too, unless it lies
+inside a call, where it is part of an argument. If the template writes a closing marker, text before one is a thought
+even without an opening.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ MARKERS = (
     ("<|inner_prefix|>", "<|inner_suffix|>"),
     ("<|START_THINKING|>", "<|END_THINKING|>"),
 )
-"""How models open and close a thought; those of Harmony are read with its channels."""
+"""Markers that open and close a thought; Harmony's thoughts are parsed with its channels."""
 
 
 @dataclass(frozen=True)
 class Thinking:
-    """How a model thinks, by its template."""
+    """How a model marks its thoughts, according to its template."""
 
     opens: str = MARKERS[0][0]
     closes: str = MARKERS[0][1]
@@ -78,7 +78,7 @@ class Thinking:
 
 
 def thinking_of(template: str, prompt: str) -> Thinking:
-    """Return how a model thinks, by its template's source and the end of a rendered generation prompt."""
+    """Return how a model marks its thoughts, from its template's source and the end of a rendered generation prompt."""
     for opens, closes in MARKERS:
         opened = prompt.rstrip().endswith(opens)
         written = closes in template

@@ -50,8 +50,8 @@ Delta = TextDelta | CallBegins | ArgumentsDelta | ThoughtDelta
 
 
 class WholeTurnReader:
-    """Reads a turn at its end, for models that think or call in a format of their own: what begins as an answer may
-    turn out to be a thought or a call. It takes what `TurnReader` takes."""
+    """Parser of whole turns, for models that think or have a call format of their own: text that begins as an answer
+    may turn out to be a thought or a call. Same interface as `TurnReader`."""
 
     over = False
 
@@ -66,7 +66,7 @@ class WholeTurnReader:
         return iter(())
 
     def end(self) -> Iterator[Delta]:
-        """Yield the thought, the words and the calls."""
+        """Yield thought, words and calls."""
         read = self._chat.parse(self._text, self._tools)
         calls = (read.calls[:1] if self._one_call else read.calls) if self._reads_calls else []
         if read.thought:

@@ -154,7 +154,7 @@ def other_versions(checkpoint: Checkpoint) -> str | None:
 
 
 def write_weights(model: PeftModel | PreTrainedModel, folder: Path, *, dtype: torch.dtype | None = None) -> None:
-    """Write a PEFT adapter's files, or those of a whole model, its weights in `dtype`; None: as they are."""
+    """Write the files of a PEFT adapter, or of a whole model, with weights in `dtype` (None: unchanged)."""
     if isinstance(model, PeftModel):
         adapter = get_peft_model_state_dict(model, adapter_name=ADAPTER, save_embedding_layers=False)
         save_file({k: v.contiguous() for k, v in adapter.items()}, folder / ADAPTER_FILE, {"format": "pt"})

@@ -56,7 +56,7 @@ class DoctorReport(FrozenData):
     shape: ModelShape | None
     plan: RunPlan | None
     forecast: Forecast | None
-    """The pace and cost to expect of the run; None without a plan that holds."""
+    """Expected pace and cost of the run; None without a feasible plan."""
     chosen: dict[str, str]
     """The settings that differ from the built-in model's defaults, given or for this model, with their values."""
     importance_cap: float

@@ -26,12 +26,12 @@ SHEETS: tuple[tuple[str, float, float], ...] = (
 )  # fmt: skip
 """Part of a GPU's name, GB/s of its memory, and TFLOP/s in 16 bits without sparsity; the first that fits."""
 _UNKNOWN_GPU, _CPU_CORE = (600.0, 100.0), (6.0, 0.03)
-"""The same of a GPU of another name, and of a processor's core."""
+"""The same for an unknown GPU, and for one processor core."""
 SAMPLING, LEARNING, OF_LIMIT = 0.35, 0.3, 0.25
-"""Shares that are assumed: of the bandwidth while sampling, of the operations while learning, and of an episode's token
-limit that an episode samples."""
+"""Assumed shares: of the bandwidth while sampling, of the operations while learning, and of its token limit that an
+episode samples."""
 PROMPT = 1500
-"""Tokens of tools and request that are assumed; results come beside them."""
+"""Assumed tokens of tools and request, without results."""
 TOOLS = 2.0
 """Seconds of a step that tools, judges and the swap take."""
 
@@ -46,9 +46,9 @@ class Forecast(FrozenData):
     """Sampled tokens."""
     steps: int
     hours: float
-    """Of the whole run, with its evaluations."""
+    """Seconds of the whole run, evaluations included."""
     memory: int
-    """Bytes of the device that the plan uses at most."""
+    """Peak bytes of device memory in the plan."""
     cost: float | None = None
     """US dollars, where `placement.hourly_rate` is given."""
 

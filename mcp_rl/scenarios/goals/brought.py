@@ -36,7 +36,7 @@ _EXTRA = 1.25
 _LISTINGS, _DETAILS, _OTHERS = 5, 3, 2
 """Most listings, details of what changed, and details of other things that are looked at in the end."""
 _MOST_AT_ONCE = 60
-"""Most things that are looked at in one call."""
+"""Maximum number of things that one call looks at."""
 _DONE = "It is done."
 
 

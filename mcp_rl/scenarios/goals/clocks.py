@@ -1,6 +1,6 @@
-"""Questions about the clocks of cities, for tools that convert a time from one zone into another.
+"""Questions about the time in cities, for tools that convert a time from one zone to another.
 
-The cities are such as keep one time all year, so that an answer is the same on any day.
+All cities keep the same time all year, so that an answer holds on any day.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class ClockTool:
         return self.tool, {**zones, self.time: _clock(minutes)}
 
     def samples(self) -> list[tuple[ReadingCall, str]]:
-        """Return calls by which the tool can be known, with what they must show."""
+        """Return probe calls for the tool, with the expected times."""
         pairs = [("Lima", 555, "Tokyo"), ("Kathmandu", 1205, "Accra")]
         return [(self.call(*one), _clock(_there(*one))) for one in pairs]
 
@@ -163,7 +163,7 @@ class ClockTool:
 
 
 def clocks_of(tool: Tool) -> Iterator[ClockTool]:
-    """Yield the way in which a tool may convert times: it takes two zones and a time of day, and needs nothing else."""
+    """Yield a tool's way to convert times, if it takes two zones and a time of day and requires nothing else."""
     required = [str(name) for name in tool.input_schema.get("required") or []]
     zones = [name for name in required if _ZONE.search(words_of(name))]
     times = [name for name in required if name not in zones and re.search(r"\btime\b", words_of(name))]

@@ -87,7 +87,7 @@ async def goal_scenarios(
 
 
 def _stand_ins(wanted: Mapping[Level, int], tasks: Sequence[GoalTask]) -> dict[Level, int]:
-    """Return the number of changes by level that are to stand in for questions that the data do not allow."""
+    """Return, for each level, the number of changes that replace questions which the data do not allow."""
     made = Counter(task.level for task in tasks)
     higher = sum(max(0, wanted.get(level, 0) - made[level]) for level in ("looked-up", "worked-out"))
     told = max(0, wanted.get("told", 0) - made["told"])

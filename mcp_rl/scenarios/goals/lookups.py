@@ -100,7 +100,7 @@ class Lookups:
         return made
 
     def to_know(self, made: Sequence[int], calls: Sequence[Call], given: Sequence[JsonValue]) -> list[int]:
-        """Return observations with those before them that show what these calls name. Raises Unanswerable for none."""
+        """Add to observations those that reveal the arguments of these calls. Raises Unanswerable if none do."""
         found = list(made)
         for tool, arguments in calls:
             wanted = Observation(tool=tool, arguments=dict(arguments), text="")

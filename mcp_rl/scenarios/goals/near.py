@@ -1,4 +1,4 @@
-"""Answers to programs that come near another one: what a solver says who overlooks a part of the request."""
+"""Near misses: the answers of a solver who overlooks a part of the request."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _OPPOSITE: dict[str, Any] = {"above": "below", "below": "above", "has": "lacks",
 def near_answers(
     world: WorldModel, questions: Questions, program: Program, right: Evaluated, random: random.Random
 ) -> list[str]:
-    """Return answers that are not right, in random order: to programs that come near, and with one part changed."""
+    """Return wrong answers in random order: those of similar programs, and the right one with a part changed."""
     known, found = View(world), dict[str, None]()
     for other in _near(program, world, random):
         try:
@@ -57,7 +57,7 @@ def _parts(answer: ProgramAnswer) -> list[str]:
 
 
 def _read(text: str) -> list[str]:
-    """Return the parts of an answer in an order of their own."""
+    """Return the parts of an answer in a canonical order."""
     return sorted(normalised(part) for part in text.strip("[]").replace('"', "").split(","))
 
 
@@ -94,7 +94,7 @@ def _near_choices(things: ChosenThings, world: WorldModel, random: random.Random
 
 
 def _changed(answer: ProgramAnswer) -> Iterator[ProgramAnswer]:
-    """Yield the answer with one part changed: a number more, an item less."""
+    """Yield the answer with one part changed: a number that is one higher, a missing item."""
     value = answer.value
     match answer.form:
         case "number" if isinstance(value, int | float):

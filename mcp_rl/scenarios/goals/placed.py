@@ -1,4 +1,4 @@
-"""Things that lie in places, such as files in folders: their key is the path of the place and the name."""
+"""Things in places, such as files in folders, whose key is the path of the place and the name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LONGEST_ENDING = 6
 
 @dataclass(frozen=True)
 class Placing:
-    """How the keys of a kind are made of places and names."""
+    """Composition of a kind's keys from places and names."""
 
     kind: str
     name: str
@@ -25,14 +25,14 @@ class Placing:
     place: str
     """The field of the place."""
     noun: str
-    """The kind of the places, or the words of the field."""
+    """Noun for the places: their kind, or the words of the field."""
     places: tuple[str, ...]
-    """The places that are known, where the server begins first."""
+    """Known places; the server's root comes first."""
     keys: frozenset[str]
-    """The keys that are taken, of all kinds."""
+    """Existing keys of all kinds."""
 
     def key(self, place: str, name: str) -> str | None:
-        """Return the key of a new thing; None where there is such a thing already."""
+        """Return the key of a new thing; None if it exists already."""
         key = posixpath.join(place, name)
         return None if key in self.keys else key
 
@@ -42,7 +42,7 @@ class Placing:
 
 
 def placing(world: WorldModel, kind: str) -> Placing | None:
-    """Return how things of a kind are placed; None where their keys are no paths."""
+    """Return the placing of a kind; None if its keys are not paths."""
     about, things = world.kinds[kind], world.of_kind(kind)
     fields = [name for name, one in about.fields.items() if one.kind == "text" and name != about.key]
     for place in fields:
@@ -65,13 +65,13 @@ def _is_made_of(entity: Entity, place: str, name: str) -> bool:
 
 
 def endings(names: list[str]) -> list[str]:
-    """Return the endings that several names have, such as ".txt", the commonest first."""
+    """Return the endings shared by several names, such as ".txt", the commonest first."""
     found = Counter(posixpath.splitext(name)[1] for name in names)
     return [one for one, count in found.most_common() if count > 1 and 1 < len(one) <= _LONGEST_ENDING]
 
 
 def new_name(words: list[str], others: list[str], random: random.Random, *, text: bool) -> str:
-    """Return a name in the manner of others; of `text`, with an ending that texts have where there is one."""
+    """Return a name in the style of others; with `text`, it ends like a text file where some of them do."""
     known = endings(others)
     fitting = [one for one in known if one in (".txt", ".md")] if text else []
     ending = random.choice(fitting or known) if known else ""

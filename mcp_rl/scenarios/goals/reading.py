@@ -12,7 +12,7 @@ _LONGEST = 10_000
 
 
 def read_program(text: str) -> Program | None:
-    """Return the program that a text shows, as `repr` writes it; None for a text that shows none."""
+    """Parse a program from its `repr`; None for any other text."""
     if len(text) > _LONGEST:
         return None
     try:

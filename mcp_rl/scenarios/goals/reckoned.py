@@ -1,7 +1,7 @@
-"""Tasks for tools that reckon: the values are in the request, which says in ordinary words what is wanted.
+"""Tasks for calculating tools: the request holds the values and says in ordinary words what is wanted.
 
-A tool is understood by trying: only where its results are those of an operation, or of the clocks of two cities, are
-the words of that used.
+Tools are recognised by probing: a tool gets the words of an operation, or of the clocks of two cities, only if its
+results are right.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _TOLERANCE = 1e-9
 _DRAWS = 30
 """Draws for one task that is wanted."""
 _SAME_ANSWER = 2
-"""Most tasks of one kind with the same answer."""
+"""Maximum number of tasks of one kind with the same answer."""
 _HINTS: dict[Operator, str] = {
     "+": r"\badd|\bsum|plus", "-": r"subtract|minus|difference", "*": r"multipl|product|times",
     "/": r"divi|quotient", "%": r"modul|remainder|\bmod\b", "**": r"power|exponent",
@@ -46,7 +46,7 @@ _CONSTANTS = ("0", "1", "yes", "no", "I do not know.", "")
 
 @dataclass(frozen=True)
 class _Reckoning:
-    """A request, with the calls that solve it and what each of them must show."""
+    """A request, with the calls that solve it and the result expected of each."""
 
     text: str
     outcome: str
@@ -56,11 +56,11 @@ class _Reckoning:
     """A number, or a time of day such as 15:35."""
     answer: ProgramAnswer
     others: tuple[str, ...] = ()
-    """Of a comparison: the names of what has less."""
+    """For a comparison: the names with the smaller amount."""
 
 
 class Reckoned:
-    """Draws tasks for the reading tools of a server that reckon with numbers, expressions or the clocks of cities."""
+    """Draws tasks for a server's tools that calculate with numbers, expressions or the clocks of cities."""
 
     def __init__(self, tools: Sequence[Tool], names: Sequence[str], twice: Twice, seed: int) -> None:
         self._tools, self._twice, self._names = tools, twice, ToolNames(names)
@@ -85,7 +85,7 @@ class Reckoned:
     def _drawn(
         self, level: Level, count: int, makers: Sequence[Callable[[random.Random], _Reckoning | None]]
     ) -> list[_Reckoning]:
-        """Draw requests of a level, a few more than are wanted."""
+        """Draw requests of a level, some more than wanted."""
         found: dict[str, _Reckoning] = {}
         answers: Counter[tuple[str, str]] = Counter()
         for _ in range(_DRAWS * count * len(makers)):
@@ -101,7 +101,7 @@ class Reckoned:
         return list(found.values())
 
     async def _makers(self) -> list[Callable[[random.Random], _Reckoning | None]]:
-        """Return what draws requests for these tools, one for each way in which they reckon."""
+        """Return the sources of requests for these tools, one for each way of calculating."""
         reckoners: list[_Reckoner] = [*self._expressions(), *self._two_numbers()]
         trials = [(one, sample) for one in reckoners for sample in one.samples()]
         await self._twice.make([call for _, (calls, _) in trials for call in calls])
@@ -196,11 +196,11 @@ class _TwoNumbers:
         return (self.operator,)
 
     def call(self, one: float, other: float) -> ReadingCall:
-        """Return the call that reckons with these."""
+        """Return the call for these operands."""
         return self.tool, {self.parameters[0]: one, self.parameters[1]: other}
 
     def samples(self) -> list[tuple[list[ReadingCall], list[float]]]:
-        """Return calls by which the operation can be known, with the results that they must have."""
+        """Return probe calls for the operation, with the expected results."""
         sums = [Sum(self.operator, 84, 6), Sum(self.operator, 105, 3), Sum(self.operator, 47, 5)]
         found = [(self.call(int(one.one), int(one.other)), one.value) for one in sums if isinstance(one.one, int)
                  and isinstance(one.other, int) and one.value is not None]  # fmt: skip
@@ -214,7 +214,7 @@ class _Expressions:
     tool: str
     parameter: str
     power: str
-    """The sign for powers; empty for a tool that has none."""
+    """Operator for powers; empty if the tool has none."""
 
     @property
     def operators(self) -> tuple[Operator, ...]:
@@ -224,7 +224,7 @@ class _Expressions:
         return self.tool, {self.parameter: whole.written(self.power)}
 
     def samples(self) -> list[tuple[list[ReadingCall], list[float]]]:
-        """Return calls by which an expression can be told from other texts, with the results that they must have."""
+        """Return probe calls that tell an expression from other texts, with the expected results."""
         sums = [Sum("-", Sum("*", 14, Sum("+", 3, 6)), 5), Sum("/", Sum("+", 80, 4), 7)]
         sums += [Sum("**", 3, 4)] if self.power else []
         return [([self.call(one) for one in sums], [one.value for one in sums if one.value is not None])]
@@ -234,7 +234,7 @@ _Reckoner = _TwoNumbers | _Expressions
 
 
 def _of_story(draw: random.Random, fit: Mapping[Operator, _Reckoner]) -> _Reckoning | None:
-    """Draw a story that these tools can reckon."""
+    """Draw a story whose operations these tools offer."""
     stories = [one for one in STORIES if one.operators <= fit.keys()]
     told = draw.choice(stories).told(draw) if stories else None
     if told is None:
@@ -249,7 +249,7 @@ def _of_story(draw: random.Random, fit: Mapping[Operator, _Reckoner]) -> _Reckon
 
 
 def _reckon(whole: Sum, fit: Mapping[Operator, _Reckoner], calls: list[ReadingCall], shows: list[float]) -> None:
-    """Add the calls that reckon a sum, the inner ones first."""
+    """Add the calls of a calculation, inner ones first."""
     assert whole.value is not None
     tool = fit[whole.operator]
     if isinstance(tool, _Expressions):

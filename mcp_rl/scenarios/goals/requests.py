@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 _SMALL = frozenset("a an the all every each any my your its their of to for this that these those one".split())  # noqa: SIM905
 _TRIES = 10
 _TOLD_ABOUT = ("observations", "facts", "remarks", "comments", "memories")
-"""Lists of sentences about a thing."""
+"""Field names of lists of sentences about a thing."""
 _COMPARED_BY_ADJECTIVE = ("size", "length", "age", "cost", "created")
-"""Sorts of fields whose extremes are an adjective: the largest, the newest."""
+"""Sorts of fields whose extremes have adjectives: the largest, the newest."""
 
 
 class ToolNames:
@@ -202,7 +202,7 @@ class Requests:
         return forms if is_heavy(said) else [*forms, f"What are the {said} called?"]
 
     def _asserted(self, things: ChosenThings) -> str | None:
-        """Say the things with the last condition as a verb: "notes tagged 'home' have more than 15 words"."""
+        """Phrase the things with the last condition as a predicate: "notes tagged 'home' have more than 15 words"."""
         english = self._english
         if not things.conditions:
             return None

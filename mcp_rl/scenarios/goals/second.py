@@ -1,8 +1,8 @@
-"""A second solver: other calls, searched at random over the world model, that reach the same answer or end state.
+"""A second solver: other calls, found by random search over the world model, that reach the same answer or end state.
 
-It takes other tools, another order and superfluous reading calls, sets a wrong value before the right one, makes its
-calls on the live server, and answers from nothing but what these showed. Its solutions must be judged right. What comes
-near (a condition less, another thing, one change too many) must be judged wrong.
+It uses other tools, another order and superfluous reading calls, sets a wrong value before the right one, makes its
+calls on the live server, and answers from their results alone. Its solutions must be judged right. Near misses (a
+dropped condition, another thing, one change too many) must be judged wrong.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ if TYPE_CHECKING:
     from mcp_rl.scenarios.goals.twice import Twice
 
 _SUPERFLUOUS = 3
-"""Most reading calls that a solution does not need."""
+"""Maximum number of superfluous reading calls in a solution."""
 _DONE = "It is done."
 
 
 @dataclass
 class SecondOpinion:
-    """The judgements of other solutions and of wrong ones."""
+    """Verdicts on alternative solutions and on wrong ones."""
 
     right: dict[str, int] = field(default_factory=dict)
-    """Other solutions that were judged right, by the ids of scenarios."""
+    """Number of alternative solutions judged right, by scenario id."""
     wrong: dict[str, int] = field(default_factory=dict)
-    """Wrong solutions that were judged wrong."""
+    """Number of wrong solutions judged wrong, by scenario id."""
     misjudged: list[tuple[str, str]] = field(default_factory=list)
-    """Scenarios that judge a solution wrong or a wrong one right, each with a sentence."""
+    """Scenarios with a wrong verdict, each with a sentence."""
     refused_solutions: int = 0
     """Number of solutions that were judged wrong."""
 
     def summary(self) -> dict[str, int]:
-        """Return the figures as JSON."""
+        """Return the counts as JSON."""
         right, wrong = sum(self.right.values()), sum(self.wrong.values())
         return {
             "tasks": len(self.right),
@@ -64,7 +64,7 @@ class SecondOpinion:
 
     @property
     def sentence(self) -> str:
-        """The figures in a sentence."""
+        """The counts in a sentence."""
         said = self.summary()
         return (
             f"A second solver found {said['solutions']} other solutions of {said['tasks']} goal tasks: "
@@ -73,7 +73,7 @@ class SecondOpinion:
         )
 
     def of_solution(self, scenario: McpScenario, way: str, *, accepted: bool) -> None:
-        """Take down how a solution was judged."""
+        """Record the verdict on a solution."""
         if accepted:
             self.right[scenario.id] = self.right.get(scenario.id, 0) + 1
         else:
@@ -81,7 +81,7 @@ class SecondOpinion:
             self.misjudged.append((scenario.id, f"Another solution is judged wrong: {way:.300}"))
 
     def of_near_miss(self, scenario: McpScenario, way: str, *, accepted: bool) -> None:
-        """Take down how a wrong solution was judged."""
+        """Record the verdict on a wrong solution."""
         if accepted:
             self.misjudged.append((scenario.id, f"A wrong solution is judged right: {way:.300}"))
         else:
@@ -101,9 +101,9 @@ class SecondSolver:
         self._ways = self._near = 0
 
     async def judge(self, scenarios: Sequence[McpScenario], *, ways: int = 3, near: int = 5) -> SecondOpinion:
-        """Solve these scenarios in other ways, and nearly, and return how their verifiers judge that.
+        """Solve these scenarios in other ways, and nearly; return their verifiers' verdicts.
 
-        `ways` and `near` are the most solutions, and the most wrong ones, that are tried for one task.
+        `ways` and `near` limit the solutions and the wrong ones that are tried for each task.
         """
         self._ways, self._near = ways, near
         found = SecondOpinion()
@@ -157,7 +157,8 @@ class SecondSolver:
         return made
 
     def _answer_from(self, made: Sequence[int], program: Program) -> Any:
-        """Return the answered program as far as these observations tell, if the server still says the same; or None."""
+        """Answer the program from these observations alone, made again on the server; None if the server now says
+        something else."""
         for index in made:
             seen = self._world.observations[index]
             if self._twice[seen.tool, seen.arguments] != seen.text:
@@ -213,7 +214,7 @@ class SecondSolver:
         return [call for call in scenario.reference if call.tool in self._changing]
 
     def _other_ways(self, scenario: McpScenario) -> Iterator[list[ToolCall]]:
-        """Yield other calls that bring the same state about."""
+        """Yield alternative calls that reach the same end state."""
         calls = self._changes_of(scenario)
         yield self._with_looks(self._random.sample(calls, len(calls)))
         renamed = [self._named_otherwise(scenario, call) for call in calls]
@@ -229,7 +230,7 @@ class SecondSolver:
                 yield self._with_looks([detour, *calls])
 
     def _with_looks(self, calls: Sequence[ToolCall]) -> list[ToolCall]:
-        """Return calls with superfluous reading calls before them, and once more after them."""
+        """Surround calls with superfluous reading calls, before them and once after them."""
         readers = [seen for seen in self._world.observations if seen.tool not in self._changing]
         more = self._random.sample(readers, min(len(readers), _SUPERFLUOUS, max(0, MOST_CALLS - len(calls))))
         looks = [ToolCall(tool=seen.tool, arguments=dict(seen.arguments)) for seen in more]
@@ -283,7 +284,7 @@ class SecondSolver:
         return ToolCall(tool=other.tool, arguments=arguments)
 
     def _near_misses(self, scenario: McpScenario) -> Iterator[list[ToolCall]]:
-        """Yield calls that bring nearly this state about."""
+        """Yield calls that miss the end state narrowly."""
         calls = self._changes_of(scenario)
         if not calls:
             return
@@ -305,7 +306,7 @@ class SecondSolver:
                 yield [*calls, wrong]
 
     def _of_others(self, scenario: McpScenario, effect: Effect, call: ToolCall) -> list[ToolCall]:
-        """Return this call about two other things, which the calls do not name."""
+        """Return the call for two other things, which the solution does not name."""
         named = [self._named(effect, one) for one in self._changes_of(scenario)]
         rest = [one for one in self._world.of_kind(effect.kind) if one not in named]
         found = []
@@ -330,7 +331,7 @@ class SecondSolver:
         return found
 
     def _is_so_already(self, effect: Effect, entity: Entity, arguments: dict[str, Any]) -> bool:
-        """Return whether a call would change nothing of a thing."""
+        """Return whether a call would leave a thing unchanged."""
         for parameter, name in effect.valued_by.items():
             fact, values = entity.facts.get(name), list(_leaves(arguments, parameter))
             held = [] if fact is None else fact.value if isinstance(fact.value, list) else [fact.value]
@@ -339,7 +340,7 @@ class SecondSolver:
         return False
 
     def _altered(self, effect: Effect, call: ToolCall) -> Iterator[ToolCall]:
-        """Yield the call with a value that is not quite the right one."""
+        """Yield the call with a slightly wrong value."""
         stated = _stated(effect, call) if effect.statement else None
         for parameter, name in effect.valued_by.items():
             value = stated.get(name) if stated else next(_leaves(call.arguments, parameter), None)
@@ -385,7 +386,7 @@ def _leaves(arguments: Any, parameter: str | None) -> Iterator[Any]:
 
 
 def with_opinion(scenarios: Sequence[McpScenario], opinion: SecondOpinion) -> list[McpScenario]:
-    """Return the scenarios that were judged well, with the number of solutions and wrong ones in their proofs."""
+    """Return the scenarios without a wrong verdict, with the counts of solutions and wrong ones in their proofs."""
     bad = {one for one, _ in opinion.misjudged}
     return [
         one

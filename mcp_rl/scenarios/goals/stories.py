@@ -1,4 +1,4 @@
-"""Word problems: stories with numbers, and what is to be reckoned in them."""
+"""Word problems: stories with numbers, and the calculation that each asks for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import random
 
 Operator = str
-"""One of + - * / % **"""
+"""One of `+`, `-`, `*`, `/`, `%` and `**`."""
 _OPERATORS: dict[type[ast.operator], Operator] = {
     ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Mod: "%", ast.Pow: "**",
 }  # fmt: skip
@@ -22,7 +22,7 @@ _LARGEST = 10**9
 
 @dataclass(frozen=True)
 class Sum:
-    """Two operands and an operator; an operand is a number, or a sum of its own."""
+    """An operation on two operands, each a number or another operation."""
 
     operator: Operator
     one: Sum | int
@@ -30,7 +30,7 @@ class Sum:
 
     @cached_property
     def value(self) -> int | None:
-        """The result; None where it is no whole number above 1, or one of its parts is none."""
+        """The result; None unless it and all partial results are whole numbers above 1."""
         one, other = (each.value if isinstance(each, Sum) else each for each in (self.one, self.other))
         if one is None or other is None:
             return None
@@ -59,7 +59,7 @@ class Sum:
         return {self.operator}.union(*inner)
 
     def written(self, power: str) -> str:
-        """Return it as an expression, with this sign for powers."""
+        """Write the calculation as an expression, with `power` for powers."""
         one, other = (f"({e.written(power)})" if isinstance(e, Sum) else str(e) for e in (self.one, self.other))
         return f"{one} {power if self.operator == '**' else self.operator} {other}"
 
@@ -71,20 +71,20 @@ class ToldStory:
     text: str
     sums: tuple[Sum, ...]
     names: tuple[str, ...] = ()
-    """Of a comparison: what each sum belongs to, in the words of the answer."""
+    """For a comparison: the owner of each amount, in the words of the answer."""
 
 
 @dataclass(frozen=True)
 class Story:
-    """A story whose numbers are letters, and the expressions over them that are reckoned."""
+    """A story with letters for numbers, and the expressions over them that it asks for."""
 
     text: str
     sums: tuple[str, ...]
     names: tuple[str, ...] = ()
     ranges: tuple[tuple[str, int, int], ...] = ()
-    """Letters with their least and largest number, where they are not the usual ones."""
+    """Ranges of letters, where they differ from the usual one."""
     multiples: tuple[tuple[str, str], ...] = ()
-    """Pairs of letters: the first number is a multiple of the second."""
+    """Pairs of letters whose first number is a multiple of the second."""
 
     @property
     def operators(self) -> set[Operator]:
@@ -92,7 +92,7 @@ class Story:
         return set().union(*(_sum(one, letters).operators for one in self.sums))
 
     def told(self, draw: random.Random) -> ToldStory | None:
-        """Return the story with numbers; None where no draw gives whole results above 1, all of them different."""
+        """Draw numbers for the story; None if no draw gives distinct whole results above 1."""
         for _ in range(_TRIES):
             numbers = self._numbers(draw)
             sums = tuple(_sum(one, numbers) for one in self.sums)
@@ -193,4 +193,4 @@ STORIES = (
     Story("Greta has {a} euros, earns {b} and spends {c}; Paolo has {d}, earns {e} and spends {f}. Who has more in the "
           "end, and how many euros more?", ("a+b-c", "d+e-f"), ("Greta", "Paolo"), ranges=(("d", 12, 480),)),
 )  # fmt: skip
-"""The stories, from one operation to several."""
+"""All stories, from one operation to several."""

@@ -41,7 +41,7 @@ def results_hash(texts: Sequence[str]) -> str:
 
 
 def records_of(looks: Sequence[Look]) -> list[CallRecord]:
-    """Return looks at a final state as a verifier takes them."""
+    """Convert looks at a final state to a verifier's form."""
     return [
         CallRecord(
             turn=0, name=look.tool, tool=look.tool, arguments=look.arguments, result=look.text, is_error=look.is_error

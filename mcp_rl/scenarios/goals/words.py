@@ -42,7 +42,7 @@ PEOPLE = frozenset(
     "reviewer sender recipient customer spouse person member employee colleague friend boss client student patient "
     "contact player doctor engineer guest driver passenger attendee reporter child parent tutor".split()
 )
-"""Nouns for people, who are asked for by "who"."""
+"""Nouns for people, whose questions use "who"."""
 _GROUPS = ("category", "department", "group", "class", "section", "genre", "region", "country", "town")
 _ODD = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202f\u2060-\u206f\ufeff\ud800-\udfff]")
 _LIKE_MARKUP = re.compile(r"<[|/!a-zA-Z_]|\[/?INST|```|\{\{|\}\}|\|>")
@@ -69,12 +69,12 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def is_heavy(it: str) -> bool:
-    """Return whether a noun phrase holds a clause, after which no verb should come."""
+    """Return whether a noun phrase ends in a clause, so that no verb should follow it."""
     return re.search(r"\b(?:that|whose|which|with|without|among|those)\b", _QUOTED.sub("", it)) is not None
 
 
 def predicate(said: str) -> str | None:
-    """Return a condition on several things as what is said of them: "have more than 15 words"; None for some."""
+    """Phrase a condition as a plural predicate, as in "have more than 15 words"; None if it has no such form."""
     for begin, verb in (("that ", ""), ("without ", "do not have "), ("with ", "have ")):
         if said.startswith(begin):
             return None if said.startswith("with") and " that " in said else verb + said.removeprefix(begin)
@@ -155,7 +155,7 @@ class English:
         return self.world.kinds[kind].plural.replace("_", " ")
 
     def numbered(self, kind: str) -> bool:
-        """Return whether the things of a kind go by numbers."""
+        """Return whether the things of a kind are named by numbers."""
         name = self.name_field(kind)
         return all(name in one.facts and not isinstance(one.facts[name].value, str) for one in self.world.of_kind(kind))
 
@@ -171,7 +171,7 @@ class English:
         return "name" if words == self.noun(kind) else words.removeprefix("number of ")
 
     def place(self, kind: str, words: str) -> str:
-        """Return the noun for where things are: the parent folder of a folder is a folder to be in."""
+        """Return the noun for a place: the parent folder of things is the folder that they are in."""
         return self.noun(kind) if words == "parent" else words.removeprefix("parent ")
 
     def usable(self, kind: str, name: str) -> bool:

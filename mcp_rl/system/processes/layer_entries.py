@@ -1,4 +1,4 @@
-"""Entries of a layer: walked, compared, copied and removed, with the marks by which an overlay deletes and hides.
+"""Entries of an overlay's layer, with the marks for deleted and opaque entries: walking, comparing, copying, removing.
 
 Only a little of the standard library is imported: the watchdog's processes start in 20 ms.
 """
@@ -29,7 +29,7 @@ def walk(top: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
 
 
 def copy_layer(source: str, target: str, there: set[str] | None = None) -> None:
-    """Copy what a layer holds, with the marks of what it deletes, except for the entries that are `there` already."""
+    """Copy the content of a layer, with its deletion marks, except for entries already in `there`."""
     for inner, entry in walk(source):
         if there is None or inner not in there:
             copy_entry(entry.path, target + inner)

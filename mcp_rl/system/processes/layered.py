@@ -1,10 +1,10 @@
-"""Layer that takes the writes of a server in a sandbox, over the trees of the file system.
+"""The layer that takes a sandboxed server's writes, over the trees of the file system.
 
-The upper directories are emptied and filled in place, by renames within one tmpfs, and a remount makes the kernel
-forget what it remembers of them. So relative paths from a process's working directory see the present state too; a file
-that a process holds open stays as it was for that process.
+The upper directories are emptied and filled in place, by renames within one tmpfs, and a remount makes the kernel drop
+its cached entries. So relative paths from a process's working directory see the present state too; a file that a
+process holds open stays as it was for that process.
 
-The keeper of a sandbox (`sandboxed.py`) runs this, in its own namespaces. Only a little of the standard library is
+Runs in the sandbox's keeper (`sandboxed.py`), in namespaces of its own. Only a little of the standard library is
 imported: the watchdog's processes start in 20 ms.
 """
 

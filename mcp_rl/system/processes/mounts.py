@@ -67,8 +67,8 @@ def overlaid_trees() -> list[str]:
 
 
 def fresh_proc() -> None:
-    """Show only the processes of the sandbox in /proc; where that is forbidden, as in many containers, the old one
-    stays, which shows nothing of the environment of processes outside."""
+    """Mount a /proc that shows only the sandbox's processes; where that is forbidden, as in many containers, the old
+    one stays, which hides the environment of outside processes."""
     with contextlib.suppress(OSError):
         mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, None)
         if os.getuid() == 0:
@@ -79,7 +79,7 @@ def fresh_proc() -> None:
 
 
 def mount_devices(store: str, real: str) -> None:
-    """Put a /dev with the harmless devices in place of the machine's."""
+    """Replace the machine's /dev by one with harmless devices."""
     mount(f"{store}/dev", "/dev", None, MS_BIND, None)
     for name in os.listdir(real):
         if name in _DEVICES or name.startswith(_DEVICE_FAMILIES):
@@ -115,7 +115,7 @@ def mount(source: str | None, target: str, kind: str | None, flags: int, options
 
 
 def reason(error: BaseException) -> str:
-    """Return an error in words, with the file that it names."""
+    """Describe an error, with the file that it names."""
     if not isinstance(error, OSError) or error.errno is None:
         return str(error) or type(error).__name__
     where = f" ({error.filename})" if error.filename else ""

@@ -251,9 +251,9 @@ async def _ready(process: Process, url: str, *, launch: Launch, server: str, log
 
 
 def exited(server: str, log: ProcessLog, launch: Launch) -> str:
-    """Return the error for a server that exited at start, with what to do where npx was stopped while it installed it.
+    """Return the error for a server that exited at start, with advice if npx was stopped while it installed the server.
 
-    npm takes a package for installed once its own files are there, without those that it needs.
+    npm considers a package installed once its own files are there, even without its dependencies.
     """
     said = last_lines(log)
     folder = next((found[0] for arg in launch.args if (found := _BY_NPX.match(arg))), None)

@@ -24,7 +24,7 @@ class ToolResult:
     seconds: float = 0.0
     """Time from the call to its result."""
     asked: tuple[dict[str, Any], ...] = ()
-    """Questions of the server to its user during the call: `message`, `action` and, if accepted, `content`."""
+    """Questions that the server asked the user during the call: `message`, `action` and, if accepted, `content`."""
 
 
 def read_result(raw: dict[str, Any], seconds: float, *, max_characters: int = MAX_CHARACTERS) -> ToolResult:

@@ -1,1 +1,1 @@
-"""The formats in which chat models write tool calls, one module each, as readers of sampled text."""
+"""Formats in which chat models write tool calls: a parser of sampled text in each module."""

@@ -1,4 +1,4 @@
-"""Calls as JSON without tags around each: Llama 3.1 and 3.2 (`llama`), Mistral (`mistral`), Phi-4-mini (`phi`)."""
+"""JSON calls without a tag around each: Llama 3.1 and 3.2 (`llama`), Mistral (`mistral`), Phi-4-mini (`phi`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ _PHI = re.compile(r"<\|tool_call\|>(.*?)(?:<\|/tool_call\|>|\Z)", re.DOTALL)
 
 
 def _llama(text: str, properties: Properties) -> ParsedCompletion:
-    """A turn that is objects with a name and parameters, and nothing else, is calls; every other is an answer."""
+    """Parse a turn: as calls if it consists of JSON objects with a name and parameters and nothing else, otherwise as
+    an answer."""
     said, tagged, body = text.partition(PYTHON_TAG)
     if not tagged:
         said, body = "", text
@@ -44,7 +45,7 @@ def _after(body: str, at: int) -> int:
 
 
 def _mistral(text: str, properties: Properties) -> ParsedCompletion:
-    """`[TOOL_CALLS][{…}, …]`, or in newer models `[TOOL_CALLS]name[ARGS]{…}` for each call."""
+    """Parse `[TOOL_CALLS][{…}, …]`, or `[TOOL_CALLS]name[ARGS]{…}` for each call, as newer models write it."""
     said, *parts = text.split(TOOL_CALLS)
     calls: list[ParsedCall] = []
     for part in parts:
@@ -64,7 +65,7 @@ def _mistral(text: str, properties: Properties) -> ParsedCompletion:
 
 
 def _phi(text: str, properties: Properties) -> ParsedCompletion:
-    """`<|tool_call|>[{"name": …, "arguments": {…}}, …]<|/tool_call|>`."""
+    """Parse `<|tool_call|>[{"name": …, "arguments": {…}}, …]<|/tool_call|>`."""
     calls: list[ParsedCall] = []
     for body in _PHI.findall(text):
         try:

@@ -1,7 +1,7 @@
-"""A format of tool calls: how a model's text is read, and which texts must not come from outside.
+"""A format of tool calls: the parser of a model's text, and the control strings that outside text must not contain.
 
-Rendering is the model's own template's; a dialect only reads. Every reader takes any text, never raises, and gives a
-malformed call an error, one sentence that is returned to the model. Nothing of the text is evaluated.
+Rendering is left to the model's own template. Every parser takes any text, never raises, and gives a malformed call an
+error: one sentence that is returned to the model. Nothing in the text is evaluated.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mcp_rl.inference.chat.calls import ParsedCompletion
 
 Properties = Mapping[str, Mapping[str, Any]]
-"""The schemas of the parameters of each tool, by the tools' names."""
+"""Schemas of the parameters of each tool, by the name of the tool."""
 
 
 @dataclass(frozen=True)
@@ -24,17 +24,18 @@ class Dialect:
     """A format of tool calls."""
 
     name: str
-    """The name in settings, model.json and the documentation."""
+    """Name in settings, model.json and the documentation."""
     read: Callable[[str, Properties], ParsedCompletion]
-    """Reads a turn's text without thoughts. Tools' schemas tell numbers from texts where the format does not."""
+    """Parser of a turn's text without thoughts. The tools' schemas tell numbers from texts where the format does not.
+    """
     opens: tuple[str, ...]
-    """Texts with which a call may begin; one of them comes before every call."""
+    """Strings that open a call; one of them precedes every call."""
     closes: str = ""
-    """The text that ends every call; empty if calls have no end of their own."""
+    """String that closes every call; empty if calls are not closed."""
     tags: tuple[str, ...] = ()
     """Further control strings of the format."""
     spoken: str = ""
-    """What --tool-call-parser of vLLM is called for it; empty if vLLM has none."""
+    """Value of vLLM's --tool-call-parser for this format; empty if vLLM has none."""
 
 
 def properties_of(tools: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
@@ -49,9 +50,9 @@ def properties_of(tools: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, 
 
 
 def typed(text: str, schema: Any) -> Any:
-    """Return the value of an argument that was written without quotes.
+    """Return the value of an argument written without quotes.
 
-    A text that reads as JSON of a type that the schema allows is that value; every other text is itself.
+    Text that reads as JSON of a type that the schema allows becomes that value; any other text stays text.
     """
     types = _types(schema, 8)
     if types == {"string"}:

@@ -1,4 +1,4 @@
-"""Calls between special tokens: gpt-oss (`harmony`), Gemma 4 (`gemma`), DeepSeek (`deepseek`), LFM2 (`lfm`)."""
+"""Calls framed by special tokens: gpt-oss (`harmony`), Gemma 4 (`gemma`), DeepSeek (`deepseek`), LFM2 (`lfm`)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _KEY = re.compile(r"([{,]\s*)([^\s{}\[\],:\"]+)\s*:")
 
 
 def _mark(words: str) -> str:
-    """Return one of DeepSeek's special tokens, whose bars are wide and whose spaces are lower eighth blocks."""
+    """Return one of DeepSeek's special tokens, which use full-width bars and U+2581 for spaces."""
     bar = "\uff5c"
     return f"<{bar}{words.replace(' ', chr(0x2581))}{bar}>"
 
@@ -32,12 +32,12 @@ _DEEPSEEK = re.compile(rf"{_ONE_BEGIN}(.*?)(?:{_ONE_END}|\Z)", re.DOTALL)
 _FENCED = re.compile(r"\s*([^\s`]+)\s*```json\s*(.*?)\s*```\s*", re.DOTALL)
 _LFM = re.compile(r"<\|tool_call_start\|>(.*?)(?:<\|tool_call_end\|>|\Z)", re.DOTALL)
 _LONGEST = 20_000
-"""Characters of calls in Python's syntax that are parsed."""
+"""Maximum characters of calls in Python's syntax."""
 _WORDS = {"true": True, "false": False, "null": None}
 
 
 def _harmony(text: str, properties: Properties) -> ParsedCompletion:
-    """Messages in channels: `analysis` is thought, `final` the answer, and what has a recipient is a call.
+    """Parse messages in channels: `analysis` is a thought, `final` the answer, and a message with a recipient a call.
 
     A preamble (`commentary` without a recipient) is part of the answer's text.
     """
@@ -60,7 +60,7 @@ def _harmony(text: str, properties: Properties) -> ParsedCompletion:
 
 
 def _gemma(text: str, properties: Properties) -> ParsedCompletion:
-    """`<|tool_call>call:NAME{key:<|"|>text<|"|>,n:1}<tool_call|>`."""
+    """Parse `<|tool_call>call:NAME{key:<|"|>text<|"|>,n:1}<tool_call|>`."""
     calls = [_gemma_call(body) for body in _GEMMA.findall(text)]
     return ParsedCompletion(_GEMMA.sub("", text).strip(), calls)
 
@@ -86,7 +86,7 @@ def _deepseek(text: str, properties: Properties) -> ParsedCompletion:
 
 
 def _deepseek_call(body: str) -> ParsedCall:
-    """`function<sep>NAME` and fenced JSON in V3 and R1, `NAME<sep>{…}` since V3.1."""
+    """Parse `function<sep>NAME` with fenced JSON (V3 and R1), or `NAME<sep>{…}` (since V3.1)."""
     first, separated, rest = body.partition(_SEP)
     if not separated:
         return unreadable(f"The tool call must be the tool's name, {_SEP}, and its arguments.")
@@ -96,13 +96,13 @@ def _deepseek_call(body: str) -> ParsedCall:
 
 
 def _lfm(text: str, properties: Properties) -> ParsedCompletion:
-    """`<|tool_call_start|>[name(key='text', n=1), …]<|tool_call_end|>`."""
+    """Parse `<|tool_call_start|>[name(key='text', n=1), …]<|tool_call_end|>`."""
     calls = [call for body in _LFM.findall(text) for call in _python_calls(body)]
     return ParsedCompletion(_LFM.sub("", text).strip(), calls)
 
 
 def _python_calls(body: str) -> list[ParsedCall]:
-    """Read a list of calls in Python's syntax, of literals alone; nothing is evaluated."""
+    """Parse a list of calls in Python's syntax, with literals only; nothing is evaluated."""
     try:
         if len(body) > _LONGEST:
             raise ValueError(f"it has more than {_LONGEST:,} characters")

@@ -1,6 +1,6 @@
-"""Calls whose arguments are tags of their own: Qwen3-Coder, Qwen3.5 and newer, Nemotron 3 (`xml`), and GLM (`glm`).
+"""Calls with a tag for each argument: Qwen3-Coder, Qwen3.5 and newer, Nemotron 3 (`xml`), and GLM (`glm`).
 
-Texts stand in them without quotes, so a tool's schema decides what is a number.
+Texts have no quotes there, so a tool's schema decides what is a number.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _glm_call(body: str, properties: Properties) -> ParsedCall:
 
 
 def _filled(name: str, body: str, pattern: re.Pattern[str], properties: Properties) -> ParsedCall:
-    """Read the arguments, which fill the body and nothing else does."""
+    """Parse the arguments; anything between or after them is an error."""
     arguments, at = {}, 0
     schemas = properties.get(name, {})
     while found := pattern.match(body, at):

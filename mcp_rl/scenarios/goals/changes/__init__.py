@@ -1,1 +1,1 @@
-"""States to be brought about: a choice of things and an effect on each of them, in words and as calls."""
+"""Goal tasks that change something: a choice of things and a change of each, in words and as calls."""

@@ -1,4 +1,4 @@
-"""The calls that make a change, those that look at it, and those that nearly make it."""
+"""Calls of a change: those that make it, those that check it, and wrong ones that nearly make it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     Values = Mapping[str, JsonValue] | Callable[[Entity], Mapping[str, JsonValue]]
 
 _MOST_NEW = 2
-"""Most calls that look at new things."""
+"""Maximum number of calls that look at new things."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class StateChange:
     program: Program | None
     """The program that chooses things; None where nothing is chosen."""
     lookups: tuple[ReadingCall, ...]
-    """Calls that a solution looks at first."""
+    """Calls that a solution makes first, to find out what to change."""
     calls: tuple[ReadingCall, ...]
     """The changing calls."""
     too_much: tuple[ReadingCall, ...]
@@ -57,7 +57,7 @@ class StateChange:
 
     @property
     def apart(self) -> tuple[str, ...]:
-        """Traces that a task in another split must not have."""
+        """Fingerprints that no task of another split may share."""
         calls = [f"change {tool} {sorted(dict(arguments).items())!r}" for tool, arguments in self.calls]
         return (f"program {self.does} {self.program!r}", *calls)
 
@@ -80,9 +80,9 @@ class ChangeCalls:
         *,
         right: Sequence[str] = (),
     ) -> StateChange | None:
-        """Make the calls of a change; `values` are the new ones, or are told for each thing.
+        """Make the calls of a change; `values` are the new values, or a function that returns them for each thing.
 
-        `right` are the keys of chosen things that are right already.
+        `right` are the keys of chosen things that need no change.
         """
         given = list(given_values(program, self._english)) if program else []
         kind = effect.kind
@@ -139,7 +139,7 @@ class ChangeCalls:
         )
 
     def _altered(self, effect: Effect, values: Mapping[str, JsonValue]) -> Iterator[dict[str, JsonValue]]:
-        """Yield values of which one is not quite that which is wanted."""
+        """Yield near misses of values: copies with one value slightly wrong."""
         for name, value in values.items() if effect.does in ("creates", "sets") else ():
             if isinstance(value, str) and value:
                 stem, ending = posixpath.splitext(value) if " " not in value else (value.rstrip("."), "")
@@ -148,7 +148,7 @@ class ChangeCalls:
                 yield {**values, name: value + 1}
 
     def _looks_at_new(self, effect: Effect, values: Mapping[str, JsonValue]) -> Iterator[ReadingCall]:
-        """Yield reading calls that name a thing by its new value."""
+        """Yield reading calls that refer to a thing by its new value."""
         changing = {one.tool for one in self._world.effects}
         key = self._world.kinds[effect.kind].key
         wanted = effect.does == "creates" or (effect.does == "sets" and effect.field == key)

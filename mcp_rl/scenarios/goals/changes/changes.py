@@ -1,4 +1,4 @@
-"""Changes over one world, drawn with the effects of its tools in turn."""
+"""Changes of one world, drawn from the effects of its tools in turn."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from mcp_rl.scenarios.goals.changes.calls import StateChange
 
 _TRIES = 40
-"""Draws for one change that is wanted."""
+"""Maximum draws for each change that is wanted."""
 
 
 class Changes:
-    """Draws changes over one world, from the names of its server's tools and a seed."""
+    """Draws changes of one world, from the names of its server's tools and a seed."""
 
     def __init__(self, world: WorldModel, tools: Sequence[str], seed: int) -> None:
         self._world = world
@@ -74,7 +74,7 @@ class Changes:
             return None
 
     def _makers(self, effect: Effect) -> Sequence[Callable[[Effect], StateChange | None]]:
-        """Return the ways to make a task of an effect, the telling ones several times."""
+        """Return the ways to make a task of an effect; the more demanding ones appear several times."""
         match effect.does:
             case "adds" | "takes":
                 return [self._known.in_list]

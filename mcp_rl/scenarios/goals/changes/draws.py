@@ -1,4 +1,4 @@
-"""What every kind of change draws from: the world and its words, choices of things, and new values."""
+"""Shared draws of all changes: the world and its words, choices of things, and new values."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ChangeDraws:
         self.placed = {kind: placing(world, kind) for kind in world.kinds}
 
     def choose(self, kind: str, *, without: Sequence[str] = (), one: bool) -> tuple[Program, Evaluated] | None:
-        """Choose some things of a kind, or `one`; None where that draw did not give a good number of them."""
+        """Choose some things of a kind, or `one`; None if the draw gave an unsuitable number of them."""
         if one and self.random.random() < 0.4:
             drawn = self.proposer.draw_for("extreme", kind)
             program: Program | None = drawn if isinstance(drawn, ExtremeOf) else None
@@ -54,7 +54,7 @@ class ChangeDraws:
         return (program, evaluated) if fits and chosen < every else None
 
     def said(self, program: Program) -> str:
-        """Say the one thing that a program chooses."""
+        """Phrase the one thing that a program chooses."""
         assert isinstance(program, ExtremeOf | CountOf)
         if isinstance(program, ExtremeOf):
             return self.requests.the_extreme(program)
@@ -74,18 +74,18 @@ class ChangeDraws:
         return [name for name in named if self.english.sort(effect.kind, name) == "contents"]
 
     def seen(self, evaluated: Evaluated, kind: str, name: str) -> Evaluated:
-        """Return an answered program for which a field of the chosen things must be looked at too."""
+        """Return an answered program that also requires a look at a field of the chosen things."""
         if any(name not in one.facts for one in self.entities(evaluated, kind)):
             raise Unanswerable(f"no call shows the {name}")
         facts = [(kind, key, name) for key in evaluated.chosen]
         return replace(evaluated, facts=tuple(dict.fromkeys([*evaluated.facts, *facts])))
 
     def the_place(self, place: Placing, folder: str) -> str:
-        """Say a place, as in: the folder "notes"."""
+        """Phrase a place, as in: the folder "notes"."""
         return f"the {place.noun} {quoted(self.english.spoken(place.kind, place.place, folder))}"
 
     def value(self, kind: str, name: str, *, fresh: bool) -> JsonValue:
-        """Draw a value that a field could have: one that other things have, or a fresh one."""
+        """Draw a plausible value of a field: one of another thing, or a fresh one."""
         about = self.world.kinds[kind].fields.get(name)
         if about is None:
             return None

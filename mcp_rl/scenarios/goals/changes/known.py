@@ -1,4 +1,4 @@
-"""Changes of things that exist: lists that gain or lose an item, fields that get a value, things removed."""
+"""Changes of existing things: an item added to or taken from a list, a field set, a thing removed."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from mcp_rl.scenarios.goals.program import Program
 
 _ONE = 0.45
-"""Share of the changes of one thing that the request names or describes."""
+"""Share of list changes that concern a single thing."""
 
 
 class KnownThings:
-    """Asks for changes of things that exist."""
+    """Requests for changes of existing things."""
 
     def __init__(self, draws: ChangeDraws, calls: ChangeCalls) -> None:
         self._draws, self._calls = draws, calls
@@ -52,7 +52,7 @@ class KnownThings:
         return self._calls.finish(effect, program, evaluated, {name: value}, forms)
 
     def _new_items(self, kind: str, name: str) -> list[str]:
-        """Return values that a list could get: names of what it refers to, else such as others have, and new ones."""
+        """Return plausible items for a list: names of what it refers to, else items of other lists and new words."""
         to = next((r.to for r in self._world.references if (r.kind, r.field) == (kind, name)), None)
         if to is not None and self._english.about(kind, name).kind == "text":
             return [str(one.key) for one in self._world.of_kind(to)]

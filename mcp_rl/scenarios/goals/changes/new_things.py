@@ -1,4 +1,4 @@
-"""New things: with values that the request states, or with a text that must be found out."""
+"""New things: with stated values, or with a text that has to be found out."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _MOST_LISTED = 8
 
 @dataclass(frozen=True)
 class _New:
-    """A new thing: the values that name it, and a noun phrase for it."""
+    """A new thing: its identifying values, and a noun phrase for it."""
 
     values: Mapping[str, JsonValue]
     noun: str
 
 
 class NewThings:
-    """Asks for new things."""
+    """Requests for new things."""
 
     def __init__(self, draws: ChangeDraws, calls: ChangeCalls) -> None:
         self._draws, self._calls = draws, calls
@@ -68,7 +68,7 @@ class NewThings:
         return self._calls.finish(effect, None, None, {**new.values, **others}, forms)
 
     def _new(self, effect: Effect) -> _New | None:
-        """Name a new thing; None where the request gives it no name of its own."""
+        """Name a new thing; None if the tool takes no name for it."""
         english, kind = self._english, effect.kind
         key, place, noun = self._world.kinds[kind].key, self._placed[kind], english.noun(kind)
         if place is not None and key in effect.valued_by.values():
@@ -92,7 +92,7 @@ class NewThings:
     def _with_text(
         self, effect: Effect, program: Program, evaluated: Evaluated, text: str, said: str
     ) -> StateChange | None:
-        """Ask for a new thing with a text that must be found out, which `said` describes."""
+        """Ask for a new thing with a text that has to be found out, which `said` describes."""
         english, kind = self._english, effect.kind
         contents = self._draws.texts(effect)
         new = self._new(effect)
@@ -123,7 +123,7 @@ class NewThings:
         return self._with_text(effect, CountOf(things), evaluated, "\n".join(names), said)
 
     def noting(self, effect: Effect) -> StateChange | None:
-        """Ask for a new thing whose text is an answer that must be worked out."""
+        """Ask for a new thing whose text is an answer that has to be worked out."""
         english = self._english
         program = self._proposer.draw(self._random.choice(["count", "total", "extreme"]))
         if program is None:

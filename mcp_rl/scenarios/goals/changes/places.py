@@ -1,4 +1,4 @@
-"""Changes of things that lie in places: moved, or given another name."""
+"""Changes of things in places, such as files in folders: moves and new names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class PlaceChanges:
-    """Asks for things to be moved or renamed."""
+    """Requests to move or rename things."""
 
     def __init__(self, draws: ChangeDraws, calls: ChangeCalls) -> None:
         self._draws, self._calls = draws, calls
@@ -25,7 +25,7 @@ class PlaceChanges:
         self._placed = draws.placed
 
     def moving(self, effect: Effect) -> StateChange | None:
-        """Ask for things to lie in another place."""
+        """Ask to move things to another place."""
         kind, place = effect.kind, self._placed[effect.kind]
         assert place is not None
         key = self._world.kinds[kind].key
@@ -61,7 +61,7 @@ class PlaceChanges:
         )
 
     def renaming(self, effect: Effect) -> StateChange | None:
-        """Ask for another name of a thing that stays where it is."""
+        """Ask for another name of a thing in the same place."""
         kind, place = effect.kind, self._placed[effect.kind]
         assert place is not None
         if (found := self._draws.choose(kind, one=True)) is None:

@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from mcp_rl.scenarios.goals.changes.draws import ChangeDraws
 
 LONGEST_EDITED = 3000
-"""Most characters of a text that is changed or copied."""
+"""Maximum characters of a text to be changed or copied."""
 
 
 class TextEdits:
-    """Asks for changes in texts."""
+    """Requests for changes in texts."""
 
     def __init__(self, draws: ChangeDraws, calls: ChangeCalls) -> None:
         self._draws, self._calls = draws, calls
         self._world, self._random, self._english = draws.world, draws.random, draws.english
 
     def editing(self, effect: Effect) -> StateChange | None:
-        """Ask for a text to be changed in a part: a word, or a line more."""
+        """Ask for a partial change of a text: a word replaced, or a line added."""
         kind, name = effect.kind, str(effect.field)
         one = self._random.random() < 0.75
         if (found := self._draws.choose(kind, without=[] if one else [name], one=one)) is None:
@@ -78,5 +78,5 @@ class TextEdits:
 
 
 def _stands_alone(word: str, text: str) -> bool:
-    """Return whether a text holds a word, in this letter case alone and never as a part of another."""
+    """Return whether a text holds a word in this letter case only, and never inside another word."""
     return 0 < len(re.findall(rf"\b{word}\b", text)) == text.casefold().count(word)
