@@ -151,6 +151,8 @@ def _no_such(text: str, plugins: Plugins, files: ClientFiles) -> PluginError:
     if Path(text).exists() and (os.sep in text or Path(text).suffix):
         what = "a folder" if Path(text).is_dir() else f"not a script that we can start ({', '.join(_SCRIPTS)})"
         return PluginError(f"{text} is {what}; give the command that starts the server, in quotes.")
+    if os.sep in text and " " not in text:
+        return PluginError(f"The program or script {text} does not exist in {Path.cwd()}.")
     known = [*plugins.servers, *files.names]
     sentence = f"There is no server named {text!r}; {nearest(text, list(dict.fromkeys(known)))}"
     return PluginError(" ".join([sentence, *plugins.problems, *files.problems]))

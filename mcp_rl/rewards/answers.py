@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from mcp_rl.trajectory import Trajectory
 
 TOLERANCE = 1e-6
-"""Relative tolerance, and absolute for an expected 0. The options `tolerance` and `absolute` override it."""
+"""Relative tolerance, and absolute for an expected 0. The options `tolerance` and `absolute` override it. Whole numbers
+are compared exactly without them."""
 _NUMBER = re.compile(
     r"(?<![\w.])[-+\u2212]?(?:\d{1,3}(?:[,\u202f\u00a0]\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d+)?(?!\w)"
     r"|(?<![\w.])[-+\u2212]?\.\d+(?:[eE][-+]?\d+)?(?!\w)"
@@ -90,9 +91,19 @@ def _compare_number(answer: str, verifier: Verifier) -> Verdict:
         return failed(f"The final message holds no number; {expected:.12g} was expected.")
     tolerance = float(verifier.options.get("tolerance", TOLERANCE))  # type: ignore[arg-type]
     absolute = float(verifier.options.get("absolute", tolerance if expected == 0 else 0.0))  # type: ignore[arg-type]
-    if math.isclose(given, expected, rel_tol=tolerance, abs_tol=absolute):
+    exact = isinstance(verifier.expected, int) and not {"tolerance", "absolute"} & set(verifier.options)
+    if _is_equal(given, expected, exact=exact, tolerance=tolerance, absolute=absolute):
         return passed(f"The final message says {given:.12g}, as expected.")
     return failed(f"The final message says {given:.12g}; {expected:.12g} was expected.")
+
+
+def _is_equal(
+    given: float, expected: float, *, exact: bool, tolerance: float = TOLERANCE, absolute: float = 0.0
+) -> bool:
+    """Return whether a number is the expected one: a whole number exactly, if so wanted, any other nearly."""
+    if exact and given.is_integer():
+        return given == float(expected)
+    return math.isclose(given, expected, rel_tol=tolerance, abs_tol=absolute)
 
 
 def _compare_text(answer: str, verifier: Verifier) -> Verdict:
@@ -116,7 +127,7 @@ def _compare_parts(answer: str, verifier: Verifier) -> Verdict:
     expected: list[Any] = verifier.expected  # type: ignore[assignment]  # checked when the scenario is loaded
     others: Any = verifier.options.get("others") or ()
     texts = [part for part in expected if isinstance(part, str)]
-    numbers = [float(part) for part in expected if not isinstance(part, str)]
+    numbers = [part for part in expected if not isinstance(part, str)]
     given, found = f" {normalised(answer)} ", list[int]()
     for part in texts:
         at = given.find(f" {normalised(part)} ")
@@ -133,7 +144,7 @@ def _compare_parts(answer: str, verifier: Verifier) -> Verdict:
     if len(given.split()) > most:
         return failed(f"The final message has {len(given.split())} words; {most} are allowed.")
     stated = [float(number.replace(",", "")) for number in _NUMBER.findall(left)]
-    missing = [part for part in numbers if not any(math.isclose(part, one, rel_tol=TOLERANCE) for one in stated)]
+    missing = [part for part in numbers if not any(_is_equal(one, part, exact=isinstance(part, int)) for one in stated)]
     if missing:
         return failed(f"The final message does not say {missing[0]:.12g}.")
     if len(stated) > len(numbers) + 2:

@@ -22,6 +22,19 @@ if TYPE_CHECKING:
     from mcp_rl.toolserver.tools.listing import Tool
 
 _GENERIC_SHARE = 0.25
+_DESCRIBING = (  # noqa: SIM905 - read as words
+    "add append apply build calculate check clear compare compute convert copy count create decode delete describe "
+    "display divide edit encode evaluate execute export extract fetch filter find format generate get give import "
+    "insert inspect list load look make measure merge move multiply open parse perform print provide query read record "
+    "remove rename render replace report reset resolve retrieve return roll round run save search select send set show "
+    "solve sort split start stop store subtract sum take test tell transform translate update validate view write"
+).split()
+_THIRD_PERSON = {f"{verb}s": verb for verb in _DESCRIBING} | {
+    "echoes": "echo",
+    "fetches": "fetch",
+    "searches": "search",
+}
+"""Verbs as descriptions of tools begin, such as "returns", with the form that asks for it."""
 
 
 class Spoken(str):
@@ -201,7 +214,18 @@ def _usable(form: str, fields: Mapping[str, str]) -> bool:
 def _first_sentence(description: str) -> str:
     lines = description.strip().splitlines()
     sentence = re.split(r"(?<=[.!?])\s", lines[0])[0].rstrip(".:") if lines else ""
-    return sentence if len(sentence) <= 120 else ""
+    return _imperative(sentence) if len(sentence) <= 120 else ""
+
+
+def _imperative(sentence: str) -> str:
+    """Return a sentence such as "Returns the notes" as the request "Return the notes"."""
+    words = sentence.split(" ")
+    for at in (0, 2) if words[1:2] == ["and"] else (0,):
+        verb = _THIRD_PERSON.get(words[at].lower()) if words[at + 1 : at + 2] not in ([], ["of"]) else None
+        if verb is None:
+            break
+        words[at] = words[at][: len(verb)]
+    return " ".join(words)
 
 
 def _lowered(text: str) -> str:

@@ -78,6 +78,7 @@ def test_a_script_runs_by_its_suffix_a_command_as_written(
     [
         ("./none.py", "The server script ./none.py does not exist"),
         ("none.mjs", "The server script none.mjs does not exist"),
+        ("bin/no-such-server", "The program or script bin/no-such-server does not exist in"),
         ("./folder", "./folder is a folder; give the command"),
         ("server.ts", "server.ts is not a script that we can start (.py, .js"),
         ("mcp_calculater", "did you mean 'mcp_calculator'"),

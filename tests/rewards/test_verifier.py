@@ -87,6 +87,21 @@ def test_tolerance_is_relative_and_can_be_set() -> None:
     assert success(trajectory("0.0000001", call()), scenario("number", 0)) is True
 
 
+@pytest.mark.parametrize(
+    ("expected", "answer", "right"),
+    [
+        (1314119, "It is 1,314,119.", True),
+        (1314119, "It is 1314120.", False),
+        (1314119.0, "It is 1314120.", True),
+        (2**60, f"It is {2**60}.", True),
+    ],
+)
+def test_a_whole_number_is_compared_exactly(expected: float, answer: str, right: bool) -> None:
+    assert success(trajectory(answer, call()), scenario("number", expected)) is right
+    assert success(trajectory(f"Oslo, {answer}", call()), scenario("parts", ["Oslo", expected])) is right
+    assert success(trajectory(answer, call()), scenario("number", expected, tolerance=1e-6)) is True
+
+
 @pytest.mark.parametrize("kind", ["number", "text"])
 def test_an_answer_without_a_successful_tool_call_is_wrong(kind: str) -> None:
     for calls in ([], [call(is_error=True)], [call(sent=False)]):

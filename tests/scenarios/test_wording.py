@@ -1,6 +1,8 @@
 import random
 import re
 
+import pytest
+
 from mcp_rl.explore.words import words_of
 from mcp_rl.scenarios.wording import Spoken, Wording, say
 from mcp_rl.toolserver.tools.listing import Tool
@@ -45,6 +47,21 @@ def test_a_description_that_two_tools_share_is_not_a_request() -> None:
     found = requests(Wording([ADD, twin], {"add": "add", "sum": "sum"}))
     assert all(re.search(r"\badd\b", text, re.IGNORECASE) for text in found)
     assert not any("two numbers" in text for text in found)
+
+
+@pytest.mark.parametrize(
+    ("description", "asked"),
+    [
+        ("Returns customer data with segments.", "Return customer data with segments"),
+        ("Searches the notes", "Search the notes"),
+        ("Lists and sorts the notes. Fast.", "List and sort the notes"),
+        ("Records of all customers", "Records of all customers"),
+        ("Lists", "Lists"),
+    ],
+)
+def test_a_description_is_a_request(description: str, asked: str) -> None:
+    wording = Wording([Tool("look", description, {"type": "object"})], {})
+    assert wording._fields("look", {})["description"] == asked
 
 
 def test_the_second_step_names_the_result_without_its_value() -> None:

@@ -119,6 +119,12 @@ async def test_a_program_that_is_not_there_is_an_error_that_names_it():
             pass
 
 
+async def test_a_path_to_no_program_is_an_error_that_does_not_speak_of_the_path_variable():
+    with pytest.raises(ServerError, match=r"the program '\./no-such-program' does not exist\.$"):
+        async with connect(StdioServer(command="./no-such-program")):
+            pass
+
+
 async def test_nobody_at_a_url_is_an_error():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

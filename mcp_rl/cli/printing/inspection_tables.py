@@ -48,9 +48,9 @@ def print_inspection(found: Inspection, console: Console) -> None:
         console.print(Text(visible(warning), style="yellow"))
     for tool in found.tools:
         _print_tool(tool, console)
-    _print_entries("resources", found.resources, "uri", console)
-    _print_entries("resource templates", found.resource_templates, "uriTemplate", console)
-    _print_entries("prompts", found.prompts, "name", console)
+    _print_entries("resource", found.resources, "uri", console)
+    _print_entries("resource template", found.resource_templates, "uriTemplate", console)
+    _print_entries("prompt", found.prompts, "name", console)
 
 
 def _print_tool(tool: OfferedTool, console: Console) -> None:
@@ -81,11 +81,11 @@ def _print_tool(tool: OfferedTool, console: Console) -> None:
         console.print(Padding(Text(f"returns {_json(tool.output_schema)}", style="dim"), (0, 0, 0, 2)))
 
 
-def _print_entries(title: str, entries: list[dict[str, Any]], key: str, console: Console) -> None:
+def _print_entries(noun: str, entries: list[dict[str, Any]], key: str, console: Console) -> None:
     if not entries:
         return
     console.print()
-    console.print(Text(f"{len(entries)} {title}", style="bold"))
+    console.print(Text(count(len(entries), noun), style="bold"))
     shown = table(f"  {key}", "about")
     for entry in entries:
         about = [entry.get(name) for name in ("title", "mimeType", "description")]

@@ -101,7 +101,7 @@ def _shortfall(wanted: Mapping[Level, int], tasks: Sequence[GoalTask], built: Bu
     missing = [f"{made[level]} of {count} {level}" for level, count in wanted.items() if made[level] < count]
     if not missing:
         return ""
-    helps = "more data in it would allow more"
+    helps, remark = "more data in it would allow more", ""
     if not built.model.entities:
         why = built.remarks[0] if built.remarks else "nothing is known of what it holds"
         helps = "a server that lists things which lasting values belong to allows them, and so do scenarios of your own"
@@ -111,9 +111,10 @@ def _shortfall(wanted: Mapping[Level, int], tasks: Sequence[GoalTask], built: Bu
             "a tool that shows changes would help",
         )
     else:
-        why = " and ".join(["its data allow no more different ones that cannot be guessed", *built.remarks[:1]])
+        why = "its data allow no more different ones that cannot be guessed"
+        remark = " ".join(["", *built.remarks[:1]])
     why = why.rstrip(".")
-    return f"{', '.join(missing)} tasks were made, since {why[:1].lower()}{why[1:]}; {helps}."
+    return f"{', '.join(missing)} tasks were made, since {why[:1].lower()}{why[1:]}; {helps}.{remark}"
 
 
 def _scenario(

@@ -171,7 +171,8 @@ def command_line(launch: Launch, *, server: str, port: int | None = None) -> tup
     folder = Path(cwd or ".")
     if shutil.which(command) is None and not (folder / command).is_file():
         hint = f" Install {_COMES_WITH[command]}." if command in _COMES_WITH else ""
-        raise ServerError(f"{server} cannot start: the program {command!r} is not on the PATH.{hint}")
+        missing = "does not exist" if os.sep in command else "is not on the PATH"
+        raise ServerError(f"{server} cannot start: the program {command!r} {missing}.{hint}")
     if cwd is not None and not folder.is_dir():
         raise ServerError(f"{server} cannot start: the folder {cwd} does not exist.")
     return [command, *args], own
