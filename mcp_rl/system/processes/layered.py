@@ -16,7 +16,7 @@ import stat
 
 TYPE_CHECKING = False  # importing typing takes as long as all the rest
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from mcp_rl.system.processes import mounts
     from mcp_rl.system.processes.layer_entries import (
@@ -133,7 +133,7 @@ class Layers:
         back = self._away(coming) if coming != MARK else ""
         if away:
             os.makedirs(f"{away}/shm")
-        places = self._working_directories()
+        places = self._places_in_use()
         for tree in self.trees:
             tree.turn(away, back, _ways_to(places, tree.path))
         stays = set() if away or back else self.shared_at_mark
@@ -157,12 +157,13 @@ class Layers:
         room = os.statvfs(self.store)
         return "full" if not room.f_bavail or not room.f_favail else ""
 
-    def _working_directories(self) -> set[str]:
+    def _places_in_use(self) -> set[str]:
+        """Return the working directories of all processes, and the directories of what they have open or loaded."""
         places = {self.cwd}
         for name in os.listdir("/proc"):
             if name.isdigit():
                 with contextlib.suppress(OSError):
-                    places.add(os.readlink(f"/proc/{name}/cwd"))
+                    places.update(_in_use(f"/proc/{name}"))
         return places
 
 
@@ -255,10 +256,9 @@ class _Tree:
             copy_layer(self.upper, self.marked)
 
     def restore(self, kept: set[str], *, empty: bool = False) -> None:
-        """Return to the mark, or make the layer `empty`. What is as it was at the mark stays in place. Of the
-        directories `kept`, in which processes work, and of those that show what is beneath, only what is in them goes:
-        the kernel still knows a directory in which a process has a file open, a library for instance, and would look
-        for a new file's place in the removed one."""
+        """Return to the mark, or make the layer `empty`. What is as it was at the mark stays in place. So do the
+        directories `kept`, which processes hold: only what is in these goes. The kernel would go on to look for a new
+        file's place in the removed one."""
         stays, queue, touched = {""}, [""], []
         while queue:
             inside = queue.pop()
@@ -267,7 +267,7 @@ class _Tree:
                 inner = f"{inside}/{entry.name}"
                 if not empty and self._as_marked(inner, entry):
                     stays.add(inner)
-                elif not self._stays(inner, entry, kept):
+                elif not (inner in kept and entry.is_dir(follow_symlinks=False) and not is_opaque(entry.path)):
                     remove_tree(entry.path)
                     continue
                 if entry.is_dir(follow_symlinks=False):
@@ -297,22 +297,16 @@ class _Tree:
         elif held or (self.marked and not back):
             self.restore(kept, empty=bool(back))
 
-    def _stays(self, inner: str, entry: os.DirEntry[str], kept: set[str]) -> bool:
-        """Return whether an entry of the layer is a directory that stays in place, empty."""
-        if not entry.is_dir(follow_symlinks=False) or is_opaque(entry.path):
-            return False
-        return inner in kept or self.beneath(inner) is not None
-
     def _put_away(self, place: str, kept: set[str]) -> None:
-        """Move all that the layer holds to `place`, a new directory; of directories that stay only what is in them."""
+        """Move all that the layer holds to `place`, a new directory; of the directories `kept` only what is in them."""
         os.makedirs(place)
-        for inside in self._moved(self.upper, place, lambda inner, entry: self._stays(inner, entry, kept)):
+        for inside in self._moved(self.upper, place, kept):
             copy_times(self.upper + inside, place + inside)
 
     def _bring_back(self, place: str) -> None:
-        """Move all that was put away to `place` into the layer, which holds nothing but directories that stayed."""
+        """Move all that was put away to `place` into the layer, which holds nothing but kept directories."""
         there = {inner for inner, _ in self._entries()}
-        for inside in self._moved(place, self.upper, lambda inner, _: inner in there):
+        for inside in self._moved(place, self.upper, there):
             there.discard(inside)
             copy_times(place + inside, self.upper + inside)
         for inner in there:
@@ -323,20 +317,20 @@ class _Tree:
         remove_tree(place)
         self._forget()
 
-    def _moved(self, source: str, target: str, stays: Callable[[str, os.DirEntry[str]], bool]) -> list[str]:
-        """Move what is in a directory into another. Directories that stay are copied, and what is in them is moved.
-        Returns these directories, innermost first, the top ("") last."""
+    def _moved(self, source: str, target: str, stay: set[str]) -> list[str]:
+        """Move what is in a directory into another. Directories of the paths `stay` are copied, and what is in them is
+        moved. Returns these directories, innermost first, the top ("") last."""
         queue, entered = [""], []
         while queue:
             inside = queue.pop()
             entered.append(inside)
             for entry in os.scandir(source + inside):
                 inner = f"{inside}/{entry.name}"
-                if stays(inner, entry) and entry.is_dir(follow_symlinks=False) and not is_opaque(entry.path):
+                if inner in stay and entry.is_dir(follow_symlinks=False) and not is_opaque(entry.path):
                     copy_entry(entry.path, target + inner)
                     queue.append(inner)
                     continue
-                if os.path.lexists(target + inner):
+                if inner in stay and os.path.lexists(target + inner):
                     remove_tree(target + inner)
                 os.rename(entry.path, target + inner)
         return entered[::-1]
@@ -344,6 +338,17 @@ class _Tree:
     def _forget(self) -> None:
         """Make the kernel forget what it remembers of the tree."""
         mount(None, self.path, None, mounts.MS_REMOUNT | mounts.MS_NOSUID | mounts.MS_NODEV, None)
+
+
+def _in_use(process: str) -> Iterator[str]:
+    yield os.readlink(f"{process}/cwd")
+    for name in os.listdir(f"{process}/fd"):
+        with contextlib.suppress(OSError):
+            yield os.readlink(f"{process}/fd/{name}")
+    for line in content_of(f"{process}/maps").splitlines():
+        at = line.find(b"/")
+        if at >= 0:
+            yield os.fsdecode(line[at : line.rindex(b"/")])
 
 
 def _ways_to(places: set[str], top: str) -> set[str]:
