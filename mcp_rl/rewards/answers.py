@@ -58,7 +58,7 @@ def text(trajectory: Trajectory, scenario: McpScenario) -> Verdict:
     """Pass if the final message holds the `expected` text as whole words, and not much else.
 
     Letter case, punctuation, quotes and white space do not count. The option `exact: true` allows nothing else in the
-    message.
+    message, and the option `others` lists texts that it must not hold beside the expected one.
     """
     return answered(trajectory, scenario, _compare_text)
 
@@ -120,6 +120,11 @@ def _compare_text(answer: str, verifier: Verifier) -> Verdict:
         return failed(
             f"The final message holds the expected text among {len(given.split())} words; {most} are allowed."
         )
+    left, others = f" {given} ".replace(f" {expected} ", " ; "), verifier.options.get("others")
+    for other in others if isinstance(others, list) else ():
+        words = f" {normalised(str(other))} "
+        if words in (f" {given} " if f" {expected} " in words else left):
+            return failed(f"The final message holds the expected text, and {str(other)!r} too.")
     return passed("The final message holds the expected text.")
 
 

@@ -103,7 +103,9 @@ def _effect(effect: Effect, world: WorldModel) -> str:
     named = f", named by {effect.keyed_by}" if effect.keyed_by else ""
     part = "one of the" if effect.does in ("adds", "takes") else "the"
     valued = ", ".join(f"{parameter} is {part} {name}" for parameter, name in effect.valued_by.items())
-    return f"{effect.tool} {said}{named}{'; ' + valued if valued else ''}"
+    fixed = "" if effect.value is None else f" to {_value(effect.value)}"
+    copied = "".join(f"; {parameter} names another with its {name}" for parameter, name in effect.copies.items())
+    return f"{effect.tool} {said}{fixed}{named}{'; ' + valued if valued else ''}{copied}"
 
 
 def _print_lines(title: str, lines: Sequence[str], console: Console) -> None:

@@ -11,8 +11,7 @@ import posixpath
 import random
 import re
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -20,6 +19,7 @@ from mcp_rl.errors import ServerFault
 from mcp_rl.explore import plausible
 from mcp_rl.explore.answer import call_key
 from mcp_rl.explore.entities.caller import Answered, CallBudget, WorldCaller
+from mcp_rl.explore.entities.differences import Leaf, SeenState, compared, leaves_in, narrowed, replaced
 from mcp_rl.explore.entities.parameters import ToolParameter, likeness, parameters_of
 from mcp_rl.explore.entities.statements import filled, row_effects
 from mcp_rl.explore.entities.world_model import ArgumentSlot, Effect
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from mcp_rl.explore.entities.caller import Call
-    from mcp_rl.explore.entities.merging import Things
     from mcp_rl.explore.entities.survey import Survey
     from mcp_rl.explore.entities.world_model import Entity, WorldModel
     from mcp_rl.explore.sample import Sampler
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from mcp_rl.toolserver.tools.listing import Tool
 
 _SECONDS = 8.0
-_SURE_TRIES, _MOST_SECONDS = 2, 30.0
+_SURE_TRIES, _MOST_SECONDS = 4, 30.0
 """Minimum number of tries of each tool, however slowly the server starts, and the seconds after which even these end.
 """
 _AT_ONCE = 3
@@ -49,52 +48,6 @@ _MOST_LOOKS = 12
 _SEED = "effects"
 _DRAWS = 2
 """Draws for new things, and for things that are there."""
-
-
-@dataclass(frozen=True)
-class _Leaf:
-    """A single value in arguments."""
-
-    path: tuple[str | int, ...]
-    value: Any
-
-    @property
-    def parameter(self) -> str:
-        """The parameter's name, such as `title`, or `entities[].name` inside a list of objects."""
-        said = ""
-        for part in self.path:
-            said += "[]" if isinstance(part, int) else f".{part}" if said else part
-        return said.removesuffix("[]")
-
-    @property
-    def name(self) -> str:
-        return next((part for part in reversed(self.path) if isinstance(part, str)), "")
-
-    def parameter_in(self, parameters: Mapping[str, ToolParameter]) -> ToolParameter:
-        """Return the parameter that it is a value of."""
-        if len(self.path) == 1 and self.name in parameters:
-            return parameters[self.name]
-        return ToolParameter(self.name, "string" if isinstance(self.value, str) else "integer", True, "")
-
-
-@dataclass(frozen=True)
-class _State:
-    """The things that some looks show: kind to key to fields."""
-
-    kinds: Mapping[str, Mapping[Any, Mapping[str, Any]]]
-
-    @classmethod
-    def of(cls, things: Things, trusted: Mapping[tuple[str, str], list[str]]) -> _State:
-        """Return what things tell, with the values of the tools that are trusted about a kind and a field."""
-        found: dict[str, dict[Any, dict[str, Any]]] = {}
-        for noun, draft in things.drafts.items():
-            for key, told in draft.things.items():
-                values = found.setdefault(noun, {}).setdefault(key, {})
-                for name, one in told.items():
-                    value = one.value(trusted.get((noun, name)) or list(one.by_tool))
-                    if value is not None:
-                        values[name] = value[0]
-        return cls(found)
 
 
 class EffectMeter:
@@ -143,15 +96,9 @@ class EffectMeter:
                 tasks.start_soon(one, at, turn, call)
             for effect, row in by_statement:
                 tasks.start_soon(self._by_statement, effect, row, found)
-        effects: dict[tuple[object, ...], Effect] = {}
-        for several in found:
-            for effect in several:
-                key = (effect.tool, effect.does, effect.kind, effect.field, effect.statement)
-                before = effects.get(key)
-                if before is None or _says(effect) > _says(before):
-                    effects[key] = effect
+        effects = _once(effect for several in found for effect in several)
         order = {tool.name: at for at, tool in enumerate(tools)}
-        return sorted(effects.values(), key=lambda effect: order.get(effect.tool, len(order)))
+        return sorted(effects, key=lambda effect: order.get(effect.tool, len(order)))
 
     # Arguments
 
@@ -161,7 +108,7 @@ class EffectMeter:
         parameters = {one.name: one for one in parameters_of(tool)}
         must = {one.name for one in parameters.values() if one.required}
         ending = "" if re.search("dir|folder", tool.name.lower()) else ".txt"
-        for at, variant in enumerate(("new", "there", "own", "new", "there")):
+        for at, variant in enumerate(("new", "there", "beside", "beside", "own", "new", "there")):
             for _ in range(_DRAWS):
                 draw = sampler.draw(self._random)
                 if draw is None:
@@ -170,7 +117,9 @@ class EffectMeter:
                 if not at:
                     required = {name: v for name, v in arguments.items() if name in must}
                     arguments = required if sampler.valid(required) else arguments
-                if variant == "new":
+                if variant == "beside":
+                    arguments = self._beside(arguments, parameters, at)
+                elif variant == "new":
                     arguments = self._new(arguments, parameters, ending)
                 else:
                     arguments = self._about(arguments, parameters, own=variant == "own")
@@ -187,14 +136,31 @@ class EffectMeter:
     def _new(self, drawn: dict[str, Any], parameters: Mapping[str, ToolParameter], ending: str) -> dict[str, Any]:
         """Return arguments with names that no thing has."""
         arguments: Any = drawn
-        for leaf in _leaves(drawn):
+        for leaf in leaves_in(drawn):
             if not isinstance(leaf.value, str) or leaf.name in self._constants:
                 continue
             if self._folders and leaf.parameter_in(parameters).is_place:
-                arguments = _replaced(arguments, leaf.path, self._new_path(ending))
+                arguments = replaced(arguments, leaf.path, self._new_path(ending))
             elif leaf.value in self._keys:
-                arguments = _replaced(arguments, leaf.path, self._new_name())
+                arguments = replaced(arguments, leaf.path, self._new_name())
         return dict(arguments)
+
+    def _beside(self, drawn: dict[str, Any], parameters: Mapping[str, ToolParameter], at: int) -> dict[str, Any]:
+        """Return arguments with a new name for a thing, and the key of another thing of the kind beside it; none where
+        a kind has no two such parameters. `at` chooses the other thing."""
+        for kind in self._world.kinds.values():
+            fits = [
+                name
+                for name, one in parameters.items()
+                if one.type == "string" and name not in self._constants
+                if likeness(one, kind.name, kind.key, is_key=True) > 1
+            ]
+            things = [one.key for one in self._world.of_kind(kind.name) if isinstance(one.key, str)]
+            own = next((name for name in fits if parameters[name].required), None)
+            if own is not None and len(fits) > 1 and len(things) > 1:
+                other = next(name for name in fits if name != own)
+                return {**drawn, own: self._new_name().lower().replace(" ", "-"), other: things[at % len(things)]}
+        return {}
 
     def _new_path(self, ending: str = ".txt") -> str:
         return f"{self._random.choice(self._folders)}/{self._random.choice(plausible.WORDS)}{ending}"
@@ -206,7 +172,7 @@ class EffectMeter:
         """Return arguments about a thing that is there, with values that it has (`own`) or has not."""
         thing: Entity | None = None
         arguments: Any = drawn
-        for leaf in _leaves(drawn):
+        for leaf in leaves_in(drawn):
             if leaf.name in self._constants:
                 continue
             parameter = leaf.parameter_in(parameters)
@@ -222,10 +188,10 @@ class EffectMeter:
             elif thing is not None and kind and (own or kind != thing.kind):
                 value = self._other_value(thing, kind, field, own=own)
             if value is not None and type(value) is type(leaf.value):
-                arguments = _replaced(arguments, leaf.path, value)
+                arguments = replaced(arguments, leaf.path, value)
         return dict(arguments)
 
-    def _field_for(self, leaf: _Leaf, parameter: ToolParameter, thing: Entity | None) -> tuple[str, str]:
+    def _field_for(self, leaf: Leaf, parameter: ToolParameter, thing: Entity | None) -> tuple[str, str]:
         """Return the kind and the field whose values may stand there; for the first thing only fields that name it."""
         slots = {(slot.kind, slot.field) for slot in self._world.slots}
         by_name = {slot.parameter: (slot.kind, slot.field) for slot in reversed(self._world.slots)}
@@ -257,7 +223,7 @@ class EffectMeter:
 
     async def _effects(self, call: Call) -> list[Effect]:
         tool, arguments = call
-        leaves = list(_leaves(arguments))
+        leaves = list(leaves_in(arguments))
         looks = self._looks(leaves)
         after = await self._after(call, looks, leaves)
         if after is None:
@@ -265,14 +231,14 @@ class EffectMeter:
         before = self._answers_before(looks)
         old, new = self._state(before), self._state([one for one in after if one is not None])
         found = [
-            effect.model_copy(update={"tool": tool, "example": _narrowed(arguments, own)})
-            for effect, own in _compared(old, new, leaves, self._world)
+            effect.model_copy(update={"tool": tool, "example": narrowed(arguments, own)})
+            for effect, own in compared(old, new, leaves, self._world)
         ]
         for effect in found:
             self._learn_slots(effect, leaves)
         return found
 
-    async def _after(self, call: Call, looks: Sequence[Call], leaves: Sequence[_Leaf]) -> list[Answered | None] | None:
+    async def _after(self, call: Call, looks: Sequence[Call], leaves: Sequence[Leaf]) -> list[Answered | None] | None:
         """Make a call at the beginning of an episode; return the answers of the looks after it, or None if it fails."""
         try:
             async with self._sessions.lease(self._params) as lease:
@@ -322,7 +288,7 @@ class EffectMeter:
             return self._new_name()
         return self._random.choice(others) if others else None
 
-    def _learn_slots(self, effect: Effect, leaves: Iterable[_Leaf]) -> None:
+    def _learn_slots(self, effect: Effect, leaves: Iterable[Leaf]) -> None:
         """Keep the fields by whose values a thing was named."""
         named = [leaf.value for leaf in leaves if leaf.parameter == effect.keyed_by]
         for entity in self._world.of_kind(effect.kind) if effect.does != "creates" else ():
@@ -335,7 +301,7 @@ class EffectMeter:
                 if same and tells_apart and slot not in self.slots:
                     self.slots.append(slot)
 
-    def _looks(self, leaves: Iterable[_Leaf]) -> list[Call]:
+    def _looks(self, leaves: Iterable[Leaf]) -> list[Call]:
         """Return the listings, and the calls about the things that the arguments name."""
         listings = {
             call_key(seen.tool, seen.arguments): (seen.tool, seen.arguments)
@@ -354,7 +320,7 @@ class EffectMeter:
                             closer.setdefault(seen.tool, (seen.tool, seen.arguments))
         return [*listings.values(), *closer.values()][:_MOST_LOOKS]
 
-    def _closer_looks(self, after: Sequence[Answered | None], leaves: Iterable[_Leaf]) -> list[Call]:
+    def _closer_looks(self, after: Sequence[Answered | None], leaves: Iterable[Leaf]) -> list[Call]:
         """Return calls about the things that are new."""
         state = self._state([one for one in after if one is not None])
         calls: list[Call] = []
@@ -373,127 +339,25 @@ class EffectMeter:
         wanted = {call_key(*call) for call in looks}
         return [answer for answer in self._survey.answers if answer.key in wanted]
 
-    def _state(self, answers: Sequence[Answered]) -> _State:
+    def _state(self, answers: Sequence[Answered]) -> SeenState:
         told = self._survey.merged([one for one in answers if not one.is_error], learn=False)
-        return _State.of(told, self._trusted)
+        return SeenState.of(told, self._trusted)
 
 
-def _compared(
-    old: _State, new: _State, leaves: Sequence[_Leaf], world: WorldModel
-) -> Iterator[tuple[Effect, _Leaf | None]]:
-    """Yield the effects that explain the difference between two states, without tool and example, each with the value
-    that names the thing."""
-    referred = {reference.to: reference.kind for reference in world.references}
-    changed = [
-        effect
-        for noun in old.kinds
-        if noun in world.kinds
-        for effect in _changes(noun, old, new, leaves, world.kinds[noun].fields)
-    ]
-    yield from changed
-    moved = {noun for noun in world.kinds if old.kinds.get(noun, {}).keys() != new.kinds.get(noun, {}).keys()}
-    moved |= {effect.kind for effect, _ in changed}
-    renames = any(
-        _leaf_of(before[key], leaves) is not None
-        for noun, before in old.kinds.items()
-        for key in before
-        if key not in new.kinds.get(noun, {})
-    ) and any(
-        _leaf_with(key, leaves) is not None
-        for noun, after in new.kinds.items()
-        for key in after
-        if key not in old.kinds.get(noun, {})
-    )
-    for noun, kind in world.kinds.items():
-        before, after = old.kinds.get(noun, {}), new.kinds.get(noun, {})
-        made = [key for key in after if key not in before]
-        gone = [key for key in before if key not in after]
-        if not kind.complete or referred.get(noun, noun) in moved - {noun}:  # a tag comes and goes with its notes
-            continue
-        if len(made) == 1 and len(gone) == 1:
-            old_leaf, new_leaf = _leaf_of(before[gone[0]], leaves), _leaf_with(made[0], leaves)
-            if old_leaf is not None and new_leaf is not None:
-                does = Effect(
-                    tool="", does="sets", kind=noun, field=kind.key, keyed_by=old_leaf.parameter,
-                    valued_by={new_leaf.parameter: kind.key},
-                )  # fmt: skip
-                yield does, old_leaf
-                continue
-        if renames:  # what is in a folder goes where the folder goes
-            continue
-        for key in made[:1]:
-            own = _leaf_with(key, leaves)
-            valued = {
-                leaf.parameter: name
-                for leaf in leaves
-                for name, value in after[key].items()
-                if (value == leaf.value or (isinstance(value, list) and leaf.value in value))
-                and (own is None or _together(leaf, own))
-            }
-            if valued or own is not None:
-                does = Effect(
-                    tool="", does="creates", kind=noun, keyed_by=own.parameter if own is not None else None,
-                    valued_by=valued,
-                )  # fmt: skip
-                yield does, own
-        for key in gone[:1]:
-            own = _leaf_of(before[key], leaves)
-            if own is not None:
-                yield Effect(tool="", does="removes", kind=noun, keyed_by=own.parameter), own
-
-
-def _together(one: _Leaf, other: _Leaf) -> bool:
-    """Return whether two values may belong together: not if they are from different objects of one list."""
-    for first, second in zip(one.path[:-1], other.path[:-1], strict=False):
-        if first != second:
-            return isinstance(first, str)
-    return True
-
-
-def _narrowed(arguments: dict[str, Any], own: _Leaf | None) -> dict[str, Any]:
-    """Reduce arguments to one thing: of several objects in a list, keep the one that holds its name."""
-    path = own.path if own is not None else ()
-    at = next((at for at, part in enumerate(path) if isinstance(part, int)), None)
-    if at is None or at + 1 == len(path):
-        return arguments
-    listed: Any = arguments
-    for part in path[:at]:
-        listed = listed[part]
-    return dict(_replaced(arguments, path[:at], [listed[path[at]]]))
-
-
-def _changes(
-    noun: str, old: _State, new: _State, leaves: Sequence[_Leaf], fields: Iterable[str]
-) -> Iterator[tuple[Effect, _Leaf | None]]:
-    for key, before in old.kinds[noun].items():
-        after = new.kinds.get(noun, {}).get(key)
-        own = _leaf_of(before, leaves)
-        if after is None or own is None:
-            continue
-        others = [leaf for leaf in leaves if leaf.parameter != own.parameter and _together(leaf, own)]
-        for name in after:
-            was, now = before.get(name), after[name]
-            if was == now or name not in fields:
-                continue
-            for leaf in others:
-                valued = {leaf.parameter: name}
-                does = _difference(was, now, leaf.value)
-                if does is not None:
-                    yield (
-                        Effect(tool="", does=does, kind=noun, field=name, keyed_by=own.parameter, valued_by=valued),
-                        own,
-                    )
-
-
-def _difference(was: Any, now: Any, value: Any) -> Literal["sets", "adds", "takes"] | None:
-    """Return what a value did to a field: "sets", "adds" or "takes"; None if it is not the cause."""
-    if isinstance(was, list) or isinstance(now, list):
-        before = was if isinstance(was, list) else [] if was is None else [was]
-        after = now if isinstance(now, list) else [now]
-        if value in after and value not in before:
-            return "adds"
-        return "takes" if value in before and value not in after else None
-    return "sets" if now == value and type(now) is type(value) else None
+def _once(found: Iterable[Effect]) -> list[Effect]:
+    """Return each effect once, as the call shows it that says most. A value that is always set must be the same in all
+    calls, and one that is copied must have come from two things."""
+    effects: dict[tuple[object, ...], list[Effect]] = {}
+    for one in found:
+        key = (one.tool, one.does, one.kind, one.field, one.statement, bool(one.copies), one.value is not None)
+        effects.setdefault(key, []).append(one)
+    kept = []
+    for several in effects.values():
+        first = max(several, key=_says)
+        sources = {str(one.example.get(name)) for one in several for name in one.copies}
+        if all(one.value == first.value for one in several) and len(sources) != 1:
+            kept.append(first)
+    return kept
 
 
 def _says(effect: Effect) -> tuple[bool, int]:
@@ -522,34 +386,3 @@ def _constants(world: WorldModel) -> dict[str, Any]:
         for name, several in values.items()
         if len(several) > 2 and name not in slots and all(value == several[0] for value in several)
     }
-
-
-def _leaf_of(thing: Mapping[str, Any], leaves: Iterable[_Leaf]) -> _Leaf | None:
-    """Return the value in the arguments that names a thing: its key, or another text of it."""
-    values = [value for value in thing.values() if isinstance(value, str | int) and not isinstance(value, bool)]
-    return next((leaf for leaf in leaves if leaf.value in values and isinstance(leaf.value, str | int)), None)
-
-
-def _leaf_with(value: Any, leaves: Iterable[_Leaf]) -> _Leaf | None:
-    return next((leaf for leaf in leaves if leaf.value == value), None)
-
-
-def _leaves(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[_Leaf]:
-    if isinstance(value, dict):
-        for name, inner in value.items():
-            yield from _leaves(inner, (*path, name))
-    elif isinstance(value, list):
-        for at, inner in enumerate(value):
-            yield from _leaves(inner, (*path, at))
-    else:
-        yield _Leaf(path, value)
-
-
-def _replaced(value: Any, path: tuple[str | int, ...], new: Any) -> Any:
-    """Return a value with another one at this path."""
-    if not path:
-        return new
-    first, rest = path[0], path[1:]
-    if isinstance(value, dict):
-        return {name: _replaced(inner, rest, new) if name == first else inner for name, inner in value.items()}
-    return [_replaced(inner, rest, new) if at == first else inner for at, inner in enumerate(value)]

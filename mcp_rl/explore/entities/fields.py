@@ -137,6 +137,8 @@ def words_for(name: str, holds: FieldKind, kind: str) -> tuple[str, str]:
         if head in _ACTIONS:
             said, action = "date" if ending in ("on", "date", "day") or head == "due" else "time", _ACTIONS[head]
             return (f"{said} of the {action}" if action.startswith("last") else f"{action} {said}"), unit
+    if len(words) > 1 and words[-1] == "email":
+        return f"email address of the {' '.join(words[:-1])}", unit
     if len(words) > 1 and words[-1] == "id":
         words = words[:-1] if holds == "text" else words
     return " ".join(_WORDS.get(word, word) for word in words), unit

@@ -102,6 +102,10 @@ class Effect(_Part):
     """The parameter that names the thing; None where a new thing gets its key from the server."""
     valued_by: dict[str, str] = {}
     """Parameters that give values, with the names of the fields that take them."""
+    value: JsonValue = None
+    """The value that a field is always set to, where no argument gives it: staging a file, choosing a branch."""
+    copies: dict[str, str] = {}
+    """Parameters that name another thing of the kind, with the field that a new thing has from it."""
     example: dict[str, JsonValue] = {}
     """Arguments of a call that worked."""
     statement: str = ""

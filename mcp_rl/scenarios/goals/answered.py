@@ -198,7 +198,8 @@ class AnsweredQuestions:
 
     def _task(self, solved: _Solved, guess: float, others: Sequence[_Solved]) -> GoalTask | None:
         question = solved.question
-        verifier = verifier_of(question.given, question.answer)
+        beside = self._questions.other_answers(question.evaluated)
+        verifier = verifier_of(question.given, question.answer, beside)
         calls = _as_calls(solved.calls)
         answer = answer_text(question.answer)
         if not accepted(verifier, answer, calls):

@@ -103,7 +103,7 @@ class ProgramDrawer:
             asked=[name for name in varied if kinds[name] != "flag"],
             amounts=[name for name in varied if kinds[name] == "number"],
             ordered=[name for name in varied if kinds[name] in ("number", "time")],
-            grouped=[name for name in shared if kinds[name] in ("text", "list")],
+            grouped=[name for name in shared if kinds[name] in ("text", "list") and self._is_condition(kind, name)],
         )
 
     # Conditions
@@ -131,6 +131,7 @@ class ProgramDrawer:
     def _condition_on(self, kind: str, without: Sequence[str]) -> Condition | None:
         english = self._english
         names = [n for n in self._world.kinds[kind].fields if n not in without and english.usable(kind, n)]
+        names = [n for n in names if self._is_condition(kind, n)]
         if not names:
             return None
         name = self._random.choice(names)
@@ -154,8 +155,12 @@ class ProgramDrawer:
                 return self._word(name, values)
         return self._text(kind, name, values)
 
+    def _is_condition(self, kind: str, name: str) -> bool:
+        """Return whether people would choose things by a field: an address of somebody is asked for, but no choice."""
+        return self._english.about(kind, name).kind != "text" or " of the " not in self._english.words(kind, name)
+
     def _text(self, kind: str, name: str, values: Sequence[JsonValue]) -> Condition | None:
-        if name in self._fields[kind].grouped:
+        if name in self._fields[kind].grouped or self._english.refers(kind, name):
             value = self._random.choice(values)
             return Condition(name, "is", value) if can_be_said(value) else None
         endings = Counter("." + str(v).rsplit(".", 1)[1] for v in values if "." in str(v)[1:-1] and " " not in str(v))

@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 _MOST_ITEMS, _MOST_WORDS = 8, 60
 """Limits on the items, and on the words, of an answer that a message can be expected to hold."""
+_MOST_OTHERS = 12
+"""Most other answers that a message must not list beside the right one; to list more of them takes too many words."""
 _TRIES = 60
 """Most draws for one question that is wanted."""
 _MOST_IDLE = 400
@@ -115,8 +117,8 @@ def given_values(program: Program, english: English) -> tuple[JsonValue, ...]:
     )
 
 
-def verifier_of(given: Sequence[JsonValue], answer: ProgramAnswer) -> Verifier:
-    """Return the verifier that looks at the answer alone."""
+def verifier_of(given: Sequence[JsonValue], answer: ProgramAnswer, others: Sequence[JsonValue] = ()) -> Verifier:
+    """Return the verifier that looks at the answer alone. `others` are answers that must not stand beside it."""
     match answer.form:
         case "number":
             return Verifier(kind="number", expected=answer.value)
@@ -130,7 +132,9 @@ def verifier_of(given: Sequence[JsonValue], answer: ProgramAnswer) -> Verifier:
             first = answer.value[0] if isinstance(answer.value, list) else None
             others = [value for value in given if first in given and value != first]
             return Verifier(kind="parts", expected=answer.value, options={"others": others} if others else {})
-    return Verifier(kind="text", expected=str(answer.value))
+    said = normalised(" ".join(map(shown, [*given, answer.value])))
+    apart = [other for other in others if f" {normalised(shown(other))} " not in f" {said} "]
+    return Verifier(kind="text", expected=str(answer.value), options={"others": apart} if apart else {})
 
 
 def answer_text(answer: ProgramAnswer) -> str:
@@ -187,6 +191,17 @@ class Questions:
                 stated = self._listing_of(evaluated, given)
             calls = (stated,) if stated is not None else calls
         return GoalQuestion(text, outcome, evaluated, level, calls, given)
+
+    def other_answers(self, evaluated: Evaluated) -> list[JsonValue]:
+        """Return the few other values that the field asked for has, which a message could list all at once."""
+        program, kind = evaluated.program, kind_of(evaluated.program)
+        if isinstance(program, FieldOf) and program.through:
+            kind = next(r.to for r in self._world.references if (r.kind, r.field) == (kind, program.through))
+        name = self.english.name_field(kind) if isinstance(program, NamesOf) else getattr(program, "field", "")
+        values = [one.facts[name].value for one in self._world.of_kind(kind) if name in one.facts]
+        said = dict.fromkeys(shown(self.english.spoken(kind, name, one)) for one in values)
+        others = [one for one in said if normalised(one) and one != answer_text(evaluated.answer)]
+        return list(others) if len(others) <= _MOST_OTHERS and all(len(one) <= 80 for one in others) else []
 
     def spoken(self, evaluated: Evaluated) -> Evaluated:
         """Return an answered program with the answer as people say it: names instead of keys of what is referred to."""

@@ -121,6 +121,14 @@ class Requests:
             called = [] if heavy else [f"What is {it} called?"]
             return [*called, f"What is the {noun} of {it}?", f"Tell me the {noun} of {it}."]
         match english.sort(kind, name):
+            case "deed":
+                deed = english.deed(kind, name)
+                if english.about(kind, name).kind == "number":
+                    return [f"How many {deed.objects} did {it} {deed.verb}?"]
+                asked = f"Which {deed.objects} did {it} {deed.verb}?"
+                return [asked, f"Give me all {deed.objects} that {it} {deed.past}."]
+            case "text" if words in ("heading", "mark"):
+                return [f"Under which heading is {it} listed?"] if words == "heading" else [f"How is {it} marked?"]
             case "list" if words in _TOLD_ABOUT:
                 return [f"What are the {words} about {it}?", f"Give me all {words} about {it}."]
             case "label" | "list":
@@ -161,7 +169,7 @@ class Requests:
             case "place":
                 place = english.place(kind, words)
                 return [f"In which {place} is {it}?", *([] if heavy else [f"Which {place} is {it} in?"])]
-        if words.split()[-1:] and words.split()[-1] in PEOPLE and not is_plural(words):
+        if words.split()[-1:] and words.split()[-1] in PEOPLE and not is_plural(words) and " of the " not in words:
             return [f"Who is the {words} of {it}?", f"Tell me the {words} of {it}."]
         unit = english.about(kind, name).unit
         in_unit = f", in {unit}" if unit else ""
@@ -232,6 +240,9 @@ class Requests:
         """Return noun phrases for the extreme one among things, such as "the largest file in 'notes'"."""
         words = self._english.words(kind, by)
         match self._english.sort(kind, by):
+            case "deed":
+                deed = self._english.deed(kind, by)
+                return [f"the {one} that {deed.past} the {'most' if most else 'fewest'} {deed.objects}"]
             case "count":
                 return [f"the {one} with the {'most' if most else 'fewest'} {words}"]
             case "size":
@@ -257,6 +268,9 @@ class Requests:
         words, one = english.words(things.kind, by), english.things(things, one=True)
         among = f"Of the {english.things(things)}, which one" if things.conditions else f"Which {one}"
         match english.sort(things.kind, by):
+            case "deed":
+                deed = english.deed(things.kind, by)
+                return [f"{among} {deed.past} the {'most' if most else 'fewest'} {deed.objects}?"]
             case "count":
                 return [f"{among} has the {'most' if most else 'fewest'} {words}?"]
             case "size":
@@ -295,6 +309,12 @@ class Requests:
         unit = english.about(things.kind, name).unit
         in_unit = f", in {unit}" if unit else ""
         match english.sort(things.kind, name):
+            case "deed":
+                deed = english.deed(things.kind, name)
+                return [
+                    f"How many {deed.objects} did the {said} {deed.verb} altogether?",
+                    f"All the {said} together: how many {deed.objects} did they {deed.verb}?",
+                ]
             case "count":
                 return [
                     f"How many {words} do the {said} have altogether?",
@@ -324,6 +344,10 @@ class Requests:
         words = english.words(kind, condition.field)
         if name:
             added = english.words(kind, name)
+            if english.sort(kind, name) == "deed":
+                deed = english.deed(kind, name)
+                sides = f"the {plural} {first} or those {second}"
+                return [f"Which {deed.past} more {deed.objects} taken together, {sides}, and how many more?"]
             if english.sort(kind, name) == "size":
                 return [f"Which take up more space, the {plural} {first} or those {second}, and how much more?"]
             how = "how many" if english.sort(kind, name) == "count" else "how much"
@@ -349,6 +373,9 @@ class Requests:
         unit = english.about(kind, name).unit
         by = f"by how many {unit}" if unit and is_plural(unit) else "by how much"
         match english.sort(kind, name):
+            case "deed":
+                deed = english.deed(kind, name)
+                return [f"Which {noun} {deed.past} more {deed.objects}, {pair}, and how many more?"]
             case "count":
                 return [
                     f"Which {noun} has more {words}, {pair}, and how many more?",
@@ -368,6 +395,9 @@ class Requests:
         english = self._english
         words, said = english.words(things.kind, name), english.things(things)
         one = singular(words)
+        if english.sort(things.kind, name) == "deed":
+            deed = english.deed(things.kind, name)
+            return [f"Which {deed.object} was {deed.past} by the most {said}, and by how many?"]
         if english.sort(things.kind, name) == "label":
             return [
                 f"Which {one} is on the most {said}, and on how many?",
@@ -394,6 +424,10 @@ class Requests:
         if name == english.name_field(kind):
             return "who is that" if english.is_person(kind) else "what is it called"
         match english.sort(kind, name):
+            case "deed":
+                deed = english.deed(kind, name)
+                amount = english.about(kind, name).kind == "number"
+                return f"{'how many' if amount else 'which'} {deed.objects} did it {deed.verb}"
             case "label" | "list":
                 return f"what are its {words}"
             case "count":

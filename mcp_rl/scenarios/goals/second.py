@@ -332,6 +332,9 @@ class SecondSolver:
 
     def _is_so_already(self, effect: Effect, entity: Entity, arguments: dict[str, Any]) -> bool:
         """Return whether a call would leave a thing unchanged."""
+        if effect.value is not None:
+            fact = entity.facts.get(str(effect.field))
+            return fact is not None and fact.value == effect.value
         for parameter, name in effect.valued_by.items():
             fact, values = entity.facts.get(name), list(_leaves(arguments, parameter))
             held = [] if fact is None else fact.value if isinstance(fact.value, list) else [fact.value]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from mcp_rl.explore.words import words_of
+from mcp_rl.scenarios.goals.deeds import Deed, deed_in
 from mcp_rl.scenarios.goals.program import ChosenThings, Condition, naming
 from mcp_rl.scenarios.goals.values import shown
 
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
     from mcp_rl.scenarios.goals.program import FactName
 
 _SCHEMA_WORDS = frozenset(
-    "id ids uuid guid sha hash url uri href mime json etag cursor slug ref oid index idx inode mode raw html ctime "  # noqa: SIM905
-    "mtime atime permissions metadata schema payload param params arg args kwargs enum null boolean str int obj".split()
+    "id ids uuid guid sha hash url uri href mime json etag cursor slug ref oid index idx inode mode raw html "  # noqa: SIM905
+    "diff patch ctime mtime atime permissions metadata schema payload param params arg args kwargs enum null boolean "
+    "str int obj".split()
 )
 """Words that only programs use for a field."""
 _LABELS = ("tag", "label", "keyword", "topic", "category", "genre")
@@ -35,7 +37,7 @@ _PLACES = ("folder", "directory", "parent", "parent folder", "list", "project", 
 _ADJECTIVES = (
     "done", "completed", "complete", "finished", "archived", "active", "inactive", "pinned", "public", "private",
     "closed", "open", "enabled", "disabled", "empty", "available", "paid", "urgent", "read", "unread", "starred",
-    "published", "locked", "hidden", "overdue", "favourite", "favorite", "free", "returned", "sold",
+    "published", "locked", "current", "hidden", "overdue", "favourite", "favorite", "free", "returned", "sold",
 )  # fmt: skip
 PEOPLE = frozenset(
     "owner author creator manager leader lead assignee employer maker visitor user teacher artist writer editor "  # noqa: SIM905
@@ -50,7 +52,7 @@ _QUOTED = re.compile(r"'[^']*'|\"(?:[^\"\\\\]|\\\\.)*\"")
 _LONGEST_VALUE = 80
 
 Sort = Literal["name", "label", "contents", "place", "count", "size", "age", "length", "cost", "changed", "created",
-               "due", "dated", "list", "flag", "number", "time", "text"]  # fmt: skip
+               "due", "dated", "deed", "list", "flag", "number", "time", "text"]  # fmt: skip
 """What a field is to a speaker, which decides how it is asked for."""
 
 
@@ -185,6 +187,8 @@ class English:
     def sort(self, kind: str, name: str) -> Sort:
         """Return what a field is to a speaker."""
         field, words = self.about(kind, name), self.words(kind, name).lower()
+        if field.kind in ("list", "number") and deed_in(words) is not None:
+            return "deed"
         last = words.split()[-1] if words else ""
         match field.kind:
             case "list":
@@ -212,6 +216,12 @@ class English:
             return "name"
         return "contents" if last in _CONTENTS else "place" if words in _PLACES else "text"
 
+    def deed(self, kind: str, name: str) -> Deed:
+        """Return what a field of the sort "deed" says that things did."""
+        found = deed_in(self.words(kind, name).lower())
+        assert found is not None
+        return found
+
     # Conditions
 
     def condition(self, kind: str, condition: Condition) -> SpokenCondition:
@@ -219,13 +229,18 @@ class English:
         if condition.through:
             to = next(r.to for r in self.world.references if (r.kind, r.field) == (kind, condition.through))
             inner = self.condition(to, Condition(condition.field, condition.relation, condition.value))
-            said = f"whose {singular(self.words(kind, condition.through))} is {article(self.noun(to))} {inner.one}"
+            said = _of_another(singular(self.words(kind, condition.through)), inner.one)
             return SpokenCondition(said, said)
         return self._chosen(list(self._conditions(kind, condition)))
 
     def spoken(self, kind: str, name: str, value: JsonValue) -> JsonValue:
         """Return a value as people say it: of a thing that is referred to, its name instead of its key."""
         return self._spoken.get((kind, name, str(value)), value)
+
+    def refers(self, kind: str, name: str) -> bool:
+        """Return whether a field holds keys for which people say names: parts of such a key mean nothing."""
+        things = self.world.of_kind(kind)[:1]
+        return any(self.named_by(kind, name, one.facts[name].value) is not None for one in things if name in one.facts)
 
     def named_by(self, kind: str, name: str, value: JsonValue) -> FactName | None:
         """Return the fact that tells the name of a thing that is referred to; None where its key is its name."""
@@ -238,6 +253,8 @@ class English:
         spoken = self.spoken(kind, condition.field, condition.value)
         words, value = self.words(kind, condition.field), quoted(spoken)
         sort = self.sort(kind, condition.field)
+        if sort == "deed":
+            return self._deeds(self.deed(kind, condition.field), condition, value)
         match condition.relation:
             case "has":
                 one = singular(words)
@@ -289,6 +306,19 @@ class English:
                 return self._inequalities(kind, condition, sort, words)
         raise AssertionError(condition.relation)
 
+    def _deeds(self, deed: Deed, condition: Condition, value: str) -> list[tuple[str, str]]:
+        match condition.relation:
+            case "has":
+                return _both([f"that {deed.past} {value}", f"that {deed.past} the {deed.object} {value}"])
+            case "lacks":
+                return _both([f"that did not {deed.verb} {value}"])
+            case "above" | "below":
+                than = "more than" if condition.relation == "above" else "fewer than"
+                return _both([f"that {deed.past} {than} {deed.counted(value)}"])
+            case "is":
+                return _both([f"that {deed.past} exactly {deed.counted(value)}"])
+        return _both([f"that {deed.past} {article(deed.object)} with {value} in its name"])
+
     def _equalities(self, kind: str, sort: Sort, words: str, value: str, raw: JsonValue) -> list[tuple[str, str]]:
         if sort == "flag":
             adjective = words.split()[-1]
@@ -296,6 +326,8 @@ class English:
             return [(f"that is {no}{adjective}", f"that are {no}{adjective}")]
         if sort == "place":
             return _both([f"in the {self.place(kind, words)} {value}"])
+        if words in ("heading", "mark"):
+            return _both([f"listed under {value}"] if words == "heading" else [f"marked {value}"])
         if words in _GROUPS:
             return _both([f"in the {words} {value}"])
         if words == "city":
@@ -303,7 +335,7 @@ class English:
         if sort == "count":
             return _both([f"with exactly {value} {singular(words) if value == '1' else words}"])
         if words in ("author", "creator", "artist", "writer"):
-            return _both([f"by {value}", f"whose {words} is {value}"])
+            return _both([f"by {value}"])
         if sort == "name":
             return _both([f"called {value}", f"with the {words} {value}"] if isinstance(raw, str) else [f"{value}"])
         return _both([f"whose {words} is {value}", f"with the {words} {value}"])
@@ -364,7 +396,8 @@ class English:
                 return self.pick([f"{noun} {name}", f"{noun} number {name}"])
             if self.is_person(things.kind):
                 return self.pick([f"the {noun} {name}", name])
-            return self.pick([f"the {noun} {name}", f"the {noun} called {name}"])
+            forms = [f"the {noun} {name}", f"the {noun} called {name}"]
+            return self.pick(forms[: 1 if self.words(things.kind, first.field).endswith("path") else 2])
         return f"the {self.things(things, one=True)}"
 
 
@@ -386,6 +419,17 @@ def _plural(words: str) -> str:
 
 def _both(forms: Sequence[str]) -> list[tuple[str, str]]:
     return [(form, form) for form in forms]
+
+
+def _of_another(words: str, inner: str) -> str:
+    """Say a condition on what a thing refers to: "whose owner lives in 'Oslo'", for "that lives in 'Oslo'"."""
+    if inner.startswith("whose "):
+        return f"whose {words}'s {inner.removeprefix('whose ')}"
+    if inner.startswith("that "):
+        return f"whose {words} {inner.removeprefix('that ')}"
+    if inner.startswith("with "):
+        return f"whose {words} has {inner.removeprefix('with ')}"
+    return f"whose {words} is {inner}"
 
 
 _CLAUSES = ("that", "whose", "in which", "one of whose")

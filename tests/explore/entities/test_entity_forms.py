@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from mcp_rl.explore.entities.forms.patch_form import changes_in
 from mcp_rl.explore.entities.forms.reading import form_of, read_as
 from mcp_rl.explore.entities.forms.rows import first_column, read_rows, row_width
 
@@ -31,6 +32,14 @@ diff --git a/f1.txt b/f1.txt
 @@ -1,2 +1,3 @@
  line 4: fig
 +line 13: apple
+"""
+STATUS = """On branch main
+To be kept:
+  (use "keep" to keep more)
+\tmodified:   src/a.py
+
+Unknown files:
+\tideas.txt
 """
 FOLDER = """[DIR] archive
 [FILE] data.csv                             20 B
@@ -73,9 +82,12 @@ TASKS = """Tasks:
         ("table", ALIGNED, "", {"NAME": "web-1", "STATUS": "Running", "AGE": "3d"}),
         ("table", "name,count\npear,3\nfig,9", "", {"name": "pear", "count": 3}),
         ("pairs", LOG, "Commit history", {"Commit": "b4a0d53bd975d356256a6ae127fdade140c1adea",
-         "Author": "Ada <ada@example.com>", "Date": "2026-05-14 10:03:00+00:00", "Message": "Change number 14: fig"}),
-        ("pairs", SHOWN, "", {"commit": "b4a0d53bd975d356256a6ae127fdade140c1adea", "Author": "Ada <ada@example.com>",
-         "Date": "Thu May 14 10:03:00 2026 +0000", "message": "Change number 14: fig"}),
+         "Author": "Ada", "Author email": "ada@example.com", "Date": "2026-05-14 10:03:00+00:00",
+         "Message": "Change number 14: fig"}),
+        ("pairs", SHOWN, "", {"commit": "b4a0d53bd975d356256a6ae127fdade140c1adea", "Author": "Ada",
+         "Author email": "ada@example.com", "Date": "Thu May 14 10:03:00 2026 +0000",
+         "message": "Change number 14: fig", "changed files": ["f1.txt"], "added lines": 1, "removed lines": 0}),
+        ("sections", STATUS, "files", {"path": "src/a.py", "heading": "To be kept", "mark": "modified"}),
         ("pairs", INFO, "", {"size": 505, "created": "Sun Nov 22 2026 22:01:30 GMT+0000 (Coordinated Universal Time)",
          "isFile": True, "permissions": "644"}),
         ("list", FOLDER, "", {"type": "dir", "name": "archive"}),
@@ -91,6 +103,17 @@ def test_a_result_is_read_in_its_form(form: str, text: str, name: str, first: di
     assert form_of([text]) == form
     found = read_as(form, text)[0]
     assert (found.name, found.records[0]) == (name, first)
+
+
+def test_a_patch_tells_files_and_lines() -> None:
+    patch = (
+        "--- a/old.txt\n+++ /dev/null\n@@ -1,2 +0,0 @@\n-- one\n--- two\n"
+        "diff --git a/b.txt b/b.txt\n--- a/b.txt\t2026\n+++ b/b.txt\t2026\n@@ -1 +1,2 @@\n-+++ x\n+a\n+b\n"
+    )
+    told = {"changed files": ["old.txt", "b.txt"], "added lines": 2, "removed lines": 3}
+    assert changes_in(patch.split("\n")) == told
+    assert changes_in(patch.split("\n")[:-3]) == changes_in(["--- a", "+++ b", "@@ -1,9 +1,9 @@"]) == {}
+    assert changes_in(["--- a", "", "+++ b"]) == changes_in([]) == {}
 
 
 def test_rows_without_names_are_read_with_the_names_of_columns() -> None:

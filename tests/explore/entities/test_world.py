@@ -12,8 +12,9 @@ from mcp_rl.cli import main
 from mcp_rl.config import ToolsConfig
 from mcp_rl.errors import ScenarioError
 from mcp_rl.explore.entities.builder import BuiltWorld, world_of
+from mcp_rl.explore.entities.differences import Leaf, SeenState, compared
 from mcp_rl.explore.entities.keeping import collected_worlds, read_world, save_world
-from mcp_rl.explore.entities.world_model import WorldModel
+from mcp_rl.explore.entities.world_model import EntityField, EntityKind, WorldModel
 from mcp_rl.plugins.manager import load_plugins
 from mcp_rl.plugins.resolve import resolve_server
 
@@ -69,6 +70,45 @@ def test_what_calls_change_is_measured(notebook: WorldModel) -> None:
     tagging = found["tag_note", "adds", "note", "tags"]
     assert (tagging.keyed_by, tagging.valued_by) == ("id", {"tag": "tags"})
     assert tagging.example.keys() == {"id", "tag"}
+
+
+def test_what_a_call_sets_or_copies_without_an_argument_for_it_is_measured() -> None:
+    """A task is closed by a call that names it alone; a branch begins at the commit of another one."""
+    fields = {
+        "task": {"name": "text", "done": "flag", "list": "text", "seen": "time"},
+        "branch": {"name": "text", "commit": "text"},
+    }
+    world = WorldModel(
+        server="w", entities=(), observations=(), slots=(),
+        kinds={
+            kind: EntityKind(
+                name=kind, plural=f"{kind}s", key="name", complete=True,
+                fields={name: EntityField(name=name, words=name, kind=what) for name, what in named.items()},
+            )
+            for kind, named in fields.items()
+        },
+    )  # fmt: skip
+    milk = {"name": "milk", "done": False, "list": "open", "seen": "2026-01-01"}
+    branches = {"main": {"name": "main", "commit": "c2"}, "old": {"name": "old", "commit": "c1"}}
+    before = SeenState({"task": {"milk": milk}, "branch": branches})
+    closed = SeenState({"task": {"milk": {**milk, "done": True, "list": "closed"}}, "branch": branches})
+    (effect, leaf), *others = compared(before, closed, [Leaf(("which",), "milk")], world)
+    assert not others and leaf is not None
+    assert (effect.does, effect.field, effect.value, effect.keyed_by) == ("sets", "done", True, "which")
+    begun = SeenState({"task": {"milk": milk}, "branch": {**branches, "new": {"name": "new", "commit": "c1"}}})
+    leaves = [Leaf(("branch_name",), "new"), Leaf(("base",), "old")]
+    ((made, _),) = compared(before, begun, leaves, world)
+    assert (made.does, made.valued_by, made.copies) == ("creates", {"branch_name": "name"}, {"base": "commit"})
+
+
+def test_a_history_in_lines_and_patches_is_a_world() -> None:
+    world = built(command("history")).model
+    assert {"change", "file"} <= set(world.kinds)
+    words = {field.words: field.kind for field in world.kinds["change"].fields.values()}
+    assert words["changed files"] == "list" and words["added lines"] == "number"
+    assert words["email address of the author"] == "text"
+    files = {one.key: one.facts["heading"].value for one in world.of_kind("file")}
+    assert files == {"src/a.py": "To be kept", "ideas.txt": "Unknown files"}
 
 
 def test_every_fact_is_shown_by_its_observations(notebook: WorldModel) -> None:

@@ -34,6 +34,22 @@ def library(name: str, given: dict[str, Any]) -> object:
             return {"authors": [{"name": name, "born": born} for name, born in PEOPLE.items()]}
 
 
+def history(name: str, given: dict[str, Any]) -> object:
+    """Tell of changes in lines and patches, as version control does."""
+    made = [(f"{at}c0ffee{at}", "Ada" if at % 3 else "Omar", f"Step {at}") for at in range(1, 7)]
+    if name == "list_changes":
+        return "\n\n".join(f"Change: {one}\nAuthor: {by}\nTitle: {title}" for one, by, title in made)
+    if name == "file_status":
+        return "To be kept:\n  (more of them)\n\tmodified:   src/a.py\n\nUnknown files:\n\tideas.txt"
+    found = [one for one in made if one[0] == given["change"]]
+    if not found:
+        raise Refused(f"There is no change {given['change']}.")
+    at, by, title = found[0]
+    lines = "\n".join(f"+line {n}" for n in range(int(at[0])))
+    head = f"Change: {at}\nAuthor: {by} <{by.lower()}@example.org>\nTitle: {title}\n\n"
+    return f"{head}--- a/f{at[0]}.txt\n+++ b/f{at[0]}.txt\n@@ -0,0 +1,{at[0]} @@\n{lines}\n"
+
+
 def many(name: str, given: dict[str, Any]) -> object:
     return {"parts": [{"id": f"p{at}", "weight": at % 17} for at in range(100_000)]}
 
@@ -62,6 +78,11 @@ WORLDS = {
         tool("book_details", "All about a book.", READ_ONLY, isbn="string"),
         tool("list_authors", "Lists those who wrote them.", READ_ONLY),
         tool("echo", "Repeats a text.", READ_ONLY, text="string"),
+    ]),
+    "history": (history, [
+        tool("list_changes", "Lists all changes.", READ_ONLY),
+        tool("show_change", "One change with its patch.", READ_ONLY, change="string"),
+        tool("file_status", "Files by what becomes of them.", READ_ONLY),
     ]),
     "many": (many, [tool("list_parts", "Lists the parts.", READ_ONLY)]),
     "prose": (prose, [tool("tell", "Tells a story.", READ_ONLY)]),

@@ -140,3 +140,63 @@ def test_arguments_inside_lists_of_objects_are_filled_in() -> None:
     filled = with_argument(with_argument(example, "entities[].name", "B"), "entities[].notes", "m")
     assert filled["entities"] == [{"name": "B", "kind": "x", "notes": ["m"]}]
     assert with_argument(example, "names", "B")["names"] == ["B"]
+
+
+def history_world() -> models.WorldModel:
+    """A world of branches that begin at steps, and of files under headings."""
+    steps = {"s1": "Plant pears", "s2": "Build a harbor", "s3": "Paint it red", "s4": "Sell it", "s5": "Move on"}
+    branches = {"main": "s3", "old": "s1", "draft": "s2"}
+    headings = {"a.txt": "Kept", "b.txt": "Unknown", "c.txt": "Unknown", "d.md": "Kept"}
+    fields = {"step": ("id", "title"), "branch": ("name", "step"), "file": ("path", "heading")}
+    told = {
+        "step": [{"id": key, "title": title} for key, title in steps.items()],
+        "branch": [{"name": key, "step": step} for key, step in branches.items()],
+        "file": [{"path": key, "heading": heading} for key, heading in headings.items()],
+    }
+    seen = [
+        models.Observation(tool=f"list_{kind}", arguments={}, text=json.dumps(told[kind]), lists=kind) for kind in told
+    ]
+    things = [
+        models.Entity(
+            kind=kind,
+            key=str(row[fields[kind][0]]),
+            facts={n: models.Fact(value=v, shown_by=(at,)) for n, v in row.items()},
+        )
+        for at, kind in enumerate(told)
+        for row in told[kind]
+    ]
+    kinds = {
+        kind: models.EntityKind(
+            name=kind, plural=f"{kind}s", key=names[0], complete=True,
+            fields={name: models.EntityField(name=name, words=name, kind="text") for name in names},
+        )
+        for kind, names in fields.items()
+    }  # fmt: skip
+    effects = (
+        models.Effect(tool="keep", does="sets", kind="file", field="heading", keyed_by="paths", value="Kept",
+               example={"paths": ["b.txt"]}),
+        models.Effect(tool="fork", does="creates", kind="branch", keyed_by="name", valued_by={"name": "name"},
+               copies={"base": "step"}, example={"name": "x", "base": "old"}),
+    )  # fmt: skip
+    slots = (models.ArgumentSlot(tool="keep", parameter="paths", kind="file", field="path"),)
+    return models.WorldModel(
+        server="w", kinds=kinds, entities=tuple(things), observations=tuple(seen), slots=slots, effects=effects,
+        references=(models.Reference(kind="branch", field="step", to="step"),),
+    )  # fmt: skip
+
+
+def test_states_are_asked_for_that_no_argument_gives() -> None:
+    drawn = list(Changes(history_world(), ["keep", "fork"], 3).draw(24))
+    kept = [one for one in drawn if one.does == "sets"]
+    forked = [one for one in drawn if one.does == "creates"]
+    assert kept and forked
+    for one in kept:
+        assert "listed under 'Kept'" in one.text and not one.near and not one.values
+        changed = [str(arguments["paths"]) for _, arguments in (*one.calls, *one.too_much)]
+        assert set(changed) <= {"['b.txt']", "['c.txt']"}
+    for one in forked:
+        (call,) = one.calls
+        asked = re.search(r"whose step is (.*)\.", one.text)
+        assert one.level == "brought-about" and asked is not None
+        aim = {"main": "Paint", "old": "Plant", "draft": "Build"}[str(call[1]["base"])]
+        assert call[1]["name"] in one.text and not set(re.findall("Paint|Plant|Build", asked[1])) - {aim}

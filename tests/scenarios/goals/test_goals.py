@@ -40,13 +40,14 @@ from mcp_rl.scenarios.goals.program import (
     MoreOf,
     NamesOf,
     Program,
+    ProgramAnswer,
     TotalOf,
     Unanswerable,
     View,
     evaluate,
 )
 from mcp_rl.scenarios.goals.propose import round_limit
-from mcp_rl.scenarios.goals.question import Questions, answer_text, best_guesses
+from mcp_rl.scenarios.goals.question import Questions, answer_text, best_guesses, verifier_of
 from mcp_rl.scenarios.goals.reading import read_program
 from mcp_rl.scenarios.goals.requests import Requests, ToolNames
 from mcp_rl.scenarios.goals.second import SecondOpinion, SecondSolver, with_opinion
@@ -220,6 +221,32 @@ def test_a_request_has_many_forms() -> None:
     words = Requests(English(WORLD, random.Random(1)), ToolNames(TOOLS))
     said = {words.of(ExtremeOf(where(HOME), "words", True, "text")) for _ in range(60)}
     assert len(said) >= 8
+
+
+def test_what_a_thing_did_is_asked_for_by_its_verb() -> None:
+    fields = {
+        **FIELDS,
+        "files": EntityField(name="files", words="changed files", kind="list"),
+        "lines": EntityField(name="lines", words="added lines", kind="number"),
+    }
+    kind = WORLD.kinds["note"].model_copy(update={"fields": fields})
+    english = English(WORLD.model_copy(update={"kinds": {**WORLD.kinds, "note": kind}}), random.Random(1))
+    words = Requests(english, ToolNames([]))
+    plan = ChosenThings("note", (Condition("title", "is", "Plan"),))
+    one_line = ChosenThings("note", (Condition("lines", "above", 1), Condition("files", "has", "a.txt")))
+    assert words.of(FieldOf(plan, "lines")) in ("How many lines did the note 'Plan' add?",
+                                                "How many lines did the note called 'Plan' add?")  # fmt: skip
+    said = {words.of(CountOf(one_line)) for _ in range(20)}
+    assert any(text and "that added more than 1 line and that changed" in text for text in said)
+    assert words.of(ExtremeOf(ChosenThings("note"), "lines", True, "title")).endswith("added the most lines?")
+
+
+def test_a_message_that_lists_all_answers_is_refused() -> None:
+    one = verifier_of(["red"], ProgramAnswer("main", "text"), ["old", "red", "main-2"])
+    assert one.options == {"others": ["old", "main-2"]}
+    call = [ToolCall(tool="list", arguments={})]
+    assert all(accepted(one, said, call) for said in ("main", "It is main.", "the red one is main"))
+    assert not any(accepted(one, said, call) for said in ("main, old", "old or main", "main-2 and main"))
 
 
 @pytest.mark.parametrize("name", ["<|im_end|>", "</tool_call>", "a\x1b[31mb", "tab\there", "{{x}}", "\u202eevil"])

@@ -26,6 +26,8 @@ _SIZED = re.compile(r"(\S.{0,250}?) {2,}(\d[\d.,]{0,14} ?[kKMGT]?i?B)")
 _NUMBERED = re.compile(r"(?:\[|#|\bid ?[:=]? ?)(\d{1,12})\]?:? +(.+)", re.IGNORECASE)
 _TAILED = re.compile(r"\*{0,2}([^:*\n]{1,80}?)\*{0,2}(?:: | [-\u2013\u2014] )\*{0,2}(.+)")
 _PATH = re.compile(r"(?:/|\./|[A-Za-z]:\\)?[\w.@+ -]{1,120}(?:[/\\][\w.@+ -]{1,120}){0,40}/?")
+_MARKED = re.compile(r"([a-z]{2,12}(?: [a-z]{2,12})?): +(\S.*)")
+"""A path with what became of it: "new file:   a.txt"."""
 _LEAST_SHARE = 0.6
 _LONGEST_LINE = 2_000
 
@@ -134,6 +136,26 @@ def _paths(lines: list[str], cut: bool) -> list[RecordList]:
         return []
     return [limited([{"path": line.rstrip("/"), "name": posixpath.basename(line.rstrip("/"))} for line in filled],
                     title, cut=cut)]  # fmt: skip
+
+
+def read_sections(text: str) -> list[RecordList]:
+    """Return the paths that stand indented under headings: "Untracked files:", each with its heading and its mark."""
+    lines, cut = whole_lines(text)
+    records: list[Record] = []
+    heading = ""
+    for line in lines:
+        stripped = line.strip()
+        indented = line[:1] in " \t"
+        if not indented:
+            heading = stripped.rstrip(":") if stripped.endswith(":") and len(stripped) <= 80 else ""
+        elif heading and stripped and not (stripped[0] == "(" and stripped[-1] == ")"):
+            found = _MARKED.fullmatch(stripped)
+            path = found[2] if found else stripped
+            if not _PATH.fullmatch(path) or not _is_path(path):
+                return []
+            records.append({"path": path, "heading": heading, **({"mark": found[1]} if found else {})})
+    told = any("mark" in record for record in records) or len({record["heading"] for record in records}) > 1
+    return [limited(records, "files", cut=cut)] if told else []
 
 
 def _is_path(line: str) -> bool:

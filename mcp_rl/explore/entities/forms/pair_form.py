@@ -1,10 +1,11 @@
-"""Records in lines of a name and a value: "size: 12", one block after the other, and logs like git's."""
+"""Records in lines of a name and a value: "size: 12", one block after the other, and logs like git's, with patches."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING
 
+from mcp_rl.explore.entities.forms.patch_form import changes_in
 from mcp_rl.explore.entities.forms.records import (
     LONGEST_VALUE,
     MOST_RECORDS,
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 _PAIR = re.compile(r"(?:[-*•] )?\*{0,2}([A-Za-z][\w ./()-]{0,40})\*{0,2}(?: ?:|=| = )\*{0,2}(?:\s+|$)(.*)")
 _HEADED = re.compile(r"([a-z]{3,12}) ([0-9a-f]{7,64})(?: \(.{1,80}\))?")
 """The first line of an entry in a log: "commit 1f3a…"."""
+_ADDRESSED = re.compile(r"([^<>@]{1,100}?) <([^<>@\s]{1,100}@[^<>@\s]{1,100})>")
+"""A person with an address for mail: "Ada <ada@example.com>"."""
 _RULE = re.compile(r"[-=_*#~]{3,}")
 _LABELS = {"permissions", "mode", "version", "phone", "zip", "postcode", "port"}
 """Names of values that look like numbers and are none."""
@@ -42,13 +45,13 @@ def read_pairs(text: str) -> list[RecordList]:
     pairs = [pair_in(line) for line in filled]
     share = sum(pair is not None or line[:1] in " \t" for line, pair in zip(filled, pairs, strict=True))
     if not filled or share < _LEAST_SHARE * len(filled) or sum(pair is not None for pair in pairs) < 2:
-        return _leading(lines)
+        return _leading(lines, cut)
     records = [block for block in _blocks(lines[title is not None :]) if block][:MOST_RECORDS]
     if not records:
         return []
     shared = sum(len(record.keys() & records[0].keys()) > 0 for record in records)
     if shared < len(records):
-        return _leading(lines)
+        return _leading(lines, cut)
     if len(records) == 1:
         return [limited(records, title or "", several=False, cut=cut)] if len(records[0]) > 1 else []
     return [limited(records, title or "", cut=cut)]
@@ -57,6 +60,8 @@ def read_pairs(text: str) -> list[RecordList]:
 def _log(lines: list[str], cut: bool) -> list[RecordList]:
     """Return the records of a log as git writes it, whose entries may be followed by their changes."""
     records = [block for block in _blocks(lines) if len(block) > 1][:MOST_RECORDS]
+    if len(records) == 1 and not cut:
+        records[0] |= changes_in(lines)
     return [limited(records, several=len(records) > 1, cut=cut)] if records else []
 
 
@@ -77,8 +82,12 @@ def put(record: Record, name: str, text: str) -> None:
     """Put a value into a record, unless it stands for nothing."""
     last = name.lower().split(" ")[-1]
     value = text.strip() if last in _LABELS else value_of(text, several=is_plural(last))
-    if value not in (None, ""):
-        record[name] = value
+    if value in (None, ""):
+        return
+    if isinstance(value, str) and (found := _ADDRESSED.fullmatch(value)):
+        record[f"{name} email"] = found[2]
+        value = found[1]
+    record[name] = value
 
 
 def _title(lines: list[str]) -> str | None:
@@ -124,7 +133,7 @@ def _with_body(record: Record, body: list[str]) -> Record:
     return kept
 
 
-def _leading(lines: list[str]) -> list[RecordList]:
+def _leading(lines: list[str], cut: bool) -> list[RecordList]:
     """Return the record in the first lines of a result that goes on with something else, such as a commit's changes."""
     record: Record = {}
     for line in lines:
@@ -132,4 +141,5 @@ def _leading(lines: list[str]) -> list[RecordList]:
         if pair is None or pair[0] in record:
             break
         put(record, *pair)
-    return [limited([record], several=False)] if len(record) >= _LEADING else []
+    changes = {} if cut else changes_in(lines)
+    return [limited([record | changes], several=False)] if len(record) >= _LEADING else []

@@ -132,7 +132,7 @@ class ChangeCalls:
             tuple(call for call in again if call is not None),
             tuple(str(one.key) for one in chosen if one is not None),
             tuple(shown(item).rstrip() for value in listed for item in (value if isinstance(value, list) else [value]))
-            if effect.does in ("creates", "sets", "adds")
+            if effect.does in ("creates", "sets", "adds") and effect.value is None
             else (),
             tuple(look for one, told in each for look in self._looks_at_new(effect, told))[:_MOST_NEW],
             tuple(map(tuple, near)),
@@ -140,7 +140,7 @@ class ChangeCalls:
 
     def _altered(self, effect: Effect, values: Mapping[str, JsonValue]) -> Iterator[dict[str, JsonValue]]:
         """Yield near misses of values: copies with one value slightly wrong."""
-        for name, value in values.items() if effect.does in ("creates", "sets") else ():
+        for name, value in values.items() if effect.does in ("creates", "sets") and effect.value is None else ():
             if isinstance(value, str) and value:
                 stem, ending = posixpath.splitext(value) if " " not in value else (value.rstrip("."), "")
                 yield {**values, name: f"{stem}x{ending}"}

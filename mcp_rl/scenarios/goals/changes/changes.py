@@ -59,7 +59,8 @@ class Changes:
         if effect.does == "creates":
             return bool(named) and all(self._can_be_given(effect.kind, name) for name in named)
         known = effect.field in fields and self._can_be_given(effect.kind, str(effect.field))
-        return known and effect.keyed_by is not None and effect.field in effect.valued_by.values()
+        said = effect.value is not None or effect.field in effect.valued_by.values()
+        return known and effect.keyed_by is not None and said
 
     def _can_be_given(self, kind: str, name: str) -> bool:
         """Return whether a request can give a value of a field; a path as a name in a place."""
@@ -75,6 +76,8 @@ class Changes:
 
     def _makers(self, effect: Effect) -> Sequence[Callable[[Effect], StateChange | None]]:
         """Return the ways to make a task of an effect; the more demanding ones appear several times."""
+        if effect.copies:
+            return [self._new.like_another]
         match effect.does:
             case "adds" | "takes":
                 return [self._known.in_list]

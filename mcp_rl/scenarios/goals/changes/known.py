@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from mcp_rl.explore import plausible
 from mcp_rl.scenarios.goals.changes.draws import listed_items
-from mcp_rl.scenarios.goals.program import CountOf
+from mcp_rl.scenarios.goals.program import Condition, CountOf
 from mcp_rl.scenarios.goals.question import given_values
 from mcp_rl.scenarios.goals.requests import sentence
 from mcp_rl.scenarios.goals.words import can_be_said, is_plural, quoted, singular
@@ -119,12 +120,14 @@ class KnownThings:
         if (found := self._draws.choose(kind, without=[name], one=one)) is None:
             return None
         program, evaluated = found
-        value = self._draws.value(kind, name, fresh=is_name)
+        value = effect.value if effect.value is not None else self._draws.value(kind, name, fresh=is_name)
         chosen = self._draws.entities(evaluated, kind)
         if value is None or any(one.facts[name].value == value for one in chosen if name in one.facts):
             return None
         words, said = english.words(kind, name), quoted(value)
-        if one:
+        if effect.value is not None:
+            forms = self._becoming(effect, program, one=one)
+        elif one:
             it = self._draws.said(program)
             if is_name and name == english.name_field(kind):
                 forms = [
@@ -143,4 +146,19 @@ class KnownThings:
             assert isinstance(program, CountOf)
             each = english.things(program.things, one=True)
             forms = [f"The {words} of every {each} should be {said}.", f"Every {each} should have the {words} {said}."]
-        return self._calls.finish(effect, program, evaluated, {name: value}, forms)
+        things = self._world.of_kind(kind) if effect.value is not None else ()
+        so_already = [str(one.key) for one in things if name in one.facts and one.facts[name].value == value]
+        return self._calls.finish(effect, program, evaluated, {name: value}, forms, right=so_already)
+
+    def _becoming(self, effect: Effect, program: Program, *, one: bool) -> list[str]:
+        """Say that things should be in the one state that a call brings them into: "done", "listed under 'Old'"."""
+        english = self._english
+        state = english.condition(effect.kind, Condition(str(effect.field), "is", effect.value)).one
+        state = re.sub(r"^that is ", "", state)
+        state = re.sub(r"^(?:whose|with the) (.*?)(?: is)? (?='|\")", r"of the \1 ", state)
+        if one:
+            it = self._draws.said(program)
+            return [f"{it} should be {state}.", f"I want {it} to be {state}, and nothing else to change."]
+        assert isinstance(program, CountOf)
+        several = english.things(program.things)
+        return [f"All {several} should be {state}.", f"See to it that all {several} are {state}."]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mcp_rl.explore import plausible
+from mcp_rl.scenarios.goals.changes.calls import with_argument
 from mcp_rl.scenarios.goals.changes.texts import LONGEST_EDITED
 from mcp_rl.scenarios.goals.placed import Placing, new_name
 from mcp_rl.scenarios.goals.program import CountOf, Evaluated, ExtremeOf, Program, TotalOf, evaluate
@@ -17,11 +18,13 @@ if TYPE_CHECKING:
 
     from pydantic import JsonValue
 
-    from mcp_rl.explore.entities.world_model import Effect
+    from mcp_rl.explore.entities.world_model import Effect, Entity
     from mcp_rl.scenarios.goals.changes.calls import ChangeCalls, StateChange
     from mcp_rl.scenarios.goals.changes.draws import ChangeDraws
 
 _MOST_LISTED = 8
+_SOURCES = 12
+"""Draws of a thing to which another one refers."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,38 @@ class NewThings:
                 f"There should be {new.noun}, which says only this: {_said(others[texts[0]])}",
             ]
         return self._calls.finish(effect, None, None, {**new.values, **others}, forms)
+
+    def like_another(self, effect: Effect) -> StateChange | None:
+        """Ask for a new thing that has a value of another, which the request describes."""
+        english, kind = self._english, effect.kind
+        parameter, name = next(iter(effect.copies.items()))
+        to = next((r.to for r in self._world.references if (r.kind, r.field) == (kind, name)), kind)
+        new, described = self._new(effect), self._with_source(kind, name, to)
+        if described is None or new is None or set(effect.valued_by.values()) - set(new.values):
+            return None
+        program, evaluated, source = described
+        it, words = self._draws.said(program), english.words(kind, name)
+        if to == kind:
+            forms = [f"I want {new.noun} with the same {words} as {it}."]
+        else:
+            rest = it.removeprefix(f"the {english.noun(to)} ")
+            it = it if rest == it else rest if rest[:1] in "'\"" else f"the one {rest}"
+            forms = [f"I want {new.noun} whose {words} is {it}.", f"There should be {new.noun} whose {words} is {it}."]
+        seen = tuple(dict.fromkeys([*evaluated.facts, (kind, str(source.key), name)]))
+        made = effect.model_copy(update={"example": with_argument(dict(effect.example), parameter, source.key)})
+        return self._calls.finish(made, program, replace(evaluated, facts=seen), dict(new.values), forms)
+
+    def _with_source(self, kind: str, name: str, to: str) -> tuple[Program, Evaluated, Entity] | None:
+        """Choose a thing of the kind `to` that a field of some thing refers to; return that thing with it."""
+        for _ in range(_SOURCES if to in self._proposer.kinds else 0):
+            found = self._draws.choose(to, one=True)
+            if found is None:
+                continue
+            (aim,) = found[1].chosen
+            for one in self._world.of_kind(kind):
+                if str(one.key if to == kind else one.facts[name].value if name in one.facts else "") == aim:
+                    return *found, one
+        return None
 
     def _new(self, effect: Effect) -> _New | None:
         """Name a new thing; None if the tool takes no name for it."""
