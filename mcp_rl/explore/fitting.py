@@ -13,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mcp_rl.explore import plausible
 from mcp_rl.explore.bearing import Bearing, bearing
 from mcp_rl.explore.sample import Sampler, parameter_of, samplers
 from mcp_rl.explore.words import words_of
@@ -40,7 +41,7 @@ _SEARCH = re.compile(r"\b(?:query|search|keywords?|term|filter|find|match|contai
 _PATH = re.compile(r"\bpaths?\b|\bfile ?names?\b|\bfile\b|\bdir(?:ectory)?\b|\bfolder\b|\bdestination\b")
 WORLD_SEED = 0
 """Seed of the world. It is fixed, so that all runs on a server begin alike."""
-_ENDINGS = ("txt", "md")
+_ENDINGS = (".txt", ".md")
 _MOST_ENTRIES = 20
 """Most entries of its working directory that a server is told, which nobody gave a path."""
 _SHARE_OF_LONGER = 0.3
@@ -147,7 +148,8 @@ class WorldSampler(Sampler):
         if _PATH.search(parameter):
             folders = self._pool["path:folder"] if self._makes or "dest" in parameter else []
             name = self._record.name.lower()
-            yield "new path", 4.0, [posixpath.join(at, f"{name}.{end}") for at in folders[:20] for end in _ENDINGS]
+            endings = plausible.file_endings(f"{description} {self._words}") or _ENDINGS
+            yield "new path", 4.0, [posixpath.join(at, name + end) for at in folders[:20] for end in endings[:2]]
         elif (_REFERENCE.search(parameter) is not None and not itself) or _SEARCH.search(parameter):
             yield "known", 8.0, self.known()
         elif (what := meaning(parameter, description)) is not None and (self._makes or what not in ("name", "fact")):

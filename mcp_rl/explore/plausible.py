@@ -57,6 +57,13 @@ def _uuid(random: random.Random) -> str:
     return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:]}"
 
 
+def _command(random: random.Random) -> str:
+    one, other = random.choice(WORDS), random.randint(2, 90)
+    return random.choice(
+        ["pwd", "ls", f"echo {one}", f"expr {other} + {len(one)}", f"seq {other % 9 + 1}", f"basename /home/{one}.txt"]
+    )
+
+
 _FORMATS: dict[str, Callable[[random.Random], str]] = {
     "date": _date,
     "time": lambda random: f"{_time(random)}:00Z",
@@ -84,9 +91,33 @@ _HINTS: tuple[tuple[str, Callable[[random.Random], str]], ...] = (
     (r"hh:mm|\btime\b", _time),
     (r"\bglob|\bpatterns?\b", lambda random: random.choice(_PATTERNS)),
     (r"\bcity\b|\blocation\b", lambda random: random.choice(CITIES)),
+    (r"^(?:shell |bash |terminal )?(?:command|cmd)(?: line)?$", _command),
     (r"\bnames?\b|\bauthor\b|\buser\b", lambda random: random.choice(NAMES)),
     (r"\btext\b|\bmessage\b|\bcontent\b|\bsentence\b|\bnote\b", sentence),
 )
+
+
+_FILE_TYPES = {
+    r"excel|xlsx|spreadsheet": (".xlsx", ".xls", ".xlsm"),
+    r"csv": (".csv",),
+    r"json": (".json",),
+    r"markdown": (".md",),
+    r"ya?ml": (".yaml", ".yml"),
+    r"xml": (".xml",),
+    r"html": (".html",),
+    r"pdf": (".pdf",),
+    r"word|docx": (".docx",),
+    r"image|picture": (".png", ".jpg", ".jpeg"),
+    r"sqlite|database": (".db", ".sqlite", ".sqlite3"),
+}
+
+
+def file_endings(description: str) -> tuple[str, ...]:
+    """Return the endings of the files that a description speaks of, such as "the Excel file"; empty for any file."""
+    for kind, found in _FILE_TYPES.items():
+        if re.search(rf"\b(?:{kind}) (?:files?|workbooks?|documents?)\b", description.lower()):
+            return found
+    return ()
 
 
 def counts_something(parameter: str) -> bool:

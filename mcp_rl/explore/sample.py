@@ -248,6 +248,10 @@ class Sampler:
             sources[kind] = (
                 4.0 * known / (known + 3) if same_key or path_like or uri_like else 0.4 / len(self._pool.kinds)
             )
+        endings = plausible.file_endings(description) if _PATH_NAME.search(parameter) else ()
+        files = [path for path in self._pool["path:file"] if path.lower().endswith(endings)] if endings else []
+        if files:
+            sources["files"] = 8.0
         offered = self._pool.offered(slot)
         if offered:
             sources["offered"] = 6.0
@@ -259,6 +263,8 @@ class Sampler:
             return plausible.sentence(random)
         if source == "hint" and hinted is not None:
             return hinted
+        if source == "files":
+            return random.choice(files)
         if source == "offered":
             return random.choice(offered)
         return random.choice(examples if source == "example" else self._pool[source])

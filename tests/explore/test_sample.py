@@ -282,6 +282,22 @@ def test_a_source_that_works_is_drawn_more_and_more_often() -> None:
     assert share_of_files() > max(0.5, first)
 
 
+def test_a_file_of_the_kind_that_is_spoken_of_is_drawn_most() -> None:
+    pool, source = ValuePool(), random.Random(0)
+    for name in ("a.log", "b.xlsx", "c.csv"):
+        pool.observe_path(f"/data/{name}")
+    path = {"type": "string", "description": "Absolute path to the Excel file"}
+    sampler = Sampler("read", {"type": "object", "properties": {"filePath": path}, "required": ["filePath"]}, pool)
+    drawn = [made.arguments["filePath"] for _ in range(100) if (made := sampler.draw(source))]
+    assert drawn.count("/data/b.xlsx") > 40 > drawn.count("/data/c.csv")
+
+
+def test_a_command_gets_harmless_ones() -> None:
+    schema = {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]}
+    first_words = {str(arguments["command"]).split()[0] for arguments in draws(schema, times=60)}
+    assert {"pwd", "ls", "echo", "expr"} <= first_words
+
+
 def test_listed_names_become_paths_in_the_listed_folder() -> None:
     pool = ValuePool()
     pool.observe({"path": "/data"}, "[FILE] notes.txt\n[DIR] old")

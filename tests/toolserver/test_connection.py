@@ -81,6 +81,13 @@ async def test_a_package_that_npx_did_not_install_to_the_end_is_named(tmp_path):
             pass
 
 
+async def test_a_server_for_the_first_version_of_the_sdk_is_told_what_it_needs():
+    program = "class Server: pass\nServer().list_resources()"
+    with pytest.raises(ServerError, match=r"written for version 1 of the Python package mcp: install 'mcp<2'"):
+        async with connect(StdioServer(command="{python}", args=("-c", program)), deadlines=PATIENT, name="old"):
+            pass
+
+
 async def test_a_network_server_exiting_at_start_is_quoted():
     params = SseServer(
         url="http://127.0.0.1:{port}/sse", launch=Launch(command="{python}", args=(str(ODD), "dies-at-start"))

@@ -43,6 +43,10 @@ _COMES_WITH = {"node": "Node.js", "npx": "Node.js", "uvx": "uv", "docker": "Dock
 """Programs that often start servers, and the product that provides each."""
 _BY_NPX = re.compile(r".*/_npx/[0-9a-f]{8,}(?=/)")
 """Folder of npm's cache into which npx installs a package."""
+_FOR_MCP_1 = re.compile(
+    r"'Server' object has no attribute '\w+'|No module named 'mcp\.server\.fastmcp|cannot import name '\w+' from 'mcp\b"
+)
+"""Errors of servers for version 1 of the SDK under version 2."""
 _ATTEMPTS = 3
 """Attempts to start at a free port, which another process may take before the server does."""
 _open_logs: set[Path] = set()
@@ -252,11 +256,17 @@ async def _ready(process: Process, url: str, *, launch: Launch, server: str, log
 
 
 def exited(server: str, log: ProcessLog, launch: Launch) -> str:
-    """Return the error for a server that exited at start, with advice if npx was stopped while it installed the server.
+    """Return the error for a server that exited at start, with advice for two common causes.
 
-    npm considers a package installed once its own files are there, even without its dependencies.
+    npm considers a package installed once its own files are there, even without its dependencies, so a stopped npx
+    leaves a server that cannot start. Python servers of the first version of the SDK fail with the second one.
     """
     said = last_lines(log)
+    if _FOR_MCP_1.search(log.tail(30, 4000)):
+        return (
+            f"{server} exited at start, since it was written for version 1 of the Python package mcp: install 'mcp<2' "
+            f"where it is installed, or start it by uvx --with 'mcp<2'.{said}"
+        )
     folder = next((found[0] for arg in launch.args if (found := _BY_NPX.match(arg))), None)
     if folder is None or "MODULE_NOT_FOUND" not in log.tail(30, 4000):
         return f"{server} exited at start.{said}"
