@@ -21,6 +21,8 @@ _NOTHING = re.compile(
 )
 _FAILED_STATUS = re.compile(r"(?i)^(?:error|fail|failed|failure)$|not[ _]found|^invalid")
 _SYSTEM_ERROR = re.compile(r"\b[Ee]rror\W{1,4}E[A-Z]{3,}\b")
+_PLACEHOLDER = re.compile(r"\[(?:image|audio|resource|link|\w+ content)\b[^\n\]]{0,300}\]")
+"""A line that stands for content which is no text, as `toolserver/tools/results.py` writes it."""
 _READ = 20_000
 """Number of characters of a result that are searched."""
 
@@ -35,7 +37,7 @@ class Answer:
 
 def read_answer(text: str, arguments: dict[str, Any]) -> Answer:
     """Return the answer in a result's text."""
-    value = _scalar(text.strip())
+    value = _scalar(text.strip()) if not holds_no_text(text) else None
     if isinstance(value, bool):
         value = json.dumps(value)
     if isinstance(value, int | float):
@@ -53,6 +55,12 @@ def read_answer(text: str, arguments: dict[str, Any]) -> Answer:
 def holds_secret(text: str) -> bool:
     """Return whether a result seems to hold a password or key, which must not get into a scenario file."""
     return _SECRET_LINE.search(text) is not None
+
+
+def holds_no_text(text: str) -> bool:
+    """Return whether a result is nothing but images, audio and other content that is no text."""
+    lines = [line for line in text[:_READ].splitlines() if line.strip()]
+    return bool(lines) and all(_PLACEHOLDER.fullmatch(line.strip()) for line in lines)
 
 
 def says_nothing(text: str) -> bool:

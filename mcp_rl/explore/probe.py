@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from mcp_rl.errors import ServerFault
-from mcp_rl.explore import plausible, tally
+from mcp_rl.explore import plausible, tally, tried
 from mcp_rl.explore.answer import Answer, call_key, holds_secret, lasting_answer, reports_failure, says_nothing
 from mcp_rl.explore.fitting import fitted_samplers
 from mcp_rl.explore.outcome import Outcome
@@ -98,6 +98,19 @@ def calls_in_flight(server: ToolServer, most: int, deadline: float) -> int:
 def slowest_call(server: ToolServer) -> float:
     """Return the mean seconds of a call of the slowest server, as measured; 0 where nothing was measured."""
     return max((one.measured.call_seconds for one in server.members or (server,) if one.measured), default=0.0)
+
+
+def _fate(result: ProbeResult | None) -> tried.Fate:
+    """Return what became of a call."""
+    if result is None:
+        return "unanswered"
+    if result.is_error:
+        return "refused"
+    if says_nothing(result.text):
+        return "empty"
+    if not result.stable:
+        return "unsteady"
+    return "secret" if holds_secret(result.text) else "worked"
 
 
 class Probe:
@@ -217,6 +230,7 @@ class Probe:
                 break
             draw = progress.sampler.draw(progress.random)
             if draw is None:
+                tried.note_kept_out(name, f"was not called, since {progress.sampler.problem}")
                 break
             key = call_key(name, draw.arguments)
             if key not in self.seen:
@@ -235,7 +249,9 @@ class Probe:
         results = await self.call_all([(name, draw.arguments) for name, draw in proposals])
         found: Counter[str] = Counter()
         for (name, draw), result in zip(proposals, results, strict=True):
-            useful = result is not None and not result.is_error and not says_nothing(result.text)
+            fate = _fate(result)
+            useful = fate in ("worked", "unsteady", "secret")
+            tried.note(name, fate, draw.arguments, result.text if result is not None else "")
             self.pool.credit(draw.choices, useful)
             if result is not None and result.is_error:
                 self._failed(name, draw.arguments, result)
@@ -305,6 +321,7 @@ class Probe:
         results = await self.call_all([(name, outcome.arguments) for name, outcome in probes])
         for (name, outcome), result in zip(probes, results, strict=True):
             if result is None or not result.stable or undated(result.text) != undated(outcome.text):
+                tried.note(name, "unsteady" if result is not None else "unanswered", outcome.arguments, outcome.text)
                 self.unfit.add(name)
 
     def spread(self, count: int) -> list[Outcome]:

@@ -12,12 +12,14 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from mcp_rl.errors import ScenarioError
+from mcp_rl.explore import tried
 from mcp_rl.explore.explorable import explorable, reads, shows_changes, unfit_tools
 from mcp_rl.explore.probe import Probe
 from mcp_rl.scenarios.compose import Composer
 from mcp_rl.scenarios.grow import grow_chains
 from mcp_rl.scenarios.refusals import add_unsolvable, add_without_tools
 from mcp_rl.scenarios.stateful import Walks
+from mcp_rl.system.notices import notice, noticed_by
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
 _COSTLY_TASKS, _COSTLY_SECONDS = 12, 30.0
 """Tasks that change something, where every trial of one needs a new process that nobody asked for: as many as there are
 starts in these seconds, and at least so many."""
+_MOST_EXAMPLES = 2
+"""Tools whose calls are told where no task can be made."""
+_MOST_NAMES = 5
 _READING_SHARE = 0.4
 """Share of tasks that change nothing, on a server with a state."""
 
@@ -45,32 +50,37 @@ async def explored_scenarios(
     where no tool may be called or no call gives a lasting result, ServerFault where the server is lost.
     """
     goals: list[McpScenario] = []
-    if any(recipe.goals.values()):
-        from mcp_rl.scenarios.goals.goals import goal_scenarios  # a world is built only where it is wanted
+    spelled: list[McpScenario] = []
+    said: list[str] = []
+    with tried.tried_tools() as record:
+        left: Recipe | None = recipe
+        if any(recipe.goals.values()):
+            from mcp_rl.scenarios.goals.goals import goal_scenarios  # a world is built only where it is wanted
 
-        goals = await goal_scenarios(sessions, server=server, params=params, recipe=recipe)
-        left = recipe.without_goals(len(goals))
-        if left is None:
-            return goals
-        recipe = left
-    try:
-        spelled = await _spelled_out(sessions, server, params, recipe)
-    except ScenarioError:
-        if not goals:
-            raise
-        spelled = []
-    if not goals:
-        return spelled
+            with noticed_by(said.append):
+                goals = await goal_scenarios(sessions, server=server, params=params, recipe=recipe)
+            left = recipe.without_goals(len(goals))
+        if left is not None:
+            try:
+                spelled = await _spelled_out(sessions, server, params, left, record)
+            except ScenarioError:  # one sentence is enough where nothing can be made
+                if not goals:
+                    raise
+    for sentence in said:
+        notice(sentence)
     mixed = [*goals, *spelled]
-    random.Random(f"{recipe.seed}:levels").shuffle(mixed)
+    if goals and spelled:
+        random.Random(f"{recipe.seed}:levels").shuffle(mixed)
     return mixed
 
 
 async def _spelled_out(
-    sessions: Sessions, server: ToolServer, params: ServerParams, recipe: Recipe
+    sessions: Sessions, server: ToolServer, params: ServerParams, recipe: Recipe, record: tried.TriedTools
 ) -> list[McpScenario]:
     """Return scenarios whose requests spell out tools and arguments, and those that no tool solves."""
     dropped = unfit_tools(server)
+    for tool in dropped:
+        tried.note_kept_out(tool, "takes too long, or answers the same call differently in each process")
     while True:
         async with sessions.lease(params) as lease:
             session = lease.session
@@ -100,8 +110,7 @@ async def _spelled_out(
         await walks.compose(composer, _costly_lengths(recipe, server, missing) if costly else recipe.lengths(missing))
         composer.compose(recipe.solvable - len(composer), singles, chains)  # in case the walks found too few
     if not len(composer):
-        kept_out = [tool.name for tool in session.offered if tool not in explorable(session.offered, server)]
-        raise ScenarioError(_why_nothing(server, dropped, kept_out))
+        raise ScenarioError(_why_nothing(server, [tool.name for tool in session.offered], record))
     add_unsolvable(composer, errors, session.connection.tools, round(recipe.count * recipe.unsolvable))
     add_without_tools(composer, round(recipe.count * recipe.without_tools))
     return list(composer.shuffled())
@@ -120,6 +129,9 @@ def _costly_lengths(recipe: Recipe, server: ToolServer, missing: int) -> Counter
 def _sorted_out(session: Session, server: ToolServer) -> tuple[list[Tool], list[Tool]]:
     """Return the tools that only read, and those that change an episode's own state."""
     free = explorable(session.offered, server)
+    for tool in session.offered:
+        if tool not in free:
+            tried.note_kept_out(tool.name, "was not called, because it may change things")
     if not free:
         raise ScenarioError(
             f"The server {server.name!r} has no tool that may be called freely (all are annotated or named as changing "
@@ -132,16 +144,29 @@ def _sorted_out(session: Session, server: ToolServer) -> tuple[list[Tool], list[
     return (reading, changing) if reading or changing else (free, [])
 
 
-def _why_nothing(server: ToolServer, dropped: set[str], kept_out: Sequence[str]) -> str:
-    reason = "no call that was tried gave a result"
-    if kept_out and not server.stateful:
-        return (
-            f"No task can be made for the server {server.name!r}: {reason}, and {', '.join(kept_out)} were not called, "
-            "because they may change things: give each episode a state of its own (--isolation per-rollout), or write "
-            "scenarios for it yourself."
-        )
-    if dropped:
-        unfit = ", ".join(sorted(dropped))
-        said = "fails, takes too long or answers" if len(dropped) == 1 else "fail, take too long or answer"
-        reason = f"{unfit} {said} the same call differently, and no other call gave a result"
-    return f"No task can be made for the server {server.name!r}: {reason}; write scenarios for it yourself."
+def _why_nothing(server: ToolServer, tools: Sequence[str], record: tried.TriedTools) -> str:
+    """Say why a server gave no task, with an example, and what would help."""
+    called = [tool for tool in tools if not record.of(tool).kept_out and record.of(tool).fates]
+    kept_out = [tool for tool in tools if record.of(tool).kept_out]
+    why = [record.of(tool).why(tool) for tool in called[:_MOST_EXAMPLES]]
+    if len(called) > _MOST_EXAMPLES:
+        why.append(f"{len(called) - _MOST_EXAMPLES} other tools gave nothing either")
+    helps = dict.fromkeys(record.of(tool).helps for tool in called)
+    if kept_out:
+        were = "was" if len(kept_out) == 1 else "were"
+        more = f" and {len(kept_out) - _MOST_NAMES} others" if len(kept_out) > _MOST_NAMES else ""
+        changing = record.of(kept_out[0]).kept_out.endswith("may change things")
+        reason = ", because they may change things" if changing else ""
+        why.append(f"{', '.join(kept_out[:_MOST_NAMES])}{more} {were} not called{reason}")
+        if changing and not server.stateful:
+            helps["give each episode a state of its own (--isolation per-rollout)"] = None
+    why = why or ["no call was possible"]
+    return (
+        f"No task can be made for the server {server.name!r}: {'; '.join(why)}. "
+        f"{_sentence_of([*helps, 'or write scenarios for it yourself'])}."
+    )
+
+
+def _sentence_of(parts: Sequence[str]) -> str:
+    text = ", ".join(part for part in parts if part)
+    return text[:1].upper() + text[1:]

@@ -11,6 +11,7 @@ from mcp_rl.config import ToolsConfig
 from mcp_rl.errors import ConfigError, ScenarioError
 from mcp_rl.explore.entities.keeping import collected_worlds, read_world, save_world, world_file
 from mcp_rl.explore.known_server import known_server
+from mcp_rl.explore.tried import tried_tools
 from mcp_rl.inference.apis.language_model import LanguageModel, check_language_model
 from mcp_rl.plugins.manager import Plugins, load_plugins
 from mcp_rl.scenario import McpScenario, scenario_lines
@@ -113,8 +114,12 @@ class Generated:
     """Scenarios left out because they would tie two splits."""
     asked: int = 0
     """Number of scenarios that the order wanted."""
+    levels: tuple[str, ...] = ()
+    """Levels above spelled that it wanted."""
     unused_tools: tuple[str, ...] = ()
     """Tools that the server offers and no scenario needs."""
+    reasons: tuple[str, ...] = ()
+    """A sentence for each of these: why, with an example of what was tried, and what would help."""
 
     def summary(self) -> dict[str, Any]:
         """Return counts as JSON: by split, tool, level, steps and verifier."""
@@ -128,6 +133,7 @@ class Generated:
             "splits": dict(Counter(s.split or "none" for s in scenarios)),
             "set_aside": self.set_aside,
             "unused_tools": list(self.unused_tools),
+            "reasons": list(self.reasons),
             "tools": dict(Counter(tool for s in scenarios for tool in sorted({call.tool for call in s.reference}))),
             "levels": dict(Counter(s.level for s in scenarios)),
             "proofs": _proofs([s.proof for s in scenarios if s.proof is not None]),
@@ -173,9 +179,10 @@ async def generate(
         server, sessions = known.server, known.sessions
         params = server.params(transport)
         _check_tools(order.held_out_tools, server, session.schemas)
-        scenarios = await made_scenarios(
-            order.source, plugins, sessions, server=server, params=params, recipe=order.recipe
-        )
+        with tried_tools() as tried:
+            scenarios = await made_scenarios(
+                order.source, plugins, sessions, server=server, params=params, recipe=order.recipe
+            )
         report = None
         if order.author and model:
             work = Assignment(
@@ -191,13 +198,16 @@ async def generate(
     distinct = distinct_tasks(scenarios)
     marked = _marked(distinct, order)
     used = {tool for scenario in marked for tool in scenario_tools(scenario)}
+    unused = sorted(tool.name for tool in session.offered if tool.name not in used)
     return Generated(
         marked,
         report,
         time.monotonic() - started,
         set_aside=len(distinct) - len(marked),
         asked=order.recipe.count,
-        unused_tools=tuple(sorted(tool.name for tool in session.offered if tool.name not in used)),
+        unused_tools=tuple(unused),
+        reasons=tuple(tried.reasons(unused)),
+        levels=tuple(level for level, share in order.recipe.goals.items() if share),
     )
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from mcp_rl.explore import tried
 from mcp_rl.explore.answer import Answer, call_key, read_answer
 from mcp_rl.explore.fitting import fitted_samplers
 from mcp_rl.explore.parts import Part, fits, parts_of
@@ -266,8 +267,10 @@ class Walks:
     def _learn(self, move: _Move, result: Played | Unplayable) -> None:
         self._probe.pool.credit(list(move.choices), not isinstance(result, Unplayable))
         if isinstance(result, Unplayable):
+            tried.note(move.tool, "refused", move.arguments, str(result).removeprefix("a call is an error: "))
             self._probe.pool.observe_error(move.tool, move.arguments, str(result))
             return
+        tried.note(move.tool, "unseen", move.arguments, result.steps[0].text)
         self._nouns.setdefault(move.tool, handle_nouns(move.tool, result.steps[0].text))
         parts = parts_of(result.steps[0].text)
         if len(parts) > len(self._shapes.get(move.tool, ())):

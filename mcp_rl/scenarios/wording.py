@@ -7,13 +7,13 @@ parameters.
 
 from __future__ import annotations
 
-import json
 import random
 import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from mcp_rl.explore.words import words_of
+from mcp_rl.scenarios.quoting import is_odd, quoted_json, quoted_text
 from mcp_rl.toolserver.tool_server import BETWEEN
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ class Wording:
             "is": _joined([f"{name} is {say(value)}" for name, value in items]),
             "set_to": _joined([f"{name} set to {say(value)}" for name, value in items]),
             "call": ", ".join(f"{name}={say(value)}" for name, value in items),
-            "json": "" if spoken else json.dumps(dict(arguments), ensure_ascii=False),
+            "json": "" if spoken else quoted_json(dict(arguments)),
             "positional": self._positional(tool, arguments),
         }
 
@@ -185,10 +185,10 @@ def say(value: Any) -> str:
     if isinstance(value, Spoken):
         return str(value)
     if isinstance(value, str):
-        return f"'{value}'" if "'" not in value else json.dumps(value, ensure_ascii=False)
+        return quoted_text(value)
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         return str(int(value))
-    return json.dumps(value, ensure_ascii=False)
+    return quoted_json(value)
 
 
 def _spoken_names(tools: Sequence[str]) -> dict[str, str]:
@@ -200,7 +200,7 @@ def _spoken_names(tools: Sequence[str]) -> dict[str, str]:
 
 
 def _bare(value: Any) -> str:
-    return str(value) if isinstance(value, str) else say(value)
+    return str(value) if isinstance(value, str) and not is_odd(value) else say(value)
 
 
 def _joined(parts: list[str]) -> str:

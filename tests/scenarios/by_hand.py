@@ -61,6 +61,8 @@ def serve(
             return {"content": [{"type": "text", "text": str(refused)}], "isError": True}
         if result is None:
             return None
+        if isinstance(result, list) and result and isinstance(result[0], dict) and "mimeType" in result[0]:
+            return {"content": result}
         found: JSON = {"content": [{"type": "text", "text": str(result)}]}
         return {**found, "structuredContent": {"result": result}} if tool in structured else found
 

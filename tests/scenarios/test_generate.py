@@ -61,10 +61,12 @@ def test_tools_that_no_scenario_needs_are_named(tmp_path: Path, capsys: Captured
     script.write_text(TODOS.format(folder=str(Path(__file__).parent)))
     words = ["generate", "--server", f"{sys.executable} -S {script}", "--count", "12", "--out", str(out)]
     assert main([*words, "--sandbox", "off"]) == 0  # its state is not measured
-    assert "12 were asked for. No scenario needs add_todo: `mcp-rl servers check`" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "12 were asked for" in said and "list_todos " in said
+    assert "    add_todo was not called, because it may change things." in said
     assert main([*words, "--isolation", "per-rollout", "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert (said["unused_tools"], said["scenarios"]) == ([], 12)
+    counts = json.loads(capsys.readouterr().out)
+    assert (counts["unused_tools"], counts["reasons"], counts["scenarios"]) == ([], [], 12)
 
 
 def test_a_held_out_tool_is_only_in_the_tests(tmp_path: Path, capsys: Captured) -> None:

@@ -9,6 +9,8 @@ from mcp_rl.scenarios.generate import Generated
 _EXAMPLES = 3
 """Rejected requests shown for each reason."""
 _WIDTH = 70
+_MOST_REASONS, _MOST_NAMES = 8, 15
+"""Tools without a task whose reasons are shown, and tools whose tasks are counted."""
 
 
 def lines(generated: Generated, out: object) -> Iterator[str]:
@@ -25,22 +27,38 @@ def lines(generated: Generated, out: object) -> Iterator[str]:
     yield f"{counts['scenarios']} scenarios are in {out}: {spread}."
     levels = ", ".join(f"{number} {level}" for level, number in sorted(counts["levels"].items(), key=_by_level))
     hint = " (as the built-in model has learned them; --levels mixed makes goals for a chat model)"
-    yield f"  levels: {levels}{hint if set(counts['levels']) == {'spelled'} else ''}"
+    yield f"  levels: {levels}{hint if set(counts['levels']) == {'spelled'} and not generated.levels else ''}"
     calls = ", ".join(f"{number} with {steps}" for steps, number in counts["steps"].items())
     yield f"  calls: {calls}; verifiers: {_counted(counts['verifiers'])}"
     if set(counts["splits"]) != {"none"}:
         aside = f"; {generated.set_aside} that would tie two of them are left out" if generated.set_aside else ""
         yield f"  splits: {_counted(counts['splits'])}{aside}"
-    if generated.unused_tools:
-        few = f"{generated.asked} were asked for. " if len(generated.scenarios) < generated.asked else ""
-        yield (
-            f"  {few}No scenario needs {', '.join(generated.unused_tools)}: `mcp-rl servers check` says what keeps "
-            "a tool out, and docs/generate.md what lets it in."
-        )
-    elif len(generated.scenarios) < generated.asked:
+    if counts["tools"]:
+        yield f"  tasks of each tool: {_counted_by_name(counts['tools'])}"
+    if len(generated.scenarios) < generated.asked:
         yield f"  {generated.asked} were asked for; the server has no more different calls to offer."
+    yield from _without_task(generated)
     if generated.author is not None:
         yield from _author(generated.author)
+
+
+def _without_task(generated: Generated) -> Iterator[str]:
+    """Yield why tools have no task, and what would help."""
+    unused = generated.unused_tools
+    if not unused:
+        return
+    yield f"  No task needs {len(unused)} of the tools (docs/generate.md says what lets a tool in):"
+    for reason in generated.reasons[:_MOST_REASONS]:
+        yield f"    {reason}"
+    if len(unused) > _MOST_REASONS:
+        yield f"    … and {', '.join(unused[_MOST_REASONS:])}; --json lists all reasons."
+
+
+def _counted_by_name(counts: dict[str, int]) -> str:
+    """Return the commonest names with their counts, and how many others there are."""
+    ranked = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
+    shown_names = ", ".join(f"{name} {number}" for name, number in ranked[:_MOST_NAMES])
+    return shown_names + (f" and {len(ranked) - _MOST_NAMES} others" if len(ranked) > _MOST_NAMES else "")
 
 
 def _by_level(counted: tuple[str, int]) -> int:

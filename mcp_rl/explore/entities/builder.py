@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from mcp_rl.explore.answer import holds_no_text
 from mcp_rl.explore.bearing import Bearing, bearing
 from mcp_rl.explore.entities.caller import Answered, CallBudget, WorldCaller
 from mcp_rl.explore.entities.effects import EffectMeter
 from mcp_rl.explore.entities.fields import described, words_for_relation
+from mcp_rl.explore.entities.forms.reading import text_inside
 from mcp_rl.explore.entities.keeping import collect
 from mcp_rl.explore.entities.merging import MOST_ENTITIES, Draft, Told
 from mcp_rl.explore.entities.nouns import plural
@@ -366,9 +368,11 @@ class _Assembly:
                     "and the server has more."
                 )
             if draft.ambiguous:
+                one = len(draft.ambiguous) == 1
                 yield (
-                    f"{len(draft.ambiguous)} {plural(noun)} of {self._name} are left out, because others have the same "
-                    f"{draft.key}, such as {sorted(map(str, draft.ambiguous))[0]!r:.80}."
+                    f"{len(draft.ambiguous)} {noun if one else plural(noun)} of {self._name} {'is' if one else 'are'} "
+                    f"left out, because {'another has' if one else 'others have'} the same {draft.key}, such as "
+                    f"{sorted(map(str, draft.ambiguous))[0]!r:.80}."
                 )
         if self._spent:
             yield f"{self._name} was asked for {_SECONDS:g} s and not about everything; what it holds beyond is not in."
@@ -470,12 +474,22 @@ def _says_more(text: str, length: int) -> bool:
     return _MORE.search(text) is not None or any(total > length for total in totals)
 
 
+def _what_they_are(answers: Sequence[Answered]) -> str:
+    """Return what all of these results are, in words."""
+    texts = [text_inside(answer.text).strip() for answer in answers]
+    if all(map(holds_no_text, texts)):
+        return "only images and other content that is no text"
+    if all(re.fullmatch(r"[-+]?[\d.,]+(?:e[-+]?\d+)?%?", text) for text in texts):
+        return "only single numbers"
+    return "only prose" if all(len(text.split()) > 3 and text[:1] not in "[{" for text in texts) else "single values"
+
+
 def _why_empty(name: str, answers: Sequence[Answered], survey: Survey) -> str:
     if answers:
         example = answers[0]
         return (
-            f"No things are known of {name}: its results are no lists or records of things that lasting values belong "
-            f"to; {example.tool} said {shortened(example.text, 100)!r}."
+            f"No things are known of {name}: its results are {_what_they_are(answers)}, no lists or records of things "
+            f"that lasting values belong to; {example.tool} said {shortened(example.text, 100)!r}."
         )
     if survey.answers:
         failed = survey.answers[0]

@@ -28,6 +28,8 @@ _RANKS = (
 )  # fmt: skip
 _UNIQUE = 0.95
 """Least share of different values in each listing, for a field to be a key."""
+_OFTEN_UNIQUE = 0.5
+"""The same, for a name where no field tells all things apart: those that share one are left out."""
 _PRESENT = 0.8
 """Least share of the records that have the key; the others are of no known thing."""
 _JOINED = 0.6
@@ -254,8 +256,12 @@ def _key_of(noun: str, group: Sequence[Sighting], subjects: Subjects, *, by_id: 
     if not records:
         return None
     best: tuple[float, str] | None = None
-    for position, name in enumerate(dict.fromkeys(name for record in records[:50] for name in record)):
-        if (noun, name) in subjects.passing or not _tells_apart(name, group):
+    names = list(dict.fromkeys(name for record in records[:50] for name in record))
+    telling = {name for name in names if _tells_apart(name, group, _UNIQUE)}
+    if not telling:
+        telling = {name for name in names if words_of(name) in _RANKS and _tells_apart(name, group, _OFTEN_UNIQUE)}
+    for position, name in enumerate(names):
+        if (noun, name) in subjects.passing or name not in telling:
             continue
         rank = _rank(noun, name, position, [record[name] for record in records if name in record])
         if by_id and words_of(name) == "id":
@@ -266,11 +272,11 @@ def _key_of(noun: str, group: Sequence[Sighting], subjects: Subjects, *, by_id: 
     return best[1] if best else None
 
 
-def _tells_apart(name: str, group: Sequence[Sighting]) -> bool:
+def _tells_apart(name: str, group: Sequence[Sighting], least: float) -> bool:
     there = every = 0
     for one in group:
         values = [value for record in one.records if _is_key(value := record.get(name))]
-        if len(set(values)) < _UNIQUE * len(values):
+        if len(set(values)) < least * len(values):
             return False
         there, every = there + len(values), every + len(one.records)
     return there >= _PRESENT * every

@@ -6,7 +6,6 @@ template could take for its own.
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -15,6 +14,7 @@ from mcp_rl.explore.words import words_of
 from mcp_rl.scenarios.goals.deeds import Deed, deed_in
 from mcp_rl.scenarios.goals.program import ChosenThings, Condition, naming
 from mcp_rl.scenarios.goals.values import shown
+from mcp_rl.scenarios.quoting import quoted_text
 
 if TYPE_CHECKING:
     import random
@@ -46,8 +46,6 @@ PEOPLE = frozenset(
 )
 """Nouns for people, whose questions use "who"."""
 _GROUPS = ("category", "department", "group", "class", "section", "genre", "region", "country", "town")
-_ODD = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202f\u2060-\u206f\ufeff\ud800-\udfff]")
-_LIKE_MARKUP = re.compile(r"<[|/!a-zA-Z_]|\[/?INST|```|\{\{|\}\}|\|>")
 _QUOTED = re.compile(r"'[^']*'|\"(?:[^\"\\\\]|\\\\.)*\"")
 _LONGEST_VALUE = 80
 
@@ -60,14 +58,7 @@ def quoted(value: JsonValue) -> str:
     """Return a value as it stands in a request: text in quotes, everything else bare."""
     if not isinstance(value, str):
         return shown(value)
-    if _LIKE_MARKUP.search(value) or _ODD.search(value):
-        text = json.dumps(value, ensure_ascii=False)
-        return _ODD.sub(lambda odd: f"\\u{ord(odd[0]):04x}", re.sub(r"[<>|`{}\[\]]", _escaped, text))
-    return f"'{value}'" if "'" not in value else json.dumps(value, ensure_ascii=False)
-
-
-def _escaped(found: re.Match[str]) -> str:
-    return f"\\u{ord(found[0]):04x}"
+    return quoted_text(value)
 
 
 def is_heavy(it: str) -> bool:

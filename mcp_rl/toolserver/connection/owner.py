@@ -332,7 +332,8 @@ class Owner:
         self.server_info, self.capabilities = session.agreement.server_info, frozenset(session.agreement.capabilities)
         self.revision = session.revision
         if not self.tools:
-            raise ServerError(" ".join([f"{self._server} lists no tools.", *self.warnings]))
+            why = f"{self._server} lists no tools; see whether it needs an argument or a setting before it offers any."
+            raise ServerError(" ".join([why, *self.warnings]))
         self._opening = False
         self._opened.set()
 

@@ -1,0 +1,130 @@
+"""Record of the calls that an exploration tried, tool by tool, to say why a tool gave no task.
+
+A context variable holds the record, so that scenario sources need not be passed one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from mcp_rl.system.visible import shortened
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+Fate = Literal["worked", "unseen", "refused", "empty", "secret", "unsteady", "unanswered"]
+_SAYS: Mapping[Fate, str] = {
+    "worked": "worked, and none gave a task of its own",
+    "unseen": "worked, and no reading call shows a lasting change",
+    "refused": "refused",
+    "empty": "answered with nothing",
+    "secret": "answered with what looks like a password or key",
+    "unsteady": "answered otherwise at the second time",
+    "unanswered": "not answered in time",
+}
+_HELPS: Mapping[Fate, str] = {
+    "worked": "raise --count, or let its results differ",
+    "unseen": "offer a tool that shows what it changes",
+    "refused": "name values that work in its descriptions or its schema, or in a plugin",
+    "empty": "put data into the server",
+    "secret": "let it answer without that",
+    "unsteady": "write scenarios with a verifier of your own for it",
+    "unanswered": "let it answer sooner",
+}
+_LONG_CALL, _LONG_ANSWER = 90, 120
+
+
+@dataclass
+class ToolTrials:
+    """What became of the calls of one tool."""
+
+    fates: Counter[Fate] = field(default_factory=Counter)
+    examples: dict[Fate, tuple[dict[str, Any], str]] = field(default_factory=dict)
+    """The first call of each fate: its arguments, and what the server said."""
+    kept_out: str = ""
+    """Why it was not called at all."""
+
+    @property
+    def commonest(self) -> Fate | None:
+        """The fate of most of its calls, None if there were none. What changes between calls weighs more."""
+        if "unsteady" in self.fates:
+            return "unsteady"
+        return self.fates.most_common(1)[0][0] if self.fates else None
+
+    @property
+    def helps(self) -> str:
+        """What to do so that it gives a task."""
+        return "" if self.commonest is None or self.kept_out else _HELPS[self.commonest]
+
+    def why(self, tool: str) -> str:
+        """Return the rest of a sentence that says why a tool gave no task, with an example."""
+        fate = self.commonest
+        if self.kept_out or fate is None:
+            return f"{tool} {self.kept_out or 'is needed by no task of these levels'}"
+        number, all_calls = self.fates[fate], self.fates.total()
+        calls = f"its only call was {_SAYS[fate]}" if all_calls == 1 else f"{number} of {all_calls} calls {_was(fate)}"
+        if all_calls == 1 and _SAYS[fate] == _was(fate):
+            calls = f"its only call {_SAYS[fate]}"
+        arguments, said = self.examples[fate]
+        shown = "" if fate == "secret" else f": {shortened(said, _LONG_ANSWER)!r}"
+        call = shortened(json.dumps(arguments, ensure_ascii=False), _LONG_CALL)
+        return f"{tool}: {calls}, such as {call}{shown if said.strip() else ''}"
+
+
+def _was(fate: Fate) -> str:
+    return f"were {_SAYS[fate]}" if fate in ("refused", "unanswered") else _SAYS[fate]
+
+
+@dataclass
+class TriedTools:
+    """The tools that were tried, by their names."""
+
+    tools: dict[str, ToolTrials] = field(default_factory=dict)
+
+    def of(self, tool: str) -> ToolTrials:
+        """Return what became of the calls of a tool."""
+        return self.tools.setdefault(tool, ToolTrials())
+
+    def reasons(self, tools: Sequence[str]) -> list[str]:
+        """Return a sentence for each of these tools, which gave no task: why, and what would help."""
+        found = []
+        for tool in tools:
+            trials = self.of(tool)
+            found.append(f"{trials.why(tool)}; {trials.helps}." if trials.helps else f"{trials.why(tool)}.")
+        return found
+
+
+_current: ContextVar[TriedTools | None] = ContextVar("tried tools", default=None)
+
+
+@contextmanager
+def tried_tools() -> Iterator[TriedTools]:
+    """Yield the record of what is tried inside this context: that of the surrounding one, if there is one."""
+    if (known := _current.get()) is not None:
+        yield known
+        return
+    record = TriedTools()
+    token = _current.set(record)
+    try:
+        yield record
+    finally:
+        _current.reset(token)
+
+
+def note(tool: str, fate: Fate, arguments: dict[str, Any], said: str) -> None:
+    """Note what became of a call, if there is a record."""
+    if (record := _current.get()) is not None:
+        trials = record.of(tool)
+        trials.fates[fate] += 1
+        trials.examples.setdefault(fate, (arguments, said))
+
+
+def note_kept_out(tool: str, why: str) -> None:
+    """Note why a tool is not called, if there is a record: the rest of a sentence that begins with its name."""
+    if (record := _current.get()) is not None:
+        record.of(tool).kept_out = why
