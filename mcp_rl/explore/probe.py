@@ -6,6 +6,7 @@ outcomes however many calls are in flight.
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
@@ -134,6 +135,8 @@ class Probe:
         """Tools that are too slow, or answer equal calls differently."""
         self._limiter = anyio.CapacityLimiter(calls_in_flight(server, _IN_FLIGHT, _DEADLINE))
         self.fault: ServerFault | None = None
+        self.lost_by: dict[str, dict[str, Any]] = {}
+        """One call of each tool that was in flight when the server ended."""
         self._started = anyio.current_time()
 
     @property
@@ -306,13 +309,28 @@ class Probe:
             tally.count(calls=1)
             second = await self._connection.call(name, arguments, deadline=_DEADLINE)
         except ServerFault as fault:
-            self.fault = fault
+            if self._connection.alive:
+                self.fault = fault
+            else:
+                self.lost_by.setdefault(name, arguments)
+                self.fault = self._ended_by(fault)
             self._faults[name] += 1
             if self._faults[name] >= _FAULTS:
                 self.unfit.add(name)
             return None
         same = second.is_error == first.is_error and undated(second.text) == undated(first.text)
         return ProbeResult(first.text, same, first.is_error)
+
+    def _ended_by(self, fault: ServerFault) -> ServerFault:
+        """Return the fault of a server that ended, with the calls that it was answering."""
+        calls = [f"{name} {json.dumps(given, ensure_ascii=False)[:100]}" for name, given in self.lost_by.items()]
+        exclude = json.dumps(list(self.lost_by)[:1])
+        what = f"Exploring called {calls[0]}" + (f" and {len(calls) - 1} other tools" if len(calls) > 1 else "")
+        return ServerFault(
+            f"{str(fault).rstrip('.')}. {what} then: leave a tool whose calls end the server out with "
+            f"tools.exclude='{exclude}'.",
+            delivered=fault.delivered,
+        )
 
     async def find_clocks(self) -> None:
         """Repeat a call of each tool after the clock has moved on; a tool whose answer changed is unfit."""
