@@ -137,6 +137,15 @@ class LearnerHost(Protocol):
         temperature 1."""
         ...
 
+    async def rest(self) -> dict[str, float]:
+        """Move the learner to the machine's memory, if the settings say so, and return what that took as metrics. Until
+        `wake` it can be saved, but computes nothing. By default nothing moves."""
+        return {}
+
+    async def wake(self) -> dict[str, float]:
+        """End `rest`. Every other method may be called afterwards."""
+        return {}
+
     async def close(self) -> None:
         """Free the learner's memory and end its processes."""
         ...
@@ -153,6 +162,11 @@ class SamplerHost(Protocol):
     async def open(self, learner: LearnerHost, chat: ChatFormat) -> None:
         """Get ready to sample. Called after the learner was opened."""
         ...
+
+    async def prepare(self, learner: LearnerHost, step: int) -> None:
+        """Get from the learner what `take` of the same step needs, so that the learner can rest meanwhile. By default
+        `take` gets it itself."""
+        return
 
     async def take(self, learner: LearnerHost, step: int) -> None:
         """Sample the learner's policy from now on. Raises CanaryError if another policy would be sampled."""

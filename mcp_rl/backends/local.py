@@ -216,8 +216,7 @@ class LocalBackend:
             if chat is None:
                 chat = await anyio.to_thread.run_sync(_chat_format, settings, self._opened.loaded)
             self._chat = chat
-            await sampler.open(learner, chat)
-            await sampler.take(learner, self.step)
+            await self._open_sampler(learner, sampler, chat)
             if self._opened.checkpoint is None:
                 await self.save(model)
             self._check_not_closed(learner)
@@ -227,6 +226,25 @@ class LocalBackend:
             with anyio.CancelScope(shield=True):  # also if `close` was called while they were opening
                 await _close(sampler, learner)
             raise
+
+    async def _open_sampler(self, learner: LearnerHost, sampler: SamplerHost, chat: ChatFormat) -> None:
+        """Open the sampler of a learner; if they use one device in turn, as in every later step."""
+        await learner.rest()
+        await sampler.open(learner, chat)
+        if self._offloads:
+            await sampler.rest()
+            await learner.wake()
+            await self._hand_over(learner, sampler)
+        else:
+            await sampler.take(learner, self.step)
+
+    async def _hand_over(self, learner: LearnerHost, sampler: SamplerHost) -> dict[str, float]:
+        """Let the learner rest and the sampler, which rests, take its policy; return the time of the move."""
+        await sampler.prepare(learner, self.step)
+        moved = await learner.rest()
+        await sampler.wake()
+        await sampler.take(learner, self.step)
+        return moved
 
     def _check_not_closed(self, learner: LearnerHost) -> None:
         if self._learner is not learner:
@@ -262,18 +280,22 @@ class LocalBackend:
         if alone:
             await sampler.rest()
         try:
-            metrics = await learner.update(groups, self.config)
+            metrics = await learner.update(groups, self.config)  # it wakes by itself
         except (CanaryError, ConfigError):  # the learner is as it was, and the caller may go on
             if alone:
                 with suppress(EngineError):
+                    await learner.rest()
                     await sampler.wake()
             raise
         if not metrics["trajectories_trained"]:
             warnings.warn(_nothing_learned(self.step, groups), NothingLearned, stacklevel=2)
         swapped = time.perf_counter()
-        if alone:
-            await sampler.wake()
-        await sampler.take(learner, self.step)
+        if alone and self._offloads:
+            metrics |= await self._hand_over(learner, sampler)
+        else:
+            if alone:
+                await sampler.wake()
+            await sampler.take(learner, self.step)
         metrics["swap_seconds"] = time.perf_counter() - swapped
         metrics["save_seconds"] = 0.0
         if save or (save is None and self.step % self.config.checkpoint_every == 0):
@@ -306,6 +328,11 @@ class LocalBackend:
         if self._choices is not None:
             settings = self._choices.settings
             tidy(settings.checkpoints, settings.kept_checkpoints, self._kept_steps)
+
+    @property
+    def _offloads(self) -> bool:
+        """True if the learner rests while vLLM samples."""
+        return _registered(self._choices).settings.train.offload_while_sampling == "host"
 
     @property
     def _kept_steps(self) -> tuple[int, ...]:

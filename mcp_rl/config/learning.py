@@ -104,6 +104,11 @@ class TrainConfig(Section):
     """Newest checkpoints kept on disk: one, and two behind it in case it is damaged."""
     keep_best: Annotated[bool, _BOOKKEEPING] = True
     """Keep the checkpoint with the best success on val too, however old it is."""
+    offload_while_sampling: Annotated[
+        Literal["auto", "host", "keep"], Role(identity=False, carried=True, same_policy=True)
+    ] = "auto"
+    """Place of the learner's weights and moments while vLLM samples on the same GPU: the machine's memory (host) or the
+    GPU (keep); auto: the machine's memory where that fits more, and moving takes less time than it saves."""
     method: Annotated[Literal["lora", "full"], Role(fixed="the checkpoint's weights are of that kind", sft=True)] = (
         "lora"
     )

@@ -54,6 +54,20 @@ def placement_contradictions(config: RunSettings) -> Iterator[str]:
             "take adamw, whose memory is divided too, or sgd"
         )
 
+    if train.offload_while_sampling == "host":
+        yield from _nothing_to_move(config, learners)
+
+
+def _nothing_to_move(config: RunSettings, learners: int) -> Iterator[str]:
+    whose = 'train.offload_while_sampling = "host"'
+    if config.engine.kind == "local":
+        yield f'{whose} and engine.kind = "local", which samples the learner\'s own weights: leave one of them out'
+    if config.train.max_staleness or config.engine.sharing == "split":
+        other = "train.max_staleness" if config.train.max_staleness else 'engine.sharing = "split"'
+        yield f"{whose} and {other}, with which the learner works while vLLM samples: leave one of them out"
+    if config.train.method == "full" and learners > 1:
+        yield f'{whose} and train.method = "full" with several learners, which divide the weights: leave it out'
+
 
 def _several_learners(config: RunSettings, learners: int) -> Iterator[str]:
     rollouts = config.rollout.groups_per_step * config.rollout.group_size

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from mcp_rl.errors import ServerFault
 from mcp_rl.explore.measure import measure_state
 from mcp_rl.scenario import ServerGroup
 from mcp_rl.system.durable import write_atomically
+from mcp_rl.system.measured import cache_folder
 from mcp_rl.toolserver.choice import ToolChoice
 from mcp_rl.toolserver.connection.connection import connect
 from mcp_rl.toolserver.connection.deadlines import Deadlines
@@ -134,12 +134,11 @@ class _Contact:
     def __init__(self, server: ToolServer, params: OneServer, tools: ToolsConfig) -> None:
         self._server, self._params, self._tools = server, params, tools
         self._sandbox = Sandbox(tools.sandbox or server.sandbox or "files")
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         place = str(Path.cwd())  # relative paths in a command mean something else elsewhere
         kind = self._sandbox.kind
         parts = [_VERSION, params.model_dump_json(), place, kind, server.offer, tools.include, tools.exclude]
         digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
-        self._file = cache / "mcp_rl" / "servers" / f"{digest}.json"
+        self._file = cache_folder() / "servers" / f"{digest}.json"
 
     @property
     def sandboxed(self) -> bool:

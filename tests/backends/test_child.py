@@ -118,7 +118,8 @@ async def test_a_run_in_a_child_equals_a_run_in_one_process(base: str, whole: Pa
 async def test_a_child_killed_in_a_save_leaves_whole_checkpoints(base: str, whole: Path, tmp_path: Path) -> None:
     copied(whole, tmp_path, 1)
     model = make_model(base, tmp_path)
-    async with LocalBackend(config=CONFIG, in_process=False) as backend:
+    config = CONFIG.model_copy(update={"offload_while_sampling": "host"})  # an engine of its own keeps it where it is
+    async with LocalBackend(config=config, in_process=False) as backend:
         await model.register(backend)
         assert backend.frontier == {"next": 1} and backend.step == backend.engine.version == 1
         await steps(model, backend, 3)

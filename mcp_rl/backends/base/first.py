@@ -5,7 +5,8 @@ import importlib
 import os
 import sys
 from importlib.util import find_spec
-from pathlib import Path
+
+from mcp_rl.system.measured import cache_folder
 
 
 def import_first(use: bool | None = None) -> bool:
@@ -29,9 +30,8 @@ def import_first(use: bool | None = None) -> bool:
 def set_manners() -> None:
     """Keep Unsloth from reporting home, and put the code that it writes into the user's cache instead of the working
     folder. The user's own settings stay."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     os.environ.setdefault("UNSLOTH_DISABLE_STATISTICS", "1")
-    os.environ.setdefault("UNSLOTH_COMPILE_LOCATION", str(cache / "mcp_rl" / "unsloth_compiled_cache"))
+    os.environ.setdefault("UNSLOTH_COMPILE_LOCATION", str(cache_folder() / "unsloth_compiled_cache"))
 
 
 def _has_gpu() -> bool:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from mcp_rl.backends.plan.gpus import read_gpus
 from mcp_rl.backends.plan.machine import Disk, Machine
+from mcp_rl.system.measured import recall
 from mcp_rl.system.processes.memory import machine_memory
 from mcp_rl.system.threads import cpu_limit, free_cpus
 
@@ -28,6 +29,9 @@ PACKAGES = (
     *("flash-attn", "triton", "mcp", "litellm", "openai"),
 )
 """Distributions whose versions are reported."""
+
+MOVES = "moves"
+"""The measurement of a learner's moves between a GPU and the machine's memory."""
 
 _ASK_TORCH = (
     "import json, torch; "
@@ -47,11 +51,18 @@ def detect(output_dir: Path = Path(".mcp_rl"), *, sample_seconds: float = 0.0) -
         free_cpus=min(cpus, free_cpus(sample_seconds)) if sample_seconds else cpus,
         memory=total,
         free_memory=free,
-        gpus=read_gpus(),
+        gpus=(gpus := read_gpus()),
+        host_bandwidth=host_bandwidth(gpus[0].name) if gpus else None,
         cuda_build=cuda_build(),
         packages=dict(installed()),
         disks=(_disk("runs", output_dir), _disk("models from the hub", hub_cache())),
     )
+
+
+def host_bandwidth(gpu: str) -> float | None:
+    """Return the bytes a second at which a learner moved between a GPU and the machine's memory; None if none has."""
+    found = (recall(MOVES, {"gpu": gpu}) or {}).get("bytes_per_second")
+    return found if isinstance(found, float) and found > 0 else None
 
 
 def installed() -> Iterator[tuple[str, str]]:

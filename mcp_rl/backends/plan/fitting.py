@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from mcp_rl.backends.plan import memory
 from mcp_rl.backends.plan.machine import FrozenData, Machine
 from mcp_rl.backends.plan.placing import Engine, Sharing, devices, engine_kind, room, sharing
+from mcp_rl.backends.plan.sheets import HOST_BANDWIDTH, SAMPLING, gpu_speed
 from mcp_rl.backends.plan.wanted import FULL_PASS, GOOD_PASS, WantedSettings
 from mcp_rl.inference.vllm.arguments import weights_split
 
@@ -27,8 +28,13 @@ GRAIN = 256
 """Granularity in tokens: a pass is a whole multiple of it, a context of a quarter of it."""
 MOST_SHARE = 0.92
 """Largest share of a GPU's memory for vLLM; more leaves no room for what torch allocates outside of it."""
+SHORT_EPISODE = 512
+"""Sampled tokens of a short episode."""
 LORAS = 4
 """Number of policy versions that vLLM holds at once."""
+
+CUDA, GRADIENTS = "CUDA", "gradients"
+"""Parts of the learner that never move: gradients are freed after each update."""
 
 
 class Item(FrozenData):
@@ -51,6 +57,8 @@ class Fitting:
     checkpointing: bool
     most: int = FULL_PASS
     """Tokens of a pass where the settings leave it open."""
+    offload: bool = False
+    """True if the learner's weights and moments are in the machine's memory while vLLM samples."""
 
     engine: Engine = field(init=False)
     sharing: Sharing = field(init=False)
@@ -117,7 +125,7 @@ class Fitting:
     def _solve(self) -> None:
         mine, theirs = self.available
         base, fixed, share = sum(self.resident.values()), sum(self.fixed.values()), self.wanted.engine.memory_share
-        mine, theirs = mine - base, theirs - fixed - (0 if self.sharing == "apart" else base)
+        mine, theirs = mine - base, theirs - fixed - sum(self._resting.values())
         enough = self.wanted.rows * self.whole // 4 * self.kv_per_token
         plenty = max(2 * enough, self._engine_memory // 4 if self.engine == "vllm" else 0)
         largest = int(MOST_SHARE * self._engine_memory) - fixed if self.engine == "vllm" else theirs
@@ -206,7 +214,7 @@ class Fitting:
 
     def _items(self) -> Iterator[Item]:
         for what, size in self.resident.items():
-            yield Item(what=what, learning=size, sampling=0 if self.sharing == "apart" else size)
+            yield Item(what=what, learning=size, sampling=self._resting.get(what, 0))
         tokens = max(self.microbatch, min(self.context, self.capacity))
         yield Item(what=f"activations of {tokens:,} tokens", learning=tokens * self.per_token)
         yield Item(what="logits", learning=memory.logit_bytes(self.shape, tokens))
@@ -223,10 +231,35 @@ class Fitting:
     @property
     def host(self) -> int:
         """Bytes of host memory that a sleeping vLLM moves its weights and adapters to, from each of its GPUs
-        (`vllm.device_allocator.cumem`: at level 1, everything that the model was loaded into)."""
+        (`vllm.device_allocator.cumem`: at level 1, everything that the model was loaded into), and those that hold a
+        resting learner."""
         if self.sharing != "sleep":
             return 0
-        return sum(self._engine_weights().values()) * len(devices(self.machine, self.wanted)[1])
+        learning, sampling = devices(self.machine, self.wanted)
+        return sum(self._engine_weights().values()) * len(sampling) + self.moved * len(learning)
+
+    @property
+    def moved(self) -> int:
+        """Bytes that each learner moves to the machine's memory and back in every step."""
+        parts = self.resident.items() if self.offload else ()
+        return sum(size for what, size in parts if what not in (CUDA, GRADIENTS))
+
+    @property
+    def wave_seconds(self) -> float:
+        """Seconds in which all rows sample a short episode, at least: each token reads all weights."""
+        bandwidth, _ = gpu_speed(devices(self.machine, self.wanted)[1][0].name)
+        return SHORT_EPISODE * memory.weights(self.shape, self.quantisation, self.dtype) / (SAMPLING * bandwidth)
+
+    def move_seconds(self, size: int) -> float:
+        """Seconds to move bytes to the machine's memory and back."""
+        return 2 * size / (self.machine.host_bandwidth or HOST_BANDWIDTH)
+
+    @property
+    def _resting(self) -> dict[str, int]:
+        """Bytes of the learner on the engine's GPU while it samples, by part."""
+        if self.sharing == "apart":
+            return {}
+        return {CUDA: self.resident[CUDA]} if self.offload else self.resident
 
     def _engine_weights(self) -> dict[str, int]:
         """Return the bytes of vLLM's weights on each of its GPUs."""
@@ -266,9 +299,9 @@ def resident(
     sizes = {
         f"base, {precision(quantisation, dtype)}": memory.weights(shape, quantisation, dtype),
         name: 4 * trained // parts,
-        "gradients": 4 * trained // parts,
+        GRADIENTS: 4 * trained // parts,
         f"optimiser ({wanted.optimizer})": memory.optimizer_bytes(trained, wanted.optimizer) // parts,
-        "CUDA": memory.CONTEXT,
+        CUDA: memory.CONTEXT,
     }
     if engine == "local":
         merged = wanted.method == "lora" and dtype == "float32" and shape.linear <= memory.MERGED_PARAMETERS

@@ -66,6 +66,8 @@ class Machine(FrozenData):
     """Total bytes, within a container's limit."""
     free_memory: int
     gpus: tuple[Gpu, ...] = ()
+    host_bandwidth: float | None = None
+    """Bytes a second between the first GPU and the machine's memory, as a learner measured it; None: not yet."""
     cuda_build: str | None = None
     """The CUDA version that torch was built for; None for a CPU build."""
     packages: dict[str, str] = {}

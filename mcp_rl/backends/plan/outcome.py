@@ -40,8 +40,12 @@ class RunPlan(FrozenData):
     table: tuple[Item, ...]
     available: tuple[int, int]
     """Bytes while learning and while sampling, after a reserve."""
+    offload: bool = False
+    """True if the learner's weights and moments are in host memory while vLLM samples."""
+    moved: int = 0
+    """Bytes that the learner then moves there and back in every step."""
     host: int = 0
-    """Bytes of host memory that vLLM's weights take while it sleeps."""
+    """Bytes of host memory that vLLM's weights take while it sleeps, and the learner's while it rests."""
     reasons: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
     """Problems of the plan, one sentence each; empty if the plan holds."""
@@ -59,7 +63,8 @@ class RunPlan(FrozenData):
     def line(self) -> str:
         """The choices in one sentence, for the start of a run."""
         engine = {
-            "sleep": "vLLM samples and sleeps while the learner works",
+            "sleep": "vLLM samples and sleeps while the learner works"
+            + (", which rests in the machine's memory meanwhile" if self.offload else ""),
             "split": "vLLM samples beside the learner",
             "apart": "vLLM samples on a GPU of its own",
             "alone": "a running vLLM samples",

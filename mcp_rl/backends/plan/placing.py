@@ -67,6 +67,13 @@ def sharing(machine: Machine, wanted: WantedSettings) -> Sharing:
     return "split" if wanted.overlapping else "sleep"
 
 
+def may_rest(machine: Machine, wanted: WantedSettings) -> bool:
+    """Return whether the learner can rest in the machine's memory while vLLM samples: on a GPU that they use in turn,
+    unless its weights are divided among several learners."""
+    divided = wanted.method == "full" and wanted.learners > 1
+    return sharing(machine, wanted) == "sleep" and wanted.offload != "keep" and not divided
+
+
 def loader(machine: Machine, wanted: WantedSettings, quantisation: str) -> Loader:
     """Return the library that loads the base.
 

@@ -10,13 +10,16 @@ Without a GPU everything stays as the settings have it, as far as it fits (`on_c
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mcp_rl.backends.plan import memory
 from mcp_rl.backends.plan.fitting import GRAIN, LEAST_CONTEXT, Fitting, precision
 from mcp_rl.backends.plan.on_cpu import plan_on_cpu
 from mcp_rl.backends.plan.outcome import RunPlan, gib
-from mcp_rl.backends.plan.placing import devices, in_process, loader, missing_for_4_bits
+from mcp_rl.backends.plan.placing import devices, in_process, loader, may_rest, missing_for_4_bits
+from mcp_rl.backends.plan.sheets import HOST_BANDWIDTH
 from mcp_rl.backends.plan.wanted import FULL_PASS, GOOD_PASS, WantedSettings
 from mcp_rl.config import TINY
 
@@ -33,6 +36,9 @@ def plan(machine: Machine, shape: ModelShape, wanted: WantedSettings) -> RunPlan
     if not machine.usable_gpus:
         return plan_on_cpu(machine, shape, wanted)
     made = _on_gpus(machine, shape, wanted)
+    if made.host > _usable_host_memory(machine) and made.offload and wanted.offload == "auto":
+        kept = _on_gpus(machine, shape, wanted.model_copy(update={"offload": "keep"}))
+        made = kept if kept.fits or not made.fits else made
     if made.host <= _usable_host_memory(machine) or wanted.engine.sharing != "auto":
         return made
     engine = wanted.engine.model_copy(update={"sharing": "split"})
@@ -69,6 +75,8 @@ def _on_gpus(machine: Machine, shape: ModelShape, wanted: WantedSettings, *, spl
         activation_checkpointing=chosen.checkpointing,
         table=chosen.table,
         available=chosen.available,
+        offload=chosen.offload,
+        moved=chosen.moved,
         host=chosen.host,
         reasons=tuple(_reasons(chosen, several=len(tried) > 1, split_because=split_because)),
         problems=tuple(_problems(chosen)),
@@ -92,12 +100,30 @@ def _best(
     """
     fixed = (shape.stored or wanted.quantisation) is not None
     most = FULL_PASS if fixed or quantisation == "none" else GOOD_PASS
+
+    def fitted(checkpointing: bool) -> Fitting:
+        staying = Fitting(machine, shape, wanted, quantisation, dtype, checkpointing, most)
+        if not may_rest(machine, wanted):
+            return staying
+        resting = replace(staying, offload=True)
+        return resting if wanted.offload == "host" or _pays(staying, resting) else staying
+
     if wanted.activation_checkpointing is not None:
-        return Fitting(machine, shape, wanted, quantisation, dtype, wanted.activation_checkpointing, most)
-    kept = Fitting(machine, shape, wanted, quantisation, dtype, False, most)
+        return fitted(wanted.activation_checkpointing)
+    kept = fitted(False)
     if kept.good and kept.context == kept.whole and kept.microbatch >= kept.asked_pass:
         return kept
-    return Fitting(machine, shape, wanted, quantisation, dtype, True, most)
+    return fitted(True)
+
+
+def _pays(staying: Fitting, resting: Fitting) -> bool:
+    """Return whether more fits while the learner rests in the machine's memory, and the moves take less time than
+    waiting for rows that would not fit otherwise."""
+    if (resting.fits, resting.good, resting.context) > (staying.fits, staying.good, staying.context):
+        return True
+    rows = staying.wanted.rows
+    saved = math.ceil(rows / staying.rows) - math.ceil(rows / resting.rows)
+    return saved * staying.wave_seconds > staying.move_seconds(resting.moved)
 
 
 def _where(machine: Machine, wanted: WantedSettings) -> str:
@@ -129,8 +155,8 @@ def _reasons(chosen: Fitting, *, several: bool, split_because: str) -> Iterator[
     if chosen.sharing == "sleep":
         short = f", of which only {gib(machine.free_memory)} are free" if chosen.host > machine.free_memory else ""
         yield (
-            "vLLM sleeps while the learner works, so they use the memory in turn; its weights, "
-            f"{gib(chosen.host)}, wait in the machine's memory{short}."
+            "vLLM sleeps while the learner works, so they use the memory in turn; its weights"
+            f"{' and the learner' if chosen.offload else ''}, {gib(chosen.host)}, wait in the machine's memory{short}."
         )
     elif chosen.engine == "vllm" and chosen.sharing == "split":
         going = split_because or (
@@ -144,6 +170,14 @@ def _reasons(chosen: Fitting, *, several: bool, split_because: str) -> Iterator[
         yield "vLLM runs already: its memory is not counted."
     elif wanted.engine.kind == "auto":
         yield "The in-process engine samples: vLLM is not installed."
+    if chosen.offload:
+        known = "as measured" if machine.host_bandwidth else "assumed until a run has measured it"
+        rate = (machine.host_bandwidth or HOST_BANDWIDTH) / 1e9
+        yield (
+            f"While vLLM samples, the learner's {gib(chosen.moved)} are in the machine's memory, which takes "
+            f"{chosen.move_seconds(chosen.moved):.1f} s of each step at {rate:.0f} GB/s, {known} "
+            "(train.offload_while_sampling)."
+        )
     if wanted.activation_checkpointing is None and chosen.checkpointing:
         kept = Fitting(machine, shape, wanted, chosen.quantisation, chosen.dtype, False)
         size = gib(max(chosen.microbatch, GRAIN) * kept.per_token)
@@ -171,9 +205,10 @@ def _problems(chosen: Fitting) -> Iterator[str]:
     if not chosen.fits:
         yield _misfit(chosen)
     if chosen.host > _usable_host_memory(chosen.machine):
+        asleep = "vLLM asleep and the learner at rest" if chosen.offload else "vLLM asleep"
         yield (
-            f"vLLM would keep {gib(chosen.host)} in the machine's memory while it sleeps, which has "
-            f"{gib(chosen.machine.memory)}: set engine.sharing=split, or give vLLM a GPU of its own with --engine-gpus."
+            f"{asleep} would keep {gib(chosen.host)} in the machine's memory, which has {gib(chosen.machine.memory)}: "
+            "set engine.sharing=split, or give vLLM a GPU of its own with --engine-gpus."
         )
 
 

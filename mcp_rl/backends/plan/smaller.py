@@ -38,6 +38,8 @@ def _changes(machine: Machine, wanted: WantedSettings) -> Iterator[tuple[str, Ma
     if wanted.engine.memory_share is not None:
         engine = wanted.engine.model_copy(update={"memory_share": None})
         yield "Without engine.memory_share", machine, _with(wanted, engine=engine)
+    if wanted.offload == "keep":
+        yield "Without train.offload_while_sampling", machine, _with(wanted, offload="auto")
     if wanted.engine.sharing == "sleep":
         engine = wanted.engine.model_copy(update={"sharing": "split"})
         yield "With engine.sharing=split", machine, _with(wanted, engine=engine)

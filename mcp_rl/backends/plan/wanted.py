@@ -36,6 +36,7 @@ class WantedSettings(FrozenData):
     """Tokens that the limits of a rollout allow."""
     rows: int = 64
     """Episodes in flight, by the settings."""
+    offload: Literal["auto", "host", "keep"] = "auto"
     overlapping: bool = False
     """True if rollouts go on while the learner works."""
     unsloth: bool | None = None
@@ -81,6 +82,7 @@ def wanted(
         context=min(limits) if limits else None,
         episode=PROMPT_TOKENS + rollout.max_tokens + rollout.max_turns * rollout.max_result_tokens,
         rows=rows,
+        offload=train.offload_while_sampling,
         overlapping=train.max_staleness > 0,
         unsloth=settings.unsloth.use,
         engine=engine,

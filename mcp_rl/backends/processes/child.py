@@ -231,6 +231,17 @@ class ChildLearner(LearnerHost):
         found: list[list[float]] = json.loads(parts[0])
         return found
 
+    async def rest(self) -> dict[str, float]:
+        return await self._move(to_device=False)
+
+    async def wake(self) -> dict[str, float]:
+        return await self._move(to_device=True)
+
+    async def _move(self, *, to_device: bool) -> dict[str, float]:
+        if self.settings.train.offload_while_sampling != "host":
+            return {}
+        return dict((await self.process.ask("move", to_device=to_device))[0])
+
     async def close(self) -> None:
         process, self._process = self._process, None
         if process is not None:

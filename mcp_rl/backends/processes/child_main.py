@@ -219,6 +219,9 @@ class Host:
     async def _token_logprobs(self, arguments: Message, parts: list[bytes]) -> Answer:
         return None, [json.dumps(await self._ready.token_logprobs(json.loads(parts[0]))).encode()]
 
+    async def _move(self, arguments: Message, parts: list[bytes]) -> Answer:
+        return await (self._ready.wake() if arguments["to_device"] else self._ready.rest()), []
+
     async def _close(self) -> Answer:
         if self._sampler is not None:
             await self._sampler.close()

@@ -61,6 +61,7 @@ _DOING = {
     "learn": "update",
     "gather": "save",
     "measure": "token_logprobs",
+    "move": "move",
 }
 """The call of a LearnerHost that each request is part of."""
 _GLANCE = 0.25
@@ -160,8 +161,14 @@ class DistributedLearner(RankLearner):
                 raise died(child.ending, ["open"], child.log.path, child.tail(), who=self._name(rank))
 
     async def update(self, groups: Sequence[TrajectoryGroup], config: TrainConfig) -> dict[str, float]:
-        groups = list(groups)
-        return await self._together("learn", groups, config, own=lambda: self.learn(groups, config))
+        groups, moved = list(groups), await self.wake()
+        return await self._together("learn", groups, config, own=lambda: self.learn(groups, config)) | moved
+
+    async def rest(self) -> dict[str, float]:
+        return await self._together("move", False, own=lambda: self.move(False)) if self._offloads else {}
+
+    async def wake(self) -> dict[str, float]:
+        return await self._together("move", True, own=lambda: self.move(True)) if self._offloads else {}
 
     async def in_one_piece(self, *, optimizer: bool = False) -> Learner:
         if not self.sharded:

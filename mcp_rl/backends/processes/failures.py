@@ -30,6 +30,7 @@ _DOING = {
     "take": "while its policy was taken over",
     "write_policy": "while it wrote its policy",
     "generate": "while it sampled",
+    "move": "while it moved between the GPU and the machine's memory",
     "token_logprobs": "while it computed log-probabilities",
 }
 

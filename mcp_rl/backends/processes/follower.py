@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from mcp_rl.backends.processes.launched import Launched
     from mcp_rl.backends.processes.rank import RankLearner
 
-REQUESTS = ("load", "agree", "learn", "gather", "measure")
+REQUESTS = ("load", "agree", "learn", "gather", "measure", "move")
 """Methods of RankLearner that rank 0 may ask for, after `prepare` and `enter` and before `end`."""
 _LOST_STATUS = 3
 Message = tuple[Any, ...]

@@ -20,9 +20,10 @@ from mcp_rl.backends.base.base_model import make_learner, open_base, with_chat
 from mcp_rl.backends.base.options import base_location, loaded_before, plan_loading
 from mcp_rl.backends.hosts import CheckpointExtras, LearnerHost, LocalSettings, OpenedLearner, SamplerHost
 from mcp_rl.backends.initial import find_initial
+from mcp_rl.backends.plan.detect import MOVES
 from mcp_rl.backends.processes.failures import failed, out_of_memory
 from mcp_rl.backends.samplers.weights import sampled_weights
-from mcp_rl.errors import CanaryError, ConfigError
+from mcp_rl.errors import CanaryError, ConfigError, EngineError
 from mcp_rl.inference.chat.chat_format import ChatFormat, recorded_chat
 from mcp_rl.inference.local import LocalEngine
 from mcp_rl.inference.policy import fingerprint_of
@@ -32,11 +33,13 @@ from mcp_rl.learning.disk.checkpoint import newest_checkpoint
 from mcp_rl.learning.disk.state import ModelCard, other_versions, restore, save_learner, tokenizer_files, write_weights
 from mcp_rl.learning.disk.tensors import batch_file
 from mcp_rl.learning.forward.attention import stock_attention
+from mcp_rl.learning.host_memory import HostMemory
 from mcp_rl.learning.step import update
 from mcp_rl.learning.targets import describe_adapted
 from mcp_rl.run_directory import typed_errors
 from mcp_rl.system.boundary import first_line
 from mcp_rl.system.durable import write_atomically
+from mcp_rl.system.measured import remember
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -65,6 +68,7 @@ class InProcessLearner(LearnerHost):
         self.settings = settings
         self._on_base = on_base
         self._learner: Learner | None = None
+        self._memory: HostMemory | None = None
         self.chat: ChatFormat | None = None
 
     @property
@@ -139,8 +143,9 @@ class InProcessLearner(LearnerHost):
         return self.learner
 
     async def update(self, groups: Sequence[TrajectoryGroup], config: TrainConfig) -> dict[str, float]:
+        moved = await self.wake()
         self.learner.config = config
-        return await in_thread(update, self.learner, groups)
+        return await in_thread(update, self.learner, groups) | moved
 
     async def save(self, extras: CheckpointExtras) -> Path:
         settings, learner = self.settings, await self.in_one_piece(optimizer=True)
@@ -159,10 +164,41 @@ class InProcessLearner(LearnerHost):
         await in_thread(functools.partial(write_weights, dtype=policy.compute), policy.model, folder)
 
     async def token_logprobs(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
+        self._check_awake()
         return await in_thread(token_logprobs, self.learner, sequences)
+
+    def _check_awake(self) -> None:
+        if self._memory is not None and self._memory.at_rest:
+            raise EngineError("The learner is in the machine's memory while vLLM samples: call `wake` first.")
+
+    @property
+    def _offloads(self) -> bool:
+        """True if the learner gives its device up while vLLM samples; the in-process engine samples its base."""
+        return self.settings.train.offload_while_sampling == "host" and self._on_base is None
+
+    async def rest(self) -> dict[str, float]:
+        return await in_thread(self.move, False) if self._offloads else {}
+
+    async def wake(self) -> dict[str, float]:
+        return await in_thread(self.move, True) if self._offloads else {}
+
+    def move(self, to_device: bool) -> dict[str, float]:
+        """Move the learner between its device and the host; return the time of the move, if there was one."""
+        if self._memory is None:
+            self._memory = HostMemory(self.learner)
+        if self._memory.at_rest is not to_device:
+            return {}
+        self._memory.wake() if to_device else self._memory.rest()
+        if to_device and self.learner.device.type == "cuda":
+            rate = self._memory.bytes / self._memory.seconds
+            remember(MOVES, {"gpu": torch.cuda.get_device_name()}, {"bytes_per_second": rate})
+        return {"to_device_seconds" if to_device else "to_host_seconds": self._memory.seconds}
 
     async def close(self) -> None:
         """Free all memory, the GPU's too."""
+        memory, self._memory = self._memory, None
+        if memory is not None:
+            memory.close()
         self._learner = self._on_base = None
         await in_thread(_give_back)
 

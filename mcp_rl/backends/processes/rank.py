@@ -83,6 +83,10 @@ class RankLearner(InProcessLearner):
     def sharded(self) -> bool:
         return self.settings.train.method == "full"
 
+    @property
+    def _offloads(self) -> bool:
+        return super()._offloads and not self.sharded
+
     def load(self) -> OpenedLearner:
         return self._open()
 

@@ -59,13 +59,24 @@ class SwapProbe:
         """True if the beginning of a prompt can be in the cache, which holds whole blocks."""
         self._places = sorted({begin + (len(ids) - 1 - begin) * i // THROUGH_CACHE for i in range(THROUGH_CACHE)})
         """Indices in the list of log-probabilities, which begins with the second token's."""
+        self._learned: list[float] | None = None
+        """The learner's side of the next check."""
         self._first: LogprobProbe | None = None
         self._earlier: deque[LogprobProbe] = deque(maxlen=REMEMBERED)
+
+    async def prepare(self, learner: LearnerHost) -> None:
+        """Let the learner compute its side of the next check already, since it may rest then."""
+        self._learned = (await learner.token_logprobs([self.ids]))[0]
+
+    def forget(self) -> None:
+        """Forget what the learner computed ahead."""
+        self._learned = None
 
     async def check(
         self, learner: LearnerHost, policy: PolicyVersion, load: Callable[[], Awaitable[None]] | None = None
     ) -> LogprobProbe:
-        """Let the server `load` the policy, and compare it with the learner, which computes meanwhile.
+        """Let the server `load` the policy, and compare it with the learner, which computes meanwhile unless it has
+        already.
 
         Raises CanaryError if the server does not sample the learner's policy under this name, and what `load` raises.
         """
@@ -75,7 +86,10 @@ class SwapProbe:
         base: list[float] = []
 
         async def expect() -> None:
-            learned.extend((await learner.token_logprobs([self.ids]))[0])
+            if self._learned is None:
+                await self.prepare(learner)
+            learned.extend(self._learned or [])
+            self._learned = None
 
         async def compute_anew(model: str, found: list[float]) -> None:
             found.extend(await self._client.logprobs(model, self.ids))

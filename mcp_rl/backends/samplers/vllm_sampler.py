@@ -65,6 +65,8 @@ class VllmSampler:
         self._engine: VllmEngine | None = None
         self._probe: SwapProbe | None = None
         self._newest: PolicyVersion | None = None
+        self._prepared: tuple[PolicyVersion, float] | None = None
+        """A policy that was written ahead of `take`, and the seconds that this took."""
         self._folder = settings.run.absolute() / ADAPTERS
 
     @property
@@ -116,11 +118,21 @@ class VllmSampler:
                 block,
             )
 
+    async def prepare(self, learner: LearnerHost, step: int) -> None:
+        """Write the policy of this step, and let the learner compute its side of the probe."""
+        began = time.perf_counter()
+        policy = await self._write(learner, step)
+        await self.probe.prepare(learner)
+        self._prepared = policy, time.perf_counter() - began
+
     async def take(self, learner: LearnerHost, step: int) -> None:
         """Sample turns that begin from now on with the policy of this step."""
         engine = self.engine
+        (policy, writing), self._prepared = self._prepared or (None, 0.0), None
         began = time.perf_counter()
-        policy = await self._write(learner, step)
+        if policy is None or policy.version != step:
+            self.probe.forget()
+            policy = await self._write(learner, step)
         written = time.perf_counter()
         if policy.whole:
             await engine.pause()
@@ -138,7 +150,7 @@ class VllmSampler:
             await _remove(before)
         engine.resume()
         canaries.check_version(engine.version, step)
-        self.swap = Swap(written - began, loaded - written, time.perf_counter() - loaded)
+        self.swap = Swap(writing + written - began, loaded - written, time.perf_counter() - loaded)
         await self._forget_unused()
 
     async def rest(self) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from mcp_rl.backends.plan import memory
 from mcp_rl.backends.plan.machine import FrozenData
+from mcp_rl.backends.plan.sheets import CPU_CORE, HOST_BANDWIDTH, SAMPLING, gpu_speed
 
 if TYPE_CHECKING:
     from mcp_rl.backends.plan.machine import Machine
@@ -19,17 +20,8 @@ if TYPE_CHECKING:
     from mcp_rl.backends.plan.shape import ModelShape
     from mcp_rl.config import RunConfig
 
-SHEETS: tuple[tuple[str, float, float], ...] = (
-    ("B200", 8000, 2250), ("H200", 4800, 989), ("H100", 3350, 989), ("A100", 2000, 312), ("L40S", 864, 362),
-    ("L4", 300, 121), ("A10", 600, 125), ("A40", 696, 150), ("T4", 320, 65), ("V100", 900, 125), ("5090", 1792, 210),
-    ("4090", 1008, 165), ("3090", 936, 71), ("A6000", 768, 155),
-)  # fmt: skip
-"""Part of a GPU's name, GB/s of its memory, and TFLOP/s in 16 bits without sparsity; the first that fits."""
-_UNKNOWN_GPU, _CPU_CORE = (600.0, 100.0), (6.0, 0.03)
-"""The same for an unknown GPU, and for one processor core."""
-SAMPLING, LEARNING, OF_LIMIT = 0.35, 0.3, 0.25
-"""Assumed shares: of the bandwidth while sampling, of the operations while learning, and of its token limit that an
-episode samples."""
+LEARNING, OF_LIMIT = 0.3, 0.25
+"""Assumed shares: of the operations while learning, and of its token limit that an episode samples."""
 PROMPT = 1500
 """Assumed tokens of tools and request, without results."""
 TOOLS = 2.0
@@ -82,7 +74,8 @@ def forecast(config: RunConfig, made: RunPlan, shape: ModelShape, machine: Machi
     shared = given // rollout.group_size if config.train.prefix_sharing else given
     passes = (6 if config.train.method == "full" else 4) + (2 if made.activation_checkpointing else 0)
     update = passes * shape.parameters * episodes * (sampled + shared) * config.train.epochs / (LEARNING * operations)
-    step = sampling + update + TOOLS
+    moves = 2 * made.moved / (machine.host_bandwidth or HOST_BANDWIDTH)
+    step = sampling + update + moves + TOOLS
     played = config.scenarios.val * _evaluated(config)
     hours = (config.steps * step + played * sampling / episodes) / 3600
     rate = config.placement.hourly_rate
@@ -110,11 +103,9 @@ def _evaluated(config: RunConfig) -> int:
 def _speed(made: RunPlan, machine: Machine) -> tuple[float, float]:
     """Return bytes and operations a second of the device."""
     if made.device == "cpu":
-        bandwidth, operations = (machine.cpus * each for each in _CPU_CORE)
-    else:
-        found = (sheet[1:] for sheet in SHEETS if sheet[0] in made.where)
-        bandwidth, operations = next(found, _UNKNOWN_GPU)
-    return bandwidth * 1e9, operations * 1e12
+        bandwidth, operations = (machine.cpus * each for each in CPU_CORE)
+        return bandwidth * 1e9, operations * 1e12
+    return gpu_speed(made.where)
 
 
 def _rounded(value: float) -> str:

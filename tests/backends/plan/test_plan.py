@@ -1,12 +1,14 @@
 """Plans for a table of GPUs and models, and the invariants of every plan."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mcp_rl.backends.plan.detect import MOVES, host_bandwidth
 from mcp_rl.backends.plan.machine import GIB, Machine
 from mcp_rl.backends.plan.outcome import RunPlan
 from mcp_rl.backends.plan.plan import plan
@@ -15,6 +17,7 @@ from mcp_rl.backends.plan.smaller import smaller
 from mcp_rl.backends.plan.wanted import wanted
 from mcp_rl.config import TINY, RunConfig
 from mcp_rl.config.load import load_config
+from mcp_rl.system.measured import measured_file, remember
 from tests.backends.plan.machines import ALL_PACKAGES, SHAPES, machine, planned, qwen
 
 GPUS = (8, 12, 16, 24, 40, 48, 80, 141)
@@ -22,17 +25,17 @@ GPUS = (8, 12, 16, 24, 40, 48, 80, 141)
 LORA = {
     "0.5B": "16 16 16 16 16 16 16 16",
     "1.5B": "4 16 16 16 16 16 16 16",
-    "3B": "- 4 4 16 16 16 16 16",
+    "3B": "4 4 16 16 16 16 16 16",
     "7B": "- - 4 4 16 16 16 16",
-    "14B": "- - - - 4 4 16 16",
-    "32B": "- - - - - 4 4 4",
+    "14B": "- - - 4 4 16 16 16",
+    "32B": "- - - - 4 4 16 16",
 }
 """Bits of the base on one GPU of each size, which vLLM shares; a dash where it does not fit."""
 FULL = {
     "0.5B": "- - yes yes yes yes yes yes",
     "1.5B": "- - - - yes yes yes yes",
     "3B": "- - - - - - yes yes",
-    "7B": "- - - - - - - -",
+    "7B": "- - - - - - - yes",
 }
 
 PRECISION = {"none": 2, "8-bit": 1, "4-bit": 0}
@@ -335,3 +338,53 @@ def test_a_sleeping_vllm_counts_in_host_memory() -> None:
     assert "With engine.sharing=split it fits." in smaller(there, qwen("7B"), wanted(config))
     apart = with_memory(16, gpus=2, placement={"engine_gpus": (1,)})
     assert (apart.sharing, apart.host, apart.problems) == ("apart", 0, ())
+
+
+T4, L4, A5000 = 14.58, 22.03, 23.6
+"""GiB that CUDA reports of cards with 16 and 24 GB."""
+
+
+@pytest.mark.parametrize(
+    ("size", "gib", "capability"), [("7B", T4, (7, 5)), ("14B", L4, (8, 9)), ("14B", A5000, (8, 6))]
+)
+def test_a_learner_at_rest_lets_a_larger_model_fit_in_4_bits(
+    size: str, gib: float, capability: tuple[int, int]
+) -> None:
+    there = machine(gib, capability=capability, used=0.3)
+    made, kept = planned(there, size), planned(there, size, train={"offload_while_sampling": "keep"})
+    assert made.fits and made.offload and made.quantisation == "4-bit" and made.context >= 6000 and made.rows >= 8
+    assert not kept.fits and not kept.offload and kept.moved == 0
+    base = next(item for item in made.table if item.what == "base, 4-bit")
+    assert base.learning and not base.sampling and base.learning < made.moved < base.learning + GIB
+    assert made.host > kept.host + base.learning
+    assert any("train.offload_while_sampling" in reason for reason in made.reasons)
+    assert any(s == "Without train.offload_while_sampling it fits." for s in _smaller_than(there, size))
+
+
+def _smaller_than(there: Machine, size: str) -> list[str]:
+    config = RunConfig.model_validate(
+        {"server": "any", "base_model": SHAPES[size], "train": {"offload_while_sampling": "keep"}}
+    )
+    return list(smaller(there, qwen(size), wanted(config)))
+
+
+def test_a_learner_moves_only_where_that_saves_more_than_it_takes() -> None:
+    there = machine(24)
+    assert planned(there, "7B").offload
+    slow = there.model_copy(update={"host_bandwidth": 1e7})
+    assert not planned(slow, "7B").offload
+    assert planned(slow, "7B", train={"offload_while_sampling": "host"}).offload
+    assert planned(machine(24), "7B", train={"max_staleness": 1}).offload is False
+    assert planned(machine(24, 2), "7B", placement={"engine_gpus": [1]}).offload is False
+    assert planned(machine(80), "7B").offload is False, "everything fits"
+    poor = there.model_copy(update={"memory": 10 * GIB, "free_memory": 9 * GIB})
+    assert not planned(poor, "7B").offload, "the machine's memory holds only what vLLM moves there"
+
+
+def test_measured_moves_are_read_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert host_bandwidth("Some GPU") is None
+    remember(MOVES, {"gpu": "Some GPU"}, {"bytes_per_second": 2.5e10})
+    assert host_bandwidth("Some GPU") == 2.5e10 and host_bandwidth("Another") is None
+    measured_file(MOVES, {"gpu": "Some GPU"}).write_text("{")
+    assert host_bandwidth("Some GPU") is None
