@@ -91,8 +91,8 @@ class UnslothConfig(Section):
     transformers and PEFT load it by the same options."""
 
     use: Annotated[bool | None, CARRIED] = None
-    """Load with Unsloth; none: on a GPU with a quantised base, if it is installed, unless IMPORT_UNSLOTH=0; in 16 bits
-    shared prefixes save more than its kernels, whose attention cannot share them."""
+    """Load with Unsloth; none: if it is installed, whichever is measured to be faster for this model and these lengths,
+    its kernels or shared prefixes, once on each machine; where nothing was measured, with a quantised base on a GPU."""
     model_name: Annotated[str | None, _AS_LOADED] = Field(default=None, min_length=1)
     """Weights to load in place of `base_model`, such as a 4-bit copy of it; none: exactly `base_model`."""
     max_seq_length: Annotated[int | None, CARRIED] = Field(default=None, ge=64)

@@ -16,7 +16,7 @@ from mcp_rl.learning.forward.tree import split_by_tokens
 from mcp_rl.learning.off_policy import per_sample
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from mcp_rl.learning.learner import Learner
     from mcp_rl.learning.samples import Sample
@@ -38,15 +38,9 @@ def decide_forward(learner: Learner, samples: Sequence[Sample]) -> dict[str, flo
     return {"forward_rows": float(forward.kind == "rows"), **metrics}
 
 
-def measure_forward(learner: Learner, samples: Sequence[Sample]) -> Choice:
-    """Compute some of a batch forward and backward each way, and take the fastest that agrees with the model's own
-    forward pass.
-
-    Gradients are discarded and nothing is learned. Raises ConfigError if no way works.
-    """
-    forward, config = learner.forward, learner.config
-    sequences = [sample.tokens for sample in samples]
-    some = [samples[i] for i in split_by_tokens(sequences, config.microbatch_tokens, shared=config.prefix_sharing)[0]]
+def forward_and_back(learner: Learner, some: Sequence[Sample]) -> Callable[[], Values]:
+    """Return a function that computes samples forward and backward and returns their log-probabilities, in order.
+    Gradients are discarded."""
 
     def compute() -> Values:
         found: dict[int, Values] = {}
@@ -57,15 +51,34 @@ def measure_forward(learner: Learner, samples: Sequence[Sample]) -> Choice:
         learner.optimizer.zero_grad()
         return np.concatenate([found[i] for i in range(len(some))])
 
+    return compute
+
+
+def wait_for(learner: Learner) -> Callable[[], None]:
+    """Return a function that waits until the learner's device has finished its work."""
+
     def synchronize() -> None:
         if learner.device.type == "cuda":
             torch.cuda.synchronize()
 
-    base = base_of(learner.model)
+    return synchronize
+
+
+def measure_forward(learner: Learner, samples: Sequence[Sample]) -> Choice:
+    """Compute some of a batch forward and backward each way, and take the fastest that agrees with the model's own
+    forward pass.
+
+    Gradients are discarded and nothing is learned. Raises ConfigError if no way works.
+    """
+    forward, config = learner.forward, learner.config
+    sequences = [sample.tokens for sample in samples]
+    some = [samples[i] for i in split_by_tokens(sequences, config.microbatch_tokens, shared=config.prefix_sharing)[0]]
+
+    compute, base = forward_and_back(learner, some), base_of(learner.model)
     trials: dict[str, Trial] = {}
     for kind in forward.kinds:
         forward.take(kind, learner.model, learner.reference)
-        trials[kind] = attempt(compute, finish=synchronize)
+        trials[kind] = attempt(compute, finish=wait_for(learner))
         learner.optimizer.zero_grad()
     try:  # the tolerance is in nats: log-probabilities have a deviation of about one
         choice = choose(trials, reference="rows", tolerance=rounding(base))

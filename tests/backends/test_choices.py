@@ -161,6 +161,10 @@ def test_a_model_json_that_says_nothing_of_it_decides_nothing(tmp_path: Path, co
 
 
 def test_a_plan_that_does_not_fit_leaves_limits_open(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as refused:
+        chosen(tmp_path, machine(8), train=TrainConfig(method="full"))
+    assert str(refused.value).count("GiB") >= 2 and "With train.method=lora it fits" in str(refused.value)
+    (tmp_path / "model.json").write_text('{"loaded": {"quantisation": "none"}}')  # it was begun, so it may have fitted
     found = chosen(tmp_path, machine(8), train=TrainConfig(method="full"))
     assert any(sentence.startswith("This may run out of memory: Qwen") for sentence in found.said)
     assert found.settings.engine.max_context is None

@@ -168,7 +168,7 @@ def test_the_resolved_run_and_its_pace_and_cost_are_forecast(on: Any) -> None:
 
 def test_a_smaller_model_is_proposed(on: Any) -> None:
     report = on(machine(24), base_model=SHAPES["32B"])
-    assert not report.works and report.smaller[-1] == "Qwen/Qwen2.5-7B-Instruct fits."
+    assert not report.works and report.smaller[-1] == "Qwen/Qwen2.5-14B-Instruct fits in 4 bits."
     assert "would not work: 1 problem." in shown(report)
 
 

@@ -8,6 +8,7 @@ continued run keeps the choices that would change its results.
 from __future__ import annotations
 
 import functools
+import os
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,15 +21,21 @@ from mcp_rl.backends.plan.detect import cuda_build, detect
 from mcp_rl.backends.plan.gpus import read_gpus
 from mcp_rl.backends.plan.plan import plan
 from mcp_rl.backends.plan.shape import model_shape
+from mcp_rl.backends.plan.smaller import refusal
 from mcp_rl.backends.plan.wanted import WantedSettings, wanted
+from mcp_rl.backends.plan.workload import workload
+from mcp_rl.backends.processes.environment import learner_environment
 from mcp_rl.backends.processes.launched import launched
 from mcp_rl.config import TINY, EngineConfig, PlacementConfig, TrainConfig, UnslothConfig
 from mcp_rl.errors import ConfigError
+from mcp_rl.system.processes.devices import device_environment
 
 if TYPE_CHECKING:
     from mcp_rl.backends.plan.machine import Machine
     from mcp_rl.backends.plan.memory import Quantisation
     from mcp_rl.backends.plan.outcome import RunPlan
+    from mcp_rl.config import RunConfig
+    from mcp_rl.learning.forward.choice import Choice
 
 INEXACT_CAP = 2.0
 """Upper bound of the weight that corrects a sampler whose log-probabilities round differently from the learner's
@@ -79,7 +86,7 @@ class Choices:
 
 def resolve(settings: LocalSettings, *, machine: Machine | None = None) -> Choices:
     """Fill in what the settings leave open, for this machine unless another is given."""
-    machine = machine or detect(settings.run)
+    machine, here = machine or detect(settings.run), machine is None
     settings = as_begun(settings, machine)
     on_gpu = bool(machine.usable_gpus)
     if on_gpu:
@@ -95,17 +102,49 @@ def resolve(settings: LocalSettings, *, machine: Machine | None = None) -> Choic
             return Choices(_with_cap(settings))
         return Choices(_without_size(settings, machine, asked), said=[f"Memory was not planned. {error}"])
     made = plan(machine, shape, asked)
+    if (why := refusal(machine, shape, asked, made)) is not None and not loaded_before(settings.run):
+        raise ConfigError(why)
     problems = [f"This may run out of memory: {problem}" for problem in made.problems]
     if not on_gpu:
         return _on_cpu(settings, made, asked, problems)
+    timed = timed_loader(settings, machine, made, asked, measure=here)
+    if timed is not None:
+        asked = asked.model_copy(update={"unsloth": timed.name == "unsloth"})
+        made = plan(machine, shape, asked)
+        settings = settings.model_copy(
+            update={"unsloth": settings.unsloth.model_copy(update={"use": timed.name == "unsloth"})}
+        )
     resolved = _resolved(settings, made, asked)
-    said = [made.line]
+    said = [made.line, *([f"Of the loaders, {timed.reason}"] if timed is not None else [])]
     if resolved.train.importance_cap != settings.train.importance_cap:
         said.append(
             f"Sampler and learner round differently in {made.dtype}, so each token's weight is corrected by at most "
             f"{INEXACT_CAP:g} (train.importance_cap)."
         )
     return Choices(resolved, made, said + problems)
+
+
+def timed_loader(
+    settings: LocalSettings | RunConfig, machine: Machine, made: RunPlan, asked: WantedSettings, *, measure: bool = True
+) -> Choice | None:
+    """Return which library loads the base, as measured for its shape and the run's lengths; None where the settings or
+    the machine leave no choice, or nothing could be measured. Without `measure`, only what an earlier run measured."""
+    open_choice = asked.unsloth is None and settings.train.forward != "tree" and asked.method == "lora"
+    there = machine.usable_gpus and machine.has("unsloth") and made.engine == "vllm" and made.fits
+    if not (open_choice and there) or settings.base_model == TINY or os.environ.get("IMPORT_UNSLOTH"):
+        return None
+    from mcp_rl.backends.plan.fastest_loader import fastest_loader, measured_loader
+
+    rollout, unsloth = settings.rollout, settings.unsloth
+    work = workload(settings.base_model, made, asked, sampled=rollout.max_tokens, rows=rollout.group_size)
+    given = {"revision": unsloth.revision, "trust_remote_code": unsloth.trust_remote_code}
+    work = work.model_copy(update=given)
+    if not measure:
+        return measured_loader(work, machine)
+    environment = learner_environment(unsloth, sampling=False)
+    if gpus := settings.placement.learner_gpus:
+        environment |= device_environment(gpus[:1])
+    return fastest_loader(work, machine, environment=environment)
 
 
 def as_begun(settings: LocalSettings, machine: Machine) -> LocalSettings:

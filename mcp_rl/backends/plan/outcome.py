@@ -55,6 +55,11 @@ class RunPlan(FrozenData):
         return not self.problems
 
     @property
+    def bits(self) -> int:
+        """Bits of each weight of the base."""
+        return {"4-bit": 4, "8-bit": 8}.get(self.quantisation, 32 if self.dtype == "float32" else 16)
+
+    @property
     def total(self) -> tuple[int, int]:
         """Bytes while learning and while sampling."""
         return sum(item.learning for item in self.table), sum(item.sampling for item in self.table)

@@ -54,7 +54,7 @@ def _on_gpus(machine: Machine, shape: ModelShape, wanted: WantedSettings, *, spl
         dtype = "float32"  # as pretrained: halving a million parameters saves nothing
     tried = [_best(machine, shape, wanted, dtype, kind) for kind in _precisions(machine, shape, wanted)]
     chosen = next((fitting for fitting in tried if fitting.good), None)
-    chosen = chosen or max(tried, key=lambda fitting: (fitting.fits, fitting.microbatch, fitting.context))
+    chosen = chosen or max(reversed(tried), key=lambda fitting: (fitting.fits, fitting.microbatch, fitting.context))
     return RunPlan(
         device="gpu",
         where=_where(machine, wanted),

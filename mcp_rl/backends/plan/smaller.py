@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from mcp_rl.backends.plan.memory import weights
+from mcp_rl.backends.plan.outcome import gib
 from mcp_rl.backends.plan.placing import engine_kind, missing_for_4_bits, sharing
 from mcp_rl.backends.plan.plan import plan
 from mcp_rl.backends.plan.shape import KNOWN, ModelShape, shape_of
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from mcp_rl.backends.plan.machine import Machine
+    from mcp_rl.backends.plan.outcome import RunPlan
     from mcp_rl.backends.plan.wanted import WantedSettings
 
 
@@ -23,9 +26,28 @@ def smaller(machine: Machine, shape: ModelShape, wanted: WantedSettings) -> Iter
             yield f"{change} it fits."
     for name, config in reversed(KNOWN.items()):
         other = shape_of(name, config, "its published configuration")
-        if other.parameters < shape.parameters and plan(machine, other, wanted).fits:
-            yield f"{name} fits."
+        made = plan(machine, other, wanted)
+        if other.parameters < shape.parameters and made.fits:
+            yield f"{name} fits in {made.bits} bits."
             return
+
+
+def refusal(machine: Machine, shape: ModelShape, wanted: WantedSettings, made: RunPlan) -> str | None:
+    """Return one sentence for a model that is too large for the machine, with what would fit; None where it is not. On
+    a CPU, whose memory can be swapped out, only for weights that are larger than it."""
+    if made.fits:
+        return None
+    size = weights(shape, made.quantisation, made.dtype)
+    if made.device == "cpu" and size <= machine.memory:
+        return None
+    said = made.problems[0].rstrip(".")
+    if made.device == "cpu":
+        said = (
+            f"{shape.name} in {made.bits} bits takes {gib(size)}, and the machine has {gib(machine.memory)} of memory"
+        )
+    found = [mend.rstrip(".") for mend in smaller(machine, shape, wanted)]
+    what = "; ".join([*found[:2], *found[2:][-1:]])  # the mildest changes, and the largest model that fits
+    return f"{said}; {what or 'no model that is known here fits'}."
 
 
 def _changes(machine: Machine, wanted: WantedSettings) -> Iterator[tuple[str, Machine, WantedSettings]]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from mcp_rl.backends.base.base_name import check_base_model, in_cache
 from mcp_rl.backends.plan import memory
-from mcp_rl.backends.plan.choices import INEXACT_CAP, inexact, kept_quantisation, ranks
+from mcp_rl.backends.plan.choices import INEXACT_CAP, inexact, kept_quantisation, ranks, timed_loader
 from mcp_rl.backends.plan.detect import detect, torch_gpus
 from mcp_rl.backends.plan.machine import GIB, Disk, FrozenData, Machine
 from mcp_rl.backends.plan.outcome import RunPlan, gib
@@ -87,6 +87,8 @@ def examine(config: RunConfig, *, server_given: bool = True) -> DoctorReport:
     shape, model_problems = _shape(config, online=hub is None)
     problems += model_problems
     made = plan(machine, shape, asked) if shape else None
+    if made and shape and (timed := timed_loader(config, machine, made, asked, measure=False)):
+        made = plan(machine, shape, asked.model_copy(update={"unsloth": timed.name == "unsloth"}))
     if config.backend == "local":
         problems += made.problems if made else ()
     if made and shape:
