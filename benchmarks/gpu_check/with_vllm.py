@@ -77,7 +77,9 @@ class Pair:
 
 
 @asynccontextmanager
-async def paired(setting: Setting, sharing: Literal["sleep", "split"]) -> AsyncIterator[Pair]:
+async def paired(
+    setting: Setting, sharing: Literal["sleep", "split"], offload: Literal["host", "keep"] = "keep"
+) -> AsyncIterator[Pair]:
     """Open a learner and vLLM. Raises Skipped if vLLM is not installed."""
     from mcp_rl.backends.base.base_model import load_tokenizer
     from mcp_rl.backends.processes.in_process import InProcessLearner
@@ -88,7 +90,7 @@ async def paired(setting: Setting, sharing: Literal["sleep", "split"]) -> AsyncI
     with tempfile.TemporaryDirectory() as place:
         folder = base_folder(setting.half, setting, Path(place) / "base")
         os.environ.pop("PYTORCH_ALLOC_CONF", None)  # torch has read it by now, and vLLM's sleep does not work with it
-        settings = local_settings(setting, folder, Path(place) / "run", python, sharing)
+        settings = local_settings(setting, folder, Path(place) / "run", python, sharing, offload)
         learner, sampler = InProcessLearner(settings), VllmSampler(settings)
         try:
             await learner.open()
@@ -102,7 +104,12 @@ async def paired(setting: Setting, sharing: Literal["sleep", "split"]) -> AsyncI
 
 
 def local_settings(
-    setting: Setting, folder: Path, run: Path, python: Path | None, sharing: Literal["sleep", "split"] = "sleep"
+    setting: Setting,
+    folder: Path,
+    run: Path,
+    python: Path | None,
+    sharing: Literal["sleep", "split"] = "sleep",
+    offload: Literal["host", "keep"] = "keep",
 ) -> Any:
     """Return the settings that a run gives to its backend."""
     from mcp_rl.backends.hosts import LocalSettings
@@ -115,7 +122,12 @@ def local_settings(
         memory_share=None if setting.dry_run else SERVER_SHARE,
         max_rows=setting.episodes,
     )
-    train = TrainConfig(activation_checkpointing=not setting.dry_run, epochs=1, max_staleness=int(sharing == "split"))
+    train = TrainConfig(
+        activation_checkpointing=not setting.dry_run,
+        epochs=1,
+        max_staleness=int(sharing == "split"),
+        offload_while_sampling=offload,
+    )
     options = UnslothConfig(use=False, load_in_4bit=False, dtype="float32" if setting.dry_run else "bfloat16")
     context = 1024 if setting.dry_run else 8192
     run.mkdir(parents=True, exist_ok=True)
@@ -204,10 +216,21 @@ def sharing_by_sleep(setting: Setting) -> Figures:
     return run_async(_sleeping, setting, needs_vllm=True)
 
 
-async def _sleeping(setting: Setting) -> Figures:
-    parts: dict[str, list[float]] = {name: [] for name in ("sample", "rest", "update", "wake", "swap")}
+@check
+def sharing_by_rest(setting: Setting) -> Figures:
+    """The same with the learner in the machine's memory while vLLM samples."""
+    return run_async(_resting, setting, needs_vllm=True)
+
+
+async def _resting(setting: Setting) -> Figures:
+    return await _sleeping(setting, "host")
+
+
+async def _sleeping(setting: Setting, offload: Literal["host", "keep"] = "keep") -> Figures:
+    names = ("sample", "rest", "update", "prepare", "leave", "wake", "swap")
+    parts: dict[str, list[float]] = {name: [] for name in names}
     memory: dict[str, float | None] = {}
-    async with paired(setting, "sleep") as pair:
+    async with paired(setting, "sleep", offload) as pair:
         for step in range(1, 2 + setting.cycles):
             for name, work in _cycle(setting, pair, step):
                 began = time.perf_counter()
@@ -232,12 +255,20 @@ def _cycle(setting: Setting, pair: Pair, step: int) -> list[tuple[str, Callable[
     async def swap() -> None:
         await pair.sampler.take(pair.learner, pair.learner.step)
 
+    async def prepare() -> None:
+        await pair.sampler.prepare(pair.learner, pair.learner.step)
+
+    async def leave() -> None:
+        await pair.learner.rest()
+
     if step == 1:  # vLLM needs a policy before it can sample
         return [("swap", swap), ("sample", sample)]
     return [
         ("sample", sample),
         ("rest", pair.sampler.rest),
         ("update", update),
+        ("prepare", prepare),
+        ("leave", leave),
         ("wake", pair.sampler.wake),
         ("swap", swap),
     ]

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -9,9 +10,10 @@ import pytest
 
 from mcp_rl.backends.base.base_model import load_tokenizer
 from mcp_rl.backends.hosts import LocalSettings
+from mcp_rl.backends.processes.in_process import InProcessLearner
 from mcp_rl.backends.samplers.swap_probe import BEYOND, CACHED, SwapProbe, probe_ids
-from mcp_rl.backends.samplers.vllm_sampler import VllmSampler
-from mcp_rl.config import TINY
+from mcp_rl.backends.samplers.vllm_sampler import VllmSampler, memory_folder
+from mcp_rl.config import TINY, TrainConfig
 from mcp_rl.errors import CanaryError, EngineStop
 from mcp_rl.inference.chat.chat_format import ChatFormat
 from mcp_rl.inference.vllm.engine import PolicyVersion
@@ -154,3 +156,27 @@ async def test_a_cancelled_caller_still_ends_the_server(tmp_path: Path) -> None:
         scope.cancel()
         await sampler.close()
     assert server.closed
+
+
+async def closed() -> None: ...
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="there is no folder in memory here")
+async def test_whole_models_are_handed_over_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = LocalSettings(base_model=TINY, run=tmp_path, title="a/b", train=TrainConfig(method="full"))
+    learner, sampler = (
+        InProcessLearner(settings),
+        VllmSampler(settings, server=SimpleNamespace(close=closed, served_name="tiny")),
+    )
+    await learner.open()
+    first, second = [(await sampler._write(learner, step)).folder for step in range(2)]
+    assert first is not None and first.parent == tmp_path / "adapters"
+    assert second is not None and second.parent.parent == Path("/dev/shm")
+    assert second.parent.stat().st_mode & 0o777 == 0o700
+    for name in ("config.json", "model.safetensors"):
+        assert (first / name).read_bytes() == (second / name).read_bytes()
+    monkeypatch.setattr("shutil.disk_usage", lambda place: SimpleNamespace(free=1 << 20))
+    assert memory_folder(first) is None, "it needs room for two"
+    await sampler.close()
+    assert not second.parent.exists()
+    await learner.close()

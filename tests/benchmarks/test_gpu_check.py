@@ -22,7 +22,8 @@ from mcp_rl.scenario import McpScenario, StdioServer
 from mcp_rl.trajectory import Segment, Trajectory
 from tests.benchmarks.gpu_environment import environment
 
-QUICK = ["device", "gradients_float32", "update_2k", "lora_3b_shared", "sampler_agrees"]
+QUICK = ["device", "gradients_float32", "update_2k", "lora_3b_shared", "lora_in_16_bits", "whole_weights"]
+QUICK += ["overflow_in_float16", "canary_limits", "lengths_compile_once", "learner_rests", "sampler_agrees"]
 NOT_HERE = ["vllm_swaps", "two_gpus"]
 
 
@@ -43,6 +44,9 @@ def test_a_dry_run_measures_and_reports_itself(tmp_path: Path, monkeypatch: pyte
     assert figures["update_2k"]["shared"]["forward_tokens"] < figures["update_2k"]["unshared"]["forward_tokens"]
     assert figures["update_2k"]["unshared"]["operations_per_second"] > 0
     assert figures["lora_3b_shared"]["judged"] is False
+    assert figures["overflow_in_float16"]["halved"] == figures["overflow_in_float16"]["scale"] / 2
+    assert figures["whole_weights"]["swap_gb"] < figures["whole_weights"]["checkpoint_gb"] / 4
+    assert 0 < figures["canary_limits"]["float16"]["against_float32"] < figures["canary_limits"]["float16"]["limit"]
     assert figures["sampler_agrees"]["tokens"] <= 8 * DRY.sampled
     assert "torch" in result["versions"]
 

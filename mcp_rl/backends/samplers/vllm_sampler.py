@@ -15,6 +15,7 @@ import shutil
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -28,17 +29,19 @@ from mcp_rl.errors import ConfigError, EngineError
 from mcp_rl.inference.vllm.client import VllmClient
 from mcp_rl.inference.vllm.engine import PolicyVersion, VllmEngine
 from mcp_rl.learning import canaries
+from mcp_rl.system.processes.held_folder import HeldFolder
+from mcp_rl.system.processes.memory import machine_memory
 from mcp_rl.tiny import weights_path
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from mcp_rl.backends.hosts import LearnerHost, LocalSettings
     from mcp_rl.inference.chat.chat_format import ChatFormat
 
 log = logging.getLogger(__name__)
 ADAPTERS = "adapters"
 """Folder in the run directory with the versions that are being sampled."""
+IN_MEMORY = "mcp_rl_weights_"
+"""Beginning of the names of folders in the machine's memory."""
 _FORGET_SECONDS = 10.0
 """Time for a server that we did not start to unload our adapters."""
 
@@ -68,6 +71,8 @@ class VllmSampler:
         self._prepared: tuple[PolicyVersion, float] | None = None
         """A policy that was written ahead of `take`, and the seconds that this took."""
         self._folder = settings.run.absolute() / ADAPTERS
+        self._memory: HeldFolder | None = None
+        """A folder in the machine's memory, for whole models that a vLLM of ours takes from here."""
 
     @property
     def engine(self) -> VllmEngine:
@@ -174,19 +179,26 @@ class VllmSampler:
             finally:
                 await self.server.close()
                 shutil.rmtree(self._folder, ignore_errors=True)
+                if self._memory is not None:
+                    self._memory.close()
 
     async def _write(self, learner: LearnerHost, step: int) -> PolicyVersion:
         """Write the policy to a folder that no other version ever had, since vLLM knows cached prefixes by an adapter's
         name and folder."""
-        folder = self._folder / f"{step:04d}-{secrets.token_hex(3)}"
+        folder = self._place() / f"{step:04d}-{secrets.token_hex(3)}"
         await self._write_to(learner, folder)
         if self._settings.train.method == "full":
+            if self._memory is None and self._settings.engine.url is None:  # the first shows what one weighs
+                self._memory = await anyio.to_thread.run_sync(memory_folder, folder)
             return PolicyVersion(step, self.server.served_name, folder, whole=True)
         name = f"{self._settings.run.name}@{step}"
         ours = self._settings.engine.url is None
         if not ours or any(held.model == name for held in self.engine.held):  # the same step again, or another run
             name += folder.name.removeprefix(f"{step:04d}")
         return PolicyVersion(step, name, folder)
+
+    def _place(self) -> Path:
+        return self._folder if self._memory is None else self._memory.path
 
     async def _write_to(self, learner: LearnerHost, folder: Path) -> None:
         unfinished = folder.with_name(f".{folder.name}")
@@ -211,6 +223,19 @@ class VllmSampler:
             if policy is not engine.policy and not policy.turns:
                 await engine.forget(policy)
                 await _remove(policy)
+
+
+def memory_folder(like: Path, place: Path = Path("/dev/shm")) -> HeldFolder | None:
+    """Return a folder in the machine's memory that no other user may enter, if it has room for two models like the one
+    in a folder: the sampled one and the next. None if it has not."""
+    size = sum(file.stat().st_size for file in like.rglob("*") if file.is_file())
+    try:
+        if 2 * size <= min(shutil.disk_usage(place).free, machine_memory()[1]):
+            return HeldFolder(IN_MEMORY, place)
+    except OSError:
+        pass
+    log.info("Swaps go through the disk: %s has no room for two models of %.1f GB.", place, size / 1e9)
+    return None
 
 
 async def _remove(policy: PolicyVersion) -> None:

@@ -21,9 +21,10 @@ _LEAST_ROOM = 40
 class HeldFolder:
     """An empty folder that no other user may enter, kept until `close`. Raises OSError if none can be made."""
 
-    def __init__(self, prefix: str) -> None:
-        """`prefix` begins the names of all folders of one kind."""
-        places = _places(prefix)
+    def __init__(self, prefix: str, place: Path | None = None) -> None:
+        """`prefix` begins the names of all folders of one kind; `place` is where they are, for files and not sockets;
+        None: among the temporary files."""
+        places = _places(prefix) if place is None else [place]
         for place in places:
             _remove_abandoned(place, prefix)
         lock = None
