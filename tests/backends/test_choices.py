@@ -145,7 +145,8 @@ def test_a_new_run_is_loaded_as_what_it_begins_with_was(tmp_path: Path) -> None:
 
 
 def test_a_learner_without_a_sampler_has_all_memory() -> None:
-    sampled = planned(machine(24), "7B", unsloth={"load_in_4bit": False})
+    keep = {"offload_while_sampling": "keep"}
+    sampled = planned(machine(24), "7B", unsloth={"load_in_4bit": False}, train=keep)
     alone, said = resolve_alone(SHAPES["7B"], TrainConfig(), machine=machine(24))
     assert not sampled.fits and alone.activation_checkpointing and alone.importance_cap is None
     assert said == [

@@ -250,7 +250,7 @@ def _train_settings(config: TrainConfig, made: RunPlan) -> TrainConfig:
         chosen["activation_checkpointing"] = made.activation_checkpointing
     if config.importance_cap is None and inexact(made.engine, made.dtype):
         chosen["importance_cap"] = INEXACT_CAP
-    if made.device == "gpu":
+    if made.device == "gpu" and made.sharing == "sleep":
         chosen["offload_while_sampling"] = "host" if made.offload else "keep"
     return config.model_copy(update=chosen)
 

@@ -33,6 +33,7 @@ from mcp_rl.runs.steps.metrics import (
     shown_metrics,
     time_sentence,
 )
+from mcp_rl.runs.steps.pace import CheckpointPace
 from mcp_rl.runs.steps.pipeline import PENDING, Pipeline
 from mcp_rl.runs.steps.small_evaluation import SPLIT, choose_subset, samples_of, steps_between, subset_metrics
 from mcp_rl.runs.trackers.trackers import Trackers
@@ -78,6 +79,7 @@ class Trainer:
         collector = Collector(config, self.curriculum, self.player, self.scoring, self.progress)
         self.pipeline = Pipeline(collector, staleness=config.train.max_staleness, last=config.steps)
         self.pipeline.restore(self.backend.kept(PENDING), {scenario.id: scenario for scenario in self.train})
+        self.pace = CheckpointPace(config)
         self._metrics: dict[str, float] = {}
         self._episode_tokens = 0.0
         self._clock = Clock()
@@ -133,7 +135,7 @@ class Trainer:
                     await self._measure_between()
                     self.pipeline.begin(self.step, self._episode_tokens)
                     await self._take_step(await self.pipeline.next())
-                    if self.step == self.config.steps or self.step % self.config.train.checkpoint_every == 0:
+                    if self.step == self.config.steps or self.pace.due(self.step):
                         await self.save()
 
     async def _measure_between(self) -> None:
@@ -162,11 +164,16 @@ class Trainer:
         with during(Activity.SAVING):
             if self.pipeline.overlaps(self.step):  # else the batches in flight are played again just as they were
                 self.done.curriculum, files = self.curriculum.state, self.pipeline.pending()
+            began = time.perf_counter()
             path = await self.backend.save(
                 self.model, metrics=self._metrics, frontier=self.done.model_dump(mode="json"), files=files
             )
+            took = time.perf_counter() - began
             self.state.step, self.state.progress = self.step, self.done.model_copy(deep=True)
             self._save_state(saved=True)
+        step_seconds = self._metrics.get("step_seconds", 0.0)
+        if sentence := self.pace.saved(path, took, step_seconds):
+            self.progress.say(sentence)
         self._notify("checkpoint_saved", step=self.step, path=path)
 
     def _save_state(self, *, saved: bool = False) -> None:
