@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_rl.explore import plausible
 from mcp_rl.explore.bearing import Bearing, bearing
+from mcp_rl.explore.meant import meant
 from mcp_rl.explore.sample import Sampler, parameter_of, samplers
 from mcp_rl.explore.words import words_of
 from mcp_rl.explore.world import World, WorldRecord, meaning, number_of, sql_meaning, statement, text_of
@@ -119,6 +120,8 @@ class WorldSampler(Sampler):
         parameter, description = parameter_of(slot), str(schema.get("description", ""))
         if kind := sql_meaning(self._tool, parameter, f"{description} {self._words}"):
             return statement(kind, self._world, tables_in(self._pool), random)
+        if meant(parameter, description, words_of(self._tool), random) is not None:
+            return super()._free_string(schema, slot, random)
         weights: dict[str, float] = {}
         own: dict[str, Sequence[str]] = {}
         for source, weight, values in self._own(parameter, description):

@@ -13,6 +13,10 @@ _LIST = re.compile(
     r"|be)\b"
     rf"[^'\"`\n,;:\[({{]{{0,30}}?[:\s]*[\[({{]?\s*(?<!\w)({_ITEM}(?:\s*(?:,|\||;|\bor\b|\band\b)+\s*{_ITEM})+)"
 )
+_EXAMPLE = re.compile(
+    r"(?i),?\s{0,3}(?:\be\.g\.,?|\bfor example,?|\bsuch as|\blike|\bexamples?:|\bformat:?)"
+    r"\s{0,3}['\"`]([^'\"`\n]{1,60})['\"`]"
+)
 _BETWEEN = re.compile(rf"(?i)\b(?:between|from|range|in)\W+{_NUMBER}\s*(?:and|to|-|\u2013|,|\.\.)\s*{_NUMBER}")
 _LEAST = re.compile(
     r"(?i)(?:>=|\b(?:greater|more|larger) than or equal to|\bat least|\bnot (?:be )?(?:less|smaller|lower) than"
@@ -50,6 +54,12 @@ def alternatives(text: str) -> list[str]:
             if value:
                 values[value] = None
     return list(values)[:_MOST_ITEMS]
+
+
+def offered(text: str) -> list[str]:
+    """Return the values that the text gives as examples, then those that it lists: "a cell like 'A1'" gives A1."""
+    text = _beginning(text)
+    return list(dict.fromkeys([*_EXAMPLE.findall(text), *alternatives(_EXAMPLE.sub("", text))]))[:_MOST_ITEMS]
 
 
 def _beginning(text: str) -> str:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mcp_rl.explore import plausible
+from mcp_rl.explore.meant import meant
 from mcp_rl.explore.pattern import string_matching
 from mcp_rl.explore.words import noun_of, words_of
 from mcp_rl.toolserver.tools.budgets import LARGEST_DRAWN, MOST_DRAWING_STEPS, Budget, OverBudget, json_size
@@ -232,8 +233,9 @@ class Sampler:
         parameter = parameter_of(slot)
         description = str(schema.get("description", ""))[:_READ]
         examples = plausible.quoted_examples(description)
-        hinted = plausible.hinted(parameter, description, random)
-        sources = {"word": 1.0, "sentence": 1.0}
+        special = meant(parameter, description, words_of(self._tool), random)
+        hinted = special or plausible.hinted(parameter, description, random)
+        sources = {"word": 0.3, "sentence": 0.1} if special else {"word": 1.0, "sentence": 1.0}
         if examples:
             sources["example"] = 2.0
         if hinted is not None:

@@ -12,7 +12,7 @@ import posixpath
 import re
 from typing import TYPE_CHECKING, Any
 
-from mcp_rl.explore.hints import Bounds, alternatives, bounds
+from mcp_rl.explore.hints import Bounds, bounds, offered
 from mcp_rl.explore.words import words_of
 from mcp_rl.rewards.dates import is_dated
 
@@ -99,7 +99,7 @@ class ValuePool:
         for name in blamed or (list(arguments) if len(arguments) == 1 else []):
             slot, value = f"{tool}.{name}", arguments[name]
             if isinstance(value, str):
-                values = [one for one in alternatives(text) if one not in (value, name)]
+                values = [one for one in offered(text) if one not in (value, name)]
                 if len(values) > len(self._offered.get(slot, ())):
                     self._offered[slot] = values
             elif isinstance(value, int | float) and not isinstance(value, bool):
