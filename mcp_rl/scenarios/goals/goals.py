@@ -112,7 +112,11 @@ def _shortfall(wanted: Mapping[Level, int], tasks: Sequence[GoalTask], built: Bu
         )
     else:
         why = "its data allow no more different ones that cannot be guessed"
+        if not built.model.effects and made["brought-about"] < wanted.get("brought-about", 0):
+            why += ", and no call was seen to change anything that its listings show"
         remark = " ".join(["", *built.remarks[:1]])
+        if remark.endswith("the server has more."):
+            helps = "a tool that finds, filters or counts its things would allow more"
     why = why.rstrip(".")
     return f"{', '.join(missing)} tasks were made, since {why[:1].lower()}{why[1:]}; {helps}.{remark}"
 
