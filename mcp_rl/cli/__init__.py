@@ -5,6 +5,7 @@ command ends as one sentence and an exit code.
 """
 
 import difflib
+import gc
 import re
 import signal
 from collections.abc import Sequence
@@ -118,7 +119,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         seal_process()
     signal.signal(signal.SIGTERM, _terminate)
     with noticed_by(say):
-        return run_guarded(own_part(job), log_dir=lambda: getattr(job, "log_dir", None))
+        code = run_guarded(own_part(job), log_dir=lambda: getattr(job, "log_dir", None))
+    if arguments is None:
+        gc.freeze()  # the process ends: collecting half a million objects would take seconds after the last line
+    return code
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

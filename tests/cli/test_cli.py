@@ -366,3 +366,12 @@ def test_what_a_server_says_does_not_steer_the_terminal(capsys: Captured) -> Non
     assert said == "The server says \\x1b]0;mine\\x07\\x1b[2J\\u202eover.\nAnd more.\n"
     Progress(steps=0, console=Console(highlight=False)).say("[bold]\x1b[2Jx[/bold]")
     assert capsys.readouterr().out == "[bold]\\x1b[2Jx[/bold]\n"
+
+
+def test_a_process_that_ends_collects_nothing_any_more() -> None:
+    program = (
+        "import atexit, gc, sys; sys.argv = ['mcp-rl', 'servers']; from mcp_rl.cli import main; "
+        "atexit.register(lambda: print(gc.get_freeze_count() > 1000, file=sys.stderr)); sys.exit(main())"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stderr.endswith("True\n")
