@@ -84,7 +84,7 @@ $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed; name one with PYTHON=/path/to/python3.12" >&2; exit 1; }
 	"$(PYTHON)" -m venv $(VENV)
 
-$(READY): pyproject.toml constraints.txt | $(BIN)/python
+$(READY): pyproject.toml constraints.txt requirements-templates.txt | $(BIN)/python
 	@echo "Installing into $(VENV); minutes, and only this time."
 ifdef HASHED
 	$(if $(TORCH_INDEX),$(BIN)/python -m pip install --quiet --no-deps --constraint constraints.txt --index-url $(TORCH_INDEX) torch)
@@ -94,6 +94,7 @@ else
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 endif
+	$(BIN)/python -m pip install --quiet --no-deps --require-hashes --requirement requirements-templates.txt
 	touch $@
 
 lock: setup

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from transformers.modeling_utils import AttentionInterface
 
 from mcp_rl.inference.bags import BLOCK, Bags
@@ -31,7 +32,7 @@ from mcp_rl.inference.cache import round_up
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mcp_rl.inference.cache import KvStore, Trunk, Where
+    from mcp_rl.inference.cache import KvShape, KvStore, Trunk, Where
 
 NAME = "mcp_rl_packed"
 TILE = 16
@@ -263,13 +264,27 @@ def packed_attention(
     plan = _PLAN.get()
     layer: int = module.layer_idx  # type: ignore[assignment]
     _check_window(module, layer, sliding_window, plan)
+    kind = AttentionKind(query.shape[-1] ** -0.5 if scaling is None else scaling, softcap, sliding_window, s_aux)
+    width = value.shape[-1]
+    query, key, value = _as_stored(plan.store.shape, query, key, value)
     heads, padded, dim = query.shape[1:]
     kv_heads = key.shape[1]
-    kind = AttentionKind(dim**-0.5 if scaling is None else scaling, softcap, sliding_window, s_aux)
     grouped = query[0].transpose(0, 1).reshape(padded, kv_heads, heads // kv_heads, dim)
     plan.store.write(layer, plan.where, torch.cat((key, value)).transpose(1, 2)[:, : plan.tokens])
     out = attend(plan, layer, grouped, kind)
-    return out.view(1, padded, heads, dim), None
+    return out.view(1, padded, heads, dim)[..., :width], None
+
+
+def _as_stored(shape: KvShape, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Bring a layer's heads to the store's number and width, where layers differ (Gemma 4) or values are narrower than
+    keys (DeepSeek's latent attention): zeros add nothing to a score, and repeated heads are those that were shared."""
+    if key.shape[1] < shape.kv_heads:
+        repeats = shape.kv_heads // key.shape[1]
+        key, value = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)
+    missing = [shape.head_dim - part.shape[-1] for part in (query, key, value)]
+    parts = zip((query, key, value), missing, strict=True)
+    query, key, value = (F.pad(part, (0, more)) if more else part for part, more in parts)
+    return query, key, value
 
 
 def attend(plan: AttentionPlan, layer: int, query: Tensor, kind: AttentionKind) -> Tensor:

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
 
+ATTENTION = frozenset(("full_attention", "sliding_attention"))
+"""Types of layers that the in-process engine samples: it keeps keys and values, and no other state."""
+
+
 @dataclass(frozen=True)
 class Sampling:
     """Parameters of sampling. No top_p, top_k or penalty: they would bias the importance ratio."""

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from mcp_rl.errors import EngineError
 from mcp_rl.inference import attention
 from mcp_rl.inference.cache import KvShape
+from mcp_rl.inference.engine import ATTENTION
 from mcp_rl.inference.forward import LlamaForward
 from mcp_rl.inference.low_rank import AdaptedLinear, LowRank, adapted
 
@@ -34,12 +35,12 @@ class Policy:
         self.model = _second_view(model)
         self.version = 0
         config = self.model.config.get_text_config()
-        heads = config.num_attention_heads
         weight = next(self.model.parameters())
+        kv_heads, head_dim = _widest(self.model)
         self.shape = KvShape(
             layers=config.num_hidden_layers,
-            kv_heads=getattr(config, "num_key_value_heads", None) or heads,
-            head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
+            kv_heads=kv_heads,
+            head_dim=head_dim,
             dtype=weight.dtype,
             device=weight.device,
         )
@@ -153,6 +154,18 @@ def _empty(parameter: nn.Parameter) -> nn.Parameter:
     return nn.Parameter(torch.empty_like(parameter), requires_grad=False)
 
 
+def _widest(model: Any) -> tuple[int, int]:
+    """Return the most heads of keys that a layer has, and the widest head: both may differ between layers."""
+    config = model.config.get_text_config()
+    heads = config.num_attention_heads
+    layers = [module for module in model.modules() if hasattr(module, "layer_idx")]
+    groups = {count for layer in layers if (count := getattr(layer, "num_key_value_groups", None))}
+    names = "qk_head_dim", "head_dim"
+    widths = {found for layer in layers for name in names if type(found := getattr(layer, name, None)) is int}
+    kv_heads = heads // min(groups) if groups else getattr(config, "num_key_value_heads", None) or heads
+    return kv_heads, max(widths) if widths else getattr(config, "head_dim", None) or config.hidden_size // heads
+
+
 def _second_view(model: Any) -> PreTrainedModel:
     """Copy the model without adapters: new modules and configuration around the same parameters and buffers."""
     shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
@@ -161,11 +174,7 @@ def _second_view(model: Any) -> PreTrainedModel:
     for name, module in list(view.named_modules()):
         if name and hasattr(module, "base_layer"):
             view.set_submodule(name, module.base_layer)
-    kinds = set(getattr(view.config.get_text_config(), "layer_types", None) or ()) - {
-        "full_attention",
-        "sliding_attention",
-    }
-    if kinds:
+    if kinds := set(getattr(view.config.get_text_config(), "layer_types", None) or ()) - ATTENTION:
         found = ", ".join(sorted(kinds))
         raise EngineError(f"{type(view).__name__} has layers with {found}; the in-process engine takes attention only.")
     view.eval()  # type: ignore[no-untyped-call]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from peft import LoraConfig
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
@@ -16,7 +17,7 @@ from mcp_rl.config.learning import ALL_LINEAR
 from mcp_rl.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from peft import PeftModel
     from transformers import PreTrainedModel
@@ -34,13 +35,13 @@ def resolve_targets(model: PreTrainedModel, targets: Sequence[str]) -> tuple[str
 
     Raises ConfigError for a name that no linear layer has, naming those that there are.
     """
-    there = {name.rpartition(".")[2]: None for name, _ in _linear(model)}
+    there = {name.rpartition(".")[2] for name, _ in _linear(model)}
     if ALL_LINEAR in targets:
         if len(targets) > 1:
             raise ConfigError(f'train.lora.targets names "{ALL_LINEAR}" and others: leave the others out.')
         if not there:
             raise ConfigError(f"{type(model).__name__} has no linear layers, so it takes no adapter.")
-        return tuple(sorted(there))
+        return tuple(sorted(there - _meant_for_experts(model, there)))
     names = [f".{name}" for name, _ in _linear(model, routers=True)]
     missing = [target for target in targets if not any(name.endswith(f".{target}") for name in names)]
     if missing:
@@ -49,7 +50,28 @@ def resolve_targets(model: PreTrainedModel, targets: Sequence[str]) -> tuple[str
             f"of it would not learn: its linear layers are {', '.join(sorted(there))}; name them, or take "
             f'["{ALL_LINEAR}"] for all.'
         )
+    if experts := sorted(_meant_for_experts(model, targets)):
+        raise ConfigError(
+            f"train.lora.targets names {', '.join(experts)}, which PEFT takes for the experts of "
+            f"{type(model).__name__}, whose weights are in one tensor that the engine samples no adapter of: take "
+            f'["{ALL_LINEAR}"], which leaves them out.'
+        )
     return tuple(targets)
+
+
+def _meant_for_experts(model: PreTrainedModel, names: Iterable[str]) -> set[str]:
+    """Return the names that PEFT takes for a model's experts, which transformers stores in one tensor since its version
+    5, rather than for linear layers of the same name (`down_proj` of a shared expert)."""
+    try:
+        from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers as convert
+    except ImportError:  # an earlier PEFT, which converts nothing
+        return set()
+    config = LoraConfig(target_modules=list(names))
+    try:
+        convert(config, model, None)
+    except ValueError:  # PEFT says what is wrong with these names as it makes the adapter
+        return set()
+    return set(names) - set(config.target_modules or ())
 
 
 def describe_adapted(model: PeftModel) -> dict[str, Any]:

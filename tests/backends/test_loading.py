@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from huggingface_hub import constants
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, PreTrainedModel
 
 from mcp_rl.backends.base import first, loaded, options
@@ -100,6 +101,16 @@ def test_a_size_that_is_none_is_one_sentence(copy: Path, size: str) -> None:
     (copy / "config.json").write_text(f'{{"model_type": "qwen2", "hidden_size": 64, "vocab_size": {size}}}')
     with pytest.raises(ConfigError, match=r"The config\.json of"):
         model_shape(str(copy))
+
+
+def test_weights_that_are_not_all_there_are_refused(copy: Path) -> None:
+    weights = load_file(copy / "model.safetensors")
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    save_file(weights, copy / "model.safetensors", {"format": "pt"})
+    with pytest.raises(
+        ConfigError, match=r"lack 1 that its config\.json describes, such as model\.layers\.1\.mlp\.up_"
+    ):
+        opened(str(copy))
 
 
 def test_another_precision_is_loaded_and_said() -> None:

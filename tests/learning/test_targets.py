@@ -44,6 +44,15 @@ def test_names_that_match_only_a_part_of_the_layers_are_refused(name: str, missi
     assert f"train.lora.targets names {missing}" in str(refused.value) and '["all-linear"]' in str(refused.value)
 
 
+def test_names_that_peft_takes_for_experts_are_left_out() -> None:
+    base = architecture("DeepseekV3")()  # its shared experts have linear layers of these names
+    with pytest.raises(ConfigError, match="names down_proj, gate_proj, up_proj, which PEFT takes for the experts"):
+        resolve_targets(base, ["o_proj", "gate_proj", "up_proj", "down_proj"])
+    targets = resolve_targets(base, ["all-linear"])
+    assert {"o_proj", "kv_b_proj"} <= set(targets) and not {"gate_proj", "up_proj", "down_proj"} & set(targets)
+    assert merged_weights(add_adapter(base, rank=2, alpha=4, targets=targets, base_name="b", seed=0))
+
+
 def test_a_choice_of_layers_that_are_there_is_kept() -> None:
     assert resolve_targets(architecture("Llama")(), ("q_proj", "self_attn.v_proj")) == ("q_proj", "self_attn.v_proj")
     with pytest.raises(ConfigError, match="leave the others out"):

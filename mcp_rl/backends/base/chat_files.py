@@ -1,8 +1,8 @@
-"""The chat format of a base model, read from its files before the model is loaded. Imports no torch and no
-transformers.
+"""The chat format of a base model, and whether it can be sampled in-process, read from its files before it is loaded.
+Imports no torch and no transformers.
 
-Reads tokenizer.json, tokenizer_config.json, chat_template.jinja and generation_config.json, from a folder or from the
-hub's cache on this machine. Says nothing where one is missing, as the format is checked again once the model is loaded.
+Reads tokenizer.json, tokenizer_config.json, chat_template.jinja, generation_config.json and config.json, from a folder
+or from the hub's cache on this machine. Says nothing where one is missing, as the loaded model is checked again.
 """
 
 from __future__ import annotations
@@ -15,12 +15,16 @@ from mcp_rl.backends.base.options import base_location
 from mcp_rl.backends.base.plain_tokenizer import Description, PlainTokenizer
 from mcp_rl.errors import ConfigError
 from mcp_rl.inference.chat.chat_format import ChatFormat
+from mcp_rl.inference.engine import ATTENTION
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _LARGEST = 64 * 2**20
 """Maximum bytes of a file; the largest tokenizer.json has 34 million."""
+_RECURRENT = ("mamba", "rwkv", "jamba", "bamba", "zamba", "falcon_h1", "nemotron_h", "recurrent_gemma", "lfm2", "lfm3",
+              "qwen3_next", "granitemoehybrid", "minimax", "kimi_linear", "xlstm")  # fmt: skip
+"""How the types of models begin whose config.json may not list the types of its layers."""
 
 
 def chat_of_files(base_model: str, settings: Mapping[str, Any], revision: str | None = None) -> ChatFormat | None:
@@ -66,6 +70,23 @@ def chat_of_files(base_model: str, settings: Mapping[str, Any], revision: str | 
             f"its tokenizer has {len(plain):,} tokens: they belong to different models; put the right files together."
         )
     return ChatFormat(plain, ends, **settings)
+
+
+def check_sampled(base_model: str, revision: str | None = None) -> None:
+    """Raise ConfigError for a base model with layers that the in-process engine cannot sample, by its config.json."""
+    config = _Files(base_model, revision).json("config.json") or {}
+    text = config.get("text_config")
+    text = {**config, **text} if isinstance(text, dict) else config
+    listed, kind = text.get("layer_types"), str(text.get("model_type", ""))
+    if isinstance(listed, list):
+        others = sorted({str(layer) for layer in listed} - ATTENTION)
+    else:
+        others = ["recurrence or convolution"] if kind.startswith(_RECURRENT) else []
+    if others:
+        raise ConfigError(
+            f"The base model {base_model!r} ({kind}) has layers of {' and '.join(others)}, and the in-process engine "
+            "samples attention only: let vLLM sample it, with --engine vllm."
+        )
 
 
 class _Files:

@@ -42,7 +42,13 @@ def load_with_transformers(plan: LoadPlan, config: Any) -> PreTrainedModel:
         settings["device_map"] = {"": torch.cuda.current_device() if cuda else "cpu"}
     if plan.quantisation in ("8-bit", "4-bit"):
         settings["quantization_config"] = _bitsandbytes(plan, dtype)
-    model: Any = AutoModelForCausalLM.from_pretrained(plan.location, **settings)
+    loading: Any = AutoModelForCausalLM.from_pretrained
+    model, found = loading(plan.location, output_loading_info=True, **settings)
+    if missing := sorted(found["missing_keys"]):  # transformers would train on random ones
+        raise ConfigError(
+            f"The weights of {plan.name} lack {len(missing)} that its config.json describes, such as {missing[0]}, so "
+            "they are another model's: put the right files together."
+        )
     if not cuda:
         _stay_trainable(model)
     if options.resize_model_vocab is not None:

@@ -1,4 +1,5 @@
-"""Refuse settings that ask explicitly for something that this machine cannot do, before a run starts."""
+"""Refuse, before a run starts, settings that ask explicitly for something that this machine cannot do, and base models
+whose files say that they cannot be trained."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 from mcp_rl.backends.base.options import INSTALL, base_location, follow, loaded_before, loaded_for, plan_loading
 from mcp_rl.backends.plan.choices import engine_for, engine_kind
 from mcp_rl.backends.plan.detect import detect
+from mcp_rl.config import TINY
 from mcp_rl.config.engine_arguments import argument_name
 from mcp_rl.errors import ConfigError
 
@@ -24,7 +26,8 @@ _DEVICE = re.compile(r"(?P<kind>cpu|cuda|mps|xpu|npu|hpu)(?::(?P<number>\d{1,3})
 
 
 def check_wishes(config: RunConfig, machine: Machine | None = None, *, fresh: bool = False) -> None:
-    """Raise ConfigError, one sentence, for what the settings ask for explicitly and this machine cannot do.
+    """Raise ConfigError, one sentence, for what the settings ask for explicitly and this machine cannot do, for a base
+    model without a chat format, or for one with layers that the engine cannot sample.
 
     `fresh` means that an earlier run of the same name is to be removed.
     """
@@ -50,6 +53,12 @@ def check_wishes(config: RunConfig, machine: Machine | None = None, *, fresh: bo
     plan_loading(config.base_model, asked, config.train, unsloth_allowed=sampled_by_vllm)
     before = {} if fresh else loaded_before(config.run_dir)
     loaded = follow(unsloth, before or loaded_for(config.init), config.base_model)
+    if config.base_model != TINY:
+        from mcp_rl.backends.base.chat_files import chat_of_files, check_sampled
+
+        chat_of_files(config.base_model, config.chat.model_dump(), unsloth.revision)
+        if not sampled_by_vllm:
+            check_sampled(config.base_model, unsloth.revision)
     if sampled_by_vllm and (how := unlike_vllm(loaded, engine)) is not None:
         raise ConfigError(
             f"The base is loaded {how}, but vLLM would load it differently and sample another model than the one "

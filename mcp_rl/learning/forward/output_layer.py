@@ -56,8 +56,9 @@ class _StandIn:
 def logits_of(model: PreTrainedModel, hidden: Tensor) -> Tensor:
     """Return the logits [P, V] of last hidden states [P, d] (after the final norm), as the model's forward makes
     them."""
-    forward = type(model).forward
-    output = forward(cast("Any", _StandIn(model, hidden[None])), input_ids=None, use_cache=False, return_dict=True)
+    forward: Any = type(model).forward
+    given = {"input_ids": None, "inputs_embeds": hidden[None], "use_cache": False, "return_dict": True}
+    output = forward(_StandIn(model, hidden[None]), **given)  # Gemma 4 compares the lengths of both
     return cast("Tensor", output.logits)[0]
 
 
