@@ -45,13 +45,13 @@ def started(
     return options(command(vllm, config, ServingSpec("org/model", "org/model", **served), port=1234))  # type: ignore[arg-type]
 
 
-def test_the_command_asks_for_ids_logprobs_and_tool_calls() -> None:
+def test_the_command_asks_for_exact_logprobs_and_no_parsing_of_tool_calls() -> None:
     found = started()
     assert found["--host"] == "127.0.0.1"
     assert found["--logprobs-mode"] == "processed_logprobs"
     assert found["--generation-config"] == "vllm"
-    assert found["--tool-call-parser"] == "hermes"
-    assert found["--enable-auto-tool-choice"] is found["--enable-prefix-caching"] is True
+    assert "--tool-call-parser" not in found and "--enable-auto-tool-choice" not in found
+    assert found["--enable-prefix-caching"] is True
     assert (found["--max-num-seqs"], found["--max-model-len"]) == ("32", "4096")
     assert "--enable-lora" not in found
 

@@ -6,6 +6,8 @@ The arguments ask for:
   from the model's `generation_config.json`: a top_p there would silently bias the importance ratio;
 - adapters that are loaded and unloaded while the server runs, as many at once as policies are sampled at once;
 - a key, passed in the environment only, which `compat/in_vllm/` demands for every path: vLLM itself guards only /v1;
+- no parsing of tool calls: prompts and answers are token ids, and `inference/chat/` reads the calls in the model's own
+  format, of which vLLM would have to be told;
 - no usage statistics, and no access to the hub if the model is a folder.
 """
 
@@ -110,7 +112,6 @@ def command(vllm: Installed, config: EngineConfig, served: ServingSpec, *, port:
     words += ["--dtype", "float32" if served.dtype == "auto" and vllm.cpu else served.dtype]
     words += ["--max-num-seqs", str(config.max_rows), "--seed", str(served.seed)]
     words += ["--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"]
-    words += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
     limits = [limit for limit in (served.max_context, config.max_context) if limit is not None]
     if limits:
         words += ["--max-model-len", str(min(limits))]
