@@ -29,6 +29,7 @@ from mcp_rl.runs.sft.report import SftReport, next_command
 from mcp_rl.runs.sft.run import run_sft
 from mcp_rl.runs.sft.settings import sft_config
 from mcp_rl.runs.train import run_training
+from tests.random_base import write_smallest_base
 
 QUIET = Console(quiet=True)
 TOOLS = [
@@ -308,3 +309,20 @@ def test_the_next_command_names_the_adapter_settings(whole: Path, data: Path, tm
     assert word == f"mcp-rl train --server SERVER --init {whole} train.lora.rank=4"
     assert "checkpoints/0003" in next_command(config, report.model_copy(update={"best_step": 3, "step": 6}))
     assert sft_run.KIND in json.loads((whole / "model.json").read_text())
+
+
+def test_conversations_have_the_form_that_is_set_or_that_of_the_run_to_begin_with(tmp_path: Path, data: Path) -> None:
+    base = tmp_path / "base"
+    write_smallest_base(base)
+    plain = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    plain += "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    (base / "chat_template.jinja").write_text(plain)
+    given = {"output_dir": tmp_path, "epochs": 1, "batch_size": 32}
+    words = {"base_model": str(base), "name": "a", "options": given}
+    with pytest.raises(ConfigError, match=r"leaves the tools out of the prompt: set chat\.format=hermes"):
+        run_sft(sft_config([data], [], **words), console=QUIET)  # type: ignore[arg-type]
+    config = sft_config([data], ["chat.format=hermes"], **words)  # type: ignore[arg-type]
+    run_sft(config, console=QUIET)
+    assert json.loads((config.run_dir / "model.json").read_text())["loaded"]["chat"]["format"] == "hermes"
+    later = sft_config([data], [], name="b", options={**given, "init": config.run_dir})
+    assert later.chat.format == "hermes" and later.base_model == str(base)

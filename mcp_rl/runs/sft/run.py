@@ -103,13 +103,13 @@ def _prepared(
     config: SftConfig, run: RunDirectory, state: RunState, sources: Sequence[DemonstrationFile], console: Console
 ) -> _Tuning:
     with collector_paused():
-        from mcp_rl.backends.base.base_model import make_learner, open_base
+        from mcp_rl.backends.base.base_model import make_learner, open_base, with_chat
         from mcp_rl.learning.disk.state import other_versions, restore, tokenizer_files
         from mcp_rl.learning.sft import sample_of
 
     before = loaded_before(run.path)
     plan = _plan(config, before)
-    opened = open_base(plan, before or None)
+    opened = with_chat(open_base(plan, before or None), config.chat)
     base, tokenizer = opened.model, opened.tokenizer
     chat = recorded_chat(tokenizer, opened.loaded)
     every = [one for source in sources for one in source.demonstrations(chat, config.min_reward)]
@@ -193,6 +193,7 @@ def _begin(
         "init": initial_hash(config.init) if config.init is not None else None,
         **{f"train.{name}": values[name] for name in DECISIVE},
         **loading_identity(config.unsloth),
+        **{f"chat.{name}": value for name, value in config.chat.model_dump(mode="json", exclude_defaults=True).items()},
     }
     identity = RunIdentity(
         server="",

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from mcp_rl.backends.base.options import loaded_for
 from mcp_rl.backends.initial import find_initial
-from mcp_rl.config import TINY, TrainConfig, UnslothConfig, role_of
+from mcp_rl.config import TINY, ChatConfig, TrainConfig, UnslothConfig, role_of
 from mcp_rl.config.load import load_section
 from mcp_rl.config.loading import loading_contradictions
 from mcp_rl.errors import ConfigError
+from mcp_rl.inference.chat.chat_format import CHAT
 from mcp_rl.run_directory import RunDirectory
 from mcp_rl.runs.find import find_run
 
@@ -57,6 +59,8 @@ class SftConfig(BaseModel):
     """Rate, schedule, optimiser, adapter and checkpoints; the rest of the section has no meaning here."""
     unsloth: UnslothConfig = UnslothConfig()
     """Loading of the base. Unset options are those of the run that this one begins with or learns from."""
+    chat: ChatConfig = ChatConfig()
+    """Form of the conversations, as in a run; where it is not set, that of the run to begin with or to learn from."""
 
     @property
     def run_dir(self) -> Path:
@@ -92,7 +96,9 @@ def sft_config(
     known = [base_of(find_initial(init).folder)] if init else []
     known += [base_of(source)] if source else []
     base = base_model or next(filter(None, known), TINY)
-    train, unsloth = sft_sections(base, overrides)
+    own = [override for override in overrides if override.startswith("chat.")]
+    train, unsloth = sft_sections(base, [override for override in overrides if override not in own])
+    earlier = next((found for place in (init, source) if (found := _chat_of(place))), {})
     try:
         return SftConfig(
             files=tuple(files),
@@ -101,6 +107,7 @@ def sft_config(
             name=default_name(files, source) if name is None else name,
             train=train,
             unsloth=unsloth,
+            chat=load_section("chat", ChatConfig, own, earlier),
             **given,
         )
     except ValidationError as error:
@@ -117,7 +124,9 @@ def sft_sections(base_model: str, overrides: Sequence[str] = ()) -> tuple[TrainC
     for override in overrides:
         name = override.partition("=")[0]
         if override not in loading and "." in name and not name.startswith("train."):
-            raise ConfigError(f"{name} cannot be set here: fine-tuning has only the settings of train and unsloth.")
+            raise ConfigError(
+                f"{name} cannot be set here: fine-tuning has only the settings of train, unsloth and chat."
+            )
     train = sft_settings(base_model, [override for override in overrides if override not in loading])
     unsloth = load_section("unsloth", UnslothConfig, loading, {})
     if problem := next(loading_contradictions(unsloth, train), None):
@@ -145,6 +154,12 @@ def default_name(files: Sequence[Path], from_run: Path | None) -> str:
     stem = from_run.name if from_run is not None else files[0].stem if files else ""
     readable = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in stem)[:60].strip("-.")
     return f"sft-{readable or hashlib.sha256(stem.encode()).hexdigest()[:6]}"
+
+
+def _chat_of(place: Path | None) -> dict[str, Any]:
+    """Return the chat format's settings of the run to begin with or to learn from."""
+    found = loaded_for(place).get(CHAT)
+    return found if isinstance(found, dict) else {}
 
 
 def base_of(run: Path) -> str | None:
