@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from mcp_rl.backends.plan.machine import FrozenData
 from mcp_rl.backends.plan.memory import Dtype, Quantisation
 from mcp_rl.config import EngineConfig, LoraConfig, PlacementConfig, TrainConfig
+from mcp_rl.config.presets import kind_of
 
 if TYPE_CHECKING:
     from mcp_rl.backends.hosts import LocalSettings
@@ -67,6 +68,8 @@ def wanted(
     """
     train, engine, rollout = settings.train, settings.engine, settings.rollout
     limits = [n for n in (max_context, engine.max_context) if n is not None]
+    thinks = kind_of(settings.base_model, {"chat": settings.chat}).thinking
+    thought = rollout.max_thought_tokens if thinks else 0  # beside rollout.max_tokens, and kept in the context
     rows = min(engine.max_rows, rollout.concurrency, rollout.groups_per_step * rollout.group_size)
     return WantedSettings(
         method=train.method,
@@ -80,7 +83,7 @@ def wanted(
         quantisation=kept or quantisation_of(settings.unsloth),
         dtype=None if settings.unsloth.dtype == "auto" else settings.unsloth.dtype,
         context=min(limits) if limits else None,
-        episode=PROMPT_TOKENS + rollout.max_tokens + rollout.max_turns * rollout.max_result_tokens,
+        episode=PROMPT_TOKENS + rollout.max_tokens + rollout.max_turns * (rollout.max_result_tokens + thought),
         rows=rows,
         offload=train.offload_while_sampling,
         overlapping=train.max_staleness > 0,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from mcp_rl.backends.plan import memory
 from mcp_rl.backends.plan.machine import FrozenData
 from mcp_rl.backends.plan.sheets import CPU_CORE, HOST_BANDWIDTH, SAMPLING, gpu_speed
+from mcp_rl.config.presets import kind_of
 
 if TYPE_CHECKING:
     from mcp_rl.backends.plan.machine import Machine
@@ -64,7 +65,10 @@ def forecast(config: RunConfig, made: RunPlan, shape: ModelShape, machine: Machi
     """Return the forecast of a run on a machine, by its plan."""
     bandwidth, operations = _speed(made, machine)
     rollout = config.rollout
-    sampled = max(1, int(OF_LIMIT * min(rollout.max_tokens, rollout.max_turns * rollout.max_turn_tokens)))
+    said = min(rollout.max_tokens, rollout.max_turns * rollout.max_turn_tokens)
+    if kind_of(config.base_model, {"chat": config.chat}).thinking:
+        said += rollout.max_turns * rollout.max_thought_tokens
+    sampled = max(1, int(OF_LIMIT * said))
     episodes = rollout.groups_per_step * rollout.group_size
     rows = max(1, min(made.rows, episodes))
     base = memory.weights(shape, made.quantisation, made.dtype)

@@ -401,3 +401,14 @@ def test_measured_moves_are_read_from_the_cache(tmp_path: Path, monkeypatch: pyt
     assert host_bandwidth("Some GPU") == 2.5e10 and host_bandwidth("Another") is None
     measured_file(MOVES, {"gpu": "Some GPU"}).write_text("{")
     assert host_bandwidth("Some GPU") is None
+
+
+def test_thoughts_are_planned_for_where_a_model_thinks() -> None:
+    def episode(name: str, **chat: Any) -> int:
+        rollout = {"max_tokens": 4096, "max_turns": 10, "max_thought_tokens": 1000}
+        given = {"server": "any", "base_model": name, "rollout": rollout, "chat": chat}
+        return wanted(RunConfig.model_validate(given)).episode
+
+    plain = episode("Qwen/Qwen2.5-7B-Instruct")
+    assert episode("Qwen/Qwen3-8B") == plain + 10 * 1000
+    assert episode("Qwen/Qwen3-8B", template_arguments={"enable_thinking": False}) == plain
