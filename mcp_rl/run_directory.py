@@ -64,6 +64,8 @@ class RunState(BaseModel):
     after: dict[str, Any] | None = None
     """The evaluation of the newest step that was evaluated."""
     after_step: int | None = None
+    forecast: dict[str, Any] | None = None
+    """The pace, cost and memory that were expected before the first step, as JSON."""
 
 
 class StepProgress(BaseModel):

@@ -71,7 +71,8 @@ class RunReport(BaseModel):
     """The result of the training, with the reasons if nothing was learned; None in the report of an earlier version."""
     details: dict[str, dict[str, Any]] = {}
     """`before` and `after`: whole evaluations as JSON, with `greedy`, `sampled` and `by_tool`. With a judge `judge`:
-    what it `spent`, its comparison of pairs, and its `agreement` with the verifier `before` and `after`."""
+    what it `spent`, its comparison of pairs, and its `agreement` with the verifier `before` and `after`. With another
+    model than the built-in one `forecast`: what was expected before the first step, and what it was."""
 
     def json_line(self) -> str:
         """Return the line that `--json` prints."""
@@ -131,6 +132,8 @@ def next_lines(report: RunReport) -> Iterator[str]:
         f"{report.step} steps in {_duration(report.seconds)}, {report.peak_rss_mb:.0f} MB at most: {train.rollouts} "
         f"rollouts, {train.sampled_tokens} tokens sampled, {train.trained_tokens} trained on, {train.faults} faults."
     )
+    if pace := pace_line(report.details.get("forecast") or {}):
+        yield pace
     if report.learned is not None:
         yield from report.learned.sentences
     yield f"The run is in {report.run_dir}: report.json, history.jsonl and every episode under trajectories/."
@@ -149,6 +152,15 @@ def next_lines(report: RunReport) -> Iterator[str]:
         f"To train further, type the same command with more steps: --steps {2 * report.step or 60}. To start over: "
         "--fresh."
     )
+
+
+def pace_line(forecast: Mapping[str, Any]) -> str | None:
+    """Return the sentence that compares a forecast with what it was; None if there is none, or no step."""
+    expected, was = forecast.get("steps_per_hour"), forecast.get("steps_per_hour_was")
+    if not expected or not was:
+        return None
+    pace, forecast_pace = (f"{value:,.0f}" if value >= 10 else f"{value:.2g}" for value in (was, expected))
+    return f"{pace} steps an hour; {forecast_pace} were forecast, so it was {was / expected:.2g} times as fast."
 
 
 def chat_command(folder: Path) -> str | None:

@@ -202,6 +202,7 @@ async def _prepared(setting: _Setting) -> AsyncIterator[Trainer]:
         with progress.waiting(f"loading {config.base_model}"):
             for sentence in await backend.choose(model):
                 progress.say(sentence)
+            await _expect(setting)
             await model.register(backend)
         for sentence in backend.skipped:
             progress.say(sentence)
@@ -313,6 +314,18 @@ async def _greet(setting: _Setting, sessions: Sessions, session: Session, params
         say(f"The run is kept in {setting.run.path}.")
 
 
+async def _expect(setting: _Setting) -> None:
+    """Tell the pace that is expected of a new run, and keep it for the report."""
+    from mcp_rl.runs.doctor.forecast import forecast_here
+
+    state = setting.state
+    if state.forecast is None and state.step == 0:
+        expected = await anyio.to_thread.run_sync(forecast_here, setting.config)
+        if expected is not None:
+            state.forecast = expected.model_dump(mode="json")
+            setting.progress.say(expected.line)
+
+
 def _follow(state: RunState, run: RunDirectory, step: int, kept: Mapping[str, Any]) -> None:
     """Set the state to the step of the loaded checkpoint, and drop what the run kept of later steps."""
     if state.step != step:
@@ -324,6 +337,7 @@ def _follow(state: RunState, run: RunDirectory, step: int, kept: Mapping[str, An
 
 def _report(config: RunConfig, run: RunDirectory, server: ToolServer, state: RunState, *, seconds: float) -> RunReport:
     from mcp_rl.evaluation.evaluate import EvaluationResult
+    from mcp_rl.runs.doctor.forecast import compared
 
     learner = max((line.get("learner_peak_rss_mb", 0.0) for line in run.history()), default=0.0)
     before, after = EvaluationResult.model_validate(state.before), EvaluationResult.model_validate(state.after)
@@ -344,6 +358,7 @@ def _report(config: RunConfig, run: RunDirectory, server: ToolServer, state: Run
             "before": before.model_dump(mode="json"),
             "after": after.model_dump(mode="json"),
             **({} if config.judge.model is None else {"judge": _judge_report(run, state.step)}),
+            **({} if state.forecast is None else {"forecast": compared(state.forecast, run.history())}),
         },
     )
 

@@ -241,6 +241,9 @@ def _facts(identity: RunIdentity, state: RunState, written: Mapping[str, Any]) -
     yield "training time", f"{done.seconds:,.0f} s"
     if peak := written.get("peak_rss_mb"):
         yield "memory at most", f"{peak:,.0f} MB"
+    forecast = (written.get("details") or {}).get("forecast") or {}
+    if was := forecast.get("steps_per_hour_was"):
+        yield "steps an hour", f"{was:,.1f} (forecast: {forecast.get('steps_per_hour', 0):,.1f})"
     yield "training rollouts", f"{done.rollouts:,}"
     yield "tokens sampled in training", f"{done.sampled_tokens:,}"
     yield "tokens trained on", f"{done.trained_tokens:,}"

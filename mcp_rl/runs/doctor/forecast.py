@@ -8,14 +8,24 @@ shares are assumptions, which the run's own pace replaces.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
 
 from mcp_rl.backends.plan import memory
+from mcp_rl.backends.plan.choices import kept_quantisation, ranks
+from mcp_rl.backends.plan.detect import detect
 from mcp_rl.backends.plan.machine import FrozenData
+from mcp_rl.backends.plan.plan import plan
+from mcp_rl.backends.plan.shape import model_shape
 from mcp_rl.backends.plan.sheets import CPU_CORE, HOST_BANDWIDTH, SAMPLING, gpu_speed
+from mcp_rl.backends.plan.wanted import wanted
+from mcp_rl.config import TINY
 from mcp_rl.config.presets import kind_of
+from mcp_rl.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from mcp_rl.backends.plan.machine import Machine
     from mcp_rl.backends.plan.outcome import RunPlan
     from mcp_rl.backends.plan.shape import ModelShape
@@ -93,6 +103,27 @@ def forecast(config: RunConfig, made: RunPlan, shape: ModelShape, machine: Machi
         memory=max(made.total),
         cost=None if rate is None else hours * rate,
     )
+
+
+def forecast_here(config: RunConfig) -> Forecast | None:
+    """Return the forecast of a run on this machine; None for the built-in model, whose pace is known, and where the
+    size of the model or a plan is not."""
+    if config.backend != "local" or config.base_model == TINY:
+        return None
+    try:
+        shape = model_shape(config.unsloth.model_name or config.base_model)
+    except ConfigError:
+        return None
+    machine = detect(config.output_dir)
+    made = plan(machine, shape, wanted(config, kept=kept_quantisation(config.run_dir), ranks=ranks()))
+    return forecast(config, made, shape, machine) if made.fits else None
+
+
+def compared(kept: Mapping[str, Any], history: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return a kept forecast beside what it was by the run's history: `steps_per_hour` and `steps_per_hour_was`."""
+    took = [line["step_seconds"] for line in history if line.get("split") == "train" and line.get("step_seconds")]
+    was = 3600 / fmean(took) if took else None
+    return {"steps_per_hour": Forecast.model_validate(kept).steps_per_hour, "steps_per_hour_was": was, **kept}
 
 
 def _evaluated(config: RunConfig) -> int:

@@ -37,3 +37,5 @@ def test_a_family_trains_for_two_steps_or_is_refused_before_anything_starts(fami
     assert ratios == pytest.approx([1] * len(ratios), abs=1e-4), "sampler and learner compute the same"
     about = json.loads((run / "model.json").read_text())
     assert about["loaded"]["adapted"]["modules"] > 0
+    pace = json.loads((run / "report.json").read_text())["details"]["forecast"]
+    assert pace["steps_per_hour_was"] > 0 and pace["steps_per_hour"] > 0
