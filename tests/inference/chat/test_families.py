@@ -95,3 +95,16 @@ def test_a_template_that_fails_on_tools_is_one_sentence() -> None:
     )
     with pytest.raises(ConfigError, match=r"fails when it is given tools \(no tools here\): set chat\.format=hermes"):
         ChatFormat(tokenizer)
+
+
+def test_a_thought_that_the_template_drops_later_stays_in_the_one_segment_that_was_sampled() -> None:
+    chat = chat_of(BY_NAME["qwen3"])
+    again = {"role": "user", "content": "And Linz?"}
+    opening = chat.initial([ASKED], TOOLS)
+    said = [*chat.encode("<think>\nA city.\n</think>\n\nIn Styria."), chat.stop_token_ids[0]]
+    grown = [*opening, *said, *chat.continuation([again], after=said[-1])]
+    assert grown[: len(opening) + len(said)] == [*opening, *said]
+    turns = [ASKED, {"role": "assistant", "content": "In Styria.", "reasoning_content": "A city."}, again]
+    whole = chat._render(turns, TOOLS, prompt=True)
+    assert "A city." not in whole and "A city." in chat.decode(grown)
+    assert chat.decode(grown).replace("<think>\nA city.\n</think>\n\n", "") == whole
