@@ -6,7 +6,9 @@
 The server is a small one of the tests that reads and writes files, or `--server`; `{folder}` is a folder made for this.
 An episode writes a file and reads it. It is played on one process that is never reset ("shared"), on one whose layer is
 thrown away before each episode ("layer"), and on a new process each time ("per-rollout"). Then 16 episodes at a time
-are played, on one process that is never reset, and in turns with a layer for each ("turns").
+are played, on one process that is never reset, on the same a call at a time ("one by one"), and in turns with a layer
+for each ("turns"). These are also compared by the processor time of all processes, which other work on the machine
+hardly changes.
 """
 
 import argparse
@@ -19,10 +21,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from mcp_rl.config import Isolation, SandboxKind, ToolsConfig
 from mcp_rl.scenario import StdioServer
@@ -88,28 +92,37 @@ class Trial:
                     found[name].append(await timed(lambda pool=pool: self._episode(pool)))
         return found
 
-    async def together(self, count: int) -> dict[str, list[float]]:
-        """Return the seconds of an episode, `count` times for each kind, where `_TOGETHER` are under way."""
+    async def together(self, count: int) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+        """Return the seconds of an episode and its processor seconds, `count` times for each kind, where `_TOGETHER`
+        are under way."""
         measured = MeasuredState(kept="files", listing="", reading=(self.read["tool_name"],), call_seconds=0.001)
         server = ToolServer("files", "Files.", {"stdio": self.params}, instances=1)
-        found: dict[str, list[float]] = {"shared": [], "turns": []}
+        seconds: dict[str, list[float]] = {"shared": [], "one by one": [], "turns": []}
+        used: dict[str, list[float]] = {name: [] for name in seconds}
         async with AsyncExitStack() as stack:
             pools = {}
-            for name, one in (("shared", replace(server, isolation="shared")), ("turns", server.with_state(measured))):
-                sandbox: SandboxKind = "off" if name == "shared" else "files"
-                sessions = Sessions(server=one, tools=ToolsConfig(sandbox=sandbox))
+            for name in seconds:
+                one = server.with_state(measured) if name == "turns" else replace(server, isolation="shared")
+                sessions = Sessions(server=one, tools=ToolsConfig(sandbox="files" if name == "turns" else "off"))
                 pools[name] = await stack.enter_async_context(sessions)
-                await self._at_once(pools[name])
+                await self._at_once(pools[name], 1)
             for _ in range(count):
                 for name, pool in pools.items():
-                    found[name].append(await timed(lambda pool=pool: self._at_once(pool)) / _TOGETHER)
-        return found
+                    calls = 1 if name == "one by one" else _TOGETHER
+                    before = _seconds_so_far()
+                    seconds[name].append(await timed(lambda p=pool, c=calls: self._at_once(p, c)) / _TOGETHER)
+                    used[name].append((_seconds_so_far() - before) / _TOGETHER)
+        return seconds, used
 
-    async def _at_once(self, sessions: Sessions) -> None:
+    async def _at_once(self, sessions: Sessions, calls: int) -> None:
+        """Play `_TOGETHER` episodes, with at most so many calls under way."""
+        room = asyncio.Semaphore(calls)
+
         async def one() -> None:
             async with sessions.episode(self.params) as lease:
                 for call in (self.write, self.read):
-                    result = await lease.session.connection.call(**call)
+                    async with room:
+                        result = await lease.session.connection.call(**call)
                     assert not result.is_error, result.text
 
         await asyncio.gather(*(one() for _ in range(_TOGETHER)))
@@ -119,6 +132,16 @@ class Trial:
             for call in (self.write, self.read):
                 result = await lease.session.connection.call(**call)
                 assert not result.is_error, result.text
+
+
+def _seconds_so_far() -> float:
+    """Return the processor seconds of this thread and of all processes below us."""
+    total = 1e9 * time.thread_time()
+    for process in psutil.Process().children(recursive=True):
+        for account in Path(f"/proc/{process.pid}/task").glob("*/schedstat"):
+            with suppress(OSError):
+                total += int(account.read_text().split()[0])
+    return total / 1e9
 
 
 def _processor_seconds() -> float:
@@ -142,7 +165,7 @@ async def measure(trial: Trial, starts: int, count: int) -> dict[str, Any]:
     calls = {kind: await trial.calls(kind, count) for kind in kinds}
     played = await trial.episodes({"shared": ("off", "shared"), "layer": ("files", "layer")}, count)
     played |= await trial.episodes({"per-rollout": ("files", "per-rollout")}, 2)
-    together = await trial.together(max(3, count // 10))
+    together, used = await trial.together(max(3, count // 10))
     return {
         "start_processor_ms": {kind: summary(seconds) for kind, seconds in begun.items()},
         "start_more_processor_ms": round(
@@ -154,7 +177,9 @@ async def measure(trial: Trial, starts: int, count: int) -> dict[str, Any]:
         "episode_ms": {name: summary(seconds) for name, seconds in played.items()},
         "episode_ratio": {name: ratio(played[name], played["shared"]) for name in ("layer", "per-rollout")},
         "together_ms": {name: summary(seconds) for name, seconds in together.items()},
-        "together_ratio": ratio(together["turns"], together["shared"]),
+        "together_ratio": {name: ratio(together["turns"], together[name]) for name in ("shared", "one by one")},
+        "together_processor_ms": {name: summary(seconds) for name, seconds in used.items()},
+        "together_processor_ratio": {name: ratio(used["turns"], used[name]) for name in ("shared", "one by one")},
     }
 
 

@@ -20,6 +20,7 @@ import anyio
 from mcp_rl.errors import ServerError, ServerFault
 from mcp_rl.system.activity import Activity, during
 from mcp_rl.system.allowance import not_counted
+from mcp_rl.toolserver.admission import Admission
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Container
@@ -32,8 +33,8 @@ _QUEUE = 4
 """Episodes that wait for a process before another one is started."""
 _APART = 64
 """Episodes that get a process of their own after a call failed on a shared one."""
-_TOGETHER = 8
-"""Calls under way on a process where none leaves a trace."""
+_FORGOTTEN = 32
+"""Layers that nobody needs any more that one request names."""
 _ENDED = 0
 """The number of a layer that nobody needs any more."""
 
@@ -46,7 +47,7 @@ class Turn:
         self.number: int | None = None
         """The number of its layer, once it changed something; until then it is at the mark."""
         self.joined = False
-        self.using = anyio.Lock()
+        self.using = anyio.Lock(fast_acquire=True)
 
     @property
     def lost(self) -> bool:
@@ -57,16 +58,14 @@ class Turn:
 class _Place:
     """A process that is held for the episodes that take turns on it."""
 
-    def __init__(self, calls: int) -> None:
+    def __init__(self) -> None:
         self.lease: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
-        self.room = anyio.Semaphore(calls)
+        self.calls = Admission()
         self.waiting = 0
         self.turns: set[Turn] = set()
         self.over = asyncio.Event()
         """Set once nobody uses it any more, or it failed."""
         self.failed = False
-        self.in_place: int | None = None
-        """The number of the layer that is in place; None: nobody has changed anything."""
         self.unneeded: list[int] = []
         self.holder: asyncio.Task[None] | None = None
         self._last = _ENDED
@@ -81,14 +80,12 @@ class _Place:
         Raises ServerFault if the layer before it filled the memory that all share.
         """
         layer = (await self.lease).layer
-        if layer is None or (turn.number == self.in_place and not new):
+        if layer is None or (turn.number == self.calls.in_place and not new):
             return
-        leaving = self.in_place or None
-        if not await layer.turn(leaving, turn.number) and leaving is not None:
+        leaving = self.calls.in_place or None
+        unneeded = [self.unneeded.pop() for _ in self.unneeded[:_FORGOTTEN]]
+        if not await layer.turn(leaving, turn.number, unneeded) and leaving is not None:
             raise ServerFault("What the episodes on one process have written does not fit into its layer any more.")
-        self.in_place = turn.number
-        while self.unneeded:
-            await layer.drop(self.unneeded.pop())
 
 
 class Turns:
@@ -131,33 +128,35 @@ class Turns:
                 new = turn.place is None or turn.place.failed
                 place = self._free_place(turn) if new else turn.place
                 assert place is not None
-                link = await self._waited_for(place)
+                harmless = tool in self._harmless
+                link = await self._admitted(place, turn, harmless=harmless, new=new and self._layered)
                 try:
                     if not place.failed:
-                        return await self._used(place, turn, tool, new, action, link)
+                        return await self._used(place, turn, harmless, new, action, link)
                 finally:
-                    place.room.release()
+                    place.calls.leave()
 
-    async def _waited_for(self, place: _Place) -> Link:
-        """Wait until there is room for a call, and take it."""
+    async def _admitted(self, place: _Place, turn: Turn, *, harmless: bool, new: bool) -> Link:
+        """Wait until the call may be made."""
         place.waiting += 1
         try:
             with not_counted(), during(Activity.TOOLS):
                 link = (await self._leased(place)).session.connection
-                await place.room.acquire()
+                await place.calls.enter(turn.number, harmless=harmless, new=new)
                 return link
         finally:
             place.waiting -= 1
 
     async def _used(
-        self, place: _Place, turn: Turn, tool: str, new: bool, action: Callable[[Link], Awaitable[T]], link: Link
+        self, place: _Place, turn: Turn, harmless: bool, new: bool, action: Callable[[Link], Awaitable[T]], link: Link
     ) -> T:
         try:
             if self._layered:
                 with not_counted():
                     await place.bring(turn, new=new)
-                if tool not in self._harmless and turn.number is None:
-                    turn.number = place.in_place = place.next_number()
+                if not harmless and turn.number is None:
+                    turn.number = place.next_number()
+                place.calls.brought(turn.number, harmless=harmless)
             return await action(link)
         except BaseException:
             self._fail(place)
@@ -171,8 +170,8 @@ class Turns:
         turn.place = None
         place.turns.discard(turn)
         if turn.number is not None:
-            if place.in_place == turn.number:
-                place.in_place = _ENDED
+            if place.calls.in_place == turn.number:
+                place.calls.in_place = _ENDED
             else:
                 place.unneeded.append(turn.number)
         if not place.turns:
@@ -196,7 +195,7 @@ class Turns:
             raise self._closing()
         place = min(self._places, key=lambda place: place.waiting, default=None)
         if place is None or (place.waiting >= _QUEUE and len(self._places) < self._most):
-            place = _Place(1 if self._layered else _TOGETHER)
+            place = _Place()
             place.holder = asyncio.create_task(self._hold(place), name=f"holds a process of {self._server}")
             self._places.append(place)
         turn.place = place

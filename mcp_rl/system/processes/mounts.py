@@ -11,6 +11,8 @@ import os
 
 TYPE_CHECKING = False  # importing typing takes as long as all the rest
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mcp_rl.system.processes.layer_entries import below, content_of
 else:
     from layer_entries import below, content_of
@@ -31,8 +33,8 @@ _DEVICE_FAMILIES = ("dri", "nvidia")
 libc = ctypes.PyDLL(None, use_errno=True)  # holds the interpreter's lock, so that clone is as safe as fork
 
 
-def overlaid_trees() -> list[str]:
-    """Return the directories to put overlays over, parents first.
+def overlaid_trees(needed: Sequence[str]) -> list[str]:
+    """Return the directories to put overlays over, parents first; of too many, rather those that hold a path `needed`.
 
     An overlay does not show the mounts inside of its tree, and the kernel refuses one over a tree with mounts that
     another user made. A directory with mounts in it is therefore divided into its directories; itself it is read-only.
@@ -63,6 +65,7 @@ def overlaid_trees() -> list[str]:
                 for entry in os.scandir(path)
                 if entry.path not in kinds and entry.is_dir(follow_symlinks=False)
             )
+    found.sort(key=lambda top: not any(below(path, (top,)) for path in needed))
     return sorted(found[:_MOST_TREES])
 
 

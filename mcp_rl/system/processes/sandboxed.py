@@ -14,9 +14,10 @@ them, then requests, each with one answer: `ok`, `ok` and a word, or `error` and
     mark         makes the layer as it is what it is thrown away to
     throw-away   returns the layer to its mark, at first empty; answers `full` if nothing more fitted into it
     changed      answers `yes` if the layer is not as it was at its mark
-    turn A B     puts the layer away under the number A (`-`: throws it away), and brings back what was put away under B
-                 (`-`: returns to the mark); answers `full` as `throw-away` does, which forgets all that was put away
-    drop A       forgets what was put away under this number
+    turn A B …   puts the layer away under the number A (`-`: throws it away), and brings back what was put away under B
+                 (`-`: returns to the mark); forgets the further numbers before that; answers `full` as `throw-away`
+                 does, which forgets all that was put away
+    forget A …   forgets what was put away under these numbers
 
 `layered.py` does that work. `python -I -S sandboxed.py` prints why this machine has no sandbox, or nothing if it has
 one.
@@ -106,7 +107,7 @@ def _keep(channel: socket.socket, wanted: _Wanted) -> int:
     try:
         if wanted.network:
             _raise_loopback()
-        layer = Layers(wanted.cwd, wanted.bytes)
+        layer = Layers(wanted.cwd, wanted.bytes, sys.argv)
         wakeup = _wake_on_children()
         ours, theirs = socket.socketpair()
         command = os.fork()
@@ -272,7 +273,10 @@ def _obstacle() -> str:
 
     if sys.platform != "linux" or os.uname().machine not in _CLONE:
         return "the sandbox needs Linux on x86-64, ARM64 or RISC-V"
-    folder = os.path.realpath(tempfile.mkdtemp(prefix="mcp-rl-"))
+    try:
+        folder = os.path.realpath(tempfile.mkdtemp(prefix="mcp-rl-"))
+    except OSError as error:
+        return f"no temporary folder can be made to try one in ({error.strerror})"
     ours, control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         os.mkdir(f"{folder}/inner")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import select
 import socket
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -15,13 +16,15 @@ from mcp_rl.errors import ServerFault
 from mcp_rl.toolserver.sandbox.sandbox import Sandbox, layer_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 log = logging.getLogger(__name__)
 
 _SECONDS = 60.0
 """Time for one request."""
 _LONGEST_ANSWER = 4096
+_QUICK_MILLISECONDS = 1
+"""Time in which most answers come, so that waiting for them costs less than going round the event loop."""
 
 
 class Layer:
@@ -34,9 +37,10 @@ class Layer:
         self._wanted = wanted
         self._server = server
         self._channel: socket.socket | None = None
+        self._quick = select.poll()
         self._ready = False
         self._marked = False
-        self._lock = anyio.Lock()
+        self._lock = anyio.Lock(fast_acquire=True)
 
     @contextmanager
     def descriptor(self, cwd: str | None) -> Iterator[int]:
@@ -45,6 +49,7 @@ class Layer:
         self._ready = self._marked = False
         self._channel, control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._channel.setblocking(False)
+        self._quick.register(self._channel, select.POLLIN)
         place = os.fsencode(os.path.realpath(cwd or "."))
         with control:
             self._channel.send(b"\0".join((self._wanted.kind.encode(), place, b"%d" % layer_bytes())))
@@ -53,6 +58,7 @@ class Layer:
     def close(self) -> None:
         """Let go of the process; its layer vanishes when it ends."""
         if self._channel is not None:
+            self._quick.unregister(self._channel)
             self._channel.close()
             self._channel = None
 
@@ -73,13 +79,13 @@ class Layer:
         if await self._ask("throw-away") == "full":
             self._warn_of_full()
 
-    async def turn(self, leaving: int | None, coming: int | None) -> bool:
+    async def turn(self, leaving: int | None, coming: int | None, forgotten: Sequence[int] = ()) -> bool:
         """Put the layer away under the number `leaving`, and bring back what was put away as `coming`.
 
         None stands for the mark: the layer is thrown away, or returned to its mark. Returns False if nothing more
-        fitted into it. What was put away is gone after `throw_away`.
+        fitted into it. What was put away is gone after `throw_away`; before all else, the numbers `forgotten` are.
         """
-        names = ("-" if number is None else str(number) for number in (leaving, coming))
+        names = ("-" if number is None else str(number) for number in (leaving, coming, *forgotten))
         if await self._ask(f"turn {' '.join(names)}") != "full":
             return True
         self._warn_of_full()
@@ -87,7 +93,7 @@ class Layer:
 
     async def drop(self, number: int) -> None:
         """Forget what was put away under this number."""
-        await self._ask(f"drop {number}")
+        await self._ask(f"forget {number}")
 
     def _warn_of_full(self) -> None:
         megabytes = layer_bytes() / 2**20
@@ -121,6 +127,7 @@ class Layer:
     async def _answer(self) -> str:
         if self._channel is None:
             raise self._fault("the server has ended")
+        self._quick.poll(_QUICK_MILLISECONDS)
         answer = (await asyncio.get_running_loop().sock_recv(self._channel, _LONGEST_ANSWER)).decode()
         verdict, _, rest = answer.partition(" ")
         if verdict != "ok":

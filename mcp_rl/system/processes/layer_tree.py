@@ -1,0 +1,262 @@
+"""One tree of the file system under an overlay: what its layer holds is compared, put away and brought back.
+
+Only a little of the standard library is imported: the watchdog's processes start in 20 ms.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+
+TYPE_CHECKING = False  # importing typing takes as long as all the rest
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mcp_rl.system.processes import mounts
+    from mcp_rl.system.processes.layer_entries import below, content_of, copy_layer, is_opaque, remove_tree, walk
+    from mcp_rl.system.processes.mounts import mount
+else:
+    import mounts
+    from layer_entries import below, content_of, copy_layer, is_opaque, remove_tree, walk
+    from mounts import mount
+
+_COMPARED_BYTES = 2**20
+"""Files up to this size are compared by their content too."""
+
+
+class PutAway:
+    """What the layers of all trees held, renamed to paths that begin with `prefix`."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self._count = 0
+        self.entries: dict[int, list[tuple[str, str]]] = {}
+        """By the number of the tree: paths from its top, and where they are now."""
+        self.directories: dict[int, dict[str, os.stat_result]] = {}
+        """By the number of the tree: the directories that stayed in place, parents first."""
+        self.shared_memory: list[tuple[str, str]] = []
+
+    def take(self, path: str) -> str:
+        """Rename a file or a directory, and return its new path."""
+        stored = f"{self._prefix}.{self._count}"
+        self._count += 1
+        os.rename(path, stored)
+        return stored
+
+    def remove(self) -> None:
+        """Remove what was not brought back."""
+        for _, stored in (*self.shared_memory, *(entry for each in self.entries.values() for entry in each)):
+            remove_tree(stored)
+
+
+class Tree:
+    """A part of the file system under one overlay."""
+
+    def __init__(self, path: str, number: int) -> None:
+        self.path = path
+        self.number = number
+        self.real = os.open(path, os.O_PATH | os.O_DIRECTORY)
+        """The directory beneath the overlay."""
+        self.lower = f"/proc/self/fd/{self.real}"
+        """The directory beneath the layer."""
+        self.writable = os.access(path, os.W_OK)
+        """True if the command may create entries in the directory itself."""
+        self.upper = ""
+        self.top = -1
+        """A descriptor of the layer's directory."""
+        self.empty_size: int | None = None
+        """The size of that directory while it holds nothing; None where sizes do not tell."""
+        self.marked = ""
+        """A copy of the layer as it was at the mark; empty if it held nothing."""
+
+    def mount(self, store: str, *, sizes_tell: bool) -> None:
+        """Put the overlay over the tree. `sizes_tell` if the size of a directory of `store` grows with its entries."""
+        self.upper, work = f"{store}/upper/{self.number}", f"{store}/work/{self.number}"
+        seen = os.stat(self.lower)
+        mode = stat.S_IMODE(seen.st_mode)
+        os.mkdir(self.upper)
+        os.mkdir(work)
+        with contextlib.suppress(OSError):
+            os.chown(self.upper, seen.st_uid, seen.st_gid)
+        # Where the owner has no id in the namespace the command owns the layer, and must not gain a right by that.
+        os.chmod(self.upper, mode if self.writable else mode & ~0o222)
+        os.utime(self.upper, ns=(seen.st_atime_ns, seen.st_mtime_ns))
+        self.top = os.open(self.upper, os.O_PATH | os.O_DIRECTORY)
+        self.empty_size = os.fstat(self.top).st_size if sizes_tell else None
+        options = f"lowerdir={self.lower},upperdir={self.upper},workdir={work},userxattr"
+        mount("overlay", self.path, "overlay", mounts.MS_NOSUID | mounts.MS_NODEV, options)
+
+    def changed(self) -> bool:
+        """Return whether the layer holds anything else than at the mark."""
+        for inner, entry in self._entries():
+            if entry.is_dir(follow_symlinks=False):
+                if not self._as_marked(inner, entry) and not self._as_beneath(inner, entry):
+                    return True
+            elif not self._as_marked(inner, entry):
+                return True
+        return bool(self.marked) and any(not os.path.lexists(self.upper + inner) for inner, _ in walk(self.marked))
+
+    def _entries(self) -> Iterator[tuple[str, os.DirEntry[str]]]:
+        return walk(self.upper)
+
+    def _as_marked(self, inner: str, entry: os.DirEntry[str]) -> bool:
+        """Return whether an entry of the layer is as it was at the mark."""
+        if not self.marked:
+            return False
+        try:
+            now, then = os.lstat(entry.path), os.lstat(self.marked + inner)
+        except FileNotFoundError:
+            return False
+        if now.st_mode != then.st_mode or is_opaque(entry.path) != is_opaque(self.marked + inner):
+            return False
+        if stat.S_ISLNK(now.st_mode):
+            return os.readlink(entry.path) == os.readlink(self.marked + inner)
+        if not stat.S_ISREG(now.st_mode):
+            return True
+        if (now.st_size, now.st_mtime_ns) != (then.st_size, then.st_mtime_ns):
+            return False
+        # The clock of files has ticks of some milliseconds.
+        return now.st_size > _COMPARED_BYTES or content_of(entry.path) == content_of(self.marked + inner)
+
+    def _as_beneath(self, inner: str, entry: os.DirEntry[str]) -> bool:
+        """Return whether a directory of the layer is there only for what is in it."""
+        beneath = self.beneath(inner)
+        return beneath is not None and beneath.st_mode == os.lstat(entry.path).st_mode and not is_opaque(entry.path)
+
+    def beneath(self, inner: str) -> os.stat_result | None:
+        """Return what is known of the directory at `inner` beneath the layer."""
+        with contextlib.suppress(OSError):
+            found = os.lstat(self.lower + inner)
+            return found if stat.S_ISDIR(found.st_mode) else None
+        return None
+
+    def shared(self, inner: str) -> bool:
+        """Return whether a directory shows anything from beneath the layer."""
+        return self.beneath(inner) is not None and not is_opaque(self.upper + inner)
+
+    def mark(self, store: str) -> None:
+        """Make the layer as it is now what `restore` returns to."""
+        if self.marked:
+            remove_tree(self.marked)
+        self.marked = ""
+        if self._holds():
+            self.marked = f"{store}/mark/{self.number}"
+            os.mkdir(self.marked)
+            copy_layer(self.upper, self.marked)
+
+    def is_moved(self, back: PutAway | None) -> bool:
+        """Return whether `turn` to what was put away, or to the mark, has anything to do."""
+        comes = bool(self.marked) if back is None else self.number in back.directories
+        return comes or self._holds()
+
+    def turn(self, away: PutAway | None, back: PutAway | None, kept: set[str]) -> None:
+        """Put what the layer holds away, or throw it away, and bring back what was put away, or return to the mark.
+
+        What is as it was at the mark stays in place where it is not put away. So do the directories `kept`, which
+        processes hold: only what is in these goes. The kernel would go on to look for a new file's place in the removed
+        one.
+        """
+        left, stays = [""], {""}
+        if away is not None:
+            left = self._put_away(away, kept)
+        elif self._holds():
+            left, stays = self._thrown_away(kept, empty=back is not None)
+        seen: dict[str, os.stat_result] = {}
+        if back is not None:
+            seen = back.directories.get(self.number, seen)
+            left = self._bring_back(back, left)
+        elif self.marked:
+            copy_layer(self.marked, self.upper, stays)
+        for inside in reversed(left):
+            self._settle(inside, seen.get(inside) or (self._at_mark(inside) if back is None else None), stays)
+        self._forget()
+
+    def _holds(self) -> bool:
+        if self.empty_size is not None:
+            return os.fstat(self.top).st_size != self.empty_size
+        return bool(os.listdir(self.upper))
+
+    def _put_away(self, away: PutAway, kept: set[str]) -> list[str]:
+        """Rename all that the layer holds. Returns the directories that stay, parents first."""
+        entries = away.entries[self.number] = []
+        seen = away.directories[self.number] = {}
+        queue = [""]
+        for inside in queue:
+            seen[inside] = os.lstat(self.upper + inside)
+            for entry in list(os.scandir(self.upper + inside)):
+                inner = f"{inside}/{entry.name}"
+                if _stays(inner, entry, kept):
+                    queue.append(inner)
+                else:
+                    entries.append((inner, away.take(entry.path)))
+        return queue
+
+    def _thrown_away(self, kept: set[str], *, empty: bool) -> tuple[list[str], set[str]]:
+        """Remove what is not as it was at the mark, or everything if the layer is to be `empty`.
+
+        Returns the directories that stay, parents first, and what is as it was.
+        """
+        stays, queue = {""}, [""]
+        for inside in queue:
+            for entry in list(os.scandir(self.upper + inside)):
+                inner = f"{inside}/{entry.name}"
+                if not empty and self._as_marked(inner, entry):
+                    stays.add(inner)
+                elif not _stays(inner, entry, kept):
+                    remove_tree(entry.path)
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    queue.append(inner)
+        return queue, stays
+
+    def _bring_back(self, back: PutAway, left: list[str]) -> list[str]:
+        """Rename what was put away to where it was. Returns the directories that were not renamed, parents first."""
+        there = dict.fromkeys(left)
+        seen = back.directories.get(self.number, {})
+        for inside, status in seen.items():
+            if inside not in there:
+                os.mkdir(self.upper + inside, stat.S_IMODE(status.st_mode))
+                there[inside] = None
+        waiting, emptied = back.entries.get(self.number, [])[::-1], []
+        while waiting:
+            inner, stored = waiting.pop()
+            if inner in there:
+                if stat.S_ISDIR(os.lstat(stored).st_mode) and not is_opaque(stored):
+                    seen[inner] = os.lstat(stored)
+                    waiting += [(f"{inner}/{entry.name}", entry.path) for entry in os.scandir(stored)]
+                    emptied.append(stored)
+                    continue
+                remove_tree(self.upper + inner)
+                there = {inside: None for inside in there if not below(inside, (inner,))}
+            os.rename(stored, self.upper + inner)
+        for stored in reversed(emptied):
+            os.rmdir(stored)
+        return list(there)
+
+    def _at_mark(self, inside: str) -> os.stat_result | None:
+        if inside and self.marked:
+            with contextlib.suppress(FileNotFoundError):
+                return os.lstat(self.marked + inside)
+        return None
+
+    def _settle(self, inside: str, seen: os.stat_result | None, stays: set[str]) -> None:
+        """Give a directory the times that it had, or those of the one beneath it; its mode too, unless it `stays`."""
+        path = self.upper + inside
+        status = seen or self.beneath(inside)
+        if status is None:
+            return
+        if inside and inside not in stays:
+            if seen is not None:
+                with contextlib.suppress(OSError):
+                    os.chown(path, seen.st_uid, seen.st_gid)
+            os.chmod(path, stat.S_IMODE(status.st_mode))
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+    def _forget(self) -> None:
+        """Make the kernel forget what it remembers of the tree."""
+        mount(None, self.path, None, mounts.MS_REMOUNT | mounts.MS_NOSUID | mounts.MS_NODEV, None)
+
+
+def _stays(inner: str, entry: os.DirEntry[str], kept: set[str]) -> bool:
+    return inner in kept and entry.is_dir(follow_symlinks=False) and not is_opaque(entry.path)
