@@ -1,6 +1,6 @@
 """Play thousands of episodes on servers that break at random; look for leaks and for episodes unaccounted for.
 
-    python benchmarks/soak.py --out benchmarks/results/soak.json
+    python -m benchmarks.soak --out benchmarks/results/soak.json
 
 There are twelve servers (three transports, four kinds of isolation) of `tests/faults/hostile_server.py`, each in a
 sandbox (`--sandbox off` leaves it and isolation by layers out), whose calls fail with a chance drawn from the seed: the
@@ -20,18 +20,17 @@ import asyncio
 import functools
 import gc
 import json
+import math
 import os
 import platform
 import re
-import socketserver
 import statistics
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -40,20 +39,20 @@ from typing import Any
 import anyio
 import psutil
 
+from benchmarks.breaking_servers import Kind, collecting
 from mcp_rl.config import Isolation
 from mcp_rl.inference.chat.chat_format import ChatFormat
 from mcp_rl.inference.scripted import ScriptedEngine
 from mcp_rl.rollouts.gather import GroupPlan, gather_groups
 from mcp_rl.rollouts.player import Player
 from mcp_rl.rollouts.speaker import Limits
-from mcp_rl.scenario import Launch, McpScenario, OneServer, SseServer, StdioServer, StreamableHttpServer
+from mcp_rl.scenario import McpScenario
 from mcp_rl.tiny.tokenizer import build_tokenizer
 from mcp_rl.toolserver.connection.deadlines import Deadlines
 from mcp_rl.toolserver.pool import Sessions
 from mcp_rl.toolserver.tool_server import ToolServer
 from mcp_rl.trajectory import StopReason, Trajectory
 
-HOSTILE = Path(__file__).resolve().parent.parent / "tests/faults/hostile_server.py"
 TRANSPORTS = ("stdio", "sse", "streamable-http")
 SHARES: dict[Isolation, int] = {"shared": 4, "layer": 3, "reset": 2, "per-rollout": 1}
 """Shares of ten episodes; an episode with its own process costs a hundred times one on a shared server."""
@@ -66,36 +65,6 @@ DEADLINES = Deadlines(spawn=20, initialize=10, list=10, call=20, close=5)
 ROUND = 450
 WARM_UP = 0.2
 """Share of rounds after which nothing may grow."""
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A kind of server, and the file in which it logs its calls."""
-
-    transport: str
-    isolation: Isolation
-    log: Path
-    place: Path
-    """A folder in which its calls leave files."""
-    collector: int
-    """The port to which it sends the lines of its log; 0 if it writes them."""
-
-    @property
-    def name(self) -> str:
-        return f"{self.transport}-{self.isolation}"
-
-    def params(self, chance: float, seed: int, bad_start: float) -> OneServer:
-        drawn = ("--chance", str(chance), "--seed", str(seed), "--bad-start", str(bad_start))
-        args = ("-I", "-S", str(HOSTILE), "--transport", self.transport, "--log", str(self.log), *drawn)
-        if self.collector:
-            args += ("--collector", str(self.collector))
-            args += ("--place", str(self.place)) if self.isolation in ("layer", "per-rollout") else ()
-        if self.transport == "stdio":
-            return StdioServer(command="{python}", args=args)
-        launch = Launch(command="{python}", args=(*args, "--port", "{port}"))
-        if self.transport == "sse":
-            return SseServer(url="http://127.0.0.1:{port}/sse", launch=launch)
-        return StreamableHttpServer(url="http://127.0.0.1:{port}/mcp", launch=launch)
 
 
 @dataclass
@@ -141,37 +110,6 @@ def script(text: str, seed: int, turn: int) -> str:
     if turn == 0:
         return f'<tool_call>\n{{"name": "write", "arguments": {{"n": {seed}}}}}\n</tool_call>'
     return str(re.findall(r"<tool_response>\s*(.*?)\s*</tool_response>", text, re.DOTALL)[-1])
-
-
-class _Line(socketserver.StreamRequestHandler):
-    """Writes a line that a server sends into the log that it names."""
-
-    def handle(self) -> None:
-        line = json.loads(self.rfile.readline())
-        with Path(line.pop("log")).open("a") as log:
-            log.write(json.dumps(line) + "\n")
-        self.wfile.write(b".")
-
-
-class _Collector(socketserver.TCPServer):
-    allow_reuse_address = True
-    request_queue_size = 128
-
-
-@contextmanager
-def collecting(wanted: bool) -> Iterator[int]:
-    """Give the port to which servers in sandboxes send their logs; 0 if that is not wanted."""
-    if not wanted:
-        yield 0
-        return
-    with _Collector(("127.0.0.1", 0), _Line) as collector:
-        thread = threading.Thread(target=collector.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        try:
-            yield collector.server_address[1]
-        finally:
-            collector.shutdown()
-            thread.join()
 
 
 class Soak:
@@ -269,10 +207,15 @@ class Soak:
                 us.num_fds(),
                 len(us.children(recursive=True)),
                 len(asyncio.all_tasks()),
-                round(time.monotonic() - self._began, 1),
+                round(self.seconds, 1),
             )
         )
         return self.samples[-1]
+
+    @property
+    def seconds(self) -> float:
+        """Time since the beginning."""
+        return time.monotonic() - self._began
 
     def read_calls(self) -> None:
         """Read the servers' logs into the accounts."""
@@ -361,8 +304,9 @@ async def soak(
     call_seconds: float = CALL_SECONDS,
     rounds: int = 6,
     sandboxes: bool = True,
+    seconds: float = math.inf,
 ) -> dict[str, Any]:
-    """Play all episodes in at least `rounds` rounds and return the report.
+    """Play all episodes in at least `rounds` rounds and return the report; no round begins after `seconds`.
 
     `folder` gets all files, temporary ones too. `bad_start` None means half of `chance`. Without `sandboxes`, servers
     run as they are, and none has the isolation "layer".
@@ -376,7 +320,7 @@ async def soak(
         soaked.samples.clear()
         players = await stack.enter_async_context(soaked.players())
         done = 0
-        while done < episodes:
+        while done < episodes and soaked.seconds < seconds:
             count = min(ROUND, max(episodes // rounds, 1), episodes - done)
             await soaked.round(players, done, count)
             done += count
@@ -389,7 +333,7 @@ async def soak(
     soaked.read_calls()
     samples = list(soaked.samples)
     await anyio.sleep(0.5)
-    after = soaked.sample(episodes)
+    after = soaked.sample(done)
     soaked.samples = samples
     verdict = soaked.verdict(before, after)
     accounts = {name: {**asdict(account), "balanced": account.balanced} for name, account in soaked.accounts.items()}
@@ -412,6 +356,7 @@ async def soak(
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--episodes", type=int, default=10_000)
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no round after this time")
     parser.add_argument("--chance", type=float, default=0.06, help="chance that a call fails")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--sandbox", choices=("files", "off"), default="files")
@@ -428,6 +373,7 @@ def main() -> int:
             folder=Path(folder),
             say=say,
             sandboxes=options.sandbox == "files",
+            seconds=60 * options.minutes,
         )
         found = {
             "date": time.strftime("%Y-%m-%d"),
