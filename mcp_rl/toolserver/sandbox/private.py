@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mcp_rl.errors import ServerError
 from mcp_rl.scenario import StdioServer
 
 if TYPE_CHECKING:
@@ -30,16 +31,25 @@ _CACHES = {"npm_config_cache": ".npm", "UV_CACHE_DIR": ".cache/uv"}
 def privately(params: OneServer, folder: Path, *, server: str, why: str) -> OneServer:
     """Return the parameters of a server with everything that is named in them in `folder`, and say what is not covered.
 
-    The folder is the server's own temporary folder, which is removed when its process ends.
+    The folder is the server's own temporary folder, which is removed when its process ends. Raises ServerError if the
+    copies do not fit on the disk.
     """
     launch = params if isinstance(params, StdioServer) else params.launch
     assert launch is not None
-    copies = _Copies(folder, Path(launch.cwd or ".").resolve())
-    fields = {
-        "args": tuple(map(copies.named_in, launch.args)),
-        "env": {name: copies.named_in(value) for name, value in launch.env.items()} | _home(launch, folder),
-        "cwd": str(copies.cwd),
-    }
+    try:
+        copies = _Copies(folder, Path(launch.cwd or ".").resolve())
+        fields = {
+            "args": tuple(map(copies.named_in, launch.args)),
+            "env": {name: copies.named_in(value) for name, value in launch.env.items()} | _home(launch, folder),
+            "cwd": str(copies.cwd),
+        }
+    except OSError as error:
+        if "No space left on device" not in str(error):  # shutil.Error lists what went wrong, and has no errno
+            raise
+        raise ServerError(
+            f"{server} needs copies of the files that it is pointed at, since {why}, and the disk under "
+            f"{folder.parent} is full; make room there, or set TMPDIR to a folder on another disk."
+        ) from error
     _say_once(server, why, copies.too_large())
     if isinstance(params, StdioServer):
         return params.model_copy(update=fields)
