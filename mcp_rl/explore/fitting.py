@@ -51,6 +51,8 @@ _AT_ONCE = 4
 """Most entries of a list while a server is filled."""
 _SHARE_OF_OWN = 0.7
 """Probability of a number that a record has for the parameter."""
+_SHARE_OF_CONSTANT = 0.85
+"""Probability of the only value that a parameter seems to take: others may be found later."""
 _SEEN_NAMES = ("key:name", "key:title", "key:id", "key:key")
 
 
@@ -120,6 +122,9 @@ class WorldSampler(Sampler):
         parameter, description = parameter_of(slot), str(schema.get("description", ""))
         if kind := sql_meaning(self._tool, parameter, f"{description} {self._words}"):
             return statement(kind, self._world, tables_in(self._pool), random)
+        constant = None if self._strict else self._pool.constant(parameter)
+        if constant is not None and random.random() < _SHARE_OF_CONSTANT:
+            return constant
         if meant(parameter, description, words_of(self._tool), random) is not None:
             return super()._free_string(schema, slot, random)
         weights: dict[str, float] = {}

@@ -73,6 +73,8 @@ class ToolProgress:
     texts: Counter[str] = field(default_factory=Counter)
     """Count of each result."""
     dry: int = 0
+    found: int = 0
+    """Number of new results of the last wave."""
     done: bool = False
 
     def common(self, text: str) -> float:
@@ -123,6 +125,7 @@ class Probe:
         self._connection, self.random = connection, random.Random(seed)
         self.tools = [tool for tool in tools if tool.name not in dropped]
         self.pool = ValuePool()
+        self._measured = any(one.measured is not None for one in server.members or (server,))
         self.progress = {
             name: ToolProgress(sampler, random.Random(f"{seed}:{name}"))
             for name, sampler in fitted_samplers(self.tools, self.pool, server).items()
@@ -228,8 +231,11 @@ class Probe:
         if missing <= 0:
             return []
         draws: list[Draw] = []
+        most = _WAVE if progress.proposed else _PROBES
+        if self._measured and progress.proposed:  # little is left where the last calls found little
+            most = min(_WAVE, max(_PROBES, 2 * progress.found))
         for _ in range(3 * _WAVE):
-            if len(draws) >= min(_WAVE if progress.proposed else _PROBES, max(_PROBES, missing)):
+            if len(draws) >= min(most, max(_PROBES, missing)):
                 break
             draw = progress.sampler.draw(progress.random)
             if draw is None:
@@ -256,6 +262,8 @@ class Probe:
             useful = fate in ("worked", "unsteady", "secret")
             tried.note(name, fate, draw.arguments, result.text if result is not None else "")
             self.pool.credit(draw.choices, useful)
+            if self._measured and result is not None:
+                self.pool.observe_attempt(name, draw.arguments, not result.is_error)
             if result is not None and result.is_error:
                 self._failed(name, draw.arguments, result)
             if result is None or not useful:
@@ -274,6 +282,7 @@ class Probe:
                 progress.outcomes.append(Outcome(name, draw.arguments, result.text, answer))
         for name in dict.fromkeys(name for name, _ in proposals):
             progress = self.progress[name]
+            progress.found = found[name]
             if found[name]:
                 progress.dry = 0
             else:
@@ -304,7 +313,7 @@ class Probe:
         try:
             tally.count(calls=1)
             first = await self._connection.call(name, arguments, deadline=_DEADLINE)
-            if not twice:
+            if not twice or first.is_error:  # errors that are to last are called again at the end
                 return ProbeResult(first.text, True, first.is_error)
             tally.count(calls=1)
             second = await self._connection.call(name, arguments, deadline=_DEADLINE)
@@ -318,8 +327,8 @@ class Probe:
             if self._faults[name] >= _FAULTS:
                 self.unfit.add(name)
             return None
-        same = second.is_error == first.is_error and undated(second.text) == undated(first.text)
-        return ProbeResult(first.text, same, first.is_error)
+        same = not second.is_error and undated(second.text) == undated(first.text)
+        return ProbeResult(first.text, same)
 
     def _ended_by(self, fault: ServerFault) -> ServerFault:
         """Return the fault of a server that ended, with the calls that it was answering."""

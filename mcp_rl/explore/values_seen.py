@@ -28,6 +28,10 @@ _HANDLE = re.compile(r"[A-Za-z][\w.:#-]{0,60}\d[\w.:#-]{0,60}")
 _LONGEST_NAME = 80
 _MOST = 300
 """Most values kept of each kind."""
+_FIRST_VALUES = 2
+"""Values of a parameter that are kept to find out if it takes only one."""
+_CONSTANT_TOOLS, _CONSTANT_FAILURES = 3, 16
+"""Tools that worked with one value of a parameter, and other values that failed, after which it may be the only one."""
 
 
 def handle_nouns(tool: str, text: str) -> list[str]:
@@ -43,6 +47,10 @@ class ValuePool:
         self._worked: dict[tuple[str, str], tuple[int, int]] = {}
         self._offered: dict[str, list[str]] = {}
         self._bounds: dict[str, Bounds] = {}
+        self._good: dict[str, dict[str, set[str]]] = {}
+        """The tools that worked with a value, by parameter and value."""
+        self._bad: dict[str, set[str]] = {}
+        """Values of parameters with which calls failed."""
 
     def __getitem__(self, kind: str) -> list[str]:
         return list(self._values.get(kind, ()))
@@ -83,6 +91,25 @@ class ValuePool:
         """Learn the value of an argument of a call that worked."""
         if 0 < len(value) <= _LONGEST_NAME:
             self._keep(f"worked:{parameter}", value)
+
+    def observe_attempt(self, tool: str, arguments: Mapping[str, Any], worked: bool) -> None:
+        """Learn which values of the parameters calls worked with, and which not, to find those that take only one."""
+        for name, value in arguments.items():
+            if isinstance(value, str):
+                good = self._good.setdefault(words_of(name), {})
+                if worked and (value in good or len(good) < _FIRST_VALUES):
+                    good.setdefault(value, set()).add(tool)
+                elif not worked and len(bad := self._bad.setdefault(words_of(name), set())) < _MOST:
+                    bad.add(value)
+
+    def constant(self, parameter: str) -> str | None:
+        """Return the only value that a parameter takes, as far as calls of several tools showed it, or None."""
+        good = self._good.get(parameter, {})
+        if len(good) != 1:
+            return None
+        value, tools = next(iter(good.items()))
+        failed = self._bad.get(parameter, set()) - {value}
+        return value if len(tools) >= _CONSTANT_TOOLS and len(failed) >= _CONSTANT_FAILURES else None
 
     def observe_table(self, table: str, columns: Sequence[str]) -> None:
         """Learn a table that the server has, and its columns."""

@@ -20,6 +20,7 @@ from mcp_rl.explore.probe import calls_in_flight
 from mcp_rl.rewards.dates import is_dated, undated
 from mcp_rl.rewards.json_values import is_close
 from mcp_rl.scenario import McpScenario, ServerParams, ToolCall
+from mcp_rl.system.threads import cpu_limit
 
 if TYPE_CHECKING:
     from mcp_rl.toolserver.link import Link
@@ -111,7 +112,9 @@ class Stage:
         """The tools that may be called freely."""
         self._free = {tool.name for tool in self.tools}
         self._reading = {tool.name for tool in self.tools if reads(tool, server)}
-        self._limiter = anyio.CapacityLimiter(calls_in_flight(server, _IN_FLIGHT, _DEADLINE))
+        # Where each play has a process for itself, more of them than processors would only take their starts.
+        most = cpu_limit() if server.measured is not None and server.isolation == "layer" else _IN_FLIGHT
+        self._limiter = anyio.CapacityLimiter(calls_in_flight(server, most, _DEADLINE))
         self.stateful = server.stateful
         """True if calls may change something that later calls of the same episode see."""
         self.calls = 0

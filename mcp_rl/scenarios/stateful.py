@@ -55,6 +55,13 @@ _MOST_PROPOSALS = 6
 _SECONDS, _LEAST_CALLS = 60.0, 400
 """Seconds for finding tasks on a server that answers one call at a time, and the calls that are made in any case."""
 _TRIES = 12
+_LEAST_PLAYED = 4
+"""Fewest proposals to play at once."""
+_SILENT, _MOST_PLAYS = 5, 10**6
+"""Looks after calls of the same tools, none of which shows a change, after which such looks are spared; a number larger
+than that of all plays."""
+_FRUITLESS = 8
+"""Proposals of one length with a tool, none of which became a task, after which the tool is left out of others."""
 _ORDINALS = ("first", "second", "third", "fourth", "fifth")
 
 
@@ -120,6 +127,12 @@ class Walks:
         self._before: dict[str, Look] = {}
         """Looks at the initial state of an episode."""
         self._seen: set[str] = set()
+        self._measured = any(one.measured is not None for one in server.members or (server,))
+        self._proposed: Counter[tuple[int, str]] = Counter()
+        """Proposals that were played, by their length and each tool in them; `_drafted` counts the drafts of them."""
+        self._drafted: Counter[tuple[int, str]] = Counter()
+        self._silent: Counter[tuple[tuple[str, ...], str]] = Counter()
+        """Times that a look showed no change after calls of these tools; far below 0 once it showed one."""
 
     async def compose(self, composer: Composer, lengths: Counter[int]) -> None:
         """Add tasks to the composer: `lengths` counts the wanted tasks by their number of calls."""
@@ -155,13 +168,13 @@ class Walks:
             if affordable < 1:
                 break
             proposals = list(self._proposals(steps, 2 * (count - len(found))))[: int(affordable)]
-            drafts = await self._wave(proposals)
+            drafts = await self._wave(proposals, count - len(found))
             dry, made = 0 if drafts else dry + 1, made + len(proposals)
             found += drafts
         return found[:count]
 
     def _proposals(self, steps: int, count: int) -> Iterator[Proposal]:
-        tools = list(self._changing)
+        tools = self._fruitful(steps)
         wave = min(_WAVE * len(tools), max(count, len(tools)))
         for number in range(wave):
             for _ in range(_TRIES):
@@ -174,7 +187,8 @@ class Walks:
 
     def _proposal(self, steps: int, tool: str) -> Proposal | None:
         """Propose `steps` calls, `tool` among them; None where a reading call in them would serve nothing."""
-        tools = [tool, *(self._random.choice(list(self._changing)) for _ in range(steps - 1))]
+        others = self._fruitful(steps)
+        tools = [tool, *(self._random.choice(others) for _ in range(steps - 1))]
         self._random.shuffle(tools)
         # A call other than `tool` may give way to a last one that reads the new state …
         asks = steps > 1 and bool(self._reading) and self._random.random() < _READS_LAST
@@ -197,6 +211,14 @@ class Walks:
             moves.append(move)
         linked = any("<result 1." in json.dumps(move.arguments) for move in moves[1:])
         return None if looks_up and not linked else tuple(moves)
+
+    def _fruitful(self, steps: int) -> list[str]:
+        """Return the changing tools, without those that make no task of this length, where the state was measured."""
+        tools = list(self._changing)
+        if not self._measured:
+            return tools
+        fruitful = [tool for tool in tools if self._drafted[steps, tool] or self._proposed[steps, tool] < _FRUITLESS]
+        return fruitful or tools
 
     def _move(self, name: str, earlier: Sequence[_Move]) -> _Move | None:
         drawn = self._drawn(name)
@@ -230,8 +252,20 @@ class Walks:
 
     # Playing
 
-    async def _wave(self, proposals: Sequence[Proposal]) -> list[_Draft]:
-        results = await self._stage.play_all([self._play(p, tuple(self._looks(p))) for p in proposals])
+    async def _wave(self, proposals: Sequence[Proposal], wanted: int) -> list[_Draft]:
+        """Play proposals, and return no more drafts than are wanted, unless later proposals learn from single calls."""
+        if not self._measured and all(len(proposal) == 1 for proposal in proposals):
+            return await self._drafts_of(proposals)
+        drafts: list[_Draft] = []
+        at = 0
+        while at < len(proposals) and len(drafts) < wanted:
+            some = proposals[at : at + max(_LEAST_PLAYED, wanted - len(drafts))]
+            drafts += await self._drafts_of(some)
+            at += len(some)
+        return drafts
+
+    async def _drafts_of(self, proposals: Sequence[Proposal]) -> list[_Draft]:
+        results = await self._stage.play_all([self._play(p, tuple(self._telling_looks(p))) for p in proposals])
         played: list[tuple[Proposal, Played]] = []
         for proposal, result in zip(proposals, results, strict=True):
             if len(proposal) == 1:
@@ -240,22 +274,32 @@ class Walks:
                 played.append((proposal, result))
         await self._look_before([look for _, one in played for look in self._wanted_looks(one)])
         drafts = [draft for proposal, one in played if (draft := self._draft(proposal, one)) is not None]
-        return await self._without_idle_steps(drafts)
+        for proposal, one in played:
+            for look in one.looks:
+                key = _changed_by(proposal), call_key(look.tool, look.arguments)
+                self._silent[key] = -_MOST_PLAYS if self._tells(look) else self._silent[key] + 1
+        drafts = await self._without_idle_steps(drafts)
+        self._proposed.update(at for proposal in proposals for at in _tools_of(proposal))
+        self._drafted.update(at for draft in drafts for at in _tools_of(draft.proposal))
+        return drafts
 
     async def _without_idle_steps(self, drafts: Sequence[_Draft]) -> list[_Draft]:
-        """Return the drafts in which every changing call matters."""
-        shorter = [
-            (index, step)
-            for index, draft in enumerate(drafts)
-            for step, call in enumerate(draft.played.calls)
-            if len(draft.proposal) > 1 and call.tool in self._changing
-        ]
-        plays = [self._play_without(drafts[index], step) for index, step in shorter]
-        idle = {
-            index
-            for (index, _), without in zip(shorter, await self._stage.play_all(plays), strict=True)
-            if not isinstance(without, Unplayable) and _leads_to_the_same(drafts[index], without)
-        }
+        """Return the drafts in which every changing call matters. A draft is played no more once one does not."""
+        idle: set[int] = set()
+        for step in range(max((len(draft.proposal) for draft in drafts), default=0)):
+            asked = [
+                index
+                for index, draft in enumerate(drafts)
+                if 1 < len(draft.proposal) > step
+                and index not in idle
+                and draft.played.calls[step].tool in self._changing
+            ]
+            plays = [self._play_without(drafts[index], step) for index in asked]
+            idle |= {
+                index
+                for index, without in zip(asked, await self._stage.play_all(plays), strict=True)
+                if not isinstance(without, Unplayable) and _leads_to_the_same(drafts[index], without)
+            }
         return [draft for index, draft in enumerate(drafts) if index not in idle]
 
     def _play_without(self, draft: _Draft, step: int) -> Play:
@@ -280,6 +324,13 @@ class Walks:
         calls = [ProposedCall(tool=self._names[m.tool], arguments=json.dumps(m.arguments)) for m in proposal]
         checks = [ProposedCall(tool=self._names[look.tool], arguments=json.dumps(look.arguments)) for look in looks]
         return calls, checks, None
+
+    def _telling_looks(self, proposal: Proposal) -> Iterator[Look]:
+        """Yield the looks at the end of a proposal, without those that never showed what its tools change."""
+        tools = _changed_by(proposal)
+        for look in self._looks(proposal):
+            if not self._measured or self._silent[tools, call_key(look.tool, look.arguments)] < _SILENT:
+                yield look
 
     def _looks(self, proposal: Proposal) -> Iterator[Look]:
         """Yield reading calls that may show the change, without their results."""
@@ -347,6 +398,14 @@ class Walks:
     def _tells(self, look: Look) -> bool:
         before = self._before.get(call_key(look.tool, look.arguments))
         return before is not None and before.lasting != look.lasting
+
+
+def _changed_by(proposal: Proposal) -> tuple[str, ...]:
+    return tuple(sorted({move.tool for move in proposal}))
+
+
+def _tools_of(proposal: Proposal) -> set[tuple[int, str]]:
+    return {(len(proposal), move.tool) for move in proposal}
 
 
 def _leads_to_the_same(draft: _Draft, other: Played) -> bool:

@@ -303,3 +303,15 @@ def test_listed_names_become_paths_in_the_listed_folder() -> None:
     pool.observe({"path": "/data"}, "[FILE] notes.txt\n[DIR] old")
     assert "/data/notes.txt" in pool["path:file"]
     assert "/data/old" in pool["path:folder"]
+
+
+def test_a_parameter_that_takes_one_value_with_several_tools_is_constant_until_another_works() -> None:
+    pool = ValuePool()
+    for tool in ("log", "show", "diff"):
+        pool.observe_attempt(tool, {"repo_path": "/repo", "count": 3}, worked=True)
+    assert pool.constant("repo path") is None, "nothing else was tried"
+    for number in range(16):
+        pool.observe_attempt("log", {"repo_path": f"word {number}"}, worked=False)
+    assert pool.constant("repo path") == "/repo" and pool.constant("count") is None
+    pool.observe_attempt("log", {"repo_path": "/other"}, worked=True)
+    assert pool.constant("repo path") is None
