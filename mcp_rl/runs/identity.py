@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_rl.backends.base.base_name import base_revision, check_base_model
 from mcp_rl.backends.initial import check_initial, initial_hash
-from mcp_rl.backends.plan.wishes import check_wishes
+from mcp_rl.backends.plan.wishes import check_size, check_wishes
 from mcp_rl.config import JudgeConfig, RunConfig, UnslothConfig, config_keys, flat_values, role_of
 from mcp_rl.config.identity import RunIdentity
 from mcp_rl.errors import ScenarioError
@@ -35,12 +35,13 @@ def check_inputs(config: RunConfig, server: ToolServer, plugins: Plugins, *, fre
     """Check the user's settings and files before a server is started or a run directory made.
 
     With `fresh`, an earlier run of that name will be removed, so what it loaded does not matter. Raises what
-    `check_settings` and `check_base_model` raise.
+    `check_settings` and `check_base_model` raise, and ConfigError for a model too large for this machine.
     """
     check_settings(config, server, plugins, fresh=fresh)
     check_base_model(config.base_model)
     if config.unsloth.model_name is not None:
         check_base_model(config.unsloth.model_name)
+    check_size(config, fresh=fresh)
 
 
 def check_settings(config: RunConfig, server: ToolServer, plugins: Plugins, *, fresh: bool = False) -> None:

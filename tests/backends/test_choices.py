@@ -21,7 +21,7 @@ from mcp_rl.backends.plan.choices import (
 )
 from mcp_rl.backends.plan.detect import detect
 from mcp_rl.backends.plan.machine import Machine
-from mcp_rl.backends.plan.wishes import check_wishes
+from mcp_rl.backends.plan.wishes import check_size, check_wishes
 from mcp_rl.config import TINY, EngineConfig, PlacementConfig, RolloutConfig, RunConfig, TrainConfig, UnslothConfig
 from mcp_rl.errors import ConfigError
 from mcp_rl.model import TrainableModel
@@ -165,6 +165,10 @@ def test_a_plan_that_does_not_fit_leaves_limits_open(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as refused:
         chosen(tmp_path, machine(8), train=TrainConfig(method="full"))
     assert str(refused.value).count("GiB") >= 2 and "With train.method=lora it fits" in str(refused.value)
+    config = RunConfig.model_validate({"server": "any", "base_model": SHAPES["0.5B"], "train": {"method": "full"}})
+    with pytest.raises(ConfigError, match=r"With train\.method=lora it fits"):  # and before a server is started
+        check_size(config, machine(8))
+    check_size(config, machine(80))
     (tmp_path / "model.json").write_text('{"loaded": {"quantisation": "none"}}')  # it was begun, so it may have fitted
     found = chosen(tmp_path, machine(8), train=TrainConfig(method="full"))
     assert any(sentence.startswith("This may run out of memory: Qwen") for sentence in found.said)

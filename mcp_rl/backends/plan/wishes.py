@@ -9,8 +9,12 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from mcp_rl.backends.base.options import INSTALL, base_location, follow, loaded_before, loaded_for, plan_loading
-from mcp_rl.backends.plan.choices import engine_for, engine_kind
+from mcp_rl.backends.plan.choices import engine_for, engine_kind, ranks
 from mcp_rl.backends.plan.detect import detect
+from mcp_rl.backends.plan.plan import plan
+from mcp_rl.backends.plan.shape import model_shape
+from mcp_rl.backends.plan.smaller import refusal
+from mcp_rl.backends.plan.wanted import wanted
 from mcp_rl.config import TINY
 from mcp_rl.config.engine_arguments import argument_name
 from mcp_rl.errors import ConfigError
@@ -66,6 +70,21 @@ def check_wishes(config: RunConfig, machine: Machine | None = None, *, fresh: bo
         )
     if engine.url is not None and engine.kind != "local":
         _check_remote(config, loaded)
+
+
+def check_size(config: RunConfig, machine: Machine | None = None, *, fresh: bool = False) -> None:
+    """Raise ConfigError, one sentence with what would fit, if a new run's model is too large for this machine. A size
+    that is not known is reported where the run is planned."""
+    begun = config.init is not None or (not fresh and loaded_before(config.run_dir))
+    if config.backend != "local" or config.base_model == TINY or begun:
+        return
+    try:
+        shape = model_shape(config.unsloth.model_name or config.base_model)
+    except ConfigError:
+        return
+    machine, asked = machine or detect(), wanted(config, ranks=ranks())
+    if why := refusal(machine, shape, asked, plan(machine, shape, asked)):
+        raise ConfigError(why)
 
 
 def _check_gpus(placement: PlacementConfig, here: Callable[[], Machine]) -> None:
