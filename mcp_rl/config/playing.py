@@ -135,3 +135,6 @@ class CurriculumConfig(Section):
     """Share of solved scenarios that an epoch plays again: notices what was forgotten, at a quarter of the cost."""
     too_hard_share: float = Field(default=1.0, ge=0, le=1)
     """Share of too hard scenarios that an epoch plays again: all, as their first success is what there is to learn."""
+    level_share: float = Field(default=0.25, ge=0, le=1)
+    """Share of the unseen scenarios of a level solved or too hard throughout that keep their turn: the others of the
+    epoch teach more. The rest come after them."""

@@ -70,9 +70,9 @@ class RunReport(BaseModel):
     learned: Learned | None = None
     """The result of the training, with the reasons if nothing was learned; None in the report of an earlier version."""
     details: dict[str, dict[str, Any]] = {}
-    """`before` and `after`: whole evaluations as JSON, with `greedy`, `sampled` and `by_tool`. With a judge `judge`:
-    what it `spent`, its comparison of pairs, and its `agreement` with the verifier `before` and `after`. With another
-    model than the built-in one `forecast`: what was expected before the first step, and what it was."""
+    """`before` and `after`: whole evaluations as JSON, with `greedy`, `sampled`, `by_tool` and `by_level`. With a judge
+    `judge`: what it `spent`, its comparison of pairs, and its `agreement` with the verifier `before` and `after`. With
+    another model than the built-in one `forecast`: what was expected before the first step, and what it was."""
 
     def json_line(self) -> str:
         """Return the line that `--json` prints."""
@@ -81,7 +81,8 @@ class RunReport(BaseModel):
 
 def print_report(report: RunReport, console: Console) -> None:
     """Print the final tables, the run's files, and the next commands."""
-    for grid in (_before_and_after(report), _by_tool(report), _judge_against_verifier(report)):
+    by = [_by(report, "tool"), _by(report, "level")]
+    for grid in (_before_and_after(report), *by, _judge_against_verifier(report)):
         if grid.rows:
             print_grid(grid, console)
     for line in next_lines(report):
@@ -98,15 +99,16 @@ def _before_and_after(report: RunReport) -> Grid:
     return Grid(title, ["", "before", f"after step {report.step}"], rows)
 
 
-def _by_tool(report: RunReport) -> Grid:
-    """Make the table of success by the tools in a scenario's reference solution."""
-    before = report.details.get("before", {}).get("by_tool", {})
-    after = report.details.get("after", {}).get("by_tool", {})
+def _by(report: RunReport, what: str) -> Grid:
+    """Make the table of success by the tools in a scenario's reference solution, or by its level, where there are
+    several levels."""
+    before = report.details.get("before", {}).get(f"by_{what}", {})
+    after = report.details.get("after", {}).get(f"by_{what}", {})
     rows = [
-        [tool, str(int(found["scenarios"])), shown(before.get(tool, {}).get("success")), shown(found["success"])]
-        for tool, found in after.items()
+        [name, str(int(found["scenarios"])), shown(before.get(name, {}).get("success")), shown(found["success"])]
+        for name, found in after.items()
     ]
-    return Grid("by tool", ["", "scenarios", "before", "after"], rows)
+    return Grid(f"by {what}", ["", "scenarios", "before", "after"], rows)
 
 
 def _judge_against_verifier(report: RunReport) -> Grid:

@@ -81,12 +81,14 @@ def test_tables_show_before_and_after_and_by_tool(tmp_path: Path) -> None:
         "greedy": measure(0.97, 0.92, 0.99),
         "sampled": measure(0.94, 0.91, 0.96),
         "by_tool": {"add": {"scenarios": 20, "success": 1.0}, "d[i]vide": {"scenarios": 10, "success": 0.9}},
+        "by_level": {"told": {"scenarios": 12, "success": 0.75}},
     }
     text = printed(report(tmp_path, {"before": before, "after": after}))
     rows = {line.split("  ")[0].strip(): line for line in text.splitlines()}
     assert "0.410 [0.320, 0.500]" in rows["greedy success"] and "0.970 [0.920, 0.990]" in rows["greedy success"]
     assert "0.940 [0.910, 0.960]" in rows["sampled success"]
     assert "0.950" in rows["sampled pass@4"]
+    assert "0.750" in rows["told"] and "by level" in text
     assert "0.500" in rows["add"] and "1.000" in rows["add"] and "-" in rows["d[i]vide"]
     assert "calc[ulator]: 120 scenarios that were never trained on" in text
 

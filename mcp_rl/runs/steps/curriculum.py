@@ -6,6 +6,9 @@ all unseen and right scenarios come once, and a set share of the too hard and th
 all end alike has no gradient. By default that share is all of the too hard ones, since their first success has most to
 teach, and a quarter of the solved ones, drawn anew each time. The order is always a shuffle: steps of hard scenarios
 alone were seen to undo what the easier ones had taught.
+
+Where scenarios are of several levels, the level says something of an unseen one: while the newest scenarios of its
+level were all solved or all too hard, three in four of its unseen ones wait for the others of the epoch.
 """
 
 from __future__ import annotations
@@ -25,6 +28,10 @@ if TYPE_CHECKING:
 
     from mcp_rl.scenario import McpScenario
     from mcp_rl.trajectory import TrajectoryGroup
+
+
+_LEVEL_OF = 4
+"""Newest scenarios of a level by which its unseen ones are judged; with fewer, nothing is known of it."""
 
 
 @dataclass(frozen=True)
@@ -109,13 +116,22 @@ class Curriculum:
         taken: list[str] = []
         count = min(count, len(self._scenarios) - len(besides))
         while len(taken) < count:
-            fresh = [name for name in self._waiting if name not in taken and name not in besides][: count - len(taken)]
+            fresh = [name for name in self._waiting if name not in taken and name not in besides]
+            fresh = self._by_level(fresh)[: count - len(taken)]
             if not fresh:
                 self._begin_epoch(everything=bool(self._waiting))
                 continue
             self._waiting = [name for name in self._waiting if name not in fresh]
             taken += fresh
         return [self._scenarios[name] for name in taken]
+
+    def level_pool(self, level: str) -> DifficultyPool:
+        """Return the pool of a level: of the pass rate over its newest scenarios; unseen while only few were played."""
+        found = [one for name, one in self._measured.items() if self._scenarios[name].level == level]
+        newest = sorted(found, key=lambda one: one.step)[-_LEVEL_OF:]
+        if len(newest) < _LEVEL_OF:
+            return DifficultyPool.UNSEEN
+        return self.pool_of(sum(one.passed for one in newest) / sum(one.of for one in newest))
 
     def learned(self, groups: Sequence[TrajectoryGroup], step: int = 0) -> None:
         """Record the successes of each scenario in `step`."""
@@ -135,6 +151,20 @@ class Curriculum:
         for name, outcomes in ((before or {}).get("outcomes") or {}).items():
             rate = sum(outcomes) / len(outcomes) if outcomes else None
             yield ScenarioDifficulty(id=name, split="val", pool=self.pool_of(rate), pass_rate=rate, of=len(outcomes))
+
+    def _by_level(self, order: Sequence[str]) -> list[str]:
+        """Return scenarios in this order, but most of the unseen ones of levels that teach little after the others."""
+        levels = {self._scenarios[name].level for name in self._scenarios}
+        if len(levels) < 2:
+            return list(order)
+        idle = {level for level in levels if self.level_pool(level) in (DifficultyPool.SOLVED, DifficultyPool.TOO_HARD)}
+        share, seen, late = self._config.level_share, 0, set[str]()
+        for name in order:
+            if name not in self._measured and self._scenarios[name].level in idle:
+                seen += 1
+                if math.ceil(share * seen) == math.ceil(share * (seen - 1)):
+                    late.add(name)
+        return [*(name for name in order if name not in late), *(name for name in order if name in late)]
 
     def _learn(self, name: str, passed: int, of: int, step: int) -> None:
         before = self._measured.get(name)

@@ -115,6 +115,28 @@ def test_pools_follow_the_last_visit() -> None:
     assert (found.pass_rate, found.step, found.visits, found.passed_ever, found.of_ever) == (1.0, 5, 2, 8, 12)
 
 
+def test_levels_that_are_solved_or_too_hard_wait_for_those_between() -> None:
+    levels = ["spelled", "told", "worked-out"]
+    some = [one.model_copy(update={"level": levels[at % 3]}) for at, one in enumerate(SCENARIOS)]
+    solved = {one.id: {"spelled": 4, "told": 2, "worked-out": 0}[one.level] for one in some}
+    level = {one.id: one.level for one in some}
+    curriculum = Curriculum(some, seed=3)
+    order = epoch(curriculum, solved, size=3)
+    assert sorted(order) == sorted(solved), "each comes once"
+    assert curriculum.level_pool("spelled") is DifficultyPool.SOLVED
+    assert curriculum.level_pool("worked-out") is DifficultyPool.TOO_HARD
+    assert curriculum.level_pool("brought-about") is DifficultyPool.UNSEEN
+    places = [at for at, name in enumerate(order) if level[name] == "told"]
+    plain = epoch(Curriculum(some, seed=3, config=CurriculumConfig(level_share=1.0)), solved, size=3)
+    assert sum(places) < sum(at for at, name in enumerate(plain) if level[name] == "told")
+    halfway = Curriculum(some, seed=3)
+    for _ in range(4):
+        step = halfway.take(3)
+        halfway.learned([outcome(s, solved[s.id]) for s in step])
+    again = Curriculum(some, seed=3, state=json.loads(json.dumps(halfway.state)))
+    assert [one.id for one in again.take(5)] == [one.id for one in halfway.take(5)]
+
+
 def test_faults_and_rollouts_without_a_verdict_measure_nothing() -> None:
     broken = [
         Trajectory(scenario_id="s0", success=False, stop_reason=StopReason.FAULT),
