@@ -125,7 +125,7 @@ class WorldSampler(Sampler):
         constant = None if self._strict else self._pool.constant(parameter)
         if constant is not None and random.random() < _SHARE_OF_CONSTANT:
             return constant
-        if meant(parameter, description, words_of(self._tool), random) is not None:
+        if meant(parameter, description, self._about, random) is not None:
             return super()._free_string(schema, slot, random)
         weights: dict[str, float] = {}
         own: dict[str, Sequence[str]] = {}

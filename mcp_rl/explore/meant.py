@@ -50,13 +50,13 @@ _UNITS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (r"speed|velocity", ("meter per second", "kilometer per hour", "mile per hour")),
     (r"data|storage|byte", ("byte", "kilobyte", "megabyte", "gigabyte")),
 )
-_UNIT = re.compile(r"\bunits?$|^(?:from|to)$")
+_UNIT = re.compile(r"\bunits?$")
 
 
 def meant(parameter: str, description: str, about: str, random: random.Random) -> str | None:
     """Return a value of the meaning that a parameter's name or else its description asks for; None if neither does.
 
-    `about` is the name of the tool in words.
+    `about` are the words of the tool's name and of the parameters beside it.
     """
     for kind, asks, values in _MEANINGS:
         if re.search(asks, parameter):
@@ -66,7 +66,10 @@ def meant(parameter: str, description: str, about: str, random: random.Random) -
             return _cell(parameter, random) if in_sheet else random.choice(values)
     if cell := _in_sheet(parameter, description, about, random):
         return cell
-    if _UNIT.search(parameter) and (units := _units(f"{about} {description}")):
+    converts = re.search(r"\bconver|\bunit", about) is not None
+    if (_UNIT.search(parameter) or (converts and parameter in ("from", "to"))) and (
+        units := _units(f"{about} {description}")
+    ):
         return random.choice(units)
     if re.search(r"\bpatterns?\b|^(?:input|value|data|text|string|query|schedule|expr)$", parameter):
         for _, asks, values in _MEANINGS:

@@ -36,6 +36,8 @@ _TRIES = 40
 _DEEPEST = 6
 _READ = 10_000
 """Characters of a description that are read for examples and hints."""
+_MOST_BESIDE = 20
+"""Parameters of a tool whose names tell what it is about."""
 _LONGEST_NAME = 200
 """Characters of a parameter's name that are read for hints."""
 _PATH_NAME = re.compile(r"path|file|dir|folder|source|destination|location", re.IGNORECASE)
@@ -67,6 +69,9 @@ class Sampler:
         self._schema = schema if isinstance(schema, dict) else {}
         self._pool = pool
         self._custom = custom
+        properties = self._schema.get("properties")
+        beside = list(properties)[:_MOST_BESIDE] if isinstance(properties, dict) else []
+        self._about = words_of(" ".join([tool, *(name for name in beside if isinstance(name, str))])[:_READ])
         self._checker = Checker(self._schema)
         self._choices: list[tuple[str, str]] = []
         self._steps = Budget(MOST_DRAWING_STEPS)
@@ -233,7 +238,7 @@ class Sampler:
         parameter = parameter_of(slot)
         description = str(schema.get("description", ""))[:_READ]
         examples = plausible.quoted_examples(description)
-        special = meant(parameter, description, words_of(self._tool), random)
+        special = meant(parameter, description, self._about, random)
         hinted = special or plausible.hinted(parameter, description, random)
         sources = {"word": 0.3, "sentence": 0.1} if special else {"word": 1.0, "sentence": 1.0}
         if examples:

@@ -46,6 +46,7 @@ class ValuePool:
         self._values: dict[str, dict[str, None]] = {}
         self._worked: dict[tuple[str, str], tuple[int, int]] = {}
         self._offered: dict[str, list[str]] = {}
+        self._elsewhere: dict[str, list[str]] = {}
         self._bounds: dict[str, Bounds] = {}
         self._good: dict[str, dict[str, set[str]]] = {}
         """The tools that worked with a value, by parameter and value."""
@@ -129,14 +130,16 @@ class ValuePool:
                 values = [one for one in offered(text) if one not in (value, name)]
                 if len(values) > len(self._offered.get(slot, ())):
                     self._offered[slot] = values
+                    self._elsewhere[words_of(name)] = values
             elif isinstance(value, int | float) and not isinstance(value, bool):
                 found = bounds(text)
                 if found and not found.low <= value <= found.high:  # else the range is about something else
                     self._bounds[slot] = found.within(self._bounds.get(slot, Bounds()))
 
     def offered(self, slot: str) -> list[str]:
-        """Return the values that errors offered for a parameter."""
-        return self._offered.get(slot, [])
+        """Return the values that errors offered for a parameter, or else for one of its name of another tool."""
+        name = slot.rpartition(".")[2].removesuffix("[]")
+        return self._offered.get(slot) or self._elsewhere.get(words_of(name), [])
 
     def bounds(self, slot: str) -> Bounds:
         """Return the range of a numeric parameter, as far as errors named it."""

@@ -20,7 +20,7 @@ SERVER = Path(__file__).with_name("meaning_server.py")
 @pytest.mark.parametrize(
     "parameter, description, about, shape",
     [
-        ("start cell", "", "write data to excel", r"A\d"),
+        ("start cell", "", "write data to excel", r"[AB]\d"),
         ("anchor", "Where the chart goes", "create chart", r"[A-D]\d"),
         ("range", "such as A1:C10", "read sheet data", r"[A-Z]\d:[A-Z]\d"),
         ("from unit", "Unit to convert from", "convert temperature", "celsius|fahrenheit|kelvin"),
@@ -39,7 +39,8 @@ def test_a_meaning_gives_valid_values(parameter: str, description: str, about: s
 
 
 @pytest.mark.parametrize(
-    "parameter, description", [("name", "Who it is"), ("range", "How far"), ("column", "Of a house")]
+    "parameter, description",
+    [("name", "Who it is"), ("from", "The data node where it starts"), ("range", "How far"), ("column", "Of a house")],
 )
 def test_ordinary_words_have_none(parameter: str, description: str) -> None:
     assert meant(parameter, description, "build", random.Random(0)) is None
