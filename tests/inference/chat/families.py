@@ -31,6 +31,8 @@ class Family:
     several: bool = True
     whole: bool = True
     """Turn by turn, its conversation is what its template makes of all of it."""
+    trims: bool = False
+    """It strips the blank ends of results, which stay as they are here."""
     model: str = "qwen2"
     """The type of its models, with what is special in their architecture."""
     sizes: dict[str, Any] = field(default_factory=dict)
@@ -67,11 +69,12 @@ FAMILIES = [
         ("<|im_end|>",),
         "xml",
         thinks=True,
+        trims=True,
         model="qwen3_5_text",
         sizes=_LINEAR,
         untrained="linear_attention",
     ),
-    Family("qwen3_8", ("<|im_end|>",), "xml", thinks=True, model="qwen3_moe", sizes=_EXPERTS),
+    Family("qwen3_8", ("<|im_end|>",), "xml", thinks=True, trims=True, model="qwen3_moe", sizes=_EXPERTS),
     Family(
         "nemotron_3_nano",
         ("<|im_end|>",),
@@ -133,7 +136,16 @@ FAMILIES = [
         sizes={**_WINDOWS, "query_pre_attn_scalar": 8},
     ),
     Family("phi3_5", ("<|end|>",), "hermes", told=True, whole=False, model="phi3"),
-    Family("deepseekv3", (EOS,), "hermes", told=True, whole=False, model="deepseek_v3", sizes={**_SHARED, **_LATENT}),
+    Family(
+        "deepseekv3",
+        (EOS,),
+        "hermes",
+        thinks=True,
+        told=True,
+        whole=False,
+        model="deepseek_v3",
+        sizes={**_SHARED, **_LATENT},
+    ),
     Family("deepseek_r1_distill", (EOS,), "hermes", thinks=True, told=True, whole=False),
 ]
 
