@@ -443,7 +443,7 @@ class Requests:
             case "due":
                 return "when is it due"
             case "place":
-                return f"which {english.place(kind, words)} is it in"
+                return f"which {english.place(kind, words)} {'are they' if english.is_person(kind) else 'is it'} in"
         return f"what {'are' if is_plural(words) else 'is'} {'their' if english.is_person(kind) else 'its'} {words}"
 
 

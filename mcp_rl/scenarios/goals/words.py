@@ -220,7 +220,7 @@ class English:
         if condition.through:
             to = next(r.to for r in self.world.references if (r.kind, r.field) == (kind, condition.through))
             inner = self.condition(to, Condition(condition.field, condition.relation, condition.value))
-            said = _of_another(singular(self.words(kind, condition.through)), inner.one)
+            said = of_another(singular(self.words(kind, condition.through)), inner.one)
             return SpokenCondition(said, said)
         return self._chosen(list(self._conditions(kind, condition)))
 
@@ -412,8 +412,11 @@ def _both(forms: Sequence[str]) -> list[tuple[str, str]]:
     return [(form, form) for form in forms]
 
 
-def _of_another(words: str, inner: str) -> str:
+def of_another(words: str, inner: str) -> str:
     """Say a condition on what a thing refers to: "whose owner lives in 'Oslo'", for "that lives in 'Oslo'"."""
+    for begin, instead in (("one of whose ", f"one of whose {words}'s "), ("in which ", f"in whose {words} ")):
+        if inner.startswith(begin):
+            return instead + inner.removeprefix(begin)
     if inner.startswith("whose "):
         return f"whose {words}'s {inner.removeprefix('whose ')}"
     if inner.startswith("that "):

@@ -53,7 +53,7 @@ from mcp_rl.scenarios.goals.requests import Requests, ToolNames
 from mcp_rl.scenarios.goals.second import SecondOpinion, SecondSolver, with_opinion
 from mcp_rl.scenarios.goals.task import GoalTask, accepted
 from mcp_rl.scenarios.goals.twice import Twice
-from mcp_rl.scenarios.goals.words import English, quoted
+from mcp_rl.scenarios.goals.words import English, of_another, quoted
 from mcp_rl.scenarios.stage import Stage
 from mcp_rl.toolserver.pool import Sessions
 
@@ -221,6 +221,21 @@ def test_a_request_has_many_forms() -> None:
     words = Requests(English(WORLD, random.Random(1)), ToolNames(TOOLS))
     said = {words.of(ExtremeOf(where(HOME), "words", True, "text")) for _ in range(60)}
     assert len(said) >= 8
+
+
+@pytest.mark.parametrize(
+    ("inner", "said"),
+    [
+        ("by 'Ada'", "whose owner is by 'Ada'"),
+        ("that lives in 'Oslo'", "whose owner lives in 'Oslo'"),
+        ("with more than 2 tags", "whose owner has more than 2 tags"),
+        ("whose city is 'Oslo'", "whose owner's city is 'Oslo'"),
+        ("one of whose tags mentions 'b'", "one of whose owner's tags mentions 'b'"),
+        ("in which the word 'b' occurs", "in whose owner the word 'b' occurs"),
+    ],
+)
+def test_a_condition_on_what_a_thing_refers_to_is_one_clause(inner: str, said: str) -> None:
+    assert of_another("owner", inner) == said
 
 
 def test_what_a_thing_did_is_asked_for_by_its_verb() -> None:
