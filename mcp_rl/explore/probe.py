@@ -232,7 +232,7 @@ class Probe:
             return []
         draws: list[Draw] = []
         most = _WAVE if progress.proposed else _PROBES
-        if self._measured and progress.proposed:  # little is left where the last calls found little
+        if self._measured and progress.outcomes:  # little is left where the last calls found little
             most = min(_WAVE, max(_PROBES, 2 * progress.found))
         for _ in range(3 * _WAVE):
             if len(draws) >= min(most, max(_PROBES, missing)):

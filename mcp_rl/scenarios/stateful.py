@@ -34,6 +34,7 @@ from mcp_rl.toolserver.tool_server import BETWEEN
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from mcp_rl.explore.outcome import Outcome
     from mcp_rl.scenarios.compose import Composer
     from mcp_rl.toolserver.pool import Sessions
     from mcp_rl.toolserver.session import Session
@@ -45,6 +46,8 @@ _WAVE = 8
 _MOST_LOOKS = 8
 """Looks of one task before it is known which of them tell something."""
 _KEPT_LOOKS = 3
+_KNOWN_LOOKS = 3
+"""Calls of one tool with several required arguments that are made again as looks."""
 _LINKED, _COPIED = 0.8, 0.3
 """Probability of taking a fitting value from an earlier call: for parameters by which things are looked up, such as
 ids, and for all others."""
@@ -60,7 +63,7 @@ _LEAST_PLAYED = 4
 _SILENT, _MOST_PLAYS = 5, 10**6
 """Looks after calls of the same tools, none of which shows a change, after which such looks are spared; a number larger
 than that of all plays."""
-_FRUITLESS = 8
+_FRUITLESS = 12
 """Proposals of one length with a tool, none of which became a task, after which the tool is left out of others."""
 _ORDINALS = ("first", "second", "third", "fourth", "fifth")
 
@@ -339,8 +342,9 @@ class Walks:
         for name, tool in showing:
             required = tool.input_schema.get("required") or []
             if len(required) > 1:
-                known = self._probe.progress[name].outcomes[0].arguments
-                made.setdefault(call_key(name, known), Look(name, known, "", False))
+                outcomes = self._probe.progress[name].outcomes
+                for outcome in _different(outcomes)[:_KNOWN_LOOKS] if self._measured else outcomes[:1]:
+                    made.setdefault(outcome.key, Look(name, outcome.arguments, "", False))
             if not required:
                 made.setdefault(call_key(name, {}), Look(name, {}, "", False))
             elif len(required) == 1:
@@ -398,6 +402,11 @@ class Walks:
     def _tells(self, look: Look) -> bool:
         before = self._before.get(call_key(look.tool, look.arguments))
         return before is not None and before.lasting != look.lasting
+
+
+def _different(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Return one outcome of each result: one that lists a part only may not show what another one shows."""
+    return list({outcome.text: outcome for outcome in reversed(outcomes)}.values())[::-1]
 
 
 def _changed_by(proposal: Proposal) -> tuple[str, ...]:
