@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from mcp_rl.tiny import weights_path
 
-OWN, OTHER = 2116, 2117
+OWN, OTHER = 4324, 4325
 """<|im_end|>, which the template writes, and <|endoftext|>."""
 
 

@@ -4,7 +4,7 @@ from transformers import Qwen2Config, Qwen2Tokenizer
 
 
 def tiny_config(tokenizer: Qwen2Tokenizer) -> Qwen2Config:
-    """Return a Qwen2 of 1.1 million parameters: 4 layers, width 128, heads of 32, output tied to the embeddings."""
+    """Return a Qwen2 of 1.4 million parameters: 4 layers, width 128, heads of 32, output tied to the embeddings."""
     return Qwen2Config(
         vocab_size=len(tokenizer),
         hidden_size=128,

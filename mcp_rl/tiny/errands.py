@@ -7,6 +7,7 @@ nested arguments, to carry a value out of a long result into the next call, and 
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 from mcp_rl.tiny.corpus import LINKS, ExampleCall, TextPiece
@@ -28,9 +29,11 @@ def strange_conversation(rng: random.Random, server: StrangeServer) -> list[Text
     kind = rng.random()
     if kind < 0.40:
         return _spelled(rng, server, 1)
-    if kind < 0.58:
+    if kind < 0.55:
         return _spelled(rng, server, rng.choice((2, 2, 2, 3, 4)))
-    if kind < 0.61:
+    if kind < 0.62 and (carried := _carried(rng, server)):
+        return carried
+    if kind < 0.64:
         word = rng.choice((server.words.word(), server.words.title()))
         asked = rng.choice(("Reply with the single word '{}'.", "Say '{}' and nothing else.", "Answer with {}."))
         return [TextPiece("user", asked.format(word)), TextPiece("assistant", word, learn=True)]
@@ -57,6 +60,38 @@ def _spelled(rng: random.Random, server: StrangeServer, count: int) -> list[Text
     return [*pieces, TextPiece("assistant", answer, learn=True)]
 
 
+def _carried(rng: random.Random, server: StrangeServer) -> list[TextPiece] | None:
+    """Return two calls, of which the second takes the result of the first, or a field of it; None without arguments."""
+    roles = [role for role, make in server.arguments.items() if make()]
+    if not roles:
+        return None
+    roles = [rng.choice(list(server.tools)), rng.choice(roles)]
+    first = _call(server, roles[0], server.arguments[roles[0]]())
+    result = _result(rng, server, roles[0], first)
+    found = _field_of(rng, result) if isinstance(result, dict | list) else None
+    if isinstance(result, dict | list) and (not found or found[1][:1] in "[{"):
+        return None
+    arguments = server.arguments[roles[1]]()
+    place = rng.choice(list(arguments))
+    whole, said = arguments[place], rng.choice(("the result", "that result", "the result of that"))
+    is_number = type(whole) is int and found is not None and re.fullmatch(r"-?[1-9]\d{0,8}|0", found[1])
+    if found and (is_number or isinstance(whole, str)):
+        whole, said = int(found[1]) if is_number else found[1], f"the {found[0]} in that result"
+    else:
+        result = whole
+    second = _call(server, roles[1], {**arguments, place: whole})
+    request = _in_turn(rng, [_clause(rng, first), _clause(rng, second, {place: said})])
+    last = server.render(_result(rng, server, roles[1], second))
+    return [
+        TextPiece("user", request),
+        TextPiece("assistant", str(first), learn=True),
+        TextPiece("tool", server.render(result)),
+        TextPiece("assistant", str(second), learn=True),
+        TextPiece("tool", last),
+        TextPiece("assistant", _closing(last), learn=True),
+    ]
+
+
 _TELL = ("Tell me the {}.", "What is the {}?", "I need the {} in the result.", "Answer with the {} only.")
 
 
@@ -76,12 +111,14 @@ def _in_turn(rng: random.Random, clauses: Sequence[str]) -> str:
 
 
 _BARE = (
-    "Use {name}.", "Call {name}.", "Please {words}.", "{Words}.", "{described}.", "Run {name}.", "Invoke {name}.",
+    "Use {name}.", "Call {name}.", "Please {words}.", "{Words}.", "{described}.", "{described}", "Run {name}.",
+    "Invoke {name}.",
     "{name}", "Call the tool {name}.", "Use {name} without arguments.", "Run {name} and tell me what it says.",
 )  # fmt: skip
 _FRAMES = (
     "Use {name} with {named}.", "Call {name} with {named}.", "Run {name} on {named}.", "Invoke {name}, where {named}.",
-    "{described}: {named}.", "Please {words}, {named}.", "{Words} with {named}.", "Can you {words} using {named}?",
+    "{described}: {named}.", "{described}: {named}", "{described} {values}.",
+    "Please {words}, {named}.", "{Words} with {named}.", "Can you {words} using {named}?",
     "What does {name} return for {named}?", "{name}({named})", "With {named}, run {name}.", "Run {name}: {named}.",
     "Please {words} for {values}.", "{Words} {values}.", "Apply {name} to {values}.", "Use {name} for {values}.",
     "{words} {values}", "Tell me what {name} gives for {values}.", "I want to {words} {values}.",
@@ -93,12 +130,14 @@ _FRAMES = (
 _PAIRS = ("{} = {}", "{}={}", "{}: {}", "{} is {}", "{} set to {}", "{} {}")
 
 
-def _clause(rng: random.Random, call: ExampleCall) -> str:
-    """Return a sentence that names the tool and its arguments."""
+def _clause(rng: random.Random, call: ExampleCall, said: Mapping[str, str] | None = None) -> str:
+    """Return a sentence that names the tool and its arguments, some of them by the words of `said`."""
     tool, spoken = call.tool, {name: json.loads(value) for name, value in call.arguments.items()}
     quote, pair, last = rng.choice(("'", "'", "'", '"', "")), rng.choice(_PAIRS), rng.choice((" and ", " and ", ", "))
     written = {name: f"{quote}{v}{quote}" if isinstance(v, str) else flat(v) for name, v in spoken.items()}
-    return rng.choice(_FRAMES if spoken else _BARE).format(
+    written |= said or {}
+    frames = [frame for frame in _FRAMES if "{json}" not in frame] if said else _FRAMES
+    return rng.choice(frames if spoken else _BARE).format(
         name=tool.name,
         words=tool.words,
         Words=tool.words.capitalize(),

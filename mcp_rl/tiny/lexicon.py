@@ -270,3 +270,76 @@ COMMON = tuple(
     you your zero""".split()
 )
 """Words of tools' names and descriptions, common in any software."""
+
+FURTHER = tuple(
+    """accepted accepting accepts accessed accessible act actions acts actually added adding addition addresses adds
+    affect africa age airport algorithm alias aliases allowing almost alternate alternative america anchor anything
+    anywhere appear appears appended appending applications applied applies applying appointment approach
+    appropriate april arbitrary ascending ascii asia ask aspects assigned assignee assignment assume assumed assumes
+    assuming atlantic attached attachment attachments attempted attempts attendee attendees attr attributes august
+    australia authentication automatically avoids aware backslash backward backwards based bedroom beginning begins
+    behaves behaviour big bind birthday bits blank blocking blocks board booking bool boolean bottom bound breaks
+    broken budget buffered buffering buffers building bytes cached calculated callback callbacks caller calling
+    calls cancelled canonical cards care categories caught caused causes cells certificate chain changing channels
+    chapter char characters chars charset chat checked checking checkout checks children chunk chunks cleared
+    closing colon come commands commonly compact compared compares comparing comparison comparisons compatibility
+    compatible completely completes components compound compressed compression computed concatenated concrete
+    conditions configuration configured conform connected connections consider considered consisting consists
+    constant constants construct constructed construction consumed container controlled controlling controls
+    convenience convenient convention converted converting converts copied copies copying core correspond
+    corresponding corresponds cosine counting counts course cpu csv currency cursor customers customized deal
+    debugging december decide decimal declared decoded decoding decrypt defaulting defaults defines defining
+    definition definitions degrees delimited delivery depend dependent depending depends deprecated derive derived
+    descendant descendants descending described describes describing designed detected determined determines
+    deviation dictionaries dictionary diff differ differences differs digits direction directly disabled discarded
+    discount dish disk dispatch displayed displays distinguish distribution documentation documented dollar dots
+    dotted dry dubai duplicates dynamically easier efficient elements elicitation else embedded emits employee
+    employees enabled enclosed encoded encodes encodings encountered encrypt ending ends enough entered epoch
+    equivalent escape escaped escapes especially est euro europe evaluated ever everything examples excluding
+    exclusive executable executed executes executing execution exist exit exits expanded expect expects explicitly
+    exports expressed expressions extended extensions extra extracted factory fail fall fallback family faster
+    features february few filename filenames filesystem fill filters finished fixed flags floating flush followed
+    footer forecast formats formatting former forms forward fragment framework front fully functionality functions
+    garbage gender generally generates generating generic genre gives giving glob gmt gram grams group guaranteed
+    guest guests handled handler handlers handles handling handy happens hard hash having headers heading helper hex
+    hexadecimal hierarchy hold holds home hong hook hostname http https humidity identical identified identifies
+    identifying ignored ignoring immediately implementation implementations implemented implementing implements
+    implied imported importing inbox inclusion incoming incomplete indent indentation indented indicated indicates
+    indicating ingredient ingredients inherit inherited initialized initially inputs inserted installation installed
+    int integers intended interactive interested interesting interfaces intermediate internally interpreted
+    inventory invocation invoke invoked invokes invoking isbn iso istanbul iterate iteration january jpeg july june
+    keeping keeps keywords kilogram kilometer kitchen knows kolkata kong lagos lake lamp later latitude latter
+    leading leaving legacy legal letter levels libraries likely linked listed listening liter literal little living
+    loaded loader loading locale localhost located locks logging logical longest longitude looked looking looks
+    lookup loops magic mainly major making management manages manipulation mapped mapping march markdown marked
+    markers marks matched mcp meaning meaningful meant mechanism median members mentioned menu meter meters mexico
+    might mile miles milestone milliseconds minimal minor mixed modification modules monthly moscow mostly moves
+    nairobi natural necessarily necessary needs neither newline newlines newly normalized normally notebook november
+    null numeric objects obtained occurred occurrence occurrences occurs october omitted ones onto opening operate
+    operating opposed optimization optionally ordered ordinary origin otherwise our outputs pacific packages packed
+    packet pair pairs paragraph paragraphs param parsed parsers parses parsing particular passed passenger passing
+    pathname paulo payload pdf percentile performance performed perhaps pid pipe placed places platforms png pointed
+    pointer points portable portion positional positive possibly postal potential pound pounds preceded preceding
+    prefixed prepended presence pressing presumably pretty prevent previously prime printable printed printing
+    prints prior probably problem problems processed processes processing processor produced produces proper
+    properly properties protocols providing publisher pure purposes qualified queue quoted quotes raises raising
+    rating readable reader readings reads really reasoning reasons received recipient recognize recognized
+    recommended recursion reduces refers reflect regardless regex registered registering registry regular releases
+    remaining remains reminder reminders removes replaced replacement replaces replacing replies reported represent
+    representation represented representing represents requested reservation resolved respectively responses
+    responsible rest restaurant retrieved returning reverse roles routine rules runs runtime safely salary sampling
+    saturday scheduled scheme scripts searched sections security seed seek selection selector semantics sender
+    sending sends sense sent separated separator separators september sequences setup shanghai sheet sheets shipment
+    shipping shutdown signal signature silently similarly simplest simulated sine singapore skipped sku slash
+    slightly socket sockets something sometimes spaces specialized specification specifies specifying speed sprint
+    sql sqlite stack starting starts statements statistics stops storing str streams street strict strip stripped
+    stripping sub subscription subscriptions subsequent suitable suite supplied supplier supporting svg sydney
+    symbolic symbols symlink symlinks systems tabs taken takes taking tangent target tax tells temporary terminal
+    terminated terminates terminating tested testing their them therefore thermostat they things though threads
+    thumbnail thursday timeout tiny todo todos tomorrow toronto town trace trailing treated tries triple truncated
+    trying tuesday turned turns typically typing undefined underlying unicode unlike unsupported upon urls usable
+    username usual usually utc uuid variables variance variant vehicle very waiting wants warehouse warnings webpage
+    website wednesday weeks whenever whitespace wildcard wind workbook writable writer written xml yaml yesterday
+    zip""".split()
+)
+"""More such words: of docstrings (most of those that six or more of Python's own use), and of what servers are about."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
-from transformers import DynamicCache, Qwen2ForCausalLM
+from transformers import DynamicCache, Qwen2ForCausalLM, Qwen2Tokenizer
 
 from mcp_rl.inference.chat.chat_format import ChatFormat
 from mcp_rl.tiny import weights_path
@@ -195,6 +195,21 @@ def exact_share(model: Qwen2ForCausalLM, chat: ChatFormat, pad: int, seed: int =
     return right_tokens / all_tokens, right_turns / all_turns
 
 
+@torch.no_grad()
+def take_over(model: Qwen2ForCausalLM, earlier: Qwen2ForCausalLM, tokenizer: Qwen2Tokenizer, folder: Path) -> None:
+    """Copy an earlier model's weights; a token that its tokenizer lacks begins near the mean of its parts there."""
+    before = Qwen2Tokenizer.from_pretrained(folder)
+    state, known = earlier.state_dict(), before.get_vocab()
+    old = state["model.embed_tokens.weight"]
+    new = torch.randn(len(tokenizer), old.shape[1]) * old.std() * 0.5
+    for token, index in tokenizer.get_vocab().items():
+        if token in known:
+            new[index] = old[known[token]]
+        else:
+            new[index] += old[before.encode(tokenizer.decode([index]))].mean(0)
+    model.load_state_dict({**state, "model.embed_tokens.weight": new, "lm_head.weight": new})
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Pretrain the built-in model on a synthetic corpus.")
     parser.add_argument("--out", type=Path, default=weights_path(), help="folder for weights and tokenizer")
@@ -202,7 +217,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=6, help="sequences in a step")
     parser.add_argument("--conversations", type=int, default=12, help="conversations in a sequence")
     parser.add_argument("--learning-rate", type=float, default=3e-3)
-    parser.add_argument("--resume", type=Path, help="start from the weights in this folder")
+    parser.add_argument("--resume", type=Path, help="start from the weights in this folder, whatever its tokenizer")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
@@ -212,7 +227,7 @@ def main() -> None:
     chat = ChatFormat(tokenizer)
     model = Qwen2ForCausalLM(tiny_config(tokenizer))
     if options.resume:
-        model = Qwen2ForCausalLM.from_pretrained(options.resume)
+        take_over(model, Qwen2ForCausalLM.from_pretrained(options.resume), tokenizer, options.resume)
     pad = tokenizer.pad_token_id
     matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
     others = [p for name, p in model.named_parameters() if p.ndim != 2 or "embed" in name]

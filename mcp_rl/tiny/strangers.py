@@ -6,6 +6,7 @@ No real server's listing or task is among them: every name, word and value is ma
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -78,7 +79,9 @@ class _Maker:
         self.parameters_described = rng.random() < 0.5
         self.dialect = rng.random() < 0.25
         self.closed = rng.random() < 0.15
-        self.titles = rng.random() < 0.2
+        self.writer = rng.choices(("by hand", "pydantic", "sorted"), (5, 3, 2))[0]
+        """Whose schemas these are: Python's libraries and others order and nest the same facts in other ways."""
+        self.titles = self.writer == "pydantic" or rng.random() < 0.1
         self.stems: list[list[str]] = []
         """Words of the tools made so far, without the prefix."""
 
@@ -196,38 +199,78 @@ class _Maker:
         self.stems.append(words[len(self.prefix) :])
         description = self._description(server, role, words)
         told = {} if self.described == "none" else {"description": description}
-        function = {"name": name, **told, "parameters": self._schema(parameters)}
+        function = {"name": name, **told, "parameters": self._schema(name, parameters)}
         spoken = " ".join(" ".join(words).replace("_", " ").split())
         schema = {"type": "function", "function": function}
         server.tools[role] = RandomTool(name, spoken, role, "strange", description, (), (), "", schema)
         server.arguments[role] = lambda: {
-            name: make() for name, (make, needed) in parameters.items() if needed or self.rng.random() < 0.35
+            name: self._value(name, make, role)
+            for name, (make, needed) in parameters.items()
+            if needed or self.rng.random() < 0.35
         }
+
+    def _value(self, name: str, make: Values, role: str) -> Any:
+        """Return a value, which now and then ends as its argument's name begins: a repo_path that ends in "repo"."""
+        value, known = make(), role in _WORKS or role.startswith("of ")
+        if known or not isinstance(value, str) or isinstance(make, OneOf) or self.rng.random() > 0.12:
+            return value
+        return re.sub(r"[A-Za-z]+$", name.split("_")[0], value)
 
     def _description(self, server: StrangeServer, role: str, words: Sequence[str]) -> str:
         rng = self.rng
-        first = " ".join((*words, *(self.words.word() for _ in range(rng.randrange(4))))).replace("_", " ").capitalize()
-        if role.startswith("of "):
+        first = self._in_prose(" ".join(words).replace("_", " ").split())
+        if role.startswith("of ") and rng.random() < 0.6:
             first = f"Get the {role[3:].replace('_', ' ')} of a {server.noun}"
-        elif role in _WORKS:
+        elif role in _WORKS and rng.random() < 0.6:
             first = rng.choice(_WORKS[role]).format(noun=server.noun, plural=server.plural, key=server.key)
         if self.described != "long":
             return first + rng.choice((".", ".", ""))
         more = [self.words.sentence().rstrip(".").capitalize() for _ in range(rng.choice((0, 1, 2, 4)))]
         return ". ".join((first, *more)) + "."
 
-    def _schema(self, parameters: Parameters) -> dict[str, Any]:
-        properties = {name: self._property(name, make) for name, (make, _) in parameters.items()}
-        body: dict[str, Any] = {"type": "object", "properties": properties}
-        if required := [name for name, (_, needed) in parameters.items() if needed]:
-            body["required"] = required
+    def _in_prose(self, words: Sequence[str]) -> str:
+        """Return a sentence that means what a tool's name says, with other words before, between and after."""
+        rng, word = self.rng, self.words.word
+        verb, things = words[0], list(words[1:])
+        if rng.random() < 0.4:
+            verb = rng.choice([other for other in ACTIONS.get(verb, (verb,)) if " " not in other] or [verb])
+        if rng.random() < 0.35:
+            verb = "Returns" if verb in ("get", "fetch", "read", "show", "retrieve") else _third_person(verb)
+        if len(things) > 1 and rng.random() < 0.25:
+            things = [things[-1], rng.choice(("of", "for", "in the")), *things[:-1]]
+        if things and not things[-1].endswith("s") and rng.random() < 0.3:
+            things[-1] += "s"
+        if len(things) > 1 and rng.random() < 0.3:
+            things.insert(rng.randrange(len(things)), word())
+        before = rng.choice(
+            ("", "", "the", "a", "all", "multiple", "one or more", "the specified", word(), f"a {word()}")
+        )
+        after = (
+            *("", "", "", f"and their {word()}", f"of {word()} {word()}", f"from the {word()} {word()}"),
+            *(f"and their associated {word()} from the {word()}", f"with {word()}", f"by its {word()}", f"in {word()}"),
+        )
+        return " ".join(" ".join((verb, before, *things, rng.choice(after))).split()).capitalize()
+
+    def _schema(self, name: str, parameters: Parameters) -> dict[str, Any]:
+        properties = {name: self._property(name, make, needed) for name, (make, needed) in parameters.items()}
+        required = [name for name, (_, needed) in parameters.items() if needed]
+        needs: dict[str, Any] = {"required": required} if required else {}
+        if self.writer == "pydantic":
+            titles = {"title": f"{name}Arguments"} if self.titles else {}
+            return {"properties": properties, **needs, **titles, "type": "object"}
+        body: dict[str, Any] = {"type": "object", "properties": properties, **needs}
         if self.closed:
             body["additionalProperties"] = False
         return {"$schema": "http://json-schema.org/draft-07/schema#", **body} if self.dialect else body
 
-    def _property(self, name: str, make: Values) -> dict[str, Any]:
+    def _property(self, name: str, make: Values, needed: bool) -> dict[str, Any]:
         rng = self.rng
         schema = {**schema_of(make()), **({"enum": list(make.choices)} if isinstance(make, OneOf) else {})}
+        if not needed and self.writer != "by hand":
+            nothing = self.writer == "pydantic" and rng.random() < 0.6
+            schema = (
+                {"anyOf": [schema, {"type": "null"}], "default": None} if nothing else {"default": make(), **schema}
+            )
         if self.titles:
             schema["title"] = name.replace("_", " ").title()
         if self.parameters_described and rng.random() < 0.8:
@@ -235,7 +278,13 @@ class _Maker:
                 (f"The {name.replace('_', ' ')}", self.words.sentence(), f"{self.words.word()} of the {name}")
             )
             schema = rng.choice(({"description": told, **schema}, {**schema, "description": told}))
-        return schema
+        return dict(sorted(schema.items())) if self.writer == "sorted" else schema
+
+
+def _third_person(verb: str) -> str:
+    if verb.endswith("y") and verb[-2:-1] not in "aeiou":
+        return verb[:-1] + "ies"
+    return verb + ("es" if verb.endswith(("s", "sh", "ch", "x", "z", "o")) else "s")
 
 
 _WORKS = {

@@ -45,17 +45,30 @@ FRAGMENTS = (
     '"]}}}', "}}}", '}}}}', ', "additionalProperties": false', '"], "additionalProperties": false}}}',
     ', "enum": ["', ', "items": {"type": "string"}', ', "title": "', ', "default": ', ', "minimum": ', ', "maximum": ',
     ', "anyOf": [{"type": "', '"}, {"type": "', "The tool ", "Error: ", " = ", ", then ", ". Then ", " the result",
+    *(f'{open_}, "type": "{kind}"' for open_ in ("", '"') for kind in _TYPES),
+    '": {"title": "', '": {"description": "', '": {"default": ', '": {"anyOf": [{"type": "', '"], "title": "',
+    '"}, {"type": "null"}], "default": null', '"}, {"type": "null"}], "default": null, "title": "', ', "default": "',
+    ', "default": null', ', "default": false', ', "default": true', '"], "type": "object"', "]}}}",
+    ". ", ", ", ": ", ". The ", "; ", " (", ") ", "). ", " - ", "\n- ", "\n\n", "', '", "' and '", "' is '",
 )  # fmt: skip
 
 
-def build_tokenizer(size: int = 2304) -> Qwen2Tokenizer:
+_BETWEEN = """the a an of to in for with and or by from on at is are be as that it its this if has have was can will not
+all any you your which when than into of_the in_the to_the for_the on_the of_a in_a to_a with_a from_the and_the is_the
+by_the with_the if_the or_the to_be a_new are_there is_there what_is""".split()
+"""Words and pairs of words of a sentence: each is one token with the spaces on both sides, so that whatever stands
+between them keeps the tokens that it has anywhere else."""
+
+
+def build_tokenizer(size: int = 4608) -> Qwen2Tokenizer:
     """Train the tokenizer on the lexicon; the same call gives the same bytes. `size` is the whole vocabulary."""
     learner = Tokenizer(models.BPE())
     split = pre_tokenizers.Split(Regex(r"[A-Z]?[a-z]+|[A-Z]+|\s|[^\sA-Za-z]"), behavior="isolated")
     learner.pre_tokenizer = pre_tokenizers.Sequence(
         [split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
     )
-    added = list(dict.fromkeys((*FRAGMENTS, *(f"{pair:02d}" for pair in range(100)))))
+    between = (f" {words.replace('_', ' ')} " for words in _BETWEEN)
+    added = list(dict.fromkeys((*FRAGMENTS, *between, *(f"{pair:02d}" for pair in range(100)))))
     trainer = trainers.BpeTrainer(
         vocab_size=size - len(SPECIAL) - len(added),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
@@ -91,8 +104,11 @@ def _words() -> Iterator[str]:
         yield from [word] * 30
         yield from [word + "s"] * 12
         yield from [word.capitalize()] * 4
+    for word in dict.fromkeys((*lexicon.COMMON, *lexicon.FURTHER)):
+        yield from [word] * 16
+        yield from [word.capitalize()] * 4
     rng = random.Random(0)
-    for _ in range(4000):
+    for _ in range(2500):
         yield rng.choice("bcdfghjklmnprstvw") + rng.choice("aeiou") + rng.choice("aeioulnrst")
 
 

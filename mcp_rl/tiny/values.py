@@ -8,7 +8,7 @@ import re
 import string
 from typing import TYPE_CHECKING, Any
 
-from mcp_rl.tiny.lexicon import COMMON, ENUMS, FILLER, NAMES, NOUNS
+from mcp_rl.tiny.lexicon import COMMON, ENUMS, FILLER, FURTHER, NAMES, NOUNS
 from mcp_rl.tiny.tokenizer import build_tokenizer
 from mcp_rl.tiny.tools import random_expression, random_letters, random_number, random_word
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
     Values = Callable[[], Any]
     """A maker of values of one kind."""
+
+
+_CONTINENTS = ("Europe", "America", "Asia", "Africa", "Australia", "Pacific", "Etc")
 
 
 class Vocabulary:
@@ -36,11 +39,11 @@ class Vocabulary:
         rng, kind = self.rng, self.rng.random()
         if kind < 0.25:
             return rng.choice((*NOUNS, *FILLER, *NAMES))
-        if kind < 0.45:
-            return rng.choice(COMMON)
-        if kind < 0.72:
+        if kind < 0.55:
+            return rng.choice((*COMMON, *FURTHER))
+        if kind < 0.74:
             return random_word(rng)
-        if kind < 0.78:
+        if kind < 0.79:
             return random_letters(rng)
         return "".join(rng.choice(_pieces()) for _ in range(rng.choice((1, 2, 2, 2, 3))))
 
@@ -76,15 +79,21 @@ class Vocabulary:
         return "/" + "/".join(self.word() for _ in range(self.rng.choice((1, 2, 2, 3, 4))))
 
     def code(self) -> str:
-        """Return an identifier of 4 to 12 digits or letters."""
+        """Return an identifier of 4 to 40 digits or letters."""
         signs = self.rng.choice((string.hexdigits[:16], string.ascii_uppercase + string.digits, string.digits))
-        return "".join(self.rng.choice(signs) for _ in range(self.rng.choice((4, 6, 7, 8, 12))))
+        return "".join(self.rng.choice(signs) for _ in range(self.rng.choice((4, 6, 7, 7, 8, 8, 12, 40))))
 
     def compound(self) -> str:
         """Return a value of parts, such as a zone, a reference or a version."""
         parts = [self.word() for _ in range(self.rng.choice((2, 2, 3)))]
         parts = [part.capitalize() if self.rng.random() < 0.6 else part for part in parts]
         return self.rng.choice(("/", "/", "/", ":", ".", "::", "_")).join(parts)
+
+    def _zone(self) -> str:
+        """Return a name such as time zones have."""
+        place = self.rng.choice((FURTHER, NAMES, NOUNS))
+        words = [self.rng.choice(place).capitalize() for _ in range(self.rng.choice((1, 1, 2)))]
+        return self.rng.choice(_CONTINENTS) + "/" + "_".join(words)
 
     def _date(self) -> str:
         return f"{self.rng.randrange(1970, 2040)}-{self.rng.randrange(1, 13):02d}-{self.rng.randrange(1, 29):02d}"
@@ -118,7 +127,7 @@ class Vocabulary:
         """Return a maker of texts of one random form."""
         forms = (
             *(self.title, self.title, self.title, self.word, self.word, self.sentence, self.sentence, self.compound),
-            *(self.compound, self.file_name, self._date, self._clock, self._address, self.code, self._statement),
+            *(self._zone, self.file_name, self._date, self._clock, self._address, self.code, self._statement),
         )
         return self.rng.choice(forms)
 

@@ -1,17 +1,19 @@
 """The pretraining command makes the built-in model's files, and its corpus is encoded like rollouts."""
 
 import random
+from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2ForCausalLM
 
 from mcp_rl.inference.chat.chat_format import ChatFormat
 from mcp_rl.inference.chat.dialects.hermes import parse_completion
 from mcp_rl.tiny import weights_path
+from mcp_rl.tiny.architecture import tiny_config
 from mcp_rl.tiny.corpus import conversation
 from mcp_rl.tiny.mixture import toolset_and_conversations
-from mcp_rl.tiny.pretrain import Packer, collate, logits_and_targets
+from mcp_rl.tiny.pretrain import Packer, collate, logits_and_targets, take_over
 from mcp_rl.tiny.tokenizer import build_tokenizer
 from mcp_rl.tiny.tools import random_expression, random_result, random_text, random_toolset
 
@@ -97,6 +99,30 @@ def test_shared_prefixes_have_the_loss_of_separate_sequences(chat: ChatFormat) -
     assert shared == pytest.approx(separate, rel=1e-4)
 
 
-def test_weights_are_about_a_million_parameters() -> None:
+def test_weights_are_a_million_parameters_and_a_half() -> None:
     model = AutoModelForCausalLM.from_pretrained(weights_path())
-    assert 0.9e6 < sum(p.numel() for p in model.parameters()) < 1.2e6
+    assert 1.2e6 < sum(p.numel() for p in model.parameters()) < 1.5e6
+
+
+def test_a_word_of_a_sentence_leaves_the_words_around_it_as_they_are(chat: ChatFormat) -> None:
+    for sentence in ("copy apples to the folder pears", "is there a note of the kettle and a lamp?"):
+        assert chat.tokenizer.decode(chat.encode(sentence)) == sentence
+    pieces = chat.tokenizer.tokenize("copy apples to the pears")
+    assert pieces == [*chat.tokenizer.tokenize("copy apples"), " to the ", *chat.tokenizer.tokenize("pears")]
+
+
+def test_weights_are_taken_over_into_a_wider_tokenizer(tmp_path: Path) -> None:
+    small, wide = build_tokenizer(1400), build_tokenizer(1600)
+    earlier, model = Qwen2ForCausalLM(tiny_config(small)), Qwen2ForCausalLM(tiny_config(wide))
+    small.save_pretrained(tmp_path)
+    take_over(model, earlier, wide, tmp_path)
+    old, new = earlier.model.embed_tokens.weight, model.model.embed_tokens.weight
+    known = small.get_vocab()
+    fresh = {token: index for token, index in wide.get_vocab().items() if token not in known}
+    assert fresh
+    assert all(torch.equal(new[i], old[known[token]]) for token, i in wide.get_vocab().items() if token in known)
+    index = next(iter(fresh.values()))
+    parts = old[small.encode(wide.decode([index]))].mean(0)
+    assert torch.cosine_similarity(new[index] - parts, parts, dim=0).abs() < 0.5
+    assert torch.equal(model.lm_head.weight, new)
+    assert torch.equal(model.model.layers[3].mlp.up_proj.weight, earlier.model.layers[3].mlp.up_proj.weight)

@@ -24,7 +24,7 @@ def chat(tokenizer: Any) -> ChatFormat:
     return ChatFormat(tokenizer, [OTHER, OWN])
 
 
-OWN, OTHER = 2116, 2117
+OWN, OTHER = 4324, 4325
 """<|im_end|>, which the template writes, and <|endoftext|>."""
 
 
