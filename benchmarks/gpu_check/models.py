@@ -79,10 +79,12 @@ def base_folder(shape: Shape, setting: Setting, folder: Path) -> Path:
     """
     tokenizer = json.loads((weights_path() / "tokenizer.json").read_bytes())
     words, added = tokenizer["model"]["vocab"], tokenizer["added_tokens"]
-    shape = replace(shape, vocabulary=max(shape.vocabulary, len(words) + len(added)))
-    more = shape.vocabulary - len(words) - len(added)
-    words |= {f"word{number}": number for number in range(len(words), len(words) + more)}
-    for token in added:  # transformers puts them after all words
+    known = len(words)
+    later = [token for token in added if token["id"] >= known]  # the others are words, too
+    shape = replace(shape, vocabulary=max(shape.vocabulary, known + len(later)))
+    more = shape.vocabulary - known - len(later)
+    words |= {f"word{number}": number for number in range(known, known + more)}
+    for token in later:  # transformers puts them after all words
         token["id"] += more
     dtype = torch.float32 if setting.dry_run else torch.bfloat16
     disable_progress_bar()  # type: ignore[no-untyped-call]

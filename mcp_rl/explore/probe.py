@@ -295,28 +295,44 @@ class Probe:
             self._errors[name].append(Outcome(name, arguments, result.text, Answer("none", None)))
 
     async def call_all(self, calls: Sequence[tuple[str, dict[str, Any]]]) -> list[ProbeResult | None]:
+        """Make calls, and those again that gave something, to see if their results last. None: no answer.
+
+        Calls are sent in one order however long each takes, so that a recorded exploration can be replayed.
+        """
+        again: list[int] = []
+        for index, (name, _) in enumerate(calls):
+            if self._called[name] < _WAVE or self._called[name] % _TWICE_EVERY == 0:
+                again.append(index)
+            self._called[name] += 1
+        results = await self._call_each(calls)
+        # errors that are to last are called again at the end
+        again = [index for index in again if (first := results[index]) is not None and not first.is_error]
+        for index, second in zip(again, await self._call_each([calls[index] for index in again]), strict=True):
+            first = results[index]
+            if first is None or second is None:
+                results[index] = None
+            else:
+                same = not second.is_error and undated(second.text) == undated(first.text)
+                results[index] = ProbeResult(first.text, same)
+        return results
+
+    async def _call_each(self, calls: Sequence[tuple[str, dict[str, Any]]]) -> list[ProbeResult | None]:
         results: list[ProbeResult | None] = [None] * len(calls)
 
-        async def one(index: int, name: str, arguments: dict[str, Any], twice: bool) -> None:
+        async def one(index: int, name: str, arguments: dict[str, Any]) -> None:
             async with self._limiter:
-                results[index] = await self._call(name, arguments, twice)
+                results[index] = await self._call(name, arguments)
 
         async with anyio.create_task_group() as tasks:
             for index, (name, arguments) in enumerate(calls):
-                called = self._called[name]
-                self._called[name] += 1
-                tasks.start_soon(one, index, name, arguments, called < _WAVE or called % _TWICE_EVERY == 0)
+                tasks.start_soon(one, index, name, arguments)
         return results
 
-    async def _call(self, name: str, arguments: dict[str, Any], twice: bool) -> ProbeResult | None:
-        """Call a tool once or `twice` and return its result, or None where it did not answer."""
+    async def _call(self, name: str, arguments: dict[str, Any]) -> ProbeResult | None:
+        """Call a tool and return its result, or None where it did not answer."""
         try:
             tally.count(calls=1)
-            first = await self._connection.call(name, arguments, deadline=_DEADLINE)
-            if not twice or first.is_error:  # errors that are to last are called again at the end
-                return ProbeResult(first.text, True, first.is_error)
-            tally.count(calls=1)
-            second = await self._connection.call(name, arguments, deadline=_DEADLINE)
+            result = await self._connection.call(name, arguments, deadline=_DEADLINE)
         except ServerFault as fault:
             if self._connection.alive:
                 self.fault = fault
@@ -327,8 +343,7 @@ class Probe:
             if self._faults[name] >= _FAULTS:
                 self.unfit.add(name)
             return None
-        same = not second.is_error and undated(second.text) == undated(first.text)
-        return ProbeResult(first.text, same)
+        return ProbeResult(result.text, True, result.is_error)
 
     def _ended_by(self, fault: ServerFault) -> ServerFault:
         """Return the fault of a server that ended, with the calls that it was answering."""

@@ -154,12 +154,12 @@ def test_an_aim_is_judged_only_on_a_device_that_could_reach_it(monkeypatch: pyte
 
 
 def test_a_random_base_is_a_model_with_a_full_tokenizer(tmp_path: Path) -> None:
-    shape = Shape(hidden=32, intermediate=48, layers=1, heads=2, kv_heads=1, vocabulary=4000)
+    shape = Shape(hidden=32, intermediate=48, layers=1, heads=2, kv_heads=1, vocabulary=6000)
     folder = models.base_folder(shape, DRY, tmp_path / "base")
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder)
-    assert len(tokenizer) == model.config.vocab_size == 4000
-    assert all(tokenizer.decode([number]) for number in (3000, 3999))
+    assert len(tokenizer) == model.config.vocab_size == 6000
+    assert all(tokenizer.decode([number]) for number in (4700, 5999))
     assert model.generation_config.eos_token_id == tokenizer.eos_token_id == ChatFormat(tokenizer).stop_token_ids[0]
 
 

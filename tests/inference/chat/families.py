@@ -113,7 +113,7 @@ FAMILIES = [
         sizes={
             **_WINDOWS,
             "hidden_size_per_layer_input": 8,
-            "vocab_size_per_layer_input": 2500,
+            "vocab_size_per_layer_input": 5000,
             "per_layer_config": {"1": {"head_dim": 16}},
         },
     ),

@@ -10,7 +10,7 @@ from tests.inference.chat.families import FAMILIES, Family, templates, write_bas
 from tests.runs.finished.small_run import make_ground, train
 
 pytestmark = pytest.mark.skipif(templates() is None, reason="the templates come with TRL: pip install --no-deps trl")
-SHORT = ["--steps=2", "rollout.groups_per_step=1", "rollout.group_size=4", "rollout.max_thought_tokens=6"]
+SHORT = ["--steps=2", "rollout.groups_per_step=1", "rollout.group_size=8", "rollout.max_thought_tokens=6"]
 SHORT += ["evaluation.every=0", "evaluation.samples_between=0", "train.minibatches=1"]
 
 DISTINCT = list({(family.model, family.dialect): family for family in reversed(FAMILIES)}.values())
