@@ -184,9 +184,16 @@ class SecondSolver:
                 for scenario, calls, _ in tries
             ]
         )
+        ends = [
+            (scenario.id, one.looks)
+            for (scenario, _, is_right), one in zip(tries, played, strict=True)
+            if is_right and isinstance(one, Played)
+        ]
         for (scenario, calls, is_right), one in zip(tries, played, strict=True):
             if not isinstance(one, Played) or scenario.verifier is None:
                 continue  # the server refuses these calls
+            if calls and not is_right and (scenario.id, one.looks) in ends:
+                continue  # the server ignored what would have been wrong, such as a second thing of the same name
             judged = accepted(scenario.verifier, _DONE, one.calls, records_of(one.looks))
             said = "; ".join(f"{call.tool} {json.dumps(call.arguments, ensure_ascii=False)}" for call in calls)
             (found.of_solution if is_right else found.of_near_miss)(scenario, said or "no call", accepted=judged)
