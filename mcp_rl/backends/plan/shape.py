@@ -5,6 +5,7 @@ from a formula over config.json for the architectures whose formula is known.
 """
 
 import json
+import re
 import struct
 from collections.abc import Mapping
 from math import prod
@@ -20,6 +21,9 @@ _BIAS_OF_QKV = {"qwen2"}
 _NORMS_OF_HEADS = {"qwen3"}
 _GATED = {"qwen2", "qwen3", "llama", "mistral", "gemma", "smollm3", "granite", "phi3"}
 """Model types whose layers are attention and a gated feed-forward network, each behind one norm."""
+
+_DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError, struct.error)
+"""What reading a damaged weight file may raise: it may hold anything."""
 
 
 class ModelShape(FrozenData):
@@ -206,36 +210,64 @@ def _shape(name: str, source: str, folder: Path) -> ModelShape:
 
 def _count_parameters(folder: Path) -> int | None:
     """Count the parameters in a folder's safetensors files by their headers; None if there are none, or not all."""
-    files = sorted(folder.glob("*.safetensors"))
-    index = folder / "model.safetensors.index.json"
     try:
-        if index.is_file():
-            wanted = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-            files = [folder / name for name in sorted(wanted)]
-        return sum(map(_count_in_header, files)) or None
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        RecursionError,
-        struct.error,
-    ):  # a file may hold anything
+        return sum(map(_count_in_header, _weight_files(folder))) or None
+    except _DAMAGED:
         return None
 
 
-def _count_in_header(file: Path) -> int:
-    """Count the elements of a safetensors file, whose first eight bytes are the length of a JSON header."""
+def check_weights(name: str) -> None:
+    """Raise ConfigError if weights on this machine are another model's than its config.json says.
+
+    Layers and their width are compared, in 16 or 32 bits and for the architectures whose formula is known; whatever
+    else is wrong is found when the weights are loaded.
+    """
+    folder = Path(name).expanduser() if Path(name).expanduser().is_dir() else _cached(name)
+    if folder is None:
+        return
+    shape = _shape(name, "its folder", folder)
+    try:
+        headers = {tensor: about for file in _weight_files(folder) for tensor, about in _header(file).items()}
+        widths = [about["shape"][-1] for tensor, about in headers.items() if tensor.endswith(".embed_tokens.weight")]
+        layers = len({found[1] for tensor in headers if (found := re.search(r"\.layers\.(\d+)\.", tensor))})
+    except _DAMAGED:
+        return
+    if shape.stored or shape.model_type not in _GATED or len(widths) != 1 or not layers:
+        return
+    if (layers, widths[0]) != (shape.layers, shape.hidden):
+        raise ConfigError(
+            f"The weights of {name} have {layers} layers of width {widths[0]}, and its config.json describes "
+            f"{shape.layers} of {shape.hidden}, so they are another model's: put the right files together."
+        )
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    """Return a folder's safetensors files, as the index names them if there is one."""
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        return [
+            folder / name for name in sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        ]
+    return sorted(folder.glob("*.safetensors"))
+
+
+def _header(file: Path) -> dict[str, Any]:
+    """Return the entries of a safetensors file, whose first eight bytes are the length of a JSON header."""
     with file.open("rb") as content:
         (length,) = struct.unpack("<Q", content.read(8))
         if length > 2**27:
             raise ValueError("no safetensors file")
-        header = json.loads(content.read(length))
-    quantised = any(tensor.get("dtype") in ("U8", "I8") for name, tensor in header.items() if name != "__metadata__")
+        header: dict[str, Any] = json.loads(content.read(length))
+    return {name: tensor for name, tensor in header.items() if name != "__metadata__"}
+
+
+def _count_in_header(file: Path) -> int:
+    """Count the elements of a safetensors file."""
+    header = _header(file)
+    quantised = any(tensor.get("dtype") in ("U8", "I8") for tensor in header.values())
     if quantised:
         raise ValueError("packed weights do not tell their number")
-    return sum(prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
+    return sum(prod(tensor["shape"]) for tensor in header.values())
 
 
 def _cached(name: str) -> Path | None:

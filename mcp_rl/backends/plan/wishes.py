@@ -12,7 +12,7 @@ from mcp_rl.backends.base.options import INSTALL, base_location, follow, loaded_
 from mcp_rl.backends.plan.choices import engine_for, engine_kind, ranks
 from mcp_rl.backends.plan.detect import detect
 from mcp_rl.backends.plan.plan import plan
-from mcp_rl.backends.plan.shape import model_shape
+from mcp_rl.backends.plan.shape import check_weights, model_shape
 from mcp_rl.backends.plan.smaller import refusal
 from mcp_rl.backends.plan.wanted import wanted
 from mcp_rl.config import TINY
@@ -73,8 +73,8 @@ def check_wishes(config: RunConfig, machine: Machine | None = None, *, fresh: bo
 
 
 def check_size(config: RunConfig, machine: Machine | None = None, *, fresh: bool = False) -> None:
-    """Raise ConfigError, one sentence with what would fit, if a new run's model is too large for this machine. A size
-    that is not known is reported where the run is planned."""
+    """Raise ConfigError, one sentence, if a new run's weights are another model's than they say, or, with what would
+    fit, if the model is too large for this machine. A size that is not known is reported where the run is planned."""
     begun = config.init is not None or (not fresh and loaded_before(config.run_dir))
     if config.backend != "local" or config.base_model == TINY or begun:
         return
@@ -82,6 +82,7 @@ def check_size(config: RunConfig, machine: Machine | None = None, *, fresh: bool
         shape = model_shape(config.unsloth.model_name or config.base_model)
     except ConfigError:
         return
+    check_weights(config.unsloth.model_name or config.base_model)
     machine, asked = machine or detect(), wanted(config, ranks=ranks())
     if why := refusal(machine, shape, asked, plan(machine, shape, asked)):
         raise ConfigError(why)

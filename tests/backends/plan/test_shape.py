@@ -7,9 +7,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from mcp_rl.backends.plan.shape import KNOWN, model_shape, shape_of
+from mcp_rl.backends.plan.shape import KNOWN, check_weights, model_shape, shape_of
 from mcp_rl.config import TINY
 from mcp_rl.errors import ConfigError
+from mcp_rl.tiny import weights_path
 
 QWEN = KNOWN["Qwen/Qwen2.5-0.5B-Instruct"]
 
@@ -27,8 +28,6 @@ def test_the_built_in_model_is_counted_in_its_weights() -> None:
 
 
 def _config_of_tiny() -> dict[str, object]:
-    from mcp_rl.tiny import weights_path
-
     config: dict[str, object] = json.loads((weights_path() / "config.json").read_text())
     return config
 
@@ -53,6 +52,17 @@ def test_a_damaged_weight_file_falls_back_to_the_formula(tmp_path: Path, content
     folder = write(tmp_path, QWEN)
     (folder / "model.safetensors").write_bytes(content)
     assert model_shape(str(folder)).parameters == 494_032_768
+
+
+@pytest.mark.parametrize("other", [{"num_hidden_layers": 6}, {"hidden_size": 256}])
+def test_weights_of_another_model_are_refused(tmp_path: Path, other: dict[str, int]) -> None:
+    config, weights = _config_of_tiny(), weights_path() / "model.safetensors"
+    for folder, said in (("own", {}), ("other", other)):
+        write(tmp_path / folder, {**config, **said})
+        (tmp_path / folder / "model.safetensors").symlink_to(weights)
+    check_weights(str(tmp_path / "own"))
+    with pytest.raises(ConfigError, match=r"4 layers of width 128, and its config.json describes .* another model"):
+        check_weights(str(tmp_path / "other"))
 
 
 def test_a_published_model_needs_neither_network_nor_cache(monkeypatch: pytest.MonkeyPatch) -> None:
