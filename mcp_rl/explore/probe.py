@@ -349,10 +349,10 @@ class Probe:
         """Return the fault of a server that ended, with the calls that it was answering."""
         calls = [f"{name} {json.dumps(given, ensure_ascii=False)[:100]}" for name, given in self.lost_by.items()]
         exclude = json.dumps(list(self.lost_by)[:1])
-        what = f"Exploring called {calls[0]}" + (f" and {len(calls) - 1} other tools" if len(calls) > 1 else "")
+        others = f" and {len(calls) - 1} other tool{'s' if len(calls) > 2 else ''}" if len(calls) > 1 else ""
         return ServerFault(
-            f"{str(fault).rstrip('.')}. {what} then: leave a tool whose calls end the server out with "
-            f"tools.exclude='{exclude}'.",
+            f"{str(fault).rstrip('.')}. It was answering {calls[0]}{others}: if a tool's calls end the server, leave it "
+            f"out with tools.exclude='{exclude}'.",
             delivered=fault.delivered,
         )
 

@@ -19,24 +19,26 @@ if TYPE_CHECKING:
 
 Fate = Literal["worked", "unseen", "refused", "empty", "secret", "unsteady", "unanswered"]
 _SAYS: Mapping[Fate, str] = {
-    "worked": "worked, and none gave a task of its own",
-    "unseen": "worked, and no reading call shows a lasting change",
+    "worked": "worked, but none gave a task of its own",
+    "unseen": "worked, but no reading call shows that anything changed",
     "refused": "refused",
     "empty": "answered with nothing",
     "secret": "answered with what looks like a password or key",
-    "unsteady": "answered otherwise at the second time",
+    "unsteady": "gave another answer the second time",
     "unanswered": "not answered in time",
 }
 _HELPS: Mapping[Fate, str] = {
-    "worked": "raise --count, or let its results differ",
+    "worked": "raise --count, or make its results differ",
     "unseen": "offer a tool that shows what it changes",
     "refused": "name values that work in its descriptions or its schema, or in a plugin",
     "empty": "put data into the server",
-    "secret": "let it answer without that",
+    "secret": "make it answer without that",
     "unsteady": "write scenarios with a verifier of your own for it",
-    "unanswered": "let it answer sooner",
+    "unanswered": "make it answer sooner",
 }
 _LONG_CALL, _LONG_ANSWER = 90, 120
+CHANGES = "was not called, because it may change things"
+"""Why a tool is kept out that writes, where nothing keeps its writing apart."""
 
 
 @dataclass
@@ -71,9 +73,9 @@ class ToolTrials:
         if all_calls == 1 and _SAYS[fate] == _was(fate):
             calls = f"its only call {_SAYS[fate]}"
         arguments, said = self.examples[fate]
-        shown = "" if fate == "secret" else f": {shortened(said, _LONG_ANSWER)!r}"
+        shown = "" if fate == "secret" or not said.strip() else f" → {shortened(said, _LONG_ANSWER)!r}"
         call = shortened(json.dumps(arguments, ensure_ascii=False), _LONG_CALL)
-        return f"{tool}: {calls}, such as {call}{shown if said.strip() else ''}"
+        return f"{tool}: {calls} (for example {call}{shown})"
 
 
 def _was(fate: Fate) -> str:

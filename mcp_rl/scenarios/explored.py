@@ -131,7 +131,7 @@ def _sorted_out(session: Session, server: ToolServer) -> tuple[list[Tool], list[
     free = explorable(session.offered, server)
     for tool in session.offered:
         if tool not in free:
-            tried.note_kept_out(tool.name, "was not called, because it may change things")
+            tried.note_kept_out(tool.name, tried.CHANGES)
     if not free:
         raise ScenarioError(
             f"The server {server.name!r} has no tool that may be called freely (all are annotated or named as changing "
@@ -155,7 +155,7 @@ def _why_nothing(server: ToolServer, tools: Sequence[str], record: tried.TriedTo
     if kept_out:
         were = "was" if len(kept_out) == 1 else "were"
         more = f" and {len(kept_out) - _MOST_NAMES} others" if len(kept_out) > _MOST_NAMES else ""
-        changing = record.of(kept_out[0]).kept_out.endswith("may change things")
+        changing = record.of(kept_out[0]).kept_out == tried.CHANGES
         reason = ", because they may change things" if changing else ""
         why.append(f"{', '.join(kept_out[:_MOST_NAMES])}{more} {were} not called{reason}")
         if changing and not server.stateful:

@@ -52,13 +52,13 @@ def tried() -> Tried:
 @pytest.mark.parametrize(
     "kind, why, example, help",
     [
-        ("empty", "answered with nothing", "{}: '[]'", "ut data into the server"),
-        ("closed", "refused, such as", "The archive is closed", "ame values that work"),
+        ("empty", "answered with nothing", "{} → '[]'", "ut data into the server"),
+        ("closed", "refused (for example", "The archive is closed", "ame values that work"),
         ("prose", "its results are only prose", "dark and stormy", "lists things"),
         ("numbers", "its results are only single numbers", "said '42'", "lists things"),
         ("images", "only images", "[image: image/png", "lists things"),
         ("twins", "1 item of twins is left out", "'Rex'", "would allow more"),
-        ("hostile", "tasks were made, since", "", "would allow more"),
+        ("hostile", "tasks were made, because", "", "would allow more"),
     ],
 )
 def test_one_sentence_says_why_and_what_would_help(tried: Tried, kind: str, why: str, example: str, help: str) -> None:

@@ -72,7 +72,7 @@ def test_a_server_that_a_call_ends_is_a_fault_that_names_the_call() -> None:
     launch = StdioServer(command=sys.executable, args=("-c", program), env={"PYTHONPATH": str(Path(__file__).parent)})
     server = ToolServer("leaving", "Leaves.", {"stdio": launch}, isolation="shared", sandbox="off")
     with pytest.raises(
-        ServerFault, match=r'Exploring called leave \{"where".* out with tools\.exclude=\'\["leave"\]\''
+        ServerFault, match=r'It was answering leave \{"where".* out with tools\.exclude=\'\["leave"\]\''
     ):
         anyio.run(explored, server, solvable(5))
 

@@ -1,6 +1,7 @@
 """The order in which calls of several episodes are made on one process."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -41,8 +42,19 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-async def test_calls_that_leave_no_trace_are_made_together_over_the_same_files() -> None:
-    process = Process()
+@pytest.fixture
+async def process() -> AsyncIterator[Process]:
+    async with asyncio.timeout(30):
+        process = Process()
+        try:
+            yield process
+        finally:
+            for task in process.tasks.values():
+                task.cancel()
+            await asyncio.gather(*process.tasks.values(), return_exceptions=True)
+
+
+async def test_calls_that_leave_no_trace_are_made_together_over_the_same_files(process: Process) -> None:
     await process.begin("first", None, harmless=True, new=True)
     await process.begin("second", None, harmless=True)
     assert process.begun == ["first", "second"]
@@ -59,8 +71,7 @@ async def test_calls_that_leave_no_trace_are_made_together_over_the_same_files()
     assert sorted(process.begun[3:]) == ["new", "other files"]
 
 
-async def test_the_next_call_over_the_files_in_place_goes_first_but_not_for_ever() -> None:
-    process = Process()
+async def test_the_next_call_over_the_files_in_place_goes_first_but_not_for_ever(process: Process) -> None:
     await process.begin("0", 1)
     await process.begin("waits", 2)
     for number in range(1, 30):
@@ -75,8 +86,7 @@ async def test_the_next_call_over_the_files_in_place_goes_first_but_not_for_ever
 
 
 @pytest.mark.parametrize("under_way", [True, False])
-async def test_a_cancelled_call_leaves_its_place_to_the_others(under_way: bool) -> None:
-    process = Process()
+async def test_a_cancelled_call_leaves_its_place_to_the_others(process: Process, under_way: bool) -> None:
     await process.begin("first", 1)
     await process.begin("second", 2)
     await process.begin("third", 3)

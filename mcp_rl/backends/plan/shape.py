@@ -216,28 +216,29 @@ def _count_parameters(folder: Path) -> int | None:
         return None
 
 
-def check_weights(name: str) -> None:
-    """Raise ConfigError if weights on this machine are another model's than its config.json says.
+def check_weights(shape: ModelShape) -> None:
+    """Raise ConfigError if a model's weights on this machine are not those of the model that its config.json describes.
 
     Layers and their width are compared, in 16 or 32 bits and for the architectures whose formula is known; whatever
     else is wrong is found when the weights are loaded.
     """
-    folder = Path(name).expanduser() if Path(name).expanduser().is_dir() else _cached(name)
-    if folder is None:
+    folder = Path(shape.name).expanduser()
+    folder = folder if folder.is_dir() else _cached(shape.name)
+    if folder is None or shape.stored or shape.model_type not in _GATED:
         return
-    shape = _shape(name, "its folder", folder)
     try:
         headers = {tensor: about for file in _weight_files(folder) for tensor, about in _header(file).items()}
         widths = [about["shape"][-1] for tensor, about in headers.items() if tensor.endswith(".embed_tokens.weight")]
         layers = len({found[1] for tensor in headers if (found := re.search(r"\.layers\.(\d+)\.", tensor))})
     except _DAMAGED:
         return
-    if shape.stored or shape.model_type not in _GATED or len(widths) != 1 or not layers:
+    if len(widths) != 1 or not layers:
         return
     if (layers, widths[0]) != (shape.layers, shape.hidden):
         raise ConfigError(
-            f"The weights of {name} have {layers} layers of width {widths[0]}, and its config.json describes "
-            f"{shape.layers} of {shape.hidden}, so they are another model's: put the right files together."
+            f"The weights of {shape.name} have {layers} layers of width {widths[0]}, but its config.json describes "
+            f"{shape.layers} of width {shape.hidden}: they belong to different models. Download the model again, or "
+            "name another folder."
         )
 
 
@@ -245,9 +246,8 @@ def _weight_files(folder: Path) -> list[Path]:
     """Return a folder's safetensors files, as the index names them if there is one."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        return [
-            folder / name for name in sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-        ]
+        files = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+        return [folder / name for name in sorted(set(files))]
     return sorted(folder.glob("*.safetensors"))
 
 

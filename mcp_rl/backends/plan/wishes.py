@@ -82,7 +82,7 @@ def check_size(config: RunConfig, machine: Machine | None = None, *, fresh: bool
         shape = model_shape(config.unsloth.model_name or config.base_model)
     except ConfigError:
         return
-    check_weights(config.unsloth.model_name or config.base_model)
+    check_weights(shape)
     machine, asked = machine or detect(), wanted(config, ranks=ranks())
     if why := refusal(machine, shape, asked, plan(machine, shape, asked)):
         raise ConfigError(why)

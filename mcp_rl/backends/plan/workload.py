@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from mcp_rl.backends.plan.outcome import RunPlan
     from mcp_rl.backends.plan.wanted import WantedSettings
 
-LAYERS, VOCABULARY = 2, 4096
+LAYERS, VOCABULARY = 2, 8192
 """Size of the model that is timed: the ways differ in what a layer takes, which is the same for each."""
 _SHARED, _MOST_OWN, _ROWS = 1536, 2048, 8
 """Tokens of tools and request that the episodes of a scenario share, most tokens of their own, and most of them."""

@@ -488,8 +488,8 @@ def _why_empty(name: str, answers: Sequence[Answered], survey: Survey) -> str:
     if answers:
         example = answers[0]
         return (
-            f"No things are known of {name}: its results are {_what_they_are(answers)}, no lists or records of things "
-            f"that lasting values belong to; {example.tool} said {shortened(example.text, 100)!r}."
+            f"No things are known of {name}: its results are {_what_they_are(answers)}, not lists or records of things "
+            f"with lasting properties; {example.tool} said {shortened(example.text, 100)!r}."
         )
     if survey.answers:
         failed = survey.answers[0]
@@ -502,6 +502,6 @@ def _why_empty(name: str, answers: Sequence[Answered], survey: Survey) -> str:
     example_tool = next(iter(survey.reader.tools.values()))
     needed = " and ".join(one.name for one in parameters_of(example_tool) if one.required)
     return (
-        f"No things are known of {name}: its tools need values that nothing shows beforehand, as {example_tool.name} "
-        f"needs {needed}."
+        f"No things are known of {name}: its tools need values that nothing shows beforehand, such as {needed} of "
+        f"{example_tool.name}."
     )

@@ -49,7 +49,7 @@ class Forecast(FrozenData):
     """Sampled tokens."""
     steps: int
     hours: float
-    """Seconds of the whole run, evaluations included."""
+    """Hours that the whole run takes, evaluations included."""
     memory: int
     """Peak bytes of device memory in the plan."""
     cost: float | None = None

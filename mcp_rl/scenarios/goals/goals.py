@@ -70,7 +70,11 @@ async def goal_scenarios(
         more = await BroughtAbout(world, names, stage, twice, recipe.seed + 1).tasks(missing)
         said = {task.text for task in tasks}
         tasks += (others := [task for task in more if task.text not in said])
-        short = f"{short[:-1]}; {len(others)} tasks of end states stand in for them." if short and others else short
+        short = (
+            f"{short[:-1]}; {len(others)} tasks that describe an end state were made instead."
+            if short and others
+            else short
+        )
     if short and not tasks and not recipe.spells_out:
         raise ScenarioError(f"No goal task can be made for the server {server.name!r}: {short}")
     if short:
@@ -104,21 +108,21 @@ def _shortfall(wanted: Mapping[Level, int], tasks: Sequence[GoalTask], built: Bu
     helps, remark = "more data in it would allow more", ""
     if not built.model.entities:
         why = built.remarks[0] if built.remarks else "nothing is known of what it holds"
-        helps = "a server that lists things which lasting values belong to allows them, and so do scenarios of your own"
+        helps = "a server that lists things with lasting properties would allow them; scenarios of your own always do"
     elif not built.model.effects and {level for level in wanted if made[level] < wanted[level]} == {"brought-about"}:
         why, helps = (
             "no call was seen to change anything that its listings show",
             "a tool that shows changes would help",
         )
     else:
-        why = "its data allow no more different ones that cannot be guessed"
+        why = "its data give no more that differ and cannot be guessed"
         if not built.model.effects and made["brought-about"] < wanted.get("brought-about", 0):
             why += ", and no call was seen to change anything that its listings show"
         remark = " ".join(["", *built.remarks[:1]])
         if remark.endswith("the server has more."):
             helps = "a tool that finds, filters or counts its things would allow more"
     why = why.rstrip(".")
-    return f"{', '.join(missing)} tasks were made, since {why[:1].lower()}{why[1:]}; {helps}.{remark}"
+    return f"only {', '.join(missing)} tasks were made, because {why[:1].lower()}{why[1:]}; {helps}.{remark}"
 
 
 def _scenario(

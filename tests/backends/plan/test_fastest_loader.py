@@ -1,5 +1,6 @@
 """Which library loads the base is measured, kept for the machine, and used by the next run."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,10 @@ from mcp_rl.backends.plan.detect import detect
 from mcp_rl.backends.plan.fastest_loader import KEPT, LOADERS, fastest_loader, measured_loader
 from mcp_rl.backends.plan.plan import plan
 from mcp_rl.backends.plan.wanted import wanted
-from mcp_rl.backends.plan.workload import Way, Workload, workload
+from mcp_rl.backends.plan.workload import VOCABULARY, Way, Workload, workload
 from mcp_rl.config import TINY, RunConfig
 from mcp_rl.system.measured import remember
+from mcp_rl.tiny import weights_path
 from tests.backends.plan.machines import SHAPES, machine, qwen
 
 WORK = Workload(base_model=TINY, dtype="float32", shared=96, own=8, rows=6, microbatch_tokens=1024)
@@ -21,6 +23,10 @@ WAYS = {
     "tree": Way(loader="transformers", forward="tree"),
     "unsloth": Way(loader="unsloth"),
 }
+
+
+def test_the_model_that_is_timed_has_a_place_for_every_token() -> None:
+    assert json.loads((weights_path() / "config.json").read_text())["vocab_size"] <= VOCABULARY
 
 
 def test_two_ways_are_timed_once_and_what_fails_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

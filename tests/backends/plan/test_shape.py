@@ -60,9 +60,9 @@ def test_weights_of_another_model_are_refused(tmp_path: Path, other: dict[str, i
     for folder, said in (("own", {}), ("other", other)):
         write(tmp_path / folder, {**config, **said})
         (tmp_path / folder / "model.safetensors").symlink_to(weights)
-    check_weights(str(tmp_path / "own"))
-    with pytest.raises(ConfigError, match=r"4 layers of width 128, and its config.json describes .* another model"):
-        check_weights(str(tmp_path / "other"))
+    check_weights(model_shape(str(tmp_path / "own")))
+    with pytest.raises(ConfigError, match=r"4 layers of width 128, but its config.json describes .* different models"):
+        check_weights(model_shape(str(tmp_path / "other")))
 
 
 def test_a_published_model_needs_neither_network_nor_cache(monkeypatch: pytest.MonkeyPatch) -> None:
