@@ -51,6 +51,8 @@ _RUNNERS = {
     "-m",
     "env",
 }
+_GENERIC = {"index", "main", "__main__", "server", "app", "cli", "dist", "build", "lib", "bin", "out", "src"}
+"""Names of scripts and folders that most packages have, and that tell no server from another."""
 
 
 def resolve_servers(
@@ -144,7 +146,7 @@ def _script(text: str, words: list[str]) -> Path | None:
 def _from_script(path: Path) -> ToolServer:
     path = path.resolve()
     params = StdioServer(command=_SCRIPTS[path.suffix], args=(str(path),))
-    return ToolServer(slug(path.stem), f"The script {path}.", {"stdio": params}, origin="script")
+    return ToolServer(slug(_telling_name(path)), f"The script {path}.", {"stdio": params}, origin="script")
 
 
 def _no_such(text: str, plugins: Plugins, files: ClientFiles) -> PluginError:
@@ -164,8 +166,18 @@ def _telling_word(words: list[str]) -> str:
         name = PurePath(word).name
         plain = not re.match(r"-|[\w-]+=|https?://", word) and not holds_secret(words, number)
         if plain and re.sub(r"[\d.]+$", "", name) not in _RUNNERS:
-            return name
+            is_script = PurePath(word).suffix in (*_SCRIPTS, ".ts")
+            return (
+                _telling_name(Path(word).absolute() if Path(word).is_file() else PurePath(word)) if is_script else name
+            )
     return PurePath(words[0]).name
+
+
+def _telling_name(script: PurePath) -> str:
+    """Return the name of a script without its suffix; for `server-files/dist/index.js`, that of the nearest folder that
+    is not generic either."""
+    telling = (name for name in (script.stem, *(folder.name for folder in script.parents)) if name)
+    return next((name for name in telling if name.lower() not in _GENERIC), script.stem)
 
 
 def _bare(word: str) -> str:

@@ -61,6 +61,19 @@ def test_an_entry_has_the_transport_that_its_file_says(folder: Path, plugins: Pl
         ("python my_server.py", "my_server", "python", ("my_server.py",)),
         ("my_server.py --port 1", "my_server", "my_server.py", ("--port", "1")),
         ("npx server.js", "server", "npx", ("server.js",)),
+        (
+            "node modules/server-files/dist/index.js /data",
+            "server-files",
+            "node",
+            ("modules/server-files/dist/index.js", "/data"),
+        ),
+        (
+            "python notes/src/notes_server/__main__.py",
+            "notes_server",
+            "python",
+            ("notes/src/notes_server/__main__.py",),
+        ),
+        ("{here}/weather/build/Index.js", "weather", "node", ("{here}/weather/build/Index.js",)),
     ],
 )
 def test_a_script_runs_by_its_suffix_a_command_as_written(
@@ -68,9 +81,21 @@ def test_a_script_runs_by_its_suffix_a_command_as_written(
 ) -> None:
     for script in ("my_server.py", "a b.mjs", "old.cjs"):
         (folder / script).touch()
+    (folder / "weather" / "build").mkdir(parents=True)
+    (folder / "weather" / "build" / "Index.js").touch()
     server = resolve_server(text.replace("{here}", str(folder)), plugins=plugins)
     expected = StdioServer(command=command, args=tuple(word.replace("{here}", str(folder)) for word in args))
     assert (server.name, server.params()) == (name, expected)
+
+
+def test_a_generic_script_is_named_by_its_folder_from_inside_it_too(
+    folder: Path, plugins: Plugins, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = folder / "csv-tools"
+    (place / "dist").mkdir(parents=True)
+    (place / "dist" / "main.js").touch()
+    monkeypatch.chdir(place)
+    assert resolve_server("node dist/main.js", plugins=plugins).name == "csv-tools"
 
 
 @pytest.mark.parametrize(
