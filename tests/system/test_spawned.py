@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from mcp_rl.system.processes.spawn import _WATCHDOG as WATCHDOG
-from mcp_rl.system.processes.spawn import spawned
+from mcp_rl.system.processes.spawn import send_signal, spawned
 
 FAMILY = """
 import subprocess, sys, time
@@ -25,6 +25,13 @@ time.sleep(600)
 
 def python(program: str) -> list[str]:
     return [sys.executable, "-c", program]
+
+
+def has_ended(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 async def begun(log: Path) -> None:
@@ -122,6 +129,17 @@ async def test_its_pipes_are_a_channel_and_its_end_closes_them(tmp_path: Path) -
             await child.process.stdin.aclose()
             assert await child.wait() == 0
         assert child.tail() == "bye"
+
+
+async def test_a_signal_at_the_moment_of_its_end_takes_no_exit_code_away(caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(40):
+        process = await anyio.open_process(python("raise SystemExit(7)"))
+        while not has_ended(process.pid):
+            pass  # not a sleep: asyncio is not to notice the end before the signal is sent
+        send_signal(process, signal.SIGTERM)
+        assert await process.wait() == 7
+        await process.aclose()
+    assert not [record for record in caplog.records if "Unknown child" in record.message]
 
 
 HOLDER = """

@@ -180,10 +180,10 @@ async def end_process(process: Process, command: int | None = None) -> None:
                 await process.stdin.aclose()
         # If the command reads nothing, unread input keeps the pipe and so the lifeline open: then SIGTERM follows.
         if not await _ended(process, _ASK_SECONDS):
-            process.terminate()
+            send_signal(process, signal.SIGTERM)
             if not await _ended(process, _STOP_SECONDS):
                 below = _below(process.pid)
-                process.kill()
+                send_signal(process, signal.SIGKILL)
                 for left in below:
                     with suppress(psutil.Error):
                         left.kill()
@@ -195,6 +195,17 @@ async def end_process(process: Process, command: int | None = None) -> None:
                     os.killpg(group, signal.SIGKILL)
         with anyio.move_on_after(_STOP_SECONDS):
             await process.aclose()
+
+
+def send_signal(process: Process, number: signal.Signals) -> None:
+    """Send a signal to a process, unless it has ended.
+
+    `process.terminate` and `.kill` first ask the kernel if it has ended. An answer there takes the exit code away from
+    the thread in which asyncio waits for it, which then warns of an unknown child process and reports 255.
+    """
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, number)
 
 
 def _below(pid: int) -> list[psutil.Process]:
