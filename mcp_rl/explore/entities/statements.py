@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from mcp_rl.explore.entities.world_model import Entity, EntityKind, WorldModel
     from mcp_rl.toolserver.tools.listing import Tool
 
-_WHOLE = re.compile(r"(?i)SELECT \* FROM ([A-Za-z_]\w{0,60})")
+WHOLE_TABLE = re.compile(r"(?i)SELECT \* FROM ([A-Za-z_]\w{0,60})")
+"""A statement that reads a table whole."""
 _COLUMN = re.compile(r"[A-Za-z_]\w{0,60}")
 _BLANK = re.compile(r"\{(\w+)\}")
 _MOST_KINDS, _MOST_FIELDS = 4, 3
@@ -87,7 +88,7 @@ def _tables(world: WorldModel) -> dict[str, str]:
     found: dict[str, str] = {}
     for seen in world.observations:
         for value in seen.arguments.values():
-            whole = _WHOLE.fullmatch(value) if isinstance(value, str) else None
+            whole = WHOLE_TABLE.fullmatch(value) if isinstance(value, str) else None
             if whole and seen.lists in world.kinds:
                 found.setdefault(str(seen.lists), whole[1])
     return found

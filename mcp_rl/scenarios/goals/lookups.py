@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from mcp_rl.explore.answer import call_key
+from mcp_rl.explore.entities.statements import WHOLE_TABLE
 from mcp_rl.explore.entities.world_model import Observation
 from mcp_rl.rewards.json_values import leaves
 from mcp_rl.scenarios.goals.program import Evaluated, FactName, Unanswerable, kind_of
@@ -217,6 +218,14 @@ class Lookups:
         if value not in self._named_in:
             self._named_in[value] = tuple(name for name in self._texts if _word_in(name, value))
         return self._named_in[value]
+
+    def table_read_by(self, index: int) -> str | None:
+        """Return the name of the table that an observation reads whole, where tools show it as a name; else None."""
+        for value in self._world.observations[index].arguments.values():
+            whole = WHOLE_TABLE.fullmatch(value) if isinstance(value, str) else None
+            if whole and whole[1] in self._values:
+                return whole[1]
+        return None
 
     def _is_known(self, value: str | int | float, given: Sequence[JsonValue], texts: Sequence[str]) -> bool:
         """Return whether a value is known from the request or from results, a path also by its folder and its name."""

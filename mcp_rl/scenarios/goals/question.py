@@ -34,7 +34,7 @@ from mcp_rl.scenarios.goals.program import (
 from mcp_rl.scenarios.goals.propose import ProgramDrawer, proposals
 from mcp_rl.scenarios.goals.requests import Requests, ToolNames
 from mcp_rl.scenarios.goals.values import moment, shown, without_zone_name
-from mcp_rl.scenarios.goals.words import English
+from mcp_rl.scenarios.goals.words import English, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -167,6 +167,8 @@ class Questions:
                 break
             idle += 1
             question = self.question(outcome, program) if chosen.has_room(outcome, program) else None
+            if question is not None and chosen.room("told") > chosen.room("looked-up"):
+                question = self._in_named_table(question) or question
             if question is not None and chosen.add(question):
                 idle = 0
         return unguessable(chosen.chosen)
@@ -191,6 +193,22 @@ class Questions:
                 stated = self._listing_of(evaluated, given)
             calls = (stated,) if stated is not None else calls
         return GoalQuestion(text, outcome, evaluated, level, calls, given)
+
+    def _in_named_table(self, question: GoalQuestion) -> GoalQuestion | None:
+        """Return a question with the name of the table that shows its answer, if one query of that answers it."""
+        table = self.lookups.table_read_by(question.lookups[-1])
+        if question.level != "looked-up" or table is None:
+            return None
+        given = (*question.given, table)
+        try:
+            found = self.lookups.least(question.evaluated, given)
+        except Unanswerable:
+            return None
+        where = self.english.pick([f"Look in the table {quoted(table)}.", f"It is in the table {quoted(table)}."])
+        text = f"{question.text} {where}"
+        if len(found) != 1 or _tells(text, question.answer):
+            return None
+        return replace(question, text=text, level="told", lookups=tuple(found), given=given)
 
     def other_answers(self, evaluated: Evaluated) -> list[JsonValue]:
         """Return the few other values that the field asked for has, which a message could list all at once."""
@@ -299,8 +317,12 @@ class _Balance:
     def full(self) -> bool:
         return not any(map(self._lacks, self._wanted))
 
+    def room(self, level: Level) -> int:
+        """Return the number of questions of a level that are still wanted."""
+        return self._wanted.get(level, 0) - self._levels[level]
+
     def _lacks(self, level: Level) -> bool:
-        return self._levels[level] < self._wanted.get(level, 0)
+        return self.room(level) > 0
 
     def has_room(self, outcome: str, program: Program) -> bool:
         """Return whether a question of a program could be taken in, before its calls are looked for."""

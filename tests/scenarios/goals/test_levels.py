@@ -1,5 +1,6 @@
 """Levels of tasks as a setting, and what a recipe makes of them."""
 
+import json
 import typing
 
 import anyio
@@ -8,10 +9,20 @@ from pydantic import ValidationError
 
 from mcp_rl.config import LEVELS, RunConfig, level_shares
 from mcp_rl.errors import ConfigError
+from mcp_rl.explore.entities.fields import described
+from mcp_rl.explore.entities.world_model import (
+    ArgumentSlot,
+    Entity,
+    EntityKind,
+    Fact,
+    Observation,
+    WorldModel,
+)
 from mcp_rl.plugins.manager import load_plugins
 from mcp_rl.plugins.recipe import Recipe
 from mcp_rl.scenario import GoalProof, Level, McpScenario, StdioServer, ToolCall, scenario_lines
 from mcp_rl.scenarios.explored import explored_scenarios
+from mcp_rl.scenarios.goals.question import Questions
 from mcp_rl.scenarios.split import overlap
 from mcp_rl.toolserver.pool import Sessions
 
@@ -101,3 +112,37 @@ def test_a_calculator_gets_told_tasks_in_ordinary_words() -> None:
     assert len(scenarios) >= 6 and {s.level for s in scenarios} == {"told"}
     assert all(s.least_calls == 1 and s.verifier is not None and s.verifier.kind == "number" for s in scenarios)
     assert not any(call.tool in s.task_description.lower() for s in scenarios for call in s.reference)
+
+
+def test_a_told_request_names_the_table_that_one_query_reads_whole() -> None:
+    columns = {
+        "name": ["Ada", "Omar", "Lena", "Ravi", "Nina", "Otto"],
+        "city": ["Lima", "Oslo", "Rome", "Cairo", "Quito", "Delhi"],
+    }
+    rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    fields = {name: described(name, values, "person", is_key=name == "name") for name, values in columns.items()}
+    tables = {"name": described("name", ["people"], "table", is_key=True)}
+    people = [
+        Entity(kind="person", key=row["name"], facts={name: Fact(value=row[name], shown_by=(1,)) for name in row})
+        for row in rows
+    ]
+    world = WorldModel(
+        server="registry",
+        kinds={
+            "table": EntityKind(name="table", plural="tables", key="name", fields=tables, complete=True),
+            "person": EntityKind(name="person", plural="people", key="name", fields=fields, complete=True),
+        },
+        entities=(Entity(kind="table", key="people", facts={"name": Fact(value="people", shown_by=(0,))}), *people),
+        observations=(
+            Observation(tool="catalogue", arguments={}, text='[{"name": "people"}]', lists="table"),
+            Observation(tool="ask", arguments={"query": "SELECT * FROM people"}, text=json.dumps(rows), lists="person"),
+        ),
+        slots=(ArgumentSlot(tool="columns_of", parameter="table", kind="table", field="name"),),
+        references=(),
+    )
+    told = Questions(world, ["catalogue", "ask", "columns_of"], 1).draw({"told": 6})
+    assert told
+    assert all(one.lookups == (1,) and "table 'people'" in one.text for one in told)
+    looked_up = Questions(world, ["catalogue", "ask", "columns_of"], 1).draw({"looked-up": 6})
+    assert looked_up
+    assert all(one.lookups == (0, 1) and "people" not in one.text.split() for one in looked_up)
