@@ -351,8 +351,8 @@ class Probe:
         exclude = json.dumps(list(self.lost_by)[:1])
         others = f" and {len(calls) - 1} other tool{'s' if len(calls) > 2 else ''}" if len(calls) > 1 else ""
         return ServerFault(
-            f"{str(fault).rstrip('.')}. It was answering {calls[0]}{others}: if a tool's calls end the server, leave it "
-            f"out with tools.exclude='{exclude}'.",
+            f"{str(fault).rstrip('.')}. It was answering {calls[0]}{others}: if a tool's calls end the server, leave "
+            f"it out with tools.exclude='{exclude}'.",
             delivered=fault.delivered,
         )
 

@@ -2,7 +2,7 @@
 
 KIND is where it keeps its notes: files (read again at each call), relative (the same, below the working directory),
 cached (read once, written through), database (an open one), process, outside (another process, at the port PLACE), or
-what it keeps instead: nothing, logs, random answers, a switch,
+what it keeps instead: nothing, logs, random answers, coins (short random answers), a switch,
 a count of its own calls, its end.
 """
 
@@ -28,6 +28,7 @@ TOOLS = {
     "nothing": [tool("get_length", "text"), tool("save_nothing", "text"), tool("repeat", "text")],
     "logs": [tool("get_length", "text"), tool("write_log", "text")],
     "random": [tool("list_numbers"), tool("create_number"), tool("roll")],
+    "coins": [tool("get_length", "text"), *(tool(f"flip_coin_{number}") for number in range(24))],
     "switch": [tool("get_length", "text"), tool("toggle_lamp")],
     "counting": [tool("get_length", "text", readOnlyHint=True), tool("get_turn", readOnlyHint=True)],
     "ending": [tool("get_length", "text"), tool("create_end")],
@@ -123,6 +124,8 @@ def call(name, arguments):
         return "written"
     if name in ("list_numbers", "create_number", "roll"):
         return str(random.random())
+    if name.startswith("flip_coin"):
+        return random.choice(["heads", "tails"])
     if name == "create_end":
         sys.exit(1)
     if name == "get_turn":

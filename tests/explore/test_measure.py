@@ -58,6 +58,7 @@ def measured(server: ToolServer, tools: ToolsConfig | None = None) -> ToolServer
         ("nothing", "nothing", "shared"),
         ("logs", "nothing", "shared"),
         ("random", "unsure", "per-rollout"),
+        ("coins", "nothing", "shared"),
         ("refusing", "unsure", "per-rollout"),
     ],
 )
