@@ -487,7 +487,8 @@ def leak() -> None:
 
 
 def main() -> None:
-    if random.Random(f"{OPTIONS.seed}-{os.getpid()}").random() < OPTIONS.bad_start:
+    # not by its number alone: in a sandbox each process that is started anew has the same one
+    if random.Random(f"{OPTIONS.seed}-{os.getpid()}-{time.time_ns()}").random() < OPTIONS.bad_start:
         OPTIONS.mode = random.choice(("dies", "mute"))
     if OPTIONS.mode == "dies":
         print("first line\nthe database is not there", file=sys.stderr)
