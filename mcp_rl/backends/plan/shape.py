@@ -222,8 +222,8 @@ def check_weights(shape: ModelShape) -> None:
     Layers and their width are compared, in 16 or 32 bits and for the architectures whose formula is known; whatever
     else is wrong is found when the weights are loaded.
     """
-    folder = Path(shape.name).expanduser()
-    folder = folder if folder.is_dir() else _cached(shape.name)
+    named = Path(shape.name).expanduser()
+    folder = named if named.is_dir() else _cached(shape.name)
     if folder is None or shape.stored or shape.model_type not in _GATED:
         return
     try:
