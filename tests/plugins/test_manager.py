@@ -201,7 +201,7 @@ def test_an_unknown_server_gets_the_nearest_right_name():
         ("npx -y @modelcontextprotocol/server-filesystem@1.2.3 '/a b'", "stdio", "server-filesystem", StdioServer),
         ("uvx mcp-server-time@latest", None, "mcp-server-time", StdioServer),
         ("python3.12 -m mcp_server_time --tz UTC", None, "mcp_server_time", StdioServer),
-        ("python ./my/server.py --transport stdio", None, "server", StdioServer),
+        ("python ./my/server.py --transport stdio", None, "my", StdioServer),
     ],
 )
 def test_a_server_is_a_name_a_url_or_a_command(text, transport, name, params):
