@@ -133,14 +133,14 @@ class _Run:
         changes = {key for key in self.once if _moved(key, self.once, self.twice, other.once, other.twice)}
         return looks, changes
 
-    def agrees(self, other: _Run, fresh: _Run) -> bool:
-        """Return whether all that is equal here and in a run on a fresh process is equal in another run too."""
-        pairs = zip(astuple(self), astuple(other), astuple(fresh), strict=True)
+    def agrees(self, other: _Run, *fresh: _Run) -> bool:
+        """Return whether all that is equal here and in runs on fresh processes is equal in another run too."""
+        parts = zip(astuple(self), astuple(other), *map(astuple, fresh), strict=True)
         return all(
             theirs.get(key) == answer
-            for ours, theirs, new in pairs
+            for ours, theirs, *new in parts
             for key, answer in ours.items()
-            if new.get(key) == answer
+            if all(one.get(key) == answer for one in new)
         )
 
 
@@ -295,7 +295,7 @@ class _Measuring:
             async with self._opened() as another:
                 await self._again(another.link, calls)
                 fresh = await self._run(another.link, looks, changes)
-            return bool(run.traces(fresh)[0]) and await self._reread(place, looks, changes, run, fresh)
+            return bool(run.traces(fresh)[0]) and await self._reread(place, looks, changes, (run, fresh), calls)
 
     def _found(self, kept: Kept, looks: Iterable[str] = (), changes: Iterable[str] = ()) -> MeasuredState:
         """Return the finding, with the looks and the changes that showed traces."""
@@ -451,7 +451,7 @@ class _Measuring:
                     own &= run.traces(await self._run(another.link, looks, changes))[1]
             if not shown and not own:
                 return self._found("unsure" if missing or not run.before else "nothing")
-            reread = await self._reread(place, looks, changes, run, fresh)
+            reread = await self._reread(place, looks, changes, (run, fresh))
             if reread:
                 self._as_new = place
                 self.places.push_async_exit(stack.pop_all())
@@ -473,13 +473,27 @@ class _Measuring:
         return any(last.after.get(key) == answer for key, answer in seen.items())
 
     async def _reread(
-        self, place: Place, looks: Sequence[Seen], changes: Sequence[Seen], run: _Run, fresh: _Run
+        self,
+        place: Place,
+        looks: Sequence[Seen],
+        changes: Sequence[Seen],
+        runs: tuple[_Run, _Run],
+        setup: Sequence[Seen] = (),
     ) -> bool:
-        """Return whether a process whose layer is thrown away is as good as a new one."""
+        """Return whether a process whose layer is thrown away is as good as a new one.
+
+        `runs` are that of the process and that of a fresh one, both after the calls of `setup`.
+        """
+        run, fresh = runs
         try:
             await self._again(place.link, changes)  # a third time, in case the second one undid the first
             await place.throw_away()
-            return run.agrees(await self._run(place.link, looks, changes), fresh)
+            again = await self._run(place.link, looks, changes)
+            if run.agrees(again, fresh):
+                return True
+            async with self._started() as another:  # the first two may agree alone on what holds the time
+                await self._again(another.link, setup)
+                return run.agrees(again, fresh, await self._run(another.link, looks, changes))
         except ServerFault:
             return False
 

@@ -33,7 +33,7 @@ _HELPS: Mapping[Fate, str] = {
     "refused": "name values that work in its descriptions or its schema, or in a plugin",
     "empty": "put data into the server",
     "secret": "make it answer without that",
-    "unsteady": "write scenarios with a verifier of your own for it",
+    "unsteady": "make it give equal calls equal answers",
     "unanswered": "make it answer sooner",
 }
 _LONG_CALL, _LONG_ANSWER = 90, 120

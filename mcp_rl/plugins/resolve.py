@@ -166,18 +166,23 @@ def _telling_word(words: list[str]) -> str:
         name = PurePath(word).name
         plain = not re.match(r"-|[\w-]+=|https?://", word) and not holds_secret(words, number)
         if plain and re.sub(r"[\d.]+$", "", name) not in _RUNNERS:
-            is_script = PurePath(word).suffix in (*_SCRIPTS, ".ts")
-            return (
-                _telling_name(Path(word).absolute() if Path(word).is_file() else PurePath(word)) if is_script else name
-            )
+            if PurePath(word).suffix not in (*_SCRIPTS, ".ts"):
+                return name
+            return _telling_name(Path(word).absolute() if Path(word).is_file() else PurePath(word))
     return PurePath(words[0]).name
 
 
 def _telling_name(script: PurePath) -> str:
     """Return the name of a script without its suffix; for `server-files/dist/index.js`, that of the nearest folder that
-    is not generic either."""
-    telling = (name for name in (script.stem, *(folder.name for folder in script.parents)) if name)
-    return next((name for name in telling if name.lower() not in _GENERIC), script.stem)
+    is not generic either. A home folder, what is above it and the folders of the root, such as `/tmp`, tell nothing."""
+    tell_nothing = {Path.home(), *Path.home().parents}
+    folders = [
+        folder
+        for folder in script.parents
+        if folder.name and folder not in tell_nothing and not (script.anchor and len(folder.parts) == 2)
+    ]
+    names = (script.stem, *(folder.name for folder in folders))
+    return next((name for name in names if name.lower() not in _GENERIC), script.stem)
 
 
 def _bare(word: str) -> str:

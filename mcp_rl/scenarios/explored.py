@@ -22,7 +22,7 @@ from mcp_rl.scenarios.stateful import Walks
 from mcp_rl.system.notices import notice, noticed_by
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from mcp_rl.plugins.recipe import Recipe
     from mcp_rl.scenario import McpScenario, ServerParams
@@ -147,26 +147,27 @@ def _sorted_out(session: Session, server: ToolServer) -> tuple[list[Tool], list[
 def _why_nothing(server: ToolServer, tools: Sequence[str], record: tried.TriedTools) -> str:
     """Say why a server gave no task, with an example, and what would help."""
     called = [tool for tool in tools if not record.of(tool).kept_out and record.of(tool).fates]
-    kept_out = [tool for tool in tools if record.of(tool).kept_out]
+    changing = [tool for tool in tools if record.of(tool).kept_out == tried.CHANGES]
+    kept_out = [tool for tool in tools if record.of(tool).kept_out and tool not in changing]
     why = [record.of(tool).why(tool) for tool in called[:_MOST_EXAMPLES]]
     if len(called) > _MOST_EXAMPLES:
         why.append(f"{len(called) - _MOST_EXAMPLES} other tools gave nothing either")
     helps = dict.fromkeys(record.of(tool).helps for tool in called)
-    if kept_out:
-        were = "was" if len(kept_out) == 1 else "were"
-        more = f" and {len(kept_out) - _MOST_NAMES} others" if len(kept_out) > _MOST_NAMES else ""
-        changing = record.of(kept_out[0]).kept_out == tried.CHANGES
-        reason = ", because they may change things" if changing else ""
-        why.append(f"{', '.join(kept_out[:_MOST_NAMES])}{more} {were} not called{reason}")
-        if changing and not server.stateful:
+    why += [record.of(tool).why(tool) for tool in kept_out[:_MOST_EXAMPLES]]
+    if len(kept_out) > _MOST_EXAMPLES:
+        why.append(f"{len(kept_out) - _MOST_EXAMPLES} other tools were not called either")
+    if changing:
+        were, they = ("was", "it") if len(changing) == 1 else ("were", "they")
+        more = f" and {len(changing) - _MOST_NAMES} others" if len(changing) > _MOST_NAMES else ""
+        why.append(f"{', '.join(changing[:_MOST_NAMES])}{more} {were} not called, because {they} may change things")
+        if not server.stateful:
             helps["give each episode a state of its own (--isolation per-rollout)"] = None
     why = why or ["no call was possible"]
-    return (
-        f"No task can be made for the server {server.name!r}: {'; '.join(why)}. "
-        f"{_sentence_of([*helps, 'or write scenarios for it yourself'])}."
-    )
+    return f"No task can be made for the server {server.name!r}: {'; '.join(why)}. {_sentence_of(helps)}."
 
 
-def _sentence_of(parts: Sequence[str]) -> str:
-    text = ", ".join(part for part in parts if part)
+def _sentence_of(helps: Iterable[str]) -> str:
+    """Return what helps, and writing scenarios, which always does."""
+    parts = [*filter(None, helps), "write scenarios for it yourself"]
+    text = ", or ".join([", ".join(parts[:-1]), parts[-1]]) if len(parts) > 1 else parts[0]
     return text[:1].upper() + text[1:]

@@ -16,6 +16,7 @@ from mcp_rl.config import ToolsConfig
 from mcp_rl.explore.check.inspection import inspect
 from mcp_rl.explore.first_contact import contradictions, recalled, states_of, understood, with_states
 from mcp_rl.explore.known_server import known_server
+from mcp_rl.explore.measure import _Run
 from mcp_rl.plugins.recipe import Recipe
 from mcp_rl.scenario import StdioServer
 from mcp_rl.scenarios.broken import broken_scenarios
@@ -234,3 +235,13 @@ def test_a_tool_that_no_model_gets_is_never_called(tmp_path: Path) -> None:
     found = measured(server_of("files", tmp_path), ToolsConfig(exclude=("add_*", "delete_*")))
     assert found.measured is not None
     assert (found.measured.kept, found.measured.changing) == ("nothing", ())
+
+
+def test_what_two_processes_answered_alike_in_one_second_is_no_state_if_a_third_one_differs() -> None:
+    def run(second: str, kept: str) -> _Run:
+        return _Run({"show": (False, kept)}, {"commit": (False, second)}, {}, {})
+
+    first, fresh, later = run("12:00:00", "a"), run("12:00:00", "a"), run("12:00:02", "a")
+    assert not first.agrees(run("12:00:01", "a"), fresh)
+    assert first.agrees(run("12:00:01", "a"), fresh, later)
+    assert not first.agrees(run("12:00:01", "b"), fresh, later), "what the process has kept differs from both"

@@ -98,6 +98,15 @@ def test_a_generic_script_is_named_by_its_folder_from_inside_it_too(
     assert resolve_server("node dist/main.js", plugins=plugins).name == "csv-tools"
 
 
+@pytest.mark.parametrize("words", ["python /data/server.py", "python {home}/server.py", "node /src/index.js"])
+def test_a_script_in_a_folder_that_tells_nothing_keeps_its_own_name(
+    words: str, plugins: Plugins, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "ada"))
+    name = resolve_server(words.replace("{home}", str(tmp_path / "ada")), plugins=plugins).name
+    assert name in ("server", "index")
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -78,14 +78,14 @@ async def goal_scenarios(
     if short and not tasks and not recipe.spells_out:
         raise ScenarioError(f"No goal task can be made for the server {server.name!r}: {short}")
     if short:
-        notice(f"Of the server {server.name!r}: {short}")
+        notice(f"Server {server.name!r}: {short}")
     made_of = [_scenario(task, server, params, session, recipe) for task in tasks]
     opinion = await SecondSolver(world, names, stage, twice, recipe.seed).judge(made_of, ways=2, near=3)
     kept = with_opinion(made_of, opinion)
     if len(kept) < len(made_of):
         notice(
-            f"Of the server {server.name!r}: {len(made_of) - len(kept)} tasks are left out, since a second solver's "
-            f"way was misjudged, such as: {opinion.misjudged[0][1]}"
+            f"Server {server.name!r}: {len(made_of) - len(kept)} tasks are left out, because their verifier misjudged "
+            f"another way to solve them, for example: {opinion.misjudged[0][1]}"
         )
     return kept
 
@@ -105,7 +105,7 @@ def _shortfall(wanted: Mapping[Level, int], tasks: Sequence[GoalTask], built: Bu
     missing = [f"{made[level]} of {count} {level}" for level, count in wanted.items() if made[level] < count]
     if not missing:
         return ""
-    helps, remark = "more data in it would allow more", ""
+    helps, remark = "more data would allow more", ""
     if not built.model.entities:
         why = built.remarks[0] if built.remarks else "nothing is known of what it holds"
         helps = "a server that lists things with lasting properties would allow them; scenarios of your own always do"
@@ -115,7 +115,7 @@ def _shortfall(wanted: Mapping[Level, int], tasks: Sequence[GoalTask], built: Bu
             "a tool that shows changes would help",
         )
     else:
-        why = "its data give no more that differ and cannot be guessed"
+        why = "its data allow no others that differ and cannot be guessed"
         if not built.model.effects and made["brought-about"] < wanted.get("brought-about", 0):
             why += ", and no call was seen to change anything that its listings show"
         remark = " ".join(["", *built.remarks[:1]])

@@ -196,8 +196,7 @@ class Questions:
 
     def _in_named_table(self, question: GoalQuestion) -> GoalQuestion | None:
         """Return a question with the name of the table that shows its answer, if one query of that answers it."""
-        table = self.lookups.table_read_by(question.lookups[-1])
-        if question.level != "looked-up" or table is None:
+        if question.level != "looked-up" or (table := self.lookups.table_read_by(question.lookups[-1])) is None:
             return None
         given = (*question.given, table)
         try:
