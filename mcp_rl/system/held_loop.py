@@ -24,6 +24,8 @@ _T = TypeVar("_T")
 
 HELD_SECONDS = 1.0
 """Seconds without a sign of life after which the place is named."""
+WATCHER = "watcher of the event loop"
+"""The name of the thread."""
 _PAUSE = 0.25
 _STUCK = 10.0
 """Seconds after which the place is named although its thread does not compute: it waits for something."""
@@ -45,7 +47,7 @@ def run_watched(function: Callable[..., Awaitable[_T]], *arguments: Any) -> _T:
 def watched_loop() -> Iterator[None]:
     """Watch the running event loop from another thread while the context is open."""
     watcher = _Watcher(asyncio.get_running_loop(), threading.get_ident())
-    thread = threading.Thread(target=watcher.watch, name="watcher of the event loop", daemon=True)
+    thread = threading.Thread(target=watcher.watch, name=WATCHER, daemon=True)
     thread.start()
     try:
         yield

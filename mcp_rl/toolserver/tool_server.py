@@ -131,7 +131,7 @@ class ToolServer:
 
     @classmethod
     def from_script(
-        cls, name: str, description: str, script: str, *, default: str = "sse", **fields: Any
+        cls, name: str, description: str, script: str, *, default: str = "stdio", **fields: Any
     ) -> ToolServer:
         """Describe a Python script that takes `--transport NAME --port PORT` and offers all three transports.
 
@@ -143,10 +143,10 @@ class ToolServer:
             return Launch(command="{python}", args=(script, *args))
 
         transports: dict[str, ServerParams] = {
+            "stdio": StdioServer(command="{python}", args=(script, "--transport", "stdio")),
             "sse": SseServer(
                 url="http://127.0.0.1:{port}/sse", launch=launch("--transport", "sse", "--port", "{port}")
             ),
-            "stdio": StdioServer(command="{python}", args=(script, "--transport", "stdio")),
             "streamable-http": StreamableHttpServer(
                 url="http://127.0.0.1:{port}/mcp", launch=launch("--transport", "streamable-http", "--port", "{port}")
             ),

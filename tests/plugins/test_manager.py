@@ -43,14 +43,14 @@ def test_the_bundled_calculator_is_offered():
     assert plugins.problems == []
     server = plugins.server("mcp_calculator")
     assert server.origin == "bundled"
-    assert list(server.transports) == ["sse", "stdio", "streamable-http"]
+    assert list(server.transports) == ["stdio", "sse", "streamable-http"]
     assert (bundled_root() / "servers/python/mcp_calculator/server.py").is_file()
 
 
 def test_the_default_transport_of_a_script_can_be_chosen():
-    server = ToolServer.from_script("mine", "For a test.", "/srv/server.py", default="stdio")
-    assert server.params().transport == "stdio" and set(server.transports) == {"sse", "stdio", "streamable-http"}
-    with pytest.raises(PluginError, match="must be one of sse, stdio, streamable-http, not 'http'"):
+    server = ToolServer.from_script("mine", "For a test.", "/srv/server.py", default="sse")
+    assert server.params().transport == "sse" and set(server.transports) == {"sse", "stdio", "streamable-http"}
+    with pytest.raises(PluginError, match="must be one of stdio, sse, streamable-http, not 'http'"):
         ToolServer.from_script("mine", "For a test.", "/srv/server.py", default="http")
 
 
@@ -192,7 +192,7 @@ def test_an_unknown_server_gets_the_nearest_right_name():
 @pytest.mark.parametrize(
     ("text", "transport", "name", "params"),
     [
-        ("mcp_calculator", None, "mcp_calculator", SseServer),
+        ("mcp_calculator", None, "mcp_calculator", StdioServer),
         ("mcp_calculator", "stdio", "mcp_calculator", StdioServer),
         ("https://user:pw@example.org/tools/sse", None, "example.org-tools-sse", SseServer),
         ("https://example.org/mcp", None, "example.org-mcp", StreamableHttpServer),
@@ -252,7 +252,7 @@ def test_the_servers_command_lists_what_there_is():
     assert "mcp_calculator" in table
     listed = json.loads(subprocess.run([*command, "--json"], capture_output=True, text=True, check=True).stdout)
     (server,) = [row for row in listed["servers"] if row["name"] == "mcp_calculator"]
-    assert server["transports"] == ["sse", "stdio", "streamable-http"]
+    assert server["transports"] == ["stdio", "sse", "streamable-http"]
     assert listed["problems"] == []
 
 
