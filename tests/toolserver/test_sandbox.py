@@ -115,12 +115,26 @@ async def test_what_was_written_is_thrown_away_while_the_server_runs(connection:
     assert await ask(connection, "run", command="echo $PPID") == before
 
 
+WATCH = (
+    "import ctypes, sys, time; libc = ctypes.CDLL(None); "
+    "libc.inotify_add_watch(libc.inotify_init(), sys.argv[1].encode(), 256); time.sleep(60)"
+)
+
+
+@pytest.mark.parametrize(
+    "holds",
+    [
+        "sleep 60 < {}/below > /dev/null 2>&1 & echo $!",
+        f"{sys.executable} -c '{WATCH}' {{}}/below > /dev/null 2>&1 & echo $!; "
+        "until grep -qs inotify /proc/$!/fdinfo/*; do sleep 0.02; done",
+    ],
+    ids=["open", "watched"],
+)
 async def test_a_directory_that_a_process_holds_takes_new_files_after_all_was_thrown_away(
-    connection: Connection, folder: Path
+    connection: Connection, folder: Path, holds: str
 ) -> None:
-    """As where the libraries of a server lie beside its data."""
-    line = f"cd /; sleep 60 < {folder}/below > /dev/null 2>&1 & echo $!"
-    holder = await ask(connection, "run", command=line)
+    """As where the libraries of a server lie beside its data, or where it watches its files for changes."""
+    holder = await ask(connection, "run", command=f"cd /; {holds.format(folder)}")
     for _ in range(2):
         assert await ask(connection, "write", name="below/c.txt", text="new") == "written"
         await ask(connection, "run", command="chmod 700 below")

@@ -6,6 +6,7 @@ Only a little of the standard library is imported: the watchdog's processes star
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 
@@ -53,9 +54,10 @@ class PutAway:
 class Tree:
     """A part of the file system under one overlay."""
 
-    def __init__(self, path: str, number: int) -> None:
+    def __init__(self, path: str, number: int, cwd: str) -> None:
         self.path = path
         self.number = number
+        self._worked_in = _ways_to(cwd, path)
         self.real = os.open(path, os.O_PATH | os.O_DIRECTORY)
         """The directory beneath the overlay."""
         self.lower = f"/proc/self/fd/{self.real}"
@@ -150,18 +152,15 @@ class Tree:
         comes = bool(self.marked) if back is None else self.number in back.directories
         return comes or self._holds()
 
-    def turn(self, away: PutAway | None, back: PutAway | None, kept: set[str]) -> None:
-        """Put what the layer holds away, or throw it away, and bring back what was put away, or return to the mark.
+    def turn(self, away: PutAway, back: PutAway | None, *, keep_marked: bool) -> None:
+        """Put what the layer holds away, and bring back what was put away, or return to the mark.
 
-        What is as it was at the mark stays in place where it is not put away. So do the directories `kept`, which
-        processes hold: only what is in these goes. The kernel would go on to look for a new file's place in the removed
-        one.
+        With `keep_marked`, what is as it was at the mark stays in place. So do the directories that processes hold:
+        only what is in these goes. The kernel would go on to look for a new file's place in the removed one.
         """
         left, stays = [""], {""}
-        if away is not None:
-            left = self._put_away(away, kept)
-        elif self._holds():
-            left, stays = self._thrown_away(kept, empty=back is not None)
+        if self._holds() or not keep_marked:
+            left, stays = self._taken_out(away, keep_marked=keep_marked)
         seen: dict[str, os.stat_result] = {}
         if back is not None:
             seen = back.directories.get(self.number, seen)
@@ -177,38 +176,45 @@ class Tree:
             return os.fstat(self.top).st_size != self.empty_size
         return bool(os.listdir(self.upper))
 
-    def _put_away(self, away: PutAway, kept: set[str]) -> list[str]:
-        """Rename all that the layer holds. Returns the directories that stay, parents first."""
+    def _taken_out(self, away: PutAway, *, keep_marked: bool) -> tuple[list[str], set[str]]:
+        """Rename what the layer holds. Returns the directories that stay, parents first, and what is as it was."""
         entries = away.entries[self.number] = []
         seen = away.directories[self.number] = {}
-        queue = [""]
-        for inside in queue:
-            seen[inside] = os.lstat(self.upper + inside)
-            for entry in list(os.scandir(self.upper + inside)):
-                inner = f"{inside}/{entry.name}"
-                if _stays(inner, entry, kept):
-                    queue.append(inner)
+        left, stays, emptied = [""], {""}, [""]
+        while emptied:
+            staying: list[str] = []
+            tried: list[tuple[str, str]] = []
+            for inside in emptied:
+                seen[inside] = os.lstat(self.upper + inside)
+                for entry in list(os.scandir(self.upper + inside)):
+                    inner, is_directory = f"{inside}/{entry.name}", entry.is_dir(follow_symlinks=False)
+                    merged = is_directory and not is_opaque(entry.path)
+                    if keep_marked and self._as_marked(inner, entry):
+                        stays.add(inner)
+                        staying += [inner] if is_directory else []
+                    elif merged and inner in self._worked_in:
+                        staying.append(inner)
+                    else:
+                        (tried if merged else entries).append((inner, away.take(entry.path)))
+            if tried:
+                self._forget()
+            for inner, stored in tried:
+                if self._is_held(inner, stored):
+                    os.rename(stored, self.upper + inner)
+                    staying.append(inner)
                 else:
-                    entries.append((inner, away.take(entry.path)))
-        return queue
+                    entries.append((inner, stored))
+            left += staying
+            emptied = staying
+        return left, stays
 
-    def _thrown_away(self, kept: set[str], *, empty: bool) -> tuple[list[str], set[str]]:
-        """Remove what is not as it was at the mark, or everything if the layer is to be `empty`.
-
-        Returns the directories that stay, parents first, and what is as it was.
-        """
-        stays, queue = {""}, [""]
-        for inside in queue:
-            for entry in list(os.scandir(self.upper + inside)):
-                inner = f"{inside}/{entry.name}"
-                if not empty and self._as_marked(inner, entry):
-                    stays.add(inner)
-                elif not _stays(inner, entry, kept):
-                    remove_tree(entry.path)
-                    continue
-                if entry.is_dir(follow_symlinks=False):
-                    queue.append(inner)
-        return queue, stays
+    def _is_held(self, inner: str, stored: str) -> bool:
+        """Return whether processes still see a directory that was renamed: they work in it, have something in it open
+        or loaded, or watch it."""
+        try:
+            return os.lstat(self.path + inner).st_ctime_ns == os.lstat(stored).st_ctime_ns
+        except OSError as error:
+            return error.errno == errno.ESTALE
 
     def _bring_back(self, back: PutAway, left: list[str]) -> list[str]:
         """Rename what was put away to where it was. Returns the directories that were not renamed, parents first."""
@@ -258,5 +264,11 @@ class Tree:
         mount(None, self.path, None, mounts.MS_REMOUNT | mounts.MS_NOSUID | mounts.MS_NODEV, None)
 
 
-def _stays(inner: str, entry: os.DirEntry[str], kept: set[str]) -> bool:
-    return inner in kept and entry.is_dir(follow_symlinks=False) and not is_opaque(entry.path)
+def _ways_to(place: str, top: str) -> set[str]:
+    """Return the directories on the way from `top` to a place below it, as paths from `top`."""
+    ways = set()
+    inner = place[len(top) :] if place.startswith(f"{top}/") else ""
+    while inner:
+        ways.add(inner)
+        inner = inner.rpartition("/")[0]
+    return ways

@@ -16,12 +16,11 @@ import os
 
 TYPE_CHECKING = False  # importing typing takes as long as all the rest
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from mcp_rl.system.processes import mounts
     from mcp_rl.system.processes.layer_entries import (
         below,
-        content_of,
         copy_entry,
         copy_layer,
         copy_times,
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from mcp_rl.system.processes.mounts import mount, reason
 else:
     import mounts
-    from layer_entries import below, content_of, copy_entry, copy_layer, copy_times, remove_tree, walk
+    from layer_entries import below, copy_entry, copy_layer, copy_times, remove_tree, walk
     from layer_tree import PutAway, Tree
     from mounts import mount, reason
 
@@ -49,7 +48,7 @@ class Layers:
         self.cwd = cwd
         mount(None, "/", None, mounts.MS_REC | mounts.MS_PRIVATE, None)
         needed = [os.path.realpath(os.path.join(cwd, word.rpartition("=")[2])) for word in ("", *words)]
-        self.trees = [Tree(path, number) for number, path in enumerate(mounts.overlaid_trees(needed))]
+        self.trees = [Tree(path, number, cwd) for number, path in enumerate(mounts.overlaid_trees(needed))]
         devices = os.open("/dev", os.O_PATH)
         mounts.make_read_only("/")
         stage = self.trees[0].path if self.trees else "/dev"
@@ -61,6 +60,7 @@ class Layers:
             os.mkdir(f"{self.store}/{name}")
         sizes_tell = os.stat(self.store).st_size > bare
         self.put_away: dict[str, PutAway] = {}
+        self.thrown_away: list[PutAway] = []
         self.shared_memory = f"{self.store}/dev/shm"
         self.shared_at_mark: set[str] = set()
         mounts.fresh_proc()
@@ -79,7 +79,8 @@ class Layers:
             os.chdir(self.cwd)
 
     def do(self, request: str) -> str:
-        """Carry out a request and return the answer."""
+        """Carry out a request and return the answer; `tidy` is to follow."""
+        self.tidy()
         match request.split():
             case ["mark"]:
                 for tree in self.trees:
@@ -87,9 +88,8 @@ class Layers:
                 self.shared_at_mark = set(os.listdir(self.shared_memory))
                 return ""
             case ["throw-away"]:
-                full = self._turn(MARK, MARK)
                 self._forget(list(self.put_away))
-                return full
+                return self._turn(MARK, MARK)
             case ["turn", leaving, coming, *forgotten]:
                 self._forget(forgotten)
                 return self._turn(leaving, coming)
@@ -132,28 +132,36 @@ class Layers:
     def _turn(self, leaving: str, coming: str) -> str:
         """Put the layer away under the name `leaving`, or throw it away, and bring back what was put away as `coming`,
         or return to the mark."""
-        full = self._is_full()
+        if full := self._is_full():
+            if coming != leaving == MARK:
+                self._turn(MARK, MARK)
+            self.tidy()
         back = None if coming == MARK else self._taken_out(coming)
-        away = None if leaving == MARK else PutAway(f"{self.store}/away/{int(leaving)}")
-        moved = [tree for tree in self.trees if tree.is_moved(back)]
-        places = self._places_in_use() if moved else ()
-        for tree in moved:
-            tree.turn(away, back, _ways_to(places, tree.path))
+        away = PutAway(f"{self.store}/away/{leaving}")
+        for tree in self.trees:
+            if tree.is_moved(back):
+                tree.turn(away, back, keep_marked=leaving == coming == MARK)
         for name in set(os.listdir(self.shared_memory)) - self.shared_at_mark:
-            if away is not None:
-                away.shared_memory.append((name, away.take(f"{self.shared_memory}/{name}")))
-            else:
-                remove_tree(f"{self.shared_memory}/{name}")
+            away.shared_memory.append((name, away.take(f"{self.shared_memory}/{name}")))
         for name, stored in back.shared_memory if back is not None else ():
             os.rename(stored, f"{self.shared_memory}/{name}")
-        if away is not None:
+        if leaving == MARK:
+            self.thrown_away.append(away)
+        else:
             self.put_away[leaving] = away
+        if full:
+            self.tidy()
         return full
 
+    def tidy(self) -> None:
+        """Remove what was thrown away."""
+        while self.thrown_away:
+            self.thrown_away[-1].remove()
+            self.thrown_away.pop()
+
     def _forget(self, names: Iterable[str]) -> None:
-        """Remove what was put away under these names."""
-        for name in names:
-            self._taken_out(name).remove()
+        """Throw away what was put away under these names."""
+        self.thrown_away += map(self._taken_out, names)
 
     def _taken_out(self, name: str) -> PutAway:
         try:
@@ -164,33 +172,3 @@ class Layers:
     def _is_full(self) -> str:
         room = os.statvfs(self.store)
         return "full" if not room.f_bavail or not room.f_favail else ""
-
-    def _places_in_use(self) -> set[str]:
-        """Return the working directories of all processes, and the directories of what they have open or loaded."""
-        places = {self.cwd}
-        for name in os.listdir("/proc"):
-            if name.isdigit():
-                with contextlib.suppress(OSError):
-                    places.update(_in_use(f"/proc/{name}"))
-        return places
-
-
-def _in_use(process: str) -> Iterator[str]:
-    yield os.readlink(f"{process}/cwd")
-    for name in os.listdir(f"{process}/fd"):
-        with contextlib.suppress(OSError):
-            yield os.readlink(f"{process}/fd/{name}")
-    for path in {line[at:] for line in content_of(f"{process}/maps").splitlines() if (at := line.find(b"/")) >= 0}:
-        yield os.fsdecode(path[: path.rindex(b"/")])
-
-
-def _ways_to(places: Iterable[str], top: str) -> set[str]:
-    """Return the directories on the way from `top` to each of the places below it, as paths from `top`."""
-    kept = set()
-    for place in places:
-        if place.startswith(f"{top}/"):
-            inner = place[len(top) :]
-            while inner:
-                kept.add(inner)
-                inner = inner.rpartition("/")[0]
-    return kept

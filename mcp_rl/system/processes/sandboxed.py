@@ -175,6 +175,8 @@ def _answer(channel: socket.socket, layer: Layers) -> bool:
     except Exception as error:  # an error of ours must not end the command
         with contextlib.suppress(OSError):
             channel.send(f"error {reason(error)}".encode())
+    with contextlib.suppress(OSError):  # the next request will say it
+        layer.tidy()
     return True
 
 
