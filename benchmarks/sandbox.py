@@ -1,14 +1,14 @@
 """Measure what a sandbox costs: a start, a call, throwing a layer away, and an episode, each beside the same without.
 
     python -m benchmarks.sandbox --out benchmarks/results/sandbox.json
-    python -m benchmarks.sandbox --server "node …/server-filesystem/dist/index.js {folder}" --write … --read …
+    python -m benchmarks.sandbox --name server-filesystem --server "node …/dist/index.js {folder}" --write … --read …
 
 The server is a small one of the tests that reads and writes files, or `--server`; `{folder}` is a folder made for this.
 An episode writes a file and reads it. It is played on one process that is never reset ("shared"), on one whose layer is
 thrown away before each episode ("layer"), and on a new process each time ("per-rollout"). Then 16 episodes at a time
 are played, on one process that is never reset, on the same a call at a time ("one by one"), and in turns with a layer
-for each ("turns"). These are also compared by the processor time of all processes, which other work on the machine
-hardly changes.
+for each ("turns"), writing and reading as above, then reading twice ("reading"). These are also compared by the
+processor time of all processes, which other work on the machine changes less.
 """
 
 import argparse
@@ -20,7 +20,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -40,6 +40,8 @@ from mcp_rl.toolserver.tool_server import ToolServer
 ROOT = Path(__file__).resolve().parents[1]
 OWN = f"{sys.executable} {ROOT / 'tests/toolserver/files_server.py'} {{folder}}"
 _TOGETHER = 16
+Times = dict[str, list[float]]
+"""Seconds, by the way of playing."""
 
 
 class Trial:
@@ -92,9 +94,9 @@ class Trial:
                     found[name].append(await timed(lambda pool=pool: self._episode(pool)))
         return found
 
-    async def together(self, count: int) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
-        """Return the seconds of an episode and its processor seconds, `count` times for each kind, where `_TOGETHER`
-        are under way."""
+    async def together(self, count: int, *played: dict[str, Any]) -> tuple[Times, Times]:
+        """Return the seconds of an episode of these calls and its processor seconds, `count` times for each kind, where
+        `_TOGETHER` are under way."""
         measured = MeasuredState(kept="files", listing="", reading=(self.read["tool_name"],), call_seconds=0.001)
         server = ToolServer("files", "Files.", {"stdio": self.params}, instances=1)
         seconds: dict[str, list[float]] = {"shared": [], "one by one": [], "turns": []}
@@ -105,22 +107,22 @@ class Trial:
                 one = server.with_state(measured) if name == "turns" else replace(server, isolation="shared")
                 sessions = Sessions(server=one, tools=ToolsConfig(sandbox="files" if name == "turns" else "off"))
                 pools[name] = await stack.enter_async_context(sessions)
-                await self._at_once(pools[name], 1)
+                await self._at_once(pools[name], 1, played)
             for _ in range(count):
                 for name, pool in pools.items():
                     calls = 1 if name == "one by one" else _TOGETHER
                     before = _seconds_so_far()
-                    seconds[name].append(await timed(lambda p=pool, c=calls: self._at_once(p, c)) / _TOGETHER)
+                    seconds[name].append(await timed(lambda p=pool, c=calls: self._at_once(p, c, played)) / _TOGETHER)
                     used[name].append((_seconds_so_far() - before) / _TOGETHER)
         return seconds, used
 
-    async def _at_once(self, sessions: Sessions, calls: int) -> None:
+    async def _at_once(self, sessions: Sessions, calls: int, played: Sequence[dict[str, Any]]) -> None:
         """Play `_TOGETHER` episodes, with at most so many calls under way."""
         room = asyncio.Semaphore(calls)
 
         async def one() -> None:
             async with sessions.episode(self.params) as lease:
-                for call in (self.write, self.read):
+                for call in played:
                     async with room:
                         result = await lease.session.connection.call(**call)
                     assert not result.is_error, result.text
@@ -165,7 +167,7 @@ async def measure(trial: Trial, starts: int, count: int) -> dict[str, Any]:
     calls = {kind: await trial.calls(kind, count) for kind in kinds}
     played = await trial.episodes({"shared": ("off", "shared"), "layer": ("files", "layer")}, count)
     played |= await trial.episodes({"per-rollout": ("files", "per-rollout")}, 2)
-    together, used = await trial.together(max(3, count // 10))
+    rounds = max(3, count // 5)
     return {
         "start_processor_ms": {kind: summary(seconds) for kind, seconds in begun.items()},
         "start_more_processor_ms": round(
@@ -176,10 +178,8 @@ async def measure(trial: Trial, starts: int, count: int) -> dict[str, Any]:
         "throw_away_ms": summary(await trial.throwing_away(count)),
         "episode_ms": {name: summary(seconds) for name, seconds in played.items()},
         "episode_ratio": {name: ratio(played[name], played["shared"]) for name in ("layer", "per-rollout")},
-        "together_ms": {name: summary(seconds) for name, seconds in together.items()},
-        "together_ratio": {name: ratio(together["turns"], together[name]) for name in ("shared", "one by one")},
-        "together_processor_ms": {name: summary(seconds) for name, seconds in used.items()},
-        "together_processor_ratio": {name: ratio(used["turns"], used[name]) for name in ("shared", "one by one")},
+        "together": compared(*await trial.together(rounds, trial.write, trial.read)),
+        "together_reading": compared(*await trial.together(rounds, trial.read, trial.read)),
     }
 
 
@@ -192,6 +192,16 @@ def summary(seconds: list[float]) -> dict[str, float]:
     }
 
 
+def compared(seconds: Times, used: Times) -> dict[str, Any]:
+    """Return the times and the processor times of episodes, and how the ones in turns compare with the others."""
+    return {
+        "ms": {name: summary(times) for name, times in seconds.items()},
+        "ratio": {name: ratio(seconds["turns"], seconds[name]) for name in ("shared", "one by one")},
+        "processor_ms": {name: summary(times) for name, times in used.items()},
+        "processor_ratio": {name: ratio(used["turns"], used[name]) for name in ("shared", "one by one")},
+    }
+
+
 def ratio(seconds: list[float], of: list[float]) -> float:
     return round(statistics.median(seconds) / statistics.median(of), 2)
 
@@ -199,6 +209,7 @@ def ratio(seconds: list[float], of: list[float]) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--server", default=OWN, help="the server's command, with {folder} for the folder to work in")
+    parser.add_argument("--name", help="what to call the server in the results")
     parser.add_argument("--write", default='{"tool_name": "write", "arguments": {"name": "a.txt", "text": "new"}}')
     parser.add_argument("--read", default='{"tool_name": "read", "arguments": {"name": "a.txt"}}')
     parser.add_argument("--starts", type=int, default=6)
@@ -212,7 +223,7 @@ def main() -> None:
         (folder / "a.txt").write_text("the user's")
         calls = [json.loads(text.replace("{folder}", name)) for text in (given.write, given.read)]
         found = asyncio.run(measure(Trial(shlex.split(given.server), folder, *calls), given.starts, given.count))
-    shown = json.dumps({"server": Path(shlex.split(given.server)[1]).name, **found}, indent=2)
+    shown = json.dumps({"server": given.name or Path(shlex.split(given.server)[1]).name, **found}, indent=2)
     print(shown)
     if given.out:
         given.out.write_text(shown + "\n")
