@@ -82,7 +82,7 @@ def trouble_of(n: object) -> str:
 
 
 def listing(cursor: str | None) -> dict:
-    tools = [READ] if OPTIONS.mode == "restarts" else [READ, WRITE, RESET]
+    tools = [READ] if OPTIONS.mode in ("restarts", "mute-later") else [READ, WRITE, RESET]
     match OPTIONS.mode:
         case "empty-schema":
             tools.insert(0, {"name": "bad", "inputSchema": {}})
@@ -129,7 +129,7 @@ async def answer(request: dict, way: "Way") -> None:
     method, params = request["method"], request.get("params") or {}
     match method:
         case "initialize":
-            if OPTIONS.mode == "mute":
+            if OPTIONS.mode == "mute" or (OPTIONS.mode == "mute-later" and not FIRST_LIFE):
                 await asyncio.sleep(3600)
             result = {
                 "protocolVersion": params["protocolVersion"],
@@ -487,7 +487,7 @@ def leak() -> None:
 
 
 def main() -> None:
-    # not by its number alone: in a sandbox each process that is started anew has the same one
+    # Not by the process id alone: in a sandbox, it is the same at each start.
     if random.Random(f"{OPTIONS.seed}-{os.getpid()}-{time.time_ns()}").random() < OPTIONS.bad_start:
         OPTIONS.mode = random.choice(("dies", "mute"))
     if OPTIONS.mode == "dies":

@@ -1,15 +1,18 @@
 """Servers that misbehave at their start, in their listing, or after a restart: an error in one sentence, or no harm."""
 
+import asyncio
 import random
 import time
+import weakref
 from pathlib import Path
 
 import pytest
 from hostile import PATIENT, TRANSPORTS, Outcome, hostile, over, played
 
-from mcp_rl.errors import SchemaChanged, ServerError
+from mcp_rl.errors import SchemaChanged, ServerError, ServerFault
 from mcp_rl.explore.sample import Sampler
 from mcp_rl.explore.values_seen import ValuePool
+from mcp_rl.system.collector import collector_paused
 from mcp_rl.toolserver.connection import raw_session
 from mcp_rl.toolserver.connection.connection import connect
 from mcp_rl.toolserver.connection.deadlines import Deadlines
@@ -58,6 +61,34 @@ async def test_a_server_may_flood_stderr_at_start(tmp_path: Path) -> None:
         assert len(written) < 2**20, "of 20 MB"
         assert "bytes left out]" in written and written.startswith("this is no message")
         assert written.rstrip().endswith("this is no message,")
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_calls_that_time_out_while_a_server_hangs_in_its_restart_leave_nothing_behind(
+    transport: str, tmp_path: Path
+) -> None:
+    class Episode:
+        pass
+
+    episodes = weakref.WeakSet[Episode]()
+    params = hostile(transport, tmp_path / "calls", mode="mute-later", trouble="exit")
+
+    async def play(n: int, seconds: float) -> str:
+        episode = Episode()
+        episodes.add(episode)
+        try:
+            return (await connection.call("read", {"n": n}, deadline=seconds)).text
+        except ServerFault as fault:
+            return str(fault)
+
+    async with connect(params, deadlines=PATIENT, name="hostile") as connection:
+        assert await play(1, 60) == "2"
+        assert "did not answer" in await play(0, 5)
+        with collector_paused():
+            for _ in range(3):
+                found = await asyncio.gather(*(play(2, 0.2) for _ in range(50)))
+                assert set(found) == {"The server hostile did not answer a call of read within 0.2 s."}
+            assert not episodes
 
 
 async def test_a_connection_that_is_dropped_when_idle_is_opened_again(tmp_path: Path) -> None:

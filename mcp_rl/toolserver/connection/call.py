@@ -121,7 +121,7 @@ class Call(Delivery):
         self.method = method
         self.params = params
         self.tool: str | None = params["name"] if method == "tools/call" else None
-        self.future: asyncio.Future[dict[str, Any]] = loop.create_future()
+        self._future: asyncio.Future[dict[str, Any]] | None = loop.create_future()
         self.attempts = 0
         self.asked: list[dict[str, Any]] = []
         """The server's questions to its user during the call, with the answers."""
@@ -143,18 +143,25 @@ class Call(Delivery):
         """The tool, else the method."""
         return self.tool or self.method
 
+    @property
+    def ended(self) -> bool:
+        """True once there is an outcome, or nobody awaits one any more."""
+        return self._future is None or self._future.done()
+
     async def outcome(self) -> dict[str, Any]:
-        """Await the raw result; cancelling takes the request back.
+        """Await the raw result, once; cancelling takes the request back.
 
         Raises Refused, ServerFault, or RunStop if the call must not be made.
         """
+        assert self._future is not None
         try:
-            return await self.future
+            return await self._future
         except asyncio.CancelledError:
             self.abandon()
             raise
         finally:
             self._timer.cancel()
+            self._future = None  # an error in it would hold the frames of all callers, and these the call
 
     def begin(self, session: RawSession) -> anyio.CancelScope:
         self.attempts += 1
@@ -167,9 +174,9 @@ class Call(Delivery):
         self._due = min(asyncio.get_running_loop().time() + self._seconds, self._limit)
 
     def succeed(self, raw: dict[str, Any], took: float) -> None:
-        if not self.future.done():
+        if self._future is not None and not self._future.done():
             self.took = took
-            self.future.set_result(raw)
+            self._future.set_result(raw)
 
     def refuse(self, error: MCPError, took: float) -> None:
         """Raise the server's error in the caller."""
@@ -216,9 +223,9 @@ class Call(Delivery):
             self.on_expiry()
 
     def _raise(self, error: Exception) -> None:
-        if not self.future.done():
-            self.future.set_exception(error)
-            self.future.exception()  # retrieved, so that asyncio does not report it if the caller is gone
+        if self._future is not None and not self._future.done():
+            self._future.set_exception(error)
+            self._future.exception()  # retrieved, so that asyncio does not report it if the caller is gone
 
 
 def unsendable(arguments: dict[str, Any]) -> str | None:

@@ -63,7 +63,7 @@ class Connection(Owner):
         seconds = self._tool_deadlines.get(tool_name, self._deadlines.call if deadline is None else deadline)
         call = self._new_call("tools/call", {"name": tool_name, "arguments": arguments}, seconds)
         try:
-            raw = await call.outcome()
+            raw = await self._outcome(call)
         except Refused as refused:
             return ToolResult(str(refused), None, True, call.took, tuple(call.asked))
         result = read_result(raw, call.took)
@@ -78,7 +78,7 @@ class Connection(Owner):
         not answer in time; if it answered with an error, its subclass Refused with the server's `code` and message.
         """
         seconds = self._deadlines.call if deadline is None else deadline
-        return await self._new_call(method, params or {}, seconds).outcome()
+        return await self._outcome(self._new_call(method, params or {}, seconds))
 
     async def ping(self, deadline: float) -> bool:
         """Return whether the server answers within `deadline` seconds; reopen a lost session where that is allowed."""
@@ -104,9 +104,7 @@ class Connection(Owner):
     def _new_call(self, method: str, params: dict[str, Any], seconds: float) -> Call:
         if self._broken is not None:
             raise ServerFault(self._broken, delivered=False)
-        call = Call(method, params, server=self._server, seconds=seconds, longest=self._deadlines.longest_call)
-        self._queue(call)
-        return call
+        return Call(method, params, server=self._server, seconds=seconds, longest=self._deadlines.longest_call)
 
     async def _listed_all(self, kind: str, key: str) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []

@@ -134,9 +134,15 @@ class Owner:
         """Why no call can be made any more; None while calls are possible."""
         self._scope = anyio.CancelScope()
 
-    def _queue(self, call: Call) -> None:
+    async def _outcome(self, call: Call) -> dict[str, Any]:
+        """Queue a call and await its outcome. A call that ends in the queue leaves it: opening a session takes long."""
         self._waiting.append(call)
         self._wake.set()
+        try:
+            return await call.outcome()
+        finally:
+            if call in self._waiting:
+                self._waiting.remove(call)
 
     def _schema_changed(self) -> SchemaChanged | None:
         """Return the error for calls after the tools changed, unless that is allowed."""
@@ -171,7 +177,7 @@ class Owner:
     async def _wanted(self) -> bool:
         """Wait until a session is needed; return False once the connection is to be closed."""
         while not self._stopping:
-            while self._waiting and self._waiting[0].future.done():
+            while self._waiting and self._waiting[0].ended:
                 self._waiting.popleft()
             if self._opening or (self._waiting and self._broken is None):
                 return True
@@ -431,7 +437,7 @@ class Owner:
         session.give_up()
 
     def _send(self, session: RawSession, call: Call, calls: TaskGroup) -> None:
-        if call.future.done():
+        if call.ended:
             return
         if call.tool is not None and (changed := self._schema_changed()):
             call.stop(changed)
@@ -464,7 +470,7 @@ class Owner:
         finally:
             self._calls.discard(call)
             self._in_flight -= 1
-            if not call.future.done() and call not in self._waiting:
+            if not call.ended and call not in self._waiting:
                 self._interrupted.append(call)
 
     def _doubt(self, session: RawSession, since: float) -> None:
