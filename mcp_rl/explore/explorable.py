@@ -49,6 +49,8 @@ def shows_changes(tool: Tool, server: ToolServer) -> bool:
 
 def _free(tool: Tool, server: ToolServer) -> bool:
     owner, name = server.owner_of(tool.name)
+    if tool.name in server.avoided:
+        return False
     if owner.measured is None:
         return reads_only(tool) or _harmless(tool, server.declared_isolation(tool.name))
     return owner.measured.kept != "elsewhere" or name in owner.measured.reading  # nothing else leaves the layer

@@ -22,6 +22,7 @@ from mcp_rl.explore.measure import measure_state
 from mcp_rl.scenario import ServerGroup
 from mcp_rl.system.durable import write_atomically
 from mcp_rl.system.measured import cache_folder
+from mcp_rl.system.notices import notice
 from mcp_rl.toolserver.choice import ToolChoice
 from mcp_rl.toolserver.connection.connection import connect
 from mcp_rl.toolserver.connection.deadlines import Deadlines
@@ -73,6 +74,8 @@ async def understood(
         known = await contact.measured()
         if known is not None:
             contact.remember(known)
+    for call in known.fatal if known is not None else ():
+        notice(call.sentence(server.name))
     return server if known is None else server.with_state(known)
 
 
@@ -165,7 +168,7 @@ class _Contact:
             return await measure_state(self._params, lambda link: choice.session("", link).offered, self._place)
         except _NoLayer:
             return None
-        except ServerFault as fault:  # it ended, or hung, at a call: then annotations decide
+        except ServerFault as fault:  # it ended, or hung, and no call made alone does that: then annotations decide
             log.info("The state of %s was not measured: %s", self._server.name, fault)
             return None
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from mcp_rl.errors import ServerFault
 from mcp_rl.explore.answer import call_key, reports_failure, says_nothing, shows_empty_list
 from mcp_rl.explore.bearing import Bearing, bearing
+from mcp_rl.explore.fatal import PING_SECONDS, fatal_calls, suspected, suspects_noted
 from mcp_rl.explore.fitting import WORLD_SEED, WorldSampler, observe_arguments, observe_launch, observe_setup
 from mcp_rl.explore.parts import Part, fits
 from mcp_rl.explore.values_seen import ValuePool
@@ -30,7 +31,7 @@ from mcp_rl.explore.words import words_of
 from mcp_rl.explore.world import TABLES, World, fill_statements, sql_meaning
 from mcp_rl.rewards.dates import undated
 from mcp_rl.scenario import ToolCall
-from mcp_rl.toolserver.state import Kept, MeasuredState
+from mcp_rl.toolserver.state import FatalCall, Kept, MeasuredState
 from mcp_rl.toolserver.tools.schema import ToolSchemas
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ _FAILURES = 4
 _TRACE_SECONDS = 20.0
 """Seconds for the calls that compare processes; on a slow server fewer calls are compared, the most telling ones first.
 """
+_MOST_FATAL = 8
+"""Tools whose calls end the server, after which it is given up."""
 _LEAST_LOOKS, _LEAST_CHANGES, _MOST_TELLING = 5, 8, 6
 _FILL_SECONDS = 15.0
 """Seconds for filling an empty server."""
@@ -155,9 +158,33 @@ async def measure_state(
 ) -> MeasuredState:
     """Return where a server keeps its state, and the calls that fill it if it begins empty.
 
-    `chosen` returns those of a server's tools that may be called. Raises ServerError where the server does not start,
-    ServerFault where it ends while it is measured.
+    `chosen` returns those of a server's tools that may be called. Where calls of a tool end the server, the others are
+    measured. Raises ServerError where the server does not start, ServerFault where it ends without a call that does it.
     """
+    fatal: list[FatalCall] = []
+
+    def others(link: Link) -> list[Tool]:
+        return [tool for tool in chosen(link) if tool.name not in {call.tool for call in fatal}]
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[Link]:
+        async with open_place() as place:
+            yield place.link
+
+    while True:
+        with suspects_noted() as suspects:
+            try:
+                found = await _measured(params, others, open_place)
+                return found.model_copy(update={"fatal": tuple(fatal)})
+            except ServerFault as fault:
+                log.info("While its state is measured: %s", fault)
+                new = await fatal_calls(opened, suspects.in_order())
+                if not new or len(fatal) >= _MOST_FATAL:
+                    raise
+                fatal += new
+
+
+async def _measured(params: OneServer, chosen: Callable[[Link], list[Tool]], open_place: OpenPlace) -> MeasuredState:
     began = time.monotonic()
     async with open_place() as place:
         measuring = _Measuring(params, chosen(place.link), open_place, time.monotonic() - began)
@@ -370,9 +397,10 @@ class _Measuring:
     async def _call(self, link: Link, tool: str, arguments: dict[str, Any]) -> Seen | None:
         began = time.monotonic()
         try:
-            result = await link.call(tool, arguments, deadline=_DEADLINE)
+            with suspected(tool, arguments):
+                result = await link.call(tool, arguments, deadline=_DEADLINE)
         except ServerFault as fault:
-            if not link.alive:
+            if not (link.alive and await link.ping(PING_SECONDS)):
                 raise
             log.info("While its state is measured: %s", fault)
             self._silent.add(tool)
@@ -485,8 +513,8 @@ class _Measuring:
         `runs` are that of the process and that of a fresh one, both after the calls of `setup`.
         """
         run, fresh = runs
+        await self._again(place.link, changes)  # a third time, in case the second one undid the first
         try:
-            await self._again(place.link, changes)  # a third time, in case the second one undid the first
             await place.throw_away()
             again = await self._run(place.link, looks, changes)
             if run.agrees(again, fresh):

@@ -6,7 +6,6 @@ outcomes however many calls are in flight.
 
 from __future__ import annotations
 
-import json
 import random
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ import anyio
 from mcp_rl.errors import ServerFault
 from mcp_rl.explore import plausible, tally, tried
 from mcp_rl.explore.answer import Answer, call_key, holds_secret, lasting_answer, reports_failure, says_nothing
+from mcp_rl.explore.fatal import PING_SECONDS, suspected
 from mcp_rl.explore.fitting import fitted_samplers
 from mcp_rl.explore.outcome import Outcome
 from mcp_rl.explore.values_seen import ValuePool
@@ -137,9 +137,8 @@ class Probe:
         self.unfit: set[str] = set()
         """Tools that are too slow, or answer equal calls differently."""
         self._limiter = anyio.CapacityLimiter(calls_in_flight(server, _IN_FLIGHT, _DEADLINE))
-        self.fault: ServerFault | None = None
-        self.lost_by: dict[str, dict[str, Any]] = {}
-        """One call of each tool that was in flight when the server ended."""
+        self._fault: ServerFault | None = None
+        """The first fault of the calls in flight."""
         self._started = anyio.current_time()
 
     @property
@@ -297,7 +296,8 @@ class Probe:
     async def call_all(self, calls: Sequence[tuple[str, dict[str, Any]]]) -> list[ProbeResult | None]:
         """Make calls, and those again that gave something, to see if their results last. None: no answer.
 
-        Calls are sent in one order however long each takes, so that a recorded exploration can be replayed.
+        Calls are sent in one order however long each takes, so that a recorded exploration can be replayed. Raises
+        ServerFault where the server is lost.
         """
         again: list[int] = []
         for index, (name, _) in enumerate(calls):
@@ -326,35 +326,25 @@ class Probe:
         async with anyio.create_task_group() as tasks:
             for index, (name, arguments) in enumerate(calls):
                 tasks.start_soon(one, index, name, arguments)
+        if (fault := self._fault) is not None:
+            self._fault = None
+            if not (self._connection.alive and await self._connection.ping(PING_SECONDS)):
+                raise fault
         return results
 
     async def _call(self, name: str, arguments: dict[str, Any]) -> ProbeResult | None:
         """Call a tool and return its result, or None where it did not answer."""
         try:
             tally.count(calls=1)
-            result = await self._connection.call(name, arguments, deadline=_DEADLINE)
+            with suspected(name, arguments):
+                result = await self._connection.call(name, arguments, deadline=_DEADLINE)
         except ServerFault as fault:
-            if self._connection.alive:
-                self.fault = fault
-            else:
-                self.lost_by.setdefault(name, arguments)
-                self.fault = self._ended_by(fault)
+            self._fault = self._fault or fault
             self._faults[name] += 1
             if self._faults[name] >= _FAULTS:
                 self.unfit.add(name)
             return None
         return ProbeResult(result.text, True, result.is_error)
-
-    def _ended_by(self, fault: ServerFault) -> ServerFault:
-        """Return the fault of a server that ended, with the calls that it was answering."""
-        calls = [f"{name} {json.dumps(given, ensure_ascii=False)[:100]}" for name, given in self.lost_by.items()]
-        exclude = json.dumps(list(self.lost_by)[:1])
-        others = f" and {len(calls) - 1} other tool{'s' if len(calls) > 2 else ''}" if len(calls) > 1 else ""
-        return ServerFault(
-            f"{str(fault).rstrip('.')}. It was answering {calls[0]}{others}: if a tool's calls end the server, leave "
-            f"it out with tools.exclude='{exclude}'.",
-            delivered=fault.delivered,
-        )
 
     async def find_clocks(self) -> None:
         """Repeat a call of each tool after the clock has moved on; a tool whose answer changed is unfit."""

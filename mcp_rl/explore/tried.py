@@ -39,6 +39,8 @@ _HELPS: Mapping[Fate, str] = {
 _LONG_CALL, _LONG_ANSWER = 90, 120
 CHANGES = "was not called, because it may change things"
 """Why a tool is kept out that writes, where nothing keeps its writing apart."""
+FATAL = "ends the server"
+"""Why a tool is kept out after whose call the server answered nothing any more."""
 
 
 @dataclass

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from mcp_rl.errors import ScenarioError
 from mcp_rl.explore import tried
 from mcp_rl.explore.explorable import explorable, reads, shows_changes, unfit_tools
+from mcp_rl.explore.fatal import explored_without_fatal
 from mcp_rl.explore.probe import Probe
 from mcp_rl.scenarios.compose import Composer
 from mcp_rl.scenarios.grow import grow_chains
@@ -47,7 +48,8 @@ async def explored_scenarios(
     """Return up to `recipe.count` distinct scenarios, each with a reference solution that was just executed.
 
     The list is shorter where the server has no more to offer. The same seed gives the same list. Raises ScenarioError
-    where no tool may be called or no call gives a lasting result, ServerFault where the server is lost.
+    where no tool may be called or no call gives a lasting result, ServerFault where the server is lost without a call
+    that does it again.
     """
     goals: list[McpScenario] = []
     spelled: list[McpScenario] = []
@@ -57,12 +59,18 @@ async def explored_scenarios(
         if any(recipe.goals.values()):
             from mcp_rl.scenarios.goals.goals import goal_scenarios  # a world is built only where it is wanted
 
-            with noticed_by(said.append):
-                goals = await goal_scenarios(sessions, server=server, params=params, recipe=recipe)
+            async def of_goals(server: ToolServer) -> list[McpScenario]:
+                said.clear()
+                with noticed_by(said.append):
+                    return await goal_scenarios(sessions, server=server, params=params, recipe=recipe)
+
+            goals, server = await explored_without_fatal(sessions, server, params, of_goals)
             left = recipe.without_goals(len(goals))
         if left is not None:
             try:
-                spelled = await _spelled_out(sessions, server, params, left, record)
+                spelled, _ = await explored_without_fatal(
+                    sessions, server, params, lambda server: _spelled_out(sessions, server, params, left, record)
+                )
             except ScenarioError:  # one sentence is enough where nothing can be made
                 if not goals:
                     raise
@@ -84,7 +92,7 @@ async def _spelled_out(
     while True:
         async with sessions.lease(params) as lease:
             session = lease.session
-            reading, changing = _sorted_out(session, server)
+            reading, changing = _sorted_out(session, server, record)
             probe = Probe(session.connection, reading, server, recipe.seed, dropped)
             probe.pool.observe_resources(await session.connection.resources())
             wanted = recipe.solvable if not changing else round(_READING_SHARE * recipe.solvable)
@@ -93,11 +101,8 @@ async def _spelled_out(
             if not probe.unfit:
                 await probe.find_clocks()
             errors = [] if probe.unfit else await probe.lasting_errors(2 * round(recipe.count * recipe.unsolvable))
-            lost = not session.connection.alive
         if not probe.unfit:
             break
-        if probe.fault and lost:
-            raise probe.fault
         # It is chance when a clock is noticed, so start again without that tool: the seed then decides everything.
         dropped |= probe.unfit
     composer = Composer(session.connection.tools, session.schemas, server=server, params=params, recipe=recipe)
@@ -126,12 +131,14 @@ def _costly_lengths(recipe: Recipe, server: ToolServer, missing: int) -> Counter
     return Counter({1: lengths[1], 2: sum(lengths[steps] for steps in lengths if steps > 1)})
 
 
-def _sorted_out(session: Session, server: ToolServer) -> tuple[list[Tool], list[Tool]]:
+def _sorted_out(session: Session, server: ToolServer, record: tried.TriedTools) -> tuple[list[Tool], list[Tool]]:
     """Return the tools that only read, and those that change an episode's own state."""
     free = explorable(session.offered, server)
     for tool in session.offered:
         if tool not in free:
-            tried.note_kept_out(tool.name, tried.CHANGES)
+            tried.note_kept_out(tool.name, tried.FATAL if tool.name in server.avoided else tried.CHANGES)
+    if not free and server.avoided:
+        raise ScenarioError(_why_nothing(server, [tool.name for tool in session.offered], record))
     if not free:
         raise ScenarioError(
             f"The server {server.name!r} has no tool that may be called freely (all are annotated or named as changing "

@@ -15,6 +15,7 @@ from mcp_rl.errors import ServerFault
 from mcp_rl.explore import tally
 from mcp_rl.explore.answer import call_key, holds_secret, read_answer, says_nothing
 from mcp_rl.explore.explorable import explorable, reads
+from mcp_rl.explore.fatal import suspected
 from mcp_rl.explore.outcome import Outcome
 from mcp_rl.explore.probe import calls_in_flight
 from mcp_rl.rewards.dates import is_dated, undated
@@ -194,7 +195,8 @@ class Stage:
         try:
             tally.count(calls=1)
             self.calls += 1
-            return await connection.call(name, arguments, deadline=_DEADLINE)
+            with suspected(name, arguments):
+                return await connection.call(name, arguments, deadline=_DEADLINE)
         except ServerFault as fault:
             if not connection.alive:
                 raise

@@ -14,11 +14,12 @@ from mcp_rl.toolserver.tools.relisting import changed_sentence, listing_change, 
 from mcp_rl.toolserver.tools.schema import ToolSchemas
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from mcp_rl.config import Isolation, ToolsConfig
     from mcp_rl.toolserver.group import GroupLink
     from mcp_rl.toolserver.link import Link
+    from mcp_rl.toolserver.state import FatalCall
     from mcp_rl.toolserver.tools.listing import Tool
 
 
@@ -34,13 +35,22 @@ class _Known:
 class ToolChoice:
     """Makes sessions with the schemas of the chosen tools; equal listings share one `ToolSchemas` object.
 
-    `key` names a server by its parameters. `reset_tool` is hidden from the model. `in_group` leaves it to the group to
-    check that the settings name tools that exist.
+    `key` names a server by its parameters. `reset_tool` is hidden from the model, and so are the tools of `fatal`,
+    calls that ended the server. `in_group` leaves it to the group to check that the settings name tools that exist.
     """
 
-    def __init__(self, server: str, settings: ToolsConfig, *, reset_tool: str | None, in_group: bool) -> None:
+    def __init__(
+        self,
+        server: str,
+        settings: ToolsConfig,
+        *,
+        reset_tool: str | None,
+        in_group: bool,
+        fatal: Sequence[FatalCall] = (),
+    ) -> None:
         self._server, self._settings = server, settings
         self._reset_tool, self._in_group = reset_tool, in_group
+        self._fatal = {call.tool: call for call in fatal}
         self._known: dict[str, _Known] = {}
 
     def session(self, key: str, link: Link) -> Session:
@@ -79,6 +89,11 @@ class ToolChoice:
         if hidden is not None and hidden not in names:
             raise ConfigError(f"The server {self._server} has no reset tool {hidden!r}; {nearest(hidden, names)}")
         schemas = ToolSchemas(tool for tool in tools if tool.name != hidden and self._chosen(tool.name))
+        if not schemas.openai and (lost := next((self._fatal[name] for name in names if name in self._fatal), None)):
+            raise ConfigError(
+                f"No tool of the server {self._server} is left. {lost.sentence(self._server)} To offer it anyway, "
+                "declare an isolation (--isolation per-rollout)."
+            )
         if not self._in_group:
             self._check(names, [f"{self._server}{BETWEEN}{name}" for name in names], schemas)
         return schemas
@@ -86,7 +101,7 @@ class ToolChoice:
     def _chosen(self, name: str) -> bool:
         names = [name, f"{self._server}{BETWEEN}{name}"]
         included = not self._settings.include or _any_match(names, self._settings.include)
-        return included and not _any_match(names, self._settings.exclude)
+        return included and name not in self._fatal and not _any_match(names, self._settings.exclude)
 
     def _check(self, listed: list[str], aliases: list[str], schemas: ToolSchemas) -> None:
         """Raise ConfigError if a setting names no tool by its listed name or an alias, or if no tool is left."""

@@ -62,3 +62,6 @@ class GroupLink:
 
     async def resources(self) -> list[dict[str, Any]]:
         return [entry for link in self._links.values() for entry in await link.resources()]
+
+    async def ping(self, deadline: float) -> bool:
+        return all([await link.ping(deadline) for link in self._links.values()])

@@ -48,6 +48,10 @@ class Link(Protocol):
         """Return the server's descriptions of its resources, each with a `uri`; empty if it lists none."""
         ...
 
+    async def ping(self, deadline: float) -> bool:
+        """Return whether the server answers within `deadline` seconds."""
+        ...
+
 
 class WrappedLink:
     """A link that passes everything except calls on to another link."""
@@ -73,3 +77,6 @@ class WrappedLink:
 
     async def resources(self) -> list[dict[str, Any]]:
         return await self._link.resources()
+
+    async def ping(self, deadline: float) -> bool:
+        return await self._link.ping(deadline)

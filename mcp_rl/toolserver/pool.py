@@ -78,7 +78,8 @@ class Sessions:
         self._cassette = cassette
         self._connector = Connector(self._name, self._tools, server=server, deadlines=deadlines, log_dir=log_dir)
         reset_tool = server.reset_tool if server else None
-        self._choice = ToolChoice(self._name, self._tools, reset_tool=reset_tool, in_group=in_group)
+        fatal = server.measured.fatal if server and server.measured else ()
+        self._choice = ToolChoice(self._name, self._tools, reset_tool=reset_tool, in_group=in_group, fatal=fatal)
         self._open: dict[str, Session] = {}
         self._closing: dict[str, AbstractAsyncContextManager[Connection]] = {}
         self._locks: dict[str, anyio.Lock] = {}

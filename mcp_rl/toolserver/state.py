@@ -5,15 +5,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+import json
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from mcp_rl.scenario import ToolCall
+from mcp_rl.system.visible import shortened
 
 if TYPE_CHECKING:
     from mcp_rl.config import Isolation
 
+_LONG_CALL = 100
 Kept = Literal["nothing", "files", "process", "elsewhere", "unsure"]
 """The place where a server keeps what its calls change."""
 
@@ -33,6 +36,22 @@ _SAID: dict[Kept, str] = {
 }
 
 
+class FatalCall(BaseModel):
+    """A call after which its server answered nothing any more."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tool: str
+    arguments: dict[str, Any] = {}
+    did: Literal["ended", "stopped answering", "gave no answer"] = "ended"
+    """What the server did."""
+
+    def sentence(self, server: str) -> str:
+        """Return what it did, as a sentence that names the tool and the call."""
+        given = shortened(json.dumps(self.arguments, ensure_ascii=False), _LONG_CALL)
+        return f"The tool {self.tool} is left out: the server {server} {self.did} when {self.tool} {given} was called."
+
+
 class MeasuredState(BaseModel):
     """The state of one server, as calls on copies of it showed it."""
 
@@ -49,6 +68,9 @@ class MeasuredState(BaseModel):
     """Tools that show the changes."""
     unfit: tuple[str, ...] = ()
     """Tools of which no task can be made: they take too long, or answer differently in each process."""
+    fatal: tuple[FatalCall, ...] = ()
+    """A call of each tool that ended the server. These tools are not offered, and the listing's hash is without them.
+    """
     began_empty: bool = False
     start_seconds: float = 0.0
     """Seconds until a new process answers."""

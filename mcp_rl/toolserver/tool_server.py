@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, get_args
@@ -86,6 +86,8 @@ class ToolServer:
     """True if a plugin offers it, whose word holds without being measured; filled in at registration."""
     measured: MeasuredState | None = None
     """Its state, measured where no isolation is declared; filled in at first contact."""
+    avoided: frozenset[str] = frozenset()
+    """Tools that exploring does not call any more, since they ended the server."""
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[\w.+-]{1,100}", self.name):
@@ -228,6 +230,10 @@ class ToolServer:
     def with_state(self, measured: MeasuredState) -> ToolServer:
         """Return this server with the isolation that its measured state needs, in a sandbox like the one of then."""
         return replace(self, isolation=measured.isolation, measured=measured, sandbox=self.sandbox or "files")
+
+    def avoiding(self, tools: Iterable[str]) -> ToolServer:
+        """Return this server with more tools that exploring does not call."""
+        return replace(self, avoided=self.avoided | set(tools))
 
     def owner_of(self, tool: str) -> tuple[ToolServer, str]:
         """Return the server of a tool, a member of a group, and the tool's name there."""

@@ -3,7 +3,7 @@
 KIND is where it keeps its notes: files (read again at each call), relative (the same, below the working directory),
 cached (read once, written through), database (an open one), process, outside (another process, at the port PLACE), or
 what it keeps instead: nothing, logs, random answers, coins (short random answers), a switch,
-a count of its own calls, its end.
+a count of its own calls.
 """
 
 import json
@@ -31,7 +31,6 @@ TOOLS = {
     "coins": [tool("get_length", "text"), *(tool(f"flip_coin_{number}") for number in range(24))],
     "switch": [tool("get_length", "text"), tool("toggle_lamp")],
     "counting": [tool("get_length", "text", readOnlyHint=True), tool("get_turn", readOnlyHint=True)],
-    "ending": [tool("get_length", "text"), tool("create_end")],
     "refusing": [tool("get_length", "text"), tool("update_secret", "password")],
 }
 
@@ -126,8 +125,6 @@ def call(name, arguments):
         return str(random.random())
     if name.startswith("flip_coin"):
         return random.choice(["heads", "tails"])
-    if name == "create_end":
-        sys.exit(1)
     if name == "get_turn":
         turn += 1
         return f"turn {turn}"

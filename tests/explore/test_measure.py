@@ -226,11 +226,6 @@ def test_a_declaration_wins_and_without_a_sandbox_nothing_is_measured(tmp_path: 
     assert measured(replace(off, sandbox="off")).measured is None
 
 
-def test_a_server_that_ends_while_it_is_measured_is_used_by_its_annotations(tmp_path: Path) -> None:
-    server = server_of("ending", tmp_path)
-    assert measured(server) == server
-
-
 def test_a_tool_that_no_model_gets_is_never_called(tmp_path: Path) -> None:
     found = measured(server_of("files", tmp_path), ToolsConfig(exclude=("add_*", "delete_*")))
     assert found.measured is not None

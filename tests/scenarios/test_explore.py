@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from mcp_rl.config import Isolation
-from mcp_rl.errors import ScenarioError, ServerFault
+from mcp_rl.errors import ScenarioError
 from mcp_rl.explore.explorable import explorable, reads_only
 from mcp_rl.plugins.manager import load_plugins
 from mcp_rl.plugins.recipe import Recipe
@@ -64,17 +64,6 @@ def of_odd(odd: ToolServer) -> list[McpScenario]:
 @pytest.fixture(scope="module")
 def of_calculator() -> list[McpScenario]:
     return anyio.run(explored, load_plugins().server("mcp_calculator"), solvable(150))
-
-
-def test_a_server_that_a_call_ends_is_a_fault_that_names_the_call() -> None:
-    tools = "[tool('leave', 'Leaves.', where='string')]"
-    program = f"import os; from by_hand import serve, tool; serve('leaving', {tools}, lambda *_: os._exit(0))"
-    launch = StdioServer(command=sys.executable, args=("-c", program), env={"PYTHONPATH": str(Path(__file__).parent)})
-    server = ToolServer("leaving", "Leaves.", {"stdio": launch}, isolation="shared", sandbox="off")
-    with pytest.raises(
-        ServerFault, match=r'It was answering leave \{"where".* out with tools\.exclude=\'\["leave"\]\''
-    ):
-        anyio.run(explored, server, solvable(5))
 
 
 def test_the_calculator_gives_distinct_balanced_scenarios(of_calculator: list[McpScenario]) -> None:

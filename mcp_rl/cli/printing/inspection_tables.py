@@ -59,7 +59,7 @@ def _print_tool(tool: OfferedTool, console: Console) -> None:
     if tool.called != tool.name:
         head.append(f" (the server calls it {visible(tool.name)})", style="default")
     hints = ", ".join(_hints(tool.annotations)) or "no annotations"
-    head.append(f"  {hints}" if tool.offered else f"  {hints}; the reset tool, hidden from models", style="dim")
+    head.append(f"  {hints}" if tool.offered else f"  {hints}; {tool.why_hidden}, hidden from models", style="dim")
     console.print(head)
     if tool.description:
         console.print(Text(visible(tool.description.strip(), lines=True)))

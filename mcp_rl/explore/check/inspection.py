@@ -46,7 +46,9 @@ class OfferedTool:
     output_schema: dict[str, Any] | None
     annotations: dict[str, Any]
     offered: bool
-    """False for the reset tool, which no model gets."""
+    """False for tools that no model gets."""
+    why_hidden: str = ""
+    """Why no model gets it: it is the reset tool, or ends the server."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ async def inspect(server: ToolServer, params: OneServer) -> Inspection:
         return Inspection(
             server.name, server.origin, params.transport, connection.revision, connection.server_info, isolation,
             reason, schemas.hash, prompt_tokens(schemas.openai),
-            [_offered_tool(tool, schemas, every) for tool in link.tools], link.warnings,
+            [_offered_tool(tool, schemas, every, server.reset_tool) for tool in link.tools], link.warnings,
             await connection.resources(), await _templates(connection), await connection.prompts(),
             asdict(found) if (found := packages(params, name=server.name).get(server.name)) else None,
             await _direct_command(params, server.name),
@@ -104,7 +106,7 @@ async def openai_tools(server: ToolServer, params: ServerParams, tools: ToolsCon
         return (await sessions.get(params)).schemas.openai
 
 
-def _offered_tool(tool: Tool, schemas: ToolSchemas, every: ToolSchemas) -> OfferedTool:
+def _offered_tool(tool: Tool, schemas: ToolSchemas, every: ToolSchemas, reset_tool: str | None) -> OfferedTool:
     """Describe a tool by the schemas that the model gets, or where it gets none by those of every tool."""
     offered = tool.name in schemas.to_openai
     shown = schemas if offered else every
@@ -112,13 +114,14 @@ def _offered_tool(tool: Tool, schemas: ToolSchemas, every: ToolSchemas) -> Offer
     function = next(entry["function"] for entry in shown.openai if entry["function"]["name"] == called)
     return OfferedTool(
         tool.name, called, function["description"], function["parameters"], tool.output_schema, tool.annotations,
-        offered,
+        offered, "" if offered else "the reset tool" if tool.name == reset_tool else "it ends the server",
     )  # fmt: skip
 
 
 def offered_schemas(server: ToolServer, tools: Iterable[Tool]) -> ToolSchemas:
-    """Return the schemas that the model gets: those of all tools but the reset tool."""
-    return ToolSchemas(tool for tool in tools if tool.name != server.reset_tool)
+    """Return the schemas that the model gets: those of all tools but the reset tool and those that end the server."""
+    fatal = {call.tool for call in server.measured.fatal} if server.measured else set()
+    return ToolSchemas(tool for tool in tools if tool.name != server.reset_tool and tool.name not in fatal)
 
 
 def deadlines_of(server: ToolServer) -> Deadlines:

@@ -41,6 +41,8 @@ def why_not_called(tool: Tool, caller: ServerCaller, params: OneServer, *, call_
     server, hints = caller.server, tool.annotations
     if tool.name == server.reset_tool:
         return "it resets the server, and is called before each episode"
+    if server.measured is not None and any(call.tool == tool.name for call in server.measured.fatal):
+        return "it ends the server, and no model gets it"
     if call_all or reads_only(tool) or (server.measured is not None and explorable([tool], server)):
         return None
     if server.measured is not None:

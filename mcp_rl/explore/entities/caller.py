@@ -12,6 +12,7 @@ import anyio
 from mcp_rl.errors import ServerFault
 from mcp_rl.explore import tally
 from mcp_rl.explore.answer import call_key, holds_secret, says_nothing
+from mcp_rl.explore.fatal import suspected
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -102,7 +103,8 @@ class WorldCaller:
     async def _call(self, tool: str, arguments: dict[str, Any]) -> Answered | None:
         tally.count(calls=1)
         try:
-            result = await self._link.call(tool, arguments, deadline=_DEADLINE)
+            with suspected(tool, arguments):
+                result = await self._link.call(tool, arguments, deadline=_DEADLINE)
         except ServerFault:
             if not self._link.alive:
                 raise

@@ -10,6 +10,7 @@ import anyio
 from mcp_rl.errors import ServerFault
 from mcp_rl.explore import tally
 from mcp_rl.explore.answer import call_key, holds_secret
+from mcp_rl.explore.fatal import suspected
 from mcp_rl.explore.probe import CLOCK_TICK
 
 if TYPE_CHECKING:
@@ -64,7 +65,8 @@ class Twice:
         async with limiter:
             try:
                 tally.count(calls=1)
-                result = await link.call(call[0], dict(call[1]), deadline=_DEADLINE)
+                with suspected(call[0], dict(call[1])):
+                    result = await link.call(call[0], dict(call[1]), deadline=_DEADLINE)
             except ServerFault:
                 if not link.alive:
                     raise

@@ -287,6 +287,9 @@ class ReplayLink:
         found: list[dict[str, Any]] = self._play(self._cassette.find(ask)).structured
         return found
 
+    async def ping(self, deadline: float) -> bool:
+        return self.alive
+
     def _play(self, outcome: RecordedOutcome) -> ToolResult:
         self.alive = self.alive and not outcome.ended
         return outcome.play()
