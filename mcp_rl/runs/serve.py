@@ -11,16 +11,12 @@ import contextlib
 import json
 import os
 import re
-import resource
 import shlex
-import socket
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import anyio
-import uvicorn
 from starlette.responses import JSONResponse
 
 from mcp_rl.backends.plan.choices import engine_kind
@@ -29,8 +25,8 @@ from mcp_rl.config.load import load_section
 from mcp_rl.errors import ConfigError
 from mcp_rl.evaluation.models import ModelSpec, find_model
 from mcp_rl.inference.openai_api.app import make_app
-from mcp_rl.inference.openai_api.connections import ACCEPTED_AT_ONCE, limited_protocol
 from mcp_rl.inference.openai_api.refusals import failed
+from mcp_rl.inference.openai_api.running import bind, running
 from mcp_rl.inference.openai_api.served import fixed_model
 from mcp_rl.inference.openai_api.service import Service
 from mcp_rl.run_directory import RunDirectory, typed_errors
@@ -39,16 +35,10 @@ from mcp_rl.runs.trained_tools import Trained, turn_limit
 from mcp_rl.system.durable import write_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import Callable, Sequence
 
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-_BACKLOG = 2048
-"""Connections waiting to be accepted: uvicorn's own number."""
-_MOST_CONNECTIONS = 1024
-"""Open connections: twice the turns in flight."""
-_OTHER_FILES = 128
-"""Open files of this process that are no connections."""
 _SETTING = re.compile(r"\w+(\.\w+)+=")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -146,23 +136,6 @@ def _names(words: Sequence[str], models: Sequence[ModelSpec]) -> list[list[str]]
     return found
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """Return a listening socket. Raises ConfigError where the address cannot be used."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        bound = socket.socket(family, kind, protocol)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(address)
-        bound.listen(_BACKLOG)  # two sockets may be bound to one port as long as neither listens
-    except OSError as error:
-        if error.errno == 98 or "in use" in str(error):
-            raise ConfigError(
-                f"The port {port} of {host} is taken; choose another with --port, or any free one with --port 0."
-            ) from error
-        raise ConfigError(f"Cannot serve on {host}, port {port}: {error.strerror or error}.") from error
-    return bound
-
-
 async def run_serving(job: ServeJob, say: Callable[[str], None]) -> None:
     """Serve until the task is cancelled. Raises UserError, EngineError."""
     from mcp_rl.backends.samplers.opened import opened_models  # imports torch
@@ -173,7 +146,7 @@ async def run_serving(job: ServeJob, say: Callable[[str], None]) -> None:
         for sentence in (sentence for model in job.models for sentence in model.unchecked):
             say(sentence)
         async with (
-            _running(switch, bound) as port,
+            running(switch, bound) as port,
             opened_models(job.models, job.engine, job.placement, job.folder, say) as opened,
         ):
             created = int(time.time())
@@ -203,50 +176,6 @@ class Switch:
 async def _loading(scope: Scope, receive: Receive, send: Send) -> None:
     refusal = failed("The model is still being loaded; try again in a moment.", status=503, again=True)
     await JSONResponse(refusal.body, refusal.status, refusal.headers)(scope, receive, send)
-
-
-@contextlib.asynccontextmanager
-async def _running(app: ASGIApp, bound: socket.socket) -> AsyncIterator[int]:
-    """Run the application on a socket. At the end, turns in flight have a second before they are cancelled."""
-    config = uvicorn.Config(
-        app,
-        log_level="critical",
-        access_log=False,
-        lifespan="off",
-        server_header=False,
-        timeout_graceful_shutdown=1,
-        http=limited_protocol(_most_connections()),
-        backlog=ACCEPTED_AT_ONCE,
-    )
-    server = _Server(config)
-
-    async def serve() -> None:
-        with anyio.CancelScope(shield=True):
-            await server.serve(sockets=[bound])
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(serve)
-        while not server.started:  # noqa: ASYNC110
-            await anyio.sleep(0.01)
-        bound.listen(_BACKLOG)
-        try:
-            yield bound.getsockname()[1]
-        finally:
-            server.should_exit = True
-
-
-def _most_connections() -> int:
-    """Return the limit on open connections: so many that files are left for everything else."""
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return max(16, min(_MOST_CONNECTIONS, (files - _OTHER_FILES) // 2))  # a request to vLLM needs one more
-
-
-class _Server(uvicorn.Server):
-    """A server that leaves signals to the command."""
-
-    @contextlib.contextmanager
-    def capture_signals(self):  # type: ignore[no-untyped-def]
-        yield
 
 
 def next_words(job: ServeJob, port: int) -> list[str]:

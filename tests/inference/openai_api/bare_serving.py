@@ -9,15 +9,15 @@ import sys
 import anyio
 
 from mcp_rl.inference.openai_api.app import make_app
+from mcp_rl.inference.openai_api.running import bind, running
 from mcp_rl.inference.openai_api.service import Service
-from mcp_rl.runs.serve import _running, bind
 
 
 async def main() -> None:
     files = int(sys.argv[1])
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
     app = make_app(Service([]), key=sys.argv[2] if sys.argv[2:] else None)
-    async with _running(app, bind("127.0.0.1", 0)) as port:
+    async with running(app, bind("127.0.0.1", 0)) as port:
         print(port, flush=True)
         await anyio.sleep_forever()
 

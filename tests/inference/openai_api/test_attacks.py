@@ -16,8 +16,8 @@ from benchmarks.loopback import serving
 from mcp_rl.inference.openai_api import connections
 from mcp_rl.inference.openai_api.app import make_app
 from mcp_rl.inference.openai_api.bodies import Bodies
+from mcp_rl.inference.openai_api.running import bind, running
 from mcp_rl.inference.openai_api.service import Service
-from mcp_rl.runs.serve import _running, bind
 
 SCRIPT = str(Path(__file__).with_name("bare_serving.py"))
 HALF = b"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\n"
@@ -79,7 +79,7 @@ async def test_headers_and_bodies_have_deadlines_and_a_key_comes_first(monkeypat
     monkeypatch.setattr(connections, "HEADER_SECONDS", 0.3)
     app = make_app(Service([]), key="sesame", bodies=Bodies(seconds=0.3))
     unfinished = WHOLE + b"Content-Length: 10\r\n"
-    async with _running(app, bind("127.0.0.1", 0)) as port:
+    async with running(app, bind("127.0.0.1", 0)) as port:
         assert await anyio.to_thread.run_sync(answer_to, port, b"") == b""
         assert await anyio.to_thread.run_sync(answer_to, port, HALF) == b""
         refused = await anyio.to_thread.run_sync(answer_to, port, unfinished + b"\r\n")
@@ -110,10 +110,10 @@ def test_the_largest_of_the_unfinished_bodies_makes_room() -> None:
 
 def test_a_connection_in_use_is_not_given_up_for_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """With room for one, a request in progress keeps it, and a newcomer is told."""
-    monkeypatch.setattr("mcp_rl.runs.serve._most_connections", lambda: 1)
+    monkeypatch.setattr("mcp_rl.inference.openai_api.running._most_connections", lambda: 1)
 
     async def attempt() -> None:
-        async with _running(make_app(Service([])), bind("127.0.0.1", 0)) as port:
+        async with running(make_app(Service([])), bind("127.0.0.1", 0)) as port:
             with connected(port, WHOLE + b"Content-Length: 2\r\n\r\n{") as first:
                 await anyio.sleep(0.2)
                 told = await anyio.to_thread.run_sync(answer_to, port, HALF)

@@ -15,7 +15,7 @@ import openai
 import pytest
 
 from mcp_rl.cli import main
-from mcp_rl.runs.serve import bind
+from mcp_rl.inference.openai_api.running import bind
 
 Captured = pytest.CaptureFixture[str]
 
