@@ -63,7 +63,7 @@ async def echo(folder: Path) -> AsyncIterator[ChildProcess]:
                 run=folder,
                 log=folder / "learner.log",
                 environment={"PYTHONPATH": os.pathsep.join(sys.path)},
-                channel=True,
+                pipes="pass",
             )
         )
         process = ChildProcess(child, stack.pop_all())

@@ -121,7 +121,7 @@ async def test_its_pipes_are_a_channel_and_its_end_closes_them(tmp_path: Path) -
     program = (
         "import sys\nfor line in sys.stdin: print(line.upper(), end='', flush=True)\nprint('bye', file=sys.stderr)"
     )
-    async with spawned(python(program), role="test", run=None, log=tmp_path / "log", channel=True) as child:
+    async with spawned(python(program), role="test", run=None, log=tmp_path / "log", pipes="pass") as child:
         assert child.process.stdin is not None and child.process.stdout is not None
         await child.process.stdin.send(b"hello\n")
         with anyio.fail_after(20):

@@ -74,7 +74,7 @@ class ChildProcess:
             run=run,
             log=run / "logs" / "learner.log",
             environment=environment,
-            channel=True,
+            pipes="pass",
         )
         stack = AsyncExitStack()
         try:

@@ -29,6 +29,8 @@ _WATCHDOG = Path(__file__).with_name("watchdog.py")
 SANDBOXED = Path(__file__).with_name("sandboxed.py")
 _SOURCE = str(Path(__file__).resolve().parents[3])
 """The folder that holds the package `mcp_rl`."""
+Pipes = Literal["null", "out", "pass"]
+"""The pipes between a command and us: none, its output, or its input and output."""
 _POLL = 0.02
 _ASK_SECONDS = 1.0
 _STOP_SECONDS = 3.0
@@ -92,7 +94,7 @@ class Child:
 async def open_watched(
     command: Sequence[str],
     *,
-    stdin: Literal["null", "pass"],
+    stdin: Pipes,
     folder: str = "",
     sandbox: int | None = None,
     redaction: Redaction | None = None,
@@ -128,24 +130,25 @@ async def spawned(
     run: Path | None,
     log: Path,
     environment: Mapping[str, str] | None = None,
-    channel: bool = False,
+    pipes: Pipes = "null",
     cwd: Path | None = None,
     folder: Path | None = None,
 ) -> AsyncIterator[Child]:
     """Run a command while the context is open, and end it and all its descendants afterwards.
 
     Its environment is `computing_environment`, a marker with `role` and the folder of the run, and `environment`. Its
-    stderr (and stdout) goes to `log`, up to a limit. With `channel` its standard input and output are pipes to this
-    process, `child.process.stdin` and `.stdout`; when the input ends, it has a moment to exit by itself. `folder` is
-    removed when everything has ended, however this process ends. Raises OSError if the command cannot be started.
+    stderr (with the pipes "null" also its stdout) goes to `log`, up to a limit. With "pass" its standard input and
+    output are pipes to this process, `child.process.stdin` and `.stdout`, and when the input ends, it has a moment to
+    exit by itself; with "out" only its output is one. `folder` is removed when everything has ended, however this
+    process ends. Raises OSError if the command cannot be started.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with opened_log(log) as file:
         process = await open_watched(
             command,
-            stdin="pass" if channel else "null",
+            stdin=pipes,
             folder=str(folder or ""),
-            stdout=PIPE if channel else file.file,
+            stdout=file.file if pipes == "null" else PIPE,
             stderr=file.file,
             env=computing_environment() | marking(role, run) | dict(environment or {}),
             cwd=cwd,

@@ -1,15 +1,15 @@
 """Runs one command and leaves nothing of it behind when its starter is gone.
 
-`python -I -S watchdog.py pass|null FOLDER RULES SANDBOX COMMAND ARG…` is started in a session of its own. Its standard
-input is the lifeline: only the starter holds the other end, so it hangs up when the starter closes it or dies, however
-it dies. "pass" hands the same input on to the command (a server on stdio), "null" gives it an empty one. When the
-lifeline hangs up, on SIGTERM, and after the command's exit, all descendants of the command are ended: with "pass" they
-have a moment to exit by themselves, then comes SIGTERM, then SIGKILL. The resource tracker of `multiprocessing`, which
-removes the shared memory of killed processes once they have ended, gets the time for it. On Linux descendants are found
-wherever they went, since orphans become children of this process (PR_SET_CHILD_SUBREAPER), and the command dies with
-this process (PR_SET_PDEATHSIG); elsewhere the process group is ended, whose leader the command is. FOLDER, unless it is
-empty, is removed at the end. SANDBOX, unless it is empty, is the descriptor of a socket to a sandbox that the command
-runs in (`sandboxed.py`).
+`python -I -S watchdog.py pass|out|null FOLDER RULES SANDBOX COMMAND ARG…` is started in a session of its own. Its
+standard input is the lifeline: only the starter holds the other end, so it hangs up when the starter closes it or dies,
+however it dies. "pass" hands the same input on to the command (a server on stdio), "out" and "null" give it an empty
+one. When the lifeline hangs up, on SIGTERM, and after the command's exit, all descendants of the command are ended:
+with "pass" they have a moment to exit by themselves, then comes SIGTERM, then SIGKILL. The resource tracker of
+`multiprocessing`, which removes the shared memory of killed processes once they have ended, gets the time for it. On
+Linux descendants are found wherever they went, since orphans become children of this process
+(PR_SET_CHILD_SUBREAPER), and the command dies with this process (PR_SET_PDEATHSIG); elsewhere the process group is
+ended, whose leader the command is. FOLDER, unless it is empty, is removed at the end. SANDBOX, unless it is empty, is
+the descriptor of a socket to a sandbox that the command runs in (`sandboxed.py`).
 
 The command's stderr ("null": and stdout) is copied to our own stderr, a file: all of it up to a limit, and of the rest
 only the last part, so a server that floods it for days fills no disk. RULES is the descriptor of a pipe with the rules
@@ -62,8 +62,8 @@ def main() -> int:
         _become(command, mode)
     os.close(writing)
     _prctl(_PR_SET_DUMPABLE, 0)  # what is known of secrets is not for the command to read in our memory
-    if mode == "pass":
-        os.dup2(2, 1)  # only the server may hold the output, or its end would never be seen
+    if mode != "null":
+        os.dup2(2, 1)  # only the command may hold the output, or its end would never be seen
     log = _Log(reading, known)
     try:
         status = _wait(child, wakeup, starter, log, mode)
@@ -184,7 +184,7 @@ def _note(number: int, frame: object) -> None:
 
 def _become(command: list[str], mode: str) -> None:
     try:
-        if mode == "null":
+        if mode != "pass":
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         if not _HAS_PROC:
             os.setpgid(0, 0)
@@ -204,7 +204,7 @@ def _wait(child: int, wakeup: int, starter: int, log: _Log, mode: str) -> int | 
     poll = select.poll()
     # Linux always reports a hang-up. Darwin reports one only if it is asked for some event, and then reports every byte
     # that the command has not read yet.
-    poll.register(0, select.POLLHUP if mode == "null" else 0)
+    poll.register(0, 0 if mode == "pass" else select.POLLHUP)
     poll.register(wakeup, select.POLLIN)
     poll.register(log.source, select.POLLIN)
     while True:
