@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import anyio
 
-from mcp_rl.rollouts.rollout import play_leased
-from mcp_rl.rollouts.speaker import Limits, PolicySetting, Setting
+from mcp_rl.rollouts.rollout import Driver, play_leased
+from mcp_rl.rollouts.speaker import Limits, PolicySetting, Surroundings
 from mcp_rl.system.activity import Activity, during
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ class SettingPlayer:
     """Plays scenarios with one model: `play(scenario, seed)`.
 
     `setting` turns an open session into the setting of a rollout: the model that speaks, and the session's tools.
+    `driver` plays it otherwise than by our own loop.
 
     All scenarios are played on the server `params`, or each on its own if that is None. At most `concurrency` rollouts
     are in flight. `finish` scores each trajectory as it ends; if it returns an awaitable, that is awaited. If the
@@ -58,9 +59,10 @@ class SettingPlayer:
 
     def __init__(
         self,
-        setting: Callable[[Session], Setting],
+        setting: Callable[[Session], Surroundings],
         sessions: Sessions,
         *,
+        driver: Driver | None = None,
         params: ServerParams | None = None,
         temperature: float = 1.0,
         limits: Limits | None = None,
@@ -68,7 +70,7 @@ class SettingPlayer:
         finish: Callable[[McpScenario, Trajectory], Awaitable[None] | None] = lambda scenario, trajectory: None,
     ) -> None:
         self.temperature = temperature
-        self._setting = setting
+        self._setting, self._driver = setting, driver
         self._sessions = sessions
         self._params = params
         self._limits = limits or Limits()
@@ -86,6 +88,7 @@ class SettingPlayer:
                 params=self._params,
                 temperature=self.temperature if temperature is None else temperature,
                 limits=self._limits,
+                driver=self._driver,
             )
         with during(Activity.JUDGING):
             if (scoring := self._finish(scenario, trajectory)) is not None:

@@ -6,33 +6,34 @@ mistakes become tool messages, the world's become a fault on the trajectory. `sp
 
 from __future__ import annotations
 
-import difflib
 import functools
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 
-from mcp_rl.errors import ContextOverflow, EngineError, RunStop, ServerError, ServerFault
-from mcp_rl.rollouts.speaker import Limits, PolicySetting, SaidTurn, Setting, Speaker
-from mcp_rl.system.activity import Activity, during
-from mcp_rl.system.allowance import Allowance
-from mcp_rl.system.redaction import without_secrets
+from mcp_rl.errors import ContextOverflow, RunStop, ServerError, ServerFault
+from mcp_rl.rollouts.episode import EpisodeInProgress, fault_text
+from mcp_rl.rollouts.speaker import Limits, PolicySetting, SaidTurn, Setting, Speaker, Surroundings
+from mcp_rl.scenario import McpScenario
 from mcp_rl.toolserver.caller import calling_as
 from mcp_rl.trajectory import CallRecord, StopReason, Trajectory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Generator, Sequence
 
     from mcp_rl.inference.chat.calls import ParsedCall
     from mcp_rl.model import TrainableModel
-    from mcp_rl.scenario import McpScenario, ServerParams, ToolCall
+    from mcp_rl.scenario import ServerParams
     from mcp_rl.toolserver.pool import Sessions
     from mcp_rl.toolserver.session import Session
 
 
+Driver = Callable[[Any, McpScenario, int, float, Limits], EpisodeInProgress]
+"""Makes the episode of a setting, a scenario, a seed, a temperature and limits."""
 _LAST_TURN = (StopReason.MAX_TURNS, StopReason.MAX_TOKENS)
 
 
@@ -42,22 +43,31 @@ def derive_seed(*parts: object) -> int:
 
 
 async def play(
-    setting: Setting, scenario: McpScenario, *, seed: int, temperature: float = 1.0, limits: Limits | None = None
+    setting: Surroundings,
+    scenario: McpScenario,
+    *,
+    seed: int,
+    temperature: float = 1.0,
+    limits: Limits | None = None,
+    driver: Driver | None = None,
 ) -> Trajectory:
-    """Play one scenario, then make the verifier's own calls. Raises nothing but cancellation and RunStop."""
+    """Play one scenario, then make the verifier's own calls. Raises nothing but cancellation and RunStop.
+
+    `driver` makes the episode of a setting; None: our own loop, for which the setting is a `Setting`.
+    """
     if scenario.verifier is not None and (submit_tool := scenario.verifier.submit_tool):
         setting = replace(cast("Any", setting), session=setting.session.offering(submit_tool))
-    conversation = _Conversation(setting, scenario, seed, temperature, limits or Limits())
-    with conversation.allowance.limiting():
-        await conversation.play()
-    if conversation.allowance.exceeded:
-        conversation.trajectory.stop_reason = StopReason.TIMEOUT
-    conversation.trajectory.seconds = conversation.allowance.spent
-    return conversation.trajectory
+    episode = (driver or Conversation)(cast("Any", setting), scenario, seed, temperature, limits or Limits())
+    with episode.allowance.limiting():
+        await episode.play()
+    if episode.allowance.exceeded:
+        episode.trajectory.stop_reason = StopReason.TIMEOUT
+    episode.trajectory.seconds = episode.allowance.spent
+    return episode.trajectory
 
 
 async def play_leased(
-    setting: Callable[[Session], Setting],
+    setting: Callable[[Session], Surroundings],
     sessions: Sessions,
     scenario: McpScenario,
     *,
@@ -65,22 +75,29 @@ async def play_leased(
     params: ServerParams | None = None,
     temperature: float = 1.0,
     limits: Limits | None = None,
+    driver: Driver | None = None,
 ) -> Trajectory:
     """Lease a session for one rollout and play the scenario on it.
 
-    `setting` turns the session into what a rollout uses; `params` names the server, None for the scenario's own. A
+    `setting` turns the session into what a rollout uses, and `driver` that into its episode, as in `play`; `params`
+    names the server, None for the scenario's own. A
     session goes back spoilt after a fault or a timeout. A server that cannot be reached makes a faulted trajectory.
     """
     try:
         with calling_as(f"{scenario.id}/{seed}"):
             async with sessions.episode(params or scenario.server_params, scenario.initial_state) as lease:
                 trajectory = await play(
-                    setting(lease.session), scenario, seed=seed, temperature=temperature, limits=limits
+                    setting(lease.session),
+                    scenario,
+                    seed=seed,
+                    temperature=temperature,
+                    limits=limits,
+                    driver=driver,
                 )
                 lease.spoilt = not trajectory.stop_reason.trainable
                 return trajectory
     except (ServerFault, ServerError) as error:
-        return Trajectory(scenario_id=scenario.id, seed=seed, stop_reason=StopReason.FAULT, fault=_fault_text(error))
+        return Trajectory(scenario_id=scenario.id, seed=seed, stop_reason=StopReason.FAULT, fault=fault_text(error))
 
 
 class Rollout:
@@ -133,64 +150,19 @@ def rollout(
     return Rollout(model, scenario, seed, temperature, limits, system_prompt)
 
 
-def _fault_text(error: Exception) -> str:
-    """Return a fault's text without secrets, since it may quote a server that told its own."""
-    return without_secrets(str(error))
-
-
-class _Conversation:
-    """A rollout in progress: the conversation, and the trajectory that grows with it."""
+class Conversation(EpisodeInProgress):
+    """Our own loop: the model says a turn, its calls run, their results are its next messages."""
 
     def __init__(self, setting: Setting, scenario: McpScenario, seed: int, temperature: float, limits: Limits) -> None:
+        super().__init__(setting, scenario, seed, temperature, limits)
         self.setting = setting
-        self.scenario = scenario
-        self.limits = limits
-        self.allowance = Allowance(limits.seconds)
-        self.temperature = temperature
-        self.max_turns = min(scenario.max_turns, limits.max_turns or scenario.max_turns)
-        self.submit_tool = scenario.verifier.submit_tool if scenario.verifier else None
-        self.trajectory = Trajectory(scenario_id=scenario.id, seed=seed)
-        opening = [{"role": "system", "content": setting.system_prompt}] if setting.system_prompt else []
-        self.trajectory.messages = [*opening, {"role": "user", "content": scenario.task_description}]
 
-    async def play(self) -> None:
-        trajectory = self.trajectory
-        try:
-            trajectory.stop_reason = await self._converse()
-            if self.scenario.verifier is not None and (reads := self.scenario.verifier.reads):
-                await self._make_reads(reads)
-        except RunStop:
-            raise
-        except (ServerFault, EngineError) as fault:
-            trajectory.stop_reason, trajectory.fault = StopReason.FAULT, _fault_text(fault)
-
-    async def _converse(self) -> StopReason:
+    async def _drive(self) -> StopReason:
         try:
             async with self.setting.speaker(self.scenario, self.trajectory, self.temperature, self.limits) as speaker:
                 return await self._turns(speaker)
         except ContextOverflow:
             return StopReason.CONTEXT_FULL
-
-    async def _make_reads(self, reads: Sequence[ToolCall]) -> None:
-        """Make the verifier's calls, one after another, and record their results."""
-        session = self.setting.session
-        for call in reads:
-            if call.tool not in session.tool_names:
-                raise ServerFault(f"The scenario's verifier calls the tool {call.tool!r}, which the server lacks.")
-            with during(Activity.TOOLS):
-                result = await session.connection.call(call.tool, call.arguments, deadline=self.limits.tool_deadline)
-            self.trajectory.final_state.append(
-                CallRecord(
-                    turn=self.trajectory.turns,
-                    name=call.tool,
-                    tool=call.tool,
-                    arguments=call.arguments,
-                    result=result.text,
-                    structured=result.structured,
-                    is_error=result.is_error,
-                    seconds=result.seconds,
-                )
-            )
 
     async def _turns(self, speaker: Speaker) -> StopReason:
         new = self.trajectory.messages
@@ -206,23 +178,15 @@ class _Conversation:
                 return stop
             new = await self._execute(speaker, calls)
             if self.submit_tool is not None:
-                if self._record_submission(self.trajectory.calls[-len(calls) :]):
+                if self.record_submission(self.trajectory.calls[-len(calls) :]):
                     return StopReason.ANSWERED
                 if stop:
                     return stop
 
     def _submits(self, calls: Sequence[ParsedCall]) -> bool:
         return self.submit_tool is not None and any(
-            self.setting.session.schemas.to_server.get(call.name) == self.submit_tool for call in calls
+            self.session.schemas.to_server.get(call.name) == self.submit_tool for call in calls
         )
-
-    def _record_submission(self, records: Sequence[CallRecord]) -> bool:
-        """Record the answer if one of these calls handed it in; return whether there is an answer."""
-        for record in records:
-            if record.tool == self.submit_tool and not record.is_error and record.arguments is not None:
-                answer = record.arguments.get("answer", record.arguments)
-                self.trajectory.submission = answer if isinstance(answer, str) else json.dumps(answer)
-        return self.trajectory.submission is not None
 
     def _stop(self, cut_off: StopReason | None, calls: int, sampled: int) -> StopReason | None:
         if cut_off:
@@ -247,7 +211,7 @@ class _Conversation:
     async def _execute(self, speaker: Speaker, calls: Sequence[ParsedCall]) -> list[dict[str, Any]]:
         """Run the calls of one turn: all at once if every tool only reads, else one after another."""
         first = len(self.trajectory.calls)
-        records = [self._check(call) for call in calls]
+        records = [self.check(call) for call in calls]
         self.trajectory.calls += records
         waiting = [record for record in records if record.sent]
         if len(waiting) > 1 and all(record.reads_only for record in waiting):
@@ -260,7 +224,7 @@ class _Conversation:
                 raise faults[min(stops or faults)]
         else:
             for record in waiting:
-                await self._call(speaker, record)
+                await self.call(speaker.cut, record)
         messages = [
             {"role": "tool", "tool_call_id": _call_id(first + i), "name": record.name, "content": record.result}
             for i, record in enumerate(records)
@@ -268,52 +232,16 @@ class _Conversation:
         self.trajectory.messages += messages
         return messages
 
-    def _check(self, call: ParsedCall) -> CallRecord:
-        """Make the call's record: ready to be sent, or refused with a sentence for the model."""
-        complaint = call.error
-        tool = self.setting.session.schemas.to_server.get(call.name)
-        if complaint is None and tool is None:
-            complaint = self._unknown_tool(call.name)
-        if complaint is None and call.arguments is not None:
-            complaint = self.setting.session.schemas.validate(call.name, call.arguments)
-        record = CallRecord(
-            turn=self.trajectory.turns - 1, name=call.name, tool=tool, arguments=call.arguments, sent=complaint is None
-        )
-        if complaint is not None:
-            record.result, record.is_error = complaint, True
-        elif tool == self.submit_tool and tool not in self.setting.session.tool_names:
-            record.result, record.sent = "Handed in.", False
-        record.reads_only = tool in self.setting.session.read_only
-        return record
-
-    def _unknown_tool(self, name: str) -> str:
-        names = list(self.setting.session.schemas.to_server)
-        near = difflib.get_close_matches(name, names, n=3, cutoff=0.5) or names[:10]
-        return f"There is no tool named {json.dumps(name, ensure_ascii=False)}. Try one of: {', '.join(near)}."
-
-    async def _call(self, speaker: Speaker, record: CallRecord) -> None:
-        assert record.tool is not None and record.arguments is not None
-        started = self.allowance.spent
-        try:
-            with during(Activity.TOOLS):
-                result = await self.setting.session.connection.call(
-                    record.tool, record.arguments, deadline=self.limits.tool_deadline
-                )
-        finally:
-            record.seconds = self.allowance.spent - started
-        record.result = speaker.cut(result.text, self.limits.max_result_tokens)
-        record.structured, record.is_error, record.asked = result.structured, result.is_error, list(result.asked)
-
     async def _call_or_keep_fault(
         self, speaker: Speaker, record: CallRecord, index: int, faults: dict[int, ServerFault | RunStop]
     ) -> None:
         try:
-            await self._call(speaker, record)
+            await self.call(speaker.cut, record)
         except (ServerFault, RunStop) as fault:
             faults[index] = fault
 
     def _unsent(self, call: ParsedCall) -> CallRecord:
-        record = self._check(call)
+        record = self.check(call)
         record.sent = False
         return record
 

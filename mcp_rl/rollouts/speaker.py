@@ -56,6 +56,14 @@ class Limits:
     """Seconds for one tool call; None for the connection's limit. A call that takes longer is a fault."""
 
 
+def cut_to_tokens(chat: ChatFormat, text: str, limit: int) -> str:
+    """Return the text, without its middle if it is longer than `limit` tokens."""
+    # no tokenizer makes more tokens of a text than it has bytes, so most texts need no counting
+    if len(text.encode()) <= limit:
+        return text
+    return truncate_middle(text, limit, lambda part: len(chat.encode(part)), "tokens")
+
+
 @dataclass(frozen=True)
 class SaidTurn:
     """A model's turn."""
@@ -85,14 +93,18 @@ class Speaker(Protocol):
         ...
 
 
-class Setting(Protocol):
-    """The surroundings of a rollout: a model that speaks, and its tools. A dataclass."""
+class Surroundings(Protocol):
+    """The surroundings of a rollout: the tools, and a system prompt. A dataclass."""
 
     @property
     def session(self) -> Session: ...
 
     @property
     def system_prompt(self) -> str | None: ...
+
+
+class Setting(Surroundings, Protocol):
+    """The surroundings of our own loop: a model that speaks, too."""
 
     def speaker(
         self, scenario: McpScenario, trajectory: Trajectory, temperature: float, limits: Limits
@@ -158,10 +170,7 @@ class PolicySpeaker:
         return await self._episode.generate(new_ids, sampling)
 
     def cut(self, text: str, limit: int) -> str:
-        # no tokenizer makes more tokens of a text than it has bytes, so most texts need no counting
-        if len(text.encode()) <= limit:
-            return text
-        return truncate_middle(text, limit, lambda part: len(self._chat.encode(part)), "tokens")
+        return cut_to_tokens(self._chat, text, limit)
 
     def _opening(self, messages: Sequence[dict[str, Any]]) -> list[int]:
         return self._chat.initial(messages, self._session.schemas.openai)
