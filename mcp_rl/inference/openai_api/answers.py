@@ -92,6 +92,7 @@ class ChatAnswer(_Answer):
         one_call: bool,
     ) -> None:
         super().__init__(asked, served, [prompt], "chat.completion.chunk" if asked.stream else "chat.completion")
+        self._asked: ChatRequest = asked
         self._forced, self._before = begun, prompt[: len(prompt) - len(begun)]
         reads = {"calls": reads_calls, "one_call": one_call}
         self._messages = [
@@ -156,6 +157,8 @@ class ChatAnswer(_Answer):
         return self._object(turns, [choice], **(more or {}))
 
     def _remember(self, turn: SampledTurn, message: _Message) -> None:
+        if self._served.said is not None:
+            self._served.said(self._asked, turn, message.whole())
         if turn.continuable:
             self._served.prompts.turns.remember(
                 self._before, message.content or "", message.calls, [*self._forced, *turn.ids]

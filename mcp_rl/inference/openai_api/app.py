@@ -15,6 +15,8 @@ from mcp_rl.inference.openai_api.bodies import Bodies
 from mcp_rl.inference.openai_api.refusals import Refusal
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from mcp_rl.inference.openai_api.service import Handler, HttpReply, Service
@@ -23,20 +25,27 @@ _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 _OPEN = {"/health"}
 
 
-def make_app(service: Service, *, key: str | None = None, bodies: Bodies | None = None) -> ASGIApp:
+def make_app(
+    service: Service,
+    *,
+    key: str | None = None,
+    keys: Mapping[str, Service] | None = None,
+    bodies: Bodies | None = None,
+) -> ASGIApp:
     """Return the application. `bodies` limits the bodies of its requests.
 
-    With a key, every request but /health needs it as a bearer token. Without one, only requests that name this machine
-    by its loopback address are answered, so that no web page can make a browser send one.
+    With a key, every request but /health needs it as a bearer token; `keys` gives each of several keys a service of its
+    own, and may change. Without any, only requests that name this machine by its loopback address are answered, so that
+    no web page can make a browser send one.
     """
-    return _Door(service, key, bodies or Bodies())
+    return _Door(service, keys if key is None else {key: service}, bodies or Bodies())
 
 
 class _Door:
     """The ASGI application: checks a request, then hands it to the service."""
 
-    def __init__(self, service: Service, key: str | None, bodies: Bodies) -> None:
-        self._service, self._key, self._bodies = service, key, bodies
+    def __init__(self, service: Service, keys: Mapping[str, Service] | None, bodies: Bodies) -> None:
+        self._service, self._keys, self._bodies = service, keys, bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -44,39 +53,42 @@ class _Door:
         request = Request(scope, receive)
         with self._bodies.holding() as held, suppress(ClientDisconnect):
             try:
-                handler = self._find(request)  # before the body is read
+                service, handler = self._find(request)  # before the body is read
                 body = await self._bodies.read(request, held) if request.method == "POST" else b""
             except Refusal as refusal:
                 await JSONResponse(refusal.body, refusal.status, refusal.headers)(scope, receive, send)
                 return
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_cancel_when_gone, receive, tasks.cancel_scope)
-                reply = await self._service.answer(handler, body)
+                reply = await service.answer(handler, body)
                 await _send(reply, scope, receive, send)
                 tasks.cancel_scope.cancel()
 
-    def _find(self, request: Request) -> Handler:
-        """Find the handler of a request. Raises Refusal for a client that may not ask."""
+    def _find(self, request: Request) -> tuple[Service, Handler]:
+        """Find the service and the handler of a request. Raises Refusal for a client that may not ask."""
         path = request.scope["path"]
-        if path not in _OPEN:
-            self._check(request)
-        handler = self._service.handler(request.method, path if path == "/" else path.rstrip("/"))
+        service = self._service if path in _OPEN else self._admit(request)
+        handler = service.handler(request.method, path if path == "/" else path.rstrip("/"))
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if request.method == "POST" and kind != "application/json":
             raise Refusal("The request needs the header Content-Type: application/json.", status=415)
-        return handler
+        return service, handler
 
-    def _check(self, request: Request) -> None:
-        if self._key is None:
+    def _admit(self, request: Request) -> Service:
+        if self._keys is None:
             if _host(request.headers.get("host", "")) not in _LOOPBACK:
                 raise Refusal("Without a key, only requests to 127.0.0.1 or localhost are answered.", status=403)
-        elif not hmac.compare_digest(request.headers.get("authorization", "").encode(), f"Bearer {self._key}".encode()):
-            raise Refusal(
-                "The API key is missing or wrong; it goes into the header Authorization: Bearer KEY.",
-                status=401,
-                code="invalid_api_key",
-                headers={"www-authenticate": "Bearer"},
-            )
+            return self._service
+        sent = request.headers.get("authorization", "").encode()
+        for key, service in self._keys.items():
+            if hmac.compare_digest(sent, f"Bearer {key}".encode()):
+                return service
+        raise Refusal(
+            "The API key is missing or wrong; it goes into the header Authorization: Bearer KEY.",
+            status=401,
+            code="invalid_api_key",
+            headers={"www-authenticate": "Bearer"},
+        )
 
 
 async def _cancel_when_gone(receive: Receive, scope: anyio.CancelScope) -> None:

@@ -79,6 +79,12 @@ class Prompts:
         self.turns = RememberedTurns()
         self._tools: Remembered[str, list[dict[str, Any]]] = Remembered(_TOOLS)
 
+    def apart(self) -> Prompts:
+        """Return prompts that share the lists of tools, and remember turns of their own."""
+        other = Prompts(self.chat)
+        other._tools = self._tools
+        return other
+
     def of_messages(self, messages: Sequence[Message], tools: list[dict[str, Any]]) -> list[int]:
         """Return the ids up to and including the generation prompt. Raises Refusal for messages that form no
         conversation."""

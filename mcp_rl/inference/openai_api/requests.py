@@ -1,4 +1,7 @@
-"""Read requests strictly: a field that would change what is sampled is honoured or refused, never ignored."""
+"""Read requests strictly: a field that would change what is sampled is honoured or refused, never ignored.
+
+A training run takes an agent program as it is: there such a field is overridden, and noted.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from mcp_rl.inference.chat.conversation import Text
 from mcp_rl.inference.openai_api.refusals import Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 _WITHOUT_EFFECT = {
     *("user", "metadata", "store", "service_tier", "safety_identifier"),
@@ -47,6 +50,8 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 }
 """Values at which these fields change nothing. Any other would sample from another distribution than the policy's."""
 
+_THE_RUNS = ("temperature", "seed")
+"""Fields that a training run decides."""
 MOST_LOGPROBS = 20
 """Most tokens whose logprobs are returned for each sampled one."""
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**64)]
@@ -203,17 +208,25 @@ class TokenizeRequest(_WithTools):
     messages: list[Message] | None = Field(default=None, min_length=1)
 
 
-def read(kind: type[_Fields], body: bytes) -> _Fields:
-    """Read the fields of a request. Raises Refusal, which names the field."""
+def read(kind: type[_Fields], body: bytes, note: Callable[[str], None] | None = None) -> _Fields:
+    """Read the fields of a request. Raises Refusal, which names the field.
+
+    With `note`, a field that is unknown or would sample from another distribution is left out, and its name is passed
+    to `note`.
+    """
     fields = _object(body)
     kept: dict[str, Any] = {}
     for name, value in fields.items():
         if value is None or name in _WITHOUT_EFFECT:
             continue
-        if name in _NEUTRAL:
-            _check_neutral(name, value)
-        else:
+        if note is not None and (name in _THE_RUNS or name not in {*kind.model_fields, *_NEUTRAL}):
+            note(name)
+        elif name not in _NEUTRAL:
             kept[name] = value
+        elif not _is_neutral(name, value):
+            if note is None:
+                raise _unsupported(name)
+            note(name)
     if isinstance(messages := kept.get("messages"), list):
         kept["messages"] = [_without_nulls(message) for message in messages]
     try:
@@ -222,16 +235,18 @@ def read(kind: type[_Fields], body: bytes) -> _Fields:
         raise _refused(error, kept) from error
 
 
-def _check_neutral(name: str, value: Any) -> None:
-    neutral = _NEUTRAL[name]
-    if not any(value == allowed and isinstance(value, bool) == isinstance(allowed, bool) for allowed in neutral):
-        allowed = " or ".join(json.dumps(value) for value in neutral)
-        raise Refusal(
-            f"{name} is not supported: tokens are drawn from the policy's own distribution, as they were in training; "
-            f"leave it out, or set it to {allowed}.",
-            param=name,
-            code="unsupported_parameter",
-        )
+def _is_neutral(name: str, value: Any) -> bool:
+    return any(value == allowed and isinstance(value, bool) == isinstance(allowed, bool) for allowed in _NEUTRAL[name])
+
+
+def _unsupported(name: str) -> Refusal:
+    allowed = " or ".join(json.dumps(value) for value in _NEUTRAL[name])
+    return Refusal(
+        f"{name} is not supported: tokens are drawn from the policy's own distribution, as they were in training; "
+        f"leave it out, or set it to {allowed}.",
+        param=name,
+        code="unsupported_parameter",
+    )
 
 
 def _without_nulls(message: Any) -> Any:

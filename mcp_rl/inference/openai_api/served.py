@@ -10,9 +10,12 @@ from mcp_rl.inference.openai_api.prompts import Prompts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import Any
 
     from mcp_rl.inference.chat.chat_format import ChatFormat
     from mcp_rl.inference.engine import Engine
+    from mcp_rl.inference.openai_api.requests import ChatRequest
+    from mcp_rl.inference.openai_api.sampling import SampledTurn
 
 
 @dataclass(eq=False)
@@ -30,9 +33,13 @@ class ServedModel:
     max_tokens: int | None = None
     """Most tokens of a chat's turn where a request sets no limit; None for as many as the context holds."""
 
+    prompts_of: Callable[[ChatFormat], Prompts] = Prompts
+    said: Callable[[ChatRequest, SampledTurn, dict[str, Any]], None] | None = None
+    """Takes each finished turn of a chat, as a message; None: nothing listens."""
+
     @cached_property
     def prompts(self) -> Prompts:
-        return Prompts(self.chat())
+        return self.prompts_of(self.chat())
 
 
 def fixed_model(

@@ -66,13 +66,19 @@ class Service:
     """All served models.
 
     `most` limits the turns in flight, those waiting for the engine included. While `away` returns True the engine is
-    missing, and new requests are refused instead of waiting.
+    missing, and new requests are refused instead of waiting. With `note`, requests are those of an agent program in
+    training: the first model answers to every name, and fields that cannot be honoured are noted instead of refused.
     """
 
     def __init__(
-        self, served: Sequence[ServedModel], *, most: int = 512, away: Callable[[], bool] = lambda: False
+        self,
+        served: Sequence[ServedModel],
+        *,
+        most: int = 512,
+        away: Callable[[], bool] = lambda: False,
+        note: Callable[[str], None] | None = None,
     ) -> None:
-        self.served, self._away = list(served), away
+        self.served, self._away, self._note = list(served), away, note
         self._most, self._in_flight = most, 0
         self._routes: dict[tuple[str, str], Handler] = {
             ("GET", "/health"): self.health,
@@ -125,7 +131,7 @@ class Service:
         return HttpReply(body={"tokens": ids, "count": len(ids), "max_model_len": served.engine().max_context})
 
     async def chat(self, body: bytes) -> HttpReply:
-        asked = read(ChatRequest, body)
+        asked = read(ChatRequest, body, self._note)
         served = self._named(asked.model)
         choice = asked.tool_choice or "auto"
         begun = _forced_ids(served.prompts, asked, choice)
@@ -143,7 +149,7 @@ class Service:
         return await self._reply(served, turns, answer)
 
     async def complete(self, body: bytes) -> HttpReply:
-        asked = read(CompletionRequest, body)
+        asked = read(CompletionRequest, body, self._note)
         served = self._named(asked.model)
         given = asked.prompts
         if len(given) * asked.n > self._most:
@@ -157,6 +163,9 @@ class Service:
         for served in self.served:
             if name in served.names():
                 return served
+        if self._note is not None:
+            self._note("model")
+            return self.served[0]
         raise unknown_model(name, [known for served in self.served for known in served.names()])
 
     async def _reply(
