@@ -31,6 +31,8 @@ class StopReason(StrEnum):
     """The trajectory reached its limit on sampled tokens."""
     MAX_TOOL_CALLS = "max_tool_calls"
     CONTEXT_FULL = "context_full"
+    PROGRAM_FAILED = "program_failed"
+    """The agent program failed after it had asked the model: no answer, the model's mistake."""
     TIMEOUT = "timeout"
     """The rollout took too many seconds; kept out of training, since a slow machine is not the model's mistake."""
     FAULT = "fault"
@@ -119,7 +121,7 @@ class Trajectory(BaseModel):
     """OpenAI chat messages, for people and judges."""
     calls: list[CallRecord] = []
     submission: str | None = None
-    """The answer handed in with a call, if the scenario wants that."""
+    """The answer handed in with a call, if the scenario wants that, or the answer of an agent program."""
     final_state: list[CallRecord] = []
     """The verifier's own calls after the last turn, on the rollout's session; the model never sees them."""
     stop_reason: StopReason = StopReason.ANSWERED

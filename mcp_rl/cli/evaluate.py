@@ -10,6 +10,7 @@ import typer
 
 from mcp_rl.cli.groups import Sets, settings, with_groups
 from mcp_rl.cli.options import (
+    Agent,
     ConfigFile,
     EngineOptions,
     Job,
@@ -36,6 +37,7 @@ class EvaluateOptions:
     scenarios: Annotated[Path | None, Sets("scenarios.file"), typer.Option(help="A JSON Lines file of scenarios.")] = (
         None
     )
+    agent: Agent = None
     count: Annotated[int | None, typer.Option(help="Maximum number of scenarios, drawn with the seed.", min=1)] = None
     samples: Annotated[
         int | None,

@@ -91,6 +91,13 @@ Source = Annotated[
     Sets("scenarios.source"),
     typer.Option(help="A plugin's source of scenarios (see `mcp-rl plugins`), instead of exploring."),
 ]
+Agent = Annotated[
+    str | None,
+    Sets("rollout.agent"),
+    typer.Option(
+        help='Your own agent program, such as "python my_agent.py", which plays the episodes (docs/agents.md).'
+    ),
+]
 Init = Annotated[Path | None, Sets("init"), typer.Option(help="Begin with the adapter of this run or checkpoint.")]
 OutputDir = Annotated[
     Path | None, Sets("output_dir"), typer.Option(help="Folder that holds the projects. Default: .mcp_rl.")

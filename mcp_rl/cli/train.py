@@ -10,6 +10,7 @@ import typer
 
 from mcp_rl.cli.groups import Sets, settings, with_groups
 from mcp_rl.cli.options import (
+    Agent,
     BaseModel,
     ComputeOptions,
     ConfigFile,
@@ -37,6 +38,7 @@ class TrainOptions:
         Path | None, Sets("scenarios.file"), typer.Option(help="A JSON Lines file with your own scenarios.")
     ] = None
     source: Source = None
+    agent: Agent = None
     base_model: BaseModel = None
     backend: Annotated[
         str | None, Sets("backend"), typer.Option(help="Backend that trains and samples: local, or a plugin's.")

@@ -53,6 +53,8 @@ FEWEST_GROUPS = 4
 class RolloutConfig(Section):
     """Sampling of a step's episodes, and the limits of each."""
 
+    agent: Annotated[str | None, _MEASURED] = None
+    """Command of your own agent program, which plays the episodes; none: our own loop of turns and calls."""
     groups_per_step: int = Field(default=24, ge=1)
     """Scenarios in a step: those already solved cost little."""
     step_tokens: int | None = Field(default=16_384, ge=1)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from mcp_rl.evaluation.chat_model import ChatModel, ChatSetting
 from mcp_rl.evaluation.scripted import SCRIPTS, ScriptedSetting
-from mcp_rl.rollouts.player import Player, PlayerOptions, SettingPlayer, limits_of
+from mcp_rl.rollouts.agents.player import AgentOptions, opened_player
+from mcp_rl.rollouts.player import PlayerOptions, SettingPlayer, limits_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -46,7 +47,7 @@ class Bench:
     say: Callable[[str], None] = log.info
 
     def __post_init__(self) -> None:
-        self._stack = AsyncExitStack()
+        self._stack, self._players = AsyncExitStack(), AsyncExitStack()
         self._policies: LocalPolicies | None = None
         self._served: dict[str, tuple[Engine, ChatFormat]] = {}
 
@@ -56,6 +57,7 @@ class Bench:
         try:
             yield self
         finally:
+            await self._players.aclose()
             await self._stack.aclose()
 
     async def player(self, model: ModelSpec) -> SettingPlayer:
@@ -69,7 +71,10 @@ class Bench:
             script = SCRIPTS[model.name]
             return SettingPlayer(lambda session: ScriptedSetting(script, session, prompt), self.sessions, **options)
         engine, chat = await self._engine(model)
-        return Player(engine, chat, self.sessions, system_prompt=prompt, **options)
+        command = self.config.rollout.agent
+        agent = None if command is None else AgentOptions(command, (self.folder or Path()) / "logs", self.say)
+        opening = opened_player(agent, engine, chat, self.sessions, system_prompt=prompt, **options)
+        return await self._players.enter_async_context(opening)
 
     async def _engine(self, model: ModelSpec) -> tuple[Engine, ChatFormat]:
         """Open the engine that samples a model, and its chat format."""

@@ -57,7 +57,7 @@ async def play(
     """
     if scenario.verifier is not None and (submit_tool := scenario.verifier.submit_tool):
         setting = replace(cast("Any", setting), session=setting.session.offering(submit_tool))
-    episode = (driver or Conversation)(cast("Any", setting), scenario, seed, temperature, limits or Limits())
+    episode = (driver or OwnLoop)(cast("Any", setting), scenario, seed, temperature, limits or Limits())
     with episode.allowance.limiting():
         await episode.play()
     if episode.allowance.exceeded:
@@ -150,7 +150,7 @@ def rollout(
     return Rollout(model, scenario, seed, temperature, limits, system_prompt)
 
 
-class Conversation(EpisodeInProgress):
+class OwnLoop(EpisodeInProgress):
     """Our own loop: the model says a turn, its calls run, their results are its next messages."""
 
     def __init__(self, setting: Setting, scenario: McpScenario, seed: int, temperature: float, limits: Limits) -> None:

@@ -12,6 +12,7 @@ from mcp_rl.config import JudgeConfig, RunConfig, UnslothConfig, config_keys, fl
 from mcp_rl.config.identity import RunIdentity
 from mcp_rl.errors import ScenarioError
 from mcp_rl.rewards.scoring import Scoring, check_rewards
+from mcp_rl.rollouts.agents.player import agent_command
 from mcp_rl.run_directory import RunDirectory
 from mcp_rl.runs.trackers.trackers import check_trackers
 from mcp_rl.scenarios.files import read_scenario_file
@@ -66,6 +67,8 @@ def check_settings(config: RunConfig, server: ToolServer, plugins: Plugins, *, f
     if config.init is not None:
         check_initial(config.init, config.train, config.base_model)
     check_rewards(config.judge, config.reward, plugins.rewards)
+    if config.rollout.agent is not None:
+        agent_command(config.rollout.agent)
 
 
 def rehearse(config: RunConfig, server: ToolServer, plugins: Plugins, *, fresh: bool = False) -> list[str]:

@@ -28,7 +28,8 @@ from mcp_rl.plugins.manager import Plugins, load_plugins, place
 from mcp_rl.plugins.resolve import resolve_servers
 from mcp_rl.rewards.ledger import Ledger
 from mcp_rl.rewards.scoring import CALLS, Scoring
-from mcp_rl.rollouts.player import Player, limits_of
+from mcp_rl.rollouts.agents.player import AgentOptions, opened_player
+from mcp_rl.rollouts.player import limits_of
 from mcp_rl.run_directory import RunDirectory, RunState, StepProgress, open_run, readable
 from mcp_rl.runs.identity import carried, check_inputs, identify, prepare_scenarios
 from mcp_rl.runs.learned import Learned
@@ -212,7 +213,9 @@ async def _prepared(setting: _Setting) -> AsyncIterator[Trainer]:
                 f"{backend.engine.version}."
             )
         _follow(setting.state, run, backend.engine.version, backend.frontier)
-        player = Player(
+        agent = config.rollout.agent and AgentOptions(config.rollout.agent, run.logs, progress.say)
+        opening_player = opened_player(
+            agent or None,
             backend.engine,
             backend.chat,
             sessions,
@@ -223,6 +226,7 @@ async def _prepared(setting: _Setting) -> AsyncIterator[Trainer]:
             concurrency=config.rollout.concurrency,
             finish=scoring.rollout,
         )
+        player = await stack.enter_async_context(opening_player)
         yield Trainer(
             config=config,
             run=run,

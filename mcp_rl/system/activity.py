@@ -25,7 +25,7 @@ class Activity(StrEnum):
     SAMPLING = "sampling"
     """A turn is at the engine."""
     TOOLS = "tools"
-    """A tool call is in flight or waits for its server, or a server is being made ready for an episode."""
+    """A tool call is in flight or waits for its server, a server is being made ready, or an agent program runs."""
     JUDGING = "judging"
     """A verifier or a judge is at work."""
     UPDATING = "updating"

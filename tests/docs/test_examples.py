@@ -58,6 +58,7 @@ OUTPUTS = {
 """Blocks that a reader reads and does not paste, by page and beginning: what they are."""
 _HERE = "tests/docs/test_fragments.py::"
 FRAGMENTS = {
+    "docs/agents.md: import asyncio": "tests/rollouts/test_agents.py::test_a_program_that_says_what_our_loop_says",
     "docs/engine.md: async with LocalEngine(": f"{_HERE}test_an_engine_plays_two_turns",
     "docs/export.md: from peft import PeftModel": "tests/runs/export/test_export.py::test_the_page_loads_an_adapter",
     "docs/rewards.md: group = await ruler_score_group(": f"{_HERE}test_a_judge_scores_a_group",

@@ -32,8 +32,8 @@ class ServedModel:
     """Unix time."""
     max_tokens: int | None = None
     """Most tokens of a chat's turn where a request sets no limit; None for as many as the context holds."""
-
     prompts_of: Callable[[ChatFormat], Prompts] = Prompts
+    """Makes what renders its conversations."""
     said: Callable[[ChatRequest, SampledTurn, dict[str, Any]], None] | None = None
     """Takes each finished turn of a chat, as a message; None: nothing listens."""
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mcp_rl.config import RolloutConfig, RunConfig
     from mcp_rl.evaluation.progress import Progress, RolloutBar
     from mcp_rl.rewards.scoring import Scoring
-    from mcp_rl.rollouts.player import Player
+    from mcp_rl.rollouts.player import SettingPlayer
     from mcp_rl.runs.steps.curriculum import Curriculum
     from mcp_rl.scenario import McpScenario
     from mcp_rl.trajectory import Trajectory, TrajectoryGroup
@@ -86,7 +86,7 @@ class Collector:
     """Takes scenarios from the curriculum and plays them."""
 
     def __init__(
-        self, config: RunConfig, curriculum: Curriculum, player: Player, scoring: Scoring, progress: Progress
+        self, config: RunConfig, curriculum: Curriculum, player: SettingPlayer, scoring: Scoring, progress: Progress
     ) -> None:
         self._config, self._curriculum = config, curriculum
         self._player, self._scoring, self._progress = player, scoring, progress

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from mcp_rl.model import Backend, TrainableModel
     from mcp_rl.plugins.manager import Plugins
     from mcp_rl.rewards.scoring import Scoring
-    from mcp_rl.rollouts.player import Player
+    from mcp_rl.rollouts.player import SettingPlayer
     from mcp_rl.run_directory import RunDirectory, RunState, StepProgress
     from mcp_rl.scenario import McpScenario
     from mcp_rl.trajectory import TrajectoryGroup
@@ -64,7 +64,7 @@ class Trainer:
     plugins: Plugins
     model: TrainableModel[None]
     backend: Backend
-    player: Player
+    player: SettingPlayer
     scoring: Scoring
     train: Sequence[McpScenario]
     val: Sequence[McpScenario]
