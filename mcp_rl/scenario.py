@@ -371,12 +371,12 @@ def normalised_request(text: str) -> str:
 
 
 def scenario_lines(scenarios: Iterable[McpScenario]) -> str:
-    """Return scenarios as JSON Lines, without default values, with keys in a fixed order."""
+    """Return scenarios as JSON Lines, without default values but that of the level, with keys in a fixed order."""
     return "".join(_line(scenario) for scenario in scenarios)
 
 
 def _line(scenario: McpScenario) -> str:
-    fields = scenario.model_dump(mode="json", exclude_defaults=True)
+    fields = scenario.model_dump(mode="json", exclude_defaults=True) | {"level": scenario.level}
     params, written = scenario.server_params, fields["server_params"]
     written["transport"] = params.transport  # a default, but the reader needs it
     if isinstance(params, ServerGroup):

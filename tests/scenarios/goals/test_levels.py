@@ -95,9 +95,9 @@ def test_goal_tasks_are_kept_apart_by_what_they_ask_and_not_by_their_first_call(
     assert not overlap([one], [other]) and overlap([one], [same])
 
 
-def test_a_scenario_without_a_level_is_spelled_and_written_as_before() -> None:
+def test_a_scenario_without_a_level_is_spelled_and_written_so() -> None:
     plain = McpScenario(task_description="Add 1 and 2.", server_params=StdioServer(command="x"))
-    assert plain.level == "spelled" and "level" not in scenario_lines([plain])
+    assert plain.level == "spelled" and json.loads(scenario_lines([plain]))["level"] == "spelled"
 
 
 def test_a_calculator_gets_told_tasks_in_ordinary_words() -> None:
