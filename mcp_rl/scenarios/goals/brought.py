@@ -8,9 +8,11 @@ more is not. The same calls in another order must lead there; doing nothing, too
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections import Counter
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 import anyio
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from mcp_rl.scenarios.goals.changes.calls import StateChange
     from mcp_rl.scenarios.goals.twice import ReadingCall, Twice
 
+_DRAWN = 4
+"""Changes drawn for one that is tried, so that there are some of each tool."""
 _EXTRA = 1.25
 """Changes drawn for one that is wanted, since some do not hold."""
 _LISTINGS, _DETAILS, _OTHERS = 5, 3, 2
@@ -60,12 +64,7 @@ class BroughtAbout:
     async def tasks(self, wanted: Mapping[Level, int]) -> list[GoalTask]:
         """Return up to so many proven tasks of the levels "told" and "brought-about"."""
         total = wanted.get("told", 0) + wanted.get("brought-about", 0)
-        drawn: list[StateChange] = []
-        levels: Counter[str] = Counter()
-        for change in self._changes.draw(3 * round(_EXTRA * total + 2)) if total else ():
-            if levels[change.level] < _EXTRA * wanted.get(change.level, 0):
-                levels[change.level] += 1
-                drawn.append(change)
+        drawn = self._in_turn(list(self._changes.draw(_DRAWN * round(_EXTRA * total + 2))) if total else [], wanted)
         await self._twice.make([(seen.tool, seen.arguments) for seen in self._world.observations] if drawn else [])
         drafts = await self._lasting(drawn)
         tasks = await self._judged(drafts)
@@ -75,6 +74,18 @@ class BroughtAbout:
                 room[task.level] -= 1
                 kept.append(task)
         return kept
+
+    def _in_turn(self, changes: Sequence[StateChange], wanted: Mapping[Level, int]) -> list[StateChange]:
+        """Return as many changes of each level as may be needed, with the tools that bring them about in turn."""
+        chosen: list[StateChange] = []
+        for level, count in wanted.items():
+            by_tool: dict[str, list[StateChange]] = {}
+            for change in changes:
+                if change.level == level:
+                    by_tool.setdefault(change.calls[0][0], []).append(change)
+            in_turn = [change for some in zip_longest(*by_tool.values()) for change in some if change is not None]
+            chosen += in_turn[: math.ceil(_EXTRA * count)]
+        return chosen
 
     async def _lasting(self, changes: Sequence[StateChange]) -> list[_Draft]:
         plays = [self._play(change.calls, self._reads(change)) for change in changes]

@@ -22,8 +22,8 @@ from mcp_rl.scenarios.goals.program import (
     Relation,
     TotalOf,
 )
-from mcp_rl.scenarios.goals.values import moment, number, telling_words
-from mcp_rl.scenarios.goals.words import can_be_said
+from mcp_rl.scenarios.goals.values import mentions, moment, number, telling_words
+from mcp_rl.scenarios.goals.words import can_be_said, is_address
 
 if TYPE_CHECKING:
     import random
@@ -38,6 +38,8 @@ _FEWEST = 4
 """ChosenThings of a kind below which there is nothing to choose among."""
 _MOST_THINGS = 400
 """ChosenThings of a kind that are looked at for values."""
+_BY_ADDRESS = 0.4
+"""Probability that a thing with a page of its own is named by the address of that."""
 _SECOND, _ALL = 0.3, 0.35
 """Probability of a second condition, and of no condition where none is needed."""
 
@@ -101,7 +103,7 @@ class ProgramDrawer:
         varied = [name for name in usable if len({str(_value(one, name)) for one in things}) >= 3]
         return _Fields(
             asked=[name for name in varied if kinds[name] != "flag"],
-            amounts=[name for name in varied if kinds[name] == "number"],
+            amounts=[name for name in varied if kinds[name] == "number" and english.sort(kind, name) != "year"],
             ordered=[name for name in varied if kinds[name] in ("number", "time")],
             grouped=[name for name in shared if kinds[name] in ("text", "list") and self._is_condition(kind, name)],
         )
@@ -172,6 +174,7 @@ class ProgramDrawer:
     def _word(self, name: str, values: Sequence[JsonValue]) -> Condition | None:
         text = str(self._random.choice(values))
         words = [word for word in telling_words(text) if word.casefold() != text.casefold()]
+        words = [word for word in words if not all(mentions(str(value), word) for value in values)]
         return Condition(name, "holds", self._random.choice(words)) if words else None
 
     def _threshold(self, name: str, values: Sequence[float]) -> Condition | None:
@@ -206,8 +209,10 @@ class ProgramDrawer:
         return ChosenThings(kind, tuple(sorted(conditions, key=_order)))
 
     def _named(self, kind: str) -> ChosenThings | None:
-        name = self._english.name_field(kind)
-        value = _value(self._random.choice(self._things[kind]), name)
+        name, one = self._english.name_field(kind), self._random.choice(self._things[kind])
+        if is_address(one.key) and self._random.random() < _BY_ADDRESS:
+            name = self._world.kinds[kind].key
+        value = _value(one, name)
         return ChosenThings(kind, (Condition(name, "is", value),)) if can_be_said(value) else None
 
     # Outcomes

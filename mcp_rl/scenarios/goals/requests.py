@@ -20,7 +20,17 @@ from mcp_rl.scenarios.goals.program import (
     Program,
     TotalOf,
 )
-from mcp_rl.scenarios.goals.words import PEOPLE, English, article, is_heavy, is_plural, predicate, quoted, singular
+from mcp_rl.scenarios.goals.words import (
+    PAST,
+    PEOPLE,
+    English,
+    article,
+    is_heavy,
+    is_plural,
+    predicate,
+    quoted,
+    singular,
+)
 from mcp_rl.toolserver.tool_server import BETWEEN
 
 if TYPE_CHECKING:
@@ -143,7 +153,7 @@ class Requests:
                 has = [] if heavy else [f"How many {words} does {it} have?", f"Tell me how many {words} {it} has."]
                 inside = words in ("words", "lines", "characters", "pages", "items", "entries")
                 among = [f"How many {words} are there in {it}?"] if inside else []
-                return [*has, *among, f"What is the number of {words} of {it}?"]
+                return [*has, *among] if among else [*has, f"What is the number of {words} of {it}?"]
             case "size":
                 unit = english.about(kind, name).unit
                 in_unit = f", in {unit}" if unit else ""
@@ -161,6 +171,8 @@ class Requests:
             case "changed":
                 changed = [] if heavy else [f"When was {it} last changed?", f"When was {it} changed last?"]
                 return [*changed, f"When was the last change of {it}?"]
+            case "year" if PAST.fullmatch(words):
+                return [f"In which year was {it} {words}?", f"Tell me the year in which {it} was {words}."]
             case "created":
                 made = [] if heavy else [f"When was {it} created?"]
                 return [*made, f"What is the time of the creation of {it}?"]
@@ -259,7 +271,9 @@ class Requests:
                 return [f"the {'newest' if most else 'oldest'} {one}"]
             case "due":
                 return [f"the {one} that is due {'last' if most else 'first'}"]
-            case "dated" | "time":
+            case "year" if PAST.fullmatch(words):
+                return [f"the {one} that was {words} {'last' if most else 'first'}"]
+            case "dated" | "time" | "year":
                 return [f"the {one} with the {'latest' if most else 'earliest'} {words}"]
         return [f"the {one} with the {'highest' if most else 'lowest'} {words}"]
 
@@ -287,7 +301,9 @@ class Requests:
                 return [f"{among} is the {'newest' if most else 'oldest'}?"]
             case "due":
                 return [f"{among} is due {'last' if most else 'first'}?"]
-            case "dated" | "time":
+            case "year" if PAST.fullmatch(words):
+                return [f"{among} was {words} {'last' if most else 'first'}?"]
+            case "dated" | "time" | "year":
                 return [f"{among} has the {'latest' if most else 'earliest'} {words}?"]
         return [f"{among} has the {'highest' if most else 'lowest'} {words}?"]
 
@@ -394,7 +410,7 @@ class Requests:
     def _commonest(self, things: ChosenThings, name: str) -> list[str]:
         english = self._english
         words, said = english.words(things.kind, name), english.things(things)
-        one = singular(words)
+        one = english.place(things.kind, singular(words))
         if english.sort(things.kind, name) == "deed":
             deed = english.deed(things.kind, name)
             return [f"Which {deed.object} was {deed.past} by the most {said}, and by how many?"]
@@ -429,7 +445,9 @@ class Requests:
                 amount = english.about(kind, name).kind == "number"
                 return f"{'how many' if amount else 'which'} {deed.objects} did it {deed.verb}"
             case "label" | "list":
-                return f"what are its {words}"
+                return f"what are {'their' if english.is_person(kind) else 'its'} {words}"
+            case "year" if PAST.fullmatch(words):
+                return f"in which year was it {words}"
             case "count":
                 return f"how many {words} does it have"
             case "size":
@@ -444,7 +462,9 @@ class Requests:
                 return "when is it due"
             case "place":
                 return f"which {english.place(kind, words)} {'are they' if english.is_person(kind) else 'is it'} in"
-        return f"what {'are' if is_plural(words) else 'is'} {'their' if english.is_person(kind) else 'its'} {words}"
+        who = "who" if words.split(" ")[-1] in PEOPLE and not is_plural(words) else "what"
+        their = "their" if english.is_person(kind) else "its"
+        return f"{who} {'are' if is_plural(words) else 'is'} {their} {words}"
 
 
 def sentence(text: str) -> str:

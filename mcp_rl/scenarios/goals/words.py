@@ -42,15 +42,19 @@ _ADJECTIVES = (
 PEOPLE = frozenset(
     "owner author creator manager leader lead assignee employer maker visitor user teacher artist writer editor "  # noqa: SIM905
     "reviewer sender recipient customer spouse person member employee colleague friend boss client student patient "
-    "contact player doctor engineer guest driver passenger attendee reporter child parent tutor".split()
+    "contact player doctor engineer guest driver keeper passenger attendee reporter child parent tutor".split()
 )
 """Nouns for people, whose questions use "who"."""
 _GROUPS = ("category", "department", "group", "class", "section", "genre", "region", "country", "town")
 _QUOTED = re.compile(r"'[^']*'|\"(?:[^\"\\\\]|\\\\.)*\"")
 _LONGEST_VALUE = 80
+PAST = re.compile(r"[a-z]{3,}ed|built|made|born|begun|bought|written|sold|sunk|found")
+"""A participle that says what was done in a year."""
+_NO_NOUNS = frozenset("since until from by per at in on to of for with about after before is was has had not".split())  # noqa: SIM905
+"""Words at the end of a field's name after which no noun phrase can be made."""
 
 Sort = Literal["name", "label", "contents", "place", "count", "size", "age", "length", "cost", "changed", "created",
-               "due", "dated", "deed", "list", "flag", "number", "time", "text"]  # fmt: skip
+               "due", "dated", "year", "deed", "list", "flag", "number", "time", "text"]  # fmt: skip
 """What a field is to a speaker, which decides how it is asked for."""
 
 
@@ -79,6 +83,11 @@ def can_be_said(value: JsonValue) -> bool:
     if isinstance(value, str):
         return bool(value.strip()) and len(value) <= _LONGEST_VALUE and "\n" not in value
     return isinstance(value, int | float)
+
+
+def is_address(value: JsonValue) -> bool:
+    """Return whether a value is the address of a page."""
+    return isinstance(value, str) and re.match(r"[a-z][a-z0-9+.-]*://", value) is not None
 
 
 def article(noun: str) -> str:
@@ -170,6 +179,8 @@ class English:
     def usable(self, kind: str, name: str) -> bool:
         """Return whether people have a word for a field."""
         words = self.words(kind, name).lower().split()
+        if words and (words[-1] in _NO_NOUNS or words_of(name).split(" ")[-1] in ("url", "uri", "href")):
+            return False  # an address is where a thing is read, and nothing of it
         if words and words[-1] == "path" and name not in self._names[kind][:1]:
             return False  # its name says enough
         plain = all(re.fullmatch(r"[a-z]{2,}", word) and word not in _SCHEMA_WORDS for word in words)
@@ -197,7 +208,9 @@ class English:
                     return "age"
                 if last in ("price", "cost"):
                     return "cost"
-                return "count" if is_plural(last) else "number"
+                if is_plural(last):
+                    return "count"
+                return "year" if self._holds_years(kind, name) else "number"
             case "time":
                 for hint, sort in _TIMES:
                     if re.search(hint, words):
@@ -206,6 +219,14 @@ class English:
         if name in self._names[kind][:1]:
             return "name"
         return "contents" if last in _CONTENTS else "place" if words in _PLACES else "text"
+
+    def _holds_years(self, kind: str, name: str) -> bool:
+        """Return whether a field says in which years something was: "built", "year"."""
+        words = self.words(kind, name).lower().split()
+        if words[-1:] != ["year"] and (len(words) != 1 or PAST.fullmatch(words[0]) is None):
+            return False
+        values = [one.facts[name].value for one in self.world.of_kind(kind) if name in one.facts]
+        return bool(values) and all(isinstance(value, int) and 1000 <= value <= 2200 for value in values)
 
     def deed(self, kind: str, name: str) -> Deed:
         """Return what a field of the sort "deed" says that things did."""
@@ -272,7 +293,8 @@ class English:
                 if sort in ("list", "label"):
                     one = singular(words)
                     has = f"with {article(one)} that mentions {value}"
-                    return [(has, has), (f"one of whose {words} mentions {value}",) * 2]
+                    mentioning = f"{article(one)} mentioning {value}"
+                    return [(has, has), (f"that has {mentioning}", f"that have {mentioning}")]
                 if sort == "contents":
                     return (
                         [
@@ -365,6 +387,11 @@ class English:
                 return [*_both([due]), (f"that is {due}", f"that are {due}")]
             case "dated":
                 return [(f"dated {after} {value}",) * 2]
+            case "year" if PAST.fullmatch(words):
+                return [*_both([f"{words} {after} {value}"]), (f"that was {words} {after} {value}",
+                                                               f"that were {words} {after} {value}")]  # fmt: skip
+            case "year":
+                return _both([f"whose {words} is {after} {value}"])
             case "time":
                 return _both([f"whose {words} is {after} {value}"])
         return _both([
@@ -385,6 +412,8 @@ class English:
             noun, name = self.noun(things.kind), quoted(first.value)
             if not isinstance(first.value, str):
                 return self.pick([f"{noun} {name}", f"{noun} number {name}"])
+            if is_address(first.value):
+                return self.pick([f"the {noun} on the page {name}", f"the {noun} described at {name}"])
             if self.is_person(things.kind):
                 return self.pick([f"the {noun} {name}", name])
             forms = [f"the {noun} {name}", f"the {noun} called {name}"]
@@ -414,9 +443,8 @@ def _both(forms: Sequence[str]) -> list[tuple[str, str]]:
 
 def of_another(words: str, inner: str) -> str:
     """Say a condition on what a thing refers to: "whose owner lives in 'Oslo'", for "that lives in 'Oslo'"."""
-    for begin, instead in (("one of whose ", f"one of whose {words}'s "), ("in which ", f"in whose {words} ")):
-        if inner.startswith(begin):
-            return instead + inner.removeprefix(begin)
+    if inner.startswith("in which "):
+        return f"in whose {words} {inner.removeprefix('in which ')}"
     if inner.startswith("whose "):
         return f"whose {words}'s {inner.removeprefix('whose ')}"
     if inner.startswith("that "):
@@ -426,7 +454,7 @@ def of_another(words: str, inner: str) -> str:
     return f"whose {words} is {inner}"
 
 
-_CLAUSES = ("that", "whose", "in which", "one of whose")
+_CLAUSES = ("that", "whose", "in which")
 
 
 def _joined(said: Sequence[str]) -> str:

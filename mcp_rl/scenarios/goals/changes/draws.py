@@ -11,17 +11,18 @@ from mcp_rl.scenarios.goals.program import CountOf, Evaluated, ExtremeOf, Progra
 from mcp_rl.scenarios.goals.propose import ProgramDrawer
 from mcp_rl.scenarios.goals.requests import Requests, ToolNames, sentence
 from mcp_rl.scenarios.goals.values import number
-from mcp_rl.scenarios.goals.words import English, quoted
+from mcp_rl.scenarios.goals.words import PEOPLE, English, quoted
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from pydantic import JsonValue
 
     from mcp_rl.explore.entities.world_model import Effect, Entity, WorldModel
 
 _MOST_CHANGED = 4
+_PLACES = frozenset(("city", "town", "place", "location", "birthplace"))
 
 
 class ChangeDraws:
@@ -103,11 +104,19 @@ class ChangeDraws:
                 shared = [value for value in dict.fromkeys(map(str, seen)) if seen.count(value) > 1]
                 if shared and not fresh:
                     return self.random.choice(shared)
+                names = plausible.NAMES if _is_name(self.english.words(kind, name), PEOPLE) else plausible.CITIES
+                if names is plausible.NAMES or _is_name(self.english.words(kind, name), _PLACES):
+                    return self.random.choice([one for one in names if one not in seen] or names)
                 words = self.random.sample(plausible.WORDS, 2)
                 if self.english.sort(kind, name) == "contents":
                     return sentence(plausible.sentence(self.random)) + "."
                 return sentence(" ".join(words)) if all(str(one)[:1].isupper() for one in seen) else "-".join(words)
         return None
+
+
+def _is_name(words: str, nouns: Collection[str]) -> bool:
+    """Return whether a field of these words holds the name of what one of the nouns means."""
+    return words.split(" ")[-1] in nouns
 
 
 def listed_items(lists: Sequence[JsonValue]) -> list[str]:

@@ -99,16 +99,16 @@ class KnownThings:
             it = self._draws.said(program)
             forms = [
                 f"I no longer need {it}; all other {noun} should stay.",
-                f"{it} can go for good.",
+                f"{it} can go; keep the rest.",
                 f"Get rid of {it}, and of nothing else.",
-                f"There should be no trace of {it} in the end, while everything else stays.",
+                f"{it} should be gone in the end, and everything else still there.",
             ]
         else:
             assert isinstance(program, CountOf)
             several = self._english.things(program.things)
             forms = [
                 f"I no longer need the {several}; everything else should stay.",
-                f"All {several} can go, and nothing else.",
+                f"All {several} can go; keep the rest.",
                 f"Get rid of the {several}.",
             ]
         return self._calls.finish(effect, program, evaluated, {}, forms)

@@ -58,14 +58,19 @@ class NewThings:
             return None
         parts = [f"the {_one_of(english.words(kind, name), value)} {_said(value)}" for name, value in others.items()]
         listed = f"{', '.join(parts[:-1])} and {parts[-1]}" if len(parts) > 1 else "".join(parts)
+        having = f" with {listed}" if listed else ""
         forms = [
-            f"I want {new.noun}{' with ' if listed else ''}{listed}.",
-            f"There should be {new.noun}{', with ' if listed else ''}{listed}.",
+            f"I want {new.noun}{having}.",
+            f"There should be {new.noun}{having}.",
+            f"Please make {new.noun}{having}.",
+            f"Set up {new.noun}{having}.",
+            f"I need {new.noun}{having}.",
         ]
         texts = [name for name in others if english.sort(kind, name) == "contents"]
         if len(others) == len(texts) == 1:
             forms = [
                 f"I want {new.noun} that says {_said(others[texts[0]])} and nothing else.",
+                f"Please make {new.noun} with this text and no other: {_said(others[texts[0]])}",
                 f"There should be {new.noun}, which says only this: {_said(others[texts[0]])}",
             ]
         return self._calls.finish(effect, None, None, {**new.values, **others}, forms)
@@ -83,9 +88,8 @@ class NewThings:
         if to == kind:
             forms = [f"I want {new.noun} with the same {words} as {it}."]
         else:
-            rest = it.removeprefix(f"the {english.noun(to)} ")
-            it = it if rest == it else rest if rest[:1] in "'\"" else f"the one {rest}"
-            forms = [f"I want {new.noun} whose {words} is {it}.", f"There should be {new.noun} whose {words} is {it}."]
+            begins = f"{new.noun} on {it}" if words == english.noun(to) else f"{new.noun} whose {words} is {it}"
+            forms = [f"{asks} {begins}." for asks in ("I want", "There should be", "Please make", "I need")]
         seen = tuple(dict.fromkeys([*evaluated.facts, (kind, str(source.key), name)]))
         made = effect.model_copy(update={"example": with_argument(dict(effect.example), parameter, source.key)})
         return self._calls.finish(made, program, replace(evaluated, facts=seen), dict(new.values), forms)

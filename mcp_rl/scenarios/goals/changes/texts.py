@@ -58,19 +58,19 @@ class TextEdits:
             edited = {key: re.sub(rf"\b{old}\b", new, text) for key, text in texts.items()}
             forms = [
                 f"Wherever {it} says {quoted(old)}, it should say {quoted(new)} instead; all else in it stays.",
-                f"In {it}, put {quoted(new)} in the place of each {quoted(old)}, and leave the rest as it is.",
+                f"In {it}, every {quoted(old)} should become {quoted(new)}; leave the rest as it is.",
             ]
         elif way == "first":
             edited = {key: f"{line}\n{text}" for key, text in texts.items()}
             forms = [
                 f"A new first line should stand above the text {its}: {line}",
-                f"{it} should begin with a further line, before all that it says now: {line}",
+                f"{it} should begin with one more line, above all that it says now: {line}",
             ]
         else:
             edited = {key: f"{text.rstrip()}\n{line}" for key, text in texts.items()}
             forms = [
                 f"Below the text {its}, there should be one more line: {line}",
-                f"{it} should end with a further line, after all that it says now: {line}",
+                f"{it} should end with one more line, below all that it says now: {line}",
             ]
         return self._calls.finish(
             effect, program, evaluated, lambda entity: {name: edited.get(str(entity.key), line)}, forms
