@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mcp_rl.errors import ScenarioError
 from mcp_rl.explore import tried
+from mcp_rl.explore.entities.parameters import parameters_of
 from mcp_rl.explore.explorable import explorable, reads, shows_changes, unfit_tools
 from mcp_rl.explore.fatal import explored_without_fatal
+from mcp_rl.explore.fresh import FirstCalls, shows_itself
 from mcp_rl.explore.probe import Probe
 from mcp_rl.scenarios.compose import Composer
 from mcp_rl.scenarios.grow import grow_chains
@@ -23,10 +27,11 @@ from mcp_rl.scenarios.stateful import Walks
 from mcp_rl.system.notices import notice, noticed_by
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import AsyncIterator, Iterable, Sequence
 
     from mcp_rl.plugins.recipe import Recipe
     from mcp_rl.scenario import McpScenario, ServerParams
+    from mcp_rl.toolserver.link import Link
     from mcp_rl.toolserver.pool import Sessions
     from mcp_rl.toolserver.session import Session
     from mcp_rl.toolserver.tool_server import ToolServer
@@ -86,14 +91,15 @@ async def _spelled_out(
     sessions: Sessions, server: ToolServer, params: ServerParams, recipe: Recipe, record: tried.TriedTools
 ) -> list[McpScenario]:
     """Return scenarios whose requests spell out tools and arguments, and those that no tool solves."""
+    if shows_itself(server):
+        recipe = replace(recipe, max_steps=1)  # after another call, the same one answers something else
     dropped = unfit_tools(server)
     for tool in dropped:
         tried.note_kept_out(tool, "takes too long, or answers the same call differently in each process")
     while True:
-        async with sessions.lease(params) as lease:
-            session = lease.session
+        async with _calls_on(sessions, server, params) as (session, link):
             reading, changing = _sorted_out(session, server, record)
-            probe = Probe(session.connection, reading, server, recipe.seed, dropped)
+            probe = Probe(link, reading, server, recipe.seed, dropped)
             probe.pool.observe_resources(await session.connection.resources())
             wanted = recipe.solvable if not changing else round(_READING_SHARE * recipe.solvable)
             await probe.single_calls(recipe.solvable)
@@ -121,6 +127,19 @@ async def _spelled_out(
     return list(composer.shuffled())
 
 
+@asynccontextmanager
+async def _calls_on(
+    sessions: Sessions, server: ToolServer, params: ServerParams
+) -> AsyncIterator[tuple[Session, Link]]:
+    """Yield a session, and a link for calls that are to be equal: on one episode where they leave it as it was."""
+    if shows_itself(server):
+        session = await sessions.get(params)
+        yield session, FirstCalls(session.connection, sessions, params)
+    else:
+        async with sessions.lease(params) as lease:
+            yield lease.session, lease.session.connection
+
+
 def _costly_lengths(recipe: Recipe, server: ToolServer, missing: int) -> Counter[int]:
     """Return the numbers of tasks by their lengths, on a server that starts for each: fewer, and short."""
     seconds = server.measured.start_seconds if server.measured else 0.0
@@ -134,6 +153,9 @@ def _costly_lengths(recipe: Recipe, server: ToolServer, missing: int) -> Counter
 def _sorted_out(session: Session, server: ToolServer, record: tried.TriedTools) -> tuple[list[Tool], list[Tool]]:
     """Return the tools that only read, and those that change an episode's own state."""
     free = explorable(session.offered, server)
+    for tool in session.offered:
+        if not server.owner_of(tool.name)[0].start and any(o.required and o.is_address for o in parameters_of(tool)):
+            tried.note_needs_start(tool.name)
     for tool in session.offered:
         if tool not in free:
             tried.note_kept_out(tool.name, tried.FATAL if tool.name in server.avoided else tried.CHANGES)
@@ -159,7 +181,7 @@ def _why_nothing(server: ToolServer, tools: Sequence[str], record: tried.TriedTo
     why = [record.of(tool).why(tool) for tool in called[:_MOST_EXAMPLES]]
     if len(called) > _MOST_EXAMPLES:
         why.append(f"{len(called) - _MOST_EXAMPLES} other tools gave nothing either")
-    helps = dict.fromkeys(record.of(tool).helps for tool in called)
+    helps = dict.fromkeys(record.of(tool).helps for tool in [*called, *kept_out])
     why += [record.of(tool).why(tool) for tool in kept_out[:_MOST_EXAMPLES]]
     if len(kept_out) > _MOST_EXAMPLES:
         why.append(f"{len(kept_out) - _MOST_EXAMPLES} other tools were not called either")
