@@ -186,6 +186,7 @@ _TRAIN_OPTIONS = {
     "transport": "--transport",
     "tools.server_config": "--server-config",
     "tools.offer": "--offer",
+    "tools.start": "--start",
     "tools.sandbox": "--sandbox",
     "tools.isolation": "--isolation",
     "tools.reset_tool": "--reset-tool",

@@ -151,6 +151,11 @@ class ConnectionOptions:
         Sets("tools.offer"),
         typer.Option(help="Offer the server's resources or prompts to the model as tools too."),
     ] = None
+    start: Annotated[
+        list[str] | None,
+        Sets("tools.start"),
+        typer.Option(help="An address or path where exploring begins, such as a page whose links lead on; repeatable."),
+    ] = None
     plugin: Plugin = None
 
 

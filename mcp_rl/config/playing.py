@@ -106,6 +106,8 @@ class ToolsConfig(Section):
     """Names or patterns of tools that the model does not get, such as those that must never be called."""
     offer: tuple[Literal["resources", "prompts"], ...] = ()
     """Features offered to the model as tools too: the server's resources, its prompts."""
+    start: tuple[str, ...] = ()
+    """Addresses or paths where exploring begins, such as a page whose links lead on; none: the paths in the command."""
     max_servers: Annotated[int | None, LIVE] = Field(default=None, ge=1)
     """Maximum open connections of a stateful server; none: the plugin's, else what processors and memory allow."""
     idle_seconds: Annotated[float, LIVE] = Field(default=600.0, gt=0)

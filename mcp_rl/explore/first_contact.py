@@ -140,6 +140,7 @@ class _Contact:
         place = str(Path.cwd())  # relative paths in a command mean something else elsewhere
         kind = self._sandbox.kind
         parts = [_VERSION, params.model_dump_json(), place, kind, server.offer, tools.include, tools.exclude]
+        parts += [server.start] if server.start else []
         digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
         self._file = cache_folder() / "servers" / f"{digest}.json"
 
@@ -165,7 +166,10 @@ class _Contact:
         """Start the server several times and measure its state; None if that fails. Raises ServerError."""
         choice = ToolChoice(self._server.name, self._tools, reset_tool=None, in_group=True)
         try:
-            return await measure_state(self._params, lambda link: choice.session("", link).offered, self._place)
+            start = self._server.start
+            return await measure_state(
+                self._params, lambda link: choice.session("", link).offered, self._place, start=start
+            )
         except _NoLayer:
             return None
         except ServerFault as fault:  # it ended, or hung, and no call made alone does that: then annotations decide

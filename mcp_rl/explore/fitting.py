@@ -182,10 +182,11 @@ def fitted_samplers(tools: Sequence[Tool], pool: ValuePool, server: ToolServer) 
     found = samplers(tools, pool, server)
     world = World(WORLD_SEED)
     for one in server.members or (server,):
-        if one.measured is not None:
+        if one.measured is not None or one.start:
             for params in one.transports.values():
                 if not isinstance(params, ServerGroup):
-                    observe_launch(pool, params)
+                    observe_start(pool, params, one.start)
+        if one.measured is not None:
             observe_setup(pool, one.measured.setup, world)
     own = server.argument_samplers
     for tool in tools:
@@ -195,8 +196,10 @@ def fitted_samplers(tools: Sequence[Tool], pool: ValuePool, server: ToolServer) 
     return found
 
 
-def observe_launch(pool: ValuePool, params: OneServer) -> None:
-    """Learn the paths of existing files and folders from the words of the command that starts a server."""
+def observe_start(pool: ValuePool, params: OneServer, start: Iterable[str]) -> None:
+    """Learn where exploring begins: as is said, and at the files and folders in the command that starts a server."""
+    for place in start:
+        pool.observe_start(place)
     launch = params if isinstance(params, StdioServer) else params.launch
     if launch is None:
         return

@@ -24,7 +24,7 @@ from mcp_rl.errors import ServerFault
 from mcp_rl.explore.answer import call_key, reports_failure, says_nothing, shows_empty_list
 from mcp_rl.explore.bearing import Bearing, bearing
 from mcp_rl.explore.fatal import PING_SECONDS, fatal_calls, suspected, suspects_noted
-from mcp_rl.explore.fitting import WORLD_SEED, WorldSampler, observe_arguments, observe_launch, observe_setup
+from mcp_rl.explore.fitting import WORLD_SEED, WorldSampler, observe_arguments, observe_setup, observe_start
 from mcp_rl.explore.parts import Part, fits
 from mcp_rl.explore.values_seen import ValuePool
 from mcp_rl.explore.words import words_of
@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_DEADLINE = 3.0
+_DEADLINE, _LONGEST_DEADLINE = 3.0, 12.0
+"""Seconds for a call; a server that starts slowly gets as long as its start took, up to the longer time."""
 _SECONDS, _ALL_SECONDS = 5.0, 25.0
 """Time for finding calls of one tool that work, and of all tools."""
 _TRIES, _WANTED = 12, 2
@@ -154,12 +155,17 @@ def _moved(key: str, before: Answers, after: Answers, fresh: Answers, changed: A
 
 
 async def measure_state(
-    params: OneServer, chosen: Callable[[Link], list[Tool]], open_place: OpenPlace
+    params: OneServer,
+    chosen: Callable[[Link], list[Tool]],
+    open_place: OpenPlace,
+    *,
+    start: Sequence[str] = (),
 ) -> MeasuredState:
     """Return where a server keeps its state, and the calls that fill it if it begins empty.
 
-    `chosen` returns those of a server's tools that may be called. Where calls of a tool end the server, the others are
-    measured. Raises ServerError where the server does not start, ServerFault where it ends without a call that does it.
+    `chosen` returns those of a server's tools that may be called, `start` says where exploring begins. Where calls of
+    a tool end the server, the others are measured. Raises ServerError where the server does not start, ServerFault
+    where it ends without a call that does it.
     """
     fatal: list[FatalCall] = []
 
@@ -174,7 +180,7 @@ async def measure_state(
     while True:
         with suspects_noted() as suspects:
             try:
-                found = await _measured(params, others, open_place)
+                found = await _measured(params, start, others, open_place)
                 return found.model_copy(update={"fatal": tuple(fatal)})
             except ServerFault as fault:
                 log.info("While its state is measured: %s", fault)
@@ -184,23 +190,32 @@ async def measure_state(
                 fatal += new
 
 
-async def _measured(params: OneServer, chosen: Callable[[Link], list[Tool]], open_place: OpenPlace) -> MeasuredState:
+async def _measured(
+    params: OneServer, start: Sequence[str], chosen: Callable[[Link], list[Tool]], open_place: OpenPlace
+) -> MeasuredState:
     began = time.monotonic()
     async with open_place() as place:
-        measuring = _Measuring(params, chosen(place.link), open_place, time.monotonic() - began)
+        measuring = _Measuring(params, start, chosen(place.link), open_place, time.monotonic() - began)
         await measuring.find_calls(place.link)
     async with measuring.places:
         return await measuring.outcome()
 
 
 class _Measuring:
-    def __init__(self, params: OneServer, tools: Sequence[Tool], open_place: OpenPlace, start_seconds: float) -> None:
+    def __init__(
+        self,
+        params: OneServer,
+        start: Sequence[str],
+        tools: Sequence[Tool],
+        open_place: OpenPlace,
+        start_seconds: float,
+    ) -> None:
         self._tools = {tool.name: tool for tool in tools}
         self._open_place = open_place
         self._listing = ToolSchemas(tools).hash
         self._random = random.Random("measure")
         self.world, self.pool = World(WORLD_SEED), ValuePool()
-        observe_launch(self.pool, params)
+        observe_start(self.pool, params, start)
         self._samplers = {tool.name: WorldSampler(tool, self.pool, self.world) for tool in tools}
         of = {kind: [tool for tool in tools if bearing(tool) is kind] for kind in Bearing}
         self._readers = of[Bearing.READS] or of[Bearing.UNCLEAR]
@@ -221,6 +236,7 @@ class _Measuring:
         self._showed: set[str] = set()
         """Tools that showed something before any change."""
         self._start_seconds = start_seconds
+        self._deadline = min(_LONGEST_DEADLINE, max(_DEADLINE, start_seconds))
         self._seconds, self._calls = 0.0, 0
         self._until = 0.0
         """The time at which no more calls are sought."""
@@ -398,7 +414,7 @@ class _Measuring:
         began = time.monotonic()
         try:
             with suspected(tool, arguments):
-                result = await link.call(tool, arguments, deadline=_DEADLINE)
+                result = await link.call(tool, arguments, deadline=self._deadline)
         except ServerFault as fault:
             if not (link.alive and await link.ping(PING_SECONDS)):
                 raise
@@ -407,7 +423,7 @@ class _Measuring:
             return None
         seconds = time.monotonic() - began
         self._seconds, self._calls = self._seconds + seconds, self._calls + 1
-        if seconds > _DEADLINE:  # a tool that reports progress may take longer
+        if seconds > self._deadline:  # a tool that reports progress may take longer
             self._silent.add(tool)
         return Seen(tool, arguments, result.text, result.is_error)
 

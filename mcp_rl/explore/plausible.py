@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import re
 import zoneinfo
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 WORDS = (
     "apple river stone cloud garden yellow seven planet window coffee bridge music silver forest orange letter "
@@ -97,6 +97,7 @@ _HINTS: tuple[tuple[str, Callable[[random.Random], str]], ...] = (
 )
 
 
+_ADDRESS = re.compile(r"\bur[il]s?\b|\bhref\b|\bweb ?(?:page|site)\b|\blinks?$")
 _FILE_TYPES = {
     r"excel|xlsx|spreadsheet": (".xlsx", ".xls", ".xlsm"),
     r"csv": (".csv",),
@@ -141,6 +142,11 @@ def hinted(parameter: str, description: str, random: random.Random) -> str | Non
             if re.search(hint, text):
                 return make(random)
     return None
+
+
+def takes_address(parameter: str, schema: Mapping[str, Any]) -> bool:
+    """Return whether a parameter of this name (in words) and schema takes the address of a page."""
+    return schema.get("format") in ("uri", "url", "iri") or _ADDRESS.search(parameter) is not None
 
 
 def quoted_examples(description: str) -> list[str]:

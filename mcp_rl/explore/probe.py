@@ -37,7 +37,9 @@ _WAVE = 16
 """Most proposals for one tool in one wave."""
 _PROBES = 4
 """Most proposals for one tool in its first wave, before anything is known about it."""
-_DEADLINE = 4.0
+_DEADLINE, _LONGEST_DEADLINE = 4.0, 30.0
+_SLOWEST_CALL = 16
+"""How many times as long as the average call one may take."""
 """Seconds for one call. A slower tool is of no use to a learner that calls it thousands of times."""
 _FAULTS = 3
 """Number of calls without an answer after which a tool is unfit; one or two may be the machine's fault."""
@@ -98,6 +100,11 @@ def calls_in_flight(server: ToolServer, most: int, deadline: float) -> int:
     return max(1, min(most, int(deadline / (4 * slowest)))) if slowest else most
 
 
+def call_deadline(server: ToolServer) -> float:
+    """Return the seconds that a call may take: more on a server whose calls were measured to be slow."""
+    return min(_LONGEST_DEADLINE, max(_DEADLINE, _SLOWEST_CALL * slowest_call(server)))
+
+
 def slowest_call(server: ToolServer) -> float:
     """Return the mean seconds of a call of the slowest server, as measured; 0 where nothing was measured."""
     return max((one.measured.call_seconds for one in server.members or (server,) if one.measured), default=0.0)
@@ -136,7 +143,8 @@ class Probe:
         self._errors: dict[str, list[Outcome]] = {tool.name: [] for tool in self.tools}
         self.unfit: set[str] = set()
         """Tools that are too slow, or answer equal calls differently."""
-        self._limiter = anyio.CapacityLimiter(calls_in_flight(server, _IN_FLIGHT, _DEADLINE))
+        self._deadline = call_deadline(server)
+        self._limiter = anyio.CapacityLimiter(calls_in_flight(server, _IN_FLIGHT, self._deadline))
         self._fault: ServerFault | None = None
         """The first fault of the calls in flight."""
         self._started = anyio.current_time()
@@ -337,7 +345,7 @@ class Probe:
         try:
             tally.count(calls=1)
             with suspected(name, arguments):
-                result = await self._connection.call(name, arguments, deadline=_DEADLINE)
+                result = await self._connection.call(name, arguments, deadline=self._deadline)
         except ServerFault as fault:
             self._fault = self._fault or fault
             self._faults[name] += 1

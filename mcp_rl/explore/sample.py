@@ -204,7 +204,9 @@ class Sampler:
             raise OverBudget
         self._steps.spend(1 + least // 16)
         value: str | None = None
-        if "pattern" in schema:
+        if self._pool["start"] and plausible.takes_address(parameter_of(slot), schema):
+            value = random.choice(self._pool["uri"])  # a page beyond those is nobody's
+        elif "pattern" in schema:
             value = self._known_matching(schema["pattern"], slot, random)
             value = value or string_matching(schema["pattern"], random, self._steps)
         elif "format" in schema:

@@ -37,6 +37,8 @@ _HELPS: Mapping[Fate, str] = {
     "unanswered": "make it answer sooner",
 }
 _LONG_CALL, _LONG_ANSWER = 90, 120
+SAY_START = "say where exploring begins, such as --start https://example.com/"
+"""What helps a tool that takes the address of a page."""
 CHANGES = "was not called, because it may change things"
 """Why a tool is kept out that writes, where nothing keeps its writing apart."""
 FATAL = "ends the server"
@@ -52,6 +54,8 @@ class ToolTrials:
     """The first call of each fate: its arguments, and what the server said."""
     kept_out: str = ""
     """Why it was not called at all."""
+    needs_start: bool = False
+    """True if it takes the address of a page, and the user named none."""
 
     @property
     def commonest(self) -> Fate | None:
@@ -63,11 +67,19 @@ class ToolTrials:
     @property
     def helps(self) -> str:
         """What to do so that it gives a task."""
+        if self._lacks_start:
+            return SAY_START
         return "" if self.commonest is None or self.kept_out else _HELPS[self.commonest]
+
+    @property
+    def _lacks_start(self) -> bool:
+        return self.needs_start and "worked" not in self.fates and self.kept_out != CHANGES
 
     def why(self, tool: str) -> str:
         """Return the rest of a sentence that says why a tool gave no task, with an example."""
         fate = self.commonest
+        if self._lacks_start:
+            return f"{tool} takes the address of a page, and none that it reaches is known"
         if self.kept_out or fate is None:
             return f"{tool} {self.kept_out or 'is needed by no task of these levels'}"
         number, all_calls = self.fates[fate], self.fates.total()
@@ -126,6 +138,12 @@ def note(tool: str, fate: Fate, arguments: dict[str, Any], said: str) -> None:
         trials = record.of(tool)
         trials.fates[fate] += 1
         trials.examples.setdefault(fate, (arguments, said))
+
+
+def note_needs_start(tool: str) -> None:
+    """Note that a tool takes the address of a page, and that none was named, if there is a record."""
+    if (record := _current.get()) is not None:
+        record.of(tool).needs_start = True
 
 
 def note_kept_out(tool: str, why: str) -> None:

@@ -84,6 +84,14 @@ class ValuePool:
         """Learn a path that exists."""
         self._keep_path(path)
 
+    def observe_start(self, place: str) -> None:
+        """Learn an address or a path where exploring begins."""
+        if _URI.fullmatch(place):
+            self._keep("start", place)
+            self._keep("uri", place)
+        else:
+            self._keep_path(place)
+
     def observe_known(self, name: str) -> None:
         """Learn a name that was given to the server."""
         self._keep("known", name)
@@ -147,7 +155,7 @@ class ValuePool:
 
     def _scan(self, text: str) -> None:
         for uri in _URI.findall(text):
-            self._keep("uri", uri.rstrip(".,;"))
+            self._keep("uri", uri.rstrip(".,;:"))
         for path in _PATH.findall(_URI.sub(" ", text)):
             self._keep_path(path)
 

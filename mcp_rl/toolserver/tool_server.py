@@ -72,6 +72,8 @@ class ToolServer:
     or a function of a Question that returns the form's values, or None to decline."""
     offer: tuple[str, ...] = ()
     """Other capabilities to offer the model as tools: "resources", "prompts"."""
+    start: tuple[str, ...] = ()
+    """Addresses or paths where exploring begins; none: the paths in the command."""
     system_prompt: str | None = None
     """The system prompt of each rollout."""
     scenarios: str | Path | None = None
@@ -189,7 +191,10 @@ class ToolServer:
         """Return this server with the user's settings, which override its declarations. Raises PluginError."""
         if self.members:
             return replace(self, members=tuple(m.configured(t) for m, t in self._for_members(tools)))
-        changes: dict[str, Any] = {"offer": tuple(dict.fromkeys((*self.offer, *tools.offer)))}
+        changes: dict[str, Any] = {
+            "offer": tuple(dict.fromkeys((*self.offer, *tools.offer))),
+            "start": tuple(dict.fromkeys((*self.start, *tools.start))),
+        }
         if tools.reset_tool is not None:
             changes |= {"isolation": "reset", "reset_tool": tools.reset_tool}
         elif tools.isolation not in (None, "reset"):

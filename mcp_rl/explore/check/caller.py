@@ -14,7 +14,7 @@ import psutil
 
 from mcp_rl.errors import McpRlError, ServerError, ServerFault
 from mcp_rl.explore.check.inspection import deadlines_of
-from mcp_rl.explore.fitting import observe_launch
+from mcp_rl.explore.fitting import observe_start
 from mcp_rl.explore.sample import Sampler, samplers
 from mcp_rl.explore.values_seen import ValuePool
 from mcp_rl.toolserver.connection.connection import Connection, connect
@@ -83,7 +83,7 @@ class ServerCaller:
     async def __aenter__(self) -> Self:
         self._before = running()
         await self._open()
-        observe_launch(self.pool, self._params)
+        observe_start(self.pool, self._params, self.server.start)
         self._samplers = samplers(self.link.tools, self.pool, self.server)
         self._randoms = {name: random.Random(f"{self._seed}:{name}") for name in self._samplers}
         return self

@@ -35,7 +35,9 @@ from mcp_rl.explore.entities.world_model import (
 )
 from mcp_rl.explore.explorable import explorable, reads, unfit_tools
 from mcp_rl.explore.first_contact import understood
-from mcp_rl.explore.fitting import WORLD_SEED, observe_launch, observe_setup, tables_in
+from mcp_rl.explore.fitting import WORLD_SEED, observe_setup, observe_start, tables_in
+from mcp_rl.explore.probe import call_deadline, calls_in_flight, slowest_call
+from mcp_rl.explore.tried import SAY_START
 from mcp_rl.explore.values_seen import ValuePool
 from mcp_rl.explore.words import words_of
 from mcp_rl.explore.world import World
@@ -54,6 +56,9 @@ if TYPE_CHECKING:
 
 _CALLS, _SECONDS = 600, 8.0
 """Most calls of the survey, and its seconds; the second time, all of them are made again."""
+_IN_FLIGHT = 8
+_SLOW_CALLS, _MOST_SECONDS = 100, 120.0
+"""Calls for which a slow server gets the time, and most seconds that they may take."""
 _CLOCK_TICK = 1.1
 _DEEPEST, _MOST_DESCRIBED = 5, 60
 """Depth of an output schema, and fields of one object in it, whose descriptions are read."""
@@ -74,6 +79,8 @@ class BuiltWorld:
     model: WorldModel
     remarks: tuple[str, ...] = ()
     """A sentence for each thing that is missing, with what would help."""
+    places: tuple[str, ...] = ()
+    """The addresses and paths where exploring began."""
 
 
 async def build_world(sessions: Sessions, *, server: ToolServer, params: ServerParams) -> BuiltWorld:
@@ -82,18 +89,19 @@ async def build_world(sessions: Sessions, *, server: ToolServer, params: ServerP
     Raises ServerFault where the server is lost.
     """
     async with sessions.lease(params) as lease:
-        budget = CallBudget.of(_CALLS, _SECONDS)  # a server may take its time to start
         session = lease.session
-        budget = CallBudget.of(_CALLS, _SECONDS)  # a server that starts slowly loses nothing
+        pace = call_deadline(server), calls_in_flight(server, _IN_FLIGHT, call_deadline(server))
+        seconds = min(_MOST_SECONDS, max(_SECONDS, _SLOW_CALLS * slowest_call(server)))
+        budget = CallBudget.of(_CALLS, seconds)  # a server that starts slowly loses nothing
         tools = _reading(session, server)
         began = anyio.current_time()
-        survey = Survey(WorldCaller(session.connection, budget), tools, *_known(server))
+        survey = Survey(WorldCaller(session.connection, budget, *pace), tools, *_known(server))
         await survey.run()
     first = [answer for answer in survey.answers if answer.tells]
     await anyio.sleep(max(0.0, began + _CLOCK_TICK - anyio.current_time()))
     async with _another_place(sessions, server, params) as session_again:
-        again = await _repeated(session_again, first)
-    built = _Assembly(server.name, survey, first, again, budget).built()
+        again = await _repeated(session_again, first, 2 * seconds, pace)
+    built = _Assembly(server.name, survey, first, again, seconds if budget.spent else 0.0).built()
     if server.stateful and built.model.entities:
         meter = EffectMeter(sessions, server, params, survey, built.model)
         effects = await meter.measured(_changing(session, server, tools), _pool(first))
@@ -157,20 +165,22 @@ def _pool(answers: Sequence[Answered]) -> ValuePool:
 
 
 def _known(server: ToolServer) -> tuple[list[str], list[str]]:
-    """Return the paths in the commands that start the servers, and the tables that were made in their databases."""
+    """Return the addresses and paths where exploring begins, and the tables that were made in their databases."""
     pool = ValuePool()
     for one in server.members or (server,):
         for params in one.transports.values():
             if not isinstance(params, ServerGroup):
-                observe_launch(pool, params)
+                observe_start(pool, params, one.start)
         if one.measured is not None:
             observe_setup(pool, one.measured.setup, World(WORLD_SEED))
-    return [*pool["path:folder"], *pool["path:file"]], list(tables_in(pool))
+    return [*pool["start"], *pool["path:folder"], *pool["path:file"]], list(tables_in(pool))
 
 
-async def _repeated(session: Session, answers: Sequence[Answered]) -> list[Answered | None]:
-    """Make the same calls again."""
-    caller = WorldCaller(session.connection, CallBudget.of(len(answers), 2 * _SECONDS))
+async def _repeated(
+    session: Session, answers: Sequence[Answered], seconds: float, pace: tuple[float, int]
+) -> list[Answered | None]:
+    """Make the same calls again; `pace` is the deadline of one, and how many are made at once."""
+    caller = WorldCaller(session.connection, CallBudget.of(len(answers), seconds), *pace)
     return await caller.all((answer.tool, answer.arguments) for answer in answers)
 
 
@@ -178,10 +188,11 @@ class _Assembly:
     """Puts a model together."""
 
     def __init__(
-        self, name: str, survey: Survey, first: list[Answered], again: list[Answered | None], budget: CallBudget
+        self, name: str, survey: Survey, first: list[Answered], again: list[Answered | None], spent: float
     ) -> None:
+        """`spent` is the time of the survey in seconds, if it ran out, else 0."""
         pairs = [(one, two) for one, two in zip(first, again, strict=True) if two is not None and two.tells]
-        self._name, self._survey, self._spent = name, survey, budget.spent
+        self._name, self._survey, self._spent = name, survey, spent
         self._answers = [one for one, _ in pairs]
         self._again = [two for _, two in pairs]
         self._merge()
@@ -231,7 +242,7 @@ class _Assembly:
             ),
             references=references,
         )
-        return BuiltWorld(model, tuple(self._remarks(model)))
+        return BuiltWorld(model, tuple(self._remarks(model)), tuple(self._survey.places))
 
     def _entities(self, draft: Draft) -> Iterator[Entity]:
         fields = dict.fromkeys(name for told in draft.things.values() for name in told)
@@ -298,9 +309,10 @@ class _Assembly:
     def _filters(self, answer: Answered) -> bool:
         """Return whether a call asks for some things only: then it is chance that it shows all."""
         parameters = {one.name: one for one in parameters_of(self._survey.reader.tools[answer.tool])}
+        given = [slot.parameter for slot in self._survey.accepted if slot.tool == answer.tool]
         return any(
-            slot.tool == answer.tool and slot.parameter in answer.arguments and not parameters[slot.parameter].is_place
-            for slot in self._survey.accepted
+            name in answer.arguments and not (parameters[name].is_place or parameters[name].is_address)
+            for name in given
         )
 
     def _may_be_cut(self, call: int, length: int) -> bool:
@@ -375,7 +387,10 @@ class _Assembly:
                     f"{sorted(map(str, draft.ambiguous))[0]!r:.80}."
                 )
         if self._spent:
-            yield f"{self._name} was asked for {_SECONDS:g} s and not about everything; what it holds beyond is not in."
+            yield (
+                f"{self._name} was asked for {self._spent:.0f} s and not about everything; what it holds beyond is "
+                "not in."
+            )
 
 
 def _says_the_kind(draft: Draft, name: str) -> bool:
@@ -500,8 +515,10 @@ def _why_empty(name: str, answers: Sequence[Answered], survey: Survey) -> str:
     if not survey.reader.tools:
         return f"No things are known of {name}: none of its tools seems to read, or may be called freely."
     example_tool = next(iter(survey.reader.tools.values()))
-    needed = " and ".join(one.name for one in parameters_of(example_tool) if one.required)
+    required = [one for one in parameters_of(example_tool) if one.required]
+    needed = " and ".join(one.name for one in required)
+    helps = f": {SAY_START}" if any(one.is_address for one in required) else ""
     return (
         f"No things are known of {name}: its tools need values that nothing shows beforehand, such as {needed} of "
-        f"{example_tool.name}."
+        f"{example_tool.name}{helps}."
     )

@@ -74,9 +74,10 @@ class CallBudget:
 class WorldCaller:
     """Makes calls on one link and keeps their answers."""
 
-    def __init__(self, link: Link, budget: CallBudget) -> None:
-        self._link, self._budget = link, budget
-        self._limiter = anyio.CapacityLimiter(_IN_FLIGHT)
+    def __init__(self, link: Link, budget: CallBudget, deadline: float = _DEADLINE, most: int = _IN_FLIGHT) -> None:
+        """`deadline` is that of a call, in seconds; `most` calls are in flight at once."""
+        self._link, self._budget, self._deadline = link, budget, deadline
+        self._limiter = anyio.CapacityLimiter(most)
         self._faults: Counter[str] = Counter()
         self.answers: dict[str, Answered] = {}
         """The answers by the keys of the calls, in the order of the calls."""
@@ -104,7 +105,7 @@ class WorldCaller:
         tally.count(calls=1)
         try:
             with suspected(tool, arguments):
-                result = await self._link.call(tool, arguments, deadline=_DEADLINE)
+                result = await self._link.call(tool, arguments, deadline=self._deadline)
         except ServerFault:
             if not self._link.alive:
                 raise

@@ -26,14 +26,16 @@ TIME = re.compile(
     re.IGNORECASE,
 )
 """A date, a time of day, or both."""
-_UNITS = {
+UNITS = {
     "seconds": "seconds", "secs": "seconds", "sec": "seconds", "ms": "milliseconds", "millis": "milliseconds",
     "minutes": "minutes", "mins": "minutes", "hours": "hours", "days": "days", "weeks": "weeks", "years": "years",
     "bytes": "bytes", "kb": "kB", "mb": "MB", "gb": "GB", "km": "km", "meters": "m", "metres": "m", "miles": "miles",
     "kg": "kg", "grams": "g", "celsius": "°C", "fahrenheit": "°F", "percent": "%", "pct": "%", "percentage": "%",
     "usd": "US dollars", "eur": "euros", "gbp": "pounds", "dollars": "US dollars", "euros": "euros", "px": "pixels",
-    "pixels": "pixels", "kmh": "km/h", "kph": "km/h", "mph": "mph", "hpa": "hPa", "mm": "mm", "cents": "cents",
+    "pixels": "pixels", "m": "m", "cm": "cm", "ha": "ha", "g": "g", "l": "l", "min": "minutes", "h": "hours",
+    "%": "%", "euro": "euros", "kmh": "km/h", "kph": "km/h", "mph": "mph", "hpa": "hPa", "mm": "mm", "cents": "cents",
 }  # fmt: skip
+"""Units by the words for them, in lower case."""
 _ACTIONS = {
     "created": "creation", "modified": "modification", "updated": "last update", "changed": "last change",
     "deleted": "deletion", "started": "start", "start": "start", "ended": "end", "end": "end", "finished": "end",
@@ -122,8 +124,8 @@ def words_for(name: str, holds: FieldKind, kind: str) -> tuple[str, str]:
     """Return the words for a field, and the unit in its name or ""."""
     words = words_of(name).split(" ")
     unit = ""
-    if holds == "number" and len(words) > 1 and words[-1] in _UNITS:
-        unit, words = _UNITS[words[-1]], words[:-1]
+    if holds == "number" and len(words) > 1 and words[-1] in UNITS:
+        unit, words = UNITS[words[-1]], words[:-1]
     if len(words) > 1 and words[0] == kind and words[1] not in ("of", "in"):
         words = words[1:]
     if holds == "number" and len(words) > 1 and (words[-1] == "count" or words[0] in ("num", "n", "total", "count")):
@@ -147,4 +149,4 @@ def words_for(name: str, holds: FieldKind, kind: str) -> tuple[str, str]:
 def _unit_in(about: str) -> str:
     """Return the unit that a description names: "Temperature in celsius"."""
     found = re.search(r"(?i)\bin (?:degrees )?([a-z]{2,12})\b|\(([a-z]{2,12}|%)\)", about)
-    return _UNITS.get((found[1] or found[2]).lower(), "") if found else ""
+    return UNITS.get((found[1] or found[2]).lower(), "") if found else ""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_rl.explore.entities.nouns import common, singular
 from mcp_rl.explore.measure import sql_parameter
-from mcp_rl.explore.plausible import quoted_examples
+from mcp_rl.explore.plausible import quoted_examples, takes_address
 from mcp_rl.explore.words import words_of
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _LIMIT = re.compile(
     r"\b(?:limit|max(?:imum)?(?: \w+)?|count|(?:page|per page) ?size|per page|first|top(?: k)?|n|num \w+)$"
 )
+_LENGTH = re.compile(r"\b(?:length|char(?:acter)?s|bytes|tokens|depth|width|height|age)$")
 _PLACE = re.compile(
     r"\b(?:path|dir|directory|folder|root|repo|repository|workspace|cwd|file|filename|source|destination)\b"
 )
@@ -48,6 +49,8 @@ class ToolParameter:
     most: float | None = None
     enumerated: bool = False
     """True if it takes nothing but these values."""
+    is_address: bool = False
+    """True if it seems to take the address of a page."""
 
     @property
     def words(self) -> str:
@@ -57,7 +60,11 @@ class ToolParameter:
     @property
     def limits(self) -> bool:
         """True if it seems to be the most entries of a listing."""
-        return self.type in ("integer", "number") and _LIMIT.search(self.words) is not None
+        return (
+            self.type in ("integer", "number")
+            and _LIMIT.search(self.words) is not None
+            and (_LENGTH.search(self.words) is None)
+        )
 
     @property
     def is_place(self) -> bool:
@@ -122,6 +129,7 @@ def _parameter(name: str, schema: Any, required: bool, tool: Tool) -> ToolParame
     return ToolParameter(
         name, str(kind) if kind in ("string", "integer", "number", "boolean", "array") else "other", required,
         description, tuple(values[:12]), most if isinstance(most, int | float) else None, enumerated,
+        takes_address(words_of(name), fields),
     )  # fmt: skip
 
 
@@ -156,8 +164,9 @@ def openings(tool: Tool, places: Sequence[str]) -> Iterator[dict[str, Any]]:
 
 def first_values(parameter: ToolParameter, places: Sequence[str]) -> list[Any]:
     """Return the values that a required parameter takes before any of the server's things is known."""
-    if parameter.is_place and places:
-        return list(places[:2])
+    fitting = [place for place in places if ("://" in place) == parameter.is_address]
+    if (parameter.is_place or parameter.is_address) and fitting:
+        return [parameter.given(place) for place in fitting[:2]]
     if parameter.limits:
         return [int(min(_MANY if parameter.most else 10, parameter.most or 10))]
     if parameter.values:

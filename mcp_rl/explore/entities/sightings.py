@@ -7,6 +7,7 @@ import posixpath
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urljoin, urlsplit
 
 from mcp_rl.explore.entities.forms.reading import form_of, read_as, read_structured
 from mcp_rl.explore.entities.forms.rows import read_rows
@@ -96,7 +97,7 @@ class Reader:
         for found in self.lists(answer):
             override = self.nouns.get(answer.key, "")
             noun = override or self._noun(answer.tool, found)
-            records = [record for record in found.records if record]
+            records = [record for record in self._led_to(answer, found.records) if record]
             typed = "" if override else _type_field(records, noun)
             by_noun: dict[str, list[Record]] = {}
             for record in records:
@@ -119,6 +120,24 @@ class Reader:
             return common(singular(words_of(first)))
         of_tool = noun_of_tool(tool, self._prefix)
         return of_tool if of_tool and (of_tool not in GENERIC or not noun) else noun
+
+    def _led_to(self, answer: Answered, records: Sequence[Record]) -> Iterator[Record]:
+        """Yield the records of a page with the whole addresses of the pages that they lead to, without other sites'."""
+        base = next(
+            (
+                value
+                for one in self._parameters[answer.tool]
+                if one.is_address and isinstance(value := answer.arguments.get(one.name), str)
+            ),
+            None,
+        )
+        for record in records:
+            if base is None or not isinstance(record.get("url"), str):
+                yield record
+                continue
+            address = urljoin(base, record["url"])
+            if urlsplit(address).netloc == urlsplit(base).netloc:
+                yield {**record, "url": address}
 
     def _placed(self, answer: Answered, record: Record) -> Record:
         """Return the record of a file with its whole path, if the call names the folder that it is in."""

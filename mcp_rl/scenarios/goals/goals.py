@@ -10,6 +10,7 @@ from mcp_rl.explore.entities.builder import build_world
 from mcp_rl.explore.explorable import explorable, reads
 from mcp_rl.scenario import Level, McpScenario
 from mcp_rl.scenarios.goals.answered import AnsweredQuestions
+from mcp_rl.scenarios.goals.begun import Beginnings
 from mcp_rl.scenarios.goals.brought import BroughtAbout
 from mcp_rl.scenarios.goals.reckoned import Reckoned
 from mcp_rl.scenarios.goals.second import SecondSolver, with_opinion
@@ -58,6 +59,9 @@ async def goal_scenarios(
     asked: dict[Level, int] = {
         level: count - made[level] for level, count in wanted.items() if level != "brought-about"
     }
+    if not world.effects and (unmade := wanted.get("brought-about", 0)):  # questions stand in for changes
+        higher: list[Level] = [level for level in ("looked-up", "worked-out") if asked.get(level)]
+        asked |= {level: asked[level] + round(unmade / len(higher)) for level in higher}
     if world.kinds and any(asked.values()):
         tasks += await AnsweredQuestions(world, names, twice, recipe.seed).tasks(asked)
     made = Counter(task.level for task in tasks)
@@ -79,7 +83,8 @@ async def goal_scenarios(
         raise ScenarioError(f"No goal task can be made for the server {server.name!r}: {short}")
     if short:
         notice(f"Server {server.name!r}: {short}")
-    made_of = [_scenario(task, server, params, session, recipe) for task in tasks]
+    beginnings = Beginnings(world, built.places, recipe.seed)
+    made_of = [_scenario(beginnings.said(task), server, params, session, recipe) for task in tasks]
     opinion = await SecondSolver(world, names, stage, twice, recipe.seed).judge(made_of, ways=2, near=3)
     kept = with_opinion(made_of, opinion)
     if len(kept) < len(made_of):

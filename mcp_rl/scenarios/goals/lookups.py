@@ -227,6 +227,11 @@ class Lookups:
                 return whole[1]
         return None
 
+    def page_shown_by(self, index: int) -> str | None:
+        """Return the address of the page that an observation shows, where other pages lead to it; else None."""
+        values = self._world.observations[index].arguments.values()
+        return next((v for v in values if isinstance(v, str) and "://" in v and v in self._values), None)
+
     def _is_known(self, value: str | int | float, given: Sequence[JsonValue], texts: Sequence[str]) -> bool:
         """Return whether a value is known from the request or from results, a path also by its folder and its name."""
         if value not in self._values or any(str(value) == str(one) for one in given):

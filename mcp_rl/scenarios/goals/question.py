@@ -168,7 +168,7 @@ class Questions:
             idle += 1
             question = self.question(outcome, program) if chosen.has_room(outcome, program) else None
             if question is not None and chosen.room("told") > chosen.room("looked-up"):
-                question = self._in_named_table(question) or question
+                question = self._in_named_table(question) or self._on_named_page(question) or question
             if question is not None and chosen.add(question):
                 idle = 0
         return unguessable(chosen.chosen)
@@ -198,12 +198,23 @@ class Questions:
         """Return a question with the name of the table that shows its answer, if one query of that answers it."""
         if question.level != "looked-up" or (table := self.lookups.table_read_by(question.lookups[-1])) is None:
             return None
-        given = (*question.given, table)
+        where = self.english.pick([f"Look in the table {quoted(table)}.", f"It is in the table {quoted(table)}."])
+        return self._with_place(question, table, where)
+
+    def _on_named_page(self, question: GoalQuestion) -> GoalQuestion | None:
+        """Return a question with the address of the page that answers it, if that one page does."""
+        if question.level != "looked-up" or (page := self.lookups.page_shown_by(question.lookups[-1])) is None:
+            return None
+        where = self.english.pick([f"It is on the page {quoted(page)}.", f"The page {quoted(page)} says it."])
+        return self._with_place(question, page, where)
+
+    def _with_place(self, question: GoalQuestion, place: str, where: str) -> GoalQuestion | None:
+        """Return a question that says where its answer stands; None if more than one call is needed still."""
+        given = (*question.given, place)
         try:
             found = self.lookups.least(question.evaluated, given)
         except Unanswerable:
             return None
-        where = self.english.pick([f"Look in the table {quoted(table)}.", f"It is in the table {quoted(table)}."])
         text = f"{question.text} {where}"
         if len(found) != 1 or _tells(text, question.answer):
             return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from mcp_rl.explore.entities.fields import UNITS
 from mcp_rl.explore.entities.forms.patch_form import changes_in
 from mcp_rl.explore.entities.forms.records import (
     LONGEST_VALUE,
@@ -25,6 +26,7 @@ _HEADED = re.compile(r"([a-z]{3,12}) ([0-9a-f]{7,64})(?: \(.{1,80}\))?")
 """The first line of an entry in a log: "commit 1f3a…"."""
 _ADDRESSED = re.compile(r"([^<>@]{1,100}?) <([^<>@\s]{1,100}@[^<>@\s]{1,100})>")
 """A person with an address for mail: "Ada <ada@example.com>"."""
+_QUANTITY = re.compile(r"(-?\d{1,3}(?:,\d{3})+|-?\d{1,15})((?:\.\d{1,9})?) ?([A-Za-z%]{1,10})")
 _RULE = re.compile(r"[-=_*#~]{3,}")
 _LABELS = {"permissions", "mode", "version", "phone", "zip", "postcode", "port"}
 """Names of values that look like numbers and are none."""
@@ -83,6 +85,9 @@ def put(record: Record, name: str, text: str) -> None:
     last = name.lower().split(" ")[-1]
     value = text.strip() if last in _LABELS else value_of(text, several=is_plural(last))
     if value in (None, ""):
+        return
+    if isinstance(value, str) and (found := _QUANTITY.fullmatch(value)) and found[3].lower() in UNITS:
+        record[f"{name} {found[3]}"] = value_of(found[1].replace(",", "") + found[2])
         return
     if isinstance(value, str) and (found := _ADDRESSED.fullmatch(value)):
         record[f"{name} email"] = found[2]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_rl.explore.entities.forms.json_form import read_json, read_json_lines, read_python, records_in
 from mcp_rl.explore.entities.forms.list_form import read_list, read_sections
+from mcp_rl.explore.entities.forms.page_form import read_page
 from mcp_rl.explore.entities.forms.pair_form import read_pairs
 from mcp_rl.explore.entities.forms.table_form import read_table
 
@@ -23,6 +24,7 @@ _FORMS: Mapping[str, Callable[[str], list[RecordList]]] = {
     "JSON": read_json,
     "lines of JSON": read_json_lines,
     "Python": read_python,
+    "page": read_page,
     "table": read_table,
     "sections": read_sections,
     "pairs": read_pairs,

@@ -1,0 +1,98 @@
+"""Tasks on a server that shows nothing by itself: its pages are found from the address that the user names."""
+
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+
+from mcp_rl.config import ToolsConfig
+from mcp_rl.errors import ScenarioError
+from mcp_rl.explore.entities.builder import BuiltWorld, world_of
+from mcp_rl.explore.entities.forms.page_form import read_page
+from mcp_rl.plugins.recipe import Recipe
+from mcp_rl.scenario import StdioServer
+from mcp_rl.scenarios.generate import Generated, GenerateRequest, check_file, generate_file
+from mcp_rl.toolserver.tool_server import ToolServer
+from tests.scenarios.goals.lighthouse_site import LIGHTS, served
+
+COMMAND = StdioServer(command=sys.executable, args=[str(Path(__file__).with_name("browser_server.py"))])
+
+
+def browser(*start: str) -> ToolServer:
+    return ToolServer("browser", "", {"stdio": COMMAND}, start=start)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def test_pages_are_followed_from_the_first_one_and_their_lists_and_pairs_are_things() -> None:
+    async def look() -> BuiltWorld:
+        with served() as first:
+            return await world_of(browser(first), None, ToolsConfig())
+
+    built = anyio.run(look)
+    world = built.model
+    assert world.kinds["lighthouse"].complete and world.kinds["keeper"].complete
+    seen = {one.facts["name"].value: one.facts for one in world.of_kind("lighthouse")}
+    for name, coast, year, height, steps, keeper, colour in LIGHTS:
+        facts = {
+            field: seen[name][field].value for field in ("Coast", "Built", "Height m", "Steps", "Keeper", "Colour")
+        }
+        assert list(facts.values()) == [coast, year, height, steps, keeper, colour]
+    assert world.kinds["lighthouse"].fields["Height m"].unit == "m"
+    assert [(one.kind, one.field, one.to) for one in world.references] == [("lighthouse", "Keeper", "keeper")]
+    assert not any("elsewhere" in str(one.arguments) for one in world.observations)  # no other site is asked
+
+
+def test_tasks_on_a_site_say_where_it_begins_and_hold(tmp_path) -> None:
+    out = tmp_path / "tasks.jsonl"
+    levels = "told=0.3,looked-up=0.4,worked-out=0.3"
+    order = GenerateRequest(Recipe(count=20, seed=3, levels=levels, unsolvable=0, without_tools=0))
+
+    async def make() -> tuple[str, Generated]:
+        with served() as first:
+            generated = await generate_file(browser(first), out, order)
+            checked = await check_file(browser(first), out)
+            assert checked.findings == []
+            assert checked.opinion is not None and checked.opinion.misjudged == []
+            return first, generated
+
+    first, generated = anyio.run(make)
+    by_level = generated.summary()["levels"]
+    assert by_level["looked-up"] >= 4 and by_level["worked-out"] >= 4 and by_level["told"] >= 4
+    for scenario in generated.scenarios:
+        assert first in scenario.task_description
+        assert "load" not in scenario.task_description
+        assert scenario.level != "told" or str(scenario.reference[0].arguments["url"]) in scenario.task_description
+
+
+def test_a_server_that_needs_an_address_says_which_option_names_it(tmp_path) -> None:
+    order = GenerateRequest(Recipe(count=5, seed=3, levels="spelled"))
+    with pytest.raises(ScenarioError, match=r"load takes the address of a page.*such as --start https://example.com/"):
+        anyio.run(generate_file, browser(), tmp_path / "tasks.jsonl", order)
+
+
+def test_a_page_without_links_is_no_page() -> None:
+    assert read_page("Depth: 12 m\nArea: 3 ha") == []
+
+
+def test_links_pairs_and_tables_of_a_page_are_read() -> None:
+    text = (
+        "# Lakes\n\n## Lakes of the north\n\n* [Aare](/aare.html)\n* [Brienz](brienz.html \"A lake\")\n\n"
+        "## Towns\n\n| Name | People |\n| --- | --- |\n| [Thun](/thun) | 43 |\n| Spiez | 12 |\n\n"
+        "Depth\n:   1,217 m\n\n|  |  |\n| --- | --- |\n| Area | 48 ha |\n\nSee [the map](/map.html#here) and "
+        "[mail](mailto:a@example.com).\n"
+    )  # fmt: skip
+    subject, *lists = read_page(text)
+    assert subject.records == ({"Depth m": 1217, "Area ha": 48},) and not subject.several
+    assert {one.name: [dict(record) for record in one.records] for one in lists} == {
+        "towns": [
+            {"Name": "Thun", "People": 43, "url": "/thun"},
+            {"Name": "Spiez", "People": 12},
+        ],
+        "lakes": [{"name": "Aare", "url": "/aare.html"}, {"name": "Brienz", "url": "brienz.html"}],
+        "pages": [{"url": "/thun"}, {"url": "/map.html"}],
+    }
