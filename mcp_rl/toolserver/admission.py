@@ -38,10 +38,11 @@ class Admission:
         self._passed = 0
         self._rounds = 0
 
-    async def enter(self, layer: int | None, *, harmless: bool, new: bool) -> None:
+    async def enter(self, layer: int | None, *, harmless: bool, new: bool) -> bool:
         """Wait until a call over this layer may be made; `leave` must follow.
 
-        `harmless` calls leave no trace; `new` ones bring their layer into place even if it is there.
+        `harmless` calls leave no trace; `new` ones bring their layer into place even if it is there. Returns whether
+        the call still has to: a harmless one that waited while another one brought the same layer does not.
         """
         call = _Waiting(layer, harmless=harmless, new=new)
         self._queue.append(call)
@@ -54,10 +55,15 @@ class Admission:
             elif not call.admitted.cancelled():
                 self.leave()
             raise
+        return call.new
 
-    def brought(self, layer: int | None, *, harmless: bool) -> None:
-        """Note that the call under way has its layer in place; others may join it now if it is harmless."""
+    def brought(self, layer: int | None, *, harmless: bool, anew: bool) -> None:
+        """Note that the call under way has its layer in place, where it was brought `anew` or was already; others may
+        join it now if it is harmless."""
         self.in_place = layer
+        if anew:
+            for call in self._queue:
+                call.new = call.new and not (call.harmless and call.layer == layer)
         if harmless:
             self._alone = False
             self._admit(oldest=False)

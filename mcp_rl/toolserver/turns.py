@@ -74,18 +74,20 @@ class _Place:
         self._last += 1
         return self._last
 
-    async def bring(self, turn: Turn, *, new: bool) -> None:
-        """Put the layer of `turn` in place, with `new` even if nothing seems to have changed.
+    async def bring(self, turn: Turn, *, new: bool) -> bool:
+        """Put the layer of `turn` in place, with `new` even if nothing seems to have changed; return whether it was
+        necessary.
 
         Raises ServerFault if the layer before it filled the memory that all share.
         """
         layer = (await self.lease).layer
         if layer is None or (turn.number == self.calls.in_place and not new):
-            return
+            return False
         leaving = self.calls.in_place or None
         unneeded = [self.unneeded.pop() for _ in self.unneeded[:_FORGOTTEN]]
         if not await layer.turn(leaving, turn.number, unneeded) and leaving is not None:
             raise ServerFault("What the episodes on one process have written does not fit into its layer any more.")
+        return True
 
 
 class Turns:
@@ -129,21 +131,20 @@ class Turns:
                 place = self._free_place(turn) if new else turn.place
                 assert place is not None
                 harmless = tool in self._harmless
-                link = await self._admitted(place, turn, harmless=harmless, new=new and self._layered)
+                link, new = await self._admitted(place, turn, harmless=harmless, new=new and self._layered)
                 try:
                     if not place.failed:
                         return await self._used(place, turn, harmless, new, action, link)
                 finally:
                     place.calls.leave()
 
-    async def _admitted(self, place: _Place, turn: Turn, *, harmless: bool, new: bool) -> Link:
-        """Wait until the call may be made."""
+    async def _admitted(self, place: _Place, turn: Turn, *, harmless: bool, new: bool) -> tuple[Link, bool]:
+        """Wait until the call may be made; the second value says whether it has to bring its layer into place."""
         place.waiting += 1
         try:
             with not_counted(), during(Activity.TOOLS):
                 link = (await self._leased(place)).session.connection
-                await place.calls.enter(turn.number, harmless=harmless, new=new)
-                return link
+                return link, await place.calls.enter(turn.number, harmless=harmless, new=new)
         finally:
             place.waiting -= 1
 
@@ -153,10 +154,10 @@ class Turns:
         try:
             if self._layered:
                 with not_counted():
-                    await place.bring(turn, new=new)
+                    anew = await place.bring(turn, new=new)
                 if not harmless and turn.number is None:
                     turn.number = place.next_number()
-                place.calls.brought(turn.number, harmless=harmless)
+                place.calls.brought(turn.number, harmless=harmless, anew=anew)
             return await action(link)
         except BaseException:
             self._fail(place)

@@ -24,9 +24,9 @@ class Process:
         await settled()
 
     async def _call(self, name: str, layer: int | None, **kind: Any) -> None:
-        await self.calls.enter(layer, **kind)
+        anew = await self.calls.enter(layer, **kind)
         try:
-            self.calls.brought(layer, harmless=kind["harmless"])
+            self.calls.brought(layer, harmless=kind["harmless"], anew=anew)
             self.begun.append(name)
             await self.ends[name].wait()
         finally:
@@ -69,6 +69,17 @@ async def test_calls_that_leave_no_trace_are_made_together_over_the_same_files(p
     await process.end("new")
     await process.end("other files")
     assert sorted(process.begun[3:]) == ["new", "other files"]
+
+
+async def test_new_episodes_that_only_read_begin_together_once_the_files_are_in_place(process: Process) -> None:
+    await process.begin("writes", 1)
+    for name in ("first", "second", "third"):
+        await process.begin(name, None, harmless=True, new=True)
+    await process.end("writes")
+    assert process.begun == ["writes", "first", "second", "third"]
+    await process.begin("late", None, harmless=True, new=True)
+    await process.begin("goes on", None, harmless=True)
+    assert process.begun[4:] == ["goes on"], "files are looked at again for an episode that came after that"
 
 
 async def test_the_next_call_over_the_files_in_place_goes_first_but_not_for_ever(process: Process) -> None:
