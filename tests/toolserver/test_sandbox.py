@@ -231,6 +231,9 @@ async def test_a_server_can_neither_mount_nor_look_at_us_nor_end_its_keeper(conn
     assert "3" not in await ask(connection, "run", command="umount /tmp && echo 3")
     assert "3" not in await ask(connection, "run", command="cat /proc/1/environ && echo 3")
     await ask(connection, "run", command="kill -9 1")
+    further = "umount -l /tmp; mount -t tmpfs none /mnt; echo changed > a.txt"
+    await ask(connection, "run", command=f"unshare -Urm sh -c '{further}'")
+    await layer(connection).throw_away()
     seen = await ask(connection, "run", command="ls -d /proc/[0-9]*")
     assert f"/proc/{os.getpid()}\n" not in seen
     assert await ask(connection, "names") == "a.txt below below/b.txt"
