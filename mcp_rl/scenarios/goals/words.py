@@ -75,7 +75,10 @@ def predicate(said: str) -> str | None:
     for begin, verb in (("that ", ""), ("without ", "do not have "), ("with ", "have ")):
         if said.startswith(begin):
             return None if said.startswith("with") and " that " in said else verb + said.removeprefix(begin)
-    return None if said.startswith(_CLAUSES) else f"are {said}"
+    if said.startswith(_CLAUSES):
+        return None
+    done = re.match(r"(?:last )?(\w+) (?:after|before) ", said)
+    return f"were {said}" if done and PAST.fullmatch(done[1]) and done[1] != "dated" else f"are {said}"
 
 
 def can_be_said(value: JsonValue) -> bool:

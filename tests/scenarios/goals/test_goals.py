@@ -53,7 +53,7 @@ from mcp_rl.scenarios.goals.requests import Requests, ToolNames
 from mcp_rl.scenarios.goals.second import SecondOpinion, SecondSolver, with_opinion
 from mcp_rl.scenarios.goals.task import GoalTask, accepted
 from mcp_rl.scenarios.goals.twice import Twice
-from mcp_rl.scenarios.goals.words import English, of_another, quoted
+from mcp_rl.scenarios.goals.words import English, of_another, predicate, quoted
 from mcp_rl.scenarios.stage import Stage
 from mcp_rl.toolserver.pool import Sessions
 
@@ -483,3 +483,16 @@ def test_near_answers_are_other_answers() -> None:
         right = questions.spoken(evaluate(WORLD, program))
         near = near_answers(WORLD, questions, program, right, random.Random(1))
         assert near and answer_text(right.answer) not in near
+
+
+@pytest.mark.parametrize(
+    ("said", "asserted"),
+    [
+        ("built after 1900", "were built after 1900"),
+        ("last changed before 2025-01-01", "were last changed before 2025-01-01"),
+        ("dated after 2025-01-01", "are dated after 2025-01-01"),
+        ("tagged 'home'", "are tagged 'home'"),
+    ],
+)
+def test_what_was_done_is_asserted_in_the_past(said: str, asserted: str) -> None:
+    assert predicate(said) == asserted
