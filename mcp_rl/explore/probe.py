@@ -59,7 +59,9 @@ _FAIR_SHARES = 2
 _LEAST_SHARE = 40
 """Number of results that every tool may give."""
 _CONSTANT = 4
-"""Calls that worked with one value of a parameter, and with no other, after which it is the only one there is."""
+"""Calls that worked with one value of a parameter, after which it may be the only one there is."""
+_CONSTANT_SHARE = 0.8
+"""Least share of that value: another spelling of it may work too."""
 _MOST_ERRORS = 40
 """Most errors kept of one tool."""
 
@@ -155,15 +157,16 @@ class Probe:
         return [outcome for progress in self.progress.values() for outcome in progress.outcomes]
 
     def learn_constants(self) -> None:
-        """Learn the arguments that were the same in all calls that worked: they mean the same for other tools."""
+        """Learn the arguments that nearly all calls that worked had in common: they mean the same for other tools."""
         worked: dict[str, Counter[str]] = defaultdict(Counter)
         for outcome in self.outcomes:
             for name, value in outcome.arguments.items():
                 if isinstance(value, str):
                     worked[name][value] += 1
         for name, values in worked.items():
-            if len(values) == 1 and values.total() >= _CONSTANT:
-                self.pool.observe_worked(words_of(name), next(iter(values)))
+            value, count = values.most_common(1)[0]
+            if count >= max(_CONSTANT, _CONSTANT_SHARE * values.total()):
+                self.pool.observe_worked(words_of(name), value)
 
     async def lasting_errors(self, count: int) -> list[Outcome]:
         """Return at most `count` calls that fit their schemas and are refused twice in the same words, tools in turn.

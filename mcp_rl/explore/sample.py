@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from mcp_rl.explore import plausible
 from mcp_rl.explore.meant import meant
 from mcp_rl.explore.pattern import string_matching
+from mcp_rl.explore.values_seen import GIVEN, LEFT_OUT
 from mcp_rl.explore.words import noun_of, words_of
 from mcp_rl.toolserver.tools.budgets import LARGEST_DRAWN, MOST_DRAWING_STEPS, Budget, OverBudget, json_size
 from mcp_rl.toolserver.tools.validation import Checker, compiled_pattern
@@ -40,6 +41,8 @@ _MOST_BESIDE = 20
 """Parameters of a tool whose names tell what it is about."""
 _LONGEST_NAME = 200
 """Characters of a parameter's name that are read for hints."""
+_TAKES_ANY = 0.6
+"""Share of calls with any words that work, above which a parameter needs no value that was shown."""
 _PATH_NAME = re.compile(r"path|file|dir|folder|source|destination|location", re.IGNORECASE)
 
 
@@ -164,8 +167,13 @@ class Sampler:
         self._steps.spend((len(properties) + len(required)) // 16)
         required = dict.fromkeys(name for name in required if isinstance(name, str))
         for name in [*properties, *(name for name in required if name not in properties)]:
-            if name not in required and not (optional and depth < _DEEPEST and random.random() < self._optional_share):
-                continue
+            if name not in required:
+                inner = f"{slot}.{name}"
+                share = self._optional_share * self._pool.odds(inner) if optional and depth < _DEEPEST else 0.0
+                given = random.random() < share
+                self._choices.append((inner, GIVEN if given else LEFT_OUT))
+                if not given:
+                    continue
             result[name] = self._value(properties.get(name, {}), f"{slot}.{name}", depth + 1, random)
         extra = schema.get("additionalProperties", not properties)
         least = max(schema.get("minProperties", 0), int(depth > 0 and not properties and bool(extra)))
@@ -224,7 +232,7 @@ class Sampler:
         if compiled is None:
             return None
         seen = [v for kind in self._pool.kinds if self._same_key(kind, parameter) for v in self._pool[kind]]
-        for candidates in (seen, plausible.WORDS):
+        for candidates in (seen, self._pool.shown, plausible.WORDS):
             candidate = random.choice(candidates) if candidates and random.random() < 0.5 else ""
             if candidate and compiled.search(candidate):
                 return candidate
@@ -261,6 +269,11 @@ class Sampler:
         files = [path for path in self._pool["path:file"] if path.lower().endswith(endings)] if endings else []
         if files:
             sources["files"] = 8.0
+        asked = self._pool.asked(parameter, description)
+        takes_any = max(self._pool.success_rate(slot, source) for source in ("word", "sentence")) >= _TAKES_ANY
+        if not (takes_any or examples or special):
+            sources |= {"asked": 8.0 * min(1.0, max(asked.values()))} if asked else {}
+            sources |= {"shown": 0.5} if self._pool.shown else {}
         offered = self._pool.offered(slot)
         if offered:
             sources["offered"] = 6.0
@@ -276,6 +289,10 @@ class Sampler:
             return random.choice(files)
         if source == "offered":
             return random.choice(offered)
+        if source == "asked":
+            return random.choices(list(asked), [score**2 for score in asked.values()])[0]
+        if source == "shown":
+            return random.choice(self._pool.shown)
         return random.choice(examples if source == "example" else self._pool[source])
 
     def _resolved(self, schema: Schema) -> dict[str, Any]:

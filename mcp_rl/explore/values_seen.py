@@ -8,10 +8,14 @@ key …), and a source is drawn more often the more often it has worked for the 
 from __future__ import annotations
 
 import json
+import math
 import posixpath
 import re
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from mcp_rl.explore.entities.forms.reading import text_inside
+from mcp_rl.explore.entities.forms.shown import is_id, shown_values
 from mcp_rl.explore.hints import Bounds, bounds, offered
 from mcp_rl.explore.words import words_of
 from mcp_rl.rewards.dates import is_dated
@@ -28,6 +32,18 @@ _HANDLE = re.compile(r"[A-Za-z][\w.:#-]{0,60}\d[\w.:#-]{0,60}")
 _LONGEST_NAME = 80
 _MOST = 300
 """Most values kept of each kind."""
+_LEAST_WORD = 3
+"""Characters of a word that tells what a value is; shorter ones stand in every sentence."""
+_DESCRIBED = 300
+"""Characters of a description whose words are looked for."""
+_STOP_WORDS = frozenset(["all", "and", "any", "are", "for", "from", "its", "not", "that", "the", "this", "with"])
+_ASKS_FOR_ID = re.compile(
+    r"\b(?:id|ids|identifier|hash|sha|ref|reference|revision|commit|uuid|guid|handle|key|target|version)\b"
+)
+_ID_SCORE = 0.5
+"""Score of an id, for a parameter that asks for one; a word that the parameter and the value share is worth up to 2."""
+GIVEN, LEFT_OUT = "given", "left out"
+"""What a call does with an optional parameter, credited like a source of values."""
 _FIRST_VALUES = 2
 """Values of a parameter that are kept to find out if it takes only one."""
 _CONSTANT_TOOLS, _CONSTANT_FAILURES = 3, 16
@@ -52,6 +68,10 @@ class ValuePool:
         """The tools that worked with a value, by parameter and value."""
         self._bad: dict[str, set[str]] = {}
         """Values of parameters with which calls failed."""
+        self._shown: dict[str, set[str]] = {}
+        """Values in results in words, with the words about each."""
+        self._asked: dict[tuple[str, str], dict[str, float]] = {}
+        """The scores of shown values by parameter and description, until another value is shown."""
 
     def __getitem__(self, kind: str) -> list[str]:
         return list(self._values.get(kind, ()))
@@ -72,6 +92,10 @@ class ValuePool:
             self._leaves("", json.loads(text))
         except (ValueError, RecursionError):
             self._listing(arguments, text)
+            self._observe_shown(tool, text)
+        else:
+            if text_inside(text) is not text:
+                self._observe_shown(tool, text)
 
     def observe_resources(self, resources: Sequence[Mapping[str, Any]]) -> None:
         """Learn the addresses and names of the resources that a server lists."""
@@ -124,6 +148,34 @@ class ValuePool:
         """Learn a table that the server has, and its columns."""
         self._keep("tables", f"{table}:{','.join(columns)}")
 
+    @property
+    def shown(self) -> list[str]:
+        """The values in results in words."""
+        return list(self._shown)
+
+    def asked(self, parameter: str, description: str) -> dict[str, float]:
+        """Return the shown values that a parameter seems to ask for, with their scores.
+
+        The words of its name and description are compared with those about each value: rare words tell more.
+        """
+        key = parameter, description[:_DESCRIBED]
+        if key not in self._asked:
+            named, described = _words(parameter), _words(key[1])
+            wants_id = _ASKS_FOR_ID.search(" ".join((parameter, words_of(key[1])))) is not None
+            counts = Counter(word for about in self._shown.values() for word in about)
+            self._asked[key] = {
+                value: score
+                for value, about in self._shown.items()
+                if (
+                    score := sum(
+                        (2 if word in named else 1) / math.log2(1 + counts[word])
+                        for word in sorted(about & (named | described))
+                    )
+                    + _ID_SCORE * (wants_id and is_id(value))
+                )
+            }
+        return self._asked[key]
+
     def observe_error(self, tool: str, arguments: dict[str, Any], text: str) -> None:
         """Learn from the error of a call which values would be accepted."""
         self._scan(text)
@@ -152,6 +204,18 @@ class ValuePool:
     def bounds(self, slot: str) -> Bounds:
         """Return the range of a numeric parameter, as far as errors named it."""
         return self._bounds.get(slot, Bounds())
+
+    def _observe_shown(self, tool: str, text: str) -> None:
+        if len(self._shown) >= _MOST:
+            return
+        for value, about in shown_values(text):
+            if is_dated(value) or value.isdigit():
+                continue
+            words = self._shown.setdefault(value, set())
+            before = len(words)
+            words |= _words(f"{words_of(tool)} {about}")
+            if len(words) > before:
+                self._asked.clear()
 
     def _scan(self, text: str) -> None:
         for uri in _URI.findall(text):
@@ -200,7 +264,18 @@ class ValuePool:
             good, tried = self._worked.get(choice, (0, 0))
             self._worked[choice] = good + worked, tried + 1
 
+    def odds(self, slot: str) -> float:
+        """Return how much rarer calls with an optional parameter work than those without it, from 0 to 1."""
+        given, without = (self._worked.get((slot, choice), (0, 0)) for choice in (GIVEN, LEFT_OUT))
+        return min(1.0, (given[0] + 1) / (given[1] + 2) * (without[1] + 2) / (without[0] + 1))
+
     def success_rate(self, slot: str, source: str) -> float:
         """Return the share of successful calls with this source in this slot; 0 where it was never tried."""
         worked, tried = self._worked.get((slot, source), (0, 0))
         return worked / tried if tried else 0.0
+
+
+def _words(text: str) -> set[str]:
+    """Return the words of a text that may tell what a value is, in the singular."""
+    found = {word.removesuffix("s") for word in words_of(text).split(" ") if len(word) >= _LEAST_WORD}
+    return found - _STOP_WORDS
