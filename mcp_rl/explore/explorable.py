@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from mcp_rl.explore.bearing import Bearing, bearing
 from mcp_rl.explore.words import words_of
 from mcp_rl.toolserver.tool_server import BETWEEN, ToolServer
 
@@ -45,6 +46,13 @@ def shows_changes(tool: Tool, server: ToolServer) -> bool:
     """Return whether some tool of the same server may show what this one changes."""
     owner, _ = server.owner_of(tool.name)
     return owner.measured is None or bool(owner.measured.shown_by)
+
+
+def may_read(tool: Tool, server: ToolServer) -> bool:
+    """Return whether a tool that was never seen to work may be one that changes nothing, judging by its name."""
+    owner, name = server.owner_of(tool.name)
+    changing = owner.measured.changing if owner.measured else ()
+    return name not in changing and bearing(tool) in (Bearing.READS, Bearing.UNCLEAR)
 
 
 def _free(tool: Tool, server: ToolServer) -> bool:

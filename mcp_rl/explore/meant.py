@@ -62,8 +62,10 @@ def meant(parameter: str, description: str, about: str, random: random.Random) -
         if re.search(asks, parameter):
             if kind == "span" and re.search(r"(?i)iso.?8601|\bPT?\d+[HMSD]\b", description):
                 values = _ISO_DURATIONS
-            in_sheet = kind == "expression" and _SHEET.search(description) is not None
-            return _cell(parameter, random) if in_sheet else random.choice(values)
+            if kind == "expression" and _SHEET.search(description) is not None:
+                return _cell(parameter, random)
+            said = _described(description) if kind == "expression" else ()  # "Cron expression" is no sum
+            return random.choice(said or values)
     if cell := _in_sheet(parameter, description, about, random):
         return cell
     converts = re.search(r"\bconver|\bunit", about) is not None
@@ -71,11 +73,14 @@ def meant(parameter: str, description: str, about: str, random: random.Random) -
         units := _units(f"{about} {description}")
     ):
         return random.choice(units)
-    if re.search(r"\bpatterns?\b|^(?:input|value|data|text|string|query|schedule|expr)$", parameter):
-        for _, asks, values in _MEANINGS:
-            if re.search(asks, description, re.IGNORECASE):
-                return random.choice(values)
-    return None
+    open_to_all = re.search(r"\bpatterns?\b|^(?:input|value|data|text|string|content|query|schedule|expr)$", parameter)
+    said = _described(description) if open_to_all else ()
+    return random.choice(said) if said else None
+
+
+def _described(description: str) -> tuple[str, ...]:
+    """Return the values of the first meaning that a description asks for."""
+    return next((values for _, asks, values in _MEANINGS if re.search(asks, description, re.IGNORECASE)), ())
 
 
 def _in_sheet(parameter: str, description: str, about: str, random: random.Random) -> str | None:

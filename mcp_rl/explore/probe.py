@@ -62,6 +62,8 @@ _CONSTANT = 4
 """Calls that worked with one value of a parameter, after which it may be the only one there is."""
 _CONSTANT_SHARE = 0.8
 """Least share of that value: another spelling of it may work too."""
+_MOST_KINDS = 8
+"""Most calls of one tool that are repeated to find a clock."""
 _MOST_ERRORS = 40
 """Most errors kept of one tool."""
 
@@ -358,8 +360,11 @@ class Probe:
         return ProbeResult(result.text, True, result.is_error)
 
     async def find_clocks(self) -> None:
-        """Repeat a call of each tool after the clock has moved on; a tool whose answer changed is unfit."""
-        probes = [(name, progress.outcomes[0]) for name, progress in self.progress.items() if progress.outcomes]
+        """Repeat calls of each tool after the clock has moved on; a tool whose answer changed is unfit.
+
+        One call is repeated for each choice of the arguments that a schema lists: one action of a tool may be a clock.
+        """
+        probes = [(name, outcome) for name, progress in self.progress.items() for outcome in _kinds(progress)]
         await anyio.sleep(max(0.0, self._started + CLOCK_TICK - anyio.current_time()))
         results = await self.call_all([(name, outcome.arguments) for name, outcome in probes])
         for (name, outcome), result in zip(probes, results, strict=True):
@@ -372,3 +377,12 @@ class Probe:
         shuffled = [self.random.sample(p.outcomes, len(p.outcomes)) for p in self.progress.values() if p.outcomes]
         rounds = [[queue[i] for queue in shuffled if i < len(queue)] for i in range(max(map(len, shuffled), default=0))]
         return [outcome for one_round in rounds for outcome in one_round][:count]
+
+
+def _kinds(progress: ToolProgress) -> list[Outcome]:
+    """Return one outcome for each choice of the arguments that the tool's schema lists, a few at most."""
+    found: dict[str, Outcome] = {}
+    for outcome in progress.outcomes:
+        chosen = {name: value for name, value in outcome.arguments.items() if progress.sampler.lists(name)}
+        found.setdefault(call_key("", chosen), outcome)
+    return list(found.values())[:_MOST_KINDS]

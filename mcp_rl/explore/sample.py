@@ -85,6 +85,8 @@ class Sampler:
         """Return arguments that validate, or None after 40 failed tries; `problem` says why, and a warning, once."""
         before, self.problem = self.problem, None
         self._steps = Budget(MOST_DRAWING_STEPS)
+        if self._custom is None and (mended := self._pool.mended(self._tool)) is not None and self.valid(mended):
+            return Draw(mended)
         for attempt in range(_TRIES):
             self._choices = []
             # Late tries draw only required properties: optional ones are the usual reason for refusal.
@@ -100,6 +102,10 @@ class Sampler:
     def valid(self, arguments: dict[str, Any]) -> bool:
         """Return whether the tool's schema accepts these arguments; True where the schema cannot be evaluated."""
         return self._checker.accepts(arguments)
+
+    def lists(self, parameter: str) -> bool:
+        """Return whether the schema lists the values of this parameter."""
+        return bool(_as_dict(_as_dict(self._schema.get("properties")).get(parameter)).get("enum"))
 
     def _drawn(self, random: random.Random, optional: bool) -> dict[str, Any] | None:
         """Return arguments that may be invalid; None if the schema is malformed or asks for too much."""
@@ -174,7 +180,9 @@ class Sampler:
                 self._choices.append((inner, GIVEN if given else LEFT_OUT))
                 if not given:
                     continue
-            result[name] = self._value(properties.get(name, {}), f"{slot}.{name}", depth + 1, random)
+            value = self._value(properties.get(name, {}), f"{slot}.{name}", depth + 1, random)
+            if value is not None or name in required:  # null, where nothing need be given, says nothing
+                result[name] = value
         extra = schema.get("additionalProperties", not properties)
         least = max(schema.get("minProperties", 0), int(depth > 0 and not properties and bool(extra)))
         if least > MOST_DRAWING_STEPS:

@@ -44,6 +44,8 @@ _ID_SCORE = 0.5
 """Score of an id, for a parameter that asks for one; a word that the parameter and the value share is worth up to 2."""
 GIVEN, LEFT_OUT = "given", "left out"
 """What a call does with an optional parameter, credited like a source of values."""
+_MOST_MENDED = 8
+"""Most refused calls of a tool that wait to be tried with another value."""
 _FIRST_VALUES = 2
 """Values of a parameter that are kept to find out if it takes only one."""
 _CONSTANT_TOOLS, _CONSTANT_FAILURES = 3, 16
@@ -64,6 +66,8 @@ class ValuePool:
         self._offered: dict[str, list[str]] = {}
         self._elsewhere: dict[str, list[str]] = {}
         self._bounds: dict[str, Bounds] = {}
+        self._mended: dict[str, list[dict[str, Any]]] = {}
+        """Arguments of refused calls by tool, with a value that the error offers in place of the one that it blames."""
         self._good: dict[str, dict[str, set[str]]] = {}
         """The tools that worked with a value, by parameter and value."""
         self._bad: dict[str, set[str]] = {}
@@ -72,6 +76,7 @@ class ValuePool:
         """Values in results in words, with the words about each."""
         self._asked: dict[tuple[str, str], dict[str, float]] = {}
         """The scores of shown values by parameter and description, until another value is shown."""
+        self._turn = 0
 
     def __getitem__(self, kind: str) -> list[str]:
         return list(self._values.get(kind, ()))
@@ -191,10 +196,26 @@ class ValuePool:
                 if len(values) > len(self._offered.get(slot, ())):
                     self._offered[slot] = values
                     self._elsewhere[words_of(name)] = values
+                if values and len(blamed) == 1:
+                    self._mend(tool, arguments, name, values)
             elif isinstance(value, int | float) and not isinstance(value, bool):
                 found = bounds(text)
                 if found and not found.low <= value <= found.high:  # else the range is about something else
                     self._bounds[slot] = found.within(self._bounds.get(slot, Bounds()))
+
+    def _mend(self, tool: str, arguments: dict[str, Any], name: str, values: Sequence[str]) -> None:
+        waiting = self._mended.setdefault(tool, [])
+        if len(waiting) < _MOST_MENDED:
+            self._turn += 1
+            waiting.append({**arguments, name: values[self._turn % len(values)]})
+
+    def mended(self, tool: str) -> dict[str, Any] | None:
+        """Return the arguments of a refused call with a value that its error offered, each once; None if none wait.
+
+        Two parameters may have to agree, such as the units of a conversion: then each error leads one step further.
+        """
+        waiting = self._mended.get(tool)
+        return waiting.pop(0) if waiting else None
 
     def offered(self, slot: str) -> list[str]:
         """Return the values that errors offered for a parameter, or else for one of its name of another tool."""

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import re
+import time
 
 _DATED = re.compile(
     r"\b20\d\d-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?:Z|[+-]\d\d:?\d\d)?|\b\d{1,2}:\d\d:\d\d(?:[.,]\d+)?"
 )
+_SINCE_1970 = re.compile(r"(?<![\w.-])(\d{10})(?:\d{3}|\.\d{1,9})?(?![\w-])")
+"""A number of seconds, with or without a fraction, or of milliseconds."""
+_DAY = 86_400
 
 
 def is_dated(text: str) -> bool:
-    """Return whether a result holds a time of day, with a date or to the second, and so may change."""
-    return _DATED.search(text) is not None
+    """Return whether a result holds a time of day, with a date or to the second, and so may change.
+
+    Seconds and milliseconds since 1970 are a time where they are less than a day from now: others may be data.
+    """
+    return _DATED.search(text) is not None or any(map(_is_now, _SINCE_1970.finditer(text)))
 
 
 def undated(text: str) -> str:
     """Return the text with each such time replaced, so that results differing only in times are equal."""
-    return _DATED.sub("<time>", text)
+    return _SINCE_1970.sub(lambda found: "<time>" if _is_now(found) else found[0], _DATED.sub("<time>", text))
+
+
+def _is_now(found: re.Match[str]) -> bool:
+    return abs(int(found[1]) - time.time()) < _DAY

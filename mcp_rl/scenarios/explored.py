@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from mcp_rl.errors import ScenarioError
 from mcp_rl.explore import tried
 from mcp_rl.explore.entities.parameters import parameters_of
-from mcp_rl.explore.explorable import explorable, reads, shows_changes, unfit_tools
+from mcp_rl.explore.explorable import explorable, may_read, reads, shows_changes, unfit_tools
 from mcp_rl.explore.fatal import explored_without_fatal
 from mcp_rl.explore.fresh import FirstCalls, shows_itself
 from mcp_rl.explore.probe import Probe
@@ -169,8 +169,13 @@ def _sorted_out(session: Session, server: ToolServer, record: tried.TriedTools) 
     if not server.stateful:
         return free, []
     changing = [tool for tool in free if not reads(tool, server) and shows_changes(tool, server)]
-    reading = [tool for tool in free if reads(tool, server)]
-    return (reading, changing) if reading or changing else (free, [])
+    reading = [tool for tool in free if reads(tool, server) or (tool not in changing and may_read(tool, server))]
+    if not reading and not changing:
+        return free, []
+    for tool in free:
+        if tool not in reading and tool not in changing:
+            tried.note_kept_out(tool.name, "was not called, since it seems to change things and no tool shows what")
+    return reading, changing
 
 
 def _why_nothing(server: ToolServer, tools: Sequence[str], record: tried.TriedTools) -> str:

@@ -1,3 +1,5 @@
+import time
+
 import pytest
 
 from mcp_rl.explore.answer import Answer, call_key, holds_secret, read_answer, says_nothing
@@ -43,6 +45,8 @@ def test_secrets_dates_and_empty_results_are_noticed() -> None:
     assert holds_secret("api_key=abcdef123456")
     assert not holds_secret("the secret garden")
     assert is_dated("2026-11-21T10:30:00+01:00") and not is_dated("12:30")
+    now = time.time()
+    assert is_dated(f"made: {now:.0f}") and is_dated(f"{now * 1000:.0f}.") and not is_dated("born 946684800")
     assert says_nothing("No matches found") and says_nothing("Error: bad path") and says_nothing("[]")
     assert says_nothing("a.txt: Error - ENOENT: no such file or directory")
     assert not says_nothing("There are 3 files")

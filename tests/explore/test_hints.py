@@ -48,3 +48,17 @@ def test_a_range_that_holds_the_value_is_about_something_else() -> None:
     pool = ValuePool()
     pool.observe_error("paint", {"coats": 2}, "coats 2: the wall must be between 1 and 4 metres high")
     assert pool.bounds("paint.coats") == Bounds()
+
+
+def test_a_refused_call_is_mended_once_with_a_value_that_its_error_offers() -> None:
+    pool = ValuePool()
+    pool.observe_error("paint", {"colour": "mauve", "coats": 2}, "Unknown colour mauve; known are red, green.")
+    mended = pool.mended("paint")
+    assert mended is not None and mended["colour"] in ("red", "green") and mended["coats"] == 2
+    assert pool.mended("paint") is None
+
+
+def test_an_error_that_blames_two_arguments_mends_nothing() -> None:
+    pool = ValuePool()
+    pool.observe_error("mix", {"one": "mauve", "other": "taupe"}, "No mauve with taupe; known are red, green.")
+    assert pool.mended("mix") is None

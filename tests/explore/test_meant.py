@@ -12,6 +12,7 @@ from mcp_rl.explore.meant import meant
 from mcp_rl.plugins.recipe import Recipe
 from mcp_rl.scenario import StdioServer
 from mcp_rl.scenarios.generate import GenerateRequest, generate
+from mcp_rl.toolserver.state import MeasuredState
 from mcp_rl.toolserver.tool_server import ToolServer
 
 SERVER = Path(__file__).with_name("meaning_server.py")
@@ -26,6 +27,8 @@ SERVER = Path(__file__).with_name("meaning_server.py")
         ("from unit", "Unit to convert from", "convert temperature", "celsius|fahrenheit|kelvin"),
         ("pattern", "Regular expression", "test", None),
         ("schedule", "A cron expression", "next runs", r"(?:\S+ ){4}\S+"),
+        ("expression", "Cron expression (5 fields)", "cron parse", r"(?:\S+ ){4}\S+"),
+        ("expression", "What to work out", "evaluate", r"[\d+*/() -]+"),
         ("duration", "ISO 8601 duration, like PT5M", "parse", r"P.+|\d+\w+"),
         ("timeout", "How long to wait", "run", r"(?:\d+[smhd])+"),
         ("subnet", "", "hosts of", r"[\d.]+/\d+"),
@@ -49,5 +52,17 @@ def test_ordinary_words_have_none(parameter: str, description: str) -> None:
 def test_every_tool_that_takes_such_values_gets_a_task() -> None:
     launch = StdioServer(command=sys.executable, args=("-S", str(SERVER)))
     server = ToolServer(name="meaning", description="", transports={"stdio": launch}, isolation="shared")
-    made = anyio.run(generate, server, GenerateRequest(Recipe(count=40, max_steps=1)))
+    made = anyio.run(generate, server, GenerateRequest(Recipe(count=60, max_steps=1)))
     assert made.unused_tools == ()
+    clocks = [s for s in made.scenarios if s.reference and s.reference[0].arguments == {"action": "count"}]
+    assert clocks and all(s.verifier is not None and s.verifier.kind == "calls" for s in clocks)
+
+
+def test_a_tool_that_never_worked_while_it_was_measured_is_tried_again() -> None:
+    launch = StdioServer(command=sys.executable, args=("-S", str(SERVER)))
+    unsure = MeasuredState(kept="unsure", listing="", reading=("clock",))
+    server = ToolServer(
+        name="meaning", description="", transports={"stdio": launch}, isolation="per-rollout", measured=unsure
+    )
+    made = anyio.run(generate, server, GenerateRequest(Recipe(count=40, max_steps=1)))
+    assert "clock" not in made.unused_tools and len(made.unused_tools) < 3

@@ -208,6 +208,17 @@ def test_a_result_with_nothing_but_dates_leaves_values_to_draw() -> None:
         assert Sampler("tool", schema, pool).draw(random.Random(seed)) is not None
 
 
+def test_an_optional_argument_is_left_out_rather_than_null() -> None:
+    nullable = {"anyOf": [{"type": "string"}, {"type": "null"}], "default": None}
+    schema = {"type": "object", "properties": {"may": nullable, "must": nullable}, "required": ["must"]}
+    sampler = Sampler("tool", schema, ValuePool())
+    drawn = [draw.arguments for seed in range(200) if (draw := sampler.draw(random.Random(seed)))]
+    assert any("may" in arguments for arguments in drawn) and not any(
+        arguments.get("may", "") is None for arguments in drawn
+    )
+    assert all("must" in arguments for arguments in drawn) and any(arguments["must"] is None for arguments in drawn)
+
+
 KEYWORDS = (
     "type", "properties", "required", "items", "prefixItems", "enum", "const", "anyOf", "oneOf", "allOf", "not", "$ref",
     "minimum", "maximum", "multipleOf", "exclusiveMinimum", "minLength", "maxLength", "pattern", "format", "default",
