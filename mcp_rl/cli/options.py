@@ -166,7 +166,9 @@ class IsolationOptions(ConnectionOptions):
     isolation: Annotated[
         IsolationName | None,
         Sets("tools.isolation"),
-        typer.Option(help="Isolation of episodes. Default: by the plugin, else by the tools' annotations."),
+        typer.Option(
+            help="Isolation of episodes. Default: as declared, else as measured, else by the tools' annotations."
+        ),
     ] = None
     reset_tool: Annotated[
         str | None,

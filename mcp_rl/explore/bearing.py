@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 _READS = re.compile(
     "browse|calculate|check|compare|compute|convert|count|describe|diff|download|echo|evaluate|explain|export|fetch|"
-    "find|format|get|head|help|info|inspect|list|lookup|open|parse|peek|ping|preview|query|read|recall|retrieve|"
-    "search|show|stat|status|summarize|tail|test|validate|verify|view|who|whoami"
+    "find|format|get|head|help|info|inspect|list|lookup|open|parse|peek|ping|preview|query|read|recall|render|resolve|"
+    "retrieve|search|show|stat|status|summarize|tail|test|validate|verify|view|who|whoami"
 )
 _CREATES = re.compile(
     "add|append|assign|book|create|define|enter|import|insert|log|make|new|post|put|record|register|remember|save|"
@@ -29,8 +29,8 @@ _DESTROYS = re.compile(
     "shutdown|stop|truncate|uninstall|unlink|wipe"
 )
 _CHANGES = re.compile(
-    "cancel|change|checkout|commit|complete|copy|edit|execute|finish|insert|mark|merge|modify|patch|replace|run|send|"
-    "swap|toggle|transfer|unset|update"
+    "archive|cancel|change|checkout|commit|complete|copy|disable|edit|enable|execute|finish|insert|lock|mark|merge|"
+    "modify|patch|pause|replace|resume|run|send|swap|toggle|transfer|unlock|unset|update"
 )
 
 
@@ -45,7 +45,7 @@ class Bearing(Enum):
 
 
 def bearing(tool: Tool) -> Bearing:
-    """Return what a tool seems to do, by its annotations and else by the first two words of its name."""
+    """Return what a tool seems to do, by its annotations, else by the first two words or the last one of its name."""
     hints = tool.annotations or {}
     if hints.get("readOnlyHint") is True:
         return Bearing.READS
@@ -60,7 +60,8 @@ def bearing(tool: Tool) -> Bearing:
 
 
 def _by_name(name: str) -> Bearing:
-    for word in words_of(name.rpartition(BETWEEN)[2]).split(" ")[:2]:
+    words = words_of(name.rpartition(BETWEEN)[2]).split(" ")
+    for word in (*words[:2], *words[2:][-1:]):  # `delete_note`, `note_delete`, `note_tag_delete`
         for kind, verbs in (
             (Bearing.DESTROYS, _DESTROYS), (Bearing.CREATES, _CREATES), (Bearing.CHANGES, _CHANGES),
             (Bearing.READS, _READS),

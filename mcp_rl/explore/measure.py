@@ -231,6 +231,8 @@ class _Measuring:
         self._tried: set[str] = set()
         self._differing: set[str] = set()
         """Tools that answer differently in each process."""
+        self._compared: set[str] = set()
+        """Tools of unclear names whose calls were compared: of many tools, some are left out."""
         self._silent: set[str] = set()
         """Tools that did not answer in time."""
         self._showed: set[str] = set()
@@ -353,7 +355,7 @@ class _Measuring:
                 for name, calls in self._worked.items()
                 if calls
                 and (name not in changing or name in self._statements)
-                and bearing(self._tools[name]) in (Bearing.READS, Bearing.UNCLEAR)
+                and (bearing(self._tools[name]) is Bearing.READS or name in self._compared)
             ),
             shown_by=tuple(sorted(shown)),
             unfit=tuple(sorted(self._silent | self._differing)),
@@ -478,6 +480,8 @@ class _Measuring:
         async with AsyncExitStack() as stack:
             place = await stack.enter_async_context(self._started())
             looks = self._looks(changes)
+            compared = (*(tool.name for tool in self._readers), *(change.tool for change in changes))
+            self._compared.update(name for name in compared if bearing(self._tools[name]) is Bearing.UNCLEAR)
             run = await self._run(place.link, looks, changes)
             async with self._started() as another:
                 fresh = await self._run(another.link, looks, changes)

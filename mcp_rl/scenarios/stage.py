@@ -13,7 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from mcp_rl.errors import ServerFault
 from mcp_rl.explore import tally
-from mcp_rl.explore.answer import call_key, holds_secret, read_answer, says_nothing
+from mcp_rl.explore.answer import call_key, holds_secret, read_answer, reports_failure, says_nothing
 from mcp_rl.explore.explorable import explorable, reads
 from mcp_rl.explore.fatal import suspected
 from mcp_rl.explore.outcome import Outcome
@@ -118,8 +118,8 @@ class Stage:
         self._limiter = anyio.CapacityLimiter(calls_in_flight(server, most, _DEADLINE))
         self.stateful = server.stateful
         """True if calls may change something that later calls of the same episode see."""
-        self.calls = 0
-        """Number of calls made so far."""
+        self.calls = self.plays = 0
+        """Numbers of calls and of plays made so far."""
 
     async def play(
         self,
@@ -130,6 +130,7 @@ class Stage:
         """Make the calls in order, then the checks; return Unplayable where a call is not possible here."""
         if len(calls) > MOST_CALLS or len(checks) > MOST_CALLS:
             return Unplayable("too many calls", f"{max(len(calls), len(checks))}; {MOST_CALLS} are allowed")
+        self.plays += 1
         async with self._limiter, self._sessions.lease(self._params, initial_state) as lease:
             connection = lease.session.connection
             steps: list[Outcome] = []
@@ -170,6 +171,8 @@ class Stage:
             raise Unplayable("a result holds what looks like a password or key")
         if name in self._reading and says_nothing(result.text):
             raise Unplayable("a call found nothing", call.tool)
+        if reports_failure(result.text):
+            raise Unplayable("a call is an error", " ".join(result.text.split())[:200])
         return Outcome(name, arguments, result.text, read_answer(result.text, arguments))
 
     async def _look(self, connection: Link, call: ProposedCall, steps: Sequence[Outcome]) -> Look:

@@ -9,6 +9,7 @@ differ.
 from __future__ import annotations
 
 import json
+import math
 import random
 import re
 from collections import Counter
@@ -29,6 +30,7 @@ from mcp_rl.scenario import ServerParams, Verifier
 from mcp_rl.scenarios.chain import Chain
 from mcp_rl.scenarios.stage import Look, Play, Played, ProposedCall, Stage, Unplayable
 from mcp_rl.scenarios.wording import Spoken
+from mcp_rl.system.threads import cpu_limit
 from mcp_rl.toolserver.tool_server import BETWEEN
 
 if TYPE_CHECKING:
@@ -57,6 +59,9 @@ _MOST_PROPOSALS = 6
 """Maximum proposals of one length for each task that is wanted; if they fail, the server offers no more."""
 _SECONDS, _LEAST_CALLS = 60.0, 400
 """Seconds for finding tasks on a server that answers one call at a time, and the calls that are made in any case."""
+_START_SECONDS, _LEAST_PLAYS = 20.0, 40
+"""Seconds for starting processes, where each play takes one that nobody asked for, and the plays that are made in any
+case."""
 _TRIES = 12
 _LEAST_PLAYED = 4
 """Fewest proposals to play at once."""
@@ -109,6 +114,7 @@ class Walks:
         self._stage = Stage(sessions, session, server, params)
         self._names = session.schemas.to_openai
         self._most_calls = max(_LEAST_CALLS, _SECONDS / max(slowest_call(server), 0.001))
+        self._most_plays = _plays_within(server)
         self._probe, self._random = probe, random.Random(f"{seed}:walks")
         self._changing = {tool.name: tool for tool in changing}
         self._reading = {tool.name: tool for tool in probe.tools if probe.progress[tool.name].outcomes}
@@ -140,8 +146,9 @@ class Walks:
     async def compose(self, composer: Composer, lengths: Counter[int]) -> None:
         """Add tasks to the composer: `lengths` counts the wanted tasks by their number of calls."""
         drafts: list[_Draft] = []
-        for steps in sorted(lengths):
-            drafts += await self._drafts(steps, lengths[steps])
+        for number, steps in enumerate(sorted(lengths), 1):
+            most_plays = self._most_plays * number / len(lengths)
+            drafts += await self._drafts(steps, lengths[steps], most_plays)
         await anyio.sleep(CLOCK_TICK if drafts else 0)
         again = await self._stage.play_all([self._play(draft.proposal, draft.looks) for draft in drafts])
         for draft, second in zip(drafts, again, strict=True):
@@ -162,12 +169,13 @@ class Walks:
         text = composer.wording.steps(calls, composer.random, questions=False)
         composer.add(text, steps, verifier, tags=("changes",))
 
-    async def _drafts(self, steps: int, count: int) -> list[_Draft]:
+    async def _drafts(self, steps: int, count: int, most_plays: float) -> list[_Draft]:
         """Return at most `count` drafts of this length, with the changing tools in turn."""
         found: list[_Draft] = []
         dry = made = 0
         while len(found) < count and dry < DRY_WAVES and made < _MOST_PROPOSALS * (count + _WAVE):
             affordable = (self._most_calls - self._stage.calls) // (steps + _MOST_LOOKS)
+            affordable = min(affordable, most_plays - self._stage.plays)
             if affordable < 1:
                 break
             proposals = list(self._proposals(steps, 2 * (count - len(found))))[: int(affordable)]
@@ -402,6 +410,13 @@ class Walks:
     def _tells(self, look: Look) -> bool:
         before = self._before.get(call_key(look.tool, look.arguments))
         return before is not None and before.lasting != look.lasting
+
+
+def _plays_within(server: ToolServer) -> float:
+    """Return the number of plays for which there is time, given what it takes to start this server."""
+    members = [one for one in server.members or (server,) if one.measured and one.measured.isolation == "per-rollout"]
+    seconds = max((one.measured.start_seconds for one in members if one.measured), default=0.0)
+    return max(_LEAST_PLAYS, _START_SECONDS * cpu_limit() / seconds) if seconds else math.inf
 
 
 def _different(outcomes: Sequence[Outcome]) -> list[Outcome]:

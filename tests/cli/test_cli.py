@@ -61,6 +61,7 @@ def test_the_version_is_printed(capsys: Captured) -> None:
         (["trian"], "did you mean train?"),
         (["train", "--step", "3"], "There is no option --step; did you mean --steps?"),
         (["train", "--zzz"], "There is no option --zzz"),
+        (["servers", "inspect", "--server", "x"], "give it as a word: mcp-rl servers inspect SERVER."),
         (["train", "--steps", "many"], "--steps"),
         (["train", "--server"], "--server"),
         (["train", "--transport", "see"], "'sse'"),
