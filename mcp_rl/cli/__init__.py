@@ -144,7 +144,7 @@ def _usage_sentence(error: TyperException) -> str:
     option = getattr(error, "option_name", None)
     if option and message.startswith("No such option"):
         known = [name for parameter in context.command.params for name in parameter.opts] if context else []
-        if (word := option.removeprefix("--")) in known:  # an argument of this command, an option of others
+        if context and (word := option.removeprefix("--")) in known:  # an argument of this command, an option of others
             return f"There is no option {option} here; give it as a word: {context.command_path} {word.upper()}."
         return _with_nearest(f"There is no option {option}", option, [name for name in known if name[:2] == "--"])
     if found := re.match(r"No such command '(.*?)'", message):
