@@ -185,11 +185,11 @@ def _why_nothing(server: ToolServer, tools: Sequence[str], record: tried.TriedTo
     kept_out = [tool for tool in tools if record.of(tool).kept_out and tool not in changing]
     why = [record.of(tool).why(tool) for tool in called[:_MOST_EXAMPLES]]
     if len(called) > _MOST_EXAMPLES:
-        why.append(f"{len(called) - _MOST_EXAMPLES} other tools gave nothing either")
+        why.append(f"{_others(len(called) - _MOST_EXAMPLES)} gave nothing either")
     helps = dict.fromkeys(record.of(tool).helps for tool in [*called, *kept_out])
     why += [record.of(tool).why(tool) for tool in kept_out[:_MOST_EXAMPLES]]
     if len(kept_out) > _MOST_EXAMPLES:
-        why.append(f"{len(kept_out) - _MOST_EXAMPLES} other tools were not called either")
+        why.append(f"{_others(len(kept_out) - _MOST_EXAMPLES)} got no call either")
     if changing:
         were, they = ("was", "it") if len(changing) == 1 else ("were", "they")
         more = f" and {len(changing) - _MOST_NAMES} others" if len(changing) > _MOST_NAMES else ""
@@ -198,6 +198,10 @@ def _why_nothing(server: ToolServer, tools: Sequence[str], record: tried.TriedTo
             helps["give each episode a state of its own (--isolation per-rollout)"] = None
     why = why or ["no call was possible"]
     return f"No task can be made for the server {server.name!r}: {'; '.join(why)}. {_sentence_of(helps)}."
+
+
+def _others(count: int) -> str:
+    return "1 other tool" if count == 1 else f"{count} other tools"
 
 
 def _sentence_of(helps: Iterable[str]) -> str:
