@@ -46,6 +46,27 @@ def same_json(one: Any, other: Any, tolerance: float = 1e-12) -> bool:
     return _same_scalar(one, other, tolerance)
 
 
+def unordered(value: Any) -> Any:
+    """Return a JSON value whose lists of objects are in an order of their own, so that their order does not count."""
+    if isinstance(value, dict):
+        return {key: unordered(inner) for key, inner in value.items()}
+    if not isinstance(value, list):
+        return value
+    inner = [unordered(each) for each in value]
+    return sorted(inner, key=lambda each: json.dumps(each, sort_keys=True)) if _all_objects(inner) else inner
+
+
+def lists_objects(value: Any) -> bool:
+    """Return whether a JSON value holds a list of two or more objects."""
+    if isinstance(value, dict):
+        return any(map(lists_objects, value.values()))
+    return isinstance(value, list) and ((len(value) > 1 and _all_objects(value)) or any(map(lists_objects, value)))
+
+
+def _all_objects(values: list[Any]) -> bool:
+    return bool(values) and all(isinstance(each, dict) for each in values)
+
+
 def first_difference(given: Any, expected: Any, tolerance: float = 1e-12, path: str = "") -> str | None:
     """Return in words where `given` does not contain `expected`, or None where it contains it.
 

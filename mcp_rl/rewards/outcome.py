@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING, Any
 
 from mcp_rl.rewards.dates import undated
-from mcp_rl.rewards.json_values import NoJson, first_difference, json_in, same_json
+from mcp_rl.rewards.json_values import NoJson, first_difference, json_in, same_json, unordered
 from mcp_rl.rewards.verdict import Verdict, failed, nothing_submitted, passed, submitted, successful_calls
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from mcp_rl.scenario import McpScenario
     from mcp_rl.trajectory import CallRecord, Trajectory
 
@@ -30,6 +33,7 @@ def state(trajectory: Trajectory, scenario: McpScenario) -> Verdict:
     structured content, or else with the JSON in the text. {"is_error": true} instead of a result: the call must fail,
     as reading something deleted does. Options: `subset` (false): objects may have more keys; `tolerance` (relative,
     1e-9) for numbers; `undated` (false): times of day count as equal, and stand as "<time>" in the expected texts;
+    `unordered` (false): the order of objects in a list does not count, as where equal times decide it;
     `require_answer` (true): a non-empty final message is required.
     """
     verifier = scenario.verifier
@@ -42,11 +46,28 @@ def state(trajectory: Trajectory, scenario: McpScenario) -> Verdict:
     subset = bool(verifier.options.get("subset"))
     tolerance = float(verifier.options.get("tolerance", 1e-9))  # type: ignore[arg-type]
     for wanted, read in zip(expected, trajectory.final_state, strict=True):
-        if verifier.options.get("undated"):
-            read = read.model_copy(update={"result": undated(read.result), "structured": None})
+        if verifier.options.get("undated") or verifier.options.get("unordered"):
+            read = read.model_copy(update={"result": state_text(read.result, verifier.options), "structured": None})
+            if isinstance(result := wanted.get("result"), str):
+                wanted = {**wanted, "result": state_text(result, verifier.options)}
+            elif verifier.options.get("unordered") and "result" in wanted:
+                wanted = {**wanted, "result": unordered(result)}
         if problem := _problem(wanted, read, subset, tolerance):
             return failed(f"In the final state, {read.tool} with {read.arguments} {problem}.")
     return passed("The final state is the expected one.")
+
+
+def state_text(text: str, options: Mapping[str, Any]) -> str:
+    """Return a result without what a verifier of kind "state" with these options does not compare."""
+    if options.get("undated"):
+        text = undated(text)
+    if options.get("unordered"):
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError):
+            return text
+        text = json.dumps(unordered(value), sort_keys=True) if isinstance(value, dict | list) else text
+    return text
 
 
 def none(trajectory: Trajectory, scenario: McpScenario) -> Verdict:

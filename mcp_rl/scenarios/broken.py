@@ -101,14 +101,15 @@ async def _problem(session: Session, scenario: McpScenario) -> str | None:
 async def _other_state(connection: Link, scenario: McpScenario) -> str | None:
     """Return how the final state differs from the one that the verifier expects, or None."""
     verifier = scenario.verifier
-    expected = verifier.expected if verifier is not None and isinstance(verifier.expected, list) else []
-    for read, wanted in zip(verifier.reads if verifier else (), expected, strict=True):
+    if verifier is None or not isinstance(verifier.expected, list):
+        return None
+    for read, wanted in zip(verifier.reads, verifier.expected, strict=True):
         try:
             result = await connection.call(read.tool, dict(read.arguments), deadline=_DEADLINE)
         except ServerFault as fault:
             return f"The reading call of {read.tool} failed: {fault}"
         look = Look(read.tool, dict(read.arguments), result.text, result.is_error)
-        if isinstance(wanted, dict) and not look.shows(wanted):
+        if isinstance(wanted, dict) and not look.shows(wanted, verifier.options):
             return f"In the end, {read.tool} says {kept(result.text)[:100]!r}; another result was recorded."
     return None
 

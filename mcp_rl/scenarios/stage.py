@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import anyio
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, JsonValue
 
 from mcp_rl.errors import ServerFault
 from mcp_rl.explore import tally
@@ -19,8 +19,9 @@ from mcp_rl.explore.fatal import suspected
 from mcp_rl.explore.outcome import Outcome
 from mcp_rl.explore.probe import calls_in_flight
 from mcp_rl.rewards.dates import is_dated, undated
-from mcp_rl.rewards.json_values import is_close
-from mcp_rl.scenario import McpScenario, ServerParams, ToolCall
+from mcp_rl.rewards.json_values import is_close, lists_objects
+from mcp_rl.rewards.outcome import state_text
+from mcp_rl.scenario import McpScenario, ServerParams, ToolCall, Verifier
 from mcp_rl.system.threads import cpu_limit
 
 if TYPE_CHECKING:
@@ -79,16 +80,24 @@ class Look:
         """The same without the times of day in its text."""
         return replace(self, text=undated(self.text))
 
+    @property
+    def settled(self) -> Look:
+        """The same without times of day and the order of objects in lists, which equal times may decide."""
+        return replace(self, text=state_text(self.text, {"undated": True, "unordered": True}))
+
     def as_expected(self) -> dict[str, Any]:
         """Return the entry of a state verifier for the same call: its result, or that it fails."""
         seen: dict[str, Any] = {"is_error": True} if self.is_error else {"result": self.text}
         return {"tool": self.tool, "arguments": self.arguments, **seen}
 
-    def shows(self, expected: Mapping[str, Any]) -> bool:
-        """Return whether it matches an entry of a state verifier, as text or as JSON."""
+    def shows(self, expected: Mapping[str, Any], options: Mapping[str, Any]) -> bool:
+        """Return whether it matches an entry of a state verifier with these options, as text or as JSON."""
         if self.is_error or expected.get("is_error"):
             return self.is_error == bool(expected.get("is_error"))
-        return "result" not in expected or expected["result"] in (self.text, _json(self.text))
+        if "result" not in expected:
+            return True
+        result, text = expected["result"], state_text(self.text, options)
+        return (state_text(result, options) if isinstance(result, str) else result) in (text, _json(text))
 
 
 @dataclass(frozen=True)
@@ -206,6 +215,16 @@ class Stage:
             raise Unplayable(_NOT_ANSWERED, str(fault)) from fault
 
 
+def state_verifier(looks: Sequence[Look]) -> Verifier:
+    """Return the verifier that expects what these looks show."""
+    dated = any(is_dated(look.text) for look in looks)
+    options: dict[str, JsonValue] = {"undated": True} if dated else {}
+    if any(lists_objects(_json(look.text)) for look in looks):
+        options["unordered"] = True
+    expected: list[JsonValue] = [(look.lasting if dated else look).as_expected() for look in looks]
+    return Verifier(kind="state", expected=expected, options=options)
+
+
 def agrees(played: Played, scenario: McpScenario) -> bool:
     """Return whether played calls lead to what the scenario's verifier expects."""
     verifier = scenario.verifier
@@ -214,9 +233,9 @@ def agrees(played: Played, scenario: McpScenario) -> bool:
     if verifier is not None and verifier.kind == "state":
         expected = verifier.expected if isinstance(verifier.expected, list) else []
         pairs = list(zip(played.looks, expected, strict=False))
-        if verifier.options.get("undated"):
-            pairs = [(look.lasting, e) for look, e in pairs]
-        return 0 < len(expected) == len(pairs) and all(isinstance(e, dict) and look.shows(e) for look, e in pairs)
+        return 0 < len(expected) == len(pairs) and all(
+            isinstance(wanted, dict) and look.shows(wanted, verifier.options) for look, wanted in pairs
+        )
     if verifier is not None and verifier.kind in ("number", "text"):
         last = played.steps[-1]
         return any(_same(value, verifier.expected) for value in (last.answer.value, *(p.value for p in last.parts)))

@@ -26,9 +26,8 @@ from mcp_rl.explore.probe import CLOCK_TICK, DRY_WAVES, Probe, slowest_call
 from mcp_rl.explore.values_seen import handle_nouns
 from mcp_rl.explore.words import noun_of, words_of
 from mcp_rl.rewards.dates import is_dated
-from mcp_rl.scenario import ServerParams, Verifier
 from mcp_rl.scenarios.chain import Chain
-from mcp_rl.scenarios.stage import Look, Play, Played, ProposedCall, Stage, Unplayable
+from mcp_rl.scenarios.stage import Look, Play, Played, ProposedCall, Stage, Unplayable, state_verifier
 from mcp_rl.scenarios.wording import Spoken
 from mcp_rl.system.threads import cpu_limit
 from mcp_rl.toolserver.tool_server import BETWEEN
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from mcp_rl.explore.outcome import Outcome
+    from mcp_rl.scenario import ServerParams
     from mcp_rl.scenarios.compose import Composer
     from mcp_rl.toolserver.pool import Sessions
     from mcp_rl.toolserver.session import Session
@@ -163,11 +163,8 @@ class Walks:
             composer.add_chain(chain, draft.answer)
             return
         calls = [(step.tool, dict(spoken)) for step, spoken in zip(steps, chain.spoken, strict=True)]
-        dated = any(is_dated(look.text) for look in looks)
-        expected: list[Any] = [(look.lasting if dated else look).as_expected() for look in looks]
-        verifier = Verifier(kind="state", expected=expected, options={"undated": True} if dated else {})
         text = composer.wording.steps(calls, composer.random, questions=False)
-        composer.add(text, steps, verifier, tags=("changes",))
+        composer.add(text, steps, state_verifier(looks), tags=("changes",))
 
     async def _drafts(self, steps: int, count: int, most_plays: float) -> list[_Draft]:
         """Return at most `count` drafts of this length, with the changing tools in turn."""
@@ -409,7 +406,7 @@ class Walks:
 
     def _tells(self, look: Look) -> bool:
         before = self._before.get(call_key(look.tool, look.arguments))
-        return before is not None and before.lasting != look.lasting
+        return before is not None and before.settled != look.settled
 
 
 def _plays_within(server: ToolServer) -> float:
@@ -435,7 +432,7 @@ def _tools_of(proposal: Proposal) -> set[tuple[int, str]]:
 def _leads_to_the_same(draft: _Draft, other: Played) -> bool:
     """Return whether other calls lead to what the draft's verifier would accept."""
     if draft.answer is None:
-        return [look.lasting for look in other.looks] == [look.lasting for look in draft.looks]
+        return [look.settled for look in other.looks] == [look.settled for look in draft.looks]
     return read_answer(other.steps[-1].text, other.steps[-1].arguments).value == draft.answer.value
 
 
@@ -446,7 +443,7 @@ def _lasting(draft: _Draft, second: Played) -> tuple[Look, ...] | None:
     if draft.answer is not None:
         return () if draft.played.steps[-1].text == second.steps[-1].text else None
     pairs = zip(draft.looks, second.looks, strict=True)
-    return tuple(look for look, again in pairs if look.lasting == again.lasting) or None
+    return tuple(look for look, again in pairs if look.settled == again.settled) or None
 
 
 def _placeholder(number: int, part: Part) -> str:

@@ -1,3 +1,4 @@
+import json
 import math
 from typing import Any
 
@@ -221,6 +222,24 @@ def test_unscorable_scenarios_are_refused_before_a_run() -> None:
     for kind, expected in (("number", "7"), ("number", True), ("text", " "), ("calls", []), ("calls", ["add"])):
         with pytest.raises(ScenarioError, match="expects"):
             check_verifiers([scenario(kind, expected)], KINDS)
+
+
+def test_the_order_of_objects_in_a_final_state_may_not_count() -> None:
+    listed = '{"notes": [{"id": 1, "tags": ["a", "b"]}, {"id": 2, "tags": []}]}'
+    turned = '{"notes": [{"tags": [], "id": 2}, {"id": 1, "tags": ["a", "b"]}]}'
+    other = '{"notes": [{"id": 2, "tags": []}, {"id": 1, "tags": ["b", "a"]}]}'
+    looks = {"tool": "look", "arguments": {}, "result": listed}
+    for options, told, right in (
+        ({"unordered": True}, turned, True),
+        ({"unordered": True}, other, False),
+        ({"unordered": True}, listed.replace("1", "3"), False),
+        ({}, turned, False),
+    ):
+        made = trajectory("Done.")
+        made.final_state = [CallRecord(turn=0, name="look", tool="look", arguments={}, result=told)]
+        assert success(made, scenario("state", [looks], require_answer=False, **options)) is right
+        as_json = {**looks, "result": json.loads(listed)}
+        assert success(made, scenario("state", [as_json], require_answer=False, **options)) is right
 
 
 def test_times_in_a_final_state_may_be_others() -> None:

@@ -16,12 +16,12 @@ import anyio
 from mcp_rl.explore.answer import Answer, call_key
 from mcp_rl.explore.probe import CLOCK_TICK
 from mcp_rl.rewards.dates import is_dated
-from mcp_rl.scenario import McpScenario, ServerParams, Verifier, normalised_request
+from mcp_rl.scenario import McpScenario, ServerParams, normalised_request
 from mcp_rl.scenarios.author.forms import PLACEHOLDERS, Task, Tasks, fenced, show_calls, show_resources, show_tools
 from mcp_rl.scenarios.author.rewrite import read_back
 from mcp_rl.scenarios.author.values import tells_answer, unfit
 from mcp_rl.scenarios.reference import kept, make_verifier, parameter_defaults
-from mcp_rl.scenarios.stage import Play, Played, Stage, Unplayable, agrees, lasting
+from mcp_rl.scenarios.stage import Play, Played, Stage, Unplayable, agrees, lasting, state_verifier
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -192,7 +192,7 @@ class Proposer:
     def _scenario(self, task: Task, played: Played) -> McpScenario:
         calls, last = played.calls, played.steps[-1]
         if played.looks:
-            verifier = Verifier(kind="state", expected=[look.as_expected() for look in played.looks])
+            verifier = state_verifier(played.looks)
         else:
             answer = Answer("calls", None) if is_dated(last.text) else last.answer
             verifier = make_verifier(answer, calls, self._defaults, ordered=True)

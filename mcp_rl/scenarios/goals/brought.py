@@ -19,10 +19,10 @@ import anyio
 
 from mcp_rl.explore.answer import call_key
 from mcp_rl.explore.probe import CLOCK_TICK
-from mcp_rl.scenario import GoalProof, Level, ToolCall, Verifier
+from mcp_rl.scenario import GoalProof, Level, ToolCall
 from mcp_rl.scenarios.goals.changes.changes import Changes
 from mcp_rl.scenarios.goals.task import GoalTask, accepted, records_of, results_hash
-from mcp_rl.scenarios.stage import MOST_CALLS, Look, Play, ProposedCall, Stage, Unplayable
+from mcp_rl.scenarios.stage import MOST_CALLS, Look, Play, ProposedCall, Stage, Unplayable, state_verifier
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -119,7 +119,7 @@ class BroughtAbout:
             if isinstance(one, Unplayable):
                 continue  # the server itself refuses that ending
             draft = drafts[index]
-            if accepted(_verifier(draft), _DONE, one.calls, records_of(one.looks)) == right:
+            if accepted(state_verifier(draft.looks), _DONE, one.calls, records_of(one.looks)) == right:
                 (ways if right else refused)[index] += 1
             else:
                 wrong.add(index)
@@ -155,7 +155,7 @@ class BroughtAbout:
             apart=change.apart,
         )
         tags = (change.level, "changes", change.does)
-        return GoalTask(change.text, change.level, calls, _DONE, _verifier(draft), proof, tags)
+        return GoalTask(change.text, change.level, calls, _DONE, state_verifier(draft.looks), proof, tags)
 
     # Looking
 
@@ -210,7 +210,3 @@ class BroughtAbout:
 
 def _is_in(value: str, text: str) -> bool:
     return value in text or json.dumps(value, ensure_ascii=False)[1:-1] in text
-
-
-def _verifier(draft: _Draft) -> Verifier:
-    return Verifier(kind="state", expected=[look.as_expected() for look in draft.looks])
