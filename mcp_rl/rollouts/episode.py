@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ from mcp_rl.errors import EngineError, RunStop, ServerFault
 from mcp_rl.system.activity import Activity, during
 from mcp_rl.system.allowance import Allowance
 from mcp_rl.system.redaction import without_secrets
+from mcp_rl.toolserver.tools.complaint import unknown_tool
 from mcp_rl.trajectory import CallRecord, StopReason, Trajectory
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class EpisodeInProgress(ABC):
         complaint = call.error
         tool = self.session.schemas.to_server.get(call.name)
         if complaint is None and tool is None:
-            complaint = self._unknown_tool(call.name)
+            complaint = unknown_tool(call.name, list(self.session.schemas.to_server))
         if complaint is None and call.arguments is not None:
             complaint = self.session.schemas.validate(call.name, call.arguments)
         record = CallRecord(
@@ -106,11 +106,6 @@ class EpisodeInProgress(ABC):
             record.result, record.sent = "Handed in.", False
         record.reads_only = tool in self.session.read_only
         return record
-
-    def _unknown_tool(self, name: str) -> str:
-        names = list(self.session.schemas.to_server)
-        near = difflib.get_close_matches(name, names, n=3, cutoff=0.5) or names[:10]
-        return f"There is no tool named {json.dumps(name, ensure_ascii=False)}. Try one of: {', '.join(near)}."
 
     async def call(self, cut: Callable[[str, int], str], record: CallRecord) -> None:
         """Send a call and keep its result, cut to its limit. Raises ServerFault, RunStop."""

@@ -1,4 +1,4 @@
-"""Conversations on strangers' servers: calls that are spelled out, and goals in ordinary words.
+"""Conversations on strangers' servers: calls that are spelled out; goals in ordinary words are in `told.py`.
 
 They teach to copy names and values that no lexicon has, to find a tool among others of nearly the same name, to write
 nested arguments, to carry a value out of a long result into the next call, and to answer with one field of it.
@@ -11,33 +11,42 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from mcp_rl.tiny.corpus import LINKS, ExampleCall, TextPiece
+from mcp_rl.tiny.mended import mended
+from mcp_rl.tiny.told import call_of, done, enumerated, told_conversation
 from mcp_rl.tiny.values import flat
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Mapping, Sequence
 
-    from mcp_rl.tiny.strangers import StrangeServer, Thing
+    from mcp_rl.tiny.strangers import StrangeServer
 
 _LONG_RESULT = 60
 """Characters of a result that is repeated as the answer; a longer one is acknowledged."""
-_LONG_ANSWER = 120
+
+
+_MENDED = 1 / 6
 
 
 def strange_conversation(rng: random.Random, server: StrangeServer) -> list[TextPiece]:
-    """Return one episode on a made-up server."""
+    """Return one episode on a made-up server; one of six begins with a call that is refused."""
+    turns = _conversation(rng, server)
+    return mended(rng, server, turns) if rng.random() < _MENDED else turns
+
+
+def _conversation(rng: random.Random, server: StrangeServer) -> list[TextPiece]:
     kind = rng.random()
-    if kind < 0.40:
+    if kind < 0.34:
         return _spelled(rng, server, 1)
-    if kind < 0.55:
+    if kind < 0.46:
         return _spelled(rng, server, rng.choice((2, 2, 2, 3, 4)))
-    if kind < 0.62 and (carried := _carried(rng, server)):
+    if kind < 0.53 and (carried := _carried(rng, server)):
         return carried
-    if kind < 0.64:
+    if kind < 0.55:
         word = rng.choice((server.words.word(), server.words.title()))
         asked = rng.choice(("Reply with the single word '{}'.", "Say '{}' and nothing else.", "Answer with {}."))
         return [TextPiece("user", asked.format(word)), TextPiece("assistant", word, learn=True)]
-    return _goal(rng, server) or _spelled(rng, server, 1)
+    return told_conversation(rng, server) or _spelled(rng, server, 1)
 
 
 # Spelled-out calls
@@ -46,7 +55,7 @@ def strange_conversation(rng: random.Random, server: StrangeServer) -> list[Text
 def _spelled(rng: random.Random, server: StrangeServer, count: int) -> list[TextPiece]:
     """Return calls whose tools and arguments the request names, one after the other."""
     roles = rng.choices(list(server.tools), k=count)
-    calls = [_call(server, role, server.arguments[role]()) for role in roles]
+    calls = [call_of(server, role, server.arguments[role]()) for role in roles]
     request = _in_turn(rng, [_clause(rng, call) for call in calls])
     results = [_result(rng, server, role, call) for role, call in zip(roles, calls, strict=True)]
     answer = _closing(server.render(results[-1]))
@@ -66,7 +75,7 @@ def _carried(rng: random.Random, server: StrangeServer) -> list[TextPiece] | Non
     if not roles:
         return None
     roles = [rng.choice(list(server.tools)), rng.choice(roles)]
-    first = _call(server, roles[0], server.arguments[roles[0]]())
+    first = call_of(server, roles[0], server.arguments[roles[0]]())
     result = _result(rng, server, roles[0], first)
     found = _field_of(rng, result) if isinstance(result, dict | list) else None
     if isinstance(result, dict | list) and (not found or found[1][:1] in "[{"):
@@ -79,7 +88,7 @@ def _carried(rng: random.Random, server: StrangeServer) -> list[TextPiece] | Non
         whole, said = int(found[1]) if is_number else found[1], f"the {found[0]} in that result"
     else:
         result = whole
-    second = _call(server, roles[1], {**arguments, place: whole})
+    second = call_of(server, roles[1], {**arguments, place: whole})
     request = _in_turn(rng, [_clause(rng, first), _clause(rng, second, {place: said})])
     last = server.render(_result(rng, server, roles[1], second))
     return [
@@ -93,10 +102,6 @@ def _carried(rng: random.Random, server: StrangeServer) -> list[TextPiece] | Non
 
 
 _TELL = ("Tell me the {}.", "What is the {}?", "I need the {} in the result.", "Answer with the {} only.")
-
-
-def _call(server: StrangeServer, role: str, arguments: Mapping[str, Any]) -> ExampleCall:
-    return ExampleCall(server.tools[role], {n: json.dumps(v, ensure_ascii=False) for n, v in arguments.items()})
 
 
 def _in_turn(rng: random.Random, clauses: Sequence[str]) -> str:
@@ -142,14 +147,10 @@ def _clause(rng: random.Random, call: ExampleCall, said: Mapping[str, str] | Non
         words=tool.words,
         Words=tool.words.capitalize(),
         described=tool.description.split(".")[0],
-        named=_enumerated([pair.format(name, value) for name, value in written.items()], last),
-        values=_enumerated(list(written.values()), last),
+        named=enumerated([pair.format(name, value) for name, value in written.items()], last),
+        values=enumerated(list(written.values()), last),
         json=json.dumps(spoken, ensure_ascii=False),
     )
-
-
-def _enumerated(parts: Sequence[str], last: str) -> str:
-    return last.join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))
 
 
 def _result(rng: random.Random, server: StrangeServer, role: str, call: ExampleCall) -> Any:
@@ -164,8 +165,8 @@ def _result(rng: random.Random, server: StrangeServer, role: str, call: ExampleC
     if role in ("list", "search"):
         whole = rng.random() < 0.5
         return [server.record(other) if whole else other.key for other in server.things]
-    if role in ("create", "update", "delete"):
-        return rng.choice((record, _done(rng, server), f"{server.words.word().capitalize()} {thing.key}"))
+    if role in ("create", "update", "delete", "append", "rename", "place"):
+        return rng.choice((record, done(rng, server), f"{server.words.word().capitalize()} {thing.key}"))
     value = rng.choice([json.loads(value) for value in call.arguments.values()] or [server.words.word()])
     forms = (
         *(
@@ -194,114 +195,5 @@ def _field_of(rng: random.Random, result: Any) -> tuple[str, str] | None:
     return name.replace("_", " ") + where, flat(result[name])
 
 
-def _done(rng: random.Random, server: StrangeServer) -> str:
-    told = (f"{server.words.word().capitalize()} done", f"Successfully {server.words.word()} {server.words.word()}")
-    return rng.choice(("OK", "Done.", *told, '{"ok": true}', "null"))
-
-
 def _closing(result: str) -> str:
     return result if len(result) <= _LONG_RESULT and "\n" not in result else "Done."
-
-
-# Goals in ordinary words
-
-_FIELD = (
-    "What is the {field} of {said}?", "Tell me the {field} of {said}.", "I need the {field} of {said}.",
-    "Which {field} does {said} have?", "What {field} does {said} have?",
-)  # fmt: skip
-_POINTED = (
-    "What is the {field} of the {noun} whose {known} is '{value}'?",
-    "Tell me the {field} of the {noun} with the {known} {value}.",
-)
-_LIST = ("Which {plural} are there?", "Show me all {plural}.", "How many {plural} are there?")
-_SEARCH = ("Which {plural} mention '{text}'?", "Find {plural} about {text}.", "Is there a {noun} about '{text}'?")
-_DELETE = ("I no longer need {said}.", "Get rid of {said}.", "Please let {said} go.", "Remove {said}.")
-_UPDATE = (
-    "The {field} of the {noun} '{key}' should be {value}.", "Change the {field} of {noun} {key} to '{value}'.",
-    "Set the {field} of the {noun} called '{key}' to {value}.",
-)  # fmt: skip
-_CREATE = ("There should be a {noun} called '{key}'", "I want a new {noun} '{key}'", "Make a {noun} called {key}")
-
-
-def _goal(rng: random.Random, server: StrangeServer) -> list[TextPiece] | None:
-    """Return a request that names no tool, and what solves it; None if the drawn tool has no goal in words."""
-    role = rng.choice(list(server.tools))
-    if role.startswith("of ") or role == "get":
-        return _field_goal(rng, server, role)
-    noun, plural = server.noun, server.plural
-    arguments = server.arguments[role]()
-    thing = rng.choice(server.things)
-    if role == "list":
-        keys = [thing.key for thing in server.things]
-        request = rng.choice(_LIST).format(plural=plural)
-        answer = str(len(keys)) if request.startswith("How many") else ", ".join(map(str, keys))
-        return _one_call(request, _call(server, role, arguments), server.render(keys), answer)
-    if role == "search":
-        text = server.words.word()
-        found = [thing.key for thing in rng.sample(server.things, rng.randrange(len(server.things)))]
-        request = rng.choice(_SEARCH).format(plural=plural, noun=noun, text=text)
-        call = _call(server, role, {next(iter(arguments)): text})
-        return _one_call(request, call, server.render(found), ", ".join(map(str, found)) or "None.")
-    if role == "delete":
-        request = rng.choice(_DELETE).format(said=_said(rng, server, thing))
-        return _one_call(request, _call(server, role, {server.key: thing.key}), _done(rng, server), "Done.")
-    if role == "update":
-        (_, key), (name, value) = arguments.items()
-        request = rng.choice(_UPDATE).format(field=name, noun=noun, key=key, value=flat(value))
-        return _one_call(request, _call(server, role, arguments), _done(rng, server), "Done.")
-    if role == "create" and server.key in arguments:
-        request = rng.choice(_CREATE).format(noun=noun, key=arguments[server.key])
-        rest = [f"{name} {flat(value)}" for name, value in arguments.items() if name != server.key]
-        request += (" with " + _enumerated(rest, " and ") if rest else "") + "."
-        return _one_call(request, _call(server, role, arguments), _done(rng, server), "Done.")
-    return None
-
-
-def _field_goal(rng: random.Random, server: StrangeServer, role: str) -> list[TextPiece]:
-    """Return a question for a field of one thing, which sometimes has to be found by another field first."""
-    thing = rng.choice(server.things)
-    wanted = role[3:] if role != "get" else rng.choice(list(thing.fields))
-    name = next(iter(server.arguments[role]()))
-    several = name != server.key
-    call = _call(server, role, {name: [thing.key] if several else thing.key})
-    record: Any = [server.record(thing)] if several else server.record(thing)
-    result, answer = server.render(record if role == "get" else thing.fields[wanted]), flat(thing.fields[wanted])
-    spoken = wanted.replace("_", " ")
-    known = _pointer(rng, server, thing, wanted)
-    if known and "list" in server.tools and rng.random() < 0.25:
-        value, told = flat(thing.fields[known]), known.replace("_", " ")
-        request = rng.choice(_POINTED).format(field=spoken, noun=server.noun, known=told, value=value)
-        listing = [{server.key: other.key, known: other.fields[known]} for other in server.things]
-        found = [
-            TextPiece("assistant", str(_call(server, "list", server.arguments["list"]())), learn=True),
-            TextPiece("tool", server.render(listing)),
-        ]
-        user, *rest = _one_call(request, call, result, answer)
-        return [user, *found, *rest]
-    request = rng.choice(_FIELD).format(field=spoken, said=_said(rng, server, thing))
-    return _one_call(request, call, result, answer)
-
-
-def _pointer(rng: random.Random, server: StrangeServer, thing: Thing, wanted: str) -> str | None:
-    """Return another field whose value is this thing's alone."""
-    others = [
-        name
-        for name, value in thing.fields.items()
-        if name != wanted and not isinstance(value, list | dict)
-        and sum(other.fields[name] == value for other in server.things) == 1
-    ]  # fmt: skip
-    return rng.choice(others) if others else None
-
-
-def _said(rng: random.Random, server: StrangeServer, thing: Thing) -> str:
-    forms = ("the {noun} '{key}'", "the {noun} called '{key}'", "{noun} {key}")
-    return rng.choice(forms).format(noun=server.noun, key=thing.key)
-
-
-def _one_call(request: str, call: ExampleCall, result: str, answer: str) -> list[TextPiece]:
-    return [
-        TextPiece("user", request),
-        TextPiece("assistant", str(call), learn=True),
-        TextPiece("tool", result),
-        TextPiece("assistant", answer if len(answer) <= _LONG_ANSWER else "Done.", learn=True),
-    ]

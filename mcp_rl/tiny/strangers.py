@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_rl.tiny.lexicon import ACTIONS, FILLER, NOUNS, PARAMETERS
 from mcp_rl.tiny.tools import RandomTool, name_styles
-from mcp_rl.tiny.values import OneOf, Vocabulary, flat, schema_of
+from mcp_rl.tiny.values import Numbers, OneOf, Vocabulary, flat, schema_of
 
 if TYPE_CHECKING:
     import random
@@ -24,6 +24,24 @@ if TYPE_CHECKING:
     """By name: a maker of values, and whether the argument is required."""
 
 _LONGEST_NAME = 60
+_GENERAL = ("item", "entry", "record", "object", "entity", "node", "element", "resource", "card", "document")
+"""Nouns of tools for things that people call by their kind."""
+_OTHER_NOUNS = {
+    "folder": "directory", "directory": "folder", "picture": "image", "image": "picture", "task": "todo",
+    "message": "mail", "user": "account", "person": "contact", "place": "location", "price": "quote",
+}  # fmt: skip
+"""What a tool's name calls that for which people have another word."""
+VERBS: dict[str, tuple[str, ...]] = {
+    "create": ("add", "make", "new", "write", "insert", "put"),
+    "get": ("read", "open", "fetch", "show", "describe"),
+    "list": ("get", "read", "show", "all"),
+    "search": ("find", "query", "lookup", "match"),
+    "update": ("set", "change", "edit", "modify", "write"),
+    "delete": ("remove", "drop", "erase", "discard"),
+    "append": ("add", "extend", "attach"),
+    "rename": ("move", "retitle"),
+}
+"""By role: verbs that tools' names have instead."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +61,15 @@ class StrangeServer:
     """Name of the argument that names a thing."""
     things: list[Thing]
     words: Vocabulary
+    called: str = ""
+    """The noun in the names of tools, which need not be the one that people say."""
+    kind_field: str = ""
+    """The field that tells of which kind a thing is; empty where all are of one kind."""
+    listed: str = ""
+    """The field that holds a list of sentences about a thing; empty where there is none."""
     tools: dict[str, RandomTool] = field(default_factory=dict)
-    """By role: list, search, get, of FIELD, create, update, delete, and other 0, other 1 and so on."""
+    """By role: list, search, get, of FIELD, create, update, delete, append, rename, place, and other 0, other 1 and
+    so on."""
     arguments: dict[str, Callable[[], dict[str, Any]]] = field(default_factory=dict)
     """By role: makes arguments of a call."""
     render: Callable[[Any], str] = json.dumps
@@ -52,11 +77,15 @@ class StrangeServer:
 
     @property
     def plural(self) -> str:
-        return self.noun[:-1] + "ies" if self.noun.endswith("y") else self.noun + "s"
+        return plural_of(self.noun)
 
     def record(self, thing: Thing) -> dict[str, Any]:
         """Return all that is known of a thing."""
         return {self.key: thing.key, **thing.fields}
+
+
+def plural_of(noun: str) -> str:
+    return noun[:-1] + "ies" if noun.endswith("y") else noun + "s"
 
 
 def strange_server(rng: random.Random) -> StrangeServer:
@@ -88,15 +117,31 @@ class _Maker:
     def server(self) -> StrangeServer:
         rng = self.rng
         noun = self.words.word() if rng.random() < 0.7 else f"{self.words.word()} {rng.choice(NOUNS)}"
-        spelled = noun.replace(" ", "_")
+        called = rng.choice(_GENERAL) if rng.random() < 0.35 else _OTHER_NOUNS.get(noun, noun)
+        spelled = called.replace(" ", "_")
         key = rng.choice(("name", "id", "title", "key", "path", spelled, f"{spelled}_id", self.words.word()))
         keys = self._keys(key)
         makers = {name: self.words.values(self.root) for name in self._field_names(key)}
+        kind_field = listed = ""
+        if called in _GENERAL and rng.random() < 0.6:
+            kind_field = rng.choice(("type", "kind", "category", f"{called}Type", f"{called}_type"))
+            kinds = [noun, *(self.words.word() for _ in range(rng.choice((1, 2, 3))))]
+            makers = {kind_field: lambda: rng.choice(kinds)} | makers
+        if rng.random() < 0.35:
+            listed = rng.choice(("notes", "facts", "comments", "lines", "remarks", f"{self.words.word()}s"))
+            told = self.words.sentence if rng.random() < 0.7 else self.words.word
+            makers[listed] = lambda: [told() for _ in range(rng.choice((1, 1, 2)))]
+        makers.pop(key, None)
+        kind_field, listed = kind_field if kind_field in makers else "", listed if listed in makers else ""
+        if kind_field or listed:
+            few = rng.sample(list(makers), min(len(makers), 4))
+            makers = {name: make for name, make in makers.items() if name in (*few, kind_field, listed)}
         things = [
             Thing(keys(), {name: make() for name, make in makers.items()}) for _ in range(rng.choice((2, 3, 4, 6, 9)))
         ]
         things = list({thing.key: thing for thing in things}.values())
-        server = StrangeServer(noun, key, things, words=self.words, render=_renderer(rng, self.words.word()))
+        render = _renderer(rng, self.words.word())
+        server = StrangeServer(noun, key, things, self.words, called, kind_field, listed, render=render)
         roles = self._roles(server, keys, makers)
         for role, words, parameters in rng.sample(roles, rng.randrange(1, len(roles) + 1)):
             self._add(server, role, words, parameters)
@@ -128,7 +173,7 @@ class _Maker:
         self, server: StrangeServer, keys: Values, makers: Mapping[str, Values]
     ) -> list[tuple[str, list[str], Parameters]]:
         """Return what tools of the server could do: the role, the words of the name, and the parameters."""
-        rng, key, noun, plural = self.rng, server.key, server.noun.split(), server.plural.split()
+        rng, key, noun, plural = self.rng, server.key, server.called.split(), plural_of(server.called).split()
 
         def known() -> Any:
             return rng.choice(server.things).key
@@ -144,25 +189,55 @@ class _Maker:
         def objects() -> list[dict[str, Any]]:
             return [{n: make() for n, (make, needed) in new.items() if needed} for _ in range(rng.choice((1, 1, 2)))]
 
-        get: Parameters = {key: (known, True)} if rng.random() < 0.8 else {f"{key}s": (several, True)}
+        def verb(role: str) -> str:
+            return rng.choice((role, role, *VERBS[role])) if role != "append" else rng.choice(VERBS[role])
+
+        one: Parameters = {key: (known, True)}
+        get: Parameters = one if rng.random() < 0.8 else {f"{key}s": (several, True)}
+        delete: Parameters = one if rng.random() < 0.7 else {f"{key}s": (several, True)}
         changed, told = rng.choice(list(makers)), rng.choice(list(makers))
-        create = ("create", ["create", *noun], new)
+        says = rng.choice(("content", "text", "body", "message"))
+        if rng.random() < 0.2:
+            changed = says
+        new_value = makers.get(changed, self.words.sentence)
+        create = ("create", [verb("create"), *noun], new)
         if rng.random() < 0.5:
-            many = rng.choice((server.plural.replace(" ", "_"), "items", "entries"))
-            create = ("create", ["create", *plural], {many: (objects, True)})
-        return [
+            many = rng.choice((plural_of(server.called).replace(" ", "_"), "items", "entries"))
+            create = ("create", [verb("create"), *plural], {many: (objects, True)})
+        source, target = rng.choice((("source", "destination"), ("from", "to"), ("old", "new"), (key, f"new_{key}")))
+        folder = rng.choice(("directory", "folder", "group", self.words.word()))
+        roles: list[tuple[str, list[str], Parameters]] = [
             create,
-            ("get", ["get", *noun], get),
-            ("list", ["list", *plural], self._options(0.4)),
+            ("get", [verb("get"), *noun], get),
+            ("list", [verb("list"), *plural], self._options(0.4)),
             (
                 "search",
-                ["search", *plural],
+                [verb("search"), *plural],
                 {rng.choice(("query", "text", "pattern", self.words.word())): (about, True)},
             ),
-            ("update", ["update", *noun], {key: (known, True), changed: (makers[changed], True)}),
-            ("delete", ["delete", *noun], {key: (known, True)}),
-            (f"of {told}", ["get", *noun, *told.split("_")], {key: (known, True)}),
+            ("update", [verb("update"), *noun], {key: (known, True), changed: (new_value, True)}),
+            ("delete", [verb("delete"), *noun], delete),
+            ("rename", [verb("rename"), *noun], {source: (known, True), target: (keys, True)}),
+            ("place", [verb("create"), folder], {rng.choice(("path", "path", folder)): (self._place, True)}),
+            (f"of {told}", [verb("get"), *noun, *told.split("_")], one),
         ]
+        if server.listed:
+            roles.append(("append", [verb("append"), server.listed], self._appended(server, known, makers)))
+        return roles
+
+    def _place(self) -> str:
+        """Return a new place in another one."""
+        folder = self.rng.choice((self.words.word(), self.words.word(), self.root, f"{self.root}/{self.words.word()}"))
+        return f"{folder}/{self.words.title().replace(' ', '-')}"
+
+    def _appended(self, server: StrangeServer, known: Values, makers: Mapping[str, Values]) -> Parameters:
+        """Return parameters that add to the list of a thing: flat, or in a list of objects."""
+        rng, more = self.rng, makers[server.listed]
+        if rng.random() < 0.4:
+            return {server.key: (known, True), server.listed: (more, True)}
+        name = rng.choice((server.key, f"{server.called.replace(' ', '_')}Name", "of"))
+        values = rng.choice([word for word in (server.listed, "contents", "values", "added") if word != name])
+        return {server.listed: (lambda: [{name: known(), values: more()}], True)}
 
     def _options(self, some: float) -> Parameters:
         """Return random parameters, of which only the first is sure to be required; none with probability 1 - some."""
@@ -219,10 +294,13 @@ class _Maker:
     def _description(self, server: StrangeServer, role: str, words: Sequence[str]) -> str:
         rng = self.rng
         first = self._in_prose(" ".join(words).replace("_", " ").split())
+        noun = rng.choice((server.noun, server.called))
         if role.startswith("of ") and rng.random() < 0.6:
-            first = f"Get the {role[3:].replace('_', ' ')} of a {server.noun}"
+            first = f"Get the {role[3:].replace('_', ' ')} of a {noun}"
         elif role in _WORKS and rng.random() < 0.6:
-            first = rng.choice(_WORKS[role]).format(noun=server.noun, plural=server.plural, key=server.key)
+            first = rng.choice(_WORKS[role]).format(
+                noun=noun, plural=plural_of(noun), key=server.key, listed=server.listed or "entries"
+            )
         if self.described != "long":
             return first + rng.choice((".", ".", ""))
         more = [self.words.sentence().rstrip(".").capitalize() for _ in range(rng.choice((0, 1, 2, 4)))]
@@ -265,7 +343,9 @@ class _Maker:
 
     def _property(self, name: str, make: Values, needed: bool) -> dict[str, Any]:
         rng = self.rng
-        schema = {**schema_of(make()), **({"enum": list(make.choices)} if isinstance(make, OneOf) else {})}
+        schema: dict[str, Any] = {"type": "number"} if isinstance(make, Numbers) else schema_of(make())
+        if isinstance(make, OneOf):
+            schema["enum"] = list(make.choices)
         if not needed and self.writer != "by hand":
             nothing = self.writer == "pydantic" and rng.random() < 0.6
             schema = (
@@ -294,6 +374,9 @@ _WORKS = {
     "create": ("Create a {noun}", "Add a new {noun}", "Make {plural}"),
     "update": ("Update a {noun}", "Change a {noun}", "Modify an existing {noun}"),
     "delete": ("Delete a {noun}", "Remove a {noun}", "Drop one {noun} for good"),
+    "append": ("Add to the {listed} of a {noun}", "Append new {listed} to existing {plural}", "Add {listed}"),
+    "rename": ("Move or rename a {noun}", "Give a {noun} another {key}", "Rename a {noun}"),
+    "place": ("Create a new place for {plural}", "Make a place that holds {plural}", "Create a new folder"),
 }
 """By role: descriptions."""
 

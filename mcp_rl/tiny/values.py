@@ -139,7 +139,7 @@ class Vocabulary:
         ]
         match kind:
             case "number":
-                return lambda: json.loads(random_number(rng))
+                return Numbers(rng)
             case "whole":
                 most = 10 ** rng.choice((1, 2, 3, 5))
                 return lambda: rng.randrange(most)
@@ -171,6 +171,17 @@ class OneOf:
 
     def __call__(self) -> str:
         return self.rng.choice(self.choices)
+
+
+class Numbers:
+    """A maker of numbers, whole or not."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+
+    def __call__(self) -> int | float:
+        number: int | float = json.loads(random_number(self.rng))
+        return number
 
 
 def schema_of(value: Any) -> dict[str, Any]:

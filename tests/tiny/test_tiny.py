@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from jsonschema import Draft202012Validator
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2ForCausalLM
 
 from mcp_rl.inference.chat.chat_format import ChatFormat
@@ -14,7 +15,9 @@ from mcp_rl.tiny.architecture import tiny_config
 from mcp_rl.tiny.corpus import conversation
 from mcp_rl.tiny.mixture import toolset_and_conversations
 from mcp_rl.tiny.pretrain import Packer, collate, logits_and_targets, take_over
+from mcp_rl.tiny.strangers import strange_server
 from mcp_rl.tiny.tokenizer import build_tokenizer
+from mcp_rl.tiny.told import told_conversation
 from mcp_rl.tiny.tools import random_expression, random_result, random_text, random_toolset
 
 
@@ -69,6 +72,32 @@ def test_the_corpus_guesses_some_numbers_and_nothing_else() -> None:
                 called.append(first)
     assert all("<tool_call>" in text for text in called)
     assert 0.1 < len(guessed) / (len(guessed) + len(called)) < 0.5
+
+
+def test_a_told_request_fits_the_tool_and_holds_its_values() -> None:
+    rng, named, calls = random.Random(5), 0, 0
+    for _ in range(600):
+        server = strange_server(rng)
+        turns = told_conversation(rng, server)
+        if turns is None:
+            continue
+        [call] = parse_completion(turns[1].text).calls
+        tool = next(tool for tool in server.tools.values() if tool.name == call.name)
+        Draft202012Validator(tool.schema["function"]["parameters"]).validate(call.arguments)
+        calls, named = calls + 1, named + (tool.name in turns[0].text)
+        if len(turns) == 4 and "/" not in str(call.arguments):  # a place is told in two parts
+            said = turns[0].text.casefold()
+            assert all(text.casefold() in said for text in _texts(call.arguments)), (turns[0].text, call.arguments)
+    assert calls > 300
+    assert named < calls / 50
+
+
+def _texts(value: object) -> list[str]:
+    if isinstance(value, dict):
+        return [text for each in value.values() for text in _texts(each)]
+    if isinstance(value, list):
+        return [text for each in value for text in _texts(each)]
+    return [value] if isinstance(value, str) else []
 
 
 def test_a_packed_conversation_is_token_for_token_a_rollout(chat: ChatFormat) -> None:

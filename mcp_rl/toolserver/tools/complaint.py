@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,12 @@ def complaint(errors: Sequence[ValidationError], arguments: Sequence[str]) -> st
     if error.parent is not None and error.validator == "type" and not error.relative_path:
         error = error.parent  # a sentence on one alternative would hide the others
     return _sentence(error)
+
+
+def unknown_tool(name: str, names: Sequence[str]) -> str:
+    """Return a sentence on a tool that is not there, with those of a similar name, or the first ten."""
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5) or names[:10]
+    return f"There is no tool named {json.dumps(name, ensure_ascii=False)}. Try one of: {', '.join(near)}."
 
 
 def _unknown(error: ValidationError, arguments: Sequence[str]) -> str:
