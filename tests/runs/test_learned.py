@@ -134,7 +134,10 @@ async def test_a_server_that_dies_at_every_call_is_named(tmp_path: Path) -> None
     (tmp_path / "broken.py").write_text(BROKEN_SERVER.format(body="os._exit(3)"))
     server = f"{sys.executable} {tmp_path / 'broken.py'}"
     rollout = {"max_exceptions": 1.0, "group_size": 4, "groups_per_step": 3}
-    run = await train(tmp_path, scenarios(lambda number: 10**9), server=server, steps=1, rollout=rollout)
+    declared = {"isolation": "per-rollout"}  # else the tool is found to end the server, and left out
+    run = await train(
+        tmp_path, scenarios(lambda number: 10**9), server=server, steps=1, rollout=rollout, tools=declared
+    )
     assert run.learned.outcome == "nothing"
     assert run.learned.alike.get("faults", 0) > 0
     assert "most tries ended in a fault of the server, the verifier or the machine (" in run.said

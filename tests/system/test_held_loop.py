@@ -31,9 +31,9 @@ async def test_what_computes_in_the_loop_is_named_once(
 
     monkeypatch.setattr(words.re, "sub", until_named)
     with watched_loop():
-        words.words_of("a")
+        words.words_of.__wrapped__("a")
         await asyncio.sleep(0.4)
-        words.words_of("a")
+        words.words_of.__wrapped__("a")
     [record] = caplog.records
     assert "held for" in record.message and "by mcp_rl.explore.words.words_of, line" in record.message
     assert "(in test_held_loop.busy" in record.message
