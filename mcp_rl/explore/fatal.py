@@ -35,12 +35,11 @@ Suspect = tuple[str, dict[str, Any]]
 _REPEATS = 6
 _SECONDS = 4.0
 """Deadline of a call, and the seconds for repeating one."""
-PING_SECONDS = 2.0
-"""Seconds in which a server answers a ping unless one of its calls blocks it."""
+_PING_SECONDS, _PINGS = 2.0, 8
+"""Deadline of a ping, and how many in a row go unanswered before a server is given up: one that does its work in the
+thread that answers pings is slow for as long as a call takes."""
 _AFTERWARDS = 0.2
 """Seconds in which a server ends that answers a call before it does."""
-_GIVEN_UP = 8
-"""Pings in a row after which a connection has given up a server that answers none."""
 _LATEST = 32
 _MOST_OF_TOOL, _MOST_SUSPECTS = 2, 16
 _UNEXPLAINED = 2
@@ -93,6 +92,16 @@ def suspected(tool: str, arguments: dict[str, Any]) -> Iterator[None]:
     else:
         noted.unanswered.pop(key, None)
         noted.answered.append((tool, arguments))
+
+
+async def still_answers(link: Link) -> bool:
+    """Return whether a server answers a ping: at once, or when the call that blocks it is done."""
+    for _ in range(_PINGS):
+        if not link.alive:
+            return False
+        if await link.ping(_PING_SECONDS):
+            return True
+    return False
 
 
 async def fatal_calls(
@@ -176,23 +185,13 @@ async def _tried(link: Link, tool: str, arguments: dict[str, Any]) -> FatalCall 
                 return FatalCall(tool=tool, arguments=arguments)
             if time.monotonic() - began < _SECONDS:
                 return FatalCall(tool=tool, arguments=arguments, did="gave no answer")
-            if await link.ping(PING_SECONDS):
+            if await still_answers(link):
                 return None  # it is slow, and harms no other call
-            await _given_up(link)
             return FatalCall(tool=tool, arguments=arguments, did="stopped answering")
         if time.monotonic() > until:
             break
     await anyio.sleep(_AFTERWARDS)
-    if link.alive and await link.ping(PING_SECONDS):
+    ended = not link.alive
+    if await still_answers(link):
         return None
-    if not link.alive:
-        return FatalCall(tool=tool, arguments=arguments)
-    await _given_up(link)
-    return FatalCall(tool=tool, arguments=arguments, did="stopped answering")
-
-
-async def _given_up(link: Link) -> None:
-    """Wait until a server that answers nothing is given up by its connection, or answers after all."""
-    for _ in range(_GIVEN_UP):
-        if not link.alive or await link.ping(PING_SECONDS):
-            return
+    return FatalCall(tool=tool, arguments=arguments, did="ended" if ended else "stopped answering")

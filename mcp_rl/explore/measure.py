@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from mcp_rl.errors import ServerFault
 from mcp_rl.explore.answer import call_key, reports_failure, says_nothing, shows_empty_list
 from mcp_rl.explore.bearing import Bearing, bearing
-from mcp_rl.explore.fatal import PING_SECONDS, fatal_calls, suspected, suspects_noted
+from mcp_rl.explore.fatal import fatal_calls, still_answers, suspected, suspects_noted
 from mcp_rl.explore.fitting import WORLD_SEED, WorldSampler, observe_arguments, observe_setup, observe_start
 from mcp_rl.explore.parts import Part, fits
 from mcp_rl.explore.values_seen import ValuePool
@@ -418,7 +418,7 @@ class _Measuring:
             with suspected(tool, arguments):
                 result = await link.call(tool, arguments, deadline=self._deadline)
         except ServerFault as fault:
-            if not (link.alive and await link.ping(PING_SECONDS)):
+            if not await still_answers(link):
                 raise
             log.info("While its state is measured: %s", fault)
             self._silent.add(tool)

@@ -17,7 +17,7 @@ import anyio
 from mcp_rl.errors import ServerFault
 from mcp_rl.explore import plausible, tally, tried
 from mcp_rl.explore.answer import Answer, call_key, holds_secret, lasting_answer, reports_failure, says_nothing
-from mcp_rl.explore.fatal import PING_SECONDS, suspected
+from mcp_rl.explore.fatal import still_answers, suspected
 from mcp_rl.explore.fitting import fitted_samplers
 from mcp_rl.explore.outcome import Outcome
 from mcp_rl.explore.values_seen import ValuePool
@@ -341,7 +341,7 @@ class Probe:
                 tasks.start_soon(one, index, name, arguments)
         if (fault := self._fault) is not None:
             self._fault = None
-            if not (self._connection.alive and await self._connection.ping(PING_SECONDS)):
+            if not await still_answers(self._connection):
                 raise fault
         return results
 

@@ -21,9 +21,14 @@ def is_dated(text: str) -> bool:
     return _DATED.search(text) is not None or any(map(_is_now, _SINCE_1970.finditer(text)))
 
 
-def undated(text: str) -> str:
-    """Return the text with each such time replaced, so that results differing only in times are equal."""
-    return _SINCE_1970.sub(lambda found: "<time>" if _is_now(found) else found[0], _DATED.sub("<time>", text))
+def undated(text: str, *, whenever: bool = False) -> str:
+    """Return the text with each such time replaced, so that results differing only in times are equal.
+
+    With `whenever`, numbers that are a time of any day are replaced too: what is expected was recorded on another day.
+    """
+    return _SINCE_1970.sub(
+        lambda found: "<time>" if whenever or _is_now(found) else found[0], _DATED.sub("<time>", text)
+    )
 
 
 def _is_now(found: re.Match[str]) -> bool:

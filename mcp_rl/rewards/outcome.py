@@ -60,7 +60,7 @@ def state(trajectory: Trajectory, scenario: McpScenario) -> Verdict:
 def state_text(text: str, options: Mapping[str, Any]) -> str:
     """Return a result without what a verifier of kind "state" with these options does not compare."""
     if options.get("undated"):
-        text = undated(text)
+        text = undated(text, whenever=True)
     if options.get("unordered"):
         try:
             value = json.loads(text)

@@ -78,12 +78,12 @@ class Look:
     @property
     def lasting(self) -> Look:
         """The same without the times of day in its text."""
-        return replace(self, text=undated(self.text))
+        return replace(self, text=undated(self.text, whenever=True))
 
     @property
     def settled(self) -> Look:
         """The same without times of day and the order of objects in lists, which equal times may decide."""
-        return replace(self, text=state_text(self.text, {"undated": True, "unordered": True}))
+        return replace(self, text=state_text(undated(self.text), {"unordered": True}))
 
     def as_expected(self) -> dict[str, Any]:
         """Return the entry of a state verifier for the same call: its result, or that it fails."""

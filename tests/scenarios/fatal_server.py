@@ -1,7 +1,7 @@
 """A server with a tool that ends it: `fatal_server.py HOW [PLACE]`, without an SDK so that it starts in 40 ms.
 
 HOW is what `leave` does: exit at once, exit `after` its answer, at its `second` or its `fifth` call, `block` the whole
-server, or answer `garbage`. With a PLACE, `add_note` keeps its titles in a file there.
+server, block it for a `while`, or answer `garbage`. With a PLACE, `add_note` keeps its titles in a file there.
 """
 
 import json
@@ -30,8 +30,8 @@ def leave():
         os._exit(3)
     if HOW == "after":
         threading.Timer(0.05, os._exit, (3,)).start()
-    if HOW == "block":
-        time.sleep(600)
+    if HOW in ("block", "while"):
+        time.sleep(600 if HOW == "block" else 6)
     if HOW == "garbage":
         print("Traceback (most recent call last):", flush=True)
     return None if HOW == "garbage" else "left"

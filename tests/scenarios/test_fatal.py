@@ -1,8 +1,8 @@
 """A tool that ends its server, or leaves it without an answer, is found and left out; the rest is used."""
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import anyio
@@ -10,7 +10,9 @@ import pytest
 
 from mcp_rl.config import Isolation, ToolsConfig
 from mcp_rl.errors import ConfigError, ScenarioError
+from mcp_rl.explore import fatal
 from mcp_rl.explore.check.inspection import inspect
+from mcp_rl.explore.fatal import fatal_calls
 from mcp_rl.explore.first_contact import recalled, understood
 from mcp_rl.explore.known_server import known_server
 from mcp_rl.plugins.recipe import Recipe
@@ -18,8 +20,10 @@ from mcp_rl.scenario import McpScenario, StdioServer
 from mcp_rl.scenarios.broken import broken_scenarios
 from mcp_rl.scenarios.explored import explored_scenarios
 from mcp_rl.system.notices import noticed_by
+from mcp_rl.toolserver.link import Link
 from mcp_rl.toolserver.pool import Sessions
 from mcp_rl.toolserver.sandbox.obstacle import obstacle
+from mcp_rl.toolserver.state import FatalCall
 from mcp_rl.toolserver.tool_server import ToolServer
 
 SCRIPT = Path(__file__).with_name("fatal_server.py")
@@ -29,6 +33,12 @@ in_sandbox = pytest.mark.skipif(obstacle() is not None, reason=f"no sandbox here
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture(autouse=True)
+def short_pings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that answers nothing is given up after 4 seconds instead of 16."""
+    monkeypatch.setattr(fatal, "_PING_SECONDS", 0.5)
 
 
 def server_of(how: str, *place: str, isolation: Isolation | None = None) -> ToolServer:
@@ -76,6 +86,23 @@ def test_exploring_finds_the_tool_that_ends_a_server_and_goes_on_without_it(
     [sentence] = said
     assert sentence.startswith(f'The tool leave is left out: the server fatal {did} when leave {{"message": "')
     assert sentence.endswith("tools.exclude='[\"leave\"]' keeps it out there too.")
+
+
+def test_a_tool_that_blocks_its_server_for_a_while_is_slow_and_not_left_out() -> None:
+    suspects = [("leave", {"message": "late"}), ("double", {"number": 2})]
+
+    async def found() -> list[FatalCall]:
+        server = server_of("while", isolation="per-rollout")
+        async with Sessions(server=server) as sessions:
+            return await fatal_calls(lambda: _connected(sessions, server), suspects)
+
+    assert anyio.run(found) == []
+
+
+@asynccontextmanager
+async def _connected(sessions: Sessions, server: ToolServer) -> AsyncIterator[Link]:
+    async with sessions.lease(server.params()) as lease:
+        yield lease.session.connection
 
 
 def test_a_tool_whose_answers_are_garbage_takes_nothing_from_the_others() -> None:
