@@ -38,11 +38,11 @@ _HELPS: Mapping[Fate, str] = {
 }
 _LONG_CALL, _LONG_ANSWER = 90, 120
 SAY_START = "say where exploring begins, such as --start https://example.com/"
-"""What helps a tool that takes the address of a page."""
+"""Advice for a tool that takes the address of a page."""
 CHANGES = "was not called, because it may change things"
 """Why a tool is kept out that writes, where nothing keeps its writing apart."""
 FATAL = "ends the server"
-"""Why a tool is kept out after whose call the server answered nothing any more."""
+"""Why a tool is kept out: the server answers nothing after it was called."""
 
 
 @dataclass

@@ -43,7 +43,7 @@ _ASKS_FOR_ID = re.compile(
 _ID_SCORE = 0.5
 """Score of an id, for a parameter that asks for one; a word that the parameter and the value share is worth up to 2."""
 GIVEN, LEFT_OUT = "given", "left out"
-"""What a call does with an optional parameter, credited like a source of values."""
+"""The two choices for an optional parameter. They earn credit from calls that work, as sources of values do."""
 _MOST_MENDED = 8
 """Most refused calls of a tool that wait to be tried with another value."""
 _FIRST_VALUES = 2

@@ -30,7 +30,7 @@ _OTHER_NOUNS = {
     "folder": "directory", "directory": "folder", "picture": "image", "image": "picture", "task": "todo",
     "message": "mail", "user": "account", "person": "contact", "place": "location", "price": "quote",
 }  # fmt: skip
-"""What a tool's name calls that for which people have another word."""
+"""The noun in the names of tools, by the word that people use in a request."""
 VERBS: dict[str, tuple[str, ...]] = {
     "create": ("add", "make", "new", "write", "insert", "put"),
     "get": ("read", "open", "fetch", "show", "describe"),

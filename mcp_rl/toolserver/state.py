@@ -37,14 +37,14 @@ _SAID: dict[Kept, str] = {
 
 
 class FatalCall(BaseModel):
-    """A call after which its server answered nothing any more."""
+    """A call that its server does not survive, or never answers."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     tool: str
     arguments: dict[str, Any] = {}
     did: Literal["ended", "stopped answering", "gave no answer"] = "ended"
-    """What the server did."""
+    """The server's process ended, it answers no call any more, or it answers this call never."""
 
     def sentence(self, server: str) -> str:
         """Return what it did, as a sentence that names the tool and the call."""

@@ -50,12 +50,13 @@ async def opened_player(
     if agent is None:
         yield Player(engine, chat, sessions, system_prompt=system_prompt, **options)
         return
-    from mcp_rl.rollouts.agents.door import Door  # imports the MCP SDK and a web server
+    from mcp_rl.rollouts.agents.endpoint import AgentEndpoint  # imports the MCP SDK and a web server
     from mcp_rl.rollouts.agents.program import Agent, AgentEpisode, AgentSetting
 
-    options["concurrency"] = min(options.get("concurrency", 256), PROGRAMS_PER_CPU * cpu_limit())
-    async with Door(agent.say).open() as door:
-        shared = Agent(agent_command(agent.command), door, engine, Prompts(chat), agent.logs)
+    most = PROGRAMS_PER_CPU * cpu_limit()
+    options["concurrency"] = min(options.get("concurrency", most), most)
+    async with AgentEndpoint(agent.say).open() as endpoint:
+        shared = Agent(agent_command(agent.command), endpoint, engine, Prompts(chat), agent.logs)
         yield SettingPlayer(partial(AgentSetting, shared), sessions, driver=AgentEpisode, **options)
 
 

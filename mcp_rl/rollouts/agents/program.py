@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from mcp_rl.inference.openai_api.prompts import Prompts
     from mcp_rl.inference.openai_api.requests import ChatRequest
     from mcp_rl.inference.openai_api.sampling import SampledTurn
-    from mcp_rl.rollouts.agents.door import Door
+    from mcp_rl.rollouts.agents.endpoint import AgentEndpoint
     from mcp_rl.rollouts.speaker import Limits
     from mcp_rl.scenario import McpScenario
     from mcp_rl.system.processes.spawn import Child
@@ -64,10 +64,10 @@ _KEPT = 2**16
 
 @dataclass(frozen=True)
 class Agent:
-    """What all episodes of a run's agent program share."""
+    """The agent program of a run, and what its episodes share."""
 
     command: tuple[str, ...]
-    door: Door
+    endpoint: AgentEndpoint
     engine: Engine
     prompts: Prompts
     logs: Path
@@ -136,7 +136,7 @@ class AgentEpisode(EpisodeInProgress):
         async with AsyncExitStack() as stack:
             stack.callback(self._view)
             stack.push_async_callback(self._engine.aclose)
-            variables = stack.enter_context(self._agent.door.admit(model, self))
+            variables = stack.enter_context(self._agent.endpoint.admit(model, self))
             with self._scope:
                 async with anyio.create_task_group() as self._tasks:
                     self._context = contextvars.copy_context()
@@ -167,7 +167,7 @@ class AgentEpisode(EpisodeInProgress):
                 "key in OPENAI_API_KEY, which OpenAI's client does unless it is told otherwise."
             )
         if code:
-            self._agent.door.say_once("failed", f"An agent program {ending} It is scored as having no answer.")
+            self._agent.endpoint.say_once("failed", f"An agent program {ending} It is scored as having no answer.")
             return StopReason.PROGRAM_FAILED
         if self._engine.cut_off is not None:
             return self._engine.cut_off
@@ -230,10 +230,10 @@ class AgentEpisode(EpisodeInProgress):
     def _said(self, asked: ChatRequest, turn: SampledTurn, message: dict[str, Any]) -> None:
         """Take a finished turn: its conversation, its calls, and its thought, which no limit counts."""
         recorded = cast("RecordedTurn", turn.episode)
-        assert recorded.strand is not None
+        assert recorded.conversation is not None
         self._newest = message["content"] or ""
         said = {name: value for name, value in message.items() if value is not None}
-        recorded.strand.asked, recorded.strand.said = asked.messages, {**said, "content": self._newest}
+        recorded.conversation.asked, recorded.conversation.said = asked.messages, {**said, "content": self._newest}
         if thought := message.get("reasoning_content"):
             self._engine.sampled -= min(self._engine.thought, len(self._chat.encode(thought)), len(turn.ids))
         for call in message.get("tool_calls", ()):
@@ -249,9 +249,9 @@ class AgentEpisode(EpisodeInProgress):
         call at our address.
         """
         messages: list[dict[str, Any]] = []
-        for strand in self._engine.strands:
-            if strand.said is not None:
-                messages += [*(one.model_dump(exclude_none=True) for one in strand.asked), strand.said]
+        for conversation in self._engine.conversations:
+            if conversation.said is not None:
+                messages += [*(one.model_dump(exclude_none=True) for one in conversation.asked), conversation.said]
         if messages:
             self.trajectory.messages = messages
             self.trajectory.calls += list(self._own_calls())

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(eq=False)
-class Strand:
+class RecordedConversation:
     """A conversation of the program: its segment, and the engine's episode that holds the same tokens."""
 
     segment: Segment = field(default_factory=Segment)
@@ -72,7 +72,7 @@ class RecordingEngine:
     def __init__(self, engine: Engine, chat: ChatFormat, recorder: Recorder) -> None:
         self._engine, self._recorder = engine, recorder
         self.thought = recorder.limits.max_thought_tokens if chat.thinks else 0
-        self.strands: list[Strand] = []
+        self.conversations: list[RecordedConversation] = []
         self.sampled = 0
         """Sampled tokens of all turns, for the limit on them."""
         self.cut_off: StopReason | None = None
@@ -94,12 +94,12 @@ class RecordingEngine:
         try:
             yield turn
         finally:
-            if turn.strand is not None:
-                turn.strand.busy = False
+            if turn.conversation is not None:
+                turn.conversation.busy = False
 
     async def aclose(self) -> None:
-        for strand in self.strands:
-            await strand.close()
+        for conversation in self.conversations:
+            await conversation.close()
 
     def begin(self) -> int:
         """Count a turn; return the most tokens that it may sample. Raises Refusal, and ends the episode, where no turn
@@ -113,34 +113,34 @@ class RecordingEngine:
         recorder.trajectory.turns += 1
         return min(recorder.limits.max_turn_tokens, left) + self.thought
 
-    async def take(self, prompt: list[int]) -> tuple[Strand, list[int]]:
-        """Return the strand that a prompt continues, or a new one, and the ids that the engine has yet to be given."""
-        ready = [strand for strand in reversed(self.strands) if not strand.busy]
-        strand = next((one for one in ready if prompt[: len(one.segment.tokens)] == one.segment.tokens), None)
-        if strand is None:
-            strand = Strand()
-            self.strands.append(strand)
-            self._recorder.trajectory.segments.append(strand.segment)
-        strand.busy = True
-        if strand.episode is not None:
-            return strand, prompt[len(strand.segment.tokens) :]
+    async def take(self, prompt: list[int]) -> tuple[RecordedConversation, list[int]]:
+        """Return the conversation that a prompt continues, or a new one, and the prompt's ids that the engine lacks."""
+        ready = [conversation for conversation in reversed(self.conversations) if not conversation.busy]
+        conversation = next((one for one in ready if prompt[: len(one.segment.tokens)] == one.segment.tokens), None)
+        if conversation is None:
+            conversation = RecordedConversation()
+            self.conversations.append(conversation)
+            self._recorder.trajectory.segments.append(conversation.segment)
+        conversation.busy = True
+        if conversation.episode is not None:
+            return conversation, prompt[len(conversation.segment.tokens) :]
         for idle in ready:  # one idle episode at a time stays in the engine
             if not idle.busy:
                 await idle.close()
         base = self._recorder.trajectory.seed
         seed = derive_seed(base, self._opened) if self._opened else base
         self._opened += 1
-        await strand.close()
-        strand.episode = await strand.closing.enter_async_context(self._engine.episode(seed=seed))
-        return strand, prompt
+        await conversation.close()
+        conversation.episode = await conversation.closing.enter_async_context(self._engine.episode(seed=seed))
+        return conversation, prompt
 
-    async def sample(self, strand: Strand, new_ids: list[int], sampling: Sampling) -> Completion:
+    async def sample(self, conversation: RecordedConversation, new_ids: list[int], sampling: Sampling) -> Completion:
         """Sample as part of the episode. An engine's episode that did not finish is not used again."""
-        episode, strand.episode = strand.episode, None
+        episode, conversation.episode = conversation.episode, None
         assert episode is not None
         with during(Activity.SAMPLING):
             completion = await episode.generate(new_ids, sampling)
-        strand.episode = episode
+        conversation.episode = episode
         return completion
 
 
@@ -150,30 +150,30 @@ class RecordedTurn:
     def __init__(self, engine: RecordingEngine, recorder: Recorder) -> None:
         self._engine, self._recorder = engine, recorder
         self._left = 0
-        self.strand: Strand | None = None
+        self.conversation: RecordedConversation | None = None
 
     async def generate(self, new_ids: Sequence[int], sampling: Sampling) -> Completion:
         """Sample and record. The first slice is given the whole prompt."""
         engine, given = self._engine, list(new_ids)
-        if self.strand is None:
+        if self.conversation is None:
             self._left = engine.begin()
-            self.strand, given = await self._recorder.work(partial(engine.take, given))
+            self.conversation, given = await self._recorder.work(partial(engine.take, given))
         elif self._left < 1:
             return Completion([], [], engine.version, "length")
         most = min(sampling.max_tokens, self._left)
         sampling = replace(sampling, temperature=self._recorder.temperature, max_tokens=most)
-        strand = self.strand
-        completion: Completion = await self._recorder.work(partial(engine.sample, strand, given, sampling))
-        strand.segment.observe(list(new_ids[len(strand.segment.tokens) :]))
-        strand.segment.act(completion.token_ids, completion.logprobs, completion.version)
+        conversation = self.conversation
+        completion: Completion = await self._recorder.work(partial(engine.sample, conversation, given, sampling))
+        conversation.segment.observe(list(new_ids[len(conversation.segment.tokens) :]))
+        conversation.segment.act(completion.token_ids, completion.logprobs, completion.version)
         self._left -= len(completion.token_ids)
         engine.sampled += len(completion.token_ids)
-        engine.cut_off = None if completion.finish == "stop" else self._limit_met(strand)
+        engine.cut_off = None if completion.finish == "stop" else self._limit_met(conversation)
         return completion
 
-    def _limit_met(self, strand: Strand) -> StopReason | None:
+    def _limit_met(self, conversation: RecordedConversation) -> StopReason | None:
         """Return the limit at which the turn ended; None if the program's own ended it."""
-        if len(strand.segment.tokens) >= self._engine.max_context:
+        if len(conversation.segment.tokens) >= self._engine.max_context:
             return StopReason.CONTEXT_FULL
         if self._left > 0:
             return None

@@ -27,7 +27,7 @@ _NOTES = {
 }
 
 
-class Door:
+class AgentEndpoint:
     """Lets episodes in: `open` it, then `admit` each."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
@@ -39,7 +39,7 @@ class Door:
         self._address = ""
 
     @asynccontextmanager
-    async def open(self) -> AsyncIterator[Door]:
+    async def open(self) -> AsyncIterator[AgentEndpoint]:
         """Listen on a free port of loopback."""
         async with self._tools.open(), running(self, bind("127.0.0.1", 0)) as port:
             self._address = f"http://127.0.0.1:{port}"
