@@ -8,6 +8,7 @@
 # make lock    write the hashes of all pinned packages from constraints.txt
 # make audit   look the pinned packages up in a database of known vulnerabilities
 # make wheel   build the wheel into dist/, with a list of what it needs (an SBOM, CycloneDX)
+# make site    build the documentation site into build/site (open index.html there); a broken link is an error
 # make setup   create .venv and install what is needed; does nothing where that is done
 #
 # WORKERS=3                    how many tests run at once
@@ -26,7 +27,7 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3
 READY := $(VENV)/.ready
 BIN := $(VENV)/bin
 
-.PHONY: train test test-vllm test-others fuzz lint gpu-check setup lock audit wheel clean
+.PHONY: train test test-vllm test-others fuzz lint gpu-check setup lock audit wheel site clean
 
 train: setup
 	@$(BIN)/python -m mcp_rl.train --server mcp_calculator $(ARGS)
@@ -118,5 +119,17 @@ dist/mcp_rl.cdx.json: requirements-hashed.txt requirements-torch-hashed.txt pypr
 	mkdir -p dist
 	$(BIN)/python .ci/pins.py core | $(AUDIT)/bin/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible --output-file $@ -
 
+# From 0.0.74 on, Zensical's theme is a package of its own, which not every index of packages has.
+SITE := .venv-site
+
+$(SITE)/.ready:
+	test -x $(SITE)/bin/python || "$(PYTHON)" -m venv $(SITE)
+	$(SITE)/bin/python -m pip install --quiet zensical==0.0.73 mkdocstrings==1.0.8 mkdocstrings-python==2.0.11
+	touch $@
+
+site: $(SITE)/.ready
+	$(SITE)/bin/python docs/stage.py
+	$(SITE)/bin/zensical build --clean --strict
+
 clean:
-	rm -rf $(VENV) $(VLLM_VENV) $(OTHERS) $(AUDIT) build dist
+	rm -rf $(VENV) $(VLLM_VENV) $(OTHERS) $(AUDIT) $(SITE) .cache build dist

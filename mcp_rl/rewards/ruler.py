@@ -67,10 +67,10 @@ async def ruler_score_group(
     Trajectories that ended by a fault or a timeout are not shown to the judge and keep their reward; exceptions and
     metadata stay, and metadata["judge"] gets the usage of the verdict. Identical trajectories are shown once and score
     the same. Nothing changes unless every score has come. Several models give a verdict each, and the reward is their
-    mean; metadata["judge"]["agreement"] measures their agreement. `deadline` is seconds for one reply, `retries` and
+    mean; `metadata["judge"]["agreement"]` measures their agreement. `deadline` is seconds for one reply, `retries` and
     `backoff` (seconds) rule further tries, `seed` rules the order in which the judge sees the trajectories,
     `token_budget` is the approximate length of the prompt; `cache_dir` keeps verdicts for equal prompts to the same
-    judge; the share `repeat` of groups is judged twice, in another order; metadata["judge"]["noise"] is the mean
+    judge; the share `repeat` of groups is judged twice, in another order; `metadata["judge"]["noise"]` is the mean
     difference.
 
     Raises JudgeError where a judge gives no usable verdict.
