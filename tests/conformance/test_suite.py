@@ -31,8 +31,8 @@ def outcomes(section: str) -> dict[str, list[str]]:
     """Return each scenario with its outcomes on the page, one for each column."""
     text = re.split(r"^## ", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
     (part,) = (part for part in text if part.startswith(section))
-    rows = re.findall(r"^\| `([^`]+)` \| (.*) \|$", part, flags=re.MULTILINE)
-    return {scenario: cells.split(" | ") for scenario, cells in rows}
+    rows = re.findall(r"^\| (`[^|]+`) \| (.*) \|$", part, flags=re.MULTILINE)
+    return {name: cells.split(" | ") for names, cells in rows for name in re.findall("`([^`]+)`", names)}
 
 
 CLIENTS, SERVERS = outcomes("Our client"), outcomes("Our servers")

@@ -37,7 +37,6 @@ NOT_TRIED = {
 """Commands of other programs that no test here can check, by page and beginning: the reason."""
 OUTPUTS = {
     "docs/architecture.md: tool server ──►": "a drawing",
-    "docs/architecture.md: .mcp_rl/<project>/models/<name>/": "a tree of files",
     "docs/cassettes.md: The cassette calls.jsonl does not hold": "an error",
     "docs/engine.md: … </tool_call>": "tokens, side by side",
     "docs/processes.md: Ended what an earlier run left behind": "a printed line",
