@@ -127,6 +127,10 @@ class JudgeBarred(JudgeStop):
     exit_code = 2
 
 
+class HubError(McpRlError):
+    """A failure of the Hugging Face hub, or of the way to it, that may be gone the next time."""
+
+
 class CanaryError(RunStop):
     """A failed check of the training loop; the run stops before it learns from wrong data."""
 

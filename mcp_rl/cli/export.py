@@ -23,6 +23,7 @@ class ExportFormat(StrEnum):
     MERGED = "merged"
     GGUF = "gguf"
     OLLAMA = "ollama"
+    DATASET = "dataset"
 
 
 class Dtype(StrEnum):
@@ -41,7 +42,8 @@ class ExportOptions:
     format: Annotated[
         ExportFormat,
         typer.Option(
-            help="A PEFT adapter, a whole model with the adapter merged in, a GGUF file, or a model for Ollama."
+            help="A PEFT adapter, a whole model with the adapter merged in, a GGUF file, a model for Ollama, or the "
+            "scenarios and episodes as a dataset."
         ),
     ] = ExportFormat.ADAPTER
     out: Annotated[Path | None, typer.Option(help="Folder to write. Default: one under exports/ of the project.")] = (
@@ -69,20 +71,34 @@ class ExportOptions:
             help="Path of llama.cpp's convert_hf_to_gguf.py. Default: $MCP_RL_GGUF_CONVERTER, else found on the PATH."
         ),
     ] = None
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier export.")] = False
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier export, on the hub too.")] = False
+    push_to_hub: Annotated[
+        str | None,
+        typer.Option(
+            metavar="OWNER/NAME",
+            help="Push the export to this repository of the Hugging Face hub, with the token of `hf auth login` or "
+            "HF_TOKEN. A new one is private.",
+        ),
+    ] = None
+    public: Annotated[bool, typer.Option("--public", help="Make the repository on the hub public.")] = False
 
 
 @with_groups
 def export(
     *,
     model: Annotated[
-        str, typer.Argument(metavar="NAME", help="A run's NAME or NAME@STEP, a checkpoint's folder, mcp-rl/tiny, …")
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="A run's NAME or NAME@STEP, a checkpoint's folder, mcp-rl/tiny, …; for a dataset a run, an evaluation "
+            "or a file of scenarios.",
+        ),
     ],
     options: ExportOptions,
     place: PlaceOptions,
     json: Json = False,
 ) -> Job:
-    """Write a trained model as a folder that other programs load, with a model card that reports its success."""
+    """Write a trained model with its card, or scenarios and episodes, for other programs, and push it to the hub."""
 
     def order() -> "ExportRequest":
         from mcp_rl.runs.export.run import ExportRequest
@@ -97,6 +113,8 @@ def export(
             options.quantise,
             options.converter,
             options.overwrite,
+            options.push_to_hub,
+            options.public,
         )
 
     return functools.partial(_export, order, as_json=json)
@@ -112,7 +130,14 @@ def _export(order: "Callable[[], ExportRequest]", *, as_json: bool) -> None:
     if as_json:
         print(done.model_dump_json(), flush=True)
         return
-    print(f"{done.model} is in {done.path} as {done.format}: {done.files} files, {done.bytes / 1e6:.1f} MB.")
+    size = f"{done.files} files, {done.bytes / 1e6:.1f} MB"
+    if done.format == "dataset":
+        print(f"The scenarios and episodes of {done.model} are in {done.path}: {size}.")
+    else:
+        print(f"{done.model} is in {done.path} as {done.format}: {size}.")
     for note in done.notes:
         print(note)
-    print(f"{Path(done.path) / 'README.md'} says how to load it and how well it does.")
+    told = "how to load it" if done.format == "dataset" else "how to load it and how well it does"
+    print(f"{Path(done.path) / 'README.md'} says {told}.")
+    if done.hub:
+        print(f"On the hub: {done.hub}")

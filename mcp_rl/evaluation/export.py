@@ -20,22 +20,28 @@ if TYPE_CHECKING:
 def openai_lines(files: Sequence[EpisodeFile], *, only_successful: bool = False) -> Iterator[str]:
     """Yield one JSON object for each episode: `messages`, `tools` if they are known, and `metadata`."""
     for file in files:
-        for group, place, trajectory in file.episodes(only_successful=only_successful):
-            line: dict[str, Any] = {"messages": [_message(message) for message in trajectory.messages]}
-            if file.tools:
-                line["tools"] = file.tools
-            line["metadata"] = {
-                "model": file.label,
-                "server": file.server,
-                "scenario_id": group.scenario.id,
-                "episode": place,
-                "stop_reason": trajectory.stop_reason.value,
-                "success": trajectory.success,
-                "reward": trajectory.reward,
-                "explanation": trajectory.explanation,
-                "fault": trajectory.fault,
-            }
+        for line in openai_episodes(file, only_successful=only_successful):
             yield json.dumps(line, ensure_ascii=False)
+
+
+def openai_episodes(file: EpisodeFile, *, only_successful: bool = False) -> Iterator[dict[str, Any]]:
+    """Yield the objects that `openai_lines` writes for one file."""
+    for group, place, trajectory in file.episodes(only_successful=only_successful):
+        line: dict[str, Any] = {"messages": [_message(message) for message in trajectory.messages]}
+        if file.tools:
+            line["tools"] = file.tools
+        line["metadata"] = {
+            "model": file.label,
+            "server": file.server,
+            "scenario_id": group.scenario.id,
+            "episode": place,
+            "stop_reason": trajectory.stop_reason.value,
+            "success": trajectory.success,
+            "reward": trajectory.reward,
+            "explanation": trajectory.explanation,
+            "fault": trajectory.fault,
+        }
+        yield line
 
 
 def export_openai(path: Path, out: Path, *, only_successful: bool = False) -> int:

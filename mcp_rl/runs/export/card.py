@@ -10,6 +10,8 @@ from mcp_rl.config import TINY
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from huggingface_hub import EvalResult
+
     from mcp_rl.evaluation.measure import Measure
     from mcp_rl.runs.export.proof import Proof
     from mcp_rl.runs.export.source import ExportSource
@@ -55,15 +57,55 @@ def model_card(source: ExportSource, proof: Proof, contents: Contents) -> str:
 
 
 def _header(source: ExportSource, proof: Proof, contents: Contents) -> str:
-    adapter = contents.format == "adapter"
-    lines = [f"base_model: {source.base_called}"] if source.base_called else []
-    lines += [f"license: {source.base_license}"] if source.base_license else []
-    lines += [
-        f"library_name: {'peft' if adapter else 'transformers'}",
-        "pipeline_tag: text-generation",
-        f"tags: [{'lora, ' if adapter else ''}{'grpo' if proof.how == 'GRPO' else 'sft'}, mcp, tool-use]",
+    from huggingface_hub import ModelCardData
+
+    adapter, results = contents.format == "adapter", _results(proof)
+    about = ModelCardData(
+        base_model=source.base_called,
+        license=source.base_license,
+        library_name="peft" if adapter else "transformers",
+        pipeline_tag="text-generation",
+        tags=[*(["lora"] if adapter else []), "grpo" if proof.how == "GRPO" else "sft", "mcp", "tool-use"],
+        model_name=source.label if results else None,
+        eval_results=results or None,
+    )
+    return f"---\n{about.to_yaml()}\n---\n"
+
+
+def _results(proof: Proof) -> list[EvalResult]:
+    """Return the evaluation as the hub's `model-index` holds it, with intervals and the base's results in `args`."""
+    from huggingface_hub import EvalResult
+
+    if proof.after is None or not proof.server:
+        return []
+    of: dict[str, Any] = {
+        "task_type": "text-generation",
+        "task_name": "Calling the tools of an MCP server",
+        "dataset_type": proof.server,
+        "dataset_name": f"{proof.val_scenarios} held-out scenarios of {proof.server}",
+        "dataset_split": "validation",
+    }
+    found = []
+    for kind in ("greedy", "sampled"):
+        before: Measure | None = getattr(proof.before, kind, None)
+        after: Measure | None = getattr(proof.after, kind, None)
+        if after is None:
+            continue
+        if after.success is not None and after.ci95 is not None:
+            args: dict[str, Any] = {
+                "episodes": after.rollouts,
+                "ci95": [round(end, 4) for end in after.ci95],
+                **({"before_training": round(before.success, 4)} if before and before.success is not None else {}),
+            }
+            found.append(("success_rate", f"success, {kind}", after.success, args))
+        if k := max((k for k in after.pass_at if k > 1), default=None):
+            ends = after.pass_at_ci95.get(k)
+            args = {"episodes": after.rollouts, **({"ci95": [round(end, 4) for end in ends]} if ends else {})}
+            found.append((f"pass@{k}", f"pass@{k}", after.pass_at[k], args))
+    return [
+        EvalResult(**of, metric_type=kind, metric_name=name, metric_value=round(value, 4), metric_args=args)
+        for kind, name, value, args in found
     ]
-    return "---\n" + "\n".join(lines) + "\n---\n"
 
 
 def _base_name(source: ExportSource) -> str:

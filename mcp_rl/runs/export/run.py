@@ -6,7 +6,8 @@ import json
 import math
 import shlex
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from pathlib import Path
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -17,18 +18,18 @@ from mcp_rl.errors import CheckpointError, ConfigError
 from mcp_rl.inference.chat.chat_format import CHAT, ChatFormat
 from mcp_rl.runs.export.adapter import check_adapter, write_adapter
 from mcp_rl.runs.export.card import BASE_FOLDER, Contents, model_card
+from mcp_rl.runs.export.dataset import find_dataset, write_dataset
 from mcp_rl.runs.export.gguf import Converter, ambiguous, check_quantiser, check_type, find_converter, write_gguf
+from mcp_rl.runs.export.hub import HubPlace, find_place, push
 from mcp_rl.runs.export.ollama import create, has_ollama, modelfile, ollama_has, ollama_name
 from mcp_rl.runs.export.proof import Proof, read_proof
 from mcp_rl.runs.export.source import ExportSource, find_source
 from mcp_rl.runs.export.staging import check_free, staged
 from mcp_rl.runs.trained_tools import Trained
 from mcp_rl.system.redaction import without_secrets
+from mcp_rl.system.version import own_version
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-Format = Literal["adapter", "merged", "gguf", "ollama"]
+Format = Literal["adapter", "merged", "gguf", "ollama", "dataset"]
 MOST_DIFFERENT = 1e-3
 """Largest allowed difference of two logits that should be equal in float32: 100 times that of models of billions of
 weights."""
@@ -44,8 +45,9 @@ class Exported(BaseModel):
     path: str
     format: Format
     model: str
-    step: int
-    base_model: str
+    step: int = 0
+    base_model: str | None = None
+    """None for a dataset."""
     bytes: int
     files: int
     dtype: str | None = None
@@ -60,6 +62,8 @@ class Exported(BaseModel):
     """Notes for a person, one sentence each."""
     ollama: str | None = None
     """The model's name in Ollama, where it was created."""
+    hub: str | None = None
+    """Address on the hub, where it was pushed."""
 
 
 @dataclass(frozen=True)
@@ -76,18 +80,52 @@ class ExportRequest:
     quantise: str | None = None
     converter: Path | None = None
     overwrite: bool = False
+    push_to_hub: str | None = None
+    """OWNER/NAME of a repository on the Hugging Face hub."""
+    public: bool = False
 
 
 def export(request: ExportRequest) -> Exported:
-    """Write the export and describe it.
+    """Write the export, push it where that is asked for, and describe it.
 
     Raises ConfigError for a model that has no such export or a program that is missing, CheckpointError for a
-    checkpoint that is damaged or does not fit its base. Nothing is written then.
+    checkpoint that is damaged or does not fit its base, HubError if the hub fails. Nothing is written then, except that
+    an export whose push failed stays on this machine.
     """
-    if request.quantise is not None and request.format in ("adapter", "merged"):
+    if request.quantise is not None and request.format not in ("gguf", "ollama"):
         raise ConfigError(f"--quantise needs a GGUF file, and --format {request.format} writes none.")
-    if request.dtype != "auto" and request.format == "adapter":
-        raise ConfigError("--dtype needs merged weights, and --format adapter merges none.")
+    if request.dtype != "auto" and request.format in ("adapter", "dataset"):
+        raise ConfigError(f"--dtype needs merged weights, and --format {request.format} merges none.")
+    if request.public and request.push_to_hub is None:
+        raise ConfigError("--public needs --push-to-hub OWNER/NAME: only what is on the hub can be public.")
+    place = None
+    if request.push_to_hub is not None:
+        kind: Literal["model", "dataset"] = "dataset" if request.format == "dataset" else "model"
+        place = find_place(request.push_to_hub, kind, public=request.public, overwrite=request.overwrite)
+    done = (_export_dataset if request.format == "dataset" else _export_model)(request)
+    return done if place is None else _pushed(done, place)
+
+
+def _pushed(done: Exported, place: HubPlace) -> Exported:
+    named = f"{done.model} as {done.format}" if place.kind == "model" else f"Scenarios and episodes of {done.model}"
+    address = push(place, Path(done.path), f"{named}, by mcp-rl {own_version() or ''}".rstrip())
+    return done.model_copy(update={"hub": address})
+
+
+def _export_dataset(request: ExportRequest) -> Exported:
+    project = request.runs.parent
+    source = find_dataset(request.name, project)
+    out = request.out or project / "exports" / f"{source.label}-dataset"
+    with staged(out, {"format": "dataset", "model": source.label}, overwrite=request.overwrite) as folder:
+        notes = write_dataset(source, folder, request.push_to_hub or "OWNER/NAME")
+        written = [path for path in folder.rglob("*") if path.is_file()]
+        size = sum(path.stat().st_size for path in written)
+    return Exported(
+        path=str(out), format="dataset", model=source.label, bytes=size, files=len(written) + 1, notes=notes
+    )
+
+
+def _export_model(request: ExportRequest) -> Exported:
     source = find_source(request.name, request.runs, request.base)
     out = request.out or request.runs.parent / "exports" / f"{source.slug}-{request.format}"
     check_free(out, overwrite=request.overwrite)

@@ -235,7 +235,7 @@ def test_cards_of_fine_tuned_and_unknown_folders(place: Path, tmp_path: Path) ->
     shutil.copytree(run / "checkpoints" / "0002", tmp_path / "found")
     assert main(["export", "tuned", "--output-dir", str(tmp_path)]) == 0
     card = (tmp_path / "default" / "exports" / "tuned-2-adapter" / "README.md").read_text()
-    assert "trained with supervised fine-tuning, 2 steps" in card and "sft, mcp" in card and "| seed | 3 |" in card
+    assert "trained with supervised fine-tuning, 2 steps" in card and "- sft\n- mcp" in card and "| seed | 3 |" in card
     assert main(["export", str(tmp_path / "found"), "--out", str(tmp_path / "x")]) == 0
     card = (tmp_path / "x" / "README.md").read_text()
     assert "# found" in card and "It was not evaluated before the export." in card and "None" not in card
