@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 _PROGRAMS = {
     *("mcp-rl", "python", "make", "pip", "uv", "npx", "curl", "git", "vllm", "torchrun", "accelerate", "source"),
-    "ssh-keygen",
+    *("hf", "ssh-keygen"),
     *(".ci/run", ".venv-vllm/bin/pip"),
 }
 

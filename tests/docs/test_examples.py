@@ -26,6 +26,7 @@ EXAMPLES = examples()
 COMMANDS = [example for example in EXAMPLES if example.kind == "command"]
 NOT_TRIED = {
     "docs/export.md: vllm serve base": "needs vLLM; tests/vllm serve an export with these options",
+    "docs/export.md: hf auth login": "asks for a token; tests/runs/export/test_hub.py pushes with one",
     "docs/export.md: git clone": "needs the network",
     "docs/export.md: pip install sentencepiece": "needs the network",
     "docs/serve.md: curl http://127.0.0.1:8000": "needs a served model; tests/inference/openai_api asks one",

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 SPLITS = {"train": "train", "val": "validation", "test": "test"}
 """The hub's name of each split."""
-SCENARIO_FEATURES = """\
+_SCENARIO_FEATURES = """\
   - {name: id, dtype: string}
   - {name: task_description, dtype: string}
   - {name: server, dtype: string}
@@ -48,7 +48,7 @@ SCENARIO_FEATURES = """\
   - {name: proof, dtype: json}
 """
 """Columns of scenarios, in the form of a dataset card. Declared, since a column may hold JSON of several types."""
-EPISODE_FEATURES = """\
+_EPISODE_FEATURES = """\
   - name: messages
     list:
     - {name: role, dtype: string}
@@ -181,7 +181,7 @@ def _lines_of(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _episode(line: dict[str, Any], outcomes: Counter[bool | None]) -> dict[str, Any]:
-    """Return an episode with the columns of EPISODE_FEATURES alone, and count its outcome."""
+    """Return an episode with the columns of _EPISODE_FEATURES alone, and count its outcome."""
     outcomes[line["metadata"]["success"]] += 1
     return {**line, "messages": [_message(message) for message in line["messages"]]}
 
@@ -225,7 +225,7 @@ def _card(
         header += [f"- config_name: {part}", "  data_files:"] if splits else []
         header += [f"  - {{split: {SPLITS[split]}, path: {part}/{split}.jsonl}}" for split in splits]
     header.append("dataset_info:")
-    for part, features in (("scenarios", SCENARIO_FEATURES), ("episodes", EPISODE_FEATURES)):
+    for part, features in (("scenarios", _SCENARIO_FEATURES), ("episodes", _EPISODE_FEATURES)):
         header += [f"- config_name: {part}", "  features:", features.rstrip()] if parts[part] else []
     tools = Counter(call.tool for scenario in source.every for call in scenario.reference)
     said = [f"# {source.label}\n", f"Tasks for the tools of `{server}`{_with_episodes(parts, successes)}.\n"]

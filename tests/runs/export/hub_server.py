@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any
 
-import yaml
+from huggingface_hub import RepoCard
 
 LARGE = (".safetensors", ".gguf")
 TOKENS = {"hf_Writes0123456789abcdef": "write", "hf_Reads0123456789abcdefg": "read"}
@@ -89,8 +89,8 @@ def hub_server() -> Iterator[Hub]:
                 case ["POST", "api", "repos", "create"]:
                     self.create(json.loads(body))
                 case ["POST", "api", "validate-yaml"]:
-                    told = yaml.safe_load(json.loads(body)["content"].split("---")[1])
-                    errors = [] if isinstance(told, dict) else [{"message": "no mapping"}]
+                    told = RepoCard(json.loads(body)["content"]).data.to_dict()
+                    errors = [] if told else [{"message": "The card has no metadata"}]
                     self.answer(400 if errors else 200, {"errors": errors, "warnings": []})
                 case ["PUT", "large", oid]:
                     assert hashlib.sha256(body).hexdigest() == oid

@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from huggingface_hub import ModelCard, constants
+from huggingface_hub import ModelCard, RepoCard, constants
 
 from mcp_rl.cli import main
 from mcp_rl.run_directory import RunDirectory
-from mcp_rl.runs.export.dataset import EPISODE_FEATURES, SCENARIO_FEATURES
 from mcp_rl.scenario import McpScenario, StdioServer, read_scenarios
 from mcp_rl.trajectory import Trajectory, TrajectoryGroup
 from tests.runs.export.hub_server import TOKENS, Hub, Repository, hub_server
@@ -99,10 +97,9 @@ def test_a_dataset_has_the_columns_that_its_card_declares_and_no_secret(hub: Hub
     assert not repository.private
     everything = b"\n".join(repository.files.values()).decode()
     assert SECRET not in everything and str(place) not in everything and "${PWD}/a says ${VAULT_PASSWORD}" in everything
-    about = yaml.safe_load(everything.split("---\n")[1])
+    about = RepoCard(repository.files["README.md"].decode()).data.to_dict()
     columns = {part["config_name"]: {"struct": part["features"]} for part in about["dataset_info"]}
-    assert {c["name"] for c in yaml.safe_load(SCENARIO_FEATURES)} == McpScenario.model_fields.keys()
-    assert columns["episodes"]["struct"] == yaml.safe_load(EPISODE_FEATURES)
+    assert {column["name"] for column in columns["scenarios"]["struct"]} == McpScenario.model_fields.keys()
     listed = [(part["config_name"], file["path"]) for part in about["configs"] for file in part["data_files"]]
     assert [path for _, path in listed] == ["scenarios/train.jsonl", "scenarios/val.jsonl", "episodes/train.jsonl"]
     for part, path in listed:
