@@ -25,8 +25,8 @@ def chat(
     remember: Annotated[
         bool | None,
         typer.Option(
-            help="Keep earlier questions in the conversation. Default: for all models but mcp-rl/tiny, which knows "
-            "only conversations of one question."
+            help="Keep earlier questions in the conversation, or make each an episode of its own, as in training. "
+            "Default: keep them, but for mcp-rl/tiny, which knows only conversations of one question."
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the sampling.", min=0)] = 0,

@@ -34,9 +34,14 @@ class EvaluateOptions:
             "scripted:reference or scripted:refuse; repeat to compare several."
         ),
     ] = None
-    scenarios: Annotated[Path | None, Sets("scenarios.file"), typer.Option(help="A JSON Lines file of scenarios.")] = (
-        None
-    )
+    scenarios: Annotated[
+        Path | None,
+        Sets("scenarios.file"),
+        typer.Option(
+            help="A JSON Lines file of scenarios. Default: those that the first run among the models "
+            "held out, or that a run with this seed would."
+        ),
+    ] = None
     agent: Agent = None
     count: Annotated[int | None, typer.Option(help="Maximum number of scenarios, drawn with the seed.", min=1)] = None
     samples: Annotated[
@@ -50,10 +55,10 @@ class EvaluateOptions:
     ] = None
     base_url: Annotated[
         str | None,
-        typer.Option(help="OpenAI-compatible address of the chat models; NAME@URL for one of them."),
+        typer.Option(help="OpenAI-compatible address of the chat models; --model NAME@URL for one of them."),
     ] = None
     name: Annotated[
-        str | None, typer.Option(help="Name of the evaluation's folder. Default: the server and a number.")
+        str | None, typer.Option(help="Name of the evaluation's folder. Default: the server's name and a number.")
     ] = None
     config: ConfigFile = None
 

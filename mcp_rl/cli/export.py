@@ -46,9 +46,9 @@ class ExportOptions:
             "scenarios and episodes as a dataset."
         ),
     ] = ExportFormat.ADAPTER
-    out: Annotated[Path | None, typer.Option(help="Folder to write. Default: one under exports/ of the project.")] = (
-        None
-    )
+    out: Annotated[
+        Path | None, typer.Option(help="Folder to write. Default: exports/NAME-STEP-FORMAT in the project.")
+    ] = None
     base: Annotated[
         str | None,
         typer.Option(
@@ -62,16 +62,25 @@ class ExportOptions:
         typer.Option(
             "--quantise",
             "--quantize",
-            help="Type of a GGUF file's weights: f32, f16, bf16, q8_0, q4_k_m, … Default: f16.",
+            help="Type of a GGUF file's weights: f32, f16, bf16 or q8_0; others, such as q4_k_m, need "
+            "llama.cpp's llama-quantize. Default: f16.",
         ),
     ] = None
     converter: Annotated[
         Path | None,
         typer.Option(
-            help="Path of llama.cpp's convert_hf_to_gguf.py. Default: $MCP_RL_GGUF_CONVERTER, else found on the PATH."
+            help="Path of llama.cpp's convert_hf_to_gguf.py, or its folder. Default: "
+            "$MCP_RL_GGUF_CONVERTER, else found on the PATH."
         ),
     ] = None
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier export, on the hub too.")] = False
+    overwrite: Annotated[
+        bool,
+        typer.Option(
+            "--overwrite",
+            help="Replace an earlier export, on the hub too. A folder or repository that holds "
+            "anything else is never touched.",
+        ),
+    ] = False
     push_to_hub: Annotated[
         str | None,
         typer.Option(
@@ -80,7 +89,12 @@ class ExportOptions:
             "HF_TOKEN. A new one is private.",
         ),
     ] = None
-    public: Annotated[bool, typer.Option("--public", help="Make the repository on the hub public.")] = False
+    public: Annotated[
+        bool,
+        typer.Option(
+            "--public", help="Make the repository on the hub public, if it is new; push to one that is public."
+        ),
+    ] = False
 
 
 @with_groups
@@ -90,8 +104,8 @@ def export(
         str,
         typer.Argument(
             metavar="NAME",
-            help="A run's NAME or NAME@STEP, a checkpoint's folder, mcp-rl/tiny, …; for a dataset a run, an evaluation "
-            "or a file of scenarios.",
+            help="A run's NAME or NAME@STEP, the folder of a checkpoint, an adapter or a model, mcp-rl/tiny; for a dataset "
+            "a run, an evaluation or a file of scenarios.",
         ),
     ],
     options: ExportOptions,

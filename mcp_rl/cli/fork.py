@@ -20,7 +20,9 @@ def fork(
         typer.Argument(metavar="[KEY=VALUE]...", help="Settings that the fork changes, such as train.kl=0.01."),
     ] = None,
     from_step: Annotated[int | None, typer.Option(help="Step of the checkpoint to begin at.", min=0)] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the new run. Default: the old name and the step.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the new run, beside the old one. Default: the old name and the step.")
+    ] = None,
     place: PlaceOptions,
     json: Json = False,
 ) -> Job:

@@ -37,7 +37,11 @@ class RecipeOptions:
     unsolvable: Annotated[float, typer.Option(help="Share of tasks that cannot be solved, 0 to 1.")] = 0.05
     without_tools: Annotated[float, typer.Option(help="Share of requests that need no tool, 0 to 1.")] = 0.05
     levels: Annotated[
-        str, typer.Option(help="Shares of task levels, such as told=0.4,looked-up=0.6; or mixed, for chat models.")
+        str,
+        typer.Option(
+            help="Shares of the levels of tasks (docs/scenarios.md), such as told=0.4,looked-up=0.6; "
+            "or mixed, for chat models."
+        ),
     ] = "spelled"
 
 
@@ -47,13 +51,18 @@ class SplitOptions:
 
     out: Annotated[Path, typer.Option(help="The JSON Lines file to write.")] = Path("scenarios.jsonl")
     source: Source = None
-    val: Annotated[float, typer.Option(help="Share to mark for validation, 0 to 1.")] = 0.0
-    test: Annotated[float, typer.Option(help="Share to mark for tests, 0 to 1.")] = 0.0
+    val: Annotated[
+        float, typer.Option(help="Share to mark for validation, 0 to 1; no call and no request is in two splits.")
+    ] = 0.0
+    test: Annotated[
+        float, typer.Option(help="Share to mark for tests, 0 to 1; no call and no request is in two splits.")
+    ] = 0.0
     held_out_tool: Annotated[
         list[str] | None, typer.Option(help="Mark all tasks of this tool for tests; repeat for several.")
     ] = None
     split_by: Annotated[
-        SplitBy, typer.Option(help="What splits may not share: calls, or combinations of tools too.")
+        SplitBy,
+        typer.Option(help="What the splits may not share, beside requests: calls, or combinations of tools too."),
     ] = SplitBy.CALLS
 
 
@@ -73,26 +82,38 @@ class AuthoringOptions:
     author: Annotated[
         str | None,
         Sets("model"),
-        typer.Option(help="A language model that proposes tasks and words requests (a LiteLLM name)."),
+        typer.Option(
+            help="A language model that proposes tasks and words requests (a LiteLLM name); its key "
+            "comes from the environment."
+        ),
     ] = None
     author_base_url: Annotated[
         str | None, Sets("base_url"), typer.Option(help="Address of your own OpenAI-compatible author.")
     ] = None
     author_share: Annotated[
-        float | None, Sets("share"), typer.Option(help="Share of tasks that the author proposes. Default: 0.3.")
+        float | None,
+        Sets("share"),
+        typer.Option(help="Share of the tasks that the author proposes, 0 to 1. Default: 0.3."),
     ] = None
     author_steps: Annotated[
         str | None,
         Sets("steps", _range),
-        typer.Option(metavar="FEWEST-MOST", help="Calls of a task that the author proposes. Default: 2-4."),
+        typer.Option(
+            metavar="FEWEST-MOST", help="Fewest and most calls of a task that the author proposes. Default: 2-4."
+        ),
     ] = None
     max_author_cost: Annotated[
-        float | None, Sets("max_cost"), typer.Option(help="Spending limit for the author, in US dollars.")
+        float | None,
+        Sets("max_cost"),
+        typer.Option(help="Spending limit for the author, in US dollars; scenarios made by then are kept."),
     ] = None
     keep_unverified: Annotated[
         bool,
         Sets("keep_unverified"),
-        typer.Option("--keep-unverified", help="Keep tasks that only a judge can score, tagged ruler-only."),
+        typer.Option(
+            "--keep-unverified",
+            help="Keep proposed tasks that only a judge can score, without a verifier and with the tag ruler-only.",
+        ),
     ] = False
 
 
@@ -110,7 +131,10 @@ def generate(
     recipe: RecipeOptions,
     author: AuthoringOptions,
     check: Annotated[
-        Path | None, typer.Option(help="Make nothing; execute the reference solutions of this file again.")
+        Path | None,
+        typer.Option(
+            help="Make nothing; execute the reference solutions in this file again and print those that no longer hold."
+        ),
     ] = None,
     json: Json = False,
 ) -> Job:

@@ -30,11 +30,16 @@ def history(
     place: PlaceOptions,
     split: Annotated[Split | None, typer.Option(help="Only training steps, or only evaluations.")] = None,
     metrics: Annotated[
-        str | None, typer.Option(metavar="NAME,...", help="Metrics to show. Default: the most important ones.")
+        str | None,
+        typer.Option(
+            metavar="NAME,...", help="Metrics to show, separated by commas. Default: the most important ones."
+        ),
     ] = None,
     last: Annotated[int | None, typer.Option(help="Show only this many lines, the last ones.", min=1)] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the history into this .png or .html file.")] = None,
-    csv: Annotated[bool, typer.Option("--csv", help="Print the lines as CSV.")] = False,
+    csv: Annotated[
+        bool, typer.Option("--csv", help="Print the lines as CSV, with all metrics if none are chosen.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the lines and the summary as one JSON object.")] = False,
 ) -> Job:
     """Show the steps and evaluations of a run, finished or not; plot them; compare several runs."""

@@ -65,16 +65,27 @@ Server = Annotated[
 ServerConfig = Annotated[
     Path | None,
     Sets("tools.server_config"),
-    typer.Option(help="A file of servers in the format of MCP clients (mcpServers). Default: config.json."),
+    typer.Option(
+        help="The file of MCP servers to read (docs/server_config.md). Default: config.json here, "
+        "and the one that comes with mcp-rl."
+    ),
 ]
 Plugin = Annotated[
     list[Path] | None,
     Sets("plugins", lambda files: tuple(map(str, files or ())) or None),
     typer.Option(help="A Python file with a plugin; repeat for several."),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and everything else on stderr.")]
+Json = Annotated[
+    bool,
+    typer.Option("--json", help="Print one JSON object as the last line of stdout, and everything else on stderr."),
+]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Remove an earlier run of this name and start over.")]
-ConfigFile = Annotated[Path | None, typer.Option(help="A TOML file of settings, such as configs/calculator.toml.")]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="A TOML file of settings, such as configs/calculator.toml; docs/configuration.md lists all of them."
+    ),
+]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(
@@ -84,7 +95,7 @@ Overrides = Annotated[
 BaseModel = Annotated[
     str | None,
     Sets("base_model"),
-    typer.Option(help="mcp-rl/tiny, the name of a Hugging Face model, or a folder with a model."),
+    typer.Option(help="mcp-rl/tiny (the default), the name of a Hugging Face model, or a folder with a model."),
 ]
 Source = Annotated[
     str | None,
@@ -98,9 +109,15 @@ Agent = Annotated[
         help='Your own agent program, such as "python my_agent.py", which plays the episodes (docs/agents.md).'
     ),
 ]
-Init = Annotated[Path | None, Sets("init"), typer.Option(help="Begin with the adapter of this run or checkpoint.")]
+Init = Annotated[
+    Path | None,
+    Sets("init"),
+    typer.Option(help="A run or a checkpoint whose adapter this run begins with, such as a warm start."),
+]
 OutputDir = Annotated[
-    Path | None, Sets("output_dir"), typer.Option(help="Folder that holds the projects. Default: .mcp_rl.")
+    Path | None,
+    Sets("output_dir"),
+    typer.Option(help="Folder that holds the projects. Default: .mcp_rl."),
 ]
 RunName = Annotated[str, typer.Argument(metavar="NAME_OR_PATH", help="A run: its name or its folder.")]
 
@@ -143,18 +160,22 @@ class ConnectionOptions:
         Sets("tools.sandbox"),
         typer.Option(
             help="What a server that is started here can change: files (default) keeps what it writes in a layer that "
-            "is thrown away, network also leaves it no network but its own, off lets it write where it likes."
+            "is thrown away, network also leaves it no network but its own loopback, off lets it write where it likes "
+            "(docs/sandbox.md)."
         ),
     ] = None
     offer: Annotated[
         list[OfferOption] | None,
         Sets("tools.offer"),
-        typer.Option(help="Offer the server's resources or prompts to the model as tools too."),
+        typer.Option(help="Offer the server's resources or prompts to the model as tools too; repeat for both."),
     ] = None
     start: Annotated[
         list[str] | None,
         Sets("tools.start"),
-        typer.Option(help="An address or path where exploring begins, such as a page whose links lead on; repeatable."),
+        typer.Option(
+            help="An address or path where exploring begins, such as a page whose links lead on; "
+            "repeat for several (docs/generate.md)."
+        ),
     ] = None
     plugin: Plugin = None
 
@@ -167,13 +188,17 @@ class IsolationOptions(ConnectionOptions):
         IsolationName | None,
         Sets("tools.isolation"),
         typer.Option(
-            help="Isolation of episodes. Default: as declared, else as measured, else by the tools' annotations."
+            help="Isolation of episodes (docs/servers.md). Default: as the plugin or the file says, "
+            "else as measured (docs/state.md), else by the tools' annotations."
         ),
     ] = None
     reset_tool: Annotated[
         str | None,
         Sets("tools.reset_tool"),
-        typer.Option(help="A tool that resets the server's state before each episode."),
+        typer.Option(
+            help="A tool that resets the server's state before each episode; implies --isolation "
+            "reset. With several servers: server__tool."
+        ),
     ] = None
 
 
@@ -182,17 +207,27 @@ class ServerOptions(IsolationOptions, ServerName):
     """A server, the way to it, and its calls. The options of the last base, `ServerName`, come first."""
 
     record: Annotated[
-        Path | None, Sets("tools.record"), typer.Option(help="Record every tool call and its result in this file.")
+        Path | None,
+        Sets("tools.record"),
+        typer.Option(
+            help="Record every tool call and its result in this file; new calls are added to an "
+            "existing one (docs/cassettes.md)."
+        ),
     ] = None
     replay: Annotated[
         Path | None,
         Sets("tools.replay"),
-        typer.Option(help="Answer every tool call from this recording, without a server."),
+        typer.Option(
+            help="Answer every tool call from this recording, without a server; a call that is not in "
+            "it ends the command with exit code 2. Not together with --record."
+        ),
     ] = None
     allow_schema_change: Annotated[
         bool | None,
         Sets("tools.allow_schema_change"),
-        typer.Option("--allow-schema-change", help="Go on if a server changes its tools during a run."),
+        typer.Option(
+            "--allow-schema-change", help="Go on if a server changes its tools during a run, instead of ending the run."
+        ),
     ] = None
 
 
@@ -203,7 +238,10 @@ class EngineOptions:
     engine: Annotated[
         EngineKind | None,
         Sets("engine.kind"),
-        typer.Option(help="Engine that samples: local (in process) or vllm. Default: vLLM where it can run."),
+        typer.Option(
+            help="Engine that samples models with weights: local (in process) or vllm. Default: auto, "
+            "which takes vLLM if there is a GPU and vLLM is installed."
+        ),
     ] = None
     engine_url: Annotated[
         str | None,
@@ -267,7 +305,9 @@ class JudgeOptions:
         Sets("judge.model", lambda models: models[0] if models else None),
         Sets("judge.panel", lambda models: list(models[1:]) or None if models else None),
         typer.Option(
-            help="Score groups of episodes with this model (RULER, a LiteLLM name); repeat to average several."
+            help="A judge that scores groups of episodes (RULER, a LiteLLM name; docs/rewards.md): in "
+            "training instead of the verifier, in an evaluation beside it. Repeat to average "
+            "several."
         ),
     ] = None
     judge_base_url: Annotated[
@@ -279,5 +319,10 @@ class JudgeOptions:
         Path | None, Sets("judge.rubric_file"), typer.Option(help="A text file that says what a good episode is.")
     ] = None
     max_judge_cost: Annotated[
-        float | None, Sets("judge.max_cost"), typer.Option(help="Spending limit for all judges, in US dollars.")
+        float | None,
+        Sets("judge.max_cost"),
+        typer.Option(
+            help="Spending limit for all judges, in US dollars. A training run counts all its "
+            "sessions, and stops before it spends more."
+        ),
     ] = None

@@ -19,10 +19,15 @@ def replay(
         typer.Argument(metavar="[KEY=VALUE]...", help="Settings to learn with instead, such as train.loss=gspo."),
     ] = None,
     to: Annotated[
-        str | None, typer.Option("--to", "--name", help="Name of the new run. Default: the old name and -replay.")
+        str | None,
+        typer.Option(
+            "--to", "--name", help="Name of the new run, beside the old one. Default: the old name and `-replay`."
+        ),
     ] = None,
     place: PlaceOptions,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Remove an earlier replay and start over.")] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Remove an earlier replay of this name and start over.")
+    ] = False,
     json: Json = False,
 ) -> Job:
     """Retrain from a run's recorded episodes, without server or engine: to the same bits, or with other settings.

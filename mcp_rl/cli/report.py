@@ -49,7 +49,11 @@ def export_trajectories(
     ],
     out: Annotated[Path, typer.Option(help="The JSON Lines file to write, or the folder for the logs of inspect_ai.")],
     format: Annotated[
-        Format, typer.Option(help="JSON Lines of OpenAI messages, or logs of inspect_ai.")
+        Format,
+        typer.Option(
+            help="JSON Lines with messages, tools and metadata on each line, or logs of inspect_ai, "
+            "one for each file of episodes."
+        ),
     ] = Format.OPENAI,
     only_successful: Annotated[
         bool, typer.Option("--only-successful", help="Export successful episodes only.")

@@ -22,7 +22,7 @@ def serve(
         ),
     ] = None,
     host: Annotated[
-        str, typer.Option(help="Address to listen on; one that other machines can reach needs a key.")
+        str, typer.Option(help="Address to listen on; one that other machines can reach needs --api-key-env.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 for any free one.", min=0, max=65535)] = 8000,
     engine: EngineOptions,

@@ -63,11 +63,16 @@ def inspect(
         InspectFormat | None,
         typer.Option(
             help="openai: print only the tools, as the list that OpenAI's `tools` takes, exactly as a model sees them "
-            "in training."
+            "in training; a run keeps the same list in tools.json. Those of several servers are called server__tool."
         ),
     ] = None,
     world: Annotated[
-        bool, typer.Option("--world", help="Call its reading tools, and show the things behind it instead.")
+        bool,
+        typer.Option(
+            "--world",
+            help="Call its reading tools, and show the things behind it instead: what there is, with "
+            "which fields, and the calls that show it (docs/world.md).",
+        ),
     ] = False,
     json: Json = False,
 ) -> Job:
@@ -124,7 +129,10 @@ def login(
     *,
     server: Named,
     connection: ConnectionOptions,
-    scope: Annotated[str | None, typer.Option(help="Permissions to ask for, with spaces between them.")] = None,
+    scope: Annotated[
+        str | None,
+        typer.Option(help="Permissions to ask for, with spaces between them. Default: those that the server names."),
+    ] = None,
     client_id: Annotated[
         str | None,
         typer.Option(

@@ -16,7 +16,10 @@ class SftOptions:
     """The episodes to learn from, the model, and the length of the fine-tuning."""
 
     from_run: Annotated[
-        str | None, typer.Option(help="Learn from the training episodes of this run: its name or its folder.")
+        str | None,
+        typer.Option(
+            help="Learn from the training episodes of this run (name or folder), token for token as they were sampled."
+        ),
     ] = None
     min_reward: Annotated[
         float | None, Sets("min_reward"), typer.Option(help="Minimum reward of an episode to learn from. Default: 1.")
@@ -38,11 +41,13 @@ class SftOptions:
     held_out: Annotated[
         float | None,
         Sets("held_out"),
-        typer.Option(help="Share of the prompts to measure with instead of training on them. Default: 0.1."),
+        typer.Option(
+            help="Share of the prompts to measure with instead of training on them; 0 for none. Default: 0.1."
+        ),
     ] = None
-    name: Annotated[str | None, typer.Option(help="Name of the run's folder. Default: made from the file's name.")] = (
-        None
-    )
+    name: Annotated[
+        str | None, typer.Option(help="Name of the run's folder. Default: `sft-` and the name of the file or the run.")
+    ] = None
 
 
 @with_groups

@@ -35,13 +35,19 @@ class TrainOptions:
     """The model to train, its tasks, and the length of the training."""
 
     scenarios: Annotated[
-        Path | None, Sets("scenarios.file"), typer.Option(help="A JSON Lines file with your own scenarios.")
+        Path | None,
+        Sets("scenarios.file"),
+        typer.Option(
+            help="Your own scenarios, JSON Lines or JSON, instead of exploring the server (docs/scenarios.md)."
+        ),
     ] = None
     source: Source = None
     agent: Agent = None
     base_model: BaseModel = None
     backend: Annotated[
-        str | None, Sets("backend"), typer.Option(help="Backend that trains and samples: local, or a plugin's.")
+        str | None,
+        Sets("backend"),
+        typer.Option(help="Backend that trains and samples: local, this machine (the default), or a plugin's."),
     ] = None
     steps: Annotated[
         int | None, Sets("steps"), typer.Option(help="Training steps in all, including those of earlier sessions.")
@@ -49,7 +55,9 @@ class TrainOptions:
     max_staleness: Annotated[
         int | None,
         Sets("train.max_staleness"),
-        typer.Option(help="Steps by which a sampled token may be older than the learner. Default: 0."),
+        typer.Option(
+            help="Steps by which a sampled token may be older than the learner (docs/learning.md). Default: 0."
+        ),
     ] = None
     init: Init = None
     name: Annotated[
@@ -60,7 +68,9 @@ class TrainOptions:
     tracker: Annotated[
         list[str] | None,
         Sets("trackers"),
-        typer.Option(help="Send metrics to this tracker too (see `mcp-rl plugins`); repeat for several."),
+        typer.Option(
+            help="Send metrics to this tracker too, such as tensorboard (see `mcp-rl plugins`); repeat for several."
+        ),
     ] = None
 
 
@@ -71,7 +81,12 @@ class SessionOptions:
     config: ConfigFile = None
     fresh: Fresh = False
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check all that needs no server, print what is set, and exit.")
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Check all that can be checked without starting anything, print what is set by you "
+            "and by presets as overrides, and exit.",
+        ),
     ] = False
     every: Annotated[bool, typer.Option("--all", help="With --dry-run: print every setting, not only what is set.")] = (
         False

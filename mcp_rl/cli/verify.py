@@ -20,17 +20,27 @@ def verify(
     *,
     run: RunName,
     episodes: Annotated[
-        int, typer.Option(help="Held-out episodes, before and after training each, to play again on the server.", min=0)
+        int,
+        typer.Option(
+            help="Held-out episodes of each evaluation in the table to play again on the server, drawn "
+            "anew each time; 0 for none.",
+            min=0,
+        ),
     ] = 4,
     server: Annotated[
         list[str] | None,
-        typer.Option(help="The run's server, if no plugin offers it by its name; repeat if there were several."),
+        typer.Option(
+            help="The run's server, if no plugin offers it by its name; repeat if there were several. "
+            "A command in a run's files is never executed."
+        ),
     ] = None,
     plugin: Plugin = None,
     sign: Annotated[
         Path | None, typer.Option(help="Sign the run with this private Ed25519 key, such as of ssh-keygen -t ed25519.")
     ] = None,
-    check: Annotated[Path | None, typer.Option(help="Check that this public key (KEY.pub) has signed the run.")] = None,
+    check: Annotated[
+        Path | None, typer.Option(help="Check that this public key (KEY.pub) has signed the run, as it is now.")
+    ] = None,
     place: PlaceOptions,
     json: Json = False,
 ) -> Job:

@@ -1,0 +1,196 @@
+"""Write the parts of the reference that come from the code: `python docs/generate.py`.
+
+configuration.md and defaults.md come from the configuration tree, the tables of options in commands.md from the
+commands, and the table of hooks in plugins.md from the hook specifications.
+"""
+
+import inspect
+import json
+import re
+from collections.abc import Iterator
+from enum import EnumType
+from pathlib import Path
+from types import FunctionType
+from typing import Any, get_args
+
+import typer
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+from mcp_rl.cli import app
+from mcp_rl.config import DEFAULTS, SIZES, Default, ModelKind, RunConfig, defaults_for, flat_values, section_of
+from mcp_rl.plugins import hookspecs
+
+DOCS = Path(__file__).resolve().parent
+LARGE = ModelKind(SIZES.index("up to 14B"))
+INTRODUCTION = """\
+# Configuration
+
+Every setting of a run, with its default and the reason for it. Give settings in a TOML file (`--config FILE`;
+examples in `configs/`) or as dotted overrides after the command:
+
+    mcp-rl train --server mcp_calculator train.learning_rate=3e-4 rollout.group_size=32
+
+Overrides win over the file, and options such as `--steps` over both. Values are TOML; a word that is not valid TOML is
+taken as text. `--dry-run --all` prints the resolved settings. *Large* is the default for an instruct model of up to
+14B parameters with an adapter; [defaults.md](defaults.md) has every size and kind. API keys are not settings: the
+judge's key is read from the environment, under the name that LiteLLM expects.
+
+`python docs/generate.py` writes this page.
+"""
+DEFAULTS_INTRODUCTION = """\
+# Defaults by size and kind
+
+What `--base-model` sets for you, with the reason and the source of each value. Everything can be set otherwise
+([configuration.md](configuration.md)); `mcp-rl doctor --base-model NAME` prints what a run would have.
+
+The **size** is that of the model's name (`Qwen2.5-0.5B-Instruct`: up to 1B), or of the config.json in its folder; a
+name without a size is taken as up to 14B. A model **thinks** if its name says so, if it belongs to a family that thinks
+unless told otherwise, or if the template in its folder does; `chat.template_arguments.enable_thinking` decides where it
+is set. **Full** is `train.method=full`. A quantised base (QLoRA) has the values of an adapter: the adapter is float32
+either way, and learned as well at the same rates (QLoRA, section 4). The values of `mcp-rl/tiny` were measured on it.
+Sources are papers, other trainers' defaults, or *ours*: chosen here from the reason given. No value for a larger model
+was measured on a GPU yet.
+
+"""
+
+
+def page() -> str:
+    return "\n".join([INTRODUCTION, *_section("The run", RunConfig, "", defaults_for(LARGE))])
+
+
+def defaults_page() -> str:
+    tiny = flat_values(RunConfig(server=("any",)))
+    heads = [f"| setting | tiny | {' | '.join(SIZES)} | why | source |", f"|---{'|---' * len(SIZES)}|---|---|---|"]
+    rows = [row for default in DEFAULTS for row in _rows(default, tiny[default.key])]
+    return DEFAULTS_INTRODUCTION + "\n".join([*heads, *rows]) + "\n"
+
+
+def _rows(default: Default, tiny: Any) -> Iterator[str]:
+    kinds = (("", default.values), ("thinking", default.thinking), ("full", default.full))
+    for kind, values in kinds:
+        if values is not None:
+            cells = " | ".join("none" if value is None else _value(value) for value in values)
+            cells = f"{(_value(tiny) or 'none') if not kind else ''} | {cells}"
+            said = f"{default.why} | {default.source}" if not kind else " | "
+            yield f"| `{default.key}`{f', {kind}' if kind else ''} | {cells} | {said} |"
+
+
+def _section(title: str, model: type[BaseModel], prefix: str, large: dict[str, Any]) -> Iterator[str]:
+    plain = {name: field for name, field in model.model_fields.items() if not section_of(field.annotation)}
+    yield f"## {title}\n"
+    if model is not RunConfig:
+        yield f"{(model.__doc__ or '').strip()}\n"
+    yield "| setting | default | large | why |\n|---|---|---|---|"
+    for name, field in plain.items():
+        yield f"| `{prefix}{name}` | {_value(field.default)} | {_value(large.get(name))} | {_line(field.description)} |"
+    yield ""
+    for name, field in model.model_fields.items():
+        if section := section_of(field.annotation):
+            yield from _section(f"`[{prefix}{name}]`", section, f"{prefix}{name}.", large.get(name, {}))
+
+
+def _line(text: str | None) -> str:
+    return " ".join((text or "").split())
+
+
+def _value(value: Any) -> str:
+    if value is PydanticUndefined:
+        return "required"
+    if value is None or value == "":
+        return ""
+    return f"`{json.dumps(value, default=str)}`".replace('"', "")
+
+
+def all_commands(group: Any = None, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every command with its words, including those of groups."""
+    for name, command in (group or typer.main.get_command(app)).commands.items():
+        yield f"{prefix}{name}", command
+        if hasattr(command, "commands"):
+            yield from all_commands(command, f"{prefix}{name} ")
+
+
+def commands_page() -> str:
+    """Return commands.md with each command's table of options, between the two comments of its section."""
+    page = (DOCS / "commands.md").read_text(encoding="utf-8")
+    first = dict(_options(dict(all_commands())["train"]))
+    for name, command in all_commands():
+        heading = f"\n## `mcp-rl {name}`\n"
+        before, found, section = page.partition(heading)
+        own, end, rest = section.partition("\n## ")
+        if not found or own.count(_BEGIN) != 1:
+            raise SystemExit(f"docs/commands.md has no section on mcp-rl {name} with the lines {_BEGIN} and {_END}.")
+        rows = list(_options(command))
+        alike = [option for option, said in rows if name != "train" and first.get(option) == said]
+        lines = [f"| {option} | {said} |" for option, said in rows if option not in alike]
+        if alike:
+            lines.append(f"| {', '.join(alike)} | As for [`mcp-rl train`](#mcp-rl-train). |")
+        own = _between(own, ["| option | what it does |", "|---|---|", *lines] if lines else ["No options."])
+        page = before + heading + own + end + rest
+    return page
+
+
+def plugins_page() -> str:
+    """Return plugins.md with the table of hooks."""
+    hooks = [hook for hook in vars(hookspecs).values() if isinstance(hook, FunctionType)]
+    rows = [
+        f"| `{hook.__name__}({', '.join(inspect.signature(hook).parameters)})` | {_line(hook.__doc__)} |"
+        for hook in hooks
+        if hook.__module__ == hookspecs.__name__
+    ]
+    page = (DOCS / "plugins.md").read_text(encoding="utf-8")
+    return _between(page, ["| hook | purpose |", "|---|---|", *rows])
+
+
+_BEGIN, _END = "<!-- python docs/generate.py writes this table -->", "<!-- end -->"
+_CODE = re.compile(
+    r"(?<![`\w/])(--[a-z][a-z-]*(?: (?:NAME@URL|reset))?|mcp-rl/tiny|scripted:\w+|https?://[\w.:/]+\w|\.mcp_rl|NAME@STEP|NAME\b"
+    r"|[\w/-]+\.(?:toml|jsonl|html|py|pub|json)\b|\.html|\.png|server__tool|\$?[A-Z]+_[A-Z_]+"
+    r"|[a-z_.]+=\S*[\w\]'\"]|\"python my_agent\.py\")(?![`\w])"
+)
+
+
+def _between(text: str, lines: list[str]) -> str:
+    before, _, rest = text.partition(_BEGIN)
+    return "\n".join([f"{before}{_BEGIN}\n", *lines, f"\n{_END}{rest.partition(_END)[2]}"])
+
+
+def _options(command: Any) -> Iterator[tuple[str, str]]:
+    """Yield the options of a command, arguments first: their names, and what they do, in Markdown."""
+    for parameter in sorted(command.params, key=lambda one: one.param_type_name != "argument"):
+        names = [
+            name for name in [*parameter.opts, *parameter.secondary_opts] if name != "--help" and not parameter.hidden
+        ]
+        if parameter.param_type_name == "argument":
+            names = [parameter.metavar or parameter.name.upper()]
+        if names:
+            yield ", ".join(f"`{name}`" for name in names), _help(parameter)
+
+
+def _help(parameter: Any) -> str:
+    said = re.sub(r"docs/(\w+\.md)", r"[\1](\1)", _CODE.sub(r"`\1`", _line(parameter.help).replace("|", "\\|")))
+    annotation = parameter.type_descriptor.annotation
+    kinds = [kind for kind in (annotation, *get_args(annotation)) if isinstance(kind, EnumType)]
+    if choices := [choice for kind in kinds for choice in kind]:
+        said += f" One of {', '.join(f'`{_plain(choice)}`' for choice in choices)}."
+    if "Default: " not in said and not any(parameter.default is none for none in (None, False)):
+        said += f" Default: `{_plain(parameter.default)}`."
+    return re.sub(r"Default: ([\w.-]*\w)(?=\.$|\.? One of)", r"Default: `\1`", said)
+
+
+def _plain(value: Any) -> str:
+    return str(getattr(value, "value", value))
+
+
+PAGES = {
+    "configuration.md": page,
+    "defaults.md": defaults_page,
+    "commands.md": commands_page,
+    "plugins.md": plugins_page,
+}
+"""Pages that this program writes, or parts of: the function that returns the whole page."""
+
+
+if __name__ == "__main__":
+    for name, text in PAGES.items():
+        (DOCS / name).write_text(text(), encoding="utf-8")
