@@ -41,16 +41,14 @@ judge's key is read from the environment, under the name that LiteLLM expects.
 DEFAULTS_INTRODUCTION = """\
 # Defaults by size and kind
 
-What `--base-model` sets for you, with the reason and the source of each value. Everything can be set otherwise
-([configuration.md](configuration.md)); `mcp-rl doctor --base-model NAME` prints what a run would have.
+What `--base-model` sets for you, and why. Any of it can be [set otherwise](configuration.md);
+`mcp-rl doctor --base-model NAME` prints what a run would have.
 
-The **size** is that of the model's name (`Qwen2.5-0.5B-Instruct`: up to 1B), or of the config.json in its folder; a
-name without a size is taken as up to 14B. A model **thinks** if its name says so, if it belongs to a family that thinks
-unless told otherwise, or if the template in its folder does; `chat.template_arguments.enable_thinking` decides where it
-is set. **Full** is `train.method=full`. A quantised base (QLoRA) has the values of an adapter: the adapter is float32
-either way, and learned as well at the same rates (QLoRA, section 4). The values of `mcp-rl/tiny` were measured on it.
-Sources are papers, other trainers' defaults, or *ours*: chosen here from the reason given. No value for a larger model
-was measured on a GPU yet.
+- **Size**: from the model's name (`Qwen2.5-0.5B-Instruct`: up to 1B) or the config.json in its folder; else up to 14B.
+- **Thinking**: by the model's name, family or chat template, or `chat.template_arguments.enable_thinking`.
+- **Full**: `train.method=full`. A quantised base has an adapter's values (QLoRA, section 4).
+- **Source**: a paper, another trainer's default, or *ours*. Those of `mcp-rl/tiny` were measured on it; no value for a
+  larger model was measured on a GPU yet.
 
 """
 
