@@ -104,8 +104,8 @@ def export(
         str,
         typer.Argument(
             metavar="NAME",
-            help="A run's NAME or NAME@STEP, the folder of a checkpoint, an adapter or a model, mcp-rl/tiny; for a dataset "
-            "a run, an evaluation or a file of scenarios.",
+            help="A run's NAME or NAME@STEP, the folder of a checkpoint, an adapter or a model, mcp-rl/tiny; "
+            "for a dataset a run, an evaluation or a file of scenarios.",
         ),
     ],
     options: ExportOptions,
