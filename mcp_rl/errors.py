@@ -137,3 +137,7 @@ class CanaryError(RunStop):
 
 class NothingLearned(UserWarning):
     """A step that trained on no token. Runs of `mcp-rl train` say so themselves, and ignore it."""
+
+
+class NotDelivered(McpRlError):
+    """A tracker's service could not be reached, or did not take what it was sent; later it may."""

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterable, Iterator
 
 
+Period = tuple[float, float]
+"""The Unix times, in seconds, at which something began and ended."""
+
+
 class StopReason(StrEnum):
     """The reason why a rollout ended. `FAULT` is the world's mistake and keeps the trajectory out of training."""
 
@@ -107,6 +111,8 @@ class CallRecord(BaseModel):
     asked: list[dict[str, Any]] = []
     """Questions that the server asked the user during the call, with the answers of the declared policy."""
     seconds: float = 0.0
+    unix_seconds: Period | None = None
+    """When it was sent, and when its result had come; None if that is unknown or it was not sent."""
 
 
 class Trajectory(BaseModel):
@@ -135,8 +141,12 @@ class Trajectory(BaseModel):
     explanation: str | None = None
     """The verifier's or the judge's explanation."""
     seconds: float = 0.0
+    unix_seconds: Period | None = None
+    """When the rollout began and ended, waiting included; None for one that an earlier version recorded."""
     turns: int = 0
     """Model turns."""
+    turn_unix_seconds: list[Period] = []
+    """When each turn was asked for, and when it had been sampled."""
 
     @property
     def final_answer(self) -> str | None:

@@ -11,6 +11,7 @@ from mcp_rl.config.machine import EngineConfig, PlacementConfig, UnslothConfig
 from mcp_rl.config.playing import CurriculumConfig, RolloutConfig, ScenarioConfig, ToolsConfig, Transport
 from mcp_rl.config.scoring import EvaluationConfig, JudgeConfig, RewardConfig
 from mcp_rl.config.section import CARRIED, LIVE, Role, Section
+from mcp_rl.config.tracking import TrackingConfig
 
 TINY = "mcp-rl/tiny"
 
@@ -43,7 +44,9 @@ class RunSettings(Section):
     backend: Annotated[str, Role(carried=True, fixed="the checkpoint belongs to its backend")] = "local"
     """Backend that trains and samples: this machine; plugins offer others."""
     trackers: Annotated[tuple[str, ...], LIVE] = ()
-    """Trackers that show the metrics too: `tensorboard`, `wandb`, a plugin's; none: history.jsonl holds them anyway."""
+    """Trackers that show the run too: `tensorboard`, `otlp`, a plugin's; none: its folder holds everything anyway."""
+    tracking: Annotated[TrackingConfig, LIVE] = TrackingConfig()
+    """What trackers receive."""
     init: Annotated[Path | None, _fixed("a fork begins at a checkpoint", replay=True, same_policy=True)] = None
     """A run or a checkpoint whose adapter this run begins with; none: a fresh adapter."""
     steps: Annotated[int, Role(identity=False, replay=True, same_policy=True)] = Field(default=120, ge=0)

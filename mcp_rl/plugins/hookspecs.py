@@ -52,7 +52,7 @@ def register_backends(register: Callable[[str, MakeBackend], None]) -> None:
 
 @hookspec
 def register_trackers(register: Callable[[str, MakeTracker], None]) -> None:
-    """Offer trackers of a run's metrics for `trackers`: call `register(name, factory)` for each."""
+    """Offer trackers of metrics and episodes for `trackers`: call `register(name, factory)` for each."""
 
 
 @hookspec

@@ -88,6 +88,7 @@ class Panel:
             "cached": all(question.verdict.cached for question in asked),
             "distinct": len(tables[0]),
             **usage([call for question in asked for call in question.verdict.calls]),
+            "requests": [_request(call) for question in asked for call in question.verdict.calls],
         }
         if count > 1:
             first = tables[:count]
@@ -96,6 +97,17 @@ class Panel:
             pairs = zip(tables[:count], tables[count:], strict=True)
             about["noise"] = fmean(abs(a - b) for one, other in pairs for a, b in zip(one, other, strict=True))
         return about
+
+
+def _request(call: ModelRequest) -> dict[str, Any]:
+    return {
+        "model": call.model,
+        "refused": call.problem is not None,
+        "prompt_tokens": call.prompt_tokens,
+        "completion_tokens": call.completion_tokens,
+        "cost_usd": call.cost_usd,
+        "unix_seconds": call.unix_seconds,
+    }
 
 
 def _identity(group: TrajectoryGroup) -> str:

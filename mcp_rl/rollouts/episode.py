@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from mcp_rl.errors import EngineError, RunStop, ServerFault
 from mcp_rl.system.activity import Activity, during
 from mcp_rl.system.allowance import Allowance
+from mcp_rl.system.periods import timed
 from mcp_rl.system.redaction import without_secrets
 from mcp_rl.toolserver.tools.complaint import unknown_tool
 from mcp_rl.trajectory import CallRecord, StopReason, Trajectory
@@ -66,7 +67,7 @@ class EpisodeInProgress(ABC):
         for call in reads:
             if call.tool not in session.tool_names:
                 raise ServerFault(f"The scenario's verifier calls the tool {call.tool!r}, which the server lacks.")
-            with during(Activity.TOOLS):
+            with during(Activity.TOOLS), timed() as period:
                 result = await session.connection.call(call.tool, call.arguments, deadline=self.limits.tool_deadline)
             self.trajectory.final_state.append(
                 CallRecord(
@@ -78,6 +79,7 @@ class EpisodeInProgress(ABC):
                     structured=result.structured,
                     is_error=result.is_error,
                     seconds=result.seconds,
+                    unix_seconds=period(),
                 )
             )
 
@@ -111,12 +113,13 @@ class EpisodeInProgress(ABC):
         """Send a call and keep its result, cut to its limit. Raises ServerFault, RunStop."""
         assert record.tool is not None and record.arguments is not None
         started = self.allowance.spent
-        try:
-            with during(Activity.TOOLS):
-                result = await self.session.connection.call(
-                    record.tool, record.arguments, deadline=self.limits.tool_deadline
-                )
-        finally:
-            record.seconds = self.allowance.spent - started
+        with timed() as period:
+            try:
+                with during(Activity.TOOLS):
+                    result = await self.session.connection.call(
+                        record.tool, record.arguments, deadline=self.limits.tool_deadline
+                    )
+            finally:
+                record.seconds, record.unix_seconds = self.allowance.spent - started, period()
         record.result = cut(result.text, self.limits.max_result_tokens)
         record.structured, record.is_error, record.asked = result.structured, result.is_error, list(result.asked)

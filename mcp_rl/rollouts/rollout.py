@@ -19,6 +19,7 @@ from mcp_rl.errors import ContextOverflow, RunStop, ServerError, ServerFault
 from mcp_rl.rollouts.episode import EpisodeInProgress, fault_text
 from mcp_rl.rollouts.speaker import Limits, PolicySetting, SaidTurn, Setting, Speaker, Surroundings
 from mcp_rl.scenario import McpScenario
+from mcp_rl.system.periods import timed
 from mcp_rl.toolserver.caller import calling_as
 from mcp_rl.trajectory import CallRecord, StopReason, Trajectory
 
@@ -58,11 +59,12 @@ async def play(
     if scenario.verifier is not None and (submit_tool := scenario.verifier.submit_tool):
         setting = replace(cast("Any", setting), session=setting.session.offering(submit_tool))
     episode = (driver or OwnLoop)(cast("Any", setting), scenario, seed, temperature, limits or Limits())
-    with episode.allowance.limiting():
+    with timed() as period, episode.allowance.limiting():
         await episode.play()
     if episode.allowance.exceeded:
         episode.trajectory.stop_reason = StopReason.TIMEOUT
     episode.trajectory.seconds = episode.allowance.spent
+    episode.trajectory.unix_seconds = period()
     return episode.trajectory
 
 
@@ -167,8 +169,10 @@ class OwnLoop(EpisodeInProgress):
     async def _turns(self, speaker: Speaker) -> StopReason:
         new = self.trajectory.messages
         while True:
-            said = await speaker.turn(new)
+            with timed() as period:
+                said = await speaker.turn(new)
             self.trajectory.turns += 1
+            self.trajectory.turn_unix_seconds.append(period())
             self._record_turn(said)
             calls = said.parsed.calls
             stop = self._stop(said.cut_off, len(calls), speaker.sampled)

@@ -92,24 +92,22 @@ async def _run(config: RunConfig, fresh: bool, console: Console) -> RunReport:
             console.print(f"All {state.step} steps of this run are done.", highlight=False)
             return report
         state.threads = prepare_torch_threads(state.threads)  # before torch is imported
-        with (
-            Progress(steps=config.steps, done=state.step, console=console) as progress,
-            Trackers.opened(run.path, config, plugins, progress.say) as trackers,
-        ):
-            for sentence in notes:
-                progress.say(sentence)
-            with progress.waiting("looking for what earlier runs left running"):
-                await anyio.to_thread.run_sync(end_leftovers, progress.say)
-            setting = _Setting(config, run, state, plugins, server, progress, trackers)
-            async with _prepared(setting) as trainer:
-                await trainer.measure_before()
-                try:
-                    await trainer.take_steps()
-                except BaseException:
-                    await trainer.rescue()
-                    raise
-                await trainer.measure_after()
-                evidence = await trainer.evidence()
+        with Progress(steps=config.steps, done=state.step, console=console) as progress:
+            async with Trackers.opened(run.path, config, plugins, progress.say) as trackers:
+                for sentence in notes:
+                    progress.say(sentence)
+                with progress.waiting("looking for what earlier runs left running"):
+                    await anyio.to_thread.run_sync(end_leftovers, progress.say)
+                setting = _Setting(config, run, state, plugins, server, progress, trackers)
+                async with _prepared(setting) as trainer:
+                    await trainer.measure_before()
+                    try:
+                        await trainer.take_steps()
+                    except BaseException:
+                        await trainer.rescue()
+                        raise
+                    await trainer.measure_after()
+                    evidence = await trainer.evidence()
         report = _report(config, run, server, state, seconds=earlier + time.monotonic() - began)
         report.learned = Learned.of(
             run.history(), state.before or {}, state.after or {}, state.progress.trained_tokens, evidence

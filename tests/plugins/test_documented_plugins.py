@@ -169,9 +169,9 @@ def test_a_backend_is_made_from_the_runs_configuration(folder: Path) -> None:
     assert (backend.settings.keep, backend.settings.seed, backend.config) == (1, 7, config.train)
 
 
-def test_a_tracker_writes_what_it_is_given(folder: Path, tmp_path: Path) -> None:
-    config = RunConfig(server="x", trackers="table")
-    with Trackers.opened(tmp_path, config, loaded(folder, "table.py"), print) as trackers:
+async def test_a_tracker_writes_what_it_is_given(folder: Path, tmp_path: Path) -> None:
+    config = RunConfig(server="x", trackers="table", plugins=[str(folder / "table.py")])
+    async with Trackers.opened(tmp_path, config, loaded(folder, "table.py"), print) as trackers:
         trackers.log("val", 0, {"reward": 0.25})
         trackers.log("train", 1, {"reward": 0.5})
     assert (tmp_path / "table.tsv").read_text() == "val\t0\t0.25\ntrain\t1\t0.5\n"

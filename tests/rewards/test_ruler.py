@@ -231,6 +231,8 @@ async def test_what_a_verdict_took_is_recorded() -> None:
     with serve(too_few, by_answer) as server:
         usage = (await judged(server, group("good", "bad"))).metadata["judge"]
     assert (usage["prompt_tokens"], usage["completion_tokens"], usage["calls"]) == (200, 20, 2)
+    times = [time for request in usage["requests"] for time in request["unix_seconds"]]
+    assert len(times) == 4 and times == sorted(times)
     assert usage["seconds"] > 0 and usage["model"] == "openai/judge" and usage["cached"] is False
 
 

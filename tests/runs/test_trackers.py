@@ -1,13 +1,15 @@
-"""Trackers receive every finite metric, and a failing tracker is dropped alone."""
+"""Trackers work in a process of their own, get every step once, and cannot hold a run up."""
 
 import json
 import os
-import subprocess
-import sys
-from importlib.util import find_spec
+import signal
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import anyio
+import psutil
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -16,35 +18,221 @@ from mcp_rl.errors import ConfigError, PluginError
 from mcp_rl.plugins.manager import Plugins, load_plugins
 from mcp_rl.runs.trackers.trackers import Trackers, check_trackers, finite
 
-ROOT = Path(__file__).parents[2]
+KINDS = '''
+import json, os, time
+from pathlib import Path
+from mcp_rl import hookimpl
+from mcp_rl.errors import NotDelivered
 
 
 class Lines:
-    """A tracker that records its calls; `broken` is the method that raises."""
+    """Writes its calls to a file."""
 
-    def __init__(self, broken: str = "") -> None:
-        self.broken, self.lines = broken, list[Any]()
+    def __init__(self, folder, config):
+        self.name = type(self).__name__.lower()
+        self.path = folder / f"{self.name}.jsonl"
+        self.write("open")
 
-    def log(self, split: str, step: int, metrics: dict[str, float]) -> None:
-        self.lines.append((split, step, metrics))
-        if self.broken == "log":
-            raise OSError("no room")
+    def log(self, split, step, metrics):
+        self.write([split, step, metrics])
 
-    def close(self) -> None:
-        self.lines.append("closed")
-        if self.broken == "close":
-            raise SystemExit("no room")
+    def close(self):
+        self.write("closed")
 
-
-def offering(**trackers: Any) -> Plugins:
-    plugins = load_plugins()
-    for name, tracker in trackers.items():
-        plugins.trackers.add(name, lambda folder, config, tracker=tracker: tracker, "a test")
-    return plugins
+    def write(self, line):
+        with self.path.open("a") as file:
+            print(json.dumps(line), file=file)
 
 
-def config(*trackers: str, **fields: Any) -> RunConfig:
-    return RunConfig(server="mcp_calculator", trackers=trackers, **fields)
+class Bad(Lines):
+    def log(self, split, step, metrics):
+        super().log(split, step, metrics)
+        raise OSError("no room")
+
+
+class Ends_Badly(Lines):
+    def close(self):
+        raise SystemExit("no room")
+
+
+class Greedy(Lines):
+    def log(self, split, step, metrics):
+        metrics.clear()
+
+
+class Hangs(Lines):
+    def log(self, split, step, metrics):
+        if step == 2:
+            time.sleep(3600)
+
+
+class Down(Lines):
+    """A service that is down until a file appears."""
+
+    def log(self, split, step, metrics):
+        if not self.path.with_name("up").exists():
+            raise NotDelivered("nobody is at home.")
+        super().log(split, step, metrics)
+
+
+class Leaves(Lines):
+    def log(self, split, step, metrics):
+        os._exit(3)
+
+
+def fails(folder, config):
+    raise ConnectionError("nobody there")
+
+
+def nothing(folder, config):
+    return object()
+
+
+@hookimpl
+def register_trackers(register):
+    for kind in (Lines, Bad, Ends_Badly, Greedy, Hangs, Down, Leaves):
+        register(kind.__name__.lower(), kind)
+    register("fails", fails)
+    register("nothing", nothing)
+'''
+
+
+@pytest.fixture
+def kinds(tmp_path: Path) -> Path:
+    """A plugin with trackers of all kinds."""
+    path = tmp_path / "kinds.py"
+    path.write_text(KINDS)
+    return path
+
+
+def written(folder: Path, name: str = "lines") -> list[Any]:
+    return [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
+
+
+async def session(folder: Path, kinds: Path, *names: str, log: Callable[[Trackers], Any]) -> list[str]:
+    """Open these trackers, log, and close them; return what the run was told."""
+    said: list[str] = []
+    files = [str(kinds)]
+    config = RunConfig(server="mcp_calculator", trackers=names, plugins=files)
+    async with Trackers.opened(folder, config, load_plugins(files), said.append) as trackers:
+        waiting = log(trackers)
+        if waiting is not None:
+            await waiting
+    return said
+
+
+async def until(true: Callable[[], bool]) -> None:
+    with anyio.fail_after(20):
+        while not true():  # noqa: ASYNC110
+            await anyio.sleep(0.05)
+
+
+def steps(*numbers: int) -> Callable[[Trackers], None]:
+    def log(trackers: Trackers) -> None:
+        for step in numbers:
+            trackers.log("train", step, {"reward": step / 10})
+
+    return log
+
+
+async def test_trackers_get_copies_of_all_finite_numbers(tmp_path: Path, kinds: Path) -> None:
+    metrics = {"a": 1, "b": None, "c": float("inf"), "d": [0.1, 0.2], "e": "text", "f": [1, 2, 3], "g": True}
+    said = await session(tmp_path, kinds, "greedy", "lines", log=lambda trackers: trackers.log("val", 3, metrics))
+    assert written(tmp_path) == ["open", ["val", 3, {"a": 1.0, "d_low": 0.1, "d_high": 0.2, "g": 1.0}], "closed"]
+    assert finite({}) == {} and len(metrics) == 7 and said == []
+
+
+async def test_failing_and_hanging_trackers_cost_the_run_nothing(
+    tmp_path: Path, kinds: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp_rl.runs.trackers.trackers._PATIENCE", 1.0)
+    took: list[float] = []
+
+    def log(trackers: Trackers) -> None:
+        began = time.monotonic()
+        steps(1, 2, 3)(trackers)
+        took.append(time.monotonic() - began)
+
+    began = time.monotonic()
+    said = await session(tmp_path, kinds, "bad", "ends_badly", "hangs", "lines", log=log)
+    assert took[0] < 0.1 and time.monotonic() - began < 20
+    assert [line[1] for line in written(tmp_path)[1:-1]] == [1, 2, 3] and written(tmp_path)[-1] == "closed"
+    assert [line for line in written(tmp_path, "bad") if line != "open"] == [["train", 1, {"reward": 0.1}], "closed"]
+    failed = sorted(sentence for sentence in said if "failed, and the run goes on without it" in sentence)
+    assert len(failed) == 2 and all("kinds.py, line" in sentence and "no room" in sentence for sentence in failed)
+    assert said[-1] == (
+        "Not everything reached the trackers: 'bad' is missing 3 of 3 steps and evaluations; 'hangs' is missing 2 of 3 "
+        "steps and evaluations. history.jsonl and trajectories/ have it all."
+    )
+
+
+async def test_an_interrupted_run_does_not_wait_for_a_tracker(tmp_path: Path, kinds: Path) -> None:
+    def log(trackers: Trackers) -> None:
+        nonlocal began
+        steps(1, 2)(trackers)
+        began = time.monotonic()
+        raise KeyboardInterrupt
+
+    began = 0.0
+    with pytest.raises(KeyboardInterrupt):
+        await session(tmp_path, kinds, "hangs", log=log)
+    assert 0 < time.monotonic() - began < 3
+    assert not [one for one in psutil.Process().children(recursive=True) if "trackers.host" in " ".join(one.cmdline())]
+
+
+async def test_entries_wait_for_a_service_that_is_down(tmp_path: Path, kinds: Path) -> None:
+    async def log(trackers: Trackers) -> None:
+        steps(1, 2)(trackers)
+        await anyio.sleep(0.3)
+        (tmp_path / "up").touch()
+        await until(lambda: len(written(tmp_path, "down")) == 3)
+
+    said = await session(tmp_path, kinds, "down", log=log)
+    assert [line[1] for line in written(tmp_path, "down")[1:-1]] == [1, 2]
+    assert said == ["The tracker 'down' waits: nobody is at home. It is tried again until the run ends."]
+
+
+async def test_a_trackers_process_that_dies_is_named(tmp_path: Path, kinds: Path) -> None:
+    async def log(trackers: Trackers) -> None:
+        steps(1, 2)(trackers)
+        await anyio.sleep(1)
+
+    said = await session(tmp_path, kinds, "leaves", log=log)
+    assert said[0].startswith("The trackers' process exited with status 3, and the run goes on without it")
+    assert "'leaves' is missing 2 of 2" in said[1]
+
+
+async def test_a_tracker_that_cannot_start_closes_the_others(tmp_path: Path, kinds: Path) -> None:
+    for name, words in (("fails", "cannot be started: ConnectionError: nobody there"), ("nothing", "has no log()")):
+        with pytest.raises(PluginError, match="The tracker '" + name) as error:
+            await session(tmp_path, kinds, "lines", name, log=steps(1))
+        assert words in str(error.value)
+    assert written(tmp_path) == ["open", "closed"] * 2
+
+
+async def test_no_step_is_missing_or_shown_twice_after_kills(tmp_path: Path, kinds: Path) -> None:
+    """The first session is killed before its trackers got step 3; the second plays step 3 again, and goes on."""
+
+    async def killed(trackers: Trackers) -> None:
+        steps(1, 2)(trackers)
+        await until(lambda: len(written(tmp_path)) == 3)
+        (host,) = [one for one in psutil.Process().children(recursive=True) if one.cmdline()[1] == "-P"]
+        os.kill(host.pid, signal.SIGKILL)
+        steps(3)(trackers)
+
+    await session(tmp_path, kinds, "lines", "tensorboard", log=killed)
+    lines = [{"split": "train", "step": step, "reward": step / 10} for step in (1, 2, 3)]
+    (tmp_path / "history.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    def again(trackers: Trackers) -> None:
+        for step in (3, 4):
+            trackers.log("train", step, {"reward": step})
+
+    await session(tmp_path, kinds, "lines", "tensorboard", log=again)
+    assert [line[1:] for line in written(tmp_path) if isinstance(line, list)] == [
+        [1, {"reward": 0.1}], [2, {"reward": 0.2}], [3, {"reward": 0.3}], [4, {"reward": 4.0}]
+    ]  # fmt: skip
+    assert curve(tmp_path, "train/reward") == [(1, 0.1), (2, 0.2), (3, 3.0), (4, 4.0)], "TensorBoard can forget"
 
 
 def curve(folder: Path, tag: str) -> list[tuple[int, float]]:
@@ -54,102 +242,11 @@ def curve(folder: Path, tag: str) -> list[tuple[int, float]]:
     return [(event.step, round(event.value, 6)) for event in events.Scalars(tag)]
 
 
-def test_tensorboard_shows_the_last_of_repeated_steps(tmp_path: Path) -> None:
-    plugins = load_plugins()
-    for steps, reward in (((1, 2, 3), 0.1), ((3, 4), 0.5)):  # the first session was killed in step 3
-        with Trackers.opened(tmp_path, config("tensorboard"), plugins, print) as trackers:
-            if steps[0] == 1:
-                trackers.log("val", 0, {"greedy_success": 0.25, "greedy_ci95": (0.1, 0.4)})
-            for step in steps:
-                trackers.log("train", step, {"reward": reward + step, "loss": float("nan"), "note": "words"})
-    assert curve(tmp_path, "train/reward") == [(1, 1.1), (2, 2.1), (3, 3.5), (4, 4.5)]
-    assert curve(tmp_path, "val/greedy_success") == [(0, 0.25)]
-    assert curve(tmp_path, "val/greedy_ci95_high") == [(0, 0.4)]
-
-
-def test_tensorboard_files_are_written_during_the_run(tmp_path: Path) -> None:
-    with Trackers.opened(tmp_path, config("tensorboard"), load_plugins(), print) as trackers:
-        trackers.log("train", 1, {"reward": 0.5})
-        assert curve(tmp_path, "train/reward") == [(1, 0.5)]
-
-
-@pytest.mark.parametrize("broken", ["log", "close"])
-def test_a_failing_tracker_is_named_once_and_dropped(tmp_path: Path, broken: str) -> None:
-    bad, good, said = Lines(broken), Lines(), list[str]()
-    with Trackers.opened(tmp_path, config("bad", "good"), offering(bad=bad, good=good), said.append) as trackers:
-        trackers.log("train", 1, {"reward": 0.5})
-        trackers.log("train", 2, {"reward": 0.6})
-    both = [("train", 1, {"reward": 0.5}), ("train", 2, {"reward": 0.6})]
-    assert good.lines == [*both, "closed"]
-    assert bad.lines == ([both[0], "closed"] if broken == "log" else [*both, "closed", "closed"])
-    (sentence,) = said
-    assert "The tracker 'bad'" in sentence and "test_trackers.py, line" in sentence
-    assert "failed, and the run goes on without it" in sentence and "no room" in sentence
-
-
-def test_each_tracker_gets_its_own_copy_of_the_numbers(tmp_path: Path) -> None:
-    class Greedy(Lines):
-        def log(self, split: str, step: int, metrics: dict[str, float]) -> None:
-            metrics.clear()
-
-    good = Lines()
-    metrics = {"a": 1, "b": None, "c": float("inf"), "d": [0.1, 0.2], "e": "text", "f": [1, 2, 3], "g": True}
-    with Trackers.opened(tmp_path, config("greedy", "good"), offering(greedy=Greedy(), good=good), print) as trackers:
-        trackers.log("val", 3, metrics)
-    assert good.lines[0] == ("val", 3, {"a": 1.0, "d_low": 0.1, "d_high": 0.2, "g": 1.0})
-    assert finite({}) == {} and len(metrics) == 7
-
-
-def test_a_tracker_that_cannot_start_closes_the_others(tmp_path: Path) -> None:
-    def fails(folder: Path, config: RunConfig) -> Any:
-        raise ConnectionError("nobody there")
-
-    first = Lines()
-    plugins = offering(first=first, nothing=object())
-    plugins.trackers.add("fails", fails, "a test")
-    for name, words in (("fails", "cannot be started: ConnectionError: nobody there"), ("nothing", "has no log()")):
-        with pytest.raises(PluginError, match="The tracker '" + name) as error:
-            Trackers.opened(tmp_path, config("first", name), plugins, print).__enter__()
-        assert words in str(error.value)
-    assert first.lines == ["closed", "closed"]
-
-
 def test_a_tracker_without_its_package_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    def nothing(name: str) -> None:
-        return None
-
-    monkeypatch.setattr("mcp_rl.runs.trackers.builtin.find_spec", nothing)
-    plugins = load_plugins()
-    for name in ("tensorboard", "wandb"):
-        with pytest.raises(ConfigError, match=rf"'{name}' needs .* python -m pip install 'mcp-rl\[tracking\]'"):
+    monkeypatch.setattr("mcp_rl.runs.trackers.builtin.find_spec", lambda name: None)
+    plugins: Plugins = load_plugins()
+    for name in ("otlp", "tensorboard", "wandb"):
+        with pytest.raises(ConfigError, match=rf"'{name}' needs .* python -m pip install 'mcp-rl\[{name}\]'"):
             check_trackers([name], plugins)
     with pytest.raises(PluginError, match="no tracker named 'tensorbord'; did you mean 'tensorboard'"):
         check_trackers(["tensorbord"], plugins)
-
-
-@pytest.mark.skipif(find_spec("wandb") is None, reason="needs wandb, of the extra `tracking`")
-def test_wandb_stays_offline_without_a_login_or_secrets(tmp_path: Path) -> None:
-    secret = "sk-a-secret-that-must-stay-here"
-    program = f"""
-import sys
-from pathlib import Path
-from mcp_rl.config import RunConfig
-from mcp_rl.plugins.manager import load_plugins
-from mcp_rl.runs.trackers.trackers import Trackers
-config = RunConfig(server="mcp-server --token {secret}", name="mine", trackers="wandb")
-for step in (1, 2):
-    with Trackers.opened(Path("run"), config, load_plugins(), print) as trackers:
-        trackers.log("train", step, {{"reward": step / 4}})
-"""
-    hidden = {"WANDB_API_KEY", "WANDB_MODE"}
-    environment = {name: value for name, value in os.environ.items() if name not in hidden}
-    environment |= {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]), "HOME": str(tmp_path), "A_TOKEN": secret}
-    (tmp_path / "run").mkdir()
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200)
-    assert (done.returncode, done.stdout) == (0, ""), done.stderr
-    files = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
-    assert not [path for path in files if secret.encode() in path.read_bytes()]
-    runs = [path for path in files if path.suffix == ".wandb"]
-    assert len(runs) == 2 and len({path.name for path in runs}) == 1
-    assert b"train/reward" in runs[0].read_bytes() and json.dumps("mcp-rl/tiny").encode() in runs[0].read_bytes()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import re
-import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -24,6 +23,7 @@ from mcp_rl.inference.apis.chat_client import (
     retrying,
     within,
 )
+from mcp_rl.system.periods import timed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -81,6 +81,8 @@ class ModelRequest:
     completion_tokens: int = 0
     cost_usd: float = 0.0
     seconds: float = 0.0
+    unix_seconds: Sequence[float] = ()
+    """The Unix times at which it was sent and answered."""
 
 
 @dataclass
@@ -206,13 +208,14 @@ class _Question(Generic[Reply]):
         sampling = {**self._sampling, "response_format": _response_format(self._form) if structured else None}
         spent.calls += 1
         model._in_flight += 1
-        started = time.perf_counter()
         try:
-            reply = await within(model.deadline, self._client.ask(messages, (), sampling))
+            with timed() as period:
+                reply = await within(model.deadline, self._client.ask(messages, (), sampling))
             request.prompt_tokens, request.completion_tokens = reply.prompt_tokens, reply.completion_tokens
             request.cost_usd = reply.cost or 0.0
         finally:
-            request.seconds = time.perf_counter() - started
+            request.unix_seconds = period()
+            request.seconds = request.unix_seconds[1] - request.unix_seconds[0]
             spent.prompt_tokens += request.prompt_tokens
             spent.completion_tokens += request.completion_tokens
             spent.cost_usd += request.cost_usd

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from mcp_rl.inference.engine import Completion, Engine, Episode, Sampling
 from mcp_rl.rollouts.rollout import derive_seed
 from mcp_rl.system.activity import Activity, during
+from mcp_rl.system.periods import timed
 from mcp_rl.trajectory import Segment, StopReason
 
 if TYPE_CHECKING:
@@ -151,6 +152,8 @@ class RecordedTurn:
         self._engine, self._recorder = engine, recorder
         self._left = 0
         self.conversation: RecordedConversation | None = None
+        self._number: int | None = None
+        """Its place among the episode's turns, once something was sampled."""
 
     async def generate(self, new_ids: Sequence[int], sampling: Sampling) -> Completion:
         """Sample and record. The first slice is given the whole prompt."""
@@ -163,7 +166,13 @@ class RecordedTurn:
         most = min(sampling.max_tokens, self._left)
         sampling = replace(sampling, temperature=self._recorder.temperature, max_tokens=most)
         conversation = self.conversation
-        completion: Completion = await self._recorder.work(partial(engine.sample, conversation, given, sampling))
+        with timed() as period:
+            completion: Completion = await self._recorder.work(partial(engine.sample, conversation, given, sampling))
+        periods = self._recorder.trajectory.turn_unix_seconds
+        if self._number is None:
+            self._number = len(periods)
+            periods.append(period())
+        periods[self._number] = (periods[self._number][0], period()[1])
         conversation.segment.observe(list(new_ids[len(conversation.segment.tokens) :]))
         conversation.segment.act(completion.token_ids, completion.logprobs, completion.version)
         self._left -= len(completion.token_ids)

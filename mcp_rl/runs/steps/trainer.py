@@ -38,6 +38,7 @@ from mcp_rl.runs.steps.pipeline import PENDING, Pipeline
 from mcp_rl.runs.steps.small_evaluation import SPLIT, choose_subset, samples_of, steps_between, subset_metrics
 from mcp_rl.runs.trackers.trackers import Trackers
 from mcp_rl.system.activity import Activity, Clock, Times, during, timed_by
+from mcp_rl.system.periods import timed
 from mcp_rl.system.processes.memory import peak_rss_mb
 
 if TYPE_CHECKING:
@@ -187,10 +188,10 @@ class Trainer:
             for trajectory in group:
                 self._notify("rollout_finished", scenario=group.scenario, trajectory=trajectory)
         with anyio.CancelScope(shield=True):  # an update is recorded with it, or not taken at all
-            with during(Activity.UPDATING):
+            with during(Activity.UPDATING), timed() as update:
                 result = await self.backend.train(self.model, groups, self.config.train, save=False)
             with during(Activity.SAVING):
-                self.run.save_trajectories("train", result.step, groups)
+                episodes = self.run.save_trajectories("train", result.step, groups)
             self.curriculum.learned(groups, batch.number)
             self.pipeline.learned()
             self._account(groups, result.metrics)
@@ -198,7 +199,7 @@ class Trainer:
             line = {"step": result.step, "split": "train", **self._metrics}
             self.run.append_history(line)
             self.step, self._episode_tokens = result.step, episode_tokens([line], result.step)
-        self.trackers.log("train", self.step, self._metrics)
+        self.trackers.log("train", self.step, self._metrics, episodes, update())
         self._notify("step_finished", step=self.step, metrics=dict(self._metrics))
         self.progress.step_done(
             self.step,
@@ -281,11 +282,11 @@ class Trainer:
                 score_group=bar.around(self.scoring.group),
                 on_rollout=bar.finished,
             )
-        self.run.save_trajectories(SPLIT, self.step, groups)
+        episodes = self.run.save_trajectories(SPLIT, self.step, groups)
         metrics = {**subset_metrics(groups), "subset_seconds": time.monotonic() - began}
         rollouts = float(sum(map(len, groups)))
         self.run.append_history({"step": self.step, "split": SPLIT, "rollouts": rollouts, **metrics})
-        self.trackers.log("val", self.step, metrics)
+        self.trackers.log("val", self.step, metrics, episodes)
 
     async def _evaluate(self, title: str, step: int) -> EvaluationResult:
         config = self.config
@@ -300,7 +301,7 @@ class Trainer:
                 score_group=bar.around(self.scoring.group),
                 on_rollout=bar.finished,
             )
-        self.run.save_trajectories("val", step, groups)
+        episodes = self.run.save_trajectories("val", step, groups)
         compared = (
             await self.scoring.compare(self.run.trajectories("val", 0), groups)
             if step and not self.scoring.at_once
@@ -313,7 +314,7 @@ class Trainer:
             metrics |= subset_metrics(group for group in groups if group.scenario.id in chosen)
         self.run.append_history({"step": step, "split": "val", **metrics})
         self._protect_best()
-        self.trackers.log("val", step, metrics)
+        self.trackers.log("val", step, metrics, episodes)
         self.progress.say(f"{title}: {result.sentence('val scenarios')}")
         if compared.get("judge_compared"):
             self.progress.say(comparison_sentence(compared))

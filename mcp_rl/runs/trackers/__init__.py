@@ -1,1 +1,1 @@
-"""Trackers: send a run's metrics to TensorBoard, Weights & Biases, or a plugin's tracker."""
+"""Trackers: show a run's metrics and episodes in other tools."""

@@ -1,4 +1,4 @@
-"""The built-in trackers, registered through the same hook as a plugin's. Their packages are extras."""
+"""The built-in trackers, registered through the same hook as a plugin's. The extra of its name brings a package."""
 
 from __future__ import annotations
 
@@ -20,27 +20,43 @@ if TYPE_CHECKING:
 
 @hookimpl
 def register_trackers(register: Callable[[str, MakeTracker], None]) -> None:
-    """Register TensorBoard and Weights & Biases."""
-    register("tensorboard", _FromExtra("tensorboard", "mcp_rl.runs.trackers.tensorboard_files", "TensorBoardFiles"))
-    register("wandb", _FromExtra("wandb", "mcp_rl.runs.trackers.weights_and_biases", "WeightsAndBiases"))
+    """Register the trackers whose packages are extras."""
+    for name, (package, module, kind) in _BUILT_IN.items():
+        register(name, _FromExtra(name, package, f"mcp_rl.runs.trackers.{module}", kind))
+
+
+_BUILT_IN = {
+    "otlp": ("opentelemetry.exporter.otlp.proto.http", "otlp", "OpenTelemetryTraces"),
+    "tensorboard": ("tensorboard", "tensorboard_files", "TensorBoardFiles"),
+    "wandb": ("wandb", "weights_and_biases", "WeightsAndBiases"),
+}
+"""For each name the package it needs, and the module and class here."""
 
 
 @dataclass(frozen=True)
 class _FromExtra:
     """Makes a tracker whose package may not be installed."""
 
+    name: str
     package: str
     module: str
-    name: str
+    kind: str
 
     def check(self) -> None:
         """Raise ConfigError with the command that installs the package if it is missing."""
-        if find_spec(self.package) is None:
+        if not _is_installed(self.package):
             raise ConfigError(
-                f"The tracker {self.package!r} needs a package that is not installed: "
-                "python -m pip install 'mcp-rl[tracking]'."
+                f"The tracker {self.name!r} needs a package that is not installed: "
+                f"python -m pip install 'mcp-rl[{self.name}]'."
             )
 
     def __call__(self, folder: Path, config: RunConfig) -> Tracker:
-        tracker: Tracker = getattr(import_module(self.module), self.name)(folder, config)
+        tracker: Tracker = getattr(import_module(self.module), self.kind)(folder, config)
         return tracker
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except ModuleNotFoundError:  # of a package above it
+        return False

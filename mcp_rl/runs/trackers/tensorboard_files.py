@@ -17,24 +17,20 @@ if TYPE_CHECKING:
 
 
 class TensorBoardFiles:
-    """Event files in `<run>/tensorboard`, a new one for each session of the run.
-
-    A session that continues a killed one may play a step again. Its first event names the step at which it starts, so
-    that TensorBoard drops what was logged from there on.
-    """
+    """Event files in `<run>/tensorboard`, a new one for each session of the run."""
 
     def __init__(self, folder: Path, config: RunConfig) -> None:
         self._writer = EventFileWriter(str(folder / "tensorboard"))
-        self._started = False
 
     def log(self, split: Literal["train", "val"], step: int, metrics: Mapping[str, float]) -> None:
         """Log each metric under `train/` or `val/`; the values are on disk when this returns."""
-        if not self._started:
-            self._started = True
-            self._add(step, session_log=SessionLog(status=SessionLog.START))
         values = [Summary.Value(tag=f"{split}/{name}", simple_value=value) for name, value in metrics.items()]
         self._add(step, summary=Summary(value=values))
         self._writer.flush()
+
+    def rewind(self, step: int) -> None:
+        """Make TensorBoard drop what was logged from this step on."""
+        self._add(step, session_log=SessionLog(status=SessionLog.START))
 
     def close(self) -> None:
         self._writer.close()

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import netrc
 import os
-import secrets
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 import wandb
 
-from mcp_rl.system.durable import write_atomically
+from mcp_rl.runs.trackers.run_id import run_id
 from mcp_rl.system.redaction import without_secrets
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ class WeightsAndBiases:
             project=config.project,
             name=without_secrets(config.name),
             dir=folder,
-            id=_run_id(folder / "wandb" / "run_id"),
+            id=run_id(folder),
             resume="allow",
             mode=None if "WANDB_MODE" in os.environ or _has_key() else "offline",
             config=_settings(config),
@@ -66,13 +65,6 @@ def _has_key() -> bool:
         return netrc.netrc().authenticators(host) is not None
     except (OSError, netrc.NetrcParseError):
         return False
-
-
-def _run_id(file: Path) -> str:
-    """Return the run's id, the same in every session; --fresh removes it with the run."""
-    if not file.is_file():
-        write_atomically(file, secrets.token_hex(8).encode())
-    return file.read_text(encoding="utf-8")
 
 
 def _settings(config: RunConfig) -> dict[str, Any]:
