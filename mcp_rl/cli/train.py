@@ -68,9 +68,7 @@ class TrainOptions:
     tracker: Annotated[
         list[str] | None,
         Sets("trackers"),
-        typer.Option(
-            help="Send metrics to this tracker too, such as tensorboard (see `mcp-rl plugins`); repeat for several."
-        ),
+        typer.Option(help="Show the run in this tool too, such as tensorboard (docs/tracking.md); repeat for several."),
     ] = None
 
 

@@ -44,7 +44,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
 
 
 @dataclass(frozen=True)
-class Entry:
+class LoggedStep:
     """A training step or an evaluation."""
 
     split: Split
@@ -66,10 +66,10 @@ class Record:
         with suppress(OSError, ValueError, AttributeError, TypeError):
             self._newest = {str(split): int(step) for split, step in json.loads(path.read_bytes()).items()}
 
-    def has(self, entry: Entry) -> bool:
+    def has(self, entry: LoggedStep) -> bool:
         return entry.step <= self._newest.get(entry.split, -1)
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: LoggedStep) -> None:
         self._newest[entry.split] = entry.step
         self._write()
 
@@ -119,15 +119,15 @@ class Worker:
     folder: Path
     config: RunConfig
     plugins: Plugins
-    earlier: list[Entry]
+    earlier: list[LoggedStep]
     answers: Answers
-    queue: Queue[Entry | None] = field(default_factory=lambda: Queue(_MOST_WAITING))
+    queue: Queue[LoggedStep | None] = field(default_factory=lambda: Queue(_MOST_WAITING))
     closing: threading.Event = field(default_factory=threading.Event)
 
     def start(self) -> None:
         threading.Thread(target=self._run, name=f"tracker {self.name}", daemon=True).start()
 
-    def give(self, entry: Entry | None) -> None:
+    def give(self, entry: LoggedStep | None) -> None:
         """Queue an entry, or the end; lose it if the queue is full."""
         if entry is None:
             self.closing.set()
@@ -141,7 +141,7 @@ class Worker:
         self.answers.send(self.name, "started")
         try:
             record = Record(self.folder / RECORDS / f"{self.name}.json")
-            entry: Entry | None
+            entry: LoggedStep | None
             for entry in self.earlier:
                 if not self._handle(tracker, record, entry):
                     break
@@ -173,7 +173,7 @@ class Worker:
         self.answers.send(self.name, "unstartable", sentence=without_secrets(said), config=False)
         return None
 
-    def _handle(self, tracker: Tracker, record: Record, entry: Entry) -> bool:
+    def _handle(self, tracker: Tracker, record: Record, entry: LoggedStep) -> bool:
         """Give an entry to the tracker, again and again while its service takes nothing; return whether it took it."""
         if record.has(entry):
             rewind = getattr(tracker, "rewind", None)
@@ -198,7 +198,7 @@ class Worker:
                 return False
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    def _log(self, tracker: Tracker, entry: Entry) -> None:
+    def _log(self, tracker: Tracker, entry: LoggedStep) -> None:
         tracker.log(entry.split, entry.step, dict(entry.metrics))
         if hasattr(tracker, "log_trajectories"):
             groups = groups_of(entry.episodes)
@@ -217,14 +217,14 @@ def _in_words(error: BaseException) -> str:
     return f"{type(error).__name__}: {shortened(str(error), 400)}"
 
 
-def _earlier(folder: Path) -> list[Entry]:
+def _earlier(folder: Path) -> list[LoggedStep]:
     """Return what earlier sessions of the run recorded, in order."""
     entries = []
     for line in read_history(folder):
         split: Split = "train" if line["split"] == "train" else "val"
         metrics = finite({name: value for name, value in line.items() if name not in ("split", "step")})
         episodes = folder / "trajectories" / line["split"] / f"{line['step']:04d}.jsonl"
-        entries.append(Entry(split, line["step"], metrics, episodes, again=True))
+        entries.append(LoggedStep(split, line["step"], metrics, episodes, again=True))
     return entries
 
 
@@ -252,7 +252,7 @@ def main() -> None:
             entry = None
         else:
             message["episodes"] = message["episodes"] and Path(message["episodes"])
-            entry = Entry(**message)
+            entry = LoggedStep(**message)
         for worker in workers:
             worker.give(entry)
     sys.stderr.flush()
