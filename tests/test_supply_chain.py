@@ -3,6 +3,8 @@
 import json
 import re
 import subprocess
+import sys
+import tomllib
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -27,6 +29,38 @@ def test_every_pin_has_its_hashes() -> None:
     for file in ("requirements-hashed.txt", "requirements-torch-hashed.txt"):
         for entry in re.split(r"\n(?=\w)", (ROOT / file).read_text().partition("\n")[2]):
             assert re.search(r"--hash=sha256:[0-9a-f]{64}", entry), entry
+
+
+def test_workflows_pin_actions_and_may_only_read() -> None:
+    workflows = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+    assert len(workflows) == 3
+    for path in workflows:
+        text = path.read_text()
+        for used in re.findall(r"uses: (.+)", text):
+            assert re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v[\d.]+|\./\.github/workflows/\w+\.yml", used), used
+        assert re.search(r"^permissions:\n  contents: read\n\n", text, re.MULTILINE), path
+        for extra in re.findall(r"^      [\w-]+: write.*", text, re.MULTILINE):
+            assert " # " in extra, f"{path.name} says not why it needs {extra.strip()}"
+        for version in re.findall(r"uv==([\d.]+)", text):
+            assert version == pins("constraints.txt")["uv"]
+        assert "secrets." not in text
+
+
+def test_a_release_has_notes_and_one_version(tmp_path: Path) -> None:
+    (tmp_path / ".ci").mkdir()
+    for name in (".ci/notes", "pyproject.toml", "CITATION.cff", "CHANGELOG.md"):
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
+    changes = (ROOT / "CHANGELOG.md").read_text()
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+
+    def notes(tag: str) -> tuple[str, str]:
+        done = subprocess.run([sys.executable, ".ci/notes", tag], cwd=tmp_path, capture_output=True, text=True)
+        return done.stdout, done.stderr
+
+    assert "The tag is v99.0.0, but pyproject.toml has" in notes("v99.0.0")[1]
+    (tmp_path / "CHANGELOG.md").write_text(changes.replace("## [Unreleased]", f"## [{version}] - 2026-12-01", 1))
+    printed, said = notes(f"v{version}")
+    assert said == "" and "### Added" in printed and "[Unreleased]:" not in printed and "# Changelog" not in printed
 
 
 @pytest.fixture

@@ -1,0 +1,43 @@
+# docker build --target cpu --tag mcp-rl .          a machine without a GPU, the default
+# docker build --target gpu --tag mcp-rl:gpu .      vLLM and Unsloth too; docker run --gpus all …
+# docker run --rm --volume "$PWD:/work" mcp-rl train --server mcp_calculator
+#
+# Node.js and uv are for tool servers that npx and uvx start. Docker's default profile forbids the namespaces of our
+# sandbox; the container keeps what a server does from the machine, except for the folder in /work.
+ARG PYTHON=3.12
+
+FROM python:${PYTHON}-slim-trixie AS wheel
+WORKDIR /source
+COPY . .
+RUN pip install --no-cache-dir --constraint constraints.txt build hatchling \
+    && python -m build --wheel --no-isolation --outdir /dist
+
+FROM python:${PYTHON}-slim-trixie AS base
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends git nodejs npm \
+    && rm -rf /var/lib/apt/lists/* \
+    && useradd --create-home --uid 1000 mcp \
+    && install --directory --owner=mcp /work
+COPY constraints.txt /opt/constraints.txt
+RUN pip install --no-cache-dir --constraint /opt/constraints.txt uv
+WORKDIR /work
+ENTRYPOINT ["mcp-rl"]
+CMD ["--help"]
+
+FROM base AS gpu
+# Triton compiles kernels when they are first used. vLLM and Unsloth choose the versions of torch and the rest.
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends gcc libc6-dev \
+    && rm -rf /var/lib/apt/lists/*
+COPY --from=wheel /dist /opt/dist
+RUN uv pip install --system --no-cache "$(echo /opt/dist/*.whl)[gpu]"
+USER 1000
+
+FROM base AS cpu
+ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+COPY --from=wheel /dist /opt/dist
+RUN pip install --no-cache-dir --constraint /opt/constraints.txt --index-url "${TORCH_INDEX}" torch \
+    && pip install --no-cache-dir --constraint /opt/constraints.txt /opt/dist/*.whl
+USER 1000
