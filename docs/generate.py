@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from mcp_rl.cli import app
-from mcp_rl.config import DEFAULTS, SIZES, Default, ModelKind, RunConfig, defaults_for, flat_values, section_of
+from mcp_rl.config import DEFAULTS, SIZES, ModelKind, RunConfig, defaults_for, flat_values, section_of
 from mcp_rl.plugins import hookspecs
 
 DOCS = Path(__file__).resolve().parent
@@ -59,19 +59,32 @@ def page() -> str:
 
 def defaults_page() -> str:
     tiny = flat_values(RunConfig(server=("any",)))
-    heads = [f"| setting | tiny | {' | '.join(SIZES)} | why | source |", f"|---{'|---' * len(SIZES)}|---|---|---|"]
-    rows = [row for default in DEFAULTS for row in _rows(default, tiny[default.key])]
-    return DEFAULTS_INTRODUCTION + "\n".join([*heads, *rows]) + "\n"
+    by_size = [default for default in DEFAULTS if not _same(default.values)]
+    lines = [f"| setting | tiny | {' | '.join(SIZES)} | why | source |", f"|---{'|---' * len(SIZES)}|---|---|---|"]
+    for default in by_size:
+        cells = " | ".join(map(_default, default.values))
+        lines.append(
+            f"| `{default.key}` | {_default(tiny[default.key])} | {cells} | {default.why} | {default.source} |"
+        )
+        if default.full:
+            lines.append(f"| `{default.key}`, full |  | {' | '.join(map(_default, default.full))} |  |  |")
+    lines += ["", "All base models other than `mcp-rl/tiny` share these values:", ""]
+    lines += ["| setting | tiny | others | why | source |", "|---|---|---|---|---|"]
+    for default in (default for default in DEFAULTS if default not in by_size):
+        kinds = (("thinking", default.thinking), ("full", default.full))
+        others = "; ".join([_default(default.values[0]), *(f"{kind} {_default(v[0])}" for kind, v in kinds if v)])
+        lines.append(
+            f"| `{default.key}` | {_default(tiny[default.key])} | {others} | {default.why} | {default.source} |"
+        )
+    return DEFAULTS_INTRODUCTION + "\n".join(lines) + "\n"
 
 
-def _rows(default: Default, tiny: Any) -> Iterator[str]:
-    kinds = (("", default.values), ("thinking", default.thinking), ("full", default.full))
-    for kind, values in kinds:
-        if values is not None:
-            cells = " | ".join("none" if value is None else _value(value) for value in values)
-            cells = f"{(_value(tiny) or 'none') if not kind else ''} | {cells}"
-            said = f"{default.why} | {default.source}" if not kind else " | "
-            yield f"| `{default.key}`{f', {kind}' if kind else ''} | {cells} | {said} |"
+def _same(values: tuple[Any, ...]) -> bool:
+    return all(value == values[0] for value in values)
+
+
+def _default(value: Any) -> str:
+    return _value(value) or "none"
 
 
 def _section(title: str, model: type[BaseModel], prefix: str, large: dict[str, Any]) -> Iterator[str]:
