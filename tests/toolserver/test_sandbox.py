@@ -365,6 +365,7 @@ async def test_where_there_is_no_sandbox_a_server_works_on_copies(
         assert own.layer is None
         assert await ask(own, "names") == "a.txt below below/b.txt"
         await ask(own, "write", name="a.txt", text="changed")
+        assert await ask(own, "run", command=f"cat {folder}/a.txt; echo; pwd") == f"changed\n{folder}\n"
         await ask(own, "run", command="echo x > ~/mine; echo y > relative; mktemp")
         place = (await ask(own, "run", command="echo $HOME")).strip()
         assert os.environ["HOME"] != place

@@ -41,6 +41,7 @@ from mcp_rl.toolserver.elicitation import MOST_QUESTIONS, answer, exchange
 from mcp_rl.toolserver.known_secrets import redaction_for
 from mcp_rl.toolserver.launchers.direct import direct
 from mcp_rl.toolserver.sandbox.choice import surroundings
+from mcp_rl.toolserver.sandbox.copied_paths import CopiedPaths
 from mcp_rl.toolserver.sandbox.sandbox import Sandbox
 from mcp_rl.toolserver.tools.listing import Tool, list_tools
 from mcp_rl.toolserver.tools.relisting import changed_sentence, listing_change, schema_changed
@@ -103,6 +104,7 @@ class Owner:
         self._sandbox = sandbox or Sandbox("off")
         self.layer: Layer | None = None
         """The layer of files that the server's process has written; None if it does not run in a sandbox."""
+        self._paths = CopiedPaths()
         self._redaction = redaction_for(params)
         self._server = f"The server {name}" if name != "server" else "The server"
         self._key = repr(params)
@@ -191,9 +193,10 @@ class Owner:
         try:
             started = await direct(self._params, server=self._server)
             placed = surroundings(started, self._sandbox, server=self._server)
-            with placed as (expanded, self.layer):
+            with placed as around:
+                self.layer, self._paths = around.layer, around.paths
                 starting = reachable(
-                    expanded, server=self._server, log=log, deadline=self._deadlines.spawn, layer=self.layer
+                    around.params, server=self._server, log=log, deadline=self._deadlines.spawn, layer=self.layer
                 )
                 async with starting as (params, process):
                     while await self._wanted():
@@ -232,6 +235,7 @@ class Owner:
                         redaction=self._redaction,
                     ) as session,
                 ):
+                    session.paths = self._paths
                     await self._begin(session)
                     steps.begin("list")
                     await self._list_first(session)

@@ -14,6 +14,7 @@ from mcp.shared.message import SessionMessage
 from mcp.types import ElicitResult, JSONRPCError, JSONRPCRequest, JSONRPCResponse
 
 from mcp_rl.toolserver.connection.era import Agreement, Envelope, negotiate
+from mcp_rl.toolserver.sandbox.copied_paths import CopiedPaths
 from mcp_rl.toolserver.tools.budgets import (
     LARGEST_FORM,
     LARGEST_REQUEST,
@@ -47,6 +48,8 @@ class RawSession:
         self._dispatcher = dispatcher
         self._tokens = count(1)
         self._envelope = Envelope()
+        self.paths = CopiedPaths()
+        """The copies that the server works on, whose paths only it sees."""
 
     @property
     def over(self) -> bool:
@@ -114,7 +117,7 @@ class RawSession:
         if on_progress is not None:
             params = params | {"_meta": (params.get("_meta") or {}) | {"progressToken": token}}
             self._dispatcher.progress[token] = on_progress
-        params, options = self._envelope.around(method, params)
+        params, options = self._envelope.around(method, self.paths.for_server(params))
         if not notify_cancel:
             options["cancel_on_abandon"] = False
         try:
@@ -122,7 +125,7 @@ class RawSession:
         finally:
             self._dispatcher.progress.pop(token, None)
         self._dispatcher.heard = asyncio.get_running_loop().time()
-        return raw
+        return cast("dict[str, Any]", self.paths.from_server(raw))
 
     def give_up(self) -> None:
         """End the session: nothing more is sent."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from mcp_rl.errors import ServerError
 from mcp_rl.scenario import OneServer, StdioServer
 from mcp_rl.toolserver.connection.launch import folder_of, own_folder
+from mcp_rl.toolserver.sandbox.copied_paths import CopiedPaths
 from mcp_rl.toolserver.sandbox.layer import Layer
 from mcp_rl.toolserver.sandbox.obstacle import obstacle
 from mcp_rl.toolserver.sandbox.private import privately
@@ -31,9 +33,20 @@ def sandbox_of(server: ToolServer | None, tools: ToolsConfig | None = None, *, p
     return Sandbox(kind, private=private)
 
 
+@dataclass(frozen=True)
+class Surroundings:
+    """What a server's process runs with."""
+
+    params: OneServer
+    layer: Layer | None = None
+    """The layer of its sandbox; None if it runs in none."""
+    paths: CopiedPaths = field(default_factory=CopiedPaths)
+    """The copies that it works on where this machine has no sandbox."""
+
+
 @contextmanager
-def surroundings(params: OneServer, sandbox: Sandbox, *, server: str) -> Iterator[tuple[OneServer, Layer | None]]:
-    """Give the parameters of a server's next process, and its layer.
+def surroundings(params: OneServer, sandbox: Sandbox, *, server: str) -> Iterator[Surroundings]:
+    """Give the surroundings of a server's next process.
 
     The layer is None if the server runs in no sandbox. Where this machine has none, the process gets copies instead.
     Raises ServerError for a network server that would be alone in its network.
@@ -41,7 +54,7 @@ def surroundings(params: OneServer, sandbox: Sandbox, *, server: str) -> Iterato
     launch = params if isinstance(params, StdioServer) else params.launch
     if sandbox.kind == "off" or launch is None or PurePath(launch.command).name in _CONTAINERS:
         with own_folder(params, wanted=sandbox.private) as expanded:
-            yield expanded, None
+            yield Surroundings(expanded)
         return
     if sandbox.kind == "network" and not isinstance(params, StdioServer):
         raise ServerError(
@@ -50,11 +63,12 @@ def surroundings(params: OneServer, sandbox: Sandbox, *, server: str) -> Iterato
         )
     if (why := obstacle()) is not None:
         with own_folder(params, wanted=True) as expanded:
-            yield privately(expanded, folder_of(expanded), server=server, why=why), None
+            copied, paths = privately(expanded, folder_of(expanded), server=server, why=why)
+            yield Surroundings(copied, paths=paths)
         return
     with own_folder(params, wanted=sandbox.private) as expanded:
         layer = Layer(sandbox, server)
         try:
-            yield expanded, layer
+            yield Surroundings(expanded, layer)
         finally:
             layer.close()

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from mcp_rl.errors import ServerError
 from mcp_rl.scenario import StdioServer
+from mcp_rl.toolserver.sandbox.copied_paths import CopiedPaths
 
 if TYPE_CHECKING:
     from mcp_rl.scenario import Launch, OneServer
@@ -28,8 +29,9 @@ _CACHES = {"npm_config_cache": ".npm", "UV_CACHE_DIR": ".cache/uv"}
 """Variables that say where launchers keep what they download, and the places in the home that they stand for."""
 
 
-def privately(params: OneServer, folder: Path, *, server: str, why: str) -> OneServer:
-    """Return the parameters of a server with everything that is named in them in `folder`, and say what is not covered.
+def privately(params: OneServer, folder: Path, *, server: str, why: str) -> tuple[OneServer, CopiedPaths]:
+    """Return the parameters of a server with everything that is named in them in `folder`, and the paths of the copies;
+    say what is not covered.
 
     The folder is the server's own temporary folder, which is removed when its process ends. Raises ServerError if the
     copies do not fit on the disk.
@@ -52,8 +54,8 @@ def privately(params: OneServer, folder: Path, *, server: str, why: str) -> OneS
         ) from error
     _say_once(server, why, copies.too_large())
     if isinstance(params, StdioServer):
-        return params.model_copy(update=fields)
-    return params.model_copy(update={"launch": launch.model_copy(update=fields)})
+        return params.model_copy(update=fields), copies.paths
+    return params.model_copy(update={"launch": launch.model_copy(update=fields)}), copies.paths
 
 
 def _home(launch: Launch, folder: Path) -> dict[str, str]:
@@ -90,6 +92,12 @@ class _Copies:
         if not path.is_absolute() and self.cwd != self._was:
             return word  # it names the copy already
         return f"{option}{equals}{self._copied((self._was / path).resolve())}"
+
+    @property
+    def paths(self) -> CopiedPaths:
+        """The copies by the paths of the originals."""
+        made = {str(path): str(copy) for path, copy in self._made.items() if copy != self._folder}
+        return CopiedPaths(made)
 
     def too_large(self) -> tuple[str, ...]:
         """Return the paths that were not copied, since they are too large."""
