@@ -60,14 +60,13 @@ def page() -> str:
 def defaults_page() -> str:
     tiny = flat_values(RunConfig(server=("any",)))
     by_size = [default for default in DEFAULTS if not _same(default.values)]
-    lines = [f"| setting | tiny | {' | '.join(SIZES)} | why | source |", f"|---{'|---' * len(SIZES)}|---|---|---|"]
+    lines = [f"| setting | tiny | {' | '.join(SIZES)} |", f"|---|---{'|---' * len(SIZES)}|"]
     for default in by_size:
-        cells = " | ".join(map(_default, default.values))
-        lines.append(
-            f"| `{default.key}` | {_default(tiny[default.key])} | {cells} | {default.why} | {default.source} |"
-        )
-        if default.full:
-            lines.append(f"| `{default.key}`, full |  | {' | '.join(map(_default, default.full))} |  |  |")
+        for kind, values in (("", default.values), (", full", default.full)):
+            if values:
+                first = "" if kind else _default(tiny[default.key])
+                lines.append(f"| `{default.key}`{kind} | {first} | {' | '.join(map(_default, values))} |")
+    lines += ["", *(f"- `{default.key}`: {default.why} Source: {default.source}." for default in by_size)]
     lines += ["", "All base models other than `mcp-rl/tiny` share these values:", ""]
     lines += ["| setting | tiny | others | why | source |", "|---|---|---|---|---|"]
     for default in (default for default in DEFAULTS if default not in by_size):
