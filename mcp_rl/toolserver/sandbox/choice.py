@@ -34,7 +34,7 @@ def sandbox_of(server: ToolServer | None, tools: ToolsConfig | None = None, *, p
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class ServerSurroundings:
     """What a server's process runs with."""
 
     params: OneServer
@@ -45,7 +45,7 @@ class Surroundings:
 
 
 @contextmanager
-def surroundings(params: OneServer, sandbox: Sandbox, *, server: str) -> Iterator[Surroundings]:
+def surroundings(params: OneServer, sandbox: Sandbox, *, server: str) -> Iterator[ServerSurroundings]:
     """Give the surroundings of a server's next process.
 
     The layer is None if the server runs in no sandbox. Where this machine has none, the process gets copies instead.
@@ -54,7 +54,7 @@ def surroundings(params: OneServer, sandbox: Sandbox, *, server: str) -> Iterato
     launch = params if isinstance(params, StdioServer) else params.launch
     if sandbox.kind == "off" or launch is None or PurePath(launch.command).name in _CONTAINERS:
         with own_folder(params, wanted=sandbox.private) as expanded:
-            yield Surroundings(expanded)
+            yield ServerSurroundings(expanded)
         return
     if sandbox.kind == "network" and not isinstance(params, StdioServer):
         raise ServerError(
@@ -64,11 +64,11 @@ def surroundings(params: OneServer, sandbox: Sandbox, *, server: str) -> Iterato
     if (why := obstacle()) is not None:
         with own_folder(params, wanted=True) as expanded:
             copied, paths = privately(expanded, folder_of(expanded), server=server, why=why)
-            yield Surroundings(copied, paths=paths)
+            yield ServerSurroundings(copied, paths=paths)
         return
     with own_folder(params, wanted=sandbox.private) as expanded:
         layer = Layer(sandbox, server)
         try:
-            yield Surroundings(expanded, layer)
+            yield ServerSurroundings(expanded, layer)
         finally:
             layer.close()
