@@ -3,6 +3,7 @@
 #              kills runs fifty times instead of fifteen
 # make test-vllm   set up, make .venv-vllm with vLLM for CPUs, then run the tests that need it
 # make test-others   set up, put bitsandbytes and llama.cpp into .venv-others, then run the tests that need one of them
+# make test-trackers   set up, make .venv-trackers with the packages of all trackers, then run their tests
 # make fuzz    set up, then try input of strangers for an hour; ARGS="--minutes 5"
 # make gpu-check   set up, then measure learner and engine on this machine's GPU; a dry run where there is none
 # make lock    write the hashes of all pinned packages from constraints.txt
@@ -27,7 +28,7 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3
 READY := $(VENV)/.ready
 BIN := $(VENV)/bin
 
-.PHONY: train test test-vllm test-others fuzz lint gpu-check setup lock audit wheel site clean
+.PHONY: train test test-vllm test-others test-trackers fuzz lint gpu-check setup lock audit wheel site clean
 
 train: setup
 	@$(BIN)/python -m mcp_rl.train --server mcp_calculator $(ARGS)
@@ -71,6 +72,22 @@ $(OTHERS)/.ready:
 	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(OTHERS) 'bitsandbytes>=0.46' xllamacpp sentencepiece
 	$(BIN)/python -m pip download --quiet --no-deps --no-binary :all: --dest $(OTHERS) llama-cpp-python
 	tar -xzf $(OTHERS)/llama_cpp_python-*.tar.gz -C $(OTHERS)/llama.cpp --strip-components=3 --wildcards '*/vendor/llama.cpp/*'
+	touch $@
+
+# They bring their own versions of what the tests use, and MLflow 500 MB. A package `tests` that one of them has would
+# hide ours.
+TRACKERS := .venv-trackers
+
+test-trackers: setup $(TRACKERS)/.ready
+	$(TRACKERS)/bin/python -m pytest -n $(WORKERS) $(or $(ARGS),tests/runs/test_tracker_packages.py)
+
+$(TRACKERS)/.ready: pyproject.toml
+	@echo "Installing MLflow, Trackio, Weave and W&B into $(TRACKERS); minutes, and only this time."
+	test -x $(TRACKERS)/bin/python || $(BIN)/python -m venv $(TRACKERS)
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+		> "$$($(TRACKERS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/mcp_rl_dev.pth"
+	$(TRACKERS)/bin/python -m pip install --quiet mlflow trackio wandb weave
+	rm -rf $(TRACKERS)/lib/python*/site-packages/tests
 	touch $@
 
 fuzz: setup
@@ -132,4 +149,4 @@ site: $(SITE)/.ready
 	$(SITE)/bin/zensical build --clean --strict
 
 clean:
-	rm -rf $(VENV) $(VLLM_VENV) $(OTHERS) $(AUDIT) $(SITE) .cache build dist
+	rm -rf $(VENV) $(VLLM_VENV) $(OTHERS) $(TRACKERS) $(AUDIT) $(SITE) .cache build dist

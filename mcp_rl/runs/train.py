@@ -100,6 +100,7 @@ async def _run(config: RunConfig, fresh: bool, console: Console) -> RunReport:
                     await anyio.to_thread.run_sync(end_leftovers, progress.say)
                 setting = _Setting(config, run, state, plugins, server, progress, trackers)
                 async with _prepared(setting) as trainer:
+                    await trackers.started()
                     await trainer.measure_before()
                     try:
                         await trainer.take_steps()

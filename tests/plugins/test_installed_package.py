@@ -95,5 +95,5 @@ def test_its_mistakes_do_not_end_a_run(site: Path, tmp_path: Path) -> None:
 def test_without_the_package_nothing_of_it_is_there(tmp_path: Path) -> None:
     done = mcp_rl(tmp_path, tmp_path, "train", "--server", "mcp_calculator", "--tracker", "echo_lines")
     assert done.returncode == 2
-    assert "There is no tracker named 'echo_lines'; choose one of otlp, tensorboard, wandb." in done.stderr
+    assert "There is no tracker named 'echo_lines'; choose one of mlflow, otlp, tensorboard" in done.stderr
     assert not (tmp_path / ".mcp_rl").exists()

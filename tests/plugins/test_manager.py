@@ -263,7 +263,7 @@ def test_built_in_parts_use_the_same_hooks():
     plugins = load_plugins()
     assert set(plugins.scenario_sources) == {"explore"}
     assert set(plugins.backends) == {"local"}
-    assert set(plugins.trackers) == {"otlp", "tensorboard", "wandb"}
+    assert set(plugins.trackers) == {"mlflow", "otlp", "tensorboard", "trackio", "wandb", "weave"}
     assert {"number", "state", "none"} <= set(plugins.verifiers)
     for kind in (plugins.scenario_sources, plugins.backends, plugins.trackers, plugins.verifiers, plugins.rewards):
         assert {kind.origins[name] for name in kind} == {"built in"}

@@ -115,6 +115,7 @@ async def session(folder: Path, kinds: Path, *names: str, log: Callable[[Tracker
     files = [str(kinds)]
     config = RunConfig(server="mcp_calculator", trackers=names, plugins=files)
     async with Trackers.opened(folder, config, load_plugins(files), said.append) as trackers:
+        await trackers.started()
         waiting = log(trackers)
         if waiting is not None:
             await waiting
@@ -245,7 +246,7 @@ def curve(folder: Path, tag: str) -> list[tuple[int, float]]:
 def test_a_tracker_without_its_package_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mcp_rl.runs.trackers.builtin.find_spec", lambda name: None)
     plugins: Plugins = load_plugins()
-    for name in ("otlp", "tensorboard", "wandb"):
+    for name in ("mlflow", "otlp", "tensorboard", "trackio", "wandb", "weave"):
         with pytest.raises(ConfigError, match=rf"'{name}' needs .* python -m pip install 'mcp-rl\[{name}\]'"):
             check_trackers([name], plugins)
     with pytest.raises(PluginError, match="no tracker named 'tensorbord'; did you mean 'tensorboard'"):

@@ -26,9 +26,12 @@ def register_trackers(register: Callable[[str, MakeTracker], None]) -> None:
 
 
 _BUILT_IN = {
+    "mlflow": ("mlflow", "mlflow_run", "MlflowRun"),
     "otlp": ("opentelemetry.exporter.otlp.proto.http", "otlp", "OpenTelemetryTraces"),
     "tensorboard": ("tensorboard", "tensorboard_files", "TensorBoardFiles"),
+    "trackio": ("trackio", "trackio_run", "TrackioRun"),
     "wandb": ("wandb", "weights_and_biases", "WeightsAndBiases"),
+    "weave": ("weave", "weave_calls", "WeaveCalls"),
 }
 """For each name the package it needs, and the module and class here."""
 

@@ -54,18 +54,28 @@ def traces(
     metrics: Mapping[str, float],
     groups: Sequence[TrajectoryGroup],
     update: Period | None = None,
+    most: int | None = None,
 ) -> list[Span]:
-    """Return the traces of a step or an evaluation: its own first, then one for each episode.
+    """Return the traces of a step or an evaluation: its own first, then one for each episode, `most` of them at most.
 
     Left out are episodes without times, which an earlier version recorded, or for which no server could be had.
     """
     maker = _Maker(config, split, step)
+    left = _first_of_each(groups, most)
     episodes = [
-        [maker.episode(group, number, trajectory) for number, trajectory in enumerate(group) if trajectory.unix_seconds]
-        for group in groups
+        [maker.episode(group, number, group.trajectories[number]) for number in numbers]
+        for group, numbers in zip(groups, left, strict=True)
     ]
     flat = [episode for each in episodes for episode in each]
     return [*maker.step_trace(metrics, groups, episodes, update), *flat]
+
+
+def _first_of_each(groups: Sequence[TrajectoryGroup], most: int | None) -> list[list[int]]:
+    """Return for each group the numbers of its episodes that are taken: first one of each group, then a second one."""
+    timed = [[number for number, trajectory in enumerate(group) if trajectory.unix_seconds] for group in groups]
+    places = sorted((place, index) for index, numbers in enumerate(timed) for place in range(len(numbers)))
+    taken = set(places[:most])
+    return [[n for place, n in enumerate(numbers) if (place, index) in taken] for index, numbers in enumerate(timed)]
 
 
 class _Maker:

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 LOG = "logs/trackers.log"
 """What trackers and their packages print, in the run's folder."""
-_START_SECONDS = 30.0
-"""Time for all trackers to start; one that needs longer gets everything once it has."""
+_START_SECONDS = 15.0
+"""Time for all trackers to start, while the run prepares; one that needs longer gets everything once it has."""
 _PATIENCE, _INTERRUPTED_PATIENCE = 10.0, 0.5
 """Seconds at the end for one entry; for a run that was stopped, all that it waits."""
 _CLOSE_SECONDS = 60.0
@@ -78,16 +78,17 @@ class Trackers:
         self._gone = False
         """True once the trackers' process has ended."""
         self._error: ConfigError | PluginError | None = None
+        """The error of a tracker that cannot start."""
+        self._waited = False
+        """True once the run has begun, which an error no longer ends."""
+        self._began = time.monotonic()
 
     @classmethod
     @asynccontextmanager
     async def opened(
         cls, folder: Path, config: RunConfig, plugins: Plugins, say: Callable[[str], None]
     ) -> AsyncIterator[Trackers]:
-        """Start the trackers that the configuration names, and close them on leaving.
-
-        Raises PluginError if one cannot be started, since nothing is lost yet.
-        """
+        """Start the trackers that the configuration names, and close them on leaving."""
         trackers = cls(say, config.trackers)
         place = folder.absolute()  # noqa: ASYNC240
         if not config.trackers:
@@ -117,7 +118,6 @@ class Trackers:
                         "origins": {name: plugins.trackers.origins[name] for name in config.trackers},
                     }
                 )
-                await trackers._start()
                 yield trackers
                 patience = _PATIENCE
             finally:
@@ -147,6 +147,17 @@ class Trackers:
         self._put(entry | {"episodes": episodes and str(episodes.absolute())})
         self._sent += 1
 
+    async def started(self) -> None:
+        """Wait a moment for trackers that are still starting. Raises PluginError or ConfigError if one cannot start."""
+        while (slow := [repr(name) for name, one in self._standing.items() if not one.started]) and not self._gone:
+            if self._error is not None:
+                raise self._error
+            if time.monotonic() > self._began + _START_SECONDS:
+                self._say(f"Still starting after {_START_SECONDS:.0f} s: tracker {', '.join(slow)}. The run goes on.")
+                break
+            await anyio.sleep(_POLL)
+        self._waited = True
+
     def _put(self, message: Mapping[str, Any]) -> None:
         for standing in self._standing.values():
             if standing.taken == self._sent:  # it was idle until now
@@ -154,30 +165,17 @@ class Trackers:
         with suppress(asyncio.QueueFull):
             self._outgoing.put_nowait(json.dumps(message).encode() + b"\n")
 
-    async def _start(self) -> None:
-        deadline = time.monotonic() + _START_SECONDS
-        while not all(one.started for one in self._standing.values()) and not self._gone and not self._error:
-            if time.monotonic() > deadline:
-                slow = [repr(name) for name, one in self._standing.items() if not one.started]
-                self._say(f"Not started within {_START_SECONDS:.0f} s: tracker {', '.join(slow)}. The run goes on.")
-                return
-            await anyio.sleep(_POLL)
-        if self._error is not None:
-            raise self._error
-        if self._gone and not all(one.started for one in self._standing.values()):
-            raise PluginError(f"The trackers' process ended before they had started: see {LOG} in the run's folder.")
-
     async def _close(self, patience: float) -> None:
         """Wait until everything is sent, as long as that gets on; then say what was lost."""
         began = time.monotonic()
         self._put({"close": True})
         total = _CLOSE_SECONDS if patience == _PATIENCE else patience
         while (now := time.monotonic()) < began + total and not self._gone:
-            waiting = [one for one in self._standing.values() if one.started and not one.over]
+            waiting = [one for one in self._standing.values() if not one.over]
             if all(now - one.heard > patience for one in waiting):
                 break
             await anyio.sleep(_POLL)
-        if self._error is None and (lost := self._lost()):
+        if (self._waited or self._error is None) and (lost := self._lost()):
             self._say(f"Not everything reached the trackers: {lost}. history.jsonl and trajectories/ have it all.")
 
     def _lost(self) -> str:
@@ -217,6 +215,9 @@ class Trackers:
             case "unstartable":
                 kind = ConfigError if message["config"] else PluginError
                 self._error = self._error or kind(str(message["sentence"]))
+                standing.over = True
+                if self._waited:
+                    self._say(visible(f"{message['sentence']} The run goes on without it."))
             case "taken":
                 standing.taken += 1
             case "waits":
