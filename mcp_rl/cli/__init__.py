@@ -32,6 +32,7 @@ from mcp_rl.cli.servers import servers
 from mcp_rl.cli.sft import sft
 from mcp_rl.cli.train import train
 from mcp_rl.cli.verify import verify
+from mcp_rl.cli.watch import watch
 from mcp_rl.errors import McpRlError
 from mcp_rl.system.boundary import run_guarded, say
 from mcp_rl.system.notices import noticed_by
@@ -41,7 +42,7 @@ __all__ = ["app", "main"]
 
 _ORDER = (
     *("train", "sft", "generate", "evaluate", "chat", "serve", "report"),
-    *("history", "verify", "fork", "replay", "export", "export-trajectories", "servers", "plugins", "doctor"),
+    *("watch", "history", "verify", "fork", "replay", "export", "export-trajectories", "servers", "plugins", "doctor"),
 )
 
 
@@ -87,6 +88,7 @@ for _command in (
     chat,
     serve,
     report,
+    watch,
     history,
     verify,
     fork,

@@ -70,7 +70,7 @@ def _history(
 
         check_plot_file(plot)
     folders = [place.find(name) for name in names]
-    histories = [History.read(folder, name) for folder, name in zip(folders, _short(names, folders), strict=True)]
+    histories = [History.read(folder, name) for folder, name in zip(folders, short_names(names, folders), strict=True)]
     check_metrics(metrics, histories)
     shown = {history.name: history.shown(split, last) for history in histories}
     if form == "json":
@@ -96,7 +96,7 @@ def _history(
         Console(stderr=form != "table").print(f"The plot is {plot}.", highlight=False, markup=False, soft_wrap=True)
 
 
-def _short(names: Sequence[str], folders: Sequence[Path]) -> list[str]:
+def short_names(names: Sequence[str], folders: Sequence[Path]) -> list[str]:
     """Return what tables call the runs: the folders' names if these differ, else the names as typed."""
     short = [folder.resolve().name for folder in folders]
     return short if len(set(short)) == len(short) else list(names)

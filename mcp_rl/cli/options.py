@@ -289,11 +289,12 @@ class PlaceOptions:
         """The folder that holds the runs of the project."""
         return self.output_dir / self.project / "models"
 
-    def find(self, run: str) -> Path:
-        """Return the folder of a run by its name or path. Raises ConfigError if there is none."""
+    def find(self, run: str, *, begun: bool = True) -> Path:
+        """Return the folder of a run by its name or path. Raises ConfigError if there is none, and for one that has not
+        `begun`, if it must have."""
         from mcp_rl.runs.find import find_run
 
-        return find_run(run, self.output_dir, self.project)
+        return find_run(run, self.output_dir, self.project, begun=begun)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -40,6 +40,8 @@ _WIDEST_BAR, _NARROWEST_BAR = 24, 8
 _BAR_SHARE = 0.2
 """Share of a line that the bar takes, within these limits, so that metrics have room."""
 _GAP = "  "
+ALL_STEPS = "all steps"
+"""Title of the bar over the steps."""
 
 
 @dataclass
@@ -116,6 +118,35 @@ class RunningMeans:
         return parts
 
 
+@dataclass(frozen=True)
+class Doing:
+    """A line of the progress at one moment."""
+
+    title: str
+    seconds: float
+    """Time since it began."""
+    done: int = 0
+    total: int | None = None
+    """Number of what is to be done; None if that is not known."""
+    left: float | None = None
+    """Estimated seconds until all is done."""
+    parts: Sequence[str] = ()
+    """Running means and counts, in words."""
+
+
+class EpisodeFollower(Protocol):
+    """Is told of the episodes of a run as they end, by the title of their batch."""
+
+    def batch(self, title: str) -> None:
+        """A batch begins."""
+
+    def finished(self, title: str, trajectory: Trajectory) -> None:
+        """An episode ended. A judge has not scored it yet."""
+
+    def scored(self, title: str, group: TrajectoryGroup) -> None:
+        """A group is complete and scored."""
+
+
 class Progress:
     """The progress of one run: a context manager. `say` and `step_done` work inside and outside of it.
 
@@ -131,9 +162,24 @@ class Progress:
             speed_estimate_period=_STEPS_TO_JUDGE_TIME_BY,
             transient=True,
         )
-        self._steps = steps
+        self.steps = steps
         self._done = done
         self._bar: TaskID | None = None
+        self.follower: EpisodeFollower | None = None
+
+    def doing(self) -> list[Doing]:
+        """Return what the terminal shows at this moment; any thread may ask."""
+        return [
+            Doing(
+                task.description,
+                task.elapsed or 0.0,
+                int(task.completed),
+                None if task.total is None else int(task.total),
+                task.time_remaining,
+                [without_secrets(part) for part in task.fields["parts"]()],
+            )
+            for task in self._bars.tasks
+        ]
 
     def __enter__(self) -> Self:
         self._bars.start()
@@ -161,7 +207,10 @@ class Progress:
     def rollouts(self, title: str, groups: int, size: int) -> Iterator[RolloutBar]:
         """Show a bar over the rollouts of `groups` groups of `size`, with the running means of those scored so far."""
         means = RunningMeans(groups=groups)
-        bar = RolloutBar(self._bars, self._bars.add_task(title, total=groups * size, parts=means.parts), means)
+        task = self._bars.add_task(title, total=groups * size, parts=means.parts)
+        bar = RolloutBar(self._bars, task, means, title, self.follower)
+        if self.follower is not None:
+            self.follower.batch(title)
         try:
             yield bar
         finally:
@@ -173,9 +222,9 @@ class Progress:
         """Print the line of a step (counted from 1) and move the bar over the steps. `spent_on` tells how its seconds
         were spent."""
         if self._bar is None:
-            self._bar = self._bars.add_task("all steps", total=self._steps, completed=self._done, parts=list)
+            self._bar = self._bars.add_task(ALL_STEPS, total=self.steps, completed=self._done, parts=list)
         self._bars.update(self._bar, completed=step)
-        first = f"step {step:>{len(str(self._steps))}}/{self._steps}"
+        first = f"step {step:>{len(str(self.steps))}}/{self.steps}"
         last = [] if seconds is None else [f"{seconds:.1f} s"]
         parts = [f"{name} {short(value)}" for name, value in metrics.items()]
         spent = f" ({spent_on})" if spent_on else ""
@@ -301,11 +350,15 @@ class RolloutBar:
     bars: Bars
     task: TaskID
     means: RunningMeans
+    title: str = ""
+    follower: EpisodeFollower | None = None
 
     def finished(self, trajectory: Trajectory) -> None:
         """Count a rollout that ended; its reward is not known yet."""
         self.means.finished(trajectory)
         self.bars.update(self.task, advance=1)
+        if self.follower is not None:
+            self.follower.finished(self.title, trajectory)
 
     def expect(self, more: int, *, groups: int = 0) -> None:
         """Expect that many more rollouts than planned, and groups that they complete."""
@@ -317,6 +370,8 @@ class RolloutBar:
     def scored(self, group: TrajectoryGroup) -> None:
         """Count a group's rewards."""
         self.means.scored(group)
+        if self.follower is not None:
+            self.follower.scored(self.title, group)
 
     def around(self, score: Score) -> Score:
         """Wrap a scoring function so that the bar shows its rewards."""

@@ -67,7 +67,7 @@ class EpisodeInProgress(ABC):
         for call in reads:
             if call.tool not in session.tool_names:
                 raise ServerFault(f"The scenario's verifier calls the tool {call.tool!r}, which the server lacks.")
-            with during(Activity.TOOLS), timed() as period:
+            with during(Activity.TOOLS, call.tool), timed() as period:
                 result = await session.connection.call(call.tool, call.arguments, deadline=self.limits.tool_deadline)
             self.trajectory.final_state.append(
                 CallRecord(
@@ -115,7 +115,7 @@ class EpisodeInProgress(ABC):
         started = self.allowance.spent
         with timed() as period:
             try:
-                with during(Activity.TOOLS):
+                with during(Activity.TOOLS, record.tool):
                     result = await self.session.connection.call(
                         record.tool, record.arguments, deadline=self.limits.tool_deadline
                     )

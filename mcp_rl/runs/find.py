@@ -9,17 +9,18 @@ from mcp_rl.errors import ConfigError
 MODEL_JSON = "model.json"
 
 
-def find_run(name: str, output_dir: Path, project: str) -> Path:
+def find_run(name: str, output_dir: Path, project: str, *, begun: bool = True) -> Path:
     """Return the folder of a run, given as a path or as a name in a project.
 
-    Raises ConfigError, one sentence with the nearest known name, if there is no such folder or it is not a run.
+    `begun` False also takes a run that is being prepared and has no model.json yet. Raises ConfigError, one sentence
+    with the nearest known name, if there is no such folder or it is not a run.
     """
     given = Path(name).expanduser()
     runs = output_dir / project / "models"
     folder = runs / name if given.name == name else given
     if not folder.is_dir() and given.is_dir():
         folder = given
-    if (folder / MODEL_JSON).is_file():
+    if (folder / MODEL_JSON).is_file() or (not begun and (folder / "checkpoints").is_dir()):
         return folder
     if folder.is_dir():
         raise ConfigError(_not_a_run(folder))

@@ -24,6 +24,7 @@ from mcp_rl.learning.disk.checkpoint import find_damage, newest_checkpoint
 from mcp_rl.run_directory import RunDirectory, RunState, StepProgress, open_run, read_groups, read_history
 from mcp_rl.runs.find import beside
 from mcp_rl.runs.fork import FORKED_FROM, checkpoint_steps
+from mcp_rl.runs.live import Live
 from mcp_rl.runs.settings import Origin, changed_settings, evaluate_command, with_settings
 from mcp_rl.runs.steps.metrics import faults, rollout_metrics, shown_metrics
 from mcp_rl.runs.trained_tools import TrainedTools
@@ -122,6 +123,7 @@ def replay(
     with (
         open_run(target, fresh=fresh, needed=[folder, init.path]) as run,
         Progress(steps=steps, console=console) as progress,
+        Live(run.path, progress),
     ):
         for sentence in (*origin.run.check_whole(), *run.take_up()):
             progress.say(sentence)

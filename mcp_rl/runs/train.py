@@ -33,12 +33,14 @@ from mcp_rl.rollouts.player import limits_of
 from mcp_rl.run_directory import RunDirectory, RunState, StepProgress, open_run, readable
 from mcp_rl.runs.identity import carried, check_inputs, identify, prepare_scenarios
 from mcp_rl.runs.learned import Learned
+from mcp_rl.runs.live import Live
 from mcp_rl.runs.packages import PACKAGES, kept_packages, package_changes
 from mcp_rl.runs.report import Headline, RunReport, TrainTotals, ValReport
 from mcp_rl.runs.trackers.trackers import Trackers
 from mcp_rl.runs.trained_tools import TrainedTools
 from mcp_rl.scenario import ServerGroup, ServerParams
 from mcp_rl.scenarios.fit import notices
+from mcp_rl.system.activity import Clock, timed_by
 from mcp_rl.system.processes.leftovers import end_leftovers
 from mcp_rl.system.processes.memory import peak_rss_mb
 from mcp_rl.system.tasks import run_all
@@ -92,13 +94,17 @@ async def _run(config: RunConfig, fresh: bool, console: Console) -> RunReport:
             console.print(f"All {state.step} steps of this run are done.", highlight=False)
             return report
         state.threads = prepare_torch_threads(state.threads)  # before torch is imported
-        with Progress(steps=config.steps, done=state.step, console=console) as progress:
+        with (
+            Progress(steps=config.steps, done=state.step, console=console) as progress,
+            timed_by(Clock()) as clock,
+            Live(run.path, progress, clock),
+        ):
             async with Trackers.opened(run.path, config, plugins, progress.say) as trackers:
                 for sentence in notes:
                     progress.say(sentence)
                 with progress.waiting("looking for what earlier runs left running"):
                     await anyio.to_thread.run_sync(end_leftovers, progress.say)
-                setting = _Setting(config, run, state, plugins, server, progress, trackers)
+                setting = _Setting(config, run, state, plugins, server, progress, clock, trackers)
                 async with _prepared(setting) as trainer:
                     await trackers.started()
                     await trainer.measure_before()
@@ -133,6 +139,7 @@ class _Setting:
     plugins: Plugins
     server: ToolServer
     progress: Progress
+    clock: Clock
     trackers: Trackers
 
 
@@ -238,6 +245,7 @@ async def _prepared(setting: _Setting) -> AsyncIterator[Trainer]:
             train=train,
             val=val,
             progress=progress,
+            clock=setting.clock,
             trackers=setting.trackers,
         )
 

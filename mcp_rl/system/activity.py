@@ -51,8 +51,19 @@ class Times:
         return {f"{name}_seconds": seconds for name, seconds in parts.items()} | shares
 
 
+@dataclass(frozen=True)
+class Work:
+    """A piece of work under way."""
+
+    kind: Activity
+    what: str
+    """Name of the tool, or words for what is done; empty where the kind says it all."""
+    since: float
+    """Time at which it began, by `time.perf_counter`."""
+
+
 class Clock:
-    """Counts the work under way in one event loop. Not thread-safe."""
+    """Counts the work under way in one event loop. Not thread-safe, apart from `under_way` and `ended`."""
 
     def __init__(self) -> None:
         now = time.perf_counter()
@@ -61,9 +72,19 @@ class Clock:
         self._spent = dict.fromkeys(Activity, 0.0)
         self._busy, self._idle_since, self._idle = 0, now, 0.0
         self._began = now
+        self._work: dict[object, Work] = {}
+        self.ended = 0
+        """Pieces of work that have ended."""
 
-    def begin(self, kind: Activity) -> None:
-        """Start a piece of work of this kind."""
+    @property
+    def under_way(self) -> list[Work]:
+        """The named pieces of work under way, the oldest first; any thread may ask."""
+        return list(self._work.copy().values())
+
+    def begin(self, kind: Activity, work: object = None, what: str = "") -> None:
+        """Start a piece of work of this kind. `work` names it in `under_way`, until `end` is called with it."""
+        if work is not None:
+            self._work[work] = Work(kind, what, time.perf_counter())
         if not self._running[kind]:
             now = self._since[kind] = time.perf_counter()
             if not self._busy:
@@ -71,8 +92,10 @@ class Clock:
             self._busy += 1
         self._running[kind] += 1
 
-    def end(self, kind: Activity) -> None:
+    def end(self, kind: Activity, work: object = None) -> None:
         """End a piece of work of this kind."""
+        self.ended += 1
+        self._work.pop(work, None)
         self._running[kind] -= 1
         if not self._running[kind]:
             now = time.perf_counter()
@@ -110,20 +133,20 @@ def timed_by(clock: Clock) -> Iterator[Clock]:
 
 
 class during:  # lower case, since it reads as a statement: `with during(Activity.TOOLS):`
-    """Time a block as work of one kind. Costs a microsecond, and nothing without a clock."""
+    """Time a block as work of one kind. Costs a few microseconds, and nothing without a clock."""
 
-    __slots__ = ("_clock", "_kind")
+    __slots__ = ("_clock", "_kind", "_what")
 
-    def __init__(self, kind: Activity) -> None:
-        self._kind = kind
+    def __init__(self, kind: Activity, what: str = "") -> None:
+        self._kind, self._what = kind, what
         self._clock = _clock.get()
 
     def __enter__(self) -> None:
         if self._clock is not None:
-            self._clock.begin(self._kind)
+            self._clock.begin(self._kind, self, self._what)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._clock is not None:
-            self._clock.end(self._kind)
+            self._clock.end(self._kind, self)

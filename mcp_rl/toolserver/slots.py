@@ -78,7 +78,7 @@ class Slots:
             slot = self._next_free()
             slot.spoilt = slot.clean = False
             try:
-                with during(Activity.TOOLS):
+                with during(Activity.TOOLS, "a server being made ready"):
                     prepared = await self._prepared(slot, prepare, asked)
                 self._open_ahead()
                 yield slot, prepared
@@ -88,7 +88,7 @@ class Slots:
             finally:
                 try:
                     if slot.spoilt or self._closed or (self._once and not slot.clean):
-                        with anyio.CancelScope(shield=True), during(Activity.TOOLS):
+                        with anyio.CancelScope(shield=True), during(Activity.TOOLS, "a server being stopped"):
                             await _close(slot)
                 finally:
                     slot.used_until = time.monotonic()

@@ -142,7 +142,7 @@ class Turns:
         """Wait until the call may be made; the second value says whether it has to bring its layer into place."""
         place.waiting += 1
         try:
-            with not_counted(), during(Activity.TOOLS):
+            with not_counted(), during(Activity.TOOLS, "a turn at a shared server"):
                 link = (await self._leased(place)).session.connection
                 return link, await place.calls.enter(turn.number, harmless=harmless, new=new)
         finally:

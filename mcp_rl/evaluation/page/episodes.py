@@ -92,6 +92,15 @@ def select(findings: Findings, room: int) -> Selection:
     )
 
 
+def pack_unfinished(group: TrajectoryGroup) -> Json:
+    """Pack a group that is still being played, with its scenario."""
+    episodes = [_episode(trajectory, None, None, {}, greedy=False) for trajectory in group]
+    return {
+        "scenario": _scenario(group.scenario),
+        "group": {"scenario": group.scenario.id, "episodes": episodes},
+    }
+
+
 def newest_source(findings: Findings) -> EpisodeSource | None:
     """Return the episodes of the last of the models that are compared; None if nothing was evaluated."""
     label = findings.measured.models[-1].model if findings.measured.models else None
@@ -169,6 +178,7 @@ def _episode(
     greedy: bool,
 ) -> Json:
     packed: Json = {
+        "seed": trajectory.seed % 2**32,
         "stop": trajectory.stop_reason.value,
         "success": trajectory.success,
         "reward": _short(trajectory.reward),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from mcp_rl.config import TrainConfig
@@ -17,7 +17,7 @@ from mcp_rl.evaluation.result import REPORTED_LIMITS, EvaluationReport, JudgedPa
 from mcp_rl.run_directory import RunDirectory, RunState, read_groups, read_history
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from mcp_rl.config.identity import RunIdentity
@@ -31,11 +31,41 @@ _BYTES_READ = 2_000_000
 """Bytes read of a file that need not be read whole."""
 
 
-def training_findings(folder: Path) -> Findings:
-    """Read a run. Raises ConfigError if nothing was played yet, RunDirectoryError for files of another version, and for
-    files that are not as the run wrote them."""
+class KeptEpisodes:
+    """Reads files of episodes, and keeps what it read until it is not wanted any more, since each file is written once.
+
+    For a page that is made again and again.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[Any, ...], list[TrajectoryGroup]] = {}
+        self._wanted: set[tuple[Any, ...]] = set()
+
+    def read(self, path: Path, most_bytes: int | None = None) -> list[TrajectoryGroup]:
+        """Return the groups of a file, as `read_groups` does."""
+        found = path.stat()
+        key = path, most_bytes, found.st_mtime_ns, found.st_size
+        self._wanted.add(key)
+        if key not in self._kept:
+            self._kept[key] = list(read_groups(path, most_bytes))
+        return self._kept[key]
+
+    def forget(self) -> None:
+        """Forget the files that were not read since the last call."""
+        self._kept = {key: groups for key, groups in self._kept.items() if key in self._wanted}
+        self._wanted = set()
+
+
+def training_findings(folder: Path, kept: KeptEpisodes | None = None) -> Findings:
+    """Read a run. With `kept` it may be at its very beginning, and its episodes are not compared with their digests.
+
+    Raises ConfigError if nothing was played yet, RunDirectoryError for files of another version, and for files that are
+    not as the run wrote them.
+    """
     run = RunDirectory(folder)
-    unchecked, recorded = run.check_whole(), run.recorded_episodes()
+    unchecked, recorded = run.check_whole(episodes=kept is None), run.recorded_episodes()
+    if kept is not None and run.read_json("model.json") is None:
+        return _beginning(folder)
     if "sft" in (run.read_json("model.json") or {}):
         raise ConfigError(
             f"The run in {folder} is of supervised fine-tuning and has no episodes to show; use `mcp-rl history`."
@@ -43,22 +73,25 @@ def training_findings(folder: Path) -> Findings:
     identity, state, history = run.identity(), run.state(), read_history(folder)
     if identity is None:
         raise ConfigError(f"The run in {folder} has not begun: its model.json holds no identity.")
-    if state.before is None and not history:
+    if kept is None and state.before is None and not history:
         raise ConfigError(
             f"Nothing has been measured in {folder} yet; try again when the base model has been evaluated."
         )
     about, written = run.read_json("model.json") or {}, run.read_json("report.json") or {}
+    taken = max((line["step"] for line in history), default=state.step)
     finished = bool(written) and written.get("step") == state.step
-    played = {step: RunDirectory(folder).trajectories("val", step) for step in _compared(state)}
+    read = read_groups if kept is None else kept.read
+    files = {step: folder / "trajectories" / "val" / f"{step:04d}.jsonl" for step in _compared(state)}
+    played = {step: list(read(path)) if path.exists() else [] for step, path in files.items()}
     sources = [
         source
-        for source in _sources(folder, identity, state, history, played)
+        for source in _sources(folder, identity, state, history, played, read)
         if recorded is None or f"trajectories/{source.split}/{source.step:04d}.jsonl" in recorded
     ]
     measured = _measured(folder, identity, state, played, written)
     return Findings(
         folder=folder,
-        title=f"{identity.server}: {identity.base_model}, {_trained(state.step)}",
+        title=f"{identity.server}: {identity.base_model}, {_trained(state.step if kept is None else taken)}",
         subtitle=f"Run {about.get('name', folder.name)}, project {about.get('project', '')}",
         measured=measured,
         sources=sources,
@@ -66,9 +99,18 @@ def training_findings(folder: Path) -> Findings:
         history=history,
         pass_rates=_pass_rates(state.progress.curriculum),
         facts=list(_facts(identity, state, written)),
-        unfinished=None if finished else _unfinished(state, history),
+        unfinished=None if finished or kept is not None else _unfinished(state, taken),
         notes=[*unchecked, *_notes(measured, written)],
     )
+
+
+def _beginning(folder: Path) -> Findings:
+    """Return the findings about a run that has not written anything about itself yet."""
+    nothing: dict[str, Any] = {"schema_hash": "", "samples": 0, "temperature": 1.0, "seed": 0, "limits": {}}
+    report = EvaluationReport(
+        path=str(folder), server="", scenarios=0, scenarios_from="", seconds=0.0, models=[], **nothing
+    )
+    return Findings(folder, folder.name, "A run that begins", report, [])
 
 
 def _measured(
@@ -121,6 +163,11 @@ def _results(state: RunState) -> list[EvaluationResult]:
     return found if len({result.step for result in found}) == len(found) else found[:1]
 
 
+def source_label(split: str, step: int) -> str:
+    """Return what the page calls the episodes of a training step or of an evaluation."""
+    return _label(step) if split == "val" else f"training step {step}"
+
+
 def _label(step: int) -> str:
     return f"after step {step}" if step else BEFORE
 
@@ -142,6 +189,7 @@ def _sources(
     state: RunState,
     history: Sequence[dict[str, Any]],
     played: Mapping[int, Sequence[TrajectoryGroup]],
+    read: Callable[[Path, int], Iterable[TrajectoryGroup]],
 ) -> list[EpisodeSource]:
     """List the newest and the base's evaluation first, to be compared; then other evaluations and training steps."""
     rollouts = {(line["split"], line["step"]): int(line.get("rollouts", 0)) for line in history}
@@ -163,10 +211,10 @@ def _sources(
     def source(split: str, step: int) -> EpisodeSource:
         path = folder / "trajectories" / split / f"{step:04d}.jsonl"
         return EpisodeSource(
-            label=_label(step) if split == "val" else f"training step {step}",
+            label=source_label(split, step),
             split=split,
             step=step,
-            groups=partial(_read, path, played.get(step) if split == "val" else None),
+            groups=lambda: played[step] if split == "val" and step in played else read(path, _BYTES_READ),
             episodes=rollouts.get((split, step)) or _count(path),
             spelling=spelling,
             greedy=greedy and split == "val",
@@ -174,10 +222,6 @@ def _sources(
         )
 
     return [source(split, step) for split, steps in (("val", order), ("train", train)) for step in steps]
-
-
-def _read(path: Path, read: Sequence[TrajectoryGroup] | None) -> Iterable[TrajectoryGroup]:
-    return read_groups(path, _BYTES_READ) if read is None else read
 
 
 def _steps(folder: Path) -> list[int]:
@@ -211,8 +255,7 @@ def _trained(step: int) -> str:
     return f"{step} training {'step' if step == 1 else 'steps'}" if step else "before training"
 
 
-def _unfinished(state: RunState, history: Sequence[dict[str, Any]]) -> str:
-    taken = max((line["step"] for line in history), default=state.step)
+def _unfinished(state: RunState, taken: int) -> str:
     return f"This run was not finished when the page was made: {taken} steps taken, {state.step} of them kept."
 
 

@@ -1,7 +1,6 @@
 "use strict";
 // Everything that a server or a model wrote is set as text, never as markup.
 (() => {
-  const data = JSON.parse(document.getElementById("data").textContent);
   const form = document.getElementById("filters");
   const list = document.getElementById("list");
   const detail = document.getElementById("episode");
@@ -34,19 +33,36 @@
     episode.fault ? "fault" : episode.success === null ? "not judged" : episode.success ? "success" : "failure";
   const MARKS = { success: ["good", "✓"], failure: ["bad", "✗"], fault: ["", "!"], "not judged": ["", "·"] };
 
-  const episodes = [];
-  for (const [place, group] of data.groups.entries()) {
+  let data;
+  let episodes = []; // by number
+  let byKey = new Map();
+  const unique = (key, taken) => (taken(key) ? unique(`${key}'`, taken) : key);
+  const enter = (group) => {
     const scenario = data.scenarios[group.scenario];
     const source = data.sources[group.source];
-    group.place = place;
+    const keys = new Set();
+    group.key ??= `${source.label}|${group.scenario}`;
     group.members = group.episodes.map((packed, member) => {
       const episode = { messages: [], calls: [], tokens: [], metrics: {}, final_state: [], ...packed };
       const called = episode.calls.map((call) => call.name);
-      const entry = { episode, group, scenario, source, member, tools: new Set([...scenario.tools, ...called]) };
-      entry.number = episodes.push(entry) - 1;
+      const key = unique(`${group.key}|${episode.seed}`, (each) => keys.has(each));
+      keys.add(key);
+      const entry = { key, episode, group, scenario, source, member, tools: new Set([...scenario.tools, ...called]) };
+      entry.number = byKey.get(key)?.number ?? episodes.length;
+      episodes[entry.number] = entry;
+      byKey.set(key, entry);
       return entry;
     });
-  }
+  };
+  const take = (taken) => {
+    [data, episodes, byKey] = [taken, [], new Map()];
+    const keys = new Set();
+    for (const group of data.groups) {
+      group.key = unique(`${data.sources[group.source].label}|${group.scenario}`, (each) => keys.has(each));
+      keys.add(group.key);
+      enter(group);
+    }
+  };
   const haystack = (entry) => {
     entry.words ??= JSON.stringify([
       entry.scenario.task,
@@ -64,25 +80,36 @@
     const kept = Object.entries(state).filter(([, value]) => value !== "" && value !== undefined);
     history.replaceState(null, "", kept.length ? `#${new URLSearchParams(kept)}` : location.pathname + location.search);
   };
+  const offered = {};
   const options = (name, values) => {
     const select = form.elements[name];
-    select.append(make("option", { value: "", textContent: "all" }));
-    for (const [value, text] of values) select.append(make("option", { value, textContent: text }));
-    if (values.length < 2) select.parentElement.hidden = true;
+    const chosen = state[name] ?? "";
+    if (offered.later && chosen && !values.some(([value]) => value === chosen)) values.push([chosen, chosen]);
+    select.parentElement.hidden = values.length < 2;
+    const all = JSON.stringify(values);
+    if (offered[name] === all) return; // an open list stays as it is
+    offered[name] = all;
+    select.replaceChildren(make("option", { value: "", textContent: "all" }),
+      ...values.map(([value, text]) => make("option", { value, textContent: text })));
+    select.value = chosen;
+    if (select.value !== chosen) { delete state[name]; select.value = ""; }
   };
   const distinct = (values) => [...new Set(values)].sort((a, b) => (a < b ? -1 : 1)).map((v) => [v, words(v)]);
-  const splits = [...new Set(data.sources.map((source) => source.split))];
-  options("source", [
-    ...(splits.length > 1 ? splits.map((split) => [`split:${split}`, `all of ${split}`]) : []),
-    ...data.sources.map((source, index) => [String(index), source.label]),
-  ]);
-  options("tool", distinct(episodes.flatMap((entry) => [...entry.tools])).map(([v]) => [v, v]));
-  options("steps", distinct(episodes.map((entry) => String(entry.scenario.tools.length))));
-  options("outcome", distinct(episodes.map((entry) => outcome(entry.episode))));
-  options("stop", distinct(episodes.map((entry) => entry.episode.stop)));
+  const offer = () => {
+    const splits = [...new Set(data.sources.map((source) => source.split))];
+    options("source", [
+      ...(splits.length > 1 ? splits.map((split) => [`split:${split}`, `all of ${split}`]) : []),
+      ...data.sources.map((source) => [source.label, source.label]),
+    ]);
+    options("tool", distinct(episodes.flatMap((entry) => [...entry.tools])).map(([v]) => [v, v]));
+    options("steps", distinct(episodes.map((entry) => String(entry.scenario.tools.length))));
+    options("outcome", distinct(episodes.map((entry) => outcome(entry.episode))));
+    options("stop", distinct(episodes.map((entry) => entry.episode.stop)));
+    offered.later = true;
+  };
 
   const matches = ({ episode, group, scenario, source, tools }, entry) =>
-    (!state.source || state.source === String(group.source) || state.source === `split:${source.split}`) &&
+    (!state.source || state.source === source.label || state.source === `split:${source.split}`) &&
     (!state.tool || tools.has(state.tool)) &&
     (!state.steps || state.steps === String(scenario.tools.length)) &&
     (!state.outcome || state.outcome === outcome(episode)) &&
@@ -90,7 +117,9 @@
     (!state.text || haystack(entry).includes(state.text.toLowerCase()));
 
   let found = []; // groups with the numbers of their matching episodes
-  const apply = () => {
+  let most = PAGE;
+  const apply = (shown = PAGE) => {
+    most = shown;
     found = [];
     let count = 0;
     for (const group of data.groups) {
@@ -100,8 +129,7 @@
     }
     document.getElementById("count").textContent =
       `${count.toLocaleString("en")} of ${episodes.length.toLocaleString("en")} episodes`;
-    list.replaceChildren();
-    grow();
+    fill();
     remember();
   };
 
@@ -112,26 +140,39 @@
     return make("button", {
       type: "button", class: `mark ${kind}${faded ? " faded" : ""}`, textContent: sign, title,
       "aria-label": title, "aria-current": String(entry.number === openNumber()), "data-number": entry.number,
-      onclick: () => show(entry.number, { look: true }),
+      onclick: () => show(byKey.get(entry.key).number, { look: true }),
     });
   };
-  const grow = () => {
-    list.querySelector(".more")?.remove();
-    const start = list.childElementCount;
-    for (const [group, hits] of found.slice(start, start + PAGE)) {
-      const first = group.members.find((entry) => hits.has(entry.number));
-      list.append(
-        make("li", { class: group.members.some((e) => e.number === openNumber()) ? "open" : "" },
-          make("div", { class: "where", textContent: first.source.label }),
-          make("div", { class: "request", textContent: first.scenario.task }),
-          make("div", { class: "marks" }, ...group.members.map((entry) => mark(entry, !hits.has(entry.number))))),
-      );
+  const row = (group, hits) => {
+    const { source, scenario } = group.members[0];
+    const made = make("li", { class: group.members.some((e) => e.number === openNumber()) ? "open" : "" },
+      make("div", { class: "where", textContent: source.live ? `${source.label}, going on` : source.label }),
+      make("div", { class: "request", textContent: scenario.task }),
+      make("div", { class: "marks" }, ...group.members.map((entry) => mark(entry, !hits.has(entry.number)))));
+    made.dataset.group = group.key;
+    return made;
+  };
+  // Rows that stay the same stay where the reader sees them, and keep the focus.
+  const fill = () => {
+    const before = new Map([...list.children].map((each) => [each.dataset.group, each]));
+    const below = (each) => each.getBoundingClientRect().top - list.getBoundingClientRect().top;
+    const anchor = list.scrollTop > 0 && [...list.children].find((each) => each.dataset.group && below(each) >= 0);
+    const top = anchor && below(anchor);
+    const rows = found.slice(0, most).map(([group, hits]) => {
+      const made = row(group, hits);
+      const old = before.get(group.key);
+      return old && old.outerHTML === made.outerHTML ? old : made;
+    });
+    if (found.length > most) {
+      rows.push(make("li", { class: "more" }, make("button", {
+        type: "button", textContent: `${found.length - most} more`, onclick: () => { most += PAGE; fill(); } })));
     }
-    if (found.length > list.childElementCount) {
-      const left = found.length - list.childElementCount;
-      list.append(make("li", { class: "more" }, make("button", { type: "button", textContent: `${left} more`, onclick: grow })));
-    }
-    if (!found.length) list.append(make("li", { class: "where", textContent: "No episode matches." }));
+    if (!found.length) rows.push(make("li", { class: "where", textContent: "No episode matches." }));
+    const kept = new Set(rows);
+    for (const each of [...list.children]) if (!kept.has(each)) each.remove();
+    rows.forEach((each, place) => { if (list.children[place] !== each) list.insertBefore(each, list.children[place] ?? null); });
+    const now = anchor && rows.find((each) => each.dataset.group === anchor.dataset.group);
+    if (now) list.scrollTop += below(now) - top;
   };
 
   // -- one episode
@@ -230,9 +271,18 @@
 
   const elsewhere = (entry) => data.groups.filter(
     (group) => group.scenario === entry.group.scenario && group !== entry.group);
+  const others = (entry) => make("div", { class: "others" },
+    make("h3", { textContent: "this group" }),
+    make("div", { class: "marks" }, ...entry.group.members.map((other) => mark(other))),
+    ...elsewhere(entry).flatMap((other) => [
+      make("h3", { textContent: `the same scenario, ${data.sources[other.source].label}` }),
+      make("div", { class: "marks" }, ...other.members.map((member) => mark(member)))]));
+
+  let shown = { key: null, said: null }; // the open episode
 
   const show = (index, { look = false } = {}) => {
     const entry = episodes[index];
+    shown = { key: entry?.key ?? null, said: entry && JSON.stringify(entry.episode) };
     const focused = detail.contains(document.activeElement) ? document.activeElement.className : null;
     state.e = entry ? String(index) : "";
     remember();
@@ -269,16 +319,13 @@
         ? make("div", { class: "row parts" }, make("span", { class: "note", textContent: "parts:" }),
             ...Object.entries(episode.metrics).map(([name, value]) => fact(words(name), number(value))))
         : null,
-      make("h3", { textContent: "this group" }),
-      make("div", { class: "marks" }, ...group.members.map((other) => mark(other))),
-      ...elsewhere(entry).flatMap((other) => [
-        make("h3", { textContent: `the same scenario, ${data.sources[other.source].label}` }),
-        make("div", { class: "marks" }, ...other.members.map((member) => mark(member)))]),
+      others(entry),
       episode.tokens.length
         ? make("div", { class: "tabs" }, ...colours.map(([name, text]) =>
             make("button", { type: "button", textContent: text, "aria-pressed": String(name === view), "data-tokens": name,
-              onclick: () => { state.tokens = name === "off" ? "" : name; show(index); } })))
-        : make("p", { class: "note", textContent: "No tokens: the model was sampled over an API, or is a script." }),
+              onclick: () => { state.tokens = name === "off" ? "" : name; show(byKey.get(entry.key).number); } })))
+        : make("p", { class: "note", textContent: source.live ? "Its tokens are shown when the batch is done."
+            : "No tokens: the model was sampled over an API, or is a script." }),
       view !== "off" && episode.tokens.length ? legend(entry, view) : null,
       ...turns(entry, view),
       episode.submission === undefined ? null : make("div", { class: "turn" }, make("div", { class: "who", textContent: "handed in" }), make("pre", { textContent: episode.submission })),
@@ -305,10 +352,9 @@
 
   // -- begin
 
-  for (const name of FIELDS) {
-    form.elements[name].value = state[name] ?? "";
-    if (form.elements[name].value !== (state[name] ?? "")) delete state[name];
-  }
+  take(JSON.parse(document.getElementById("data").textContent));
+  offer();
+  form.elements.text.value = state.text ?? "";
   form.addEventListener("input", () => {
     for (const name of FIELDS) state[name] = form.elements[name].value;
     apply();
@@ -332,4 +378,46 @@
   apply();
   if (openNumber() in episodes) show(openNumber());
   else showMatching();
+
+  // -- a run that goes on (live.js)
+
+  const renew = () => {
+    const open = byKey.get(shown.key);
+    state.e = open ? String(open.number) : "";
+    offer();
+    apply(Math.max(most, PAGE));
+    if (open && JSON.stringify(open.episode) === shown.said) {
+      const where = detail.querySelector(".others");
+      const made = others(open);
+      if (where.outerHTML !== made.outerHTML) where.replaceWith(made);
+    } else if (open) show(open.number);
+    else showMatching();
+  };
+  // Replace everything but the groups of batches that are still being played, and the open episode.
+  const replace = (taken, playing) => {
+    const kept = data.groups.filter((group) => data.sources[group.source].live && playing.includes(data.sources[group.source].label));
+    const open = byKey.get(shown.key)?.group;
+    const old = data;
+    take(taken);
+    for (const group of open && !kept.includes(open) && !byKey.has(shown.key) ? [...kept, open] : kept) {
+      put(old.sources[group.source], group, old.scenarios[group.scenario]);
+    }
+    renew();
+  };
+  const put = (source, group, scenario) => {
+    let index = data.sources.findIndex((each) => each.label === source.label);
+    if (index < 0) index = data.sources.push(source) - 1;
+    if (!data.sources[index].live && source.live) return; // it is whole by now
+    data.scenarios[group.scenario] ??= scenario;
+    const entered = { ...group, source: index };
+    enter(entered);
+    const place = data.groups.findIndex((each) => each.key === entered.key);
+    if (place < 0) data.groups.unshift(entered);
+    else data.groups[place] = entered;
+  };
+  const add = (groups) => {
+    for (const { label, split, group, scenario } of groups) put({ label, split, live: true }, group, scenario);
+    renew();
+  };
+  globalThis.mcpRlEpisodes = { replace, add };
 })();

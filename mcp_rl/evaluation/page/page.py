@@ -43,6 +43,8 @@ MEGABYTES = 3.0
 """Size of the episodes in a page."""
 _MOST_SENTENCES = 3
 _MARK = re.compile(rb"\n<!-- mcp-rl history:([0-9a-f]*) page:([0-9a-f]{64}) -->\n\Z")
+_FIRST_WHILE_LIVE = ("Learning curve", "Where the time went")
+_TIME_WORDS = "Shares of each step's time. Kinds of work overlap, so they may add up to more than 1."
 _BREAKDOWNS = {
     "by tool": ("sampled_by_tool", "by_tool"),
     "by number of steps": ("by_steps",),
@@ -100,8 +102,8 @@ def write_file(path: Path, content: bytes) -> Path:
     return path
 
 
-def render(findings: Findings, *, megabytes: float = MEGABYTES) -> str:
-    """Return the page's HTML."""
+def render(findings: Findings, *, megabytes: float = MEGABYTES, live: str = "") -> str:
+    """Return the page's HTML. `live`: its version, if it is served and asks its server for what is new."""
     sheet = Sheet()
     blocks = _blocks(findings, sheet)
     selection = select(findings, int(megabytes * 1e6))
@@ -111,22 +113,27 @@ def render(findings: Findings, *, megabytes: float = MEGABYTES) -> str:
         "page.html.jinja",
         sheet,
         _asset("page.js"),
+        live=live,
         title=findings.title,
         data=Markup(_safe_json(selection.json)),
         findings=findings,
         models=findings.measured.models,
         sentences=list(_sentences(findings)),
-        blocks=blocks,
+        first=[block for block in blocks if live and block.title in _FIRST_WHILE_LIVE],
+        blocks=[block for block in blocks if not (live and block.title in _FIRST_WHILE_LIVE)],
         failures=failures,
         selection=selection,
     )
 
 
-def fill_template(name: str, sheet: Sheet, script: str | None = None, **values: Any) -> str:
+def fill_template(name: str, sheet: Sheet, script: str = "", *, live: str = "", **values: Any) -> str:
     """Fill a template of this folder with values, which enter it escaped, and with the styles of a sheet's charts.
 
-    The Content-Security-Policy lets nothing run or load but this style sheet and this script.
+    The Content-Security-Policy lets nothing run or load but this style sheet and this script; a page that is `live` may
+    ask its own server.
     """
+    if live:
+        script += _asset("live.js")
     environment = Environment(
         loader=PackageLoader("mcp_rl.evaluation.page", "."), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True, finalize=_cleaned,
@@ -134,14 +141,16 @@ def fill_template(name: str, sheet: Sheet, script: str | None = None, **values: 
     environment.filters["split_interval"] = _split_interval
     style = page_style() + sheet.css
     runs = _hash(script) if script else "'none'"
+    connects = "connect-src 'self'; " if live else ""
     policy = (
         f"default-src 'none'; script-src {runs}; style-src {_hash(style)}; "
-        "img-src data:; base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'"
+        f"img-src data:; {connects}base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'"
     )
     return environment.get_template(name).render(
         policy=policy,
         style=Markup(style),
-        script=Markup(script or ""),
+        script=Markup(script),
+        live=live,
         made=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         **values,
     )
@@ -167,6 +176,7 @@ def _blocks(findings: Findings, sheet: Sheet) -> list[Block]:
             "decides.",
         ),
         Block("Learning curve", _present(curves.learning_curve(sheet, runs)), []),
+        Block("Where the time went", _present(curves.time_shares(sheet, runs)), [], _TIME_WORDS),
     ]
     for title, names in _BREAKDOWNS.items():
         name = next((name for name in names if any(getattr(model.result, name, None) for model in models)), None)

@@ -38,7 +38,7 @@ def write_plot(runs: curves.Runs, path: Path, *, sentences: Sequence[str] = (), 
     kind, RunDirectoryError if it cannot be written.
     """
     check_plot_file(path)
-    write_file(path, _picture(runs) if path.suffix.lower() == ".png" else _page(runs, sentences, tables))
+    write_file(path, _picture(runs) if path.suffix.lower() == ".png" else plots_page(runs, sentences, tables))
 
 
 def _picture(runs: curves.Runs) -> bytes:
@@ -55,13 +55,14 @@ def _picture(runs: curves.Runs) -> bytes:
     return sheet.png
 
 
-def _page(runs: curves.Runs, sentences: Sequence[str], tables: Sequence[Grid]) -> bytes:
+def plots_page(runs: curves.Runs, sentences: Sequence[str], tables: Sequence[Grid], *, live: str = "") -> bytes:
+    """Return the page about these runs. `live`: its version, if it is served while they go on."""
     sheet = Sheet()
     charts = {title: made for title, chart in _CHARTS.items() if (made := chart(sheet, runs))}
-    if not charts:
+    if not charts and not live:
         raise ConfigError(_nothing(runs))
     html = fill_template(
-        "plots.html.jinja", sheet, title=_title(runs), sentences=sentences, charts=charts, tables=tables
+        "plots.html.jinja", sheet, live=live, title=_title(runs), sentences=sentences, charts=charts, tables=tables
     )
     return html.encode("utf-8", "replace")
 

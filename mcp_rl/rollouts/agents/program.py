@@ -148,7 +148,7 @@ class AgentEpisode(EpisodeInProgress):
 
     async def _run(self, environment: dict[str, str]) -> tuple[int, str, str | None]:
         """Run the program; return its exit code, how it ended, and the last line that it printed."""
-        with self._agent.log() as log, during(Activity.TOOLS):
+        with self._agent.log() as log, during(Activity.TOOLS, "an agent program"):
             starting = spawned(
                 self._agent.command, role="agent", run=None, log=log, environment=environment, pipes="out"
             )

@@ -30,6 +30,7 @@ from mcp_rl.inference.chat.chat_format import recorded_chat
 from mcp_rl.learning.disk.checkpoint import newest_checkpoint
 from mcp_rl.run_directory import RunDirectory, RunState, StepProgress, open_run
 from mcp_rl.runs.identity import loading_identity
+from mcp_rl.runs.live import Live
 from mcp_rl.runs.sft.demonstrations import (
     Demonstration,
     DemonstrationFile,
@@ -86,7 +87,7 @@ def run_sft(config: SftConfig, *, fresh: bool = False, console: Console | None =
         if config.unsloth.use:
             import_first(True)  # before transformers and PEFT
         tuning = _prepared(config, run, state, sources, console)
-        with tuning.progress:
+        with tuning.progress, Live(run.path, tuning.progress):
             tuning.take_steps(began)
         report = tuning.report()
         run.write_json(run.report.name, report.model_dump(mode="json"))

@@ -70,6 +70,7 @@ class Trainer:
     train: Sequence[McpScenario]
     val: Sequence[McpScenario]
     progress: Progress
+    clock: Clock = field(default_factory=Clock)
     trackers: Trackers = field(default_factory=Trackers)
 
     def __post_init__(self) -> None:
@@ -83,7 +84,6 @@ class Trainer:
         self.pace = CheckpointPace(config)
         self._metrics: dict[str, float] = {}
         self._episode_tokens = 0.0
-        self._clock = Clock()
         self._cached = CachedTokens(self.backend.engine)
         self._started = time.monotonic() - self.done.seconds
         self._protect_best()
@@ -128,7 +128,7 @@ class Trainer:
     async def take_steps(self) -> None:
         """Take all remaining steps. Whatever ends this, the last whole step is kept."""
         warnings.simplefilter("ignore", NothingLearned)  # said after some steps, with what would help
-        with timed_by(self._clock):
+        with timed_by(self.clock):
             self._forget_times()
             self._episode_tokens = episode_tokens(self.run.history(), self.step)
             async with self.pipeline.open():
@@ -195,7 +195,7 @@ class Trainer:
             self.curriculum.learned(groups, batch.number)
             self.pipeline.learned()
             self._account(groups, result.metrics)
-            self._metrics = self._measured(batch, groups, result.metrics, self._clock.take())
+            self._metrics = self._measured(batch, groups, result.metrics, self.clock.take())
             line = {"step": result.step, "split": "train", **self._metrics}
             self.run.append_history(line)
             self.step, self._episode_tokens = result.step, episode_tokens([line], result.step)
@@ -240,7 +240,7 @@ class Trainer:
 
     def _forget_times(self) -> None:
         """Leave out of the next step the time and cached tokens up to now."""
-        self._clock.take()
+        self.clock.take()
         self._cached.take()
 
     def _notify(self, hook: str, **what: Any) -> None:
