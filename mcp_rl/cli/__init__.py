@@ -8,6 +8,7 @@ import difflib
 import gc
 import re
 import signal
+import sys
 from collections.abc import Sequence
 from types import FrameType
 from typing import Annotated, Any
@@ -57,7 +58,6 @@ app = typer.Typer(
     name="mcp-rl",
     cls=_InOrder,
     help="Train a model to master the tools of any MCP server, and prove it.",
-    add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -105,8 +105,13 @@ app.add_typer(servers)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 1 failed, 2 the user can fix it, 130 interrupted.
 
-    Without `arguments`, those of the process's own command line, whose environment and memory are then hidden.
+    Without `arguments`, those of the process's own command line, whose environment and memory are then hidden; if
+    there are none on a terminal, the user is helped to a first run.
     """
+    if arguments is None and len(sys.argv) == 1 and sys.stdin.isatty() and sys.stdout.isatty():
+        from mcp_rl.cli.first_run import first_run
+
+        return first_run(_as_if_typed)
     try:
         job = typer.main.get_command(app).main(args=arguments, prog_name="mcp-rl", standalone_mode=False)
     except TyperException as error:
@@ -125,6 +130,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is None:
         gc.freeze()  # the process ends: collecting half a million objects would take seconds after the last line
     return code
+
+
+def _as_if_typed(words: Sequence[str]) -> int:
+    """Run a command as if these had been the words of this process's command line."""
+    sys.argv = [sys.argv[0], *words]
+    return main()
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

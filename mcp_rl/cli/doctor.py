@@ -16,6 +16,7 @@ from mcp_rl.cli.options import (
     Overrides,
     Server,
     ServerConfig,
+    Yes,
 )
 
 
@@ -26,6 +27,7 @@ class DoctorOptions:
     base_model: BaseModel = None
     server: Server = None
     server_config: ServerConfig = None
+    yes: Yes = False
     output_dir: OutputDir = None
     config: ConfigFile = None
 

@@ -8,6 +8,8 @@ from enum import Enum
 from typing import Any, TypeVar, get_args, get_type_hints
 
 _Result = TypeVar("_Result")
+REGISTRY = "registry:"
+"""Begins the words of --server that name a server of the MCP registry."""
 
 
 def setting_value(given: Any) -> Any:
@@ -40,7 +42,10 @@ def settings(*groups: object) -> dict[str, Any]:
 
 
 def with_groups(command: Callable[..., _Result]) -> Callable[..., _Result]:
-    """Give Typer the options of every group in place of the parameter of `command` that takes the group."""
+    """Give Typer the options of every group in place of the parameter of `command` that takes the group.
+
+    The user is asked about servers of the registry before the command is called.
+    """
     signature = inspect.signature(command)
     groups: dict[str, Any] = {
         name: taken.annotation for name, taken in signature.parameters.items() if is_dataclass(taken.annotation)
@@ -48,6 +53,10 @@ def with_groups(command: Callable[..., _Result]) -> Callable[..., _Result]:
 
     @functools.wraps(command)
     def run(**given: Any) -> _Result:
+        if any(server.startswith(REGISTRY) for server in given.get("server") or ()):
+            from mcp_rl.cli.registry import confirm_registry_servers
+
+            confirm_registry_servers(given["server"], setting_value(given.get("transport")), yes=given["yes"])
         made = {
             name: group(**{field.name: given.pop(field.name) for field in fields(group)})
             for name, group in groups.items()

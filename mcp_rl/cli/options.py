@@ -58,8 +58,8 @@ Server = Annotated[
     list[str] | None,
     Sets("server"),
     typer.Option(
-        help="A server's name (see `mcp-rl servers`), a script, a quoted command that speaks MCP on stdio, or a URL; "
-        "repeat to offer the tools of several together."
+        help="A server's name (see `mcp-rl servers`), a script, a quoted command that speaks MCP on stdio, a URL, or "
+        "`registry:NAME` for one of the MCP registry; repeat to offer the tools of several together."
     ),
 ]
 ServerConfig = Annotated[
@@ -74,6 +74,9 @@ Plugin = Annotated[
     list[Path] | None,
     Sets("plugins", lambda files: tuple(map(str, files or ())) or None),
     typer.Option(help="A Python file with a plugin; repeat for several."),
+]
+Yes = Annotated[
+    bool, typer.Option("--yes", help="Use a server of the MCP registry (`registry:NAME`) without being asked.")
 ]
 Json = Annotated[
     bool,
@@ -178,6 +181,7 @@ class ConnectionOptions:
         ),
     ] = None
     plugin: Plugin = None
+    yes: Yes = False
 
 
 @dataclass(frozen=True)

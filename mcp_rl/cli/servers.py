@@ -29,7 +29,9 @@ class InspectFormat(StrEnum):
 
 Named = Annotated[
     list[str],
-    typer.Argument(metavar="SERVER...", help="What --server takes: a name, a script, a quoted command or a URL."),
+    typer.Argument(
+        metavar="SERVER...", help="What --server takes: a name, a script, a quoted command, a URL or registry:NAME."
+    ),
 ]
 
 

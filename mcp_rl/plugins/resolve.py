@@ -1,7 +1,7 @@
 """Resolve the argument of `--server` to a `ToolServer`.
 
-It is tried, in this order, as the name of a plugin's server, an entry of an MCP client's file, a URL, the path of a
-server's script, and a command that speaks MCP on stdio. Several servers become a group.
+It is tried, in this order, as the name of a plugin's server, an entry of an MCP client's file, a server of the MCP
+registry, a URL, the path of a server's script, and a command that speaks MCP on stdio. Several servers become a group.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from mcp_rl.toolserver.client_files.variables import (
     words_without_secrets,
 )
 from mcp_rl.toolserver.launchers.words import read_words
+from mcp_rl.toolserver.mcp_registry.consent import PREFIX, agreed_server
 from mcp_rl.toolserver.tool_server import ToolServer, nearest
 
 if TYPE_CHECKING:
@@ -87,6 +88,8 @@ def resolve_server(
 
 
 def _unnamed(text: str, transport: str | None, plugins: Plugins, files: ClientFiles) -> ToolServer:
+    if text.startswith(PREFIX):
+        return agreed_server(text)
     if re.match(r"https?:", text):
         return _from_url(text, transport)
     words = _words(text)

@@ -278,11 +278,15 @@
       make("h3", { textContent: `the same scenario, ${data.sources[other.source].label}` }),
       make("div", { class: "marks" }, ...other.members.map((member) => mark(member)))]));
 
+  // The content of an episode, whatever the numbers of its pieces in the vocabulary.
+  const said = ({ episode }) => JSON.stringify([episode,
+    episode.tokens.map(([pieces]) => pieces.map((piece) => data.vocabulary[piece]))],
+  (name, value) => (name === "tokens" ? undefined : value));
   let shown = { key: null, said: null }; // the open episode
 
   const show = (index, { look = false } = {}) => {
     const entry = episodes[index];
-    shown = { key: entry?.key ?? null, said: entry && JSON.stringify(entry.episode) };
+    shown = { key: entry?.key ?? null, said: entry && said(entry) };
     const focused = detail.contains(document.activeElement) ? document.activeElement.className : null;
     state.e = entry ? String(index) : "";
     remember();
@@ -386,7 +390,7 @@
     state.e = open ? String(open.number) : "";
     offer();
     apply(Math.max(most, PAGE));
-    if (open && JSON.stringify(open.episode) === shown.said) {
+    if (open && said(open) === shown.said) {
       const where = detail.querySelector(".others");
       const made = others(open);
       if (where.outerHTML !== made.outerHTML) where.replaceWith(made);
@@ -400,10 +404,15 @@
     const old = data;
     take(taken);
     for (const group of open && !kept.includes(open) && !byKey.has(shown.key) ? [...kept, open] : kept) {
-      put(old.sources[group.source], group, old.scenarios[group.scenario]);
+      put(old.sources[group.source], respelled(group, old.vocabulary), old.scenarios[group.scenario]);
     }
     renew();
   };
+  const respelled = (group, vocabulary) => ({ ...group, episodes: group.episodes.map((episode) => ({
+    ...episode,
+    tokens: (episode.tokens ?? []).map(([pieces, logprobs]) =>
+      [pieces.map((piece) => data.vocabulary.push(vocabulary[piece]) - 1), logprobs]),
+  })) });
   const put = (source, group, scenario) => {
     let index = data.sources.findIndex((each) => each.label === source.label);
     if (index < 0) index = data.sources.push(source) - 1;
