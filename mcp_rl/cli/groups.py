@@ -2,12 +2,11 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
-_Result = TypeVar("_Result")
 REGISTRY = "registry:"
 """Begins the words of --server that name a server of the MCP registry."""
 
@@ -41,10 +40,30 @@ def settings(*groups: object) -> dict[str, Any]:
     }
 
 
-def with_groups(command: Callable[..., _Result]) -> Callable[..., _Result]:
+@dataclass(frozen=True)
+class AskingFirst:
+    """A command's job that runs once the user agrees to its servers of the registry. It has the job's attributes."""
+
+    job: Any
+    servers: Sequence[str]
+    transport: str | None
+    yes: bool
+
+    def __call__(self) -> int | None:
+        from mcp_rl.cli.registry import confirm_registry_servers
+
+        confirm_registry_servers(self.servers, self.transport, yes=self.yes)
+        code: int | None = self.job()
+        return code
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.job, name)
+
+
+def with_groups(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give Typer the options of every group in place of the parameter of `command` that takes the group.
 
-    The user is asked about servers of the registry before the command is called.
+    The user is asked about servers of the registry before the command's job runs.
     """
     signature = inspect.signature(command)
     groups: dict[str, Any] = {
@@ -52,16 +71,15 @@ def with_groups(command: Callable[..., _Result]) -> Callable[..., _Result]:
     }
 
     @functools.wraps(command)
-    def run(**given: Any) -> _Result:
-        if any(server.startswith(REGISTRY) for server in given.get("server") or ()):
-            from mcp_rl.cli.registry import confirm_registry_servers
-
-            confirm_registry_servers(given["server"], setting_value(given.get("transport")), yes=given["yes"])
+    def run(**given: Any) -> Any:
+        asked = [server for server in given.get("server") or () if server.startswith(REGISTRY)]
+        about = setting_value(given.get("transport")), bool(given.get("yes"))
         made = {
             name: group(**{field.name: given.pop(field.name) for field in fields(group)})
             for name, group in groups.items()
         }
-        return command(**made, **given)
+        job = command(**made, **given)
+        return AskingFirst(job, asked, *about) if asked else job
 
     options = [
         option.replace(kind=inspect.Parameter.KEYWORD_ONLY)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 ENTRY = '{"mcpServers": {"notes": {"command": "notes-server"}}}'
+NOWHERE = {"MCP_RL_REGISTRY": "http://127.0.0.1:9"}
 PROGRAM = [sys.executable, "-m", "mcp_rl"]
 
 
@@ -20,7 +21,7 @@ def typed(folder: Path, answers: Sequence[tuple[str, str]]) -> tuple[int, str]:
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(folder)
-        os.execvpe(PROGRAM[0], PROGRAM, os.environ | {"HOME": str(folder), "COLUMNS": "200"})
+        os.execvpe(PROGRAM[0], PROGRAM, os.environ | {"HOME": str(folder), "COLUMNS": "200"} | NOWHERE)
     shown, deadline = "", time.monotonic() + 60
     left = list(answers)
     while time.monotonic() < deadline:
@@ -46,15 +47,10 @@ def test_three_questions_lead_to_a_command(tmp_path: Path) -> None:
 
 
 def test_yes_runs_the_command(tmp_path: Path) -> None:
-    answers = [
-        ("Which server?", "2\n"),
-        ("Its command", "no-such-server\n"),
-        ("Which model?", "\n"),
-        ("How long?", "\n"),
-    ]
-    code, shown = typed(tmp_path, [*answers, ("Run it?", "\n")])
-    assert code == 2 and "mcp-rl train --server no-such-server --steps 10" in shown
-    assert "There is no server named 'no-such-server'" in shown
+    answers = [("Which server?", "2\n"), ("Its command", "registry:weather\n"), ("Which model?", "\n")]
+    code, shown = typed(tmp_path, [*answers, ("How long?", "\n"), ("Run it?", "\n")])
+    assert code == 2 and "mcp-rl train --server registry:weather --steps 10" in shown
+    assert "'weather' is not a name of the MCP registry" in shown
 
 
 @pytest.mark.parametrize("key", ["\x03", "\x04"])

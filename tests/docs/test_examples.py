@@ -138,6 +138,8 @@ def test_a_command_is_read_and_a_run_resolved(example: Example, words: list[str]
     assert callable(job), words
     if words[0] == "train":  # --dry-run would look for keys, GPUs and files that a reader has made before
         config = load_config(file=job.file, overrides=job.overrides, options=job.options)
+        if any(server.startswith("registry:") for server in config.server):
+            return  # tests/toolserver/test_mcp_registry.py looks servers up
         resolve_servers(config.server, config.transport, plugins=load_plugins(config.plugins), tools=config.tools)
         return
     for word in words:
