@@ -14,7 +14,7 @@ from mcp_rl.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mcp_rl.toolserver.mcp_registry.entry import Offer, RegistryEntry
+    from mcp_rl.toolserver.mcp_registry.entry import RegistryOffer, RegistryEntry
     from mcp_rl.toolserver.tool_server import ToolServer
 
 PREFIX = "registry:"
@@ -28,7 +28,7 @@ class Proposal:
     text: str
     registry: str
     entry: RegistryEntry
-    offer: Offer
+    offer: RegistryOffer
 
     @property
     def lines(self) -> Iterator[str]:

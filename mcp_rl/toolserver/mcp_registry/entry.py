@@ -131,7 +131,7 @@ class RegistryEntry(_Part):
 
 
 @dataclass(frozen=True)
-class Offer:
+class RegistryOffer:
     """One way to use an entry."""
 
     params: OneServer
@@ -150,7 +150,7 @@ class Offer:
         )
 
 
-def offer_of(entry: RegistryEntry, words: Sequence[str] = (), transport: str | None = None) -> Offer:
+def offer_of(entry: RegistryEntry, words: Sequence[str] = (), transport: str | None = None) -> RegistryOffer:
     """Return the first way to use an entry, packages first. `words`: more arguments of the user's own.
 
     Raises ConfigError, one sentence, if there is none.
@@ -182,7 +182,7 @@ class _Package:
     package: RegistryPackage
     words: Sequence[str]
 
-    def offer(self) -> Offer:
+    def offer(self) -> RegistryOffer:
         package = self.package
         if package.registryType not in _IDENTIFIERS:
             raise self._refusal(f"its package is of the type {quoted(package.registryType)}, which cannot be run here")
@@ -195,7 +195,7 @@ class _Package:
         command, before, after = _COMMANDS[package.registryType]
         passed = [word for name in environment for word in ("-e", name)] if package.registryType == "oci" else []
         params = StdioServer(command=command, args=(*before, *passed, spec, *after, *arguments), env=environment)
-        return Offer(params, shlex.join([command, *params.args]), f"{package.registryType} package {spec}", lines)
+        return RegistryOffer(params, shlex.join([command, *params.args]), f"{package.registryType} package {spec}", lines)
 
     def _refusal(self, reason: str) -> ConfigError:
         return ConfigError(f"{self.name} cannot be used: {reason}.")
@@ -289,7 +289,7 @@ class _Address:
     name: str
     remote: Remote
 
-    def offer(self) -> Offer:
+    def offer(self) -> RegistryOffer:
         headers: dict[str, str] = {}
         lines: list[str] = []
         for header in self.remote.headers:
@@ -307,7 +307,7 @@ class _Address:
         if urlsplit(url).scheme != "https" and host not in _LOOPBACK:
             raise ConfigError(f"{self.name} cannot be used: its address {quoted(url)} does not begin with https://.")
         make = SseServer if self.remote.type == "sse" else StreamableHttpServer
-        return Offer(make(url=url, headers=headers), url, f"remote server of {host}, over {self.remote.type}", lines)
+        return RegistryOffer(make(url=url, headers=headers), url, f"remote server of {host}, over {self.remote.type}", lines)
 
     def _filled(self, text: str, variables: Mapping[str, Input]) -> str:
         def value(match: re.Match[str]) -> str:
