@@ -14,7 +14,7 @@ from mcp_rl.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mcp_rl.toolserver.mcp_registry.entry import RegistryOffer, RegistryEntry
+    from mcp_rl.toolserver.mcp_registry.entry import RegistryEntry, RegistryOffer
     from mcp_rl.toolserver.tool_server import ToolServer
 
 PREFIX = "registry:"

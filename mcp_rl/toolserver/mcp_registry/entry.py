@@ -195,7 +195,8 @@ class _Package:
         command, before, after = _COMMANDS[package.registryType]
         passed = [word for name in environment for word in ("-e", name)] if package.registryType == "oci" else []
         params = StdioServer(command=command, args=(*before, *passed, spec, *after, *arguments), env=environment)
-        return RegistryOffer(params, shlex.join([command, *params.args]), f"{package.registryType} package {spec}", lines)
+        about = f"{package.registryType} package {spec}"
+        return RegistryOffer(params, shlex.join([command, *params.args]), about, lines)
 
     def _refusal(self, reason: str) -> ConfigError:
         return ConfigError(f"{self.name} cannot be used: {reason}.")
@@ -307,7 +308,8 @@ class _Address:
         if urlsplit(url).scheme != "https" and host not in _LOOPBACK:
             raise ConfigError(f"{self.name} cannot be used: its address {quoted(url)} does not begin with https://.")
         make = SseServer if self.remote.type == "sse" else StreamableHttpServer
-        return RegistryOffer(make(url=url, headers=headers), url, f"remote server of {host}, over {self.remote.type}", lines)
+        about = f"remote server of {host}, over {self.remote.type}"
+        return RegistryOffer(make(url=url, headers=headers), url, about, lines)
 
     def _filled(self, text: str, variables: Mapping[str, Input]) -> str:
         def value(match: re.Match[str]) -> str:
