@@ -1,4 +1,4 @@
-"""The examples of README.md, CONTRIBUTING.md and docs/*.md: every fenced or indented block, in parts."""
+"""The examples of README.md, CONTRIBUTING.md and docs/: every fenced or indented block, in parts."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 _PROGRAMS = {
     *("mcp-rl", "python", "make", "pip", "uv", "npx", "curl", "git", "vllm", "torchrun", "accelerate", "source"),
     *("hf", "ssh-keygen"),

@@ -29,6 +29,7 @@ NOT_TRIED = {
     "docs/export.md: hf auth login": "asks for a token; tests/runs/export/test_hub.py pushes with one",
     "docs/export.md: git clone": "needs the network",
     "docs/export.md: pip install sentencepiece": "needs the network",
+    "docs/tutorials/agent.md: OPENAI_BASE_URL": "needs a served model; tests/inference/openai_api asks one",
     "docs/serve.md: curl http://127.0.0.1:8000": "needs a served model; tests/inference/openai_api asks one",
     "docs/verify.md: ssh-keygen": "needs OpenSSH; tests/runs/finished/test_verify.py signs with a key of its form",
     "docs/vllm.md: python -m venv": "makes an environment with vLLM, as `make test-vllm` does",
@@ -51,6 +52,17 @@ OUTPUTS = {
     "docs/scenarios.md: 120 of 437 scenarios": "printed lines",
     "docs/sft.md: Go on with rewards:": "a printed line",
     'docs/unsloth.md: "loaded": {': "a part of model.json",
+    "docs/tutorials/server.md: shop over stdio": "printed lines",
+    "docs/tutorials/server.md: shop is fit": "a printed line",
+    "docs/tutorials/server.md: 200 scenarios": "printed lines",
+    "docs/tutorials/server.md: base model": "printed lines",
+    "docs/tutorials/server.md: 20 steps": "printed lines",
+    "docs/tutorials/server.md: you ❯": "a conversation",
+    "docs/tutorials/reward.md: wishes.jsonl holds": "a printed line",
+    "docs/tutorials/reward.md: scripted:reference": "printed lines",
+    "docs/tutorials/agent.md: shop: 12": "printed lines",
+    "docs/tutorials/scale.md: in all": "a printed table",
+    "docs/tutorials/scale.md: About": "printed lines",
     "docs/unsloth.md: The run in … cannot be continued": "an error",
     "docs/verify.md: .mcp_rl/default/models/calc:": "printed lines",
     "docs/verify.md: proven      files": "printed lines",
@@ -72,7 +84,11 @@ FRAGMENTS = {
     "docs/serve.md: async def episode(": f"{_HERE}test_a_loop_of_ones_own_builds_a_trajectory",
     "docs/unsloth.md: backend = LocalBackend(": f"{_HERE}test_a_backend_loads_a_base_in_4_bits",
 }
-"""Python that needs more than its page has, by page and beginning: the test that runs it. docs/plugins.md has tests."""
+"""Python that needs more than its page has, by page and beginning: the test that runs it."""
+
+
+PROGRAMS = ("docs/plugins.md", *(f"docs/tutorials/{name}.md" for name in ("server", "reward", "agent")))
+"""Pages whose Python is whole files, which tests/plugins and tests/docs/test_tutorials.py run."""
 
 
 def found(table: dict[str, str], example: Example) -> str | None:
@@ -105,7 +121,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         file.parent.mkdir(parents=True)
         file.write_text(clients)
     for example in EXAMPLES:
-        if example.page == "docs/plugins.md" and (name := re.match(r"# (\w+\.py)\n", example.text)):
+        if example.page in PROGRAMS and (name := re.match(r"# (\w+\.py)\n", example.text)):
             (folder / name[1]).write_text(example.text)
     for name in ("my_server.py", "bookings.py", "my.toml", ".venv-vllm/bin/python"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -195,7 +211,7 @@ SNIPPETS = [example for example in EXAMPLES if example.kind == "python"]
 @pytest.mark.parametrize("example", SNIPPETS, ids=id_of)
 def test_python_compiles_and_runs(example: Example, folder: Path) -> None:
     compiled(example.text, example.page)
-    if example.page != "docs/plugins.md" and not found(FRAGMENTS, example):
+    if example.page not in PROGRAMS and not found(FRAGMENTS, example):
         exec(compile(example.text, example.page, "exec"), {"__name__": "__main__"})
 
 
