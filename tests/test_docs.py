@@ -11,7 +11,10 @@ from mcp_rl.config import RunConfig, config_keys
 from mcp_rl.config.load import load_config
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "README.zh-CN.md", "CONTRIBUTING.md", "SECURITY.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 
 GLOBAL = {"--help", "--version", "--install-completion", "--show-completion"}
 """Options of `mcp-rl` itself."""
@@ -44,7 +47,7 @@ def test_documented_options_and_settings_exist() -> None:
                     assert key in settings, f"{page.name}: {key}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), target

@@ -28,14 +28,11 @@ from tests.docs.examples import Example, examples  # noqa: E402
 
 SKIPPED = {
     "make test": "runs the tests of a checkout",
-    "pip install": "needs the network",
     'mcp-rl train --server "npx': "needs npm",
     "mcp-rl train --server https://example.org/mcp": "stands for a server of the reader's own",
     "mcp-rl train --server-config": "needs the reader's own client file",
-    "mcp-rl train --server mcp_calculator --judge-model": "needs a key",
     "mcp-rl doctor --base-model": "needs the model hub",
     "mcp-rl train --server mcp_calculator --base-model": "needs the model hub",
-    "npx": "needs npm",
 }
 """Beginnings of commands that are not typed: the reason."""
 _TINY = "--steps 4 scenarios.val=16 rollout.groups_per_step=4 rollout.group_size=4 evaluation.samples=1"
@@ -43,8 +40,6 @@ SMALLER = {
     "make train": ("make train", f"python -m mcp_rl.train --server mcp_calculator {_TINY} scenarios.count=48"),
     "mcp-rl train --server mcp_calculator --scenarios": ("--name tasks", f"--name tasks {_TINY}"),
     "mcp-rl evaluate": ("# ", "--count 16 --samples 1 # "),
-    "mcp-rl fork": ("--from-step 110", "--from-step 4"),
-    "mcp-rl sft": ("# ", "--epochs 1 # "),
     "mcp-rl serve mcp_calculator-tiny": ("# ", "--port 0 # "),
 }
 """Beginnings of commands that would take minutes, or a port that may be taken: (words, the words typed in their place).

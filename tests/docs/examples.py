@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+CHINESE = [ROOT / "README.zh-CN.md", *sorted((ROOT / "docs" / "zh").rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted({*(ROOT / "docs").rglob("*.md")} - {*CHINESE})]
 _PROGRAMS = {
     *("mcp-rl", "python", "make", "pip", "uv", "npx", "curl", "git", "vllm", "torchrun", "accelerate", "source"),
     *("hf", "ssh-keygen"),
@@ -43,7 +44,7 @@ class Example:
 
 def examples() -> list[Example]:
     """Return all examples of all pages, in order."""
-    return [example for page in PAGES for example in _examples(page)]
+    return [example for page in PAGES for example in examples_of(page)]
 
 
 def inline_commands() -> list[str]:
@@ -52,7 +53,8 @@ def inline_commands() -> list[str]:
     return sorted({" ".join(command.split()) for commands in found for command in commands})
 
 
-def _examples(page: Path) -> Iterator[Example]:
+def examples_of(page: Path) -> Iterator[Example]:
+    """Yield the examples of a page."""
     name = page.relative_to(ROOT).as_posix()
     for line, language, text in _blocks(page.read_text(encoding="utf-8")):
         if language in ("python", "json", "jsonl", "toml"):

@@ -57,7 +57,7 @@ OUTPUTS = {
     "docs/tutorials/server.md: 200 scenarios": "printed lines",
     "docs/tutorials/server.md: base model": "printed lines",
     "docs/tutorials/server.md: 20 steps": "printed lines",
-    "docs/tutorials/server.md: you ❯": "a conversation",
+    "docs/tutorials/server.md: you": "a conversation",
     "docs/tutorials/reward.md: wishes.jsonl holds": "a printed line",
     "docs/tutorials/reward.md: scripted:reference": "printed lines",
     "docs/tutorials/agent.md: shop: 12": "printed lines",

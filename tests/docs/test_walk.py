@@ -13,19 +13,19 @@ def test_no_entry_of_the_walks_tables_is_stale() -> None:
     commands = readme_commands()
     assert len(commands) > 15
     assert stale_entries(commands) == []
-    assert "mcp-rl fork" in stale_entries([one for one in commands if "fork" not in one.text])
+    assert "mcp-rl evaluate" in stale_entries([one for one in commands if "evaluate" not in one.text])
 
 
 def test_a_failing_command_is_reported_with_its_code_and_output(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    texts = ["python -c 'print(1)'  # first", "npx something", "python -c 'raise SystemExit(\"broken\")'"]
+    texts = ["python -c 'print(1)'  # first", "make test ARGS=x", "python -c 'raise SystemExit(\"broken\")'"]
     commands = [Example("README.md", 1, "command", text) for text in texts]
     assert walk(commands[:2], Path(sys.executable), tmp_path) == 0
     assert walk(commands, Path(sys.executable), tmp_path) == 1
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines if line[:4].strip().isdigit()] == ["0", "0", "1"]
-    assert "skipped: needs npm" in lines[2]
+    assert "skipped: runs the tests of a checkout" in lines[2]
     assert any(line.strip() == "broken" for line in lines)
 
 
