@@ -47,12 +47,17 @@ def record(run: Path) -> dict[str, Any]:
     """Return the content of each file of a run, without measured times.
 
     Left out are the card and the manifest of a checkpoint, which repeat metrics and their hash, the judges' calls and
-    costs, the page, the run's own name, and the digests of what holds measured times.
+    costs, the page, what a run says of itself while it goes on, its own name, and the digests of what holds measured
+    times.
     """
     found: dict[str, Any] = {}
     for path in sorted(run.rglob("*")):
         name = path.relative_to(run).as_posix()
-        if path.is_dir() or name.startswith(("judge/", "logs/")) or path.name in ("README.md", "manifest.json"):
+        if (
+            path.is_dir()
+            or name.startswith(("judge/", "live/", "logs/"))
+            or path.name in ("README.md", "manifest.json")
+        ):
             continue
         match path.suffix:
             case ".jsonl":

@@ -118,7 +118,8 @@
       since = found.at;
       keepingPlace(() => episodes.add(found.groups));
     }
-    if (status.page && status.page !== version) {
+    if (status.page !== version && version === "0") location.reload(); // nothing was shown yet
+    else if (status.page !== version) {
       const fresh = await fetchPage();
       keepingPlace(() => renew(fresh, status.playing));
     }

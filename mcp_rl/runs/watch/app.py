@@ -21,7 +21,7 @@ from starlette.routing import Mount, Route
 
 from mcp_rl.inference.openai_api.running import bind, running
 from mcp_rl.run_directory import RunDirectory
-from mcp_rl.runs.watch.pages import RunPage, ServedPage, SeveralRunsPage
+from mcp_rl.runs.watch.pages import NOT_DRAWN, RunPage, ServedPage, SeveralRunsPage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -47,8 +47,8 @@ _PERIOD = 0.5
 class _Served:
     """A page and the requests for it."""
 
-    def __init__(self, page: ServedPage, drawing: anyio.Lock) -> None:
-        self.page, self._drawing = page, drawing
+    def __init__(self, page: ServedPage) -> None:
+        self.page = page
         self._asked = -_LOOKED_AT
 
     @property
@@ -59,18 +59,12 @@ class _Served:
     async def draw(self) -> None:
         """Make the page anew if somebody looks at it and that is due."""
         if time.monotonic() - self._asked < _LOOKED_AT and self.page.due:
-            await self._make()
-
-    async def _make(self) -> None:
-        async with self._drawing:  # Matplotlib's settings are the whole process's
-            if self.page.due:
-                await anyio.to_thread.run_sync(self.page.make)
+            await anyio.to_thread.run_sync(self.page.make, abandon_on_cancel=True)
 
     async def _html(self, request: Request) -> Response:
         self._asked = time.monotonic()
-        if not self.page.html:
-            await self._make()
-        return Response(self.page.html, headers=_HEADERS, media_type="text/html")
+        html = self.page.html or await anyio.to_thread.run_sync(self.page.empty, NOT_DRAWN)
+        return Response(html, headers=_HEADERS, media_type="text/html")
 
     async def _new(self, request: Request) -> Response:
         """Answer with the page for a script that reads it: as a page of its own, it would complain of its style."""
@@ -102,8 +96,7 @@ def _has_no_episodes(folder: Path) -> bool:
 
 async def watch(pages: Sequence[ServedPage], port: int, say: Callable[[str], None]) -> None:
     """Serve the pages until the task is cancelled. Raises ConfigError if the port is taken."""
-    drawing, key = anyio.Lock(), secrets.token_urlsafe(12)
-    served = [_Served(page, drawing) for page in pages]
+    key, served = secrets.token_urlsafe(12), [_Served(page) for page in pages]
     mounts = [Mount(f"/{key}/{number}", routes=one.routes) for number, one in enumerate(served) if number]
     app = Starlette(
         routes=[*mounts, Mount(f"/{key}", routes=served[0].routes)],
@@ -114,6 +107,6 @@ async def watch(pages: Sequence[ServedPage], port: int, say: Callable[[str], Non
             say(f"{', '.join(pages[0].names)}: http://127.0.0.1:{taken}/{key}/")
             say("Open the address in a browser; press Ctrl-C to stop.")
             while True:
-                for one in served:
+                for one in served:  # one at a time: Matplotlib's settings are the whole process's
                     await one.draw()
                 await anyio.sleep(_PERIOD)

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     Describe = Callable[[Sequence[History]], tuple[list[str], list[Grid]]]
     """Returns sentences and tables about histories."""
 
+NOT_DRAWN = "0"
+"""Version of the page that is served until the first one is drawn."""
 SHARE = 0.1
 """Share of one processor that drawing a page may take."""
 _SHOWN = ("model.json", "state.json", HISTORY, "report.json")
@@ -60,7 +62,7 @@ class ServedPage(ABC):
                 html = self._render(str(self.version + 1))
             self.problem = None
         except McpRlError as error:
-            self.problem, html = str(error), self.html or self._empty(str(self.version + 1))
+            self.problem, html = str(error), self.html or self.empty(str(self.version + 1))
         if html is not self.html:
             self.html, self.version = html, self.version + 1
         self._shows, self._longest = signature, [_longest_step(folder) for folder in self.folders]
@@ -94,7 +96,8 @@ class ServedPage(ABC):
             for folder, name, longest in zip(self.folders, self.names, self._longest, strict=True)
         ]
 
-    def _empty(self, version: str) -> bytes:
+    def empty(self, version: str) -> bytes:
+        """Return a page without content, which asks for the next version."""
         return plots_page({name: [] for name in self.names}, (), (), live=version)
 
     def _signature(self) -> object:

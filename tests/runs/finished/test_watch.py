@@ -234,6 +234,7 @@ async def test_several_runs_are_side_by_side(run: Path, tmp_path: Path, width: i
     options = {"viewport": {"width": width, "height": 800}, "color_scheme": scheme}
     async with watched(run, other) as url, opened(url, **options) as page:
         await page.wait_for_selector("#live .badge.finished")
+        await page.wait_for_selector("figure svg", state="attached")
         assert await page.locator("#live .run").count() == 2 and await page.title() == "first, second"
         assert await page.evaluate("document.documentElement.scrollWidth") <= width
         assert await page.locator("figure svg:visible").count() >= 4
