@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _LONGEST = 100_000
 _ATTEMPTS = 200
@@ -46,14 +46,17 @@ def same_json(one: Any, other: Any, tolerance: float = 1e-12) -> bool:
     return _same_scalar(one, other, tolerance)
 
 
-def unordered(value: Any) -> Any:
-    """Return a JSON value whose lists of objects are in an order of their own, so that their order does not count."""
+def unordered(value: Any, seen: Callable[[str], str] = str) -> Any:
+    """Return a JSON value whose lists of objects are in an order of their own, so that their order does not count.
+
+    `seen` returns what of an object's text decides the order.
+    """
     if isinstance(value, dict):
-        return {key: unordered(inner) for key, inner in value.items()}
+        return {key: unordered(inner, seen) for key, inner in value.items()}
     if not isinstance(value, list):
         return value
-    inner = [unordered(each) for each in value]
-    return sorted(inner, key=lambda each: json.dumps(each, sort_keys=True)) if _all_objects(inner) else inner
+    inner = [unordered(each, seen) for each in value]
+    return sorted(inner, key=lambda each: seen(json.dumps(each, sort_keys=True))) if _all_objects(inner) else inner
 
 
 def lists_objects(value: Any) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_rl.rewards.dates import undated
 from mcp_rl.rewards.json_values import NoJson, first_difference, json_in, same_json, unordered
+from mcp_rl.rewards.new_ids import with_ids_numbered
 from mcp_rl.rewards.verdict import Verdict, failed, nothing_submitted, passed, submitted, successful_calls
 
 if TYPE_CHECKING:
@@ -33,7 +34,10 @@ def state(trajectory: Trajectory, scenario: McpScenario) -> Verdict:
     structured content, or else with the JSON in the text. {"is_error": true} instead of a result: the call must fail,
     as reading something deleted does. Options: `subset` (false): objects may have more keys; `tolerance` (relative,
     1e-9) for numbers; `undated` (false): times of day count as equal, and stand as "<time>" in the expected texts;
-    `unordered` (false): the order of objects in a list does not count, as where equal times decide it;
+    `unordered` (false): the order of objects in a list does not count, as where equal times decide it; `new_ids` ([]):
+    ids that the server makes anew each time: they, and the order of objects in lists, do not count, but the same id
+    must stand in the same places. Each is a key of the result's JSON objects, or for results that are none a regular
+    expression (RE2) whose one group is the id;
     `require_answer` (true): a non-empty final message is required.
     """
     verifier = scenario.verifier
@@ -46,12 +50,12 @@ def state(trajectory: Trajectory, scenario: McpScenario) -> Verdict:
     subset = bool(verifier.options.get("subset"))
     tolerance = float(verifier.options.get("tolerance", 1e-9))  # type: ignore[arg-type]
     for wanted, read in zip(expected, trajectory.final_state, strict=True):
-        if verifier.options.get("undated") or verifier.options.get("unordered"):
+        if any(verifier.options.get(option) for option in ("undated", "unordered", "new_ids")):
             read = read.model_copy(update={"result": state_text(read.result, verifier.options), "structured": None})
             if isinstance(result := wanted.get("result"), str):
                 wanted = {**wanted, "result": state_text(result, verifier.options)}
-            elif verifier.options.get("unordered") and "result" in wanted:
-                wanted = {**wanted, "result": unordered(result)}
+            elif "result" in wanted:
+                wanted = {**wanted, "result": json.loads(state_text(json.dumps(result), verifier.options))}
         if problem := _problem(wanted, read, subset, tolerance):
             return failed(f"In the final state, {read.tool} with {read.arguments} {problem}.")
     return passed("The final state is the expected one.")
@@ -61,6 +65,8 @@ def state_text(text: str, options: Mapping[str, Any]) -> str:
     """Return a result without what a verifier of kind "state" with these options does not compare."""
     if options.get("undated"):
         text = undated(text, whenever=True)
+    if places := options.get("new_ids"):
+        return with_ids_numbered(text, places)
     if options.get("unordered"):
         try:
             value = json.loads(text)

@@ -15,6 +15,7 @@ from mcp_rl.errors import ScenarioError, VerifierError
 from mcp_rl.rewards.answers import number, parts, text
 from mcp_rl.rewards.calls import calls
 from mcp_rl.rewards.json_values import is_finite
+from mcp_rl.rewards.new_ids import places_problem
 from mcp_rl.rewards.outcome import none, state
 from mcp_rl.rewards.structured import json_answer, regex, regex_problem, set_answer
 from mcp_rl.rewards.times import names_a_time, time_answer
@@ -199,7 +200,9 @@ def _unusable(verifier: Verifier) -> str | None:
             return None if _are_calls(expected) else "expects a list of calls, each with a tool and its arguments"
         case "state":
             sound = _are_calls(expected) and all("result" in c or c.get("is_error") for c in expected)  # type: ignore
-            return None if sound else "expects a list of reads, each with a tool, its arguments and the result"
+            if not sound:
+                return "expects a list of reads, each with a tool, its arguments and the result"
+            return places_problem(verifier.options.get("new_ids", []))
     return None
 
 
