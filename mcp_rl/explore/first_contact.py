@@ -50,7 +50,7 @@ _ENOUGH: dict[Kept, tuple[Isolation, ...]] = {
     "elsewhere": ("reset",),
 }
 """The isolations that keep episodes apart, by where the state is kept."""
-_VERSION = 3
+_VERSION = 4
 """Part of a file's name; raised when what is measured changes its meaning."""
 
 
@@ -203,3 +203,9 @@ class _LivePlace:
 
     async def throw_away(self) -> None:
         await self._layer.throw_away()
+
+    async def packed(self) -> bytes | None:
+        return await self._layer.packed()
+
+    async def unpack(self, packed: bytes) -> None:
+        await self._layer.unpack(packed)

@@ -30,6 +30,7 @@ from mcp_rl.explore.values_seen import ValuePool
 from mcp_rl.explore.words import words_of
 from mcp_rl.explore.world import TABLES, World, fill_statements, sql_meaning
 from mcp_rl.rewards.dates import undated
+from mcp_rl.rewards.new_ids import new_ids
 from mcp_rl.scenario import ToolCall
 from mcp_rl.toolserver.state import FatalCall, Kept, MeasuredState
 from mcp_rl.toolserver.tools.schema import ToolSchemas
@@ -87,6 +88,14 @@ class Place(Protocol):
 
     async def throw_away(self) -> None:
         """Put every file back as it was; the process stays."""
+        ...
+
+    async def packed(self) -> bytes | None:
+        """Return the files that were written, for `unpack`; None if they are too large to keep."""
+        ...
+
+    async def unpack(self, packed: bytes) -> None:
+        """Write the files that `packed` returned."""
         ...
 
 
@@ -322,8 +331,8 @@ class _Measuring:
             found = await self._kept([*self._gentle, *self._harsh])
         if found.began_empty and found.kept in ("files", "process"):
             most = _MOST_OF_TOOL if found.kept == "files" else _MOST_IF_COSTLY
-            setup = await self._setup(most, found.changing)
-            found = found.model_copy(update={"setup": setup})
+            setup, written = await self._setup(most, found)
+            found = found.model_copy(update={"setup": setup, "written": written})
             if found.kept == "process" and setup and await self._reread_when_filled(setup):
                 found = found.model_copy(update={"kept": "files"})
         return found
@@ -563,17 +572,25 @@ class _Measuring:
 
     # A world for a server that begins empty
 
-    async def _setup(self, most: int, changing: Sequence[str]) -> tuple[ToolCall, ...]:
-        """Return the calls that fill the server: those that work, and give the same on a second process."""
+    async def _setup(self, most: int, found: MeasuredState) -> tuple[tuple[ToolCall, ...], bytes]:
+        """Return the calls that fill the server, and the files that they wrote if a new process shows what these hold;
+        else only calls that give the same on a second process, but for new ids."""
         async with self._opened() as place:
-            calls = await self._fill(place.link, most, changing)
+            calls = await self._fill(place.link, most, found.changing)
+            looks = [look for look in self._looks(calls) if look.tool in found.shown_by]
+            shown = await self._again(place.link, looks)
+            written = await place.packed() if calls and found.kept == "files" else None
         if not calls:
-            return ()
+            return (), b""
+        if written is not None and shown:
+            async with self._started() as place:
+                await place.unpack(written)
+                if await self._again(place.link, looks) == shown:
+                    return tuple(ToolCall(tool=call.tool, arguments=call.arguments) for call in calls), written
         async with self._opened() as place:
             answers = await self._again(place.link, calls)
-        return tuple(
-            ToolCall(tool=call.tool, arguments=call.arguments) for call in calls if answers.get(call.key) == call.answer
-        )
+        lasting = [call for call in calls if _alike(answers.get(call.key), call.answer)]
+        return tuple(ToolCall(tool=call.tool, arguments=call.arguments) for call in lasting), b""
 
     async def _fill(self, link: Link, most: int, changing: Sequence[str]) -> list[Seen]:
         """Call the tools that create, record by record, and return the calls that worked."""
@@ -623,6 +640,10 @@ class _Measuring:
                 return
             good = await keep(tool.name, draw.arguments)
             failures, worked = (0, worked + 1) if good else (failures + 1, worked)
+
+
+def _alike(one: tuple[bool, str] | None, other: tuple[bool, str]) -> bool:
+    return one is not None and one[0] == other[0] and new_ids(one[1], other[1]) is not None
 
 
 def sql_parameter(tool: Tool) -> tuple[str, str] | None:

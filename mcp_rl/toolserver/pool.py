@@ -25,6 +25,7 @@ from mcp_rl.scenario import OneServer, ServerGroup, ServerParams
 from mcp_rl.system.threads import cpu_limit
 from mcp_rl.toolserver.choice import ToolChoice
 from mcp_rl.toolserver.connector import Connector
+from mcp_rl.toolserver.filling import fill
 from mcp_rl.toolserver.group import GroupLink, prefixed
 from mcp_rl.toolserver.instances import affordable_instances
 from mcp_rl.toolserver.on_demand import OnDemandLink
@@ -289,15 +290,10 @@ class Sessions:
         return measured.reading if measured is not None else ()
 
     async def _set_up(self, connection: Connection) -> None:
-        """Make the calls that fill a server which begins empty, once on each connection."""
+        """Fill a server which begins empty, once on each connection."""
         if connection in self._set_up_already or self._server is None or self._server.measured is None:
             return
-        for call in self._server.measured.setup:
-            result = await connection.call(call.tool, dict(call.arguments))
-            if result.is_error:
-                raise ServerFault(
-                    f"The server {self._name} could not be filled: its tool {call.tool} says {result.text[:200]!r}."
-                )
+        await fill(connection, connection.layer, self._server)
         self._set_up_already.add(connection)
 
     def _layer_of(self, connection: Connection) -> Layer:

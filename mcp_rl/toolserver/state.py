@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import Base64Bytes, BaseModel, ConfigDict
 
 from mcp_rl.scenario import ToolCall
 from mcp_rl.system.visible import shortened
@@ -78,11 +78,18 @@ class MeasuredState(BaseModel):
     """Mean seconds of a call."""
     setup: tuple[ToolCall, ...] = ()
     """Calls that fill the server before any episode; none where the user's data is the world."""
+    written: Base64Bytes = b""
+    """What these calls wrote (`Layer.packed`), where a process reads it from files: random ids then stay the same."""
 
     @property
     def isolation(self) -> Isolation:
         """The isolation that episodes need."""
         return _ISOLATION[self.kept]
+
+    @property
+    def filled_anew(self) -> bool:
+        """True if each process is filled by calls, and so may give things other ids."""
+        return bool(self.setup) and self.kept == "process"
 
     @property
     def reason(self) -> str:

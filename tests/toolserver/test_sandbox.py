@@ -5,8 +5,11 @@ import os
 import signal
 import socket
 import sys
+import tarfile
+import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from io import BytesIO
 from pathlib import Path
 
 import psutil
@@ -384,3 +387,29 @@ async def test_many_processes_end_in_time(folder: Path) -> None:
         assert len(below) == 5
     psutil.wait_procs(below, timeout=10)
     assert not any(map(lives, below))
+
+
+async def test_what_one_layer_holds_is_put_into_another(connection: Connection, folder: Path) -> None:
+    made = "echo new > new.txt; ln -s new.txt link; rm a.txt; rm -r below; mkdir below; echo other > below/c.txt"
+    await ask(connection, "run", command=made)
+    packed = await layer(connection).packed()
+    assert packed is not None
+    seen = "ls -lR --time-style=+; cat link below/c.txt"
+    wanted = await ask(connection, "run", command=seen)
+    assert "a.txt" not in wanted and "b.txt" not in wanted and "other" in wanted
+    async with connect(params(Path(), cwd=folder), sandbox=Sandbox()) as another:
+        await layer(another).unpack(packed)
+        assert await ask(another, "run", command=seen) == wanted
+        await layer(another).throw_away()
+        assert await ask(another, "names") == "a.txt below below/b.txt"
+
+
+async def test_a_packed_layer_gets_nowhere_else(connection: Connection, folder: Path) -> None:
+    packed = BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        way = tarfile.TarInfo(f"{folder}/way")
+        way.type, way.linkname = tarfile.SYMTYPE, "/dev/shm"
+        archive.addfile(way)
+        archive.addfile(tarfile.TarInfo(f"{folder}/way/out.txt"))
+    with pytest.raises(ServerFault, match="would lie outside of its tree"):
+        await layer(connection).unpack(zlib.compress(packed.getvalue()))

@@ -18,6 +18,7 @@ from mcp_rl.explore.fitting import observe_start
 from mcp_rl.explore.sample import Sampler, samplers
 from mcp_rl.explore.values_seen import ValuePool
 from mcp_rl.toolserver.connection.connection import Connection, connect
+from mcp_rl.toolserver.filling import fill
 from mcp_rl.toolserver.sandbox.choice import sandbox_of
 from mcp_rl.toolserver.tools.offered import offering
 
@@ -209,8 +210,7 @@ class ServerCaller:
         self._connection = await self._stack.enter_async_context(opening)
         self._connection.elicitation = self.server.elicitation
         self._link = await offering(self._connection, self.server.offer)
-        for call in self.server.measured.setup if self.server.measured else ():
-            await self._link.call(call.tool, dict(call.arguments))
+        await fill(self._link, self._connection.layer, self.server)
         self._known = self.processes
 
 

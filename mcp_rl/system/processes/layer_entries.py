@@ -42,7 +42,7 @@ def copy_entry(source: str, target: str) -> None:
         with contextlib.suppress(FileExistsError):
             os.mkdir(target)
         if is_opaque(source):
-            os.setxattr(target, _OPAQUE, b"y")
+            mark_opaque(target)
     elif stat.S_ISLNK(seen.st_mode):
         os.symlink(os.readlink(source), target)
     elif stat.S_ISREG(seen.st_mode):
@@ -50,7 +50,7 @@ def copy_entry(source: str, target: str) -> None:
             while os.sendfile(writing.fileno(), reading.fileno(), None, 2**24):
                 pass
     elif stat.S_ISCHR(seen.st_mode) and seen.st_rdev == 0:
-        os.mknod(target, stat.S_IFCHR, 0)  # says that the file is deleted
+        mark_deleted(target)
         return
     elif stat.S_ISFIFO(seen.st_mode):
         os.mkfifo(target)
@@ -87,6 +87,16 @@ def remove_tree(path: str) -> None:
                 os.unlink(entry.path)
     for directory in reversed(directories):
         os.rmdir(directory)
+
+
+def mark_deleted(path: str) -> None:
+    """Say that the file of this name beneath the layer is deleted."""
+    os.mknod(path, stat.S_IFCHR, 0)
+
+
+def mark_opaque(path: str) -> None:
+    """Say that a directory shows nothing from beneath the layer."""
+    os.setxattr(path, _OPAQUE, b"y")
 
 
 def is_opaque(path: str) -> bool:

@@ -169,7 +169,7 @@ class Tree:
             copy_layer(self.marked, self.upper, stays)
         for inside in reversed(left):
             self._settle(inside, seen.get(inside) or (self._at_mark(inside) if back is None else None), stays)
-        self._forget()
+        self.drop_cached()
 
     def _holds(self) -> bool:
         if self.empty_size is not None:
@@ -197,7 +197,7 @@ class Tree:
                     else:
                         (tried if merged else entries).append((inner, away.take(entry.path)))
             if tried:
-                self._forget()
+                self.drop_cached()
             for inner, stored in tried:
                 if self._is_held(inner, stored):
                     os.rename(stored, self.upper + inner)
@@ -259,7 +259,7 @@ class Tree:
             os.chmod(path, stat.S_IMODE(status.st_mode))
         os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
-    def _forget(self) -> None:
+    def drop_cached(self) -> None:
         """Make the kernel forget what it remembers of the tree."""
         mount(None, self.path, None, mounts.MS_REMOUNT | mounts.MS_NOSUID | mounts.MS_NODEV, None)
 

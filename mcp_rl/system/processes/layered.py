@@ -17,6 +17,7 @@ import os
 TYPE_CHECKING = False  # importing typing takes as long as all the rest
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from types import ModuleType
 
     from mcp_rl.system.processes import mounts
     from mcp_rl.system.processes.layer_entries import (
@@ -36,6 +37,14 @@ else:
     from mounts import mount, reason
 
 _PAGE = 4096
+
+
+def _archives() -> ModuleType:
+    import importlib  # with tarfile, which few sandboxes need
+
+    return importlib.import_module("layer_archive")
+
+
 MARK = "-"
 """In a request to take turns, the state at the mark."""
 
@@ -78,8 +87,8 @@ class Layers:
         with contextlib.suppress(OSError):
             os.chdir(self.cwd)
 
-    def do(self, request: str) -> str:
-        """Carry out a request and return the answer; `tidy` is to follow."""
+    def do(self, request: str, descriptor: int = -1) -> str:
+        """Carry out a request, with the file that came with it, and return the answer; `tidy` is to follow."""
         self.tidy()
         match request.split():
             case ["mark"]:
@@ -99,6 +108,12 @@ class Layers:
             case ["changed"]:
                 changed = any(tree.changed() for tree in self.trees)
                 return "yes" if changed or set(os.listdir(self.shared_memory)) != self.shared_at_mark else "no"
+            case ["save", most_bytes]:
+                saved = _archives().save(self.trees, descriptor, int(most_bytes))
+                return "" if saved else "large"
+            case ["load"]:
+                _archives().load(self.trees, descriptor)
+                return ""
         raise ValueError(f"unknown request {request}")
 
     def make_own(self, path: str) -> None:

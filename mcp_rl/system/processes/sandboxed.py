@@ -9,7 +9,7 @@ this, reaps orphans, and ends with the command; the kernel then kills what is le
 exists outside these namespaces, so nothing can be left behind.
 
 The socket `control` (SOCK_SEQPACKET) carries a message with what is wanted, the fields of `_Wanted` with NULs between
-them, then requests, each with one answer: `ok`, `ok` and a word, or `error` and a sentence.
+them, then requests, some with a file, each with one answer: `ok`, `ok` and a word, or `error` and a sentence.
 
     mark         makes the layer as it is what it is thrown away to
     throw-away   returns the layer to its mark, at first empty; answers `full` if nothing more fitted into it
@@ -18,6 +18,8 @@ them, then requests, each with one answer: `ok`, `ok` and a word, or `error` and
                  (`-`: returns to the mark); forgets the further numbers before that; answers `full` as `throw-away`
                  does, which forgets all that was put away
     forget A …   forgets what was put away under these numbers
+    save N       writes what the layer holds into the file (`layer_archive.py`), unless that is over N bytes: `large`
+    load         puts what was saved into the layer
 
 `layered.py` does that work. `python -I -S sandboxed.py` prints why this machine has no sandbox, or nothing if it has
 one.
@@ -166,10 +168,14 @@ def _attend(channel: socket.socket, layer: Layers, command: int, wakeup: int, re
 def _answer(channel: socket.socket, layer: Layers) -> bool:
     """Read a request and answer it; return False if no more will come."""
     try:
-        message = channel.recv(4096)
+        message, files, *_ = socket.recv_fds(channel, 4096, 1)
         if not message:
             return False
-        channel.send(f"ok {layer.do(message.decode())}".strip().encode())
+        try:
+            channel.send(f"ok {layer.do(message.decode(), *files)}".strip().encode())
+        finally:
+            for descriptor in files:
+                os.close(descriptor)
     except ConnectionError:
         return False
     except Exception as error:  # an error of ours must not end the command

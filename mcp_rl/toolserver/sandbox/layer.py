@@ -7,6 +7,7 @@ import logging
 import os
 import select
 import socket
+import zlib
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -17,12 +18,15 @@ from mcp_rl.toolserver.sandbox.sandbox import Sandbox, layer_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from typing import BinaryIO
 
 log = logging.getLogger(__name__)
 
 _SECONDS = 60.0
 """Time for one request."""
 _LONGEST_ANSWER = 4096
+_MOST_PACKED = 2**22
+"""Bytes of files that are kept to fill other layers with."""
 _QUICK_MILLISECONDS = 1
 """Time in which most answers come, so that waiting for them costs less than going round the event loop."""
 
@@ -95,6 +99,22 @@ class Layer:
         """Forget what was put away under this number."""
         await self._ask(f"forget {number}")
 
+    async def packed(self) -> bytes | None:
+        """Return what the layer holds, for `unpack`; None if that is too much to keep."""
+        with _file_in_memory() as file:
+            if await self._ask(f"save {_MOST_PACKED}", file.fileno()) == "large":
+                return None
+            file.seek(0)
+            return zlib.compress(file.read())
+
+    async def unpack(self, packed: bytes) -> None:
+        """Put into the layer what `packed` returned in the same folder."""
+        with _file_in_memory() as file:
+            file.write(zlib.decompress(packed))
+            file.flush()
+            file.seek(0)
+            await self._ask("load", file.fileno())
+
     def _warn_of_full(self) -> None:
         megabytes = layer_bytes() / 2**20
         log.warning(
@@ -106,13 +126,16 @@ class Layer:
         """Return whether anything was written since the mark that is still there."""
         return await self._ask("changed") == "yes"
 
-    async def _ask(self, request: str) -> str:
+    async def _ask(self, request: str, *files: int) -> str:
         try:
             with anyio.fail_after(_SECONDS):
                 async with self._lock:
                     await self._answer_of_start()
                     assert self._channel is not None
-                    self._channel.send(request.encode())
+                    if files:
+                        socket.send_fds(self._channel, [request.encode()], files)
+                    else:
+                        self._channel.send(request.encode())
                     return await self._answer()
         except TimeoutError:
             raise self._fault(f"it did not answer within {_SECONDS:g} s") from None
@@ -136,3 +159,7 @@ class Layer:
 
     def _fault(self, why: str) -> ServerFault:
         return ServerFault(f"The files of {self._server[:1].lower()}{self._server[1:]} could not be put back: {why}.")
+
+
+def _file_in_memory() -> BinaryIO:
+    return open(os.memfd_create("mcp-rl"), "w+b")  # noqa: PTH123  # a descriptor, closed by its user
