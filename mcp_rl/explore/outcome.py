@@ -16,6 +16,8 @@ class Outcome:
     arguments: dict[str, Any]
     text: str
     answer: Answer
+    lasts: bool = True
+    """False if another process gives another result."""
 
     @cached_property
     def key(self) -> str:
@@ -23,4 +25,4 @@ class Outcome:
 
     @cached_property
     def parts(self) -> list[Part]:
-        return parts_of(self.text)
+        return parts_of(self.text) if self.lasts else []

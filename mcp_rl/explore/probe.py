@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
@@ -207,6 +207,14 @@ class Probe:
             if key not in self.seen and progress.sampler.valid(arguments):
                 self.seen.add(key)
                 yield name, arguments
+
+    async def compare(self, other: Link) -> None:
+        """Make the calls that gave outcomes in another process; what differs there is no answer to a question."""
+        for progress in self.progress.values():
+            for at, outcome in enumerate(progress.outcomes):
+                result = await other.call(outcome.tool, outcome.arguments, deadline=self._deadline)
+                if undated(result.text) != undated(outcome.text):
+                    progress.outcomes[at] = replace(outcome, answer=Answer("calls", None), lasts=False)
 
     # Single calls
 

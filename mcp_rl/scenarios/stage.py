@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +20,7 @@ from mcp_rl.explore.outcome import Outcome
 from mcp_rl.explore.probe import calls_in_flight
 from mcp_rl.rewards.dates import is_dated, undated
 from mcp_rl.rewards.json_values import is_close, lists_objects
+from mcp_rl.rewards.new_ids import new_ids, with_ids_numbered
 from mcp_rl.rewards.outcome import state_text
 from mcp_rl.scenario import McpScenario, ServerParams, ToolCall, Verifier
 from mcp_rl.system.threads import cpu_limit
@@ -84,6 +85,18 @@ class Look:
     def settled(self) -> Look:
         """The same without times of day and the order of objects in lists, which equal times may decide."""
         return replace(self, text=state_text(undated(self.text), {"unordered": True}))
+
+    def new_ids(self, again: Look) -> tuple[str, ...] | None:
+        """Return the places of ids that the server makes anew, by the same look in another episode; None where the two
+        differ in anything but these, times of day and order."""
+        if (self.tool, self.arguments, self.is_error) != (again.tool, again.arguments, again.is_error):
+            return None
+        return new_ids(self.settled.text, again.settled.text)
+
+    def shows_another(self, other: Look, places: Collection[str]) -> bool:
+        """Return whether two looks differ in more than ids at these places, times of day and order."""
+        one, two = (with_ids_numbered(look.settled.text, places) for look in (self, other))
+        return self.is_error != other.is_error or one != two
 
     def as_expected(self) -> dict[str, Any]:
         """Return the entry of a state verifier for the same call: its result, or that it fails."""
@@ -215,12 +228,14 @@ class Stage:
             raise Unplayable(_NOT_ANSWERED, str(fault)) from fault
 
 
-def state_verifier(looks: Sequence[Look]) -> Verifier:
-    """Return the verifier that expects what these looks show."""
+def state_verifier(looks: Sequence[Look], new_ids: Iterable[str] = ()) -> Verifier:
+    """Return the verifier that expects what these looks show, but for ids that are made anew."""
     dated = any(is_dated(look.text) for look in looks)
     options: dict[str, JsonValue] = {"undated": True} if dated else {}
     if any(lists_objects(_json(look.text)) for look in looks):
         options["unordered"] = True
+    if places := sorted(set(new_ids)):
+        options["new_ids"] = list(places)
     expected: list[JsonValue] = [(look.lasting if dated else look).as_expected() for look in looks]
     return Verifier(kind="state", expected=expected, options=options)
 

@@ -135,7 +135,12 @@ class Walks:
         """Nouns of the tools that return a bare handle."""
         self._before: dict[str, Look] = {}
         """Looks at the initial state of an episode."""
+        self._unlike: dict[str, tuple[str, ...]] = {}
+        """The places of ids that differ in such looks from episode to episode."""
+        self._anew: dict[str, tuple[str, ...]] = {}
+        """The places of ids that a tool makes anew at each call."""
         self._seen: set[str] = set()
+        self._anew_each_process = any(one.measured and one.measured.filled_anew for one in server.members or (server,))
         self._measured = any(one.measured is not None for one in server.members or (server,))
         self._proposed: Counter[tuple[int, str]] = Counter()
         """Proposals that were played, by their length and each tool in them; `_drafted` counts the drafts of them."""
@@ -152,11 +157,10 @@ class Walks:
         await anyio.sleep(CLOCK_TICK if drafts else 0)
         again = await self._stage.play_all([self._play(draft.proposal, draft.looks) for draft in drafts])
         for draft, second in zip(drafts, again, strict=True):
-            if isinstance(second, Unplayable) or (lasting := _lasting(draft, second)) is None:
-                continue
-            self._add(composer, draft, lasting)
+            if not isinstance(second, Unplayable) and (lasting := _lasting(draft, second)) is not None:
+                self._add(composer, draft, lasting)
 
-    def _add(self, composer: Composer, draft: _Draft, looks: tuple[Look, ...]) -> None:
+    def _add(self, composer: Composer, draft: _Draft, looks: Sequence[tuple[Look, Sequence[str]]]) -> None:
         steps = draft.played.steps
         chain = Chain(steps, tuple(move.spoken for move in draft.proposal))
         if draft.answer is not None:
@@ -164,7 +168,8 @@ class Walks:
             return
         calls = [(step.tool, dict(spoken)) for step, spoken in zip(steps, chain.spoken, strict=True)]
         text = composer.wording.steps(calls, composer.random, questions=False)
-        composer.add(text, steps, state_verifier(looks), tags=("changes",))
+        verifier = state_verifier([look for look, _ in looks], {place for _, places in looks for place in places})
+        composer.add(text, steps, verifier, tags=("changes",))
 
     async def _drafts(self, steps: int, count: int, most_plays: float) -> list[_Draft]:
         """Return at most `count` drafts of this length, with the changing tools in turn."""
@@ -286,10 +291,35 @@ class Walks:
             for look in one.looks:
                 key = _changed_by(proposal), call_key(look.tool, look.arguments)
                 self._silent[key] = -_MOST_PLAYS if self._tells(look) else self._silent[key] + 1
+        await self._find_new_ids(drafts)
         drafts = await self._without_idle_steps(drafts)
         self._proposed.update(at for proposal in proposals for at in _tools_of(proposal))
         self._drafted.update(at for draft in drafts for at in _tools_of(draft.proposal))
         return drafts
+
+    async def _find_new_ids(self, drafts: Sequence[_Draft]) -> None:
+        """Play one change by each new tool again, to see which ids it makes anew."""
+        new = {draft.proposal[0].tool: draft for draft in drafts if len(draft.proposal) == 1 and draft.looks}
+        first = [draft for tool, draft in new.items() if tool not in self._anew]
+        again = await self._stage.play_all([self._play(draft.proposal, draft.looks) for draft in first])
+        for draft, second in zip(first, again, strict=True):
+            pairs = [] if isinstance(second, Unplayable) else list(zip(draft.looks, second.looks, strict=True))
+            places = {place for look, other in pairs for place in look.new_ids(other) or ()}
+            self._anew[draft.proposal[0].tool] = tuple(places)
+
+    def _anew_by(self, draft: _Draft) -> set[str]:
+        """Return the places of ids that are others each time that a draft is played."""
+        looked = [self._unlike.get(call_key(look.tool, look.arguments), ()) for look in draft.looks]
+        made = [self._anew.get(move.tool, ()) for move in draft.proposal]
+        return {place for places in (*looked, *made) for place in places}
+
+    def _leads_to_the_same(self, draft: _Draft, other: Played) -> bool:
+        """Return whether other calls lead to what the draft's verifier would accept."""
+        if draft.answer is not None:
+            return read_answer(other.steps[-1].text, other.steps[-1].arguments).value == draft.answer.value
+        places = self._anew_by(draft)
+        pairs = zip(draft.looks, other.looks, strict=True)
+        return not any(look.shows_another(again, places) for look, again in pairs)
 
     async def _without_idle_steps(self, drafts: Sequence[_Draft]) -> list[_Draft]:
         """Return the drafts in which every changing call matters. A draft is played no more once one does not."""
@@ -306,7 +336,7 @@ class Walks:
             idle |= {
                 index
                 for index, without in zip(asked, await self._stage.play_all(plays), strict=True)
-                if not isinstance(without, Unplayable) and _leads_to_the_same(drafts[index], without)
+                if not isinstance(without, Unplayable) and self._leads_to_the_same(drafts[index], without)
             }
         return [draft for index, draft in enumerate(drafts) if index not in idle]
 
@@ -391,6 +421,12 @@ class Walks:
         for batch, played in zip(batches, seen, strict=True):
             if not isinstance(played, Unplayable):
                 self._before.update(zip((key for key, _ in batch), played.looks, strict=True))
+        if self._anew_each_process:
+            again = await self._stage.play_all([self._play((), [look for _, look in batch]) for batch in batches])
+            for batch, played in zip(batches, again, strict=True):
+                for (key, _), look in zip(batch, () if isinstance(played, Unplayable) else played.looks, strict=False):
+                    if key in self._before:
+                        self._unlike[key] = self._before[key].new_ids(look) or ()
 
     def _draft(self, proposal: Proposal, played: Played) -> _Draft | None:
         if proposal[-1].tool in self._reading:
@@ -405,8 +441,9 @@ class Walks:
         return _Draft(proposal, played, tuple(looks.values())[:_KEPT_LOOKS]) if looks else None
 
     def _tells(self, look: Look) -> bool:
-        before = self._before.get(call_key(look.tool, look.arguments))
-        return before is not None and before.settled != look.settled
+        key = call_key(look.tool, look.arguments)
+        before = self._before.get(key)
+        return before is not None and before.shows_another(look, self._unlike.get(key, ()))
 
 
 def _plays_within(server: ToolServer) -> float:
@@ -429,21 +466,15 @@ def _tools_of(proposal: Proposal) -> set[tuple[int, str]]:
     return {(len(proposal), move.tool) for move in proposal}
 
 
-def _leads_to_the_same(draft: _Draft, other: Played) -> bool:
-    """Return whether other calls lead to what the draft's verifier would accept."""
-    if draft.answer is None:
-        return [look.settled for look in other.looks] == [look.settled for look in draft.looks]
-    return read_answer(other.steps[-1].text, other.steps[-1].arguments).value == draft.answer.value
-
-
-def _lasting(draft: _Draft, second: Played) -> tuple[Look, ...] | None:
-    """Return the looks with equal results in both plays; None where the task does not give the same again."""
+def _lasting(draft: _Draft, second: Played) -> list[tuple[Look, tuple[str, ...]]] | None:
+    """Return the looks with equal results in both plays, with the places of new ids; None where the task does not give
+    the same again."""
     if draft.played.calls != second.calls:
         return None
     if draft.answer is not None:
-        return () if draft.played.steps[-1].text == second.steps[-1].text else None
+        return [] if draft.played.steps[-1].text == second.steps[-1].text else None
     pairs = zip(draft.looks, second.looks, strict=True)
-    return tuple(look for look, again in pairs if look.settled == again.settled) or None
+    return [(look, places) for look, again in pairs if (places := look.new_ids(again)) is not None] or None
 
 
 def _placeholder(number: int, part: Part) -> str:

@@ -304,7 +304,9 @@ async def test_a_replayed_group_costs_nothing_and_looks_new(tmp_path: Path) -> N
             scoring = Scoring(judged_by(server, repeat=1.0), KINDS, folder=tmp_path)
             asked = await scoring.group(group("good", "bad"))
             assert asked.rewards == [1.0, 0.0]
-            told.append((scoring.take_metrics(), asked.metadata["judge"]))
+            judge = asked.metadata["judge"]
+            assert all(request.pop("unix_seconds") for request in judge["requests"])
+            told.append((scoring.take_metrics(), judge))
         assert len(server.requests) == 2
         assert told[0] == told[1] and told[0][0]["judge_calls"] == 2 and told[0][1]["cached"] is False
         assert scoring.spent is not None and scoring.spent.calls == 2

@@ -46,6 +46,7 @@ _SURE_TRIES, _MOST_SECONDS = 4, 30.0
 _AT_ONCE = 3
 _MOST_LOOKS = 12
 _SEED = "effects"
+_SEVERAL = 3
 _DRAWS = 2
 """Draws for new things, and for things that are there."""
 
@@ -294,12 +295,20 @@ class EffectMeter:
         for entity in self._world.of_kind(effect.kind) if effect.does != "creates" else ():
             for name, fact in entity.facts.items():
                 slot = ArgumentSlot(tool=effect.tool, parameter=str(effect.keyed_by), kind=effect.kind, field=name)
-                tells_apart = name == self._world.kinds[effect.kind].key or any(
-                    (one.kind, one.field) == (effect.kind, name) for one in self._world.slots
+                tells_apart = (
+                    name == self._world.kinds[effect.kind].key
+                    or any((one.kind, one.field) == (effect.kind, name) for one in self._world.slots)
+                    or self._differs_for_each(effect.kind, name)
                 )
                 same = bool(named) and type(fact.value) is type(named[0]) and fact.value == named[0]
                 if same and tells_apart and slot not in self.slots:
                     self.slots.append(slot)
+
+    def _differs_for_each(self, kind: str, name: str) -> bool:
+        """Return whether each of several things has another value of the field, as an id is."""
+        things = self._world.of_kind(kind)
+        values = {str(one.facts[name].value) for one in things if name in one.facts}
+        return len(values) == len(things) >= _SEVERAL
 
     def _looks(self, leaves: Iterable[Leaf]) -> list[Call]:
         """Return the listings, and the calls about the things that the arguments name."""

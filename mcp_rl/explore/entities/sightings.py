@@ -11,7 +11,7 @@ from urllib.parse import urljoin, urlsplit
 
 from mcp_rl.explore.entities.forms.reading import form_of, read_as, read_structured
 from mcp_rl.explore.entities.forms.rows import read_rows
-from mcp_rl.explore.entities.nouns import GENERIC, common, noun_in, noun_of_tool, singular
+from mcp_rl.explore.entities.nouns import GENERIC, common, noun_in, noun_of_tool, plural, singular
 from mcp_rl.explore.entities.parameters import parameters_of
 from mcp_rl.explore.words import words_of
 
@@ -63,6 +63,9 @@ class Reader:
     def __post_init__(self) -> None:
         firsts = {words_of(name).split(" ")[0] for name in self.tools}
         self._prefix = firsts.pop() if len(firsts) == 1 and len(self.tools) > 1 else ""
+        told = " ".join(tool.description.lower() for tool in self.tools.values())
+        if self._prefix and re.search(rf"\b{re.escape(plural(singular(self._prefix)))}\b", told):
+            self._prefix = ""  # the name of the things, as in `task_list`, and not of the server
         self._parameters = {name: parameters_of(tool) for name, tool in self.tools.items()}
 
     def learn_forms(self, answers: Sequence[Answered]) -> None:

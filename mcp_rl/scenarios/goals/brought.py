@@ -19,7 +19,7 @@ import anyio
 
 from mcp_rl.explore.answer import call_key
 from mcp_rl.explore.probe import CLOCK_TICK
-from mcp_rl.scenario import GoalProof, Level, ToolCall
+from mcp_rl.scenario import GoalProof, Level, ToolCall, Verifier
 from mcp_rl.scenarios.goals.changes.changes import Changes
 from mcp_rl.scenarios.goals.task import GoalTask, accepted, records_of, results_hash
 from mcp_rl.scenarios.stage import MOST_CALLS, Look, Play, ProposedCall, Stage, Unplayable, state_verifier
@@ -50,6 +50,12 @@ class _Draft:
 
     change: StateChange
     looks: tuple[Look, ...]
+    new_ids: tuple[str, ...] = ()
+    """The places of ids that are others each time."""
+
+    @property
+    def verifier(self) -> Verifier:
+        return state_verifier(self.looks, self.new_ids)
 
 
 class BroughtAbout:
@@ -96,13 +102,15 @@ class BroughtAbout:
         for change, one, again in zip(changes, first, second, strict=True):
             if isinstance(one, Unplayable) or isinstance(again, Unplayable):
                 continue
-            looks = tuple(look for look, other in zip(one.looks, again.looks, strict=True) if look == other)
+            pairs = zip(one.looks, again.looks, strict=True)
+            lasting = [(look, places) for look, other in pairs if (places := look.new_ids(other)) is not None]
+            looks = tuple(look for look, _ in lasting)
             listed = [look for look in looks if self._observation(look) is not None]
             seen = "\n".join(look.text for look in looks if not look.is_error)
             if not all(_is_in(value, seen) for value in change.values):
                 continue
             if listed and any(self._differs(look) for look in looks) and one.calls == again.calls:
-                drafts.append(_Draft(change, looks))
+                drafts.append(_Draft(change, looks, tuple({place for _, places in lasting for place in places})))
         return drafts
 
     async def _judged(self, drafts: Sequence[_Draft]) -> list[GoalTask]:
@@ -119,7 +127,7 @@ class BroughtAbout:
             if isinstance(one, Unplayable):
                 continue  # the server itself refuses that ending
             draft = drafts[index]
-            if accepted(state_verifier(draft.looks), _DONE, one.calls, records_of(one.looks)) == right:
+            if accepted(draft.verifier, _DONE, one.calls, records_of(one.looks)) == right:
                 (ways if right else refused)[index] += 1
             else:
                 wrong.add(index)
@@ -155,7 +163,7 @@ class BroughtAbout:
             apart=change.apart,
         )
         tags = (change.level, "changes", change.does)
-        return GoalTask(change.text, change.level, calls, _DONE, state_verifier(draft.looks), proof, tags)
+        return GoalTask(change.text, change.level, calls, _DONE, draft.verifier, proof, tags)
 
     # Looking
 

@@ -90,6 +90,6 @@ class Changes:
                     return [self._known.setting, *[self._texts.editing] * 2]
                 return [self._known.setting]
         new = self._new
-        if self._draws.texts(effect):
+        if self._draws.texts(effect) and self._proposer.kinds:
             return [new.stated, *[new.listing] * 2, *[new.noting] * 2, new.copying]
         return [new.stated]
