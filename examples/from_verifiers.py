@@ -40,7 +40,7 @@ async def play(model: rl.TrainableModel, tasks: list[rl.McpScenario], times: int
 
 async def main(steps: int) -> None:
     train, held_out = load(seed=0), load(seed=1)
-    tested = [next(held_out) for _ in range(20)]
+    tested = [next(held_out) for _ in range(12)]
     model = rl.TrainableModel(name="subtraction", project="from-verifiers", base_model="mcp-rl/tiny")
     async with rl.LocalBackend() as backend, rl.Sessions():
         await model.register(backend)

@@ -29,6 +29,8 @@ NOT_TRIED = {
     "docs/export.md: hf auth login": "asks for a token; tests/runs/export/test_hub.py pushes with one",
     "docs/export.md: git clone": "needs the network",
     "docs/export.md: pip install sentencepiece": "needs the network",
+    "docs/install.md: docker": "needs Docker; a workflow builds the container and trains a step in it",
+    "docs/install.md: uvx --torch-backend": "needs the network",
     "docs/tutorials/agent.md: OPENAI_BASE_URL": "needs a served model; tests/inference/openai_api asks one",
     "docs/serve.md: curl http://127.0.0.1:8000": "needs a served model; tests/inference/openai_api asks one",
     "docs/verify.md: ssh-keygen": "needs OpenSSH; tests/runs/finished/test_verify.py signs with a key of its form",
