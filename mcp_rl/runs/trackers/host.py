@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from mcp_rl.trajectory import Period, TrajectoryGroup
 
 _MOST_WAITING = 10_000
-_NICENESS = 15
+_NICENESS = 19
 """Training comes first where processors are short."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
 """Seconds after which a service that takes nothing is tried again."""
