@@ -27,7 +27,7 @@ from mcp_rl.runs.verify.run import VerifyRequest, verify_run
 from mcp_rl.system.chain import LINK, ChainedLine, digest_of, relinked
 from mcp_rl.system.seals import HISTORY, SEAL, Seal, file_digest, read_seal
 
-NOT_COVERED = ("logs/", "tensors/", "judge/calls.jsonl", "tensorboard/")
+NOT_COVERED = ("live/", "logs/", "tensors/", "judge/calls.jsonl", "tensorboard/")
 """Files from which nothing is shown, trained or compared (docs/verify.md)."""
 Edit = Callable[[Path, random.Random], None]
 
