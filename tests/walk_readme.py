@@ -20,6 +20,7 @@ import time
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.parse import urljoin
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -40,12 +41,15 @@ SMALLER = {
     "make train": ("make train", f"python -m mcp_rl.train --server mcp_calculator {_TINY} scenarios.count=48"),
     "mcp-rl train --server mcp_calculator --scenarios": ("--name tasks", f"--name tasks {_TINY}"),
     "mcp-rl evaluate": ("# ", "--count 16 --samples 1 # "),
+    "mcp-rl watch mcp_calculator-tiny": ("# ", "--port 0 # "),
     "mcp-rl serve mcp_calculator-tiny": ("# ", "--port 0 # "),
 }
 """Beginnings of commands that would take minutes, or a port that may be taken: (words, the words typed in their place).
 
 `make train` needs a checkout: the command of its recipe is typed instead.
 """
+_ASKED = {"mcp-rl serve ": "/v1/models", "mcp-rl watch ": ""}
+"""Beginnings of commands that serve until Ctrl-C: what is asked for at the address that they print."""
 _LIMIT = 300.0
 """Seconds for one command."""
 _TIME_UP = 124
@@ -134,7 +138,7 @@ def _typed(command: str, folder: Path, environment: dict[str, str], limit: float
     A command that takes longer than `limit` seconds is ended, and its exit code is _TIME_UP.
     """
     end = time.monotonic() + limit
-    serves = command.startswith("mcp-rl serve ")
+    asked = next((path for name, path in _ASKED.items() if command.startswith(name)), None)
     log = folder / "walk.log"
     with log.open("w") as output:
         process = subprocess.Popen(
@@ -147,8 +151,8 @@ def _typed(command: str, folder: Path, environment: dict[str, str], limit: float
             start_new_session=True,
         )
         try:
-            answered = not serves or _answers(log, process, end)
-            if serves:
+            answered = asked is None or _answers(log, process, end, asked)
+            if asked is not None:
                 process.send_signal(signal.SIGINT)
             status = process.wait(max(0.0, end - time.monotonic())) or int(not answered)
         except subprocess.TimeoutExpired:
@@ -160,11 +164,11 @@ def _typed(command: str, folder: Path, environment: dict[str, str], limit: float
     return status, log.read_text(encoding="utf-8", errors="replace")
 
 
-def _answers(log: Path, process: subprocess.Popen[bytes], end: float) -> bool:
-    """Wait until the server has printed its address; return True if it lists its models there before `end`."""
+def _answers(log: Path, process: subprocess.Popen[bytes], end: float, path: str) -> bool:
+    """Wait until the server has printed its address; return True if it answers there, at `path`, before `end`."""
     while time.monotonic() < end and process.poll() is None:
-        if found := re.search(r"http://127\.0\.0\.1:\d+", log.read_text(encoding="utf-8", errors="replace")):
-            with urllib.request.urlopen(f"{found[0]}/v1/models", timeout=60) as reply:
+        if found := re.search(r"http://127\.0\.0\.1:\d+(?:/\S+)?", log.read_text(encoding="utf-8", errors="replace")):
+            with urllib.request.urlopen(urljoin(found[0], path), timeout=60) as reply:
                 return bool(reply.status == 200)
         time.sleep(0.2)
     return False
