@@ -23,8 +23,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from mcp_rl.evaluation.progress import ALL_STEPS, Doing
 from mcp_rl.system.activity import Activity, Clock
 from mcp_rl.system.boundary import first_error, verdict
-from mcp_rl.system.processes.inherited import OWNER
-from mcp_rl.system.processes.marker import marking
+from mcp_rl.system.processes.marker import this_process
 from mcp_rl.system.redaction import without_secrets
 
 if TYPE_CHECKING:
@@ -96,7 +95,7 @@ class Live:
 
     def __init__(self, folder: Path, progress: Progress, clock: Clock | None = None) -> None:
         self._folder, self._progress, self._clock = folder, progress, clock or Clock()
-        self._own = {"owner": marking("run", None)[OWNER], "host": socket.gethostname(), "steps": progress.steps}
+        self._own = {"owner": this_process(), "host": socket.gethostname(), "steps": progress.steps}
         self._moved, self._seen = time.time(), ""
         self._ended: deque[tuple[str, Trajectory | None]] = deque()
         """Titles of batches that began, and episodes that ended, since the last write."""

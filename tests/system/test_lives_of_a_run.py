@@ -93,7 +93,7 @@ import os, subprocess, sys
 import mcp_rl.system.processes.marker as marker
 marker.OWNER = "MCP_RL_TEST_OWNER"
 left = subprocess.Popen(
-    [sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True,
+    [sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True, stdout=subprocess.DEVNULL,
     env={**os.environ, **marker.marking("learner", None), "MCP_RL_TEST_OWNER": "1:5.0"},
 )
 print(left.pid, flush=True)

@@ -54,14 +54,19 @@ class Marker:
 
 def marking(role: str, run: Path | None) -> dict[str, str]:
     """Return the marker's variables, for the environment of a process that we start."""
-    own = psutil.Process()
-    ticks = _ticks(own.pid)
     return {
-        OWNER: f"{own.pid}:{own.create_time():.2f}" + (f":{ticks}" if ticks is not None else ""),
+        OWNER: this_process(),
         ROLE: role,
         RUN: str(run.resolve()) if run is not None else "",
         "SPT_NOENV": "1",  # or setproctitle, as vLLM calls it, writes over what /proc shows of the environment
     }
+
+
+def this_process() -> str:
+    """Return the process that calls this, as a marker names its owner."""
+    own = psutil.Process()
+    ticks = _ticks(own.pid)
+    return f"{own.pid}:{own.create_time():.2f}" + (f":{ticks}" if ticks is not None else "")
 
 
 def marker_in(environment: Mapping[str, str]) -> Marker | None:
