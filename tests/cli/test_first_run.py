@@ -31,6 +31,7 @@ def typed(folder: Path, answers: Sequence[tuple[str, str]]) -> tuple[int, str]:
             except OSError:  # the program has ended
                 break
         if left and left[0][0] in shown.rpartition("\0")[2]:
+            time.sleep(0.3)  # what ends the input is lost if it comes while the prompt sets the terminal up
             os.write(terminal, left.pop(0)[1].encode())
             shown += "\0"
     os.close(terminal)
