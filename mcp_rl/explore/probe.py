@@ -38,9 +38,10 @@ _WAVE = 16
 _PROBES = 4
 """Most proposals for one tool in its first wave, before anything is known about it."""
 _DEADLINE, _LONGEST_DEADLINE = 4.0, 30.0
+"""Seconds for one call, and on a slow server. A slower tool is of no use to a learner that calls it thousands of times.
+"""
 _SLOWEST_CALL = 16
 """How many times as long as the average call one may take."""
-"""Seconds for one call. A slower tool is of no use to a learner that calls it thousands of times."""
 _FAULTS = 3
 """Number of calls without an answer after which a tool is unfit; one or two may be the machine's fault."""
 _ALIKE = 4
@@ -209,11 +210,15 @@ class Probe:
                 yield name, arguments
 
     async def compare(self, other: Link) -> None:
-        """Make the calls that gave outcomes in another process; what differs there is no answer to a question."""
+        """Repeat the calls that gave outcomes in another process; what is answered otherwise, or not, does not last."""
         for progress in self.progress.values():
             for at, outcome in enumerate(progress.outcomes):
-                result = await other.call(outcome.tool, outcome.arguments, deadline=self._deadline)
-                if undated(result.text) != undated(outcome.text):
+                try:
+                    result = await other.call(outcome.tool, outcome.arguments, deadline=self._deadline)
+                    lasts = undated(result.text) == undated(outcome.text)
+                except ServerFault:
+                    lasts = False
+                if not lasts:
                     progress.outcomes[at] = replace(outcome, answer=Answer("calls", None), lasts=False)
 
     # Single calls

@@ -135,12 +135,12 @@ class Walks:
         """Nouns of the tools that return a bare handle."""
         self._before: dict[str, Look] = {}
         """Looks at the initial state of an episode."""
-        self._unlike: dict[str, tuple[str, ...]] = {}
+        self._ids_shown: dict[str, tuple[str, ...]] = {}
         """The places of ids that differ in such looks from episode to episode."""
-        self._anew: dict[str, tuple[str, ...]] = {}
+        self._ids_made: dict[str, tuple[str, ...]] = {}
         """The places of ids that a tool makes anew at each call."""
         self._seen: set[str] = set()
-        self._anew_each_process = any(one.measured and one.measured.filled_anew for one in server.members or (server,))
+        self._filled_anew = any(one.measured and one.measured.filled_anew for one in server.members or (server,))
         self._measured = any(one.measured is not None for one in server.members or (server,))
         self._proposed: Counter[tuple[int, str]] = Counter()
         """Proposals that were played, by their length and each tool in them; `_drafted` counts the drafts of them."""
@@ -300,24 +300,24 @@ class Walks:
     async def _find_new_ids(self, drafts: Sequence[_Draft]) -> None:
         """Play one change by each new tool again, to see which ids it makes anew."""
         new = {draft.proposal[0].tool: draft for draft in drafts if len(draft.proposal) == 1 and draft.looks}
-        first = [draft for tool, draft in new.items() if tool not in self._anew]
+        first = [draft for tool, draft in new.items() if tool not in self._ids_made]
         again = await self._stage.play_all([self._play(draft.proposal, draft.looks) for draft in first])
         for draft, second in zip(first, again, strict=True):
             pairs = [] if isinstance(second, Unplayable) else list(zip(draft.looks, second.looks, strict=True))
             places = {place for look, other in pairs for place in look.new_ids(other) or ()}
-            self._anew[draft.proposal[0].tool] = tuple(places)
+            self._ids_made[draft.proposal[0].tool] = tuple(places)
 
-    def _anew_by(self, draft: _Draft) -> set[str]:
+    def _new_ids_of(self, draft: _Draft) -> set[str]:
         """Return the places of ids that are others each time that a draft is played."""
-        looked = [self._unlike.get(call_key(look.tool, look.arguments), ()) for look in draft.looks]
-        made = [self._anew.get(move.tool, ()) for move in draft.proposal]
+        looked = [self._ids_shown.get(call_key(look.tool, look.arguments), ()) for look in draft.looks]
+        made = [self._ids_made.get(move.tool, ()) for move in draft.proposal]
         return {place for places in (*looked, *made) for place in places}
 
     def _leads_to_the_same(self, draft: _Draft, other: Played) -> bool:
         """Return whether other calls lead to what the draft's verifier would accept."""
         if draft.answer is not None:
             return read_answer(other.steps[-1].text, other.steps[-1].arguments).value == draft.answer.value
-        places = self._anew_by(draft)
+        places = self._new_ids_of(draft)
         pairs = zip(draft.looks, other.looks, strict=True)
         return not any(look.shows_another(again, places) for look, again in pairs)
 
@@ -421,12 +421,12 @@ class Walks:
         for batch, played in zip(batches, seen, strict=True):
             if not isinstance(played, Unplayable):
                 self._before.update(zip((key for key, _ in batch), played.looks, strict=True))
-        if self._anew_each_process:
+        if self._filled_anew:
             again = await self._stage.play_all([self._play((), [look for _, look in batch]) for batch in batches])
             for batch, played in zip(batches, again, strict=True):
                 for (key, _), look in zip(batch, () if isinstance(played, Unplayable) else played.looks, strict=False):
                     if key in self._before:
-                        self._unlike[key] = self._before[key].new_ids(look) or ()
+                        self._ids_shown[key] = self._before[key].new_ids(look) or ()
 
     def _draft(self, proposal: Proposal, played: Played) -> _Draft | None:
         if proposal[-1].tool in self._reading:
@@ -443,7 +443,7 @@ class Walks:
     def _tells(self, look: Look) -> bool:
         key = call_key(look.tool, look.arguments)
         before = self._before.get(key)
-        return before is not None and before.shows_another(look, self._unlike.get(key, ()))
+        return before is not None and before.shows_another(look, self._ids_shown.get(key, ()))
 
 
 def _plays_within(server: ToolServer) -> float:

@@ -79,7 +79,11 @@ class MeasuredState(BaseModel):
     setup: tuple[ToolCall, ...] = ()
     """Calls that fill the server before any episode; none where the user's data is the world."""
     written: Base64Bytes = b""
-    """What these calls wrote (`Layer.packed`), where a process reads it from files: random ids then stay the same."""
+    """The files that the calls of `setup` wrote, as an archive (`Layer.packed`), where the state is kept in files.
+
+    Unpacked into the layer of each new process in place of making the calls, so that random ids stay the same. Empty
+    where the calls are made instead.
+    """
 
     @property
     def isolation(self) -> Isolation:

@@ -47,6 +47,7 @@ _AT_ONCE = 3
 _MOST_LOOKS = 12
 _SEED = "effects"
 _SEVERAL = 3
+"""Least number of things that must all differ in a fact before the fact can name one of them."""
 _DRAWS = 2
 """Draws for new things, and for things that are there."""
 

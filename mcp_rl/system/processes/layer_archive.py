@@ -1,4 +1,4 @@
-"""What the layers of a sandbox hold as an archive: saved in one sandbox, and put into another one.
+"""Saves the files that a sandbox's layers hold as a tar archive, and unpacks it into the layers of another sandbox.
 
 Runs in the sandbox's keeper (`sandboxed.py`), which imports it, and with it tarfile, when it is first asked.
 """

@@ -1,4 +1,4 @@
-"""Where MCP clients keep their files of servers."""
+"""Finds the servers that the MCP clients on this machine are configured with."""
 
 from __future__ import annotations
 

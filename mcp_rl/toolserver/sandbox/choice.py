@@ -35,7 +35,7 @@ def sandbox_of(server: ToolServer | None, tools: ToolsConfig | None = None, *, p
 
 @dataclass(frozen=True)
 class ServerSurroundings:
-    """What a server's process runs with."""
+    """The command, layer and copies of files that one process of a server is started with."""
 
     params: OneServer
     layer: Layer | None = None
