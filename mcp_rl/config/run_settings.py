@@ -44,9 +44,9 @@ class RunSettings(Section):
     backend: Annotated[str, Role(carried=True, fixed="the checkpoint belongs to its backend")] = "local"
     """Backend that trains and samples: this machine; plugins offer others."""
     trackers: Annotated[tuple[str, ...], LIVE] = ()
-    """Trackers that show the run too: `tensorboard`, `otlp`, a plugin's; none: its folder holds everything anyway."""
+    """Trackers that show the run in other tools, such as `tensorboard`; its own folder holds everything in any case."""
     tracking: Annotated[TrackingConfig, LIVE] = TrackingConfig()
-    """What trackers receive."""
+    """Data for the trackers: how many episodes, and if with their texts."""
     init: Annotated[Path | None, _fixed("a fork begins at a checkpoint", replay=True, same_policy=True)] = None
     """A run or a checkpoint whose adapter this run begins with; none: a fresh adapter."""
     steps: Annotated[int, Role(identity=False, replay=True, same_policy=True)] = Field(default=120, ge=0)

@@ -1,4 +1,4 @@
-"""The settings of what trackers receive."""
+"""Settings of `[tracking]`: the data that a run gives to its trackers."""
 
 from pydantic import Field
 
@@ -6,10 +6,10 @@ from mcp_rl.config.section import Section
 
 
 class TrackingConfig(Section):
-    """The trackers."""
+    """Data for the trackers, such as TensorBoard or MLflow."""
 
     texts: bool = False
-    """Give trackers texts too: tasks, messages, arguments, results. Without it they get names, numbers and times, since
-    some send everything to a service."""
+    """Give trackers the texts of episodes: tasks, messages, arguments, results. Off by default, since some trackers
+    send everything to a service; they then get names, numbers and times."""
     episodes: int = Field(default=16, ge=0)
-    """Episodes of each step and evaluation that trackers get, a few of each task; `otlp` gets all of them."""
+    """Number of episodes of each step and evaluation that trackers get, spread over the tasks; `otlp` gets all."""

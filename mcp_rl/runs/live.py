@@ -1,8 +1,8 @@
-"""What a run is doing at this moment, in its folder `live/`, for `mcp-rl watch`.
+"""Write the current state of a run to its folder `live/`, which `mcp-rl watch` reads.
 
-A thread writes `status.json` anew every second, so that a reader can tell a run that goes on from one that was killed,
-and appends the episodes that have ended to `episodes.jsonl` long before their step is whole. Neither is sealed or ever
-read by the run, and a failure to write them is ignored.
+A thread replaces `status.json` every second, so that a reader can tell a running run from a killed one. It appends
+episodes to `episodes.jsonl` as they end, before their step is complete. The run never reads these files, no digest
+covers them, and errors in writing them are ignored.
 """
 
 from __future__ import annotations
@@ -42,26 +42,26 @@ EPISODES = f"{FOLDER}/episodes.jsonl"
 PERIOD = 1.0
 """Seconds between two writes."""
 _MOST_AT_ONCE = 100
-"""Episodes that are written in one period; of more, the newest."""
+"""Episodes that are written in one period; if more have ended, the newest ones."""
 _LARGEST = 8_000_000
-"""Bytes of episodes of unfinished batches from which the file begins anew with the next batch."""
+"""Size of `episodes.jsonl` in bytes from which the next batch starts a new file."""
 
 
 class WorkUnderWay(BaseModel):
-    """The pieces of work of one kind that are under way."""
+    """The activities of one kind that are in progress, such as tool calls."""
 
     model_config = ConfigDict(extra="ignore")
 
     kind: Activity
     count: int
     what: str
-    """Name of the oldest, such as its tool; empty where the kind says it all."""
+    """Name of the oldest one, such as the tool that is called; empty for a kind without names."""
     seconds: float
-    """Time since the oldest began."""
+    """Seconds since the oldest began."""
 
 
 class LiveStatus(BaseModel):
-    """`live/status.json`."""
+    """The content of `live/status.json`."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -71,7 +71,7 @@ class LiveStatus(BaseModel):
     at: float
     """Time of writing, in seconds since 1970."""
     moved: float
-    """Time at which something last began or ended, likewise."""
+    """Time at which an activity last began or ended, in seconds since 1970."""
     steps: int
     """Steps of the whole run."""
     doing: list[Doing]
@@ -83,7 +83,7 @@ class LiveStatus(BaseModel):
 
 
 def read_status(folder: Path) -> LiveStatus | None:
-    """Return what the run in a folder last said of itself; None if that is nothing that can be read."""
+    """Return the newest status of the run in a folder; None if there is none or it is unreadable."""
     try:
         return LiveStatus.model_validate_json((folder / STATUS).read_bytes())
     except (OSError, ValidationError):
@@ -91,16 +91,16 @@ def read_status(folder: Path) -> LiveStatus | None:
 
 
 class Live:
-    """A context manager around the work of a run: says in its folder what `progress` shows and `clock` counts."""
+    """A context manager around the work of a run, which writes the state of `progress` and `clock` to its folder."""
 
     def __init__(self, folder: Path, progress: Progress, clock: Clock | None = None) -> None:
         self._folder, self._progress, self._clock = folder, progress, clock or Clock()
         self._own = {"owner": this_process(), "host": socket.gethostname(), "steps": progress.steps}
         self._moved, self._seen = time.time(), ""
         self._ended: deque[tuple[str, Trajectory | None]] = deque()
-        """Titles of batches that began, and episodes that ended, since the last write."""
+        """Since the last write: ended episodes with the titles of their batches, and (title, None) for new batches."""
         self._anew = ""
-        """Title of the newest batch that began when no other was being played."""
+        """Title of the newest batch that began while no other was in progress."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="live", daemon=True)
 
@@ -121,10 +121,10 @@ class Live:
         self._thread.join(5 * PERIOD)
         self._write(*_ending(error))
 
-    # -- told by the run, from its event loop
+    # -- called by the run, in its event loop
 
     def batch(self, title: str) -> None:
-        """Begin a batch; the file begins anew if nothing that it holds is still being played."""
+        """Begin a batch, and a new file of episodes if no batch of the current file is still in progress."""
         others = [each for each in self._progress.doing() if each.total and each.title not in (title, ALL_STEPS)]
         self._ended.append((title, None))
         if not others:
@@ -138,7 +138,7 @@ class Live:
         if any(trajectory.reward is not None and "ruler" in trajectory.metrics for trajectory in group):
             self._ended.extend((title, trajectory) for trajectory in group)
 
-    # -- in the thread
+    # -- runs in the thread
 
     def _run(self) -> None:
         while not self._stop.wait(PERIOD):
@@ -148,8 +148,8 @@ class Live:
         try:
             self._append()
             self._write_status(ended, said)
-        except Exception:  # a run must not end for what is only shown
-            log.debug("Cannot say in %s what the run is doing", self._folder, exc_info=True)
+        except Exception:  # the status is only shown: no reason to end a run
+            log.debug("Cannot write the status of the run in %s", self._folder, exc_info=True)
 
     def _write_status(self, ended: str | None, said: str | None) -> None:
         now, doing = time.time(), self._progress.doing()

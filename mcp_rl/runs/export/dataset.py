@@ -79,11 +79,12 @@ _MESSAGE = ("role", "content", "reasoning_content", "tool_calls", "tool_call_id"
 
 @dataclass(frozen=True)
 class DatasetSource:
-    """What a dataset is made of."""
+    """The scenarios and files of episodes that a dataset is made of."""
 
     label: str
+    """Name of the run, evaluation or file, the title of the card."""
     scenarios: dict[str, list[McpScenario]]
-    """By the name of their split."""
+    """Scenarios by the name of their split."""
     episodes: dict[str, list[Path]] = field(default_factory=dict)
     """Files of episodes by the name of their split."""
 
@@ -157,7 +158,7 @@ def write_dataset(source: DatasetSource, folder: Path, name: str) -> list[str]:
 
 
 def _redaction() -> Redaction:
-    """Return what replaces secrets, and the paths that tell whose machine this is."""
+    """Return a redaction of secrets, of the home folder and of the current folder."""
     places = {"HOME": Path.home(), "PWD": Path.cwd()}
     return Redaction((name, str(place)) for name, place in places.items() if len(place.parts) > 1)
 

@@ -1,4 +1,4 @@
-"""A run's id at the services of trackers, the same in all of its sessions; --fresh removes it with the run."""
+"""The id under which trackers know a run. It is the same in all sessions of the run; --fresh removes it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 RECORDS = "trackers"
-"""Folder in a run's folder for what is known of its trackers."""
+"""Subfolder of a run's folder with the id and the progress of each tracker."""
 
 
 def run_id(folder: Path) -> str:
-    """Return the id of the run in this folder: 16 hexadecimal digits, made at the first call."""
+    """Return the id of the run in this folder, 16 hexadecimal digits. The first call makes it."""
     file = folder / RECORDS / "run_id"
     if not file.is_file():
         write_atomically(file, secrets.token_hex(8).encode())

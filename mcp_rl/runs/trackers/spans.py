@@ -1,8 +1,8 @@
-"""A step and its episodes as spans, after OpenTelemetry's semantic conventions for generative AI and for MCP.
+"""Turn a step and its episodes into spans, after OpenTelemetry's semantic conventions for generative AI and for MCP.
 
 An episode is a trace: `invoke_agent` at its root, below it a `chat` span for each turn and an `execute_tool` span for
 each call. A step or an evaluation is a trace too, with its metrics, the requests to judges and the update. Texts
-(tasks, messages, arguments, results, explanations) are in it only if the configuration says so, and secrets never are.
+(tasks, messages, arguments, results, explanations) are included only with `tracking.texts`, and secrets never.
 
 The conventions: https://github.com/open-telemetry/semantic-conventions-genai (docs/gen-ai, of status "Development").
 """
@@ -29,22 +29,23 @@ Kind = Literal["step", "episode", "turn", "tool", "judge", "update"]
 
 @dataclass
 class Span:
-    """A piece of work with its real times, and what happened within it."""
+    """A timed piece of work, such as an episode, a turn or a tool call, with its attributes and its child spans."""
 
     kind: Kind
     name: str
     period: Period
     attributes: dict[str, Any] = field(default_factory=dict)
     error: str | None = None
-    """The class of the error that it ended with, such as `tool_error`."""
+    """Kind of the error that ended it, such as `tool_error`; None if it succeeded."""
     inputs: Any = None
-    """What it was given: messages or arguments, as JSON; None without texts."""
+    """Its messages or arguments, as JSON; None without `tracking.texts`."""
     outputs: Any = None
+    """Its reply or result, as JSON; None without `tracking.texts`."""
     children: list[Span] = field(default_factory=list)
     key: str = ""
-    """Of a trace: its name within the run, the same when a session plays the step again."""
+    """Id of a trace within the run, such as `train/3/task/0`; the same when a later session plays the step again."""
     about: list[str] = field(default_factory=list)
-    """Keys of traces that it belongs with: of an episode its step, of a request to a judge the episodes."""
+    """Keys of linked traces: an episode links to its step, a request to a judge to the episodes that it judges."""
 
 
 def traces(
@@ -56,9 +57,10 @@ def traces(
     update: Period | None = None,
     most: int | None = None,
 ) -> list[Span]:
-    """Return the traces of a step or an evaluation: its own first, then one for each episode, `most` of them at most.
+    """Return the trace of a step or evaluation, then the traces of its episodes.
 
-    Left out are episodes without times, which an earlier version recorded, or for which no server could be had.
+    With `most`, only that many episodes are included. Episodes without times are left out: those without a server, and
+    those that an earlier version of this program recorded.
     """
     maker = _Maker(config, split, step)
     left = _first_of_each(groups, most)
@@ -71,7 +73,7 @@ def traces(
 
 
 def _first_of_each(groups: Sequence[TrajectoryGroup], most: int | None) -> list[list[int]]:
-    """Return for each group the numbers of its episodes that are taken: first one of each group, then a second one."""
+    """Choose `most` episodes, spread over the groups; return their indices for each group."""
     timed = [[number for number, trajectory in enumerate(group) if trajectory.unix_seconds] for group in groups]
     places = sorted((place, index) for index, numbers in enumerate(timed) for place in range(len(numbers)))
     taken = set(places[:most])
@@ -235,7 +237,7 @@ class _Maker:
 
 
 def _tokens(trajectory: Trajectory) -> tuple[list[int], list[int]]:
-    """Return for each turn the tokens of its prompt and those that were sampled."""
+    """Return for each turn the number of tokens of its prompt, and the number of sampled tokens."""
     given, sampled = [], []
     for segment in trajectory.segments:
         position = 0

@@ -13,8 +13,8 @@ from tensorboard.compat.proto.types_pb2 import DT_STRING
 from tensorboard.plugins.text.metadata import create_summary_metadata
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
+from mcp_rl.runs.trackers.run_summary import table_of
 from mcp_rl.runs.trackers.spans import traces
-from mcp_rl.runs.trackers.told import table_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import trackio
 
 from mcp_rl.runs.trackers.run_id import run_id
+from mcp_rl.runs.trackers.run_summary import settings_of
 from mcp_rl.runs.trackers.spans import Kind, Span, traces
-from mcp_rl.runs.trackers.told import settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

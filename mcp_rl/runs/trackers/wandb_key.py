@@ -1,4 +1,4 @@
-"""Whether there is a key for Weights & Biases, which its own packages find themselves."""
+"""Check for an API key of Weights & Biases. Its own packages read the key; we only ask if there is one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 
 def has_key(base_url: str) -> bool:
-    """Return whether the environment has a key, or the user's netrc has one for this address."""
+    """Return True if WANDB_API_KEY is set or the user's netrc file has an entry for the host of this URL."""
     if os.environ.get("WANDB_API_KEY"):
         return True
     try:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import wandb
 
 from mcp_rl.runs.trackers.run_id import run_id
+from mcp_rl.runs.trackers.run_summary import settings_of, table_of
 from mcp_rl.runs.trackers.spans import traces
-from mcp_rl.runs.trackers.told import settings_of, table_of
 from mcp_rl.runs.trackers.wandb_key import has_key
 from mcp_rl.system.redaction import without_secrets
 

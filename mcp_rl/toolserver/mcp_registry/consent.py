@@ -1,6 +1,7 @@
-"""Servers of the registry that the user has agreed to in this process, by the text of `--server`.
+"""Ask the user before a server of the MCP registry is started, and remember the answer for this process.
 
-A server is looked up before anything of the command runs, and exactly what was shown then is started later.
+A `--server registry:NAME` is looked up and shown before the command does anything else. The server that is started
+later is exactly the one that was shown.
 """
 
 from __future__ import annotations
@@ -19,20 +20,23 @@ if TYPE_CHECKING:
 
 PREFIX = "registry:"
 _agreed: dict[str, ToolServer] = {}
+"""The servers that the user has agreed to, by the text of `--server`."""
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """What a text such as `registry:io.github.user/weather` would run."""
+    """A registry server that the user is asked about: the command or address that it would use."""
 
     text: str
+    """The text of `--server`, such as `registry:io.github.user/weather`."""
     registry: str
+    """Address of the registry."""
     entry: RegistryEntry
     offer: RegistryOffer
 
     @property
     def lines(self) -> Iterator[str]:
-        """Yield what the user has to know before agreeing, as lines without control characters."""
+        """Yield the lines to show before asking, without control characters."""
         from mcp_rl.system.visible import shortened
 
         server = self.entry.server
@@ -47,14 +51,14 @@ class Proposal:
             yield f"  gets: {line}"
 
     def agree(self) -> None:
-        """Let the rest of this process start it."""
+        """Allow the rest of this process to start the server."""
         _agreed[self.text] = self.offer.server(self.entry, f"registry {self.registry}")
 
 
 def propose(text: str, transport: str | None = None) -> Proposal:
-    """Look up a text that begins with `registry:`, whose further words are arguments of the user's own.
+    """Look up a text such as `registry:NAME@VERSION ARGUMENT …`, whose arguments are added to the server's command.
 
-    Raises ConfigError, one sentence, if there is no such server or nothing of it can be used.
+    Raises ConfigError if there is no such server, or if it offers no package and no address that can be used.
     """
     from mcp_rl.toolserver.mcp_registry.entry import offer_of
     from mcp_rl.toolserver.mcp_registry.lookup import find_entry, registry_address
@@ -69,7 +73,7 @@ def propose(text: str, transport: str | None = None) -> Proposal:
 
 
 def agreed_server(text: str) -> ToolServer:
-    """Return the server of a text that the user has agreed to. Raises ConfigError for another one."""
+    """Return the server of this `--server` text. Raises ConfigError if the user has not agreed to it."""
     if text not in _agreed:
         raise ConfigError(
             f"{text!r} has not been agreed to: name it with --server, which shows what it would run and asks; --yes "

@@ -1,8 +1,8 @@
-"""An entry of the MCP registry (server.json), and the server that it describes.
+"""Read an entry of the MCP registry (server.json) and make a server of it.
 
-Every text of an entry is a stranger's. A command is made of one of a few known programs, a package with an exact
-version, and arguments that are checked one by one; nothing is given to a shell. An entry cannot choose what the known
-programs do: their options, and variables that change what programs run, are refused.
+All text of an entry is untrusted. A command consists of a known program (npx, uvx, docker, dnx), a package with an
+exact version, and arguments that are checked one by one; no shell is involved. Refused are options of the known
+programs and environment variables that change which programs run or where packages come from.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _IDENTIFIERS = {
     "oci": re.compile(r"[a-z0-9][\w./:-]*(:[\w.-]+)?(@sha256:[0-9a-f]{64})?", re.ASCII | re.IGNORECASE),
 }
 _RUNTIME_OPTIONS = {"npm": {"-y", "--yes"}, "oci": {"-i", "--rm", "--interactive"}, "nuget": {"-y", "--yes"}}
-"""Options of the known programs that entries may name, since they are given anyway."""
+"""Options that entries may give to the known programs: those that we give in any case."""
 _BASES = {
     "npm": "registry.npmjs.org",
     "pypi": "pypi.org",
@@ -48,7 +48,7 @@ _CHANGES_PROGRAMS = re.compile(
     r"LD_.*|DYLD_.*|NPM_CONFIG_.*|UV_.*|PIP_.*|DOCKER_.*|MCP_RL_.*)",
     re.IGNORECASE,
 )
-"""Variables that change which programs run, or where packages come from."""
+"""Environment variables that change which programs run, or where packages come from."""
 _HEADER = re.compile(r"[\w!#$%&'*+.^`|~-]{1,200}", re.ASCII)
 _OPTION = re.compile(r"-{0,2}[A-Za-z0-9][\w.-]{0,99}", re.ASCII)
 _BRACES = re.compile(r"\{([A-Za-z_]\w*)\}", re.ASCII)
@@ -60,7 +60,7 @@ class _Part(BaseModel):
 
 
 class Input(_Part):
-    """A value that an entry gives or asks for."""
+    """An argument, environment variable or header: its value, or a description of the value that the user must give."""
 
     name: str = ""
     valueHint: str = ""
@@ -81,7 +81,7 @@ class PackageTransport(_Part):
 
 
 class RegistryPackage(_Part):
-    """A package that runs here."""
+    """A package that is run on this machine."""
 
     registryType: str
     registryBaseUrl: str | None = None
@@ -94,7 +94,7 @@ class RegistryPackage(_Part):
 
 
 class Remote(_Part):
-    """A server that runs elsewhere."""
+    """A server that is reached at a URL."""
 
     type: Literal["streamable-http", "sse"]
     url: str = Field(max_length=_LONGEST_WORD)
@@ -103,7 +103,7 @@ class Remote(_Part):
 
 
 class ServerDetail(_Part):
-    """server.json."""
+    """The content of a server.json."""
 
     name: str
     description: str = ""
@@ -113,14 +113,14 @@ class ServerDetail(_Part):
 
 
 class RegistryEntry(_Part):
-    """An answer of the registry about one version of a server."""
+    """The registry's answer about one version of a server."""
 
     server: ServerDetail
     meta: dict[str, Any] = Field(default={}, alias="_meta")
 
     @property
     def warning(self) -> str | None:
-        """A sentence if the registry advises against this version."""
+        """A warning if the registry marks this version as deprecated or deleted; else None."""
         official = self.meta.get("io.modelcontextprotocol.registry/official")
         official = official if isinstance(official, dict) else {}
         if official.get("status") in ("deprecated", "deleted"):
@@ -132,18 +132,18 @@ class RegistryEntry(_Part):
 
 @dataclass(frozen=True)
 class RegistryOffer:
-    """One way to use an entry."""
+    """A server that was made from an entry: a command for one of its packages, or one of its addresses."""
 
     params: OneServer
     runs: str
-    """The command or the address, in one line."""
+    """The command line or the URL."""
     package: str
-    """The package with its version, or the host."""
+    """The package with its version, or the host of the URL."""
     variables: Sequence[str] = field(default=())
-    """Lines about variables of the environment that the server gets."""
+    """A line for each environment variable that the server gets."""
 
     def server(self, entry: RegistryEntry, origin: str) -> ToolServer:
-        """Return the server."""
+        """Return it as a tool server."""
         name = slug(entry.server.name.rpartition("/")[2])
         return ToolServer(
             name, shortened(entry.server.description) or self.runs, {self.params.transport: self.params}, origin=origin
@@ -151,9 +151,10 @@ class RegistryOffer:
 
 
 def offer_of(entry: RegistryEntry, words: Sequence[str] = (), transport: str | None = None) -> RegistryOffer:
-    """Return the first way to use an entry, packages first. `words`: more arguments of the user's own.
+    """Return the first package of an entry that can be run here, else the first address that can be used.
 
-    Raises ConfigError, one sentence, if there is none.
+    `words` are arguments from the user, added to those of the entry. Raises ConfigError with the reasons if neither a
+    package nor an address can be used.
     """
     problems: list[str] = []
     for make in _ways(entry.server, words, transport):
@@ -324,8 +325,11 @@ class _Address:
         return _BRACES.sub(value, text)
 
     def _header(self, header: Input) -> tuple[str | None, list[str]]:
-        """Return a header's value, with references to the environment in place of what the user gives, and their
-        names; None if it is optional and not given."""
+        """Return the value of a header and the names of the environment variables in it.
+
+        Values that the user gives appear as references, such as `${API_KEY}`. The value is None for an optional header
+        that is not given.
+        """
         used: list[str] = []
 
         def given(name: str, input: Input) -> str:
@@ -354,7 +358,7 @@ class _Address:
 
 
 def _text(input: Input, name: str, *, itself: bool = True) -> str | None:
-    """Return the value of an input, or its default, with its variables filled in; None if it has neither."""
+    """Return the value or else the default of an input, with its variables filled in; None if it has neither."""
     text = input.value if input.value is not None else input.default
     if text is None or (text == "" and input.value is None):
         return None
@@ -373,8 +377,8 @@ def _text(input: Input, name: str, *, itself: bool = True) -> str | None:
 
 
 def _check_word(text: str, name: str) -> None:
-    """Raise ConfigError for a text that no command, header or address of an entry may hold: control characters, and
-    references that would be filled in from the user's environment."""
+    """Raise ConfigError if a text of an entry is too long, has control characters, or has references that would be
+    filled in from the user's environment."""
     if len(text) > _LONGEST_WORD or not text.isprintable() or re.search(r"\$\{|\{env:|\{bundled\}|\{python\}", text):
         raise ConfigError(f"{name} cannot be used: it holds {quoted(text, 60)}, which is not a plain text.")
 
@@ -385,4 +389,4 @@ _COMMANDS: dict[str, tuple[str, Iterable[str], Iterable[str]]] = {
     "oci": ("docker", ("run", "-i", "--rm"), ()),
     "nuget": ("dnx", ("-y",), ("--",)),
 }
-"""For each type of package the program that runs it, and the words before and after the package."""
+"""For each type of package: the program that runs it, and its arguments before and after the package."""

@@ -1,7 +1,7 @@
 """Look a server up in a registry that speaks the MCP registry's API, version 0.1.
 
-https://github.com/modelcontextprotocol/registry, docs/reference/api/openapi.yaml. What a registry says is data from a
-stranger: answers have a limit, redirects to other hosts are not followed, and nothing of them is run from here.
+https://github.com/modelcontextprotocol/registry, docs/reference/api/openapi.yaml. Answers are untrusted: their size is
+limited, redirects to other hosts are not followed, and this module runs nothing.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from mcp_rl.toolserver.mcp_registry.entry import RegistryEntry
 
 OFFICIAL = "https://registry.modelcontextprotocol.io"
 VARIABLE = "MCP_RL_REGISTRY"
-"""Environment variable with the address of another registry."""
+"""Environment variable that names another registry."""
 _NAME = re.compile(r"[A-Za-z0-9.-]+/[A-Za-z0-9._-]+", re.ASCII)
 _VERSION = re.compile(r"[\w.+-]{1,255}", re.ASCII)
 _LONGEST = 1_000_000
-"""Bytes of an answer."""
+"""Largest answer, in bytes."""
 _SECONDS = 20.0
 _MOST_REDIRECTS = 3
 _SUGGESTED = 50
-"""Servers among which the nearest names are looked for."""
+"""Servers that are asked for when looking for similar names."""
 
 
 def find_entry(name: str, version: str | None = None) -> RegistryEntry:
-    """Return the entry of exactly this name, of its latest version or of the given one.
+    """Return the entry of exactly this name, in the given version or else the latest.
 
-    Raises ConfigError, with near names, if there is none, and for a registry that cannot be used.
+    Raises ConfigError if there is none, with similar names, or if the registry cannot be used.
     """
     if not _NAME.fullmatch(name) or len(name) > 200:
         raise ConfigError(
@@ -63,7 +63,7 @@ def find_entry(name: str, version: str | None = None) -> RegistryEntry:
 
 
 def _hint(name: str) -> str:
-    """Return a sentence with the nearest names, after a space; empty if there is none or nobody answers."""
+    """Return a space and a sentence with similar names; empty if there are none or the registry does not answer."""
     text = re.sub(r"[^\w.-]", "", name.rpartition("/")[2])
     if not text:
         return ""
@@ -83,7 +83,7 @@ def _hint(name: str) -> str:
 
 
 def registry_address() -> str:
-    """Return the registry's address. Raises ConfigError for one that is not safe."""
+    """Return the registry's address. Raises ConfigError unless it is https:// or on loopback."""
     base = os.environ.get(VARIABLE, "").rstrip("/") or OFFICIAL
     try:
         parts = urlsplit(base)
@@ -98,7 +98,7 @@ def registry_address() -> str:
 
 
 def _get(path: str, query: dict[str, str] | None = None) -> Any:
-    """Return the JSON at this path; None if there is nothing. Raises ConfigError."""
+    """Return the JSON at this path; None for status 404. Raises ConfigError."""
     base = registry_address()
     url = httpx.URL(base + path, params=query) if query else httpx.URL(base + path)
     try:

@@ -1,4 +1,4 @@
-"""What trackers are told besides spans: the settings of a run, and a table of episodes."""
+"""The settings of a run and a table of its episodes, in the form that several trackers show."""
 
 from __future__ import annotations
 
@@ -18,28 +18,29 @@ _TEXT_COLUMNS = ("task", "calls made", "answer", "explanation")
 
 
 def settings_of(config: RunConfig) -> dict[str, Any]:
-    """Return the settings of a run without its server, whose address or command may hold secrets, and its folder."""
+    """Return the settings of a run as JSON. Left out are its folder and its server, whose address or command may hold
+    secrets."""
     settings: dict[str, Any] = json.loads(without_secrets(config.model_dump_json(exclude={"server", "output_dir"})))
     return settings
 
 
 def table_of(episodes: Sequence[Span], *, texts: bool) -> tuple[list[str], list[list[Any]]]:
-    """Return the columns and rows of a table of episodes, a row for each."""
+    """Return the columns and the rows of a table with one row for each episode."""
     columns = [*COLUMNS, *(_TEXT_COLUMNS if texts else ())]
     return columns, [_row(episode, texts) for episode in episodes]
 
 
 def _row(episode: Span, texts: bool) -> list[Any]:
-    told = episode.attributes
+    attributes = episode.attributes
     calls = [child for child in episode.children if child.kind == "tool"]
     turns = sum(child.kind == "turn" for child in episode.children)
     seconds = round(episode.period[1] - episode.period[0], 3)
-    row = [told.get(f"mcp_rl.{name}") for name in COLUMNS[:5]] + [turns, len(calls), seconds]
+    row = [attributes.get(f"mcp_rl.{name}") for name in COLUMNS[:5]] + [turns, len(calls), seconds]
     if texts:
         task = next((message["content"] for message in episode.inputs or () if message["role"] == "user"), "")
         answer = episode.outputs[0]["content"] if episode.outputs else ""
         made = "\n".join(
             f"{call.attributes['gen_ai.tool.name']} {json.dumps(call.inputs)}: {call.outputs}" for call in calls
         )
-        row += [task, made, answer, told.get("mcp_rl.explanation") or ""]
+        row += [task, made, answer, attributes.get("mcp_rl.explanation") or ""]
     return row
