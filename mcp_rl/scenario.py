@@ -169,6 +169,19 @@ class Verifier(BaseModel):
         return tuple(map(ToolCall.model_validate, fields))
 
 
+class SimulatedUser(BaseModel):
+    """A user who answers when the model sends a message without a tool call, until there is nothing more to say."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    wants: str = ""
+    """What the user is after, for the language model that plays it (`rollout.user_model`)."""
+    knows: dict[str, str] = {}
+    """What the user tells when asked: the name of a fact, such as "date of travel", and its value."""
+    max_turns: int = Field(default=8, ge=1)
+    """Maximum answers, after which the user says nothing more."""
+
+
 class GoalProof(BaseModel):
     """The record of how a goal task was proven on the live server."""
 
@@ -229,6 +242,10 @@ class McpScenario(BaseModel):
     """Number of calls in the shortest known solution; None where nobody looked for it."""
     proof: GoalProof | None = None
     """The record of a goal task's proof; None for other scenarios."""
+    user_turns: tuple[str, ...] = ()
+    """What the user says next, each time that the model sends a message without a tool call."""
+    user: SimulatedUser | None = None
+    """A simulated user, who answers after `user_turns`."""
     _place: _Place = PrivateAttr(default=_Place())
 
     @property
@@ -236,10 +253,16 @@ class McpScenario(BaseModel):
         """The scenario's file and line, or its id if it was not read from a file, to begin an error with."""
         return f"{self._place.text}: the scenario" if self._place.text else f"Scenario {self.id}"
 
+    @property
+    def has_user(self) -> bool:
+        """True if somebody answers a message without a tool call, which else ends the episode."""
+        return bool(self.user_turns) or self.user is not None
+
     @model_validator(mode="after")
     def _identify(self) -> McpScenario:
         if not self.id:
-            self.id = _digest(self.task_description, self.server, [c.model_dump() for c in self.reference])
+            talk = [self.user_turns, self.user and self.user.model_dump()] if self.has_user else []
+            self.id = _digest(self.task_description, self.server, [c.model_dump() for c in self.reference], *talk)
         return self
 
 
@@ -299,6 +322,7 @@ def parse_scenario(fields: Any, where: str) -> McpScenario:
 _KINDS = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
 _PARTS: dict[str, tuple[type[BaseModel], ...]] = {
     "verifier": (Verifier,),
+    "user": (SimulatedUser,),
     "reference": (ToolCall,),
     "server_params": (StdioServer, StreamableHttpServer, ServerGroup),
 }
@@ -354,7 +378,8 @@ def distinct(path: Path, numbered: Iterable[tuple[int, McpScenario]], *, unit: s
             raise ScenarioError(
                 f"{where}: the id {scenario.id!r} is that of {unit} {numbers[scenario.id]} too; change or remove one."
             )
-        asked = _digest(normalised_request(scenario.task_description), scenario.server, scenario.initial_state)
+        talk = [scenario.user_turns, scenario.user and scenario.user.model_dump()] if scenario.has_user else []
+        asked = _digest(normalised_request(scenario.task_description), scenario.server, scenario.initial_state, *talk)
         if asked in first:
             raise ScenarioError(f"{where}: the request is the same as in {unit} {first[asked]}; remove one of the two.")
         scenarios[scenario.id], first[asked], numbers[scenario.id] = scenario, number, number

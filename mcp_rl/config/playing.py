@@ -55,6 +55,8 @@ class RolloutConfig(Section):
 
     agent: Annotated[str | None, _MEASURED] = None
     """Command of your own agent program, which plays the episodes; none: our own loop of turns and calls."""
+    user_model: Annotated[str | None, _MEASURED] = None
+    """LiteLLM name of the model that plays simulated users, with `@http…` for its address; none: they follow rules."""
     groups_per_step: int = Field(default=24, ge=1)
     """Scenarios in a step: those already solved cost little."""
     step_tokens: int | None = Field(default=16_384, ge=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,8 @@ from mcp_rl.evaluation.chat_model import ChatModel, ChatSetting
 from mcp_rl.evaluation.scripted import SCRIPTS, ScriptedSetting
 from mcp_rl.rollouts.agents.player import AgentOptions, opened_player
 from mcp_rl.rollouts.player import PlayerOptions, SettingPlayer, limits_of
+from mcp_rl.rollouts.rollout import OwnLoop
+from mcp_rl.rollouts.user_model import user_model
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -107,6 +110,7 @@ class Bench:
             "temperature": self.config.rollout.temperature,
             "limits": limits_of(self.config.rollout),
             "concurrency": min(concurrency, _CHAT_CONCURRENCY) if model.kind == "chat" else concurrency,
+            "driver": partial(OwnLoop, user_model=user_model(self.config.rollout.user_model)),
             "finish": self.scoring.rollout,
         }
 

@@ -13,7 +13,7 @@ from mcp_rl.backends.base.base_name import base_revision, check_base_model
 from mcp_rl.config import TINY
 from mcp_rl.errors import CheckpointError, ConfigError
 from mcp_rl.evaluation.scripted import SCRIPTS
-from mcp_rl.inference.apis.chat_client import import_litellm
+from mcp_rl.inference.apis.chat_client import check_address, import_litellm, split_address
 from mcp_rl.inference.apis.language_model import check_language_model
 from mcp_rl.learning.disk.checkpoint import find_damage, newest_checkpoint
 from mcp_rl.run_directory import RunDirectory
@@ -122,12 +122,9 @@ def _script(name: str) -> ModelSpec:
 
 
 def _chat(name: str, base_url: str | None) -> ModelSpec:
-    name, at, address = name.partition("@http")
-    url = f"http{address}" if at else base_url
-    if url and re.match(r"https?://[^/?#]*@", url):
-        raise ConfigError(
-            "A base URL must not hold a user name or password, since it is written to files; use the environment."
-        )
+    name, address = split_address(name)
+    url = address or base_url
+    check_address(url)
     check_language_model(name, url, role="model")
     return ModelSpec(name, "chat", name, base_url=url)
 

@@ -37,8 +37,9 @@ from mcp_rl.plugins.manager import Plugins, load_plugins
 from mcp_rl.plugins.resolve import resolve_servers
 from mcp_rl.rewards.scoring import Scoring, check_rewards
 from mcp_rl.rollouts.agents.player import agent_command
+from mcp_rl.rollouts.user_model import user_model
 from mcp_rl.scenario import scenario_lines
-from mcp_rl.scenarios.fit import check_fit, notices
+from mcp_rl.scenarios.fit import check_fit, check_no_user, notices
 from mcp_rl.system.durable import write_atomically
 from mcp_rl.system.processes.leftovers import end_leftovers
 from mcp_rl.system.seals import seal_files
@@ -108,6 +109,7 @@ def prepare(
                 "to try it there anyway, name its checkpoint's folder."
             )
     check_rewards(config.judge, config.reward, plugins.rewards)
+    user_model(config.rollout.user_model)
     if config.rollout.agent is not None:
         agent_command(config.rollout.agent)
         if asked := next((model.label for model in models if not model.base_model), None):
@@ -117,6 +119,7 @@ def prepare(
         plugins.scenario_sources.pick(config.scenarios.source, plugins.problems)
     chosen = choose(config, models, server, plugins, count)
     Scoring(config.judge, plugins.verifiers, config.reward, plugins.rewards).check(chosen.scenarios)
+    check_no_user(chosen.scenarios, config.rollout.agent)
     _check_vllm(models, config)
     return EvaluationJob(config, models, server, plugins, chosen, count, greedy, name)
 

@@ -43,6 +43,7 @@ class PlayerOptions(TypedDict, total=False):
     temperature: float
     limits: Limits | None
     concurrency: int
+    driver: Driver | None
     finish: Callable[[McpScenario, Trajectory], Awaitable[None] | None]
 
 

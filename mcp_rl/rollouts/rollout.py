@@ -18,6 +18,7 @@ import anyio
 from mcp_rl.errors import ContextOverflow, RunStop, ServerError, ServerFault
 from mcp_rl.rollouts.episode import EpisodeInProgress, fault_text
 from mcp_rl.rollouts.speaker import Limits, PolicySetting, SaidTurn, Setting, Speaker, Surroundings
+from mcp_rl.rollouts.user import user_of
 from mcp_rl.scenario import McpScenario
 from mcp_rl.system.periods import timed
 from mcp_rl.toolserver.caller import calling_as
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from mcp_rl.inference.chat.calls import ParsedCall
     from mcp_rl.model import TrainableModel
+    from mcp_rl.rollouts.user import PlaysUsers
     from mcp_rl.scenario import ServerParams
     from mcp_rl.toolserver.pool import Sessions
     from mcp_rl.toolserver.session import Session
@@ -153,11 +155,24 @@ def rollout(
 
 
 class OwnLoop(EpisodeInProgress):
-    """Our own loop: the model says a turn, its calls run, their results are its next messages."""
+    """Our own loop: the model says a turn, its calls run, their results are its next messages.
 
-    def __init__(self, setting: Setting, scenario: McpScenario, seed: int, temperature: float, limits: Limits) -> None:
+    A message without a call ends it, unless the scenario has a user who answers. `user_model` plays simulated users.
+    """
+
+    def __init__(
+        self,
+        setting: Setting,
+        scenario: McpScenario,
+        seed: int,
+        temperature: float,
+        limits: Limits,
+        *,
+        user_model: PlaysUsers | None = None,
+    ) -> None:
         super().__init__(setting, scenario, seed, temperature, limits)
         self.setting = setting
+        self._user = user_of(scenario, self.trajectory, user_model) if scenario.has_user else None
 
     async def _drive(self) -> StopReason:
         try:
@@ -176,6 +191,14 @@ class OwnLoop(EpisodeInProgress):
             self._record_turn(said)
             calls = said.parsed.calls
             stop = self._stop(said.cut_off, len(calls), speaker.sampled)
+            if stop is StopReason.ANSWERED and self._user is not None:
+                reply = await self._user.reply(self.trajectory.messages)
+                if reply is not None:
+                    if end := self._no_room(speaker.sampled):
+                        return end
+                    new = [{"role": "user", "content": reply}]
+                    self.trajectory.messages += new
+                    continue
             if stop and not (stop in _LAST_TURN and self._submits(calls)):
                 if stop is not StopReason.ANSWERED:
                     self.trajectory.calls += [self._unsent(call) for call in calls]
@@ -199,6 +222,10 @@ class OwnLoop(EpisodeInProgress):
             return StopReason.ANSWERED
         if len(self.trajectory.calls) + calls > self.limits.max_tool_calls:
             return StopReason.MAX_TOOL_CALLS
+        return self._no_room(sampled)
+
+    def _no_room(self, sampled: int) -> StopReason | None:
+        """Return the limit that leaves no room for another turn, if one does."""
         if self.trajectory.turns >= self.max_turns:
             return StopReason.MAX_TURNS
         return StopReason.MAX_TOKENS if sampled >= self.limits.max_tokens else None

@@ -31,7 +31,8 @@ class Limits:
     1. `seconds`, at any moment: TIMEOUT.
     2. A turn cut off before its stop token: CONTEXT_FULL if the engine had no room for the turn's share, else
        MAX_TOKENS if less than a turn's share was left, else MAX_TURN_TOKENS. Its calls are not executed.
-    3. A turn without a tool call: ANSWERED, whatever the other limits say.
+    3. A turn without a tool call: ANSWERED, whatever the other limits say. If the scenario's user answers it, limits 5
+       and 6 end the episode before another turn.
     4. `max_tool_calls`, if this turn's calls would exceed it: MAX_TOOL_CALLS; none of them is executed.
     5. `max_turns`, since no turn could read the results: MAX_TURNS; the calls are not executed.
     6. `max_tokens`, used up to the last one: MAX_TOKENS; the calls are not executed.

@@ -13,10 +13,11 @@ from mcp_rl.config.identity import RunIdentity
 from mcp_rl.errors import ScenarioError
 from mcp_rl.rewards.scoring import Scoring, check_rewards
 from mcp_rl.rollouts.agents.player import agent_command
+from mcp_rl.rollouts.user_model import user_model
 from mcp_rl.run_directory import RunDirectory
 from mcp_rl.runs.trackers.trackers import check_trackers
 from mcp_rl.scenarios.files import read_scenario_file
-from mcp_rl.scenarios.fit import check_made_for, notices
+from mcp_rl.scenarios.fit import check_made_for, check_no_user, notices
 from mcp_rl.scenarios.sources import run_scenarios, scenario_file
 from mcp_rl.scenarios.split import Division, divide
 from mcp_rl.toolserver.cassette import check_cassette
@@ -67,6 +68,7 @@ def check_settings(config: RunConfig, server: ToolServer, plugins: Plugins, *, f
     if config.init is not None:
         check_initial(config.init, config.train, config.base_model)
     check_rewards(config.judge, config.reward, plugins.rewards)
+    user_model(config.rollout.user_model)
     if config.rollout.agent is not None:
         agent_command(config.rollout.agent)
 
@@ -169,4 +171,6 @@ async def prepare_scenarios(
     train, val = run.scenarios("train"), run.scenarios("val")
     if run.identity() is not None and train is not None and val is not None:
         return Division(train, val)
-    return divide(await run_scenarios(config, server, params, sessions, plugins), config)
+    scenarios = await run_scenarios(config, server, params, sessions, plugins)
+    check_no_user(scenarios, config.rollout.agent)
+    return divide(scenarios, config)

@@ -30,6 +30,8 @@ from mcp_rl.rewards.ledger import Ledger
 from mcp_rl.rewards.scoring import CALLS, Scoring
 from mcp_rl.rollouts.agents.player import AgentOptions, opened_player
 from mcp_rl.rollouts.player import limits_of
+from mcp_rl.rollouts.rollout import OwnLoop
+from mcp_rl.rollouts.user_model import user_model
 from mcp_rl.run_directory import RunDirectory, RunState, StepProgress, open_run, readable
 from mcp_rl.runs.identity import carried, check_inputs, identify, prepare_scenarios
 from mcp_rl.runs.learned import Learned
@@ -230,6 +232,7 @@ async def _prepared(setting: _Setting) -> AsyncIterator[Trainer]:
             temperature=config.rollout.temperature,
             limits=limits_of(config.rollout),
             concurrency=config.rollout.concurrency,
+            driver=functools.partial(OwnLoop, user_model=user_model(config.rollout.user_model)),
             finish=scoring.rollout,
         )
         player = await stack.enter_async_context(opening_player)

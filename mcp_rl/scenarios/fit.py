@@ -49,6 +49,16 @@ def check_fit(scenarios: Sequence[McpScenario], name: str, schemas: ToolSchemas)
         )
 
 
+def check_no_user(scenarios: Sequence[McpScenario], agent: str | None) -> None:
+    """Check that no scenario has a user if an agent program plays them. Raises ScenarioError."""
+    talking = [scenario for scenario in scenarios if scenario.has_user] if agent else []
+    if talking:
+        raise ScenarioError(
+            f"{talking[0].label}{_others(talking)} has a user who answers, which an agent program cannot hear: leave "
+            "--agent out, or remove user_turns and user."
+        )
+
+
 def notices(scenarios: Sequence[McpScenario], server: ToolServer, max_turns: int) -> list[str]:
     """Return sentences about scenarios that can be played, though not as their file or solution says."""
     return [notice for notice in (other_params(scenarios, server), short_of_turns(scenarios, max_turns)) if notice]

@@ -125,6 +125,22 @@ async def within(seconds: float, reply: Awaitable[ChatReply]) -> ChatReply:
         raise RequestError(f"no reply in {seconds:g} seconds", passing=True) from None
 
 
+def split_address(name: str) -> tuple[str, str | None]:
+    """Split a model's name with an address, `NAME@http…`, into both; None without an address. Raises ConfigError."""
+    model, at, rest = name.partition("@http")
+    address = f"http{rest}" if at else None
+    check_address(address)
+    return model, address
+
+
+def check_address(address: str | None) -> None:
+    """Check the address of an API. Raises ConfigError where it holds a password."""
+    if address and re.match(r"https?://[^/?#]*@", address):
+        raise ConfigError(
+            "A base URL must not hold a user name or password, since it is written to files; use the environment."
+        )
+
+
 def retrying(retries: int, backoff: float) -> AsyncRetrying:
     """Repeat a request after passing errors, at most `retries` times, and reraise the last error.
 

@@ -55,9 +55,10 @@ async def opened_player(
 
     most = PROGRAMS_PER_CPU * cpu_limit()
     options["concurrency"] = min(options.get("concurrency", most), most)
+    options["driver"] = AgentEpisode
     async with AgentEndpoint(agent.say).open() as endpoint:
         shared = Agent(agent_command(agent.command), endpoint, engine, Prompts(chat), agent.logs)
-        yield SettingPlayer(partial(AgentSetting, shared), sessions, driver=AgentEpisode, **options)
+        yield SettingPlayer(partial(AgentSetting, shared), sessions, **options)
 
 
 def agent_command(text: str) -> tuple[str, ...]:
