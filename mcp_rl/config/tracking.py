@@ -11,5 +11,5 @@ class TrackingConfig(Section):
     texts: bool = False
     """Give trackers the texts of episodes: tasks, messages, arguments, results. Off by default, since some trackers
     send everything to a service; they then get names, numbers and times."""
-    episodes: int = Field(default=16, ge=0)
+    episodes: int = Field(default=8, ge=0)
     """Number of episodes of each step and evaluation that trackers get, spread over the tasks; `otlp` gets all."""

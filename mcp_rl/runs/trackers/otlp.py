@@ -6,20 +6,19 @@ as OTEL_EXPORTER_OTLP_ENDPOINT.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from typing import TYPE_CHECKING, Any
 
-from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace import Event, SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import SpanExportResult
-from opentelemetry.sdk.trace.id_generator import IdGenerator
-from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags, set_span_in_context
+from opentelemetry.sdk.trace.sampling import Decision
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from mcp_rl.errors import NotDelivered
+from mcp_rl.runs.trackers.otel_spans import SpanMaker, nanoseconds
 from mcp_rl.runs.trackers.run_id import run_id
 from mcp_rl.runs.trackers.spans import Span, message_parts, traces
 from mcp_rl.system.version import own_version
@@ -47,13 +46,12 @@ class OpenTelemetryTraces:
     def __init__(self, folder: Path, config: RunConfig) -> None:
         self._config = config
         self._exporter = OTLPSpanExporter()
-        self._ids = _Ids(run_id(folder))
-        self._ended = _Ended()
         service = os.environ.get("OTEL_SERVICE_NAME") or "mcp-rl"
         resource = Resource.create({"service.name": service, "service.version": own_version() or ""})
-        provider = TracerProvider(resource=resource, id_generator=self._ids, shutdown_on_exit=False)
-        provider.add_span_processor(self._ended)
-        self._tracer = provider.get_tracer("mcp_rl", own_version())
+        self._sampler = TracerProvider(shutdown_on_exit=False).sampler  # as the variables of OpenTelemetry say
+        self._longest = SpanLimits().max_span_attribute_length
+        scope = InstrumentationScope("mcp_rl", own_version())
+        self._maker = SpanMaker(run_id(folder), self._attributes, _events, resource, scope)
         self._metrics: Mapping[str, float] = {}
 
     def log(self, split: Split, step: int, metrics: Mapping[str, float]) -> None:
@@ -64,10 +62,8 @@ class OpenTelemetryTraces:
         self, split: Split, step: int, groups: Sequence[TrajectoryGroup], update: Period | None
     ) -> None:
         """Send the traces. Raises NotDelivered."""
-        for trace in traces(self._config, split, step, self._metrics, groups, update):
-            self._ids.begin(trace.key)
-            self._record(trace, Context())
-        spans = self._ended.take()
+        found = traces(self._config, split, step, self._metrics, groups, update)
+        spans = [span for trace in found if self._is_sampled(trace) for span in self._maker.spans(trace)]
         for start in range(0, len(spans), _MOST_SPANS):
             if self._exporter.export(spans[start : start + _MOST_SPANS]) is not SpanExportResult.SUCCESS:
                 address = next(filter(None, map(os.environ.get, _ENDPOINTS)), _DEFAULT_ENDPOINT)
@@ -76,63 +72,20 @@ class OpenTelemetryTraces:
     def close(self) -> None:
         self._exporter.shutdown()  # type: ignore[no-untyped-call]
 
-    def _record(self, span: Span, parent: Context) -> None:
-        recorded = self._tracer.start_span(
-            span.name,
-            parent,
-            kind=SpanKind.CLIENT if span.kind in ("tool", "judge") else SpanKind.INTERNAL,
-            attributes={**span.attributes, **_texts(span)},
-            links=[Link(self._ids.root(key)) for key in span.about],
-            start_time=_nanoseconds(span.period[0]),
-        )
-        for child in span.children:
-            self._record(child, set_span_in_context(recorded, parent))
-        if span.error is not None:
-            recorded.set_attribute("error.type", span.error)
-            recorded.set_status(Status(StatusCode.ERROR))
-        if "mcp_rl.reward" in span.attributes:
-            recorded.add_event("gen_ai.evaluation.result", _verdict(span), _nanoseconds(span.period[1]))
-        recorded.end(_nanoseconds(span.period[1]))
+    def _is_sampled(self, trace: Span) -> bool:
+        sampled = self._sampler.should_sample(None, self._maker.trace_id(trace.key), trace.name)
+        return sampled.decision is Decision.RECORD_AND_SAMPLE
+
+    def _attributes(self, span: Span, trace_id: int) -> dict[str, Any]:
+        kept = {name: value for name, value in span.attributes.items() if value is not None}
+        error = {} if span.error is None else {"error.type": span.error}
+        return {**kept, **error, **{name: text[: self._longest] for name, text in _texts(span).items()}}
 
 
-class _Ids(IdGenerator):
-    """Ids that are the same whenever the same trace is made."""
-
-    def __init__(self, run: str) -> None:
-        self._run, self._trace, self._spans = run, "", 0
-
-    def begin(self, trace: str) -> None:
-        """Begin a trace with this key."""
-        self._trace, self._spans = trace, 0
-
-    def generate_trace_id(self) -> int:
-        return self._id(16, self._trace)
-
-    def generate_span_id(self) -> int:
-        self._spans += 1
-        return self._id(8, self._trace, self._spans)
-
-    def root(self, trace: str) -> SpanContext:
-        """Return the root of a trace, which may not be made yet."""
-        sampled = TraceFlags(TraceFlags.SAMPLED)
-        return SpanContext(self._id(16, trace), self._id(8, trace, 1), is_remote=True, trace_flags=sampled)
-
-    def _id(self, length: int, *parts: object) -> int:
-        return int.from_bytes(hashlib.sha256(repr((self._run, *parts)).encode()).digest()[:length], "big")
-
-
-class _Ended(SpanProcessor):
-    """Keeps the spans that have ended until they are taken."""
-
-    def __init__(self) -> None:
-        self._spans: list[ReadableSpan] = []
-
-    def on_end(self, span: ReadableSpan) -> None:
-        self._spans.append(span)
-
-    def take(self) -> list[ReadableSpan]:
-        spans, self._spans = self._spans, []
-        return spans
+def _events(span: Span) -> list[Event]:
+    if "mcp_rl.reward" not in span.attributes:
+        return []
+    return [Event("gen_ai.evaluation.result", _verdict(span), nanoseconds(span.period[1]))]
 
 
 def _texts(span: Span) -> dict[str, str]:
@@ -155,7 +108,3 @@ def _verdict(span: Span) -> dict[str, Any]:
 
 def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
-
-
-def _nanoseconds(seconds: float) -> int:
-    return round(seconds * 1e6) * 1000

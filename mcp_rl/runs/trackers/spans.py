@@ -145,9 +145,10 @@ class _Maker:
     def episode(self, group: TrajectoryGroup, number: int, trajectory: Trajectory) -> Span:
         assert trajectory.unix_seconds is not None
         key = f"{self._key}/{group.scenario.id}/{number}"
-        given, sampled = _tokens(trajectory)
+        given, sampled = tokens = _tokens(trajectory)
+        model = self._model(trajectory)
         attributes = {
-            **self._model(trajectory),
+            **model,
             "gen_ai.operation.name": "invoke_agent",
             "gen_ai.agent.name": self._name,
             "gen_ai.conversation.id": key,
@@ -175,27 +176,34 @@ class _Maker:
             error=None if trajectory.stop_reason.trainable else str(trajectory.stop_reason),
             inputs=opening or None,
             outputs=[{"role": "assistant", "content": answer}] if self._texts else None,
-            children=sorted([*self._turns(trajectory, messages), *self._calls(trajectory)], key=lambda s: s.period[0]),
+            children=sorted([*self._turns(trajectory, messages, model, tokens), *self._calls(trajectory)], key=_began),
             key=key,
             about=[self._key],
         )
 
     def _model(self, trajectory: Trajectory) -> dict[str, Any]:
-        version = max((v for segment in trajectory.segments for v in segment.versions), default=-1)
+        version = max((max(segment.versions, default=-1) for segment in trajectory.segments), default=-1)
         return {
             "gen_ai.provider.name": PROVIDER,
             "gen_ai.request.model": self._name,
             **({"gen_ai.response.model": f"{self._name}@{version}"} if version >= 0 else {}),
         }
 
-    def _turns(self, trajectory: Trajectory, messages: Sequence[Mapping[str, Any]]) -> Iterator[Span]:
+    def _turns(
+        self,
+        trajectory: Trajectory,
+        messages: Sequence[Mapping[str, Any]],
+        model: Mapping[str, Any],
+        tokens: tuple[list[int], list[int]],
+    ) -> Iterator[Span]:
         periods = trajectory.turn_unix_seconds
-        given, sampled = _tokens(trajectory)
+        given, sampled = tokens
         said = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
         for turn, period in enumerate(periods):
             called = any(call.turn == turn for call in trajectory.calls)
             cut = trajectory.stop_reason.truncated and turn == len(periods) - 1
-            attributes = self._model(trajectory) | {
+            attributes = {
+                **model,
                 "gen_ai.operation.name": "chat",
                 "gen_ai.response.finish_reasons": ["length" if cut else "tool_calls" if called else "stop"],
             }
@@ -248,6 +256,10 @@ def _tokens(trajectory: Trajectory) -> tuple[list[int], list[int]]:
                 sampled.append(length)
             position += length
     return given, sampled
+
+
+def _began(span: Span) -> float:
+    return span.period[0]
 
 
 def _period(period: Sequence[float]) -> Period:

@@ -44,11 +44,10 @@ class WeaveCalls:
     def log_trajectories(
         self, split: Split, step: int, groups: Sequence[TrajectoryGroup], update: Period | None
     ) -> None:
-        """Log the traces of `tracking.episodes` episodes."""
+        """Log the traces of `tracking.episodes` episodes. They are sent in the background; `close` waits for it."""
         for trace in traces(self._config, split, step, {}, groups, update, self._config.tracking.episodes):
             if trace.kind == "episode":
                 self._record(trace, None)
-        self._client.flush()
 
     def close(self) -> None:
         weave.finish()
