@@ -5,9 +5,11 @@
 
 Each is one run of the calculator. The process of the trackers is stopped during every other step: then it costs
 nothing, and in the next step it does the work of two. A step in which it works is compared with the mean of the two
-steps beside it in which it does not. The median of these ratios is told, so other work on the machine matters little.
-Told too are the processor seconds of that process for its start and for a step, and the seconds that the run waited for
-it at the end. Weave talks to a server on loopback, W&B writes files.
+steps beside it in which it does not, once in wall time and once in processor time of the run's own process, which grows
+where the two compete for caches. The medians of these ratios are printed, so other work on the machine matters little;
+half of what a ratio has above 1 is the cost of the trackers. Also printed are the processor seconds of the trackers'
+process and its children for their start and for a step, and the seconds that the run waited for them at the end. Weave
+talks to a server on loopback, W&B writes files.
 """
 
 import argparse
@@ -40,10 +42,16 @@ from mcp_rl import hookimpl
 def step_finished(step, metrics):
     for one in psutil.Process().children(recursive=True):
         if one.cmdline()[1:2] == ["-P"] and one.cmdline()[-1].endswith("trackers.host"):
-            used = one.cpu_times()
+            host = [one, *one.children(recursive=True)]
             with open("used.jsonl", "a") as file:
-                print(json.dumps([step, used.user + used.system]), file=file)
-            one.send_signal(signal.SIGSTOP if step % 2 else signal.SIGCONT)  # step 2 is played without it
+                print(json.dumps([step, sum(map(seconds, host)), seconds(psutil.Process())]), file=file)
+            for each in host:
+                each.send_signal(signal.SIGSTOP if step % 2 else signal.SIGCONT)  # step 2 is played without it
+
+
+def seconds(process):
+    used = process.cpu_times()
+    return used.user + used.system
 """
 
 
@@ -76,21 +84,37 @@ def run(kind: str, steps: int) -> dict[str, Any]:
         model = folder / ".mcp_rl/default/models/measured"
         lines = [json.loads(line) for line in (model / "history.jsonl").read_text().splitlines()]
         seconds = {line["step"]: line["step_seconds"] for line in lines if line["split"] == "train"}
-        used = [cpu for _, cpu in map(json.loads, (folder / "used.jsonl").read_text().splitlines())]
-        working = [step for step in seconds if step % 2 and step - 1 in seconds and step + 1 in seconds]
-        ratios = [2 * seconds[step] / (seconds[step - 1] + seconds[step + 1]) for step in working]
+        rows = [json.loads(line) for line in (folder / "used.jsonl").read_text().splitlines()]
+        used = [host for _, host, _ in rows]
+        own = {rows[i][0]: rows[i][2] - rows[i - 1][2] for i in range(1, len(rows))}
+        wall, processor = _ratios(seconds), _ratios(own)
         return {
             "steps": len(seconds),
             "rollouts_per_step": statistics.mean(line["rollouts"] for line in lines if line["split"] == "train"),
             "step_seconds_median": statistics.median(seconds.values()),
-            "step_ratio_median": statistics.median(ratios),
-            "step_ratio_error": statistics.stdev(ratios) * 1.25 / len(ratios) ** 0.5,
+            "step_ratio_median": statistics.median(wall),
+            "step_ratio_error": _error(wall),
+            "own_processor_seconds_median": statistics.median(own.values()),
+            "own_processor_ratio_median": statistics.median(processor),
+            "own_processor_ratio_error": _error(processor),
             "processor_seconds_at_start": used[0],
             "processor_seconds_per_step": statistics.median(b - a for a, b in pairwise(used[::2])) / 2,
             "closing_seconds": (model / "report.json").stat().st_mtime - (model / "history.jsonl").stat().st_mtime,
             "said": [line for line in done.stdout.splitlines() if "tracker" in line],
             "seconds": list(seconds.values()),
         }
+
+
+def _ratios(values: dict[int, float]) -> list[float]:
+    """Return for each step in which the trackers worked its value over the mean of those of its neighbours."""
+    inner = [step for step in values if step % 2 and step - 1 in values and step + 1 in values]
+    return [2 * values[step] / (values[step - 1] + values[step + 1]) for step in inner]
+
+
+def _error(ratios: list[float]) -> float:
+    """Return the standard error of their median, from quartiles, since a busy machine adds outliers."""
+    low, _, high = statistics.quantiles(ratios, n=4)
+    return 1.25 * (high - low) / 1.349 / len(ratios) ** 0.5
 
 
 def main() -> None:

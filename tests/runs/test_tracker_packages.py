@@ -23,7 +23,8 @@ from mcp_rl.runs.trackers import trackers as parent
 from mcp_rl.runs.trackers.trackers import Trackers
 from tests.runs.judged_episode import SECRET, judged_episode
 
-parent._START_SECONDS = 120.0
+parent._START_SECONDS = parent._SILENCE_SECONDS = parent._CLOSE_SECONDS = 120.0
+parent._TELL_SECONDS = 120.0
 name, texts = sys.argv[1:]
 run = Path("runs/default/models/mine")
 tracking = {"texts": texts == "texts"}

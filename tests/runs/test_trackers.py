@@ -97,6 +97,13 @@ def register_trackers(register):
 '''
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait longer for trackers' process than a run does: other tests may use all processors."""
+    for name in ("_START_SECONDS", "_SILENCE_SECONDS", "_CLOSE_SECONDS", "_TELL_SECONDS"):
+        monkeypatch.setattr(f"mcp_rl.runs.trackers.trackers.{name}", 60.0)
+
+
 @pytest.fixture
 def kinds(tmp_path: Path) -> Path:
     """A plugin with trackers of all kinds."""
@@ -146,7 +153,8 @@ async def test_trackers_get_copies_of_all_finite_numbers(tmp_path: Path, kinds: 
 async def test_failing_and_hanging_trackers_cost_the_run_nothing(
     tmp_path: Path, kinds: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_rl.runs.trackers.trackers._PATIENCE", 1.0)
+    monkeypatch.setattr("mcp_rl.runs.trackers.trackers._SILENCE_SECONDS", 3.0)
+    monkeypatch.setattr("mcp_rl.runs.trackers.trackers._TELL_SECONDS", 0.0)
     took: list[float] = []
 
     def log(trackers: Trackers) -> None:
@@ -156,9 +164,10 @@ async def test_failing_and_hanging_trackers_cost_the_run_nothing(
 
     began = time.monotonic()
     said = await session(tmp_path, kinds, "bad", "ends_badly", "hangs", "lines", log=log)
-    assert took[0] < 0.1 and time.monotonic() - began < 20
+    assert took[0] < 0.1 and time.monotonic() - began < 60
     assert [line[1] for line in written(tmp_path)[1:-1]] == [1, 2, 3] and written(tmp_path)[-1] == "closed"
     assert [line for line in written(tmp_path, "bad") if line != "open"] == [["train", 1, {"reward": 0.1}], "closed"]
+    assert [sentence for sentence in said if "still sending" in sentence and "'hangs'" in sentence]
     failed = sorted(sentence for sentence in said if "failed, and the run goes on without it" in sentence)
     assert len(failed) == 2 and all("kinds.py, line" in sentence and "no room" in sentence for sentence in failed)
     assert said[-1] == (
@@ -177,7 +186,7 @@ async def test_an_interrupted_run_does_not_wait_for_a_tracker(tmp_path: Path, ki
     began = 0.0
     with pytest.raises(KeyboardInterrupt):
         await session(tmp_path, kinds, "hangs", log=log)
-    assert 0 < time.monotonic() - began < 3
+    assert 0 < time.monotonic() - began < 20
     assert not [one for one in psutil.Process().children(recursive=True) if "trackers.host" in " ".join(one.cmdline())]
 
 
@@ -196,7 +205,7 @@ async def test_entries_wait_for_a_service_that_is_down(tmp_path: Path, kinds: Pa
 async def test_a_trackers_process_that_dies_is_named(tmp_path: Path, kinds: Path) -> None:
     async def log(trackers: Trackers) -> None:
         steps(1, 2)(trackers)
-        await anyio.sleep(1)
+        await until(lambda: trackers._gone)
 
     said = await session(tmp_path, kinds, "leaves", log=log)
     assert said[0].startswith("The trackers' process exited with status 3, and the run goes on without it")

@@ -4,12 +4,16 @@ It reads lines of JSON: first the configuration, then an entry for each step and
 its trackers. Each tracker has a thread and a bounded queue. An entry names the file of its episodes, so a queue holds
 little, and entries wait there for a service that is down.
 
+Trackers start at normal priority, since the run waits for that. Afterwards they have the lowest one, and at the end
+the normal one again, where the system allows it.
+
 The newest step that a tracker was given is kept in the run's folder: a later session sends what a killed one did not,
 and nothing twice.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -22,6 +26,8 @@ from pathlib import Path
 from queue import Full, Queue
 from typing import IO, TYPE_CHECKING, Any, cast
 
+import psutil
+
 from mcp_rl.config import RunConfig
 from mcp_rl.errors import NotDelivered, UserError
 from mcp_rl.plugins.manager import Plugins, load_plugins, place
@@ -33,12 +39,14 @@ from mcp_rl.system.redaction import without_secrets
 from mcp_rl.system.visible import shortened
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from mcp_rl.plugins.parts import EpisodeTracker, RewindingTracker, Split, Tracker
     from mcp_rl.trajectory import Period, TrajectoryGroup
 
 _MOST_WAITING = 10_000
-_NICENESS = 19
-"""Training comes first where processors are short."""
+_NICE = 19
+"""Niceness of the trackers' threads while the run trains."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
 """Seconds after which a service that takes nothing is tried again."""
 
@@ -56,18 +64,41 @@ class LoggedStep:
     """True if an earlier session recorded it."""
 
 
+def set_niceness(niceness: int, threads: Iterable[int]) -> None:
+    """Set the niceness of these threads. Lowering it needs root on most systems; what is not allowed is not done.
+
+    Off Linux, where threads have none of their own, the whole process gets it.
+    """
+    for thread in threads if sys.platform == "linux" else (0,):
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, thread, niceness)
+
+
+def _all_threads() -> list[int]:
+    """Return the ids of all threads of this process and of its children, such as the one of wandb."""
+    this, threads = psutil.Process(), []
+    for process in (this, *this.children(recursive=True)):
+        with suppress(psutil.Error):
+            threads += [thread.id for thread in process.threads()]
+    return threads
+
+
 class Record:
     """The newest step of each split that a tracker was given, kept in a file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.new = not path.exists()
         self._newest: dict[str, int] = {}
         with suppress(OSError, ValueError, AttributeError, TypeError):
             self._newest = {str(split): int(step) for split, step in json.loads(path.read_bytes()).items()}
 
     def has(self, entry: LoggedStep) -> bool:
         return entry.step <= self._newest.get(entry.split, -1)
+
+    @property
+    def newest(self) -> int:
+        """The newest step of any split; -1 if there is none."""
+        return max(self._newest.values(), default=-1)
 
     def add(self, entry: LoggedStep) -> None:
         self._newest[entry.split] = entry.step
@@ -123,6 +154,8 @@ class Worker:
     answers: Answers
     queue: Queue[LoggedStep | None] = field(default_factory=lambda: Queue(_MOST_WAITING))
     closing: threading.Event = field(default_factory=threading.Event)
+    first: bool = True
+    """True until the tracker is given an entry in this session."""
 
     def start(self) -> None:
         threading.Thread(target=self._run, name=f"tracker {self.name}", daemon=True).start()
@@ -139,6 +172,7 @@ class Worker:
         if tracker is None:
             return
         self.answers.send(self.name, "started")
+        set_niceness(_NICE, [0])
         try:
             record = Record(self.folder / RECORDS / f"{self.name}.json")
             entry: LoggedStep | None
@@ -181,9 +215,9 @@ class Worker:
                 return True
             cast("RewindingTracker", tracker).rewind(entry.step)
             record.rewind(entry.step)
-        elif record.new and entry.again and hasattr(tracker, "rewind"):
-            cast("RewindingTracker", tracker).rewind(entry.step)  # what an earlier version logged comes again
-        record.new = False
+        elif self.first and entry.step > record.newest and hasattr(tracker, "rewind"):
+            cast("RewindingTracker", tracker).rewind(entry.step)  # a killed session may have logged it unrecorded
+        self.first = False
         pause = _FIRST_PAUSE
         while True:
             try:
@@ -230,8 +264,6 @@ def _earlier(folder: Path) -> list[LoggedStep]:
 
 def main() -> None:
     seal_process()
-    with suppress(OSError):
-        os.nice(_NICENESS)
     lines, answers = os.fdopen(os.dup(0), "rb"), Answers(os.fdopen(os.dup(1), "w", encoding="utf-8"))
     with open(os.devnull, "rb") as nothing:  # noqa: PTH123
         os.dup2(nothing.fileno(), 0)
@@ -246,13 +278,19 @@ def main() -> None:
     ]
     for worker in workers:
         worker.start()
+    begun = False
     for line in lines:
         message = json.loads(line)
         if "close" in message:
             entry = None
+            set_niceness(0, _all_threads())
         else:
             message["episodes"] = message["episodes"] and Path(message["episodes"])
             entry = LoggedStep(**message)
+            if not begun:
+                begun = True
+                gc.freeze()  # the collector would look through the imported packages again and again
+                set_niceness(_NICE, _all_threads())
         for worker in workers:
             worker.give(entry)
     sys.stderr.flush()

@@ -1,7 +1,8 @@
-"""A run's trackers, seen from the run. They work in a process of their own (`host.py`), so one that hangs, fails or
-takes long never holds the run up.
+"""The run's side of its trackers. They work in a process of their own (`host.py`), so that a tracker which hangs, fails
+or is slow never holds the run up.
 
-The run only hands over metrics and the names of files of episodes. What a tracker did not take is said at the end.
+The run sends metrics and the paths of episode files, and never waits for an answer. At the end it says how many steps
+and evaluations each tracker did not take.
 """
 
 from __future__ import annotations
@@ -32,15 +33,17 @@ if TYPE_CHECKING:
     from mcp_rl.trajectory import Period
 
 LOG = "logs/trackers.log"
-"""What trackers and their packages print, in the run's folder."""
+"""File in the run's folder with the output of the trackers' process."""
 _START_SECONDS = 15.0
-"""Time for all trackers to start, while the run prepares; one that needs longer gets everything once it has."""
-_PATIENCE, _INTERRUPTED_PATIENCE = 10.0, 0.5
-"""Seconds at the end for one entry; for a run that was stopped, all that it waits."""
-_CLOSE_SECONDS = 60.0
-"""Seconds at the end for everything that is still to be sent."""
+"""Longest wait for trackers to start. One that takes longer gets everything once it has started."""
+_SILENCE_SECONDS, _STUCK_SECONDS = 5.0, 60.0
+"""Longest wait at the end for a tracker that gives no sign of life; after so long without one there is no wait."""
+_CLOSE_SECONDS, _INTERRUPTED_CLOSE_SECONDS = 30.0, 0.5
+"""Longest wait at the end for trackers that are still sending, after a complete run and after an interrupted one."""
+_TELL_SECONDS = 2.0
+"""Time at the end after which the user is told what is waited for."""
 _MOST_WAITING = 10_000
-"""Entries that wait for the trackers' process; later ones are lost."""
+"""Largest number of entries that are queued for the trackers' process; further ones are lost."""
 _LONGEST_LINE = 2**20
 _POLL = 0.02
 
@@ -56,19 +59,27 @@ def check_trackers(names: Sequence[str], plugins: Plugins) -> None:
 
 @dataclass
 class _Standing:
-    """How far a tracker has come."""
+    """The progress of one tracker."""
 
     heard: float
-    """Time of its last sign of life, or from which it had something to do."""
+    """Time of its last message; if it was idle then, the time of the next entry that it was sent."""
     started: bool = False
     over: bool = False
     """True once it has failed or is closed."""
     taken: int = 0
-    """Entries that it has dealt with."""
+    """Number of entries that it has processed."""
+    waits: bool = False
+    """True while its service takes nothing."""
+
+    def is_hopeless(self, began: float) -> bool:
+        """Return True if there is no use in waiting for it any longer, in a wait that began at this time."""
+        now = time.monotonic()
+        silent = now - max(self.heard, began) > _SILENCE_SECONDS or now - self.heard > _STUCK_SECONDS
+        return self.over or self.waits or silent
 
 
 class Trackers:
-    """The trackers of one session of a run. `say` is told of each tracker that fails."""
+    """The trackers of one session of a run. `say` prints a sentence for the user, such as that a tracker has failed."""
 
     def __init__(self, say: Callable[[str], None] = lambda sentence: None, names: Sequence[str] = ()) -> None:
         self._say = say
@@ -80,7 +91,7 @@ class Trackers:
         self._error: ConfigError | PluginError | None = None
         """The error of a tracker that cannot start."""
         self._waited = False
-        """True once the run has begun, which an error no longer ends."""
+        """True once `started` has returned; from then on a tracker's error does not end the run."""
         self._began = time.monotonic()
 
     @classmethod
@@ -104,29 +115,31 @@ class Trackers:
         )
         async with starting as child:
             assert child.process.stdin is not None and child.process.stdout is not None
-            tasks = [
-                asyncio.create_task(trackers._write(child)),
-                asyncio.create_task(trackers._read(child, BufferedByteReceiveStream(child.process.stdout))),
-            ]
-            patience = _INTERRUPTED_PATIENCE
-            try:
-                trackers._put(
-                    {
-                        "environment": dict(os.environ),  # not visible to other processes, unlike that of a command
-                        "folder": str(place),
-                        "config": config.model_dump(mode="json"),
-                        "origins": {name: plugins.trackers.origins[name] for name in config.trackers},
-                    }
-                )
-                yield trackers
-                patience = _PATIENCE
-            finally:
-                with anyio.CancelScope(shield=True):
-                    await trackers._close(patience)
-                    child.kill()
-                    for task in tasks:
-                        task.cancel()
-                    await asyncio.gather(*tasks, return_exceptions=True)
+            trackers._put(
+                {
+                    "environment": dict(os.environ),  # not visible to other processes, unlike that of a command
+                    "folder": str(place),
+                    "config": config.model_dump(mode="json"),
+                    "origins": {name: plugins.trackers.origins[name] for name in config.trackers},
+                }
+            )
+            error: BaseException | None = None
+            async with anyio.create_task_group() as pipes:
+                pipes.start_soon(trackers._write, child)
+                pipes.start_soon(trackers._read, child, BufferedByteReceiveStream(child.process.stdout))
+                longest = _INTERRUPTED_CLOSE_SECONDS
+                try:
+                    yield trackers
+                    longest = _CLOSE_SECONDS
+                except (Exception, KeyboardInterrupt) as raised:  # raised again below, and not in a group
+                    error = raised
+                finally:
+                    with anyio.CancelScope(shield=True):
+                        await trackers._close(longest)
+                        child.kill()
+                    pipes.cancel_scope.cancel()
+            if error is not None:
+                raise error
 
     def log(
         self,
@@ -148,7 +161,7 @@ class Trackers:
         self._sent += 1
 
     async def started(self) -> None:
-        """Wait a moment for trackers that are still starting. Raises PluginError or ConfigError if one cannot start."""
+        """Wait until all trackers have started, at most 15 s. Raises PluginError or ConfigError if one cannot start."""
         while (slow := [repr(name) for name, one in self._standing.items() if not one.started]) and not self._gone:
             if self._error is not None:
                 raise self._error
@@ -165,15 +178,18 @@ class Trackers:
         with suppress(asyncio.QueueFull):
             self._outgoing.put_nowait(json.dumps(message).encode() + b"\n")
 
-    async def _close(self, patience: float) -> None:
-        """Wait until everything is sent, as long as that gets on; then say what was lost."""
-        began = time.monotonic()
+    async def _close(self, longest: float) -> None:
+        """Wait until all trackers have closed or are silent, at most this many seconds; then say what was lost."""
+        began, told = time.monotonic(), False
         self._put({"close": True})
-        total = _CLOSE_SECONDS if patience == _PATIENCE else patience
-        while (now := time.monotonic()) < began + total and not self._gone:
-            waiting = [one for one in self._standing.values() if not one.over]
-            if all(now - one.heard > patience for one in waiting):
+        while (now := time.monotonic()) < began + longest and not self._gone:
+            waiting = [name for name, one in self._standing.items() if not one.is_hopeless(began)]
+            if not waiting:
                 break
+            if now > began + _TELL_SECONDS and not told:
+                told = True
+                names = ", ".join(map(repr, waiting))
+                self._say(f"Waiting for trackers that are still sending: {names} ({longest:.0f} s at most).")
             await anyio.sleep(_POLL)
         if (self._waited or self._error is None) and (lost := self._lost()):
             self._say(f"Not everything reached the trackers: {lost}. history.jsonl and trajectories/ have it all.")
@@ -188,7 +204,7 @@ class Trackers:
 
     async def _write(self, child: Child) -> None:
         assert child.process.stdin is not None
-        with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):  # the reader handles it
+        with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):  # `_read` sees the end, too
             while True:
                 await child.process.stdin.send(await self._outgoing.get())
 
@@ -202,9 +218,9 @@ class Trackers:
                     self._take(json.loads(line))
                 except (ValueError, LookupError, TypeError, AttributeError):  # printed by something else
                     continue
-        self._gone = True
         await child.wait()
         self._say(f"The trackers' process {child.ending}, and the run goes on without it: see {LOG} in its folder.")
+        self._gone = True
 
     def _take(self, message: Mapping[str, Any]) -> None:
         standing = self._standing[message["tracker"]]
@@ -220,7 +236,9 @@ class Trackers:
                     self._say(visible(f"{message['sentence']} The run goes on without it."))
             case "taken":
                 standing.taken += 1
+                standing.waits = False
             case "waits":
+                standing.waits = True
                 self._say(visible(str(message["sentence"])))
             case "failed":
                 standing.over = True
