@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import psutil
 import pytest
 
 ENTRY = '{"mcpServers": {"notes": {"command": "notes-server"}}}'
@@ -17,21 +18,26 @@ PROGRAM = [sys.executable, "-m", "mcp_rl"]
 
 
 def typed(folder: Path, answers: Sequence[tuple[str, str]]) -> tuple[int, str]:
-    """Run the command on a terminal, type each answer once its question is shown; return exit code and output."""
+    """Run the command on a terminal and type each answer once its prompt waits for it; return exit code and output.
+
+    A prompt waits when it ends what is shown and its process sleeps: a key that comes earlier may be lost.
+    """
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(folder)
         os.execvpe(PROGRAM[0], PROGRAM, os.environ | {"HOME": str(folder), "COLUMNS": "200"} | NOWHERE)
     shown, deadline = "", time.monotonic() + 60
     left = list(answers)
+    process = psutil.Process(pid)
     while time.monotonic() < deadline:
-        if select.select([terminal], [], [], 0.1)[0]:
+        if select.select([terminal], [], [], 0.02)[0]:
             try:
                 shown += os.read(terminal, 65536).decode(errors="replace")
             except OSError:  # the program has ended
                 break
-        if left and left[0][0] in shown.rpartition("\0")[2]:
-            time.sleep(0.3)  # what ends the input is lost if it comes while the prompt sets the terminal up
+            continue
+        new = shown.rpartition("\0")[2]
+        if left and left[0][0] in new and new.endswith(": ") and process.status() == psutil.STATUS_SLEEPING:
             os.write(terminal, left.pop(0)[1].encode())
             shown += "\0"
     os.close(terminal)

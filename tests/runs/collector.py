@@ -1,11 +1,9 @@
-"""A collector on loopback: an OTLP/HTTP receiver that decodes what it is sent."""
+"""An OpenTelemetry collector on loopback: a server that decodes and keeps the spans sent to it over OTLP/HTTP."""
 
 import gzip
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
@@ -14,16 +12,22 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
+from tests.runs.receiver import Receiver, receiving
+
 
 @dataclass
 class Collector:
-    """What was received, in order."""
+    """A running collector and the spans that it has received."""
 
-    url: str
+    url: str = ""
     spans: list[Span] = field(default_factory=list)
+    """All spans, in the order of their arrival."""
     resource: dict[str, Any] = field(default_factory=dict)
+    """The attributes of the senders, merged."""
     bodies: list[bytes] = field(default_factory=list)
+    """The bodies of the requests, uncompressed."""
     status: int = 200
+    """The HTTP status of its answers; with any but 200 it keeps nothing of a request."""
 
     def roots(self, name: str) -> list[Span]:
         """Return the roots of traces whose name begins like this."""
@@ -43,10 +47,11 @@ def attributes(thing: Any) -> dict[str, Any]:
 @contextmanager
 def collecting() -> Iterator[Collector]:
     """Run a collector."""
+    collector = Collector()
 
-    class Receiver(BaseHTTPRequestHandler):
+    class Otlp(Receiver):
         def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["content-length"]))
+            body = self.body()
             body = gzip.decompress(body) if self.headers["content-encoding"] == "gzip" else body
             assert self.path == "/v1/traces" and self.headers["content-type"] == "application/x-protobuf"
             if collector.status == 200:
@@ -55,20 +60,7 @@ def collecting() -> Iterator[Collector]:
                     collector.resource |= attributes(resource.resource)
                     collector.spans += [span for scope in resource.scope_spans for span in scope.spans]
             answer = ExportTraceServiceResponse().SerializeToString()
-            self.send_response(collector.status)
-            self.send_header("content-length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
+            self.answer(answer, "application/x-protobuf", collector.status)
 
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Receiver) as server:
-        collector = Collector(f"http://127.0.0.1:{server.server_port}")
-        thread = Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield collector
-        finally:
-            server.shutdown()
-            thread.join()
+    with receiving(Otlp) as collector.url:
+        yield collector

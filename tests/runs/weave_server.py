@@ -4,17 +4,18 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 from typing import Any
+
+from tests.runs.receiver import Receiver, receiving
 
 
 @dataclass
 class WeaveServer:
-    """Its address, and what was posted there."""
+    """A running server and the requests posted to it."""
 
-    url: str
+    url: str = ""
     sent: list[tuple[str, Any]] = field(default_factory=list)
+    """The path and the body of each request; the body is decoded if it is JSON."""
 
     @property
     def variables(self) -> dict[str, str]:
@@ -30,10 +31,11 @@ class WeaveServer:
 @contextmanager
 def serving_weave() -> Iterator[WeaveServer]:
     """Run the server."""
+    found = WeaveServer()
 
-    class Weave(BaseHTTPRequestHandler):
+    class Weave(Receiver):
         def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers.get("content-length") or 0))
+            body = self.body()
             is_json = self.headers.get("content-type", "").startswith("application/json")
             found.sent.append((self.path, json.loads(body) if is_json else body))
             viewer = {"username": "me", "entity": "me", "defaultEntity": {"name": "me"}, "teams": {"edges": []}}
@@ -41,28 +43,13 @@ def serving_weave() -> Iterator[WeaveServer]:
             if self.path == "/graphql":
                 model = {"model": {"name": "default", "id": "1"}, "project": {"name": "default"}}
                 answer = {"data": {"viewer": viewer, "upsertModel": model, "project": {"name": "default"}}}
-            self._answer(answer)
+            self._json(answer)
 
         def do_GET(self) -> None:
-            self._answer({"min_required_weave_python_version": "0.0.1", "trace_server_version": "1.0.0"})
+            self._json({"min_required_weave_python_version": "0.0.1", "trace_server_version": "1.0.0"})
 
-        def _answer(self, answer: dict[str, Any]) -> None:
-            content = json.dumps(answer).encode()
-            self.send_response(200)
-            self.send_header("content-type", "application/json")
-            self.send_header("content-length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
+        def _json(self, answer: dict[str, Any]) -> None:
+            self.answer(json.dumps(answer).encode(), "application/json")
 
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Weave) as server:
-        found = WeaveServer(f"http://127.0.0.1:{server.server_port}")
-        thread = Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield found
-        finally:
-            server.shutdown()
-            thread.join()
+    with receiving(Weave) as found.url:
+        yield found
