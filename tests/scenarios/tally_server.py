@@ -1,16 +1,16 @@
-"""A server of one tool, which counts all its calls and shows the number in its answers alone."""
+"""A server of one tool, which counts all its calls and shows the number in its answers alone. `python -S` runs it."""
 
-from mcp.server.mcpserver import MCPServer
+import json
+from typing import Any
 
-server = MCPServer("tally")
+from by_hand import serve, tool
+
 counted: list[str] = []
 
 
-@server.tool()
-def count_up(word: str, times: int) -> dict[str, str | int]:
-    """Count a word."""
-    counted.append(word)
-    return {"word": word, "letters": times * len(word), "counted": len(counted)}
+def call(name: str, given: dict[str, Any]) -> str:
+    counted.append(given["word"])
+    return json.dumps({"word": given["word"], "letters": given["times"] * len(given["word"]), "counted": len(counted)})
 
 
-server.run()
+serve("tally", [tool("count_up", "Count a word.", word="string", times="integer")], call)

@@ -11,7 +11,7 @@ from mcp_rl.scenario import StdioServer
 from mcp_rl.scenarios.generate import GenerateRequest, check_file, generate_file
 from mcp_rl.toolserver.tool_server import ToolServer
 
-COMMAND = StdioServer(command=sys.executable, args=[str(Path(__file__).with_name("tally_server.py"))])
+COMMAND = StdioServer(command=sys.executable, args=["-S", str(Path(__file__).with_name("tally_server.py"))])
 
 
 def test_each_task_is_a_first_call_and_holds(tmp_path, monkeypatch) -> None:

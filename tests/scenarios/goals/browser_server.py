@@ -1,15 +1,17 @@
-"""A server of one tool, which loads a page and shows it as Markdown."""
+"""A server of one tool, which loads a page and shows it as Markdown. `python -S` runs it."""
 
 import re
+import sys
 from html.parser import HTMLParser
-from typing import Annotated
+from pathlib import Path
+from typing import Any
+from urllib.request import ProxyHandler, build_opener
 
-import httpx
-from mcp.server.mcpserver import MCPServer
-from mcp.server.mcpserver.exceptions import ToolError
-from pydantic import Field
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from by_hand import Refused, serve, tool
 
-server = MCPServer("browser")
+LOAD = tool("load", "Load a page of the web.", url="string")
+LOAD["inputSchema"]["properties"]["url"]["description"] = "Address of the page"
 
 
 class AsMarkdown(HTMLParser):
@@ -47,17 +49,15 @@ class AsMarkdown(HTMLParser):
         self.text += data
 
 
-@server.tool()
-async def load(url: Annotated[str, Field(description="Address of the page")]) -> str:
-    """Load a page of the web."""
+def load(name: str, given: dict[str, Any]) -> str:
     try:
-        async with httpx.AsyncClient(trust_env=False) as client:
-            answer = (await client.get(url)).raise_for_status()
-    except httpx.HTTPError as error:
-        raise ToolError(f"Cannot load {url}: {error}") from error
+        with build_opener(ProxyHandler({})).open(given["url"]) as answer:
+            page = answer.read().decode()
+    except (OSError, ValueError) as error:
+        raise Refused(f"Cannot load {given['url']}: {error}") from error
     reader = AsMarkdown()
-    reader.feed(re.sub(r"(?s)<head>.*</head>|<!doctype html>", "", answer.text))
-    return f"Contents of {url}:{reader.text}"
+    reader.feed(re.sub(r"(?s)<head>.*</head>|<!doctype html>", "", page))
+    return f"Contents of {given['url']}:{reader.text}"
 
 
-server.run()
+serve("browser", [LOAD], load)

@@ -16,7 +16,7 @@ from mcp_rl.scenarios.generate import Generated, GenerateRequest, check_file, ge
 from mcp_rl.toolserver.tool_server import ToolServer
 from tests.scenarios.goals.lighthouse_site import LIGHTS, served
 
-COMMAND = StdioServer(command=sys.executable, args=[str(Path(__file__).with_name("browser_server.py"))])
+COMMAND = StdioServer(command=sys.executable, args=["-S", str(Path(__file__).with_name("browser_server.py"))])
 
 
 def browser(*start: str) -> ToolServer:
