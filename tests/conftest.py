@@ -32,7 +32,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 # Eight processes of a server for each processor are most of the time of a test that plays a dozen short episodes.
-USUAL_INSTANCES, instances._PER_PROCESSOR = instances._PER_PROCESSOR, 2
+USUAL_INSTANCES, instances._PER_PROCESSOR = instances._PER_PROCESSOR, 1
 
 # A shell that starts us in the background has SIGINT ignored, and what we start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)

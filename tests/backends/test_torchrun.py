@@ -14,7 +14,7 @@ def test_torchrun_trains_with_two_learners_and_both_end(tmp_path: Path) -> None:
     command += ["-m", "mcp_rl.train"]
     run = ["--server", "mcp_calculator", "--transport", "stdio", "--steps", "1", "--output-dir", str(tmp_path)]
     small = ["rollout.groups_per_step=4", "rollout.group_size=4", "rollout.probes=4", "evaluation.samples=1"]
-    few = ["scenarios.count=12", "scenarios.val=4", "train.checkpoint_every=1"]
+    few = ["scenarios.count=12", "scenarios.val=4", "train.checkpoint_every=1", "tools.max_servers=2"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [*command, *run, "--name", "r", *small, *few], env=environment, capture_output=True, text=True, timeout=500

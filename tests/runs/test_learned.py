@@ -28,17 +28,14 @@ def register_verifiers(register):
     register("always", lambda trajectory, scenario: True)
 """
 BROKEN_SERVER = """
-import os
-from mcp.server import MCPServer
+import os, sys
+sys.path.insert(0, {place!r})
+from by_hand import Refused, serve, tool
 
-server = MCPServer("broken", log_level="WARNING")
-
-@server.tool(structured_output=False)
-async def add(a: float, b: float) -> str:
-    "Add two numbers."
+def add(name, given):
     {body}
 
-server.run("stdio")
+serve("broken", [tool("add", "Add two numbers.", a="number", b="number")], add)
 """
 
 
@@ -88,6 +85,13 @@ async def train(folder: Path, tasks: list[McpScenario], *, server: str = "mcp_ca
     return Run(report, console.file.getvalue())
 
 
+def broken(folder: Path, body: str) -> str:
+    """Write a server whose only tool runs this statement; return the command that starts it."""
+    place = str(Path(__file__).parents[1] / "scenarios")
+    (folder / "broken.py").write_text(BROKEN_SERVER.format(place=place, body=body))
+    return f"{sys.executable} -S {folder / 'broken.py'}"
+
+
 def barren(run: Run, cause: Cause, words: str) -> None:
     """Check that a run of three steps learned nothing for one cause, and said so after the third and at its end."""
     assert run.learned.outcome == "nothing"
@@ -122,8 +126,7 @@ async def test_a_run_whose_every_try_succeeds_asks_for_harder_tasks(tmp_path: Pa
 
 
 async def test_a_server_whose_calls_all_fail_is_named(tmp_path: Path) -> None:
-    (tmp_path / "broken.py").write_text(BROKEN_SERVER.format(body='raise ValueError("no such table")'))
-    server = f"{sys.executable} {tmp_path / 'broken.py'}"
+    server = broken(tmp_path, 'raise Refused("no such table")')
     run = await train(tmp_path, scenarios(lambda number: 10**9), server=server, steps=1)
     assert run.learned.outcome == "nothing"
     assert run.learned.alike.get("tool_errors", 0) > 0
@@ -131,9 +134,8 @@ async def test_a_server_whose_calls_all_fail_is_named(tmp_path: Path) -> None:
 
 
 async def test_a_server_that_dies_at_every_call_is_named(tmp_path: Path) -> None:
-    (tmp_path / "broken.py").write_text(BROKEN_SERVER.format(body="os._exit(3)"))
-    server = f"{sys.executable} {tmp_path / 'broken.py'}"
-    rollout = {"max_exceptions": 1.0, "group_size": 4, "groups_per_step": 3}
+    server = broken(tmp_path, "os._exit(3)")
+    rollout = {"max_exceptions": 1.0}
     declared = {"isolation": "per-rollout"}  # else the tool is found to end the server, and left out
     run = await train(
         tmp_path, scenarios(lambda number: 10**9), server=server, steps=1, rollout=rollout, tools=declared

@@ -22,7 +22,8 @@ SECONDS = 180.0
 def arguments(folder: Path, *more: str) -> list[str]:
     write_scenarios(folder / "scenarios.jsonl")
     given = ("--server", "mcp_calculator", "--transport", "stdio", "--scenarios", str(folder / "scenarios.jsonl"))
-    return [*given, "--steps", "500", *SETTINGS, "train.checkpoint_every=1", "placement.in_process=false", *more]
+    small = (*SETTINGS, "tools.max_servers=2", "train.checkpoint_every=1", "placement.in_process=false")
+    return [*given, "--steps", "500", *small, *more]
 
 
 @contextmanager
@@ -77,7 +78,7 @@ def test_a_run_survives_a_lost_learner_and_an_interrupt(
 def test_no_kill_at_any_moment_leaves_a_process(tmp_path: Path) -> None:
     """`python -m benchmarks.child_kills` kills twenty times, over all of a run."""
     seed = random.randrange(2**32)
-    for death in deaths(tmp_path, 2, seed, longest=4.0, arguments=arguments(tmp_path), stepping=False):
+    for death in deaths(tmp_path, 1, seed, longest=4.0, arguments=arguments(tmp_path), stepping=False):
         assert not death.left, (seed, death)
     with life(tmp_path) as process:
         await_(lambda: step_of(tmp_path) >= 1, process, tmp_path)

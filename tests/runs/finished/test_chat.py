@@ -102,19 +102,20 @@ async def test_a_conversation_goes_on_with_all_that_was_said(tmp_path: Path) -> 
     assert second.messages[1:] != first.messages[1:]  # the model read the first question and its answer too
 
 
-def chat(words: Sequence[str], said: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "mcp_rl", "chat", *words]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, input=said, capture_output=True, text=True, cwd=folder, env=environment, timeout=300)
-
-
-def test_a_pipe_gets_plain_lines(tmp_path: Path) -> None:
-    done = chat(["mcp-rl/tiny", "--server", "mcp_calculator"], "\nAdd 3 and 4.\nAdd 5 and 4.", tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "\x1b" not in done.stdout
-    assert done.stdout.startswith("mcp-rl/tiny with 7 tools of mcp_calculator\n")
+def test_a_pipe_gets_plain_lines(tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    os.write(writing, b"\nAdd 3 and 4.\nAdd 5 and 4.")
+    os.close(writing)
+    monkeypatch.chdir(tmp_path)
+    with os.fdopen(reading) as asked:
+        monkeypatch.setattr("sys.stdin", asked)
+        code = main(["chat", "mcp-rl/tiny", "--server", "mcp_calculator"])
+    said = capsys.readouterr()
+    assert code == 0, said.err
+    assert "\x1b" not in said.out
+    assert said.out.startswith("mcp-rl/tiny with 7 tools of mcp_calculator\n")
     for numbers, result in (("a=3, b=4", "7"), ("a=5, b=4", "9")):
-        assert f"  → add({numbers})\n  ← {result}\nmodel ❯ " in done.stdout  # noqa: RUF001
+        assert f"  → add({numbers})\n  ← {result}\nmodel ❯ " in said.out  # noqa: RUF001
 
 
 def test_ctrl_c_on_a_terminal_leaves_nothing_running(tmp_path: Path) -> None:

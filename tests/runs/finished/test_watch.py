@@ -1,6 +1,7 @@
 """`mcp-rl watch`: what it says of runs, whom it answers, and the page in headless Chromium while a run goes on."""
 
 import json
+import os
 import shutil
 import signal
 import socket
@@ -149,7 +150,10 @@ async def test_only_who_knows_the_address_is_answered(run: Path) -> None:
         assert evil.status_code == 400 and "first" not in evil.text
 
 
-def test_a_taken_port_is_one_sentence(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_taken_port_is_one_sentence(
+    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "nice", lambda by: by)  # a lower priority would stay with all later tests of this process
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
