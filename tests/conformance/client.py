@@ -9,6 +9,7 @@ import re
 import traceback
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -123,8 +124,8 @@ async def play(url: str, scenario: str, context: str) -> None:
             raise
 
 
-async def answer(stream: SocketStream) -> None:
-    """Play the scenario that a handover names, and tell it the error; empty if there was none."""
+async def answer(errors: dict[str, str], stream: SocketStream) -> None:
+    """Play the scenario that a handover names; tell it the error, empty if there was none, and keep that."""
     async with stream:
         asked = json.loads(await BufferedByteReceiveStream(stream).receive_until(b"\n", 1 << 20))
         try:
@@ -132,13 +133,15 @@ async def answer(stream: SocketStream) -> None:
             error = ""
         except Exception:
             error = traceback.format_exc()
+        errors[asked["scenario"]] = error
         await stream.send(error.encode())
 
 
 @asynccontextmanager
-async def clients() -> AsyncIterator[int]:
-    """Play scenarios for handovers; yield the port that they ask at."""
+async def clients() -> AsyncIterator[tuple[int, dict[str, str]]]:
+    """Play scenarios for handovers; yield the port that they ask at, and the errors of the scenarios played so far."""
+    errors: dict[str, str] = {}
     async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as tasks:
-        tasks.start_soon(listener.serve, answer)
-        yield listener.extra(SocketAttribute.local_port)
+        tasks.start_soon(listener.serve, partial(answer, errors))
+        yield listener.extra(SocketAttribute.local_port), errors
         tasks.cancel_scope.cancel()

@@ -1,4 +1,4 @@
-"""What the tutorials say to type works: their files are written, and commands that end without training are typed."""
+"""The tutorials: their files are written to a folder, and their commands are run there, except those that train."""
 
 import os
 import sys
@@ -30,31 +30,29 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def typed(page: str, *beginnings: str) -> None:
-    """Type the commands of a page that begin so."""
+def typed(printed: pytest.CaptureFixture[str], page: str, *beginnings: str) -> str:
+    """Run the commands of a page that begin so; return what they print."""
     for beginning in beginnings:
         [command] = [one for one in tutorial(page) if one.text.startswith(f"mcp-rl {beginning}")]
         text = command.text
         for words, instead in SHORTER.items():
             text = text.replace(words, instead)
         assert main(Example("", 1, "command", text).words[1:]) == 0, text
+    return printed.readouterr().out
 
 
 def test_the_shop_is_checked_and_gives_tasks_of_which_an_agent_program_plays_some(
     shop: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    typed("server", "servers check", "generate")
-    said = capfd.readouterr().out
+    said = typed(capfd, "server", "servers check", "generate")
     assert "shop is fit to train on." in said
     assert "24 scenarios are in tasks.jsonl: 24 solved on the live server." in said
-    typed("agent", "evaluate")
-    assert "on 2 scenarios" in capfd.readouterr().out
+    assert "on 2 scenarios" in typed(capfd, "agent", "evaluate")
 
 
 def test_the_references_pass_the_verifier_of_the_tutorial_and_refusals_do_not(
     shop: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    typed("reward", "generate", "evaluate")
-    said = capfd.readouterr().out
+    said = typed(capfd, "reward", "generate", "evaluate")
     assert "scripted:reference: greedy success 1.000" in said
     assert "scripted:refuse: greedy success 0.000" in said

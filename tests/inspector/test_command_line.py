@@ -1,4 +1,4 @@
-"""The Inspector's command line finds every bundled server, over every transport, by configuration or by hand."""
+"""The Inspector's command line lists every bundled server, and calls it over every transport and as configured."""
 
 import socket
 import sys
@@ -28,31 +28,27 @@ TOOLS = {
 Addresses = dict[tuple[str, str], str]
 
 
-async def lists_and_calls(inspector: Inspector, server: str, *target: str | Path) -> None:
-    """Assert that the Inspector lists and calls tools of the server that `target` selects."""
-    called, expected = CALLS[server]
-    answers: dict[str, Any] = {}
-
-    async def ask(what: str, *arguments: str) -> None:
-        answers[what] = await inspector.ask(*target, "--method", what, *arguments)
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(ask, "tools/list")
-        tasks.start_soon(ask, "tools/call", "--tool-name", *called)
-
-    tools = {tool["name"]: tool for tool in answers["tools/list"]["tools"]}
+async def lists(inspector: Inspector, server: str, *target: str | Path) -> None:
+    """Assert that the Inspector lists all tools of the server that `target` selects, with all that they declare."""
+    tools = {tool["name"]: tool for tool in (await inspector.ask(*target, "--method", "tools/list"))["tools"]}
     assert set(tools) >= TOOLS[server]
     for tool in tools.values():
         assert tool["description"] and tool["inputSchema"]["type"] == "object" and tool["outputSchema"]
         assert isinstance(tool["annotations"]["readOnlyHint"], bool)
-    result = answers["tools/call"]
+
+
+async def calls(inspector: Inspector, server: str, *target: str | Path) -> None:
+    """Assert that the Inspector calls a tool of the server that `target` selects, which it lists first."""
+    called, expected = CALLS[server]
+    result = await inspector.ask(*target, "--method", "tools/call", "--tool-name", *called)
     assert not result.get("isError") and result["content"][0]["type"] == "text"
     assert expected.items() <= result["structuredContent"].items()
 
 
 @pytest.mark.parametrize("server", PROGRAMS)
 async def test_an_entry_of_the_configuration_is_listed_and_called(inspector: Inspector, server: str) -> None:
-    await lists_and_calls(inspector, server, "--config", CONFIG, "--server", server)
+    await lists(inspector, server, "--config", CONFIG, "--server", server)
+    await calls(inspector, server, "--config", CONFIG, "--server", server)
 
 
 async def test_the_entry_everything_reaches_the_calculator_over_sse(inspector: Inspector) -> None:
@@ -68,7 +64,7 @@ async def test_the_entry_everything_reaches_the_calculator_over_sse(inspector: I
                 while not await reachable(8001):
                     assert process.returncode is None
                     await anyio.sleep(0.05)
-            await lists_and_calls(inspector, "mcp_calculator", "--config", CONFIG, "--server", "everything")
+            await calls(inspector, "mcp_calculator", "--config", CONFIG, "--server", "everything")
         finally:
             process.terminate()
 
@@ -82,16 +78,14 @@ async def reachable(port: int) -> bool:
 
 
 @pytest.mark.parametrize("server", PROGRAMS)
-async def test_a_command_is_listed_and_called(inspector: Inspector, server: str) -> None:
-    await lists_and_calls(inspector, server, *PROGRAMS[server])
+async def test_a_command_is_called(inspector: Inspector, server: str) -> None:
+    await calls(inspector, server, *PROGRAMS[server])
 
 
 @pytest.mark.parametrize("server", PROGRAMS)
 @pytest.mark.parametrize("transport", ["sse", "streamable-http"])
-async def test_a_url_is_listed_and_called(
-    inspector: Inspector, addresses: Addresses, server: str, transport: str
-) -> None:
-    await lists_and_calls(inspector, server, addresses[server, transport])
+async def test_a_url_is_called(inspector: Inspector, addresses: Addresses, server: str, transport: str) -> None:
+    await calls(inspector, server, addresses[server, transport])
 
 
 async def test_what_a_tool_refuses_is_an_error_in_words(inspector: Inspector, addresses: Addresses) -> None:

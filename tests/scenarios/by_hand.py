@@ -63,6 +63,8 @@ def serve(
             return None
         if isinstance(result, list) and result and isinstance(result[0], dict) and "mimeType" in result[0]:
             return {"content": result}
+        if isinstance(result, dict):
+            return {"content": [{"type": "text", "text": json.dumps(result)}], "structuredContent": result}
         found: JSON = {"content": [{"type": "text", "text": str(result)}]}
         return {**found, "structuredContent": {"result": result}} if tool in structured else found
 

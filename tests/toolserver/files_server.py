@@ -9,63 +9,49 @@ import subprocess
 import sys
 from pathlib import Path
 
-from mcp.server import MCPServer
+sys.path.insert(0, str(Path(__file__).parents[1] / "scenarios"))
+from by_hand import Refused, serve, tool
 
-server = MCPServer("files", log_level="WARNING")
 folder = Path(sys.argv[1])
 held = {}
 if len(sys.argv) > 2:
     (folder / sys.argv[2]).write_text("made at the start")
 
 
-@server.tool()
 def write(name: str, text: str) -> str:
-    """Write a file."""
     (folder / name).parent.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text(text)
     return "written"
 
 
-@server.tool()
 def read(name: str) -> str:
-    """Read a file."""
     try:
         return (folder / name).read_text()
     except OSError as error:
         return f"error: {error.strerror}"
 
 
-@server.tool()
 def delete(name: str) -> str:
-    """Delete a file or an empty folder."""
     path = folder / name
     path.rmdir() if path.is_dir() else path.unlink()
     return "deleted"
 
 
-@server.tool()
 def names() -> str:
-    """List all files."""
     return " ".join(sorted(str(path.relative_to(folder)) for path in folder.rglob("*")))
 
 
-@server.tool()
 def hold(name: str) -> str:
-    """Open a file and keep it open."""
     held[name] = (folder / name).open("r+")
     return "held"
 
 
-@server.tool()
 def run(command: str) -> str:
-    """Run a shell line; return its output, errors included."""
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
     return done.stdout + done.stderr
 
 
-@server.tool()
 def daemon() -> str:
-    """Leave a process behind that detached itself twice and knows nothing of its starter."""
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
@@ -80,4 +66,23 @@ def daemon() -> str:
     return "left"
 
 
-server.run("stdio")
+TOOLS = {
+    write: tool("write", "Write a file.", name="string", text="string"),
+    read: tool("read", "Read a file.", name="string"),
+    delete: tool("delete", "Delete a file or an empty folder.", name="string"),
+    names: tool("names", "List all files."),
+    hold: tool("hold", "Open a file and keep it open.", name="string"),
+    run: tool("run", "Run a shell line; return its output, errors included.", command="string"),
+    daemon: tool("daemon", "Leave a process behind that detached itself twice and knows nothing of its starter."),
+}
+CALLS = {called.__name__: called for called in TOOLS}
+
+
+def call(name, arguments):
+    try:
+        return CALLS[name](**arguments)
+    except Exception as error:
+        raise Refused(f"Error executing tool {name}: {error}") from error
+
+
+serve("files", list(TOOLS.values()), call)

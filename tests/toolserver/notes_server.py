@@ -1,47 +1,45 @@
 """A stateful server: notes by name, in memory."""
 
 import os
+import sys
+from pathlib import Path
+from typing import Any
 
-from mcp.server import MCPServer
-from mcp.server.mcpserver.exceptions import ToolError
-from mcp.types import ToolAnnotations
+sys.path.insert(0, str(Path(__file__).parents[1] / "scenarios"))
+from by_hand import Refused, serve, tool
 
-server = MCPServer("notes", log_level="ERROR")
+READ_ONLY = {"readOnlyHint": True}
+RESET = tool("reset", "Put everything back.", begin="object")
+RESET["inputSchema"]["required"] = []
+TOOLS = [
+    tool("read_note", "The text of a note.", READ_ONLY, name="string"),
+    tool("count", "Count the notes and the resets, and give the process id.", READ_ONLY),
+    tool("write_note", "Write a note.", name="string", text="string"),
+    RESET,
+]
 notes: dict[str, str] = {}
 resets = 0
 
 
-@server.tool(annotations=ToolAnnotations(readOnlyHint=True))
-def read_note(name: str) -> str:
-    """The text of a note."""
-    if name not in notes:
-        raise ToolError(f"there is no note {name}")
-    return notes[name]
-
-
-@server.tool(annotations=ToolAnnotations(readOnlyHint=True))
-def count() -> dict[str, int]:
-    """Count the notes and the resets, and give the process id."""
-    return {"notes": len(notes), "resets": resets, "pid": os.getpid()}
-
-
-@server.tool()
-def write_note(name: str, text: str) -> str:
-    """Write a note."""
-    notes[name] = text
-    return "Written."
-
-
-@server.tool()
-def reset(begin: dict[str, str] | None = None) -> str:
-    """Put everything back."""
+def call(name: str, given: dict[str, Any]) -> object:
     global resets
-    if begin and "broken" in begin:
-        raise ToolError("it cannot begin like that")
+    match name:
+        case "read_note":
+            if given["name"] not in notes:
+                raise Refused(f"there is no note {given['name']}")
+            return notes[given["name"]]
+        case "count":
+            return {"notes": len(notes), "resets": resets, "pid": os.getpid()}
+        case "write_note":
+            notes[given["name"]] = given["text"]
+            return "Written."
+    begin = given.get("begin") or {}
+    if "broken" in begin:
+        raise Refused("it cannot begin like that")
     resets += 1
     notes.clear()
-    notes.update(begin or {})
+    notes.update(begin)
     return "Reset."
 
 
-server.run("stdio")
+serve("notes", TOOLS, call)

@@ -34,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @asynccontextmanager
 async def pool(
-    folder: Path, kept: Kept = "files", *, call_seconds: float = 0.001, most: int | None = None
+    folder: Path, kept: Kept = "files", *, call_seconds: float = 0.001, most: int = 4
 ) -> AsyncIterator[tuple[Sessions, StdioServer]]:
     params = StdioServer(command=sys.executable, args=(SERVER, str(folder)))
     measured = MeasuredState(kept=kept, listing="", reading=("names", "read"), call_seconds=call_seconds)
