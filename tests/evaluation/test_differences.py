@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import binomtest
+from scipy.stats import binomtest, permutation_test  # type: ignore[import-untyped]
 
 from mcp_rl.evaluation.statistics import (
     adjusted_p_values,
@@ -89,6 +89,17 @@ def test_a_p_value_is_rarely_small_without_a_difference() -> None:
         one, other = runs(draw, 30, 2, 0.0)
         found.append(paired_p_value([sum(b) / 2 - sum(a) / 2 for a, b in zip(one, other, strict=True)], resamples=499))
     assert 0.01 <= np.mean(np.array(found) <= 0.05) <= 0.09
+
+
+@pytest.mark.parametrize(("scenarios", "resamples", "off"), [(7, 9999, 1e-12), (13, 9999, 1e-12), (40, 20_000, 0.01)])
+def test_the_p_value_is_that_of_scipys_permutation_test(scenarios: int, resamples: int, off: float) -> None:
+    rng = np.random.default_rng(scenarios)
+    for shift in (0.0, 0.1, 0.2):
+        differences = rng.integers(-4, 5, scenarios) / 4 + shift
+        theirs = permutation_test(
+            (differences,), np.mean, permutation_type="samples", n_resamples=2 * resamples, rng=rng
+        )
+        assert paired_p_value(differences.tolist(), resamples=resamples) == pytest.approx(theirs.pvalue, abs=off)
 
 
 def test_without_differences_the_p_value_is_1() -> None:

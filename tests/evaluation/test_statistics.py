@@ -1,9 +1,10 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.special import stdtrit  # type: ignore[import-untyped]
 from scipy.stats import binomtest
 
-from mcp_rl.evaluation.statistics import success_interval, wilson_interval
+from mcp_rl.evaluation.statistics import _student, success_interval, wilson_interval
 
 OUTCOMES = st.lists(st.lists(st.sampled_from([0.0, 1.0]), min_size=1, max_size=6), min_size=1, max_size=40)
 
@@ -42,3 +43,12 @@ def test_scenarios_without_an_episode_do_not_count() -> None:
     assert success_interval([[1.0], [], [0.0]]) == success_interval([[1.0], [0.0]])
     with pytest.raises(ValueError, match="at least one episode"):
         success_interval([[], []])
+
+
+@pytest.mark.parametrize("degrees", [*range(1, 41), 99, 100, 5001])
+def test_students_quantile_is_scipys(degrees: int) -> None:
+    assert _student(degrees) == pytest.approx(float(stdtrit(degrees, 0.975)), abs=1e-11)
+
+
+def test_students_quantile_is_that_of_the_tables() -> None:
+    assert [round(_student(n), 3) for n in (1, 2, 3, 5, 10, 30)] == [12.706, 4.303, 3.182, 2.571, 2.228, 2.042]
