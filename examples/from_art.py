@@ -1,13 +1,9 @@
-"""For those who come from ART: its loop of gather, score, train and log.
+"""From ART: the loop of gather, score, train and log. Run `python examples/from_art.py [STEPS]`.
 
-    python examples/from_art.py [STEPS]
-
-What differs is the rollout: yours asks the model in a loop and calls the tools; here `rollout` does both, on the server
-that the scenario names. docs/coming_from.md has the words side by side.
+Your rollout asks the model and calls the tools; here `rollout` does both, on the scenario's MCP server.
 """
 
 import asyncio
-import random
 import sys
 
 import mcp_rl as art
@@ -22,21 +18,18 @@ def scenario(a: int, b: int) -> art.McpScenario:
 
 
 async def main(steps: int) -> None:
-    numbers = random.Random(0)
     model = art.TrainableModel(name="agent-001", project="from-art", base_model="mcp-rl/tiny")
     async with art.LocalBackend() as backend, art.Sessions():
         await model.register(backend)
-        for _ in range(await model.get_step(), steps):
-            batch = [scenario(numbers.randint(2, 99), numbers.randint(2, 99)) for _ in range(4)]
+        for step in range(await model.get_step(), steps):
             groups = await art.gather_trajectory_groups(
-                (art.TrajectoryGroup(art.rollout(model, task) for _ in range(8)) for task in batch),
+                (art.TrajectoryGroup(art.rollout(model, scenario(12 + step, b)) for _ in range(8)) for b in (3, 7, 25)),
                 after_each=art.verify_group,  # or a function of yours, or art.ruler_score_group
                 max_exceptions=0.1,
             )
             result = await backend.train(model, groups, art.TrainConfig(learning_rate=1e-3))
             await model.log(groups, split="train", step=result.step, metrics=result.metrics)
-            print(f"step {result.step}: mean reward {sum(r for g in groups for r in g.rewards) / 32:.2f}")
+            print(f"step {result.step}: mean reward {sum(r for g in groups for r in g.rewards) / 24:.2f}")
 
 
-if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 10))
+asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 10))
