@@ -1,7 +1,8 @@
 """Write the parts of the reference that come from the code: `python docs/generate.py`.
 
 configuration.md and defaults.md come from the configuration tree, the tables of options in commands.md from the
-commands, and the table of hooks in plugins.md from the hook specifications.
+commands, the table of hooks in plugins.md from the hook specifications, and the sentences on the names in api.md from
+their docstrings.
 """
 
 import inspect
@@ -9,6 +10,7 @@ import json
 import re
 from collections.abc import Iterator
 from enum import EnumType
+from importlib import import_module
 from pathlib import Path
 from types import FunctionType
 from typing import Any, get_args
@@ -17,6 +19,7 @@ import typer
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
+import mcp_rl
 from mcp_rl.cli import app
 from mcp_rl.config import DEFAULTS, SIZES, ModelKind, RunConfig, defaults_for, flat_values, section_of
 from mcp_rl.plugins import hookspecs
@@ -152,6 +155,33 @@ def plugins_page() -> str:
     return _between(page, ["| hook | purpose |", "|---|---|", *rows])
 
 
+def api_page() -> str:
+    """Return api.md, where each public name has a line, with the first sentence on each."""
+
+    def line(found: re.Match[str]) -> str:
+        return f"- `{found[1]}`: {_sentence(found[1])}"
+
+    page = (DOCS / "api.md").read_text(encoding="utf-8")
+    listed = _API_LINE.findall(page)
+    if sorted(listed) != sorted(mcp_rl.__all__):
+        wrong = sorted(set(listed) ^ set(mcp_rl.__all__)) or listed
+        raise SystemExit(f"docs/api.md must have one line for each public name: - `NAME`: (wrong: {', '.join(wrong)}).")
+    return _API_LINE.sub(line, page)
+
+
+def _sentence(name: str) -> str:
+    """Return the first sentence on a public name: of its docstring or, for a value, of the string below it."""
+    value = getattr(mcp_rl, name)
+    if isinstance(value, type | FunctionType):
+        documented = value.__doc__
+    else:
+        home = import_module(mcp_rl._HOMES[name])
+        after = Path(home.__file__ or "").read_text(encoding="utf-8").partition(f"\n{name} = ")[2]
+        documented = re.sub(r"\A.*\n\"\"\"|\"\"\"[\s\S]*", "", after)
+    return re.split(r"(?<=[.!?])\s", _line(documented), maxsplit=1)[0]
+
+
+_API_LINE = re.compile(r"^- `(\w+)`:.*$", re.MULTILINE)
 _BEGIN, _END = "<!-- python docs/generate.py writes this table -->", "<!-- end -->"
 _CODE = re.compile(
     r"(?<![`\w/])(--[a-z][a-z-]*(?: (?:NAME@URL|reset))?|mcp-rl/tiny|scripted:\w+|https?://[\w.:/]+\w|\.mcp_rl|NAME@STEP|NAME\b"
@@ -193,6 +223,7 @@ def _plain(value: Any) -> str:
 
 
 PAGES = {
+    "api.md": api_page,
     "configuration.md": page,
     "defaults.md": defaults_page,
     "commands.md": commands_page,

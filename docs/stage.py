@@ -1,7 +1,8 @@
 """Copy the pages of the site to build/pages: `python docs/stage.py`. Building the site reads them there.
 
 A link out of docs/ works in the repository, where the target lies beside docs/. On the site it leads to a copy: the
-pages of PAGES stand at its root, any other file under files/.
+pages of PAGES stand at its root, any other file under files/. In api.md the line on a public name becomes the directive
+with which mkdocstrings writes its signature and fields.
 """
 
 import posixpath
@@ -14,6 +15,9 @@ STAGED = ROOT / "build" / "pages"
 HOMES = {"README.md": "index.md", "README.zh-CN.md": "zh/index.md"}
 """Pages of the repository that the site has another page for."""
 PAGES = ("SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md")
+_NAME = re.compile(r"^- `(\w+)`: .*\n", re.MULTILINE)
+_LISTED = ("RunConfig", "TrainConfig")
+"""Names whose fields configuration.md lists."""
 _LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)")
 
 
@@ -48,9 +52,16 @@ def _page(name: str, target: Path) -> None:
         return posixpath.relpath(there, posixpath.dirname(place(name)) or ".")
 
     text = (ROOT / name).read_text(encoding="utf-8")
+    if name == "docs/api.md":
+        text = _NAME.sub(_directive, text)
     path = target / place(name)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(_LINK.sub(moved, text), encoding="utf-8")
+
+
+def _directive(found: re.Match[str]) -> str:
+    options = "    options:\n      members: false\n" if found[1] in _LISTED else ""
+    return f"::: mcp_rl.{found[1]}\n{options}\n"
 
 
 def _copy(name: str, target: Path) -> None:

@@ -127,6 +127,7 @@ class ServerGroup(BaseModel):
 
 
 ServerParams = Annotated[StdioServer | SseServer | StreamableHttpServer | ServerGroup, Field(discriminator="transport")]
+"""How to reach a scenario's server: by one of the three transports, or several servers together."""
 
 
 class ToolCall(BaseModel):

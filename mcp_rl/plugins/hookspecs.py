@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 hookspec = pluggy.HookspecMarker("mcp_rl")
 hookimpl = pluggy.HookimplMarker("mcp_rl")
+"""Decorator that marks a function of a plugin as the implementation of the hook of its name."""
 
 
 @hookspec

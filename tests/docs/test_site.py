@@ -26,6 +26,7 @@ def test_a_staged_page_links_to_staged_files(tmp_path: Path) -> None:
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
-def test_every_public_name_is_on_the_page_of_the_python_api() -> None:
-    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+def test_every_public_name_is_on_the_page_of_the_python_api(tmp_path: Path) -> None:
+    stage(tmp_path)
+    page = (tmp_path / "api.md").read_text(encoding="utf-8")
     assert sorted(re.findall(r"^::: mcp_rl\.(\w+)$", page, re.MULTILINE)) == sorted(mcp_rl.__all__)
