@@ -3,13 +3,14 @@
     make test-trackers
     .venv-trackers/bin/python -m benchmarks.tracking --out benchmarks/results/tracking.json
 
-Each is one run of the calculator. The process of the trackers is stopped during every other step: then it costs
-nothing, and in the next step it does the work of two. A step in which it works is compared with the mean of the two
-steps beside it in which it does not, once in wall time and once in processor time of the run's own process, which grows
-where the two compete for caches. The medians of these ratios are printed, so other work on the machine matters little;
-half of what a ratio has above 1 is the cost of the trackers. Also printed are the processor seconds of the trackers'
-process and its children for their start and for a step, and the seconds that the run waited for them at the end. Weave
-talks to a server on loopback, W&B writes files.
+Each is one run of the calculator, and so is one without trackers: all play the same episodes. The process of the
+trackers is stopped during every other step: then it costs nothing, and in the next step it does the work of two. Each
+step is divided by the same step of the run without trackers, then each step in which the trackers worked by the mean
+of its two neighbours. Printed is the median less 1, halved: the cost of the trackers, as a share of a step. This is
+done for wall time and for the processor time of the run's own process, which grows where the two compete for caches and
+which other programs hardly move. Also printed are the processor seconds of the trackers' process and its children for
+their start and for a step, and the seconds that the run waited for them at the end. Weave talks to a server on
+loopback, W&B writes files.
 """
 
 import argparse
@@ -31,6 +32,7 @@ from tests.runs.weave_server import serving_weave
 
 ROOT = Path(__file__).resolve().parents[1]
 EVERY = ("mlflow", "otlp", "tensorboard", "trackio", "wandb", "weave")
+KINDS = ("none", "every tracker", "dead collector", "hanging collector")
 SMALL = ("scenarios.val=8", "evaluation.samples=1", "evaluation.subset=0", "rollout.groups_per_step=8")
 TOGGLE = """
 import json, signal
@@ -40,13 +42,15 @@ from mcp_rl import hookimpl
 
 @hookimpl
 def step_finished(step, metrics):
+    mine = seconds(psutil.Process())
+    host = []
     for one in psutil.Process().children(recursive=True):
         if one.cmdline()[1:2] == ["-P"] and one.cmdline()[-1].endswith("trackers.host"):
             host = [one, *one.children(recursive=True)]
-            with open("used.jsonl", "a") as file:
-                print(json.dumps([step, sum(map(seconds, host)), seconds(psutil.Process())]), file=file)
-            for each in host:
-                each.send_signal(signal.SIGSTOP if step % 2 else signal.SIGCONT)  # step 2 is played without it
+    with open("used.jsonl", "a") as file:
+        print(json.dumps([step, sum(map(seconds, host)), mine]), file=file)
+    for each in host:
+        each.send_signal(signal.SIGSTOP if step % 2 else signal.SIGCONT)  # step 2 is played without it
 
 
 def seconds(process):
@@ -67,6 +71,8 @@ def surroundings(kind: str, folder: Path) -> Iterator[tuple[tuple[str, ...], dic
         elif kind == "hanging collector":
             listening = stack.enter_context(create_server(("127.0.0.1", 0)))  # takes connections, and never answers
             yield ("otlp",), {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{listening.getsockname()[1]}"}
+        elif kind == "none":
+            yield (), {}
         else:
             yield ("otlp",), {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}
 
@@ -87,34 +93,27 @@ def run(kind: str, steps: int) -> dict[str, Any]:
         rows = [json.loads(line) for line in (folder / "used.jsonl").read_text().splitlines()]
         used = [host for _, host, _ in rows]
         own = {rows[i][0]: rows[i][2] - rows[i - 1][2] for i in range(1, len(rows))}
-        wall, processor = _ratios(seconds), _ratios(own)
         return {
             "steps": len(seconds),
             "rollouts_per_step": statistics.mean(line["rollouts"] for line in lines if line["split"] == "train"),
             "step_seconds_median": statistics.median(seconds.values()),
-            "step_ratio_median": statistics.median(wall),
-            "step_ratio_error": _error(wall),
             "own_processor_seconds_median": statistics.median(own.values()),
-            "own_processor_ratio_median": statistics.median(processor),
-            "own_processor_ratio_error": _error(processor),
             "processor_seconds_at_start": used[0],
-            "processor_seconds_per_step": statistics.median(b - a for a, b in pairwise(used[::2])) / 2,
+            "processor_seconds_per_step": statistics.mean(b - a for a, b in pairwise(used)),
             "closing_seconds": (model / "report.json").stat().st_mtime - (model / "history.jsonl").stat().st_mtime,
             "said": [line for line in done.stdout.splitlines() if "tracker" in line],
-            "seconds": list(seconds.values()),
+            "seconds": seconds,
+            "own_processor_seconds": own,
         }
 
 
-def _ratios(values: dict[int, float]) -> list[float]:
-    """Return for each step in which the trackers worked its value over the mean of those of its neighbours."""
-    inner = [step for step in values if step % 2 and step - 1 in values and step + 1 in values]
-    return [2 * values[step] / (values[step - 1] + values[step + 1]) for step in inner]
-
-
-def _error(ratios: list[float]) -> float:
-    """Return the standard error of their median, from quartiles, since a busy machine adds outliers."""
-    low, _, high = statistics.quantiles(ratios, n=4)
-    return 1.25 * (high - low) / 1.349 / len(ratios) ** 0.5
+def cost(values: dict[int, float], without: dict[int, float]) -> dict[str, float]:
+    """Return the cost of trackers as a share of a step, with its standard error, from the values of each step."""
+    share = {step: values[step] / without[step] for step in values.keys() & without.keys()}
+    inner = [step for step in share if step % 2 and step - 1 in share and step + 1 in share]
+    found = [(2 * share[step] / (share[step - 1] + share[step + 1]) - 1) / 2 for step in inner]
+    low, middle, high = statistics.quantiles(found, n=4)  # for the error, since a busy machine adds outliers
+    return {"median": middle, "standard_error": 1.25 * (high - low) / 1.349 / len(found) ** 0.5}
 
 
 def main() -> None:
@@ -122,7 +121,11 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
-    found = {kind: run(kind, given.steps) for kind in ("every tracker", "dead collector", "hanging collector")}
+    found = {kind: run(kind, given.steps) for kind in KINDS}
+    without = found["none"]
+    for measured in found.values():
+        for name, values in (("cost_wall", "seconds"), ("cost_processor", "own_processor_seconds")):
+            measured[name] = cost(measured[values], without[values])
     text = json.dumps(found, indent=2) + "\n"
     if given.out:
         given.out.write_text(text)
