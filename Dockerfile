@@ -9,7 +9,7 @@ ARG PYTHON=3.12
 FROM python:${PYTHON}-slim-trixie AS wheel
 WORKDIR /source
 COPY . .
-RUN pip install --no-cache-dir --constraint constraints.txt build hatchling \
+RUN pip install --no-cache-dir --constraint constraints.txt build hatch-fancy-pypi-readme hatchling \
     && python -m build --wheel --no-isolation --outdir /dist
 
 FROM python:${PYTHON}-slim-trixie AS base

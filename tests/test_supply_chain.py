@@ -114,3 +114,15 @@ def test_a_known_vulnerability_is_red_and_no_database_is_a_line(database: str, t
     for audit, (_, _, code, says) in zip(started, expected, strict=True):
         said, _ = audit.communicate()
         assert audit.returncode == code and says in said, said
+
+
+def test_every_link_of_the_readme_is_whole_on_pypi() -> None:
+    hook = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["metadata"]["hooks"]
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for substitution in hook["fancy-pypi-readme"]["substitutions"]:
+        text = re.sub(substitution["pattern"], substitution["replacement"], text)
+    links = [one or other for one, other in re.findall(r'\]\(([^)]+)\)|src="([^"]+)"', text)]
+    assert len(links) > 20 and all(link.startswith(("https://", "#")) for link in links)
+    ours = re.compile(r"https://(?:github|raw\.githubusercontent)\.com/mcp-rl/mcp-rl/(?:blob/)?main/([^#]+)")
+    assert all((ROOT / found[1]).exists() for link in links if (found := ours.match(link)))
+    assert any("raw.githubusercontent.com" in link and link.endswith(".png") for link in links)
