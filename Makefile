@@ -1,6 +1,6 @@
 # make train   set up, then train the built-in model on the calculator; ARGS="--steps 20" adds arguments
 # make test    set up, then run the tests; ARGS="tests/cli/test_cli.py" runs only those; MCP_RL_KILLS=50 before it
-#              kills runs fifty times instead of fifteen
+#              kills runs fifty times instead of ten
 # make test-vllm   set up, make .venv-vllm with vLLM for CPUs, then run the tests that need it
 # make test-others   set up, put bitsandbytes and llama.cpp into .venv-others, then run the tests that need one of them
 # make test-trackers   set up, make .venv-trackers with the packages of all trackers, then run their tests

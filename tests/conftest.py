@@ -41,6 +41,7 @@ TOGETHER = ("tests/evaluation/page/", "tests/runs/finished/")
 """Folders whose files share what takes long to make."""
 LONG = (
     "tests/runs/test_train_resume.py",
+    "tests/test_example_programs.py",
     "tests/system/test_lives_of_a_run.py",
     "tests/scenarios/test_stateful.py",
     "tests/backends/",
@@ -54,6 +55,11 @@ LONG = (
     "tests/scenarios/",
     "tests/toolserver/",
     "tests/plugins/",
+    "tests/explore/",
+    "tests/docs/test_tutorials.py",
+    "tests/inference/chat/test_trained_families.py",
+    "tests/test_imports.py",
+    "tests/test_python_example.py",
 )
 """Tests that begin first, by the processor time that they take; the others follow as they are found."""
 
@@ -90,4 +96,5 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.collect()
         gc.freeze()
+        gc.set_threshold(20_000, 20, 20)  # the usual ones are a tenth of what remains
         gc.enable()

@@ -41,6 +41,8 @@ from mcp_rl.system.privacy import seal_process
 
 __all__ = ["app", "main"]
 
+_GARBAGE = (20_000, 20, 20)
+"""Thresholds of the garbage collector: what a command imports stays, and looking through it is a third of its start."""
 _ORDER = (
     *("train", "sft", "generate", "evaluate", "chat", "serve", "report"),
     *("watch", "history", "verify", "fork", "replay", "export", "export-trajectories", "servers", "plugins", "doctor"),
@@ -108,6 +110,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Without `arguments`, those of the process's own command line, whose environment and memory are then hidden; if
     there are none on a terminal, the user is helped to a first run.
     """
+    if arguments is None:
+        gc.set_threshold(*_GARBAGE)
     if arguments is None and len(sys.argv) == 1 and sys.stdin.isatty() and sys.stdout.isatty():
         from mcp_rl.cli.first_run import first_run
 

@@ -116,9 +116,11 @@ def written(folder: Path, name: str = "lines") -> list[Any]:
     return [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
 
 
-async def session(folder: Path, kinds: Path, *names: str, log: Callable[[Trackers], Any]) -> list[str]:
-    """Open these trackers, log, and close them; return what the run was told."""
-    said: list[str] = []
+async def session(
+    folder: Path, kinds: Path, *names: str, log: Callable[[Trackers], Any], said: list[str] | None = None
+) -> list[str]:
+    """Open these trackers, log, and close them; return `said`, the sentences that the run was told."""
+    said = [] if said is None else said
     files = [str(kinds)]
     config = RunConfig(server="mcp_calculator", trackers=names, plugins=files)
     async with Trackers.opened(folder, config, load_plugins(files), said.append) as trackers:
@@ -193,11 +195,12 @@ async def test_an_interrupted_run_does_not_wait_for_a_tracker(tmp_path: Path, ki
 async def test_entries_wait_for_a_service_that_is_down(tmp_path: Path, kinds: Path) -> None:
     async def log(trackers: Trackers) -> None:
         steps(1, 2)(trackers)
-        await anyio.sleep(0.3)
+        await until(lambda: bool(said))
         (tmp_path / "up").touch()
         await until(lambda: len(written(tmp_path, "down")) == 3)
 
-    said = await session(tmp_path, kinds, "down", log=log)
+    said: list[str] = []
+    await session(tmp_path, kinds, "down", log=log, said=said)
     assert [line[1] for line in written(tmp_path, "down")[1:-1]] == [1, 2]
     assert said == ["The tracker 'down' waits: nobody is at home. It is tried again until the run ends."]
 

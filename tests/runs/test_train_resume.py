@@ -29,7 +29,7 @@ from tests.killing.ground import SETTINGS, STEPS, differences, played, record, w
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 STDIO = ("--server", "mcp_calculator", "--transport", "stdio", "tools.max_servers=2")
-KILLS = int(os.environ.get("MCP_RL_KILLS", "15"))
+KILLS = int(os.environ.get("MCP_RL_KILLS", "10"))
 """Number of kills of the run that is compared with an unstopped one; fifty take a minute more."""
 KINDS = Counter(islice(cycle(("checkpoint", "time", "tool", "judge", "files")), KILLS))
 """Numbers of kills between the files of a checkpoint, at a random time, within calls, and between any files."""

@@ -4,6 +4,10 @@ All arithmetic is exact, on fractions: 0.1 + 0.2 is 0.3. A fractional result of 
 significant digits; whole numbers are never rounded. Anything that cannot be computed is a tool error in words.
 """
 
+import gc
+
+gc.disable()  # nothing that is imported is freed, and looking for it would be a fifth of the start
+
 import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +19,9 @@ from expression import evaluate
 from loopback import HOSTS, serve
 from mcp.server import MCPServer
 from mcp.types import CallToolResult, TextContent, Tool, ToolAnnotations
+
+gc.freeze()
+gc.enable()
 
 NUMBER = {"type": "number"}
 TWO = {"a": NUMBER, "b": NUMBER}
