@@ -185,7 +185,7 @@ def _generate(
         test=splits.test,
         held_out_tools=tuple(splits.held_out_tool or ()),
         split_by=splits.split_by.value,
-        **({"source": splits.source} if splits.source else {}),
+        source=splits.source,
         author=AuthorOptions(**writing) if writing else None,
     )
     plugins = load_plugins(config.plugins)

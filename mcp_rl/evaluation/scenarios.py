@@ -11,7 +11,7 @@ from mcp_rl.evaluation.difficulty import read_difficulty, with_difficulty
 from mcp_rl.scenarios.builtin import EXPLORE
 from mcp_rl.scenarios.files import read_scenario_file
 from mcp_rl.scenarios.fit import check_made_for
-from mcp_rl.scenarios.sources import run_scenarios, scenario_file
+from mcp_rl.scenarios.sources import run_scenarios, scenario_file, source_name
 from mcp_rl.scenarios.split import divide, overlap
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ async def make_held_out(
 def _origin(config: RunConfig, server: ToolServer) -> str:
     if scenario_file(config, server) is not None:
         return "that its plugin brings"
-    source = config.scenarios.source or EXPLORE
+    source = source_name(config.scenarios.source, server)
     return "that exploring it made" if source == EXPLORE else f"that the source {source} made"
 
 

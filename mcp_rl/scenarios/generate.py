@@ -18,12 +18,11 @@ from mcp_rl.scenario import McpScenario, scenario_lines
 from mcp_rl.scenarios.author.author import author_scenarios
 from mcp_rl.scenarios.author.propose import Assignment
 from mcp_rl.scenarios.broken import BrokenScenario, broken_scenarios
-from mcp_rl.scenarios.builtin import EXPLORE
 from mcp_rl.scenarios.duplicates import distinct_tasks
 from mcp_rl.scenarios.files import read_scenario_file
 from mcp_rl.scenarios.goals.twice import Twice
 from mcp_rl.scenarios.reference import scenario_tools
-from mcp_rl.scenarios.sources import made_scenarios
+from mcp_rl.scenarios.sources import made_scenarios, source_name
 from mcp_rl.scenarios.split import SplitBy, hold_out, overlap
 from mcp_rl.scenarios.stage import MOST_CALLS, Stage
 from mcp_rl.system.durable import write_atomically
@@ -92,8 +91,8 @@ class GenerateRequest:
     split_by: SplitBy = "calls"
     """Kind of overlap, beside equal requests, that splits must not have."""
     author: AuthorOptions | None = None
-    source: str = EXPLORE
-    """Name of the source of scenarios: "explore", or one that a plugin registers."""
+    source: str | None = None
+    """Name of the source of scenarios: "explore", or one that a plugin registers; None: the server's, or exploring."""
 
     def __post_init__(self) -> None:
         if not (0 <= self.val < 1 and 0 <= self.test < 1 and self.val + self.test < 1):
@@ -172,7 +171,8 @@ async def generate(
     """
     started = time.monotonic()
     plugins = plugins or load_plugins()
-    plugins.scenario_sources.pick(order.source, plugins.problems)
+    source = source_name(order.source, server)
+    plugins.scenario_sources.pick(source, plugins.problems)
     model = order.author.language_model() if order.author else None
     async with known_server(server, transport, tools or ToolsConfig()) as known:
         session = await known.session()
@@ -181,7 +181,7 @@ async def generate(
         _check_tools(order.held_out_tools, server, session.schemas)
         with tried_tools() as tried:
             scenarios = await made_scenarios(
-                order.source, plugins, sessions, server=server, params=params, recipe=order.recipe
+                source, plugins, sessions, server=server, params=params, recipe=order.recipe
             )
         report = None
         if order.author and model:

@@ -1,5 +1,5 @@
-"""The origin of scenarios: the user's file, else the source that the user names, else the file of the server's plugin,
-else exploring the server."""
+"""The origin of scenarios: the user's file, else the source that the user names, else the file or the source of the
+server's plugin, else exploring the server."""
 
 from __future__ import annotations
 
@@ -30,6 +30,11 @@ def scenario_file(config: RunConfig, server: ToolServer) -> Path | None:
     return Path(expand(str(server.scenarios)))
 
 
+def source_name(asked: str | None, server: ToolServer) -> str:
+    """Return the source that makes scenarios: the one that is asked for, else the server's, else exploring."""
+    return asked or server.source or EXPLORE
+
+
 async def run_scenarios(
     config: RunConfig, server: ToolServer, params: ServerParams, sessions: Sessions, plugins: Plugins
 ) -> list[McpScenario]:
@@ -42,7 +47,7 @@ async def run_scenarios(
         every = read_scenario_file(file, server, config.transport)
         check_fit(every, server.name, (await sessions.get(params)).schemas)
         return every
-    name = config.scenarios.source or EXPLORE
+    name = source_name(config.scenarios.source, server)
     recipe = Recipe.of(config.scenarios, config.seed)
     return await made_scenarios(name, plugins, sessions, server=server, params=params, recipe=recipe)
 

@@ -78,6 +78,8 @@ class ToolServer:
     """The system prompt of each rollout."""
     scenarios: str | Path | None = None
     """The default file of scenarios (JSON Lines); may contain `{bundled}`."""
+    source: str | None = None
+    """The scenario source where none is named and there is no file; None: `explore`."""
     verifiers: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     """Kind to function, as for the hook `register_verifiers`."""
     members: tuple[ToolServer, ...] = ()
