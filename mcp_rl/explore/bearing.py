@@ -29,8 +29,8 @@ _DESTROYS = re.compile(
     "shutdown|stop|truncate|uninstall|unlink|wipe"
 )
 _CHANGES = re.compile(
-    "archive|cancel|change|checkout|commit|complete|copy|disable|edit|enable|execute|finish|insert|lock|mark|merge|"
-    "modify|patch|pause|replace|resume|run|send|swap|toggle|transfer|unlock|unset|update"
+    "advance|archive|attach|cancel|change|checkout|commit|complete|connect|copy|detach|disable|disconnect|edit|enable|execute|finish|insert|link|lock|mark|merge|"
+    "modify|patch|pause|promote|replace|resume|run|send|swap|tag|toggle|transfer|unassign|unlock|unset|untag|update"
 )
 
 

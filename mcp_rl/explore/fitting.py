@@ -42,6 +42,8 @@ _SEARCH = re.compile(r"\b(?:query|search|keywords?|term|filter|find|match|contai
 _PATH = re.compile(r"\bpaths?\b|\bfile ?names?\b|\bfile\b|\bdir(?:ectory)?\b|\bfolder\b|\bdestination\b")
 WORLD_SEED = 0
 """Seed of the world. It is fixed, so that all runs on a server begin alike."""
+_KIND = re.compile(r"\b(?:type|kind|category|status|state|mode|level|priority|format|role)$")
+"""Parameters whose choices may stand in the description of their tool."""
 _ENDINGS = (".txt", ".md")
 _MOST_ENTRIES = 20
 """Most entries of its working directory that a server is told, which nobody gave a path."""
@@ -151,7 +153,11 @@ class WorldSampler(Sampler):
                 yield "end", 1.0, [end]
                 return
         itself = self._makes and _NAMES.fullmatch(parameter) is not None
-        if not itself:
+        choices = [] if _PATH.search(parameter) else plausible.listed(description)
+        if not choices and _KIND.search(parameter):
+            choices = plausible.listed(self._words, between="or")
+        yield "listed", 6.0, choices
+        if not itself and not (self._strict and choices):
             yield "worked", 30.0, self._pool[f"worked:{parameter}"]
         if _PATH.search(parameter):
             folders = self._pool["path:folder"] if self._makes or "dest" in parameter else []

@@ -633,12 +633,16 @@ class _Measuring:
     async def _fill_with(self, tool: Tool, keep: Callable[[str, dict[str, Any]], Awaitable[bool]], most: int) -> None:
         sampler = self._samplers[tool.name]
         sampler.one_by_one()
+        required = tool.input_schema.get("required") or []
         failures = worked = 0
         while worked < most and failures < _FAILURES and sampler.has_more:
             draw = sampler.draw(self._random)
             if draw is None:
                 return
             good = await keep(tool.name, draw.arguments)
+            least = {name: value for name, value in draw.arguments.items() if name in required}
+            if not good and least != draw.arguments:  # what is refused may be an optional argument
+                good = await keep(tool.name, least)
             failures, worked = (0, worked + 1) if good else (failures + 1, worked)
 
 

@@ -22,6 +22,8 @@ CITIES = "Paris Oslo Lima Tokyo Cairo Boston Madrid Sydney Nairobi Toronto Berli
 _SUBJECTS = "the cat,my friend,our team,the old train,a small robot,the teacher,a quiet child".split(",")
 _VERBS = "sees,likes,finds,paints,carries,follows,remembers".split(",")
 _OBJECTS = "a red door,the blue boat,two green apples,an open book,the last bus,a warm coat,some music".split(",")
+_FEW = 6
+"""Words of a description that may name just two choices: "read or write"."""
 _PATTERNS = ("*.txt", "*.md", "*.json", "*.py", "*", "**/*", "**/*.txt", "*.csv")
 _ZONES = sorted(zone for zone in zoneinfo.available_timezones() if re.fullmatch(r"[A-Z]\w+/[A-Z]\w+", zone)) or ["UTC"]
 
@@ -147,6 +149,25 @@ def hinted(parameter: str, description: str, random: random.Random) -> str | Non
 def takes_address(parameter: str, schema: Mapping[str, Any]) -> bool:
     """Return whether a parameter of this name (in words) and schema takes the address of a page."""
     return schema.get("format") in ("uri", "url", "iri") or _ADDRESS.search(parameter) is not None
+
+
+def listed(description: str, *, between: str = "or|and") -> list[str]:
+    """Return the words that a description lists as choices: "a todo, issue or epic", "(low, high)", "low/medium/high".
+
+    `between` joins the last two words of a list in a sentence.
+    """
+    found: dict[str, None] = {}
+    text = " ".join(description.split())
+    for first, others, last in re.findall(rf"([\w-]+)((?:, [\w-]+)*),? (?:{between}) ([\w-]+)", text):
+        if others:
+            found |= dict.fromkeys([first, *others.removeprefix(", ").split(", "), last])
+    for row in re.findall(r"[(\[:] ?([\w-]+(?:, ?[\w-]+)+) ?(?:[)\].;]|$)", text):
+        found |= dict.fromkeys(re.split(", ?", row))
+    for row in re.findall(r"(?<![\w/.|-])([\w-]+(?: ?[/|] ?[\w-]+)+)(?![\w/.|-])", text):
+        found |= dict.fromkeys(re.split(" ?[/|] ?", row))
+    if not found and len(text.split()) <= _FEW and (pair := re.search(rf"([\w-]+) (?:{between}) ([\w-]+)$", text)):
+        found |= dict.fromkeys(pair.groups())
+    return [word for word in found if word not in ("", "and", "or")]
 
 
 def quoted_examples(description: str) -> list[str]:

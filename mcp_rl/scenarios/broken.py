@@ -9,6 +9,7 @@ import anyio
 
 from mcp_rl.errors import ServerFault
 from mcp_rl.explore.answer import read_answer
+from mcp_rl.rewards.dates import undated
 from mcp_rl.rewards.json_values import is_close
 from mcp_rl.scenarios.goals.task import results_hash
 from mcp_rl.scenarios.reference import kept, refused_calls
@@ -88,7 +89,8 @@ async def _problem(session: Session, scenario: McpScenario) -> str | None:
         texts.append(result.text)
     if scenario.proof is not None:
         same = scenario.verifier is None or scenario.verifier.kind == "state" or scenario.proof.results
-        problem = None if same in (True, results_hash(texts)) else "Its calls show something else now."
+        seen = True, results_hash(texts), results_hash([undated(text) for text in texts])
+        problem = None if same in seen else "Its calls show something else now."
     else:
         problem = _changed(scenario, result) if scenario.reference and result else None
     if problem is None and scenario.verifier is not None and scenario.verifier.kind == "state":

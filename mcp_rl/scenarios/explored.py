@@ -103,7 +103,7 @@ async def _spelled_out(
             probe.pool.observe_resources(await session.connection.resources())
             wanted = recipe.solvable if not changing else round(_READING_SHARE * recipe.solvable)
             await probe.single_calls(recipe.solvable)
-            if any(one.measured and one.measured.filled_anew for one in server.members or (server,)):
+            if server.filled_anew:
                 async with sessions.lease(params) as other:
                     await probe.compare(other.session.connection)
             chains = [] if probe.unfit else await grow_chains(probe, recipe.lengths(wanted))

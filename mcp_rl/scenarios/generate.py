@@ -266,7 +266,7 @@ async def check_file(
             world,
             [tool.name for tool in session.offered],
             Stage(known.sessions, session, known.server, params),
-            Twice(known.sessions, params),
+            Twice(known.sessions, params, without_times=known.server.filled_anew),
             _CHECK_SEED,
         )
         opinion = await solver.judge([one for one in scenarios if one.id not in broken])

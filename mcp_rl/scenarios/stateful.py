@@ -140,7 +140,7 @@ class Walks:
         self._ids_made: dict[str, tuple[str, ...]] = {}
         """The places of ids that a tool makes anew at each call."""
         self._seen: set[str] = set()
-        self._filled_anew = any(one.measured and one.measured.filled_anew for one in server.members or (server,))
+        self._filled_anew = server.filled_anew
         self._measured = any(one.measured is not None for one in server.members or (server,))
         self._proposed: Counter[tuple[int, str]] = Counter()
         """Proposals that were played, by their length and each tool in them; `_drafted` counts the drafts of them."""

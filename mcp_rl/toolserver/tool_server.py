@@ -230,6 +230,11 @@ class ToolServer:
         yield from ((member, own if member.name == owner else theirs) for member in self.members)
 
     @property
+    def filled_anew(self) -> bool:
+        """True if calls fill each process of a server anew, so that ids and times differ from process to process."""
+        return any(one.measured is not None and one.measured.filled_anew for one in self.members or (self,))
+
+    @property
     def stateful(self) -> bool:
         """True if the server, or a member of the group, declares that each episode has its own state."""
         return any(member.stateful for member in self.members) or self.isolation in ("layer", "reset", "per-rollout")

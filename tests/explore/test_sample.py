@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from jsonschema.validators import validator_for
 
 from mcp_rl.explore.pattern import string_matching
+from mcp_rl.explore.plausible import listed
 from mcp_rl.explore.sample import Sampler
 from mcp_rl.explore.values_seen import ValuePool
 from mcp_rl.toolserver.tools.listing import read_tool
@@ -326,3 +327,20 @@ def test_a_parameter_that_takes_one_value_with_several_tools_is_constant_until_a
     assert pool.constant("repo path") == "/repo" and pool.constant("count") is None
     pool.observe_attempt("log", {"repo_path": "/other"}, worked=True)
     assert pool.constant("repo path") is None
+
+
+@pytest.mark.parametrize(
+    ("description", "choices"),
+    [
+        ("Create a new issue, todo, or diary entry.", ["issue", "todo", "diary"]),
+        ("Status (pending, in-progress, done)", ["pending", "in-progress", "done"]),
+        ("Priority: low, medium, high", ["low", "medium", "high"]),
+        ("one of low/medium/high", ["low", "medium", "high"]),
+        ("Task status - todo | doing | done", ["todo", "doing", "done"]),
+        ("read or write", ["read", "write"]),
+        ("The city, and/or the country, in which somebody was born and lives today", []),
+        ("A word", []),
+    ],
+)
+def test_choices_that_a_description_lists_are_found(description: str, choices: list[str]) -> None:
+    assert listed(description) == choices

@@ -22,7 +22,7 @@ from mcp_rl.explore.entities.forms.reading import text_inside
 from mcp_rl.explore.entities.keeping import collect
 from mcp_rl.explore.entities.merging import MOST_ENTITIES, Draft, Told
 from mcp_rl.explore.entities.nouns import plural
-from mcp_rl.explore.entities.parameters import parameters_of
+from mcp_rl.explore.entities.parameters import may_be_id_of, parameters_of
 from mcp_rl.explore.entities.survey import Survey
 from mcp_rl.explore.entities.world_model import (
     Entity,
@@ -432,9 +432,12 @@ def _references(kinds: Mapping[str, EntityKind], entities: Sequence[Entity], bey
             single = {one for value in values[name] for one in (value if isinstance(value, list) else [value])} - beyond
             if not single:
                 continue
-            said = words_of(name).split(" ")
+            if all(one.facts[name].value == one.key for one in entities if one.kind == noun and name in one.facts):
+                continue  # another name of the thing itself
+            said = words_of(name.rpartition(".")[2]).split(" ")
             for other, theirs in sorted(keys.items(), key=lambda one: one[0] not in said):
-                named = other in said or (said[-1] == "id" and not keys.keys() & set(said))
+                unnamed = said[-1] == "id" and not keys.keys() & set(said) and may_be_id_of(name, other, list(single))
+                named = other in said or unnamed
                 if single <= theirs and (named or all(isinstance(one, str) for one in single)):
                     yield Reference(kind=noun, field=name, to=other)
                     break

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
     from mcp_rl.toolserver.tools.listing import Tool
 
+_STAGES = {"category", "kind", "level", "priority", "role", "stage", "state", "status", "type"}
+"""Words of fields whose numbers stand for a few choices."""
+_FEWEST_IDS = 3
+"""Different numbers under another name, below which they are not taken for ids."""
 _LIMIT = re.compile(
     r"\b(?:limit|max(?:imum)?(?: \w+)?|count|(?:page|per page) ?size|per page|first|top(?: k)?|n|num \w+)$"
 )
@@ -178,6 +182,17 @@ def first_values(parameter: ToolParameter, places: Sequence[str]) -> list[Any]:
     if parameter.type in ("integer", "number") and re.search(r"\b(?:count|number of)\b", parameter.words):
         return [_FEW]
     return []
+
+
+def may_be_id_of(field: str, noun: str, values: Sequence[Any]) -> bool:
+    """Return whether numbers under a field such as `author_id` may be ids of things of another noun.
+
+    Small numbers are ids of everything, so there must be several, and not those of a status or a type.
+    """
+    said = words_of(field.rpartition(".")[2]).split(" ")
+    if noun in said or not all(isinstance(value, int) for value in values):
+        return True
+    return not _STAGES & set(said) and len(set(values)) >= _FEWEST_IDS
 
 
 def likeness(parameter: ToolParameter, kind: str, field: str, *, is_key: bool) -> int:

@@ -15,7 +15,14 @@ from mcp_rl.explore.answer import call_key
 from mcp_rl.explore.entities.forms.rows import first_column, row_width
 from mcp_rl.explore.entities.merging import Subjects, Things, merged
 from mcp_rl.explore.entities.nouns import singular
-from mcp_rl.explore.entities.parameters import ToolParameter, first_values, likeness, openings, parameters_of
+from mcp_rl.explore.entities.parameters import (
+    ToolParameter,
+    first_values,
+    likeness,
+    may_be_id_of,
+    openings,
+    parameters_of,
+)
 from mcp_rl.explore.entities.sightings import Reader
 from mcp_rl.explore.entities.world_model import ArgumentSlot
 from mcp_rl.explore.measure import sql_parameter
@@ -181,7 +188,9 @@ class Survey:
         await self._caller.all(calls)
         self.reader.learn_forms(self.answers)
         for trial, few in zip(trials, values, strict=True):
-            if few and self._looks_up(trial, few):
+            shown = _shown(found, trial.kind, trial.field)
+            own = trial.is_key or may_be_id_of(trial.field, trial.parameter.words.removesuffix(" id"), shown)
+            if few and own and self._looks_up(trial, few):
                 self.accepted.append(
                     ArgumentSlot(tool=trial.tool, parameter=trial.parameter.name, kind=trial.kind, field=trial.field)
                 )

@@ -114,7 +114,7 @@ class AnsweredQuestions:
         """Return whether the live server says now what it said when the world was seen."""
         calls = self._questions.lookups.calls(way, given)
         return all(
-            self._twice[call] is not None and self._twice[call] == self._world.observations[index].text
+            self._twice[call] == self._twice.settled(self._world.observations[index].text)
             for index, call in zip(way, calls, strict=True)
         )
 

@@ -170,7 +170,7 @@ class BroughtAbout:
     def _reads(self, change: StateChange) -> list[ReadingCall]:
         """Return the calls that look at the end state: at what is new, all listings, and details of each thing that can
         be seen in one call; then of things that changed and of others."""
-        stable = [seen for seen in self._world.observations if self._twice[seen.tool, seen.arguments] == seen.text]
+        stable = [seen for seen in self._world.observations if self._twice.repeats(seen)]
         details = [seen for seen in stable if seen.lists is None]
         touched = [(seen.tool, seen.arguments) for seen in details if self._is_about(seen, change.touched)]
         others = [(seen.tool, seen.arguments) for seen in details if not self._is_about(seen, change.touched)]
@@ -207,7 +207,7 @@ class BroughtAbout:
         return next(found, None)
 
     def _differs(self, look: Look) -> bool:
-        return self._twice[look.tool, look.arguments] != look.text or look.is_error
+        return self._twice[look.tool, look.arguments] != self._twice.settled(look.text) or look.is_error
 
     def _play(self, calls: Sequence[ReadingCall], reads: Sequence[ReadingCall]) -> Play:
         return [self._proposed(call) for call in calls], [self._proposed(call) for call in reads], None

@@ -47,7 +47,7 @@ async def goal_scenarios(
     built = await build_world(sessions, server=server, params=params)
     world, session = built.model, await sessions.get(params)
     names = [tool.name for tool in session.offered]
-    twice = Twice(sessions, params)
+    twice = Twice(sessions, params, without_times=server.filled_anew)
     tasks: list[GoalTask] = []
     stage = Stage(sessions, session, server, params)
     if world.effects:

@@ -161,7 +161,7 @@ class SecondSolver:
         something else."""
         for index in made:
             seen = self._world.observations[index]
-            if self._twice[seen.tool, seen.arguments] != seen.text:
+            if not self._twice.repeats(seen):
                 return None
         view = View.of_observations(self._world, set(made))
         try:

@@ -12,10 +12,12 @@ from mcp_rl.explore import tally
 from mcp_rl.explore.answer import call_key, holds_secret
 from mcp_rl.explore.fatal import suspected
 from mcp_rl.explore.probe import CLOCK_TICK
+from mcp_rl.rewards.dates import undated
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
 
+    from mcp_rl.explore.entities.world_model import Observation
     from mcp_rl.scenario import ServerParams
     from mcp_rl.toolserver.link import Link
     from mcp_rl.toolserver.pool import Sessions
@@ -30,13 +32,22 @@ _DEADLINE = 20.0
 class Twice:
     """The texts of reading calls that gave the same text in two episodes."""
 
-    def __init__(self, sessions: Sessions, params: ServerParams) -> None:
-        self._sessions, self._params = sessions, params
+    def __init__(self, sessions: Sessions, params: ServerParams, *, without_times: bool = False) -> None:
+        """`without_times`: times of day do not count, since each episode's process was filled at another one."""
+        self._sessions, self._params, self._without_times = sessions, params, without_times
         self._texts: dict[str, str | None] = {}
 
     def __getitem__(self, call: ReadingCall) -> str | None:
         """Return the text of a call that was made; None for an error, and for one that did not stay the same."""
         return self._texts.get(_key(call))
+
+    def settled(self, text: str) -> str:
+        """Return what of a text counts."""
+        return undated(text) if self._without_times else text
+
+    def repeats(self, seen: Observation) -> bool:
+        """Return whether both episodes said what was seen."""
+        return self[seen.tool, seen.arguments] == self.settled(seen.text)
 
     async def make(self, calls: Sequence[ReadingCall]) -> None:
         """Make these calls in two episodes, with a tick of the clock between; those made before are left out."""
@@ -72,7 +83,7 @@ class Twice:
                     raise
                 found[key] = None
                 return
-        found[key] = None if result.is_error or holds_secret(result.text) else result.text
+        found[key] = None if result.is_error or holds_secret(result.text) else self.settled(result.text)
 
 
 def _key(call: ReadingCall) -> str:
