@@ -8,9 +8,9 @@ trackers is stopped during every other step: then it costs nothing, and in the n
 step is divided by the same step of the run without trackers, then each step in which the trackers worked by the mean
 of its two neighbours. Printed is the median less 1, halved: the cost of the trackers, as a share of a step. This is
 done for wall time and for the processor time of the run's own process, which grows where the two compete for caches and
-which other programs hardly move. Also printed are the processor seconds of the trackers' process and its children for
-their start and for a step, and the seconds that the run waited for them at the end. Weave talks to a server on
-loopback, W&B writes files.
+which other programs hardly move. One more run with every tracker never stops them: it shows the processor seconds of
+their process and its children for a step, and the seconds that the run waits for them at the end. Weave talks to a
+server on loopback, W&B writes files.
 """
 
 import argparse
@@ -32,10 +32,11 @@ from tests.runs.weave_server import serving_weave
 
 ROOT = Path(__file__).resolve().parents[1]
 EVERY = ("mlflow", "otlp", "tensorboard", "trackio", "wandb", "weave")
-KINDS = ("none", "every tracker", "dead collector", "hanging collector")
+EVERY_TRACKER, NEVER_STOPPED = "every tracker", "every tracker, never stopped"
+KINDS = ("none", EVERY_TRACKER, "dead collector", "hanging collector", NEVER_STOPPED)
 SMALL = ("scenarios.val=8", "evaluation.samples=1", "evaluation.subset=0", "rollout.groups_per_step=8")
 TOGGLE = """
-import json, signal
+import json, os, signal
 import psutil
 from mcp_rl import hookimpl
 
@@ -49,7 +50,7 @@ def step_finished(step, metrics):
             host = [one, *one.children(recursive=True)]
     with open("used.jsonl", "a") as file:
         print(json.dumps([step, sum(map(seconds, host)), mine]), file=file)
-    for each in host:
+    for each in host if os.environ["STOPPED"] == "1" else ():
         each.send_signal(signal.SIGSTOP if step % 2 else signal.SIGCONT)  # step 2 is played without it
 
 
@@ -63,7 +64,7 @@ def seconds(process):
 def surroundings(kind: str, folder: Path) -> Iterator[tuple[tuple[str, ...], dict[str, str]]]:
     """Give the trackers and variables of a kind of run."""
     with ExitStack() as stack:
-        if kind == "every tracker":
+        if kind in (EVERY_TRACKER, NEVER_STOPPED):
             weave = stack.enter_context(serving_weave())
             otlp = stack.enter_context(collecting())
             variables = {**weave.variables, "WANDB_MODE": "offline", "TRACKIO_DIR": str(folder / "trackio")}
@@ -83,6 +84,7 @@ def run(kind: str, steps: int) -> dict[str, Any]:
         folder = Path(name)
         (folder / "toggle.py").write_text(TOGGLE)
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **variables}
+        environment["STOPPED"] = str(int(kind != NEVER_STOPPED))
         words = [word for tracker in trackers for word in ("--tracker", tracker)]
         command = [sys.executable, "-m", "mcp_rl", "train", "--server", "mcp_calculator", "--steps", str(steps)]
         command += ["--name", "measured", "--plugin", "toggle.py", *words, *SMALL]
@@ -119,11 +121,12 @@ def cost(values: dict[int, float], without: dict[int, float]) -> dict[str, float
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=120)
+    parser.add_argument("--kind", choices=KINDS, help="measure this kind alone")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
-    found = {kind: run(kind, given.steps) for kind in KINDS}
-    without = found["none"]
-    for measured in found.values():
+    found = {kind: run(kind, given.steps) for kind in ([given.kind] if given.kind else KINDS)}
+    without = found.get("none", {})
+    for measured in found.values() if without else ():
         for name, values in (("cost_wall", "seconds"), ("cost_processor", "own_processor_seconds")):
             measured[name] = cost(measured[values], without[values])
     text = json.dumps(found, indent=2) + "\n"
