@@ -99,16 +99,26 @@ async def played(
         return await player.play(task(), 1)
 
 
-@pytest.mark.parametrize("way", ["whole", "streamed"])
+SAYING_THE_SAME = {
+    "docs": {"model"},
+    "calculator_agent.py": {"temperature", "top_p", "model"},
+    "protocols_agent.py responses": {"model"},
+    "protocols_agent.py continued": {"model"},
+    "protocols_agent.py messages": {"model"},
+}
+"""Programs, and what is said of their requests, once for all episodes."""
+
+
+@pytest.mark.parametrize("way", SAYING_THE_SAME)
 async def test_a_program_that_says_what_our_loop_says(
     tmp_path: Path, policies: LocalPolicies, sessions: Sessions, way: str
 ) -> None:
     """It gets the same episode, token by token."""
-    program = Path(__file__).with_name("calculator_agent.py")
-    if way == "whole":
+    program = str(Path(__file__).with_name(way))
+    if way == "docs":
         [example] = [one for one in examples() if one.page == "docs/agents.md" and one.kind == "python"]
-        program = tmp_path / "my_agent.py"
-        program.write_text(example.text)
+        program = str(tmp_path / "my_agent.py")
+        await anyio.Path(program).write_text(example.text)
     agent = f"{sys.executable} {program}"
     found: dict[str | None, list[Trajectory]] = {}
     for driver in (None, agent):
@@ -120,7 +130,7 @@ async def test_a_program_that_says_what_our_loop_says(
 
             await run_all([lambda seed=seed: one(seed) for seed in (7, 8)])
         found[driver] = [results[seed] for seed in sorted(results)]
-    noted = {"temperature", "top_p", "model"} if way == "streamed" else {"model"}  # once for all episodes
+    noted = SAYING_THE_SAME[way]
     assert len(said) == len(noted) and all(any(name in sentence for sentence in said) for name in noted)
     for ours, theirs in zip(found[None], found[agent], strict=True):
         assert theirs.segments == ours.segments

@@ -50,6 +50,15 @@ def read_json(text: str) -> Any:
     return _encodable(json.loads(text, parse_constant=_no_constant))
 
 
+def read_object(text: str) -> dict[str, Any] | None:
+    """Parse a call's arguments, of which an empty text is an empty object; return None if they are no JSON object."""
+    try:
+        found = read_json(text or "{}")
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
 def read_json_at(text: str, start: int) -> tuple[Any, int]:
     """Parse the JSON value that begins at an index; return it and the index after it. Raises ValueError,
     RecursionError."""

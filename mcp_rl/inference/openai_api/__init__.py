@@ -1,1 +1,1 @@
-"""An engine behind OpenAI's protocol: over HTTP, or in process for a user's own agent loop."""
+"""An engine behind OpenAI's and Anthropic's protocols: over HTTP, or in process for a user's own agent loop."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import secrets
 import time
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from mcp_rl.inference.openai_api.reading import ArgumentsDelta, CallBegins, Delta, TextDelta, ThoughtDelta, reader_of
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
     from mcp_rl.inference.chat.chat_format import ChatFormat
     from mcp_rl.inference.openai_api.reading import TurnReader, WholeTurnReader
+    from mcp_rl.inference.openai_api.refusals import Refusal
     from mcp_rl.inference.openai_api.requests import ChatRequest, CompletionRequest
     from mcp_rl.inference.openai_api.sampling import SampledTurn
     from mcp_rl.inference.openai_api.served import ServedModel
@@ -27,8 +29,13 @@ class _Choice:
         self.over = False
 
 
-class _Answer:
-    """The fields that every object of one answer shares."""
+class Answer(ABC):
+    """The fields that every object of one answer shares, and how it is streamed."""
+
+    named_events = False
+    """True if each event carries its `type` as its name."""
+    end_mark: str | None = "[DONE]"
+    """What a stream says after its last object."""
 
     def __init__(
         self, asked: ChatRequest | CompletionRequest, served: ServedModel, prompts: list[list[int]], kind: str
@@ -37,6 +44,22 @@ class _Answer:
         self._id = f"{'chatcmpl' if kind.startswith('chat') else 'cmpl'}-{secrets.token_hex(12)}"
         self._created = int(time.time())
         self._begun = False
+
+    @abstractmethod
+    def whole(self, turns: Sequence[SampledTurn]) -> dict[str, Any]:
+        """Return the answer of finished turns."""
+
+    @abstractmethod
+    def chunks(self, turns: Sequence[SampledTurn]) -> Iterator[dict[str, Any]]:
+        """Yield the objects of a stream about everything sampled since the last call."""
+
+    def last(self, turns: Sequence[SampledTurn]) -> Iterator[dict[str, Any]]:
+        """Yield the objects after the end of all turns."""
+        return iter(())
+
+    def failure(self, refusal: Refusal) -> dict[str, Any]:
+        """Return the object that ends a stream which fails."""
+        return refusal.body
 
     @property
     def _chat(self) -> ChatFormat:
@@ -78,8 +101,8 @@ class _Answer:
         return str(self._chat.tokenizer.decode([id], skip_special_tokens=False))
 
 
-class ChatAnswer(_Answer):
-    """The answer to POST /v1/chat/completions."""
+class TurnsAnswer(Answer):
+    """An answer of turns in a conversation, as messages."""
 
     def __init__(
         self,
@@ -96,9 +119,21 @@ class ChatAnswer(_Answer):
         self._forced, self._before = begun, prompt[: len(prompt) - len(begun)]
         reads = {"calls": reads_calls, "one_call": one_call}
         self._messages = [
-            _Message(reader_of(self._chat, asked.schemas, **reads), self._chat.decode(begun)) for _ in range(asked.n)
+            MessageInProgress(reader_of(self._chat, asked.schemas, **reads), self._chat.decode(begun))
+            for _ in range(asked.n)
         ]
-        self._logprobs_asked = asked.logprobs
+
+    def _remember(self, turn: SampledTurn, message: MessageInProgress) -> None:
+        if self._served.said is not None:
+            self._served.said(self._asked, turn, message.whole())
+        if turn.continuable:
+            self._served.prompts.turns.remember(
+                self._before, message.content or "", message.calls, [*self._forced, *turn.ids]
+            )
+
+
+class ChatAnswer(TurnsAnswer):
+    """The answer to POST /v1/chat/completions."""
 
     def whole(self, turns: Sequence[SampledTurn]) -> dict[str, Any]:
         choices = []
@@ -119,7 +154,6 @@ class ChatAnswer(_Answer):
         return self._object(turns, choices, usage=self._usage(turns), **ids)
 
     def chunks(self, turns: Sequence[SampledTurn]) -> Iterator[dict[str, Any]]:
-        """Yield the chunks of everything sampled since the last call."""
         if not self._begun:
             self._begun = True
             ids = {"prompt_token_ids": self._prompts[0]} if self._asked.return_token_ids else {}
@@ -133,7 +167,7 @@ class ChatAnswer(_Answer):
             message.choice.tokens = len(turn.ids)
             about = {"logprobs": self._logprobs(turn, since), **self._exact(turn, since)}
             for delta in deltas or (
-                [{}] if since < len(turn.ids) and (self._logprobs_asked or about.get("token_ids")) else []
+                [{}] if since < len(turn.ids) and (self._asked.logprobs or about.get("token_ids")) else []
             ):
                 yield self._chunk(turns, number, delta, about)
                 about = {"logprobs": None}
@@ -156,16 +190,8 @@ class ChatAnswer(_Answer):
         choice = {"index": number, "delta": delta, "logprobs": None, "finish_reason": None, **(about or {})}
         return self._object(turns, [choice], **(more or {}))
 
-    def _remember(self, turn: SampledTurn, message: _Message) -> None:
-        if self._served.said is not None:
-            self._served.said(self._asked, turn, message.whole())
-        if turn.continuable:
-            self._served.prompts.turns.remember(
-                self._before, message.content or "", message.calls, [*self._forced, *turn.ids]
-            )
-
     def _logprobs(self, turn: SampledTurn, since: int) -> dict[str, Any] | None:
-        if not self._logprobs_asked:
+        if not self._asked.logprobs:
             return None
         tokens = zip(turn.ids[since:], turn.logprobs[since:], turn.likeliest(since), strict=True)
         content = [
@@ -179,7 +205,7 @@ class ChatAnswer(_Answer):
         return {"token": text, "logprob": logprob, "bytes": _bytes(text)}
 
 
-class _Message:
+class MessageInProgress:
     """A message that is being read."""
 
     def __init__(self, reader: TurnReader | WholeTurnReader, forced: str) -> None:
@@ -231,7 +257,7 @@ class _Message:
         return "tool_calls" if self.calls and turn.finish == "stop" else turn.finish
 
 
-class CompletionAnswer(_Answer):
+class CompletionAnswer(Answer):
     """The answer to POST /v1/completions."""
 
     def __init__(self, asked: CompletionRequest, served: ServedModel, prompts: list[list[int]]) -> None:

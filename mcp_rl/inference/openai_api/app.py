@@ -34,9 +34,9 @@ def make_app(
 ) -> ASGIApp:
     """Return the application. `bodies` limits the bodies of its requests.
 
-    With a key, every request but /health needs it as a bearer token; `keys` gives each of several keys a service of its
-    own, and may change. Without any, only requests that name this machine by its loopback address are answered, so that
-    no web page can make a browser send one.
+    With a key, every request but /health needs it as a bearer token or in the header x-api-key; `keys` gives each of
+    several keys a service of its own, and may change. Without any, only requests that name this machine by its loopback
+    address are answered, so that no web page can make a browser send one.
     """
     return _Door(service, keys if key is None else {key: service}, bodies or Bodies())
 
@@ -56,11 +56,12 @@ class _Door:
                 service, handler = self._find(request)  # before the body is read
                 body = await self._bodies.read(request, held) if request.method == "POST" else b""
             except Refusal as refusal:
-                await JSONResponse(refusal.body, refusal.status, refusal.headers)(scope, receive, send)
+                said = refusal.body_at(scope["path"])
+                await JSONResponse(said, refusal.status, refusal.headers)(scope, receive, send)
                 return
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_cancel_when_gone, receive, tasks.cancel_scope)
-                reply = await service.answer(handler, body)
+                reply = await service.answer(handler, body, scope["path"])
                 await _send(reply, scope, receive, send)
                 tasks.cancel_scope.cancel()
 
@@ -79,12 +80,12 @@ class _Door:
             if _host(request.headers.get("host", "")) not in _LOOPBACK:
                 raise Refusal("Without a key, only requests to 127.0.0.1 or localhost are answered.", status=403)
             return self._service
-        sent = request.headers.get("authorization", "").encode()
+        bearer, own = (request.headers.get(name, "").encode() for name in ("authorization", "x-api-key"))
         for key, service in self._keys.items():
-            if hmac.compare_digest(sent, f"Bearer {key}".encode()):
+            if hmac.compare_digest(bearer, f"Bearer {key}".encode()) or hmac.compare_digest(own, key.encode()):
                 return service
         raise Refusal(
-            "The API key is missing or wrong; it goes into the header Authorization: Bearer KEY.",
+            "The API key is missing or wrong; it goes into the header Authorization: Bearer KEY, or x-api-key: KEY.",
             status=401,
             code="invalid_api_key",
             headers={"www-authenticate": "Bearer"},
@@ -105,7 +106,7 @@ async def _send(reply: HttpReply, scope: Scope, receive: Receive, send: Send) ->
     async with aclosing(reply.events) as events:
         await send({"type": "http.response.start", "status": reply.status, "headers": headers})
         async for event in events:
-            await send(_chunk(event_bytes(event), more=True))
+            await send(_chunk(event, more=True))
         await send(_chunk(b"", more=False))
 
 
@@ -116,11 +117,6 @@ def _chunk(body: bytes, *, more: bool) -> Message:
 def _json(reply: HttpReply) -> Response:
     """Respond in ASCII, in which half of a surrogate pair, which a model can say, goes through."""
     return Response(json.dumps(reply.body).encode(), reply.status, dict(reply.headers), "application/json")
-
-
-def event_bytes(event: str) -> bytes:
-    """Encode a server-sent event."""
-    return f"data: {event}\n\n".encode()
 
 
 def _host(header: str) -> str:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import httpx2
 
-from mcp_rl.inference.openai_api.app import event_bytes
 from mcp_rl.inference.openai_api.refusals import Refusal
 from mcp_rl.inference.openai_api.service import Events, HttpReply, Service
 
@@ -41,8 +40,8 @@ class _Transport(httpx2.AsyncBaseTransport):
         try:
             handler = self._service.handler(request.method, request.url.path)
         except Refusal as refusal:
-            return _response(HttpReply(refusal.status, refusal.body))
-        return _response(await self._service.answer(handler, await request.aread()))
+            return _response(HttpReply(refusal.status, refusal.body_at(request.url.path)))
+        return _response(await self._service.answer(handler, await request.aread(), request.url.path))
 
 
 class _Events(httpx2.AsyncByteStream):
@@ -51,7 +50,7 @@ class _Events(httpx2.AsyncByteStream):
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         async for event in self._events:
-            yield event_bytes(event)
+            yield event
 
     async def aclose(self) -> None:
         await self._events.aclose()

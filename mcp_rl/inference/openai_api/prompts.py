@@ -13,7 +13,7 @@ from array import array
 from typing import TYPE_CHECKING, Any
 
 from mcp_rl.errors import ConfigError
-from mcp_rl.inference.chat.calls import ParsedCall, read_json, whole_characters
+from mcp_rl.inference.chat.calls import ParsedCall, read_object, whole_characters
 from mcp_rl.inference.chat.remembered import Remembered
 from mcp_rl.inference.openai_api.reading import CLOSE, OPEN
 from mcp_rl.inference.openai_api.refusals import Refusal
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mcp_rl.inference.chat.chat_format import ChatFormat
 
 REMEMBERED = 32 * 2**20
-"""Bytes of remembered turns: about 75,000 of 60 tokens."""
+"""Bytes of remembered turns: about 50,000 of 60 tokens with a call."""
 _TOOLS = 16 * 2**20
 """Bytes of remembered lists of tools, so that equal ones are rendered once."""
 _OVERHEAD = 200
@@ -42,15 +42,18 @@ class RememberedTurns:
     def remember(self, before: Sequence[int], content: str, calls: Sequence[tuple[str, str]], ids: list[int]) -> None:
         """Remember a turn; `calls` are the names and arguments in the answer.
 
-        Clients send arguments that are not a JSON object back as an empty one, so the turn is also found by that.
+        Clients that parse arguments write them anew, and those that are not a JSON object as an empty one, so the turn
+        is also found by what its arguments are.
         """
-        mended = [(name, arguments if _object(arguments) is not None else "{}") for name, arguments in calls]
         digest, kept = Digest(before), array("i", ids)
-        for key in {digest.of_turn(content, calls), digest.of_turn(content, mended)}:
-            self._ids.put(key, kept, 4 * len(ids) + _OVERHEAD)
+        self._ids.put(digest.of_turn(content, calls), kept, 4 * len(ids) + _OVERHEAD)
+        if calls:
+            self._ids.put(digest.of_turn(content, calls, normal=True), kept, _OVERHEAD)
 
     def recall(self, before: Digest, content: str, calls: Sequence[tuple[str, str]]) -> list[int] | None:
         found = self._ids.get(before.of_turn(content, calls))
+        if found is None and calls:
+            found = self._ids.get(before.of_turn(content, calls, normal=True))
         return None if found is None else found.tolist()
 
 
@@ -64,10 +67,11 @@ class Digest:
     def add(self, ids: Sequence[int]) -> None:
         self._hash.update(array("i", ids).tobytes())
 
-    def of_turn(self, content: str, calls: Sequence[tuple[str, str]]) -> bytes:
-        """Return the hash of the ids and of a turn after them, as it was answered."""
+    def of_turn(self, content: str, calls: Sequence[tuple[str, str]], *, normal: bool = False) -> bytes:
+        """Return the hash of the ids and of a turn after them, as it was answered or in its normal form."""
+        said = [(name, _normal(arguments)) for name, arguments in calls] if normal else list(calls)
         digest = self._hash.copy()
-        digest.update(json.dumps([content, list(calls)]).encode())
+        digest.update(json.dumps([content, said, normal]).encode())
         return digest.digest()
 
 
@@ -150,7 +154,7 @@ class Prompts:
             return known
         if len({call.id for call in turn.tool_calls}) < len(calls):
             raise Refusal(f"{where}: two tool calls have the same id.", param="messages")
-        parsed = [ParsedCall(whole_characters(name), _object(arguments)) for name, arguments in calls]
+        parsed = [ParsedCall(whole_characters(name), read_object(arguments)) for name, arguments in calls]
         content = self.chat.harmless(content)
         if all(call.arguments is not None for call in parsed):
             try:
@@ -222,9 +226,15 @@ def _written(name: str, arguments: str) -> str:
     return f'{{"name": {json.dumps(name, ensure_ascii=False)}, "arguments": {arguments}}}' if name else arguments
 
 
-def _object(text: str) -> dict[str, Any] | None:
-    try:
-        found = read_json(text or "{}")
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
+def _normal(arguments: str) -> str:
+    """Return the one form of arguments that are equal as JSON, in whatever form a client writes them back."""
+    return json.dumps(_whole_numbers(read_object(arguments) or {}), sort_keys=True)
+
+
+def _whole_numbers(value: Any) -> Any:
+    """Replace whole floats by integers, as JavaScript writes them."""
+    if isinstance(value, dict):
+        return {key: _whole_numbers(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_whole_numbers(one) for one in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value

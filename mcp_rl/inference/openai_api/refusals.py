@@ -1,4 +1,4 @@
-"""Errors of a request, in the form that OpenAI's clients read."""
+"""Errors of a request, in the form that OpenAI's or Anthropic's clients read."""
 
 from __future__ import annotations
 
@@ -8,6 +8,17 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 INVALID = "invalid_request_error"
+MESSAGES = "/v1/messages"
+"""The path of Anthropic's protocol."""
+_ANTHROPIC = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+"""Anthropic's names of errors by their status."""
 
 
 class Refusal(Exception):
@@ -27,6 +38,13 @@ class Refusal(Exception):
         self.status, self.headers = status, dict(headers or {})
         self.body: dict[str, Any] = {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
+    def body_at(self, path: str) -> dict[str, Any]:
+        """Return the body in the form of the protocol that is spoken at a path."""
+        if not path.startswith(MESSAGES):
+            return self.body
+        kind = _ANTHROPIC.get(self.status, "api_error" if self.status >= 500 else INVALID)
+        return {"type": "error", "error": {"type": kind, "message": str(self)}}
+
 
 def no_such_path(method: str, path: str, known: Sequence[tuple[str, str]]) -> Refusal:
     """Return a 404, or a 405 where the path takes another method."""
@@ -44,6 +62,14 @@ def unknown_model(name: str, known: list[str]) -> Refusal:
         status=404,
         param="model",
         code="model_not_found",
+    )
+
+
+def unknown_response(id: str) -> Refusal:
+    return Refusal(
+        f"The response {id[:200]!r} is not kept here (any longer); send the whole conversation as input.",
+        param="previous_response_id",
+        code="previous_response_not_found",
     )
 
 

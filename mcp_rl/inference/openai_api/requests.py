@@ -6,7 +6,8 @@ A training run takes an agent program as it is: there such a field is overridden
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -14,14 +15,14 @@ from mcp_rl.inference.chat.conversation import Text
 from mcp_rl.inference.openai_api.refusals import Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Sequence
 
-_WITHOUT_EFFECT = {
+WITHOUT_EFFECT = {
     *("user", "metadata", "store", "service_tier", "safety_identifier"),
     *("prompt_cache_key", "prompt_cache_retention", "priority", "request_id"),
 }
 """Fields that say nothing about what is sampled."""
-_NEUTRAL: dict[str, tuple[Any, ...]] = {
+NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "top_p": (1,),
     "top_k": (-1, 0),
     "min_p": (0,),
@@ -60,38 +61,51 @@ Stop = Annotated[
     BeforeValidator(lambda value: [value] if isinstance(value, str) else value),
     Field(max_length=16),
 ]
-_Fields = TypeVar("_Fields", bound=BaseModel)
 
 
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class _History(BaseModel):
+class RequestBody(_Part):
+    """Base of whole requests."""
+
+    without_effect: ClassVar[frozenset[str]] = frozenset(WITHOUT_EFFECT)
+    """Fields that say nothing about what is sampled."""
+    neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = NEUTRAL
+    """Values at which other fields change nothing."""
+    function_type: ClassVar[str] = "function"
+    """The `type` of a tool that is a function of the client's; those of the provider's own tools differ."""
+
+
+_Fields = TypeVar("_Fields", bound=RequestBody)
+
+
+class History(BaseModel):
     """Base of messages, which may carry whatever else a client keeps on them."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
 
-class InputMessage(_History):
+class InputMessage(History):
     """A message to the model from the system, the developer or the user."""
 
     role: Literal["system", "developer", "user"]
     content: Text
 
 
-class CalledFunction(_History):
+class CalledFunction(History):
     name: str
     arguments: str
 
 
-class MessageToolCall(_History):
+class MessageToolCall(History):
     id: str = Field(min_length=1)
     type: Literal["function"] = "function"
     function: CalledFunction
 
 
-class AssistantMessage(_History):
+class AssistantMessage(History):
     """A turn of the model."""
 
     role: Literal["assistant"]
@@ -99,7 +113,7 @@ class AssistantMessage(_History):
     tool_calls: list[MessageToolCall] = []
 
 
-class ToolResultMessage(_History):
+class ToolResultMessage(History):
     """A tool's result."""
 
     role: Literal["tool"]
@@ -110,7 +124,7 @@ class ToolResultMessage(_History):
 Message = Annotated[InputMessage | AssistantMessage | ToolResultMessage, Field(discriminator="role")]
 
 
-class _ToolFunction(_History):
+class _ToolFunction(History):
     name: str = Field(min_length=1)
     description: str | None = None
     parameters: dict[str, Any] | None = None
@@ -132,6 +146,16 @@ class NamedTool(_Part):
     function: _ChosenFunction
 
 
+def function_tool(name: str, description: str | None, parameters: dict[str, Any] | None) -> _Tool:
+    """Return a function as a tool of a chat."""
+    return _Tool(type="function", function=_ToolFunction(name=name, description=description, parameters=parameters))
+
+
+def named_tool(name: str) -> NamedTool:
+    """Return the choice of a function that must be called."""
+    return NamedTool(function=_ChosenFunction(name=name))
+
+
 class _StreamOptions(_Part):
     include_usage: bool = False
     include_obfuscation: Literal[False] = False
@@ -143,12 +167,15 @@ def _sampled_or_greedy(temperature: float) -> float:
     return temperature
 
 
-class _Asked(_Part):
+Temperature = Annotated[float, AfterValidator(_sampled_or_greedy), Field(ge=0, le=2, allow_inf_nan=False)]
+
+
+class _Asked(RequestBody):
     model: str
     stream: bool = False
     stream_options: _StreamOptions | None = None
     max_tokens: int | None = Field(default=None, ge=1)
-    temperature: Annotated[float, AfterValidator(_sampled_or_greedy)] = Field(1.0, ge=0, le=2, allow_inf_nan=False)
+    temperature: Temperature = 1.0
     seed: Seed | None = None
     stop: Stop = []
     n: int = Field(default=1, ge=1, le=128)
@@ -200,7 +227,7 @@ class CompletionRequest(_Asked):
         return list(self.prompt)
 
 
-class TokenizeRequest(_WithTools):
+class TokenizeRequest(RequestBody, _WithTools):
     """POST /tokenize: a text, or messages as they would be rendered for the model."""
 
     model: str | None = None
@@ -211,36 +238,71 @@ class TokenizeRequest(_WithTools):
 def read(kind: type[_Fields], body: bytes, note: Callable[[str], None] | None = None) -> _Fields:
     """Read the fields of a request. Raises Refusal, which names the field.
 
-    With `note`, a field that is unknown or would sample from another distribution is left out, and its name is passed
-    to `note`.
+    With `note`, what is unknown or would sample from another distribution is left out, and its name is passed to
+    `note`.
     """
-    fields = _object(body)
     kept: dict[str, Any] = {}
-    for name, value in fields.items():
-        if value is None or name in _WITHOUT_EFFECT:
+    for name, value in _object(body).items():
+        if value is None or name in kind.without_effect:
             continue
-        if note is not None and (name in _THE_RUNS or name not in {*kind.model_fields, *_NEUTRAL}):
+        if note is not None and (name in _THE_RUNS or name not in {*kind.model_fields, *kind.neutral}):
             note(name)
-        elif name not in _NEUTRAL:
+        elif name not in kind.neutral:
             kept[name] = value
-        elif not _is_neutral(name, value):
+        elif not _is_neutral(kind, name, value):
             if note is None:
-                raise _unsupported(name)
+                raise _unsupported(kind, name)
             note(name)
     if isinstance(messages := kept.get("messages"), list):
         kept["messages"] = [_without_nulls(message) for message in messages]
+    if isinstance(tools := kept.get("tools"), list):
+        kept["tools"] = [tool for tool in tools if _is_function(kind, tool, note)]
     try:
-        return kind.model_validate(kept)
+        return _validated(kind, kept, note)
     except ValidationError as error:
         raise _refused(error, kept) from error
 
 
-def _is_neutral(name: str, value: Any) -> bool:
-    return any(value == allowed and isinstance(value, bool) == isinstance(allowed, bool) for allowed in _NEUTRAL[name])
+def _validated(kind: type[_Fields], fields: dict[str, Any], note: Callable[[str], None] | None) -> _Fields:
+    try:
+        return kind.model_validate(fields)
+    except ValidationError as error:
+        unknown = [problem["loc"] for problem in error.errors() if problem["type"] == "extra_forbidden"]
+        if note is None or not unknown:
+            raise
+        for place in unknown:
+            _remove(fields, place)
+            note(".".join(part for part in place if isinstance(part, str) and _is_key(part)))
+        return kind.model_validate(fields)
 
 
-def _unsupported(name: str) -> Refusal:
-    allowed = " or ".join(json.dumps(value) for value in _NEUTRAL[name])
+def _remove(fields: Any, place: Sequence[int | str]) -> None:
+    """Remove a field within others; its place may name kinds of values too."""
+    *path, last = place
+    for part in path:
+        if isinstance(fields, dict):
+            fields = fields.get(part, fields)
+        elif isinstance(fields, list) and isinstance(part, int):
+            fields = fields[part]
+    if isinstance(fields, dict):
+        fields.pop(last, None)
+
+
+def _is_function(kind: type[RequestBody], tool: Any, note: Callable[[str], None] | None) -> bool:
+    """Return whether a tool is to be kept: where things are noted, those of the provider, such as web search, go."""
+    if note is None or not isinstance(tool, dict) or tool.get("type", kind.function_type) == kind.function_type:
+        return True
+    note("tools of other kinds than functions")
+    return False
+
+
+def _is_neutral(kind: type[RequestBody], name: str, value: Any) -> bool:
+    allowed = kind.neutral[name]
+    return any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in allowed)
+
+
+def _unsupported(kind: type[RequestBody], name: str) -> Refusal:
+    allowed = " or ".join(json.dumps(value) for value in kind.neutral[name])
     return Refusal(
         f"{name} is not supported: tokens are drawn from the policy's own distribution, as they were in training; "
         f"leave it out, or set it to {allowed}.",
@@ -273,7 +335,11 @@ def _refused(error: ValidationError, fields: Mapping[str, Any]) -> Refusal:
     return Refusal(f"{name}: {said}." if name else f"{said}.", param=param, code=code)
 
 
-_KINDS = {"system", "developer", "user", "assistant", "tool", "NamedTool"}
+_KINDS = {
+    *("system", "developer", "user", "assistant", "tool", "NamedTool", "ResponseToolChoice"),
+    *("message", "function_call", "function_call_output", "reasoning", "other"),
+    *("text", "tool_use", "tool_result", "thinking", "redacted_thinking"),
+}
 
 
 def _is_key(part: int | str) -> bool:

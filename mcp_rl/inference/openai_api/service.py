@@ -1,4 +1,5 @@
-"""Answer requests of OpenAI's protocol with engines, independently of HTTP but for methods, paths and statuses.
+"""Answer requests of OpenAI's and Anthropic's protocols with engines, independently of HTTP but for methods, paths and
+statuses. Each kind of request for a turn is read as a request of a chat, so all of them are sampled in one way.
 
 The task that reads the answer samples the turn: when that task is cancelled or the answer is closed, the turn ends with
 it.
@@ -21,22 +22,38 @@ import anyio
 import anyio.to_thread
 
 from mcp_rl.errors import McpRlError
+from mcp_rl.inference.chat.remembered import Remembered
 from mcp_rl.inference.openai_api.answers import ChatAnswer, CompletionAnswer
+from mcp_rl.inference.openai_api.messages_answers import MessagesAnswer
+from mcp_rl.inference.openai_api.messages_requests import CountRequest, MessagesRequest
 from mcp_rl.inference.openai_api.reading import CLOSE
 from mcp_rl.inference.openai_api.refusals import (
+    MESSAGES,
     Refusal,
     context_exceeded,
     failed,
     no_such_path,
     too_busy,
     unknown_model,
+    unknown_response,
 )
-from mcp_rl.inference.openai_api.requests import ChatRequest, CompletionRequest, NamedTool, TokenizeRequest, read
+from mcp_rl.inference.openai_api.requests import (
+    AssistantMessage,
+    ChatRequest,
+    CompletionRequest,
+    NamedTool,
+    TokenizeRequest,
+    read,
+)
+from mcp_rl.inference.openai_api.responses_answers import ResponseAnswer
+from mcp_rl.inference.openai_api.responses_requests import ResponseRequest
 from mcp_rl.inference.openai_api.sampling import SampledTurn
 from mcp_rl.system.boundary import first_error
 
 if TYPE_CHECKING:
+    from mcp_rl.inference.openai_api.answers import Answer, TurnsAnswer
     from mcp_rl.inference.openai_api.prompts import Prompts
+    from mcp_rl.inference.openai_api.requests import Message
     from mcp_rl.inference.openai_api.served import ServedModel
 
 log = logging.getLogger(__name__)
@@ -47,7 +64,7 @@ _SLICES = (4, 8, 16, 32)
 
 @dataclass
 class HttpReply:
-    """A reply: a JSON object, or the events of a stream, a JSON object or `[DONE]` each."""
+    """A reply: a JSON object, or the encoded events of a stream."""
 
     status: int = 200
     body: Any = None
@@ -56,6 +73,8 @@ class HttpReply:
 
 
 _MODEL = "/v1/models/"
+_RESPONSES = 32 * 2**20
+"""Bytes of remembered responses, in a rough estimate."""
 _LONG_BODY = 64 * 2**10
 """Bytes of a request beyond which it is rendered in a thread."""
 T = TypeVar("T")
@@ -85,8 +104,13 @@ class Service:
             ("GET", "/v1/models"): self.models,
             ("POST", "/v1/chat/completions"): self.chat,
             ("POST", "/v1/completions"): self.complete,
+            ("POST", "/v1/responses"): self.respond,
+            ("POST", MESSAGES): self.message,
+            ("POST", f"{MESSAGES}/count_tokens"): self.count,
             ("POST", "/tokenize"): self.tokenize,
         }
+        self._responses: Remembered[str, tuple[Message, ...]] = Remembered(_RESPONSES)
+        """The conversations up to each response, by its id, for requests that continue one."""
 
     def handler(self, method: str, path: str) -> Handler:
         """Return the handler of a method and path. Raises Refusal where there is none."""
@@ -97,13 +121,13 @@ class Service:
             raise no_such_path(method, path, list(self._routes))
         return found
 
-    async def answer(self, handler: Handler, body: bytes) -> HttpReply:
-        """Return the reply, errors included. Only cancellation is raised."""
+    async def answer(self, handler: Handler, body: bytes, path: str = "") -> HttpReply:
+        """Return the reply, errors included, in the form of the protocol at `path`. Only cancellation is raised."""
         try:
             return await handler(body)
         except Exception as error:
             refusal = _refusal(error)
-            return HttpReply(refusal.status, refusal.body, headers=refusal.headers)
+            return HttpReply(refusal.status, refusal.body_at(path), headers=refusal.headers)
 
     async def health(self, _: bytes) -> HttpReply:
         if self._away():
@@ -131,7 +155,36 @@ class Service:
         return HttpReply(body={"tokens": ids, "count": len(ids), "max_model_len": served.engine().max_context})
 
     async def chat(self, body: bytes) -> HttpReply:
-        asked = read(ChatRequest, body, self._note)
+        return await self._turns(read(ChatRequest, body, self._note), body, ChatAnswer)
+
+    async def respond(self, body: bytes) -> HttpReply:
+        request = read(ResponseRequest, body, self._note)
+        before: tuple[Message, ...] = ()
+        if (earlier := request.previous_response_id) is not None:
+            found = self._responses.get(earlier)
+            if found is None:
+                raise unknown_response(earlier)
+            before = found
+        asked = request.to_chat(before, self._note)
+        conversation = tuple(asked.messages[1:] if request.instructions else asked.messages)
+
+        def keep(id: str, said: dict[str, Any]) -> None:
+            turn = AssistantMessage.model_validate({name: value for name, value in said.items() if value is not None})
+            self._responses.put(id, (*conversation, turn), 10 * len(body) + 8 * len(conversation))
+
+        return await self._turns(asked, body, functools.partial(ResponseAnswer, request, keep))
+
+    async def message(self, body: bytes) -> HttpReply:
+        asked = read(MessagesRequest, body, self._note).to_chat(self._note)
+        return await self._turns(asked, body, MessagesAnswer)
+
+    async def count(self, body: bytes) -> HttpReply:
+        asked = read(CountRequest, body, self._note).to_chat(self._note)
+        prompts = self._named(asked.model).prompts
+        ids = await _in_thread_if_long(body, lambda: prompts.of_messages(asked.messages, asked.schemas))
+        return HttpReply(body={"input_tokens": len(ids)})
+
+    async def _turns(self, asked: ChatRequest, body: bytes, answering: Callable[..., TurnsAnswer]) -> HttpReply:
         served = self._named(asked.model)
         choice = asked.tool_choice or "auto"
         begun = _forced_ids(served.prompts, asked, choice)
@@ -145,7 +198,7 @@ class Service:
         if asked.top_logprobs and not asked.logprobs:
             raise Refusal("top_logprobs needs logprobs: true.", param="top_logprobs")
         turns = _RequestedTurns([prompt] * asked.n, asked, asked.limit or served.max_tokens, stop, asked.top_logprobs)
-        answer = ChatAnswer(asked, served, prompt, begun, reads_calls=bool(tools), one_call=one_call)
+        answer = answering(asked, served, prompt, begun, reads_calls=bool(tools), one_call=one_call)
         return await self._reply(served, turns, answer)
 
     async def complete(self, body: bytes) -> HttpReply:
@@ -168,9 +221,7 @@ class Service:
             return self.served[0]
         raise unknown_model(name, [known for served in self.served for known in served.names()])
 
-    async def _reply(
-        self, served: ServedModel, wanted: _RequestedTurns, answer: ChatAnswer | CompletionAnswer
-    ) -> HttpReply:
+    async def _reply(self, served: ServedModel, wanted: _RequestedTurns, answer: Answer) -> HttpReply:
         """Sample the first slice before anything is sent, so that an error still has a status of its own."""
         if self._away():
             raise failed("The engine is unavailable; it is restarting or expected back.", status=503, again=True)
@@ -236,13 +287,13 @@ async def _advance(turns: Sequence[SampledTurn], most: int | None) -> None:
 class Events:
     """The events of a stream. `aclose` ends its turns, even before the stream is read."""
 
-    def __init__(self, turns: AsyncExitStack, events: AsyncGenerator[str, None]) -> None:
+    def __init__(self, turns: AsyncExitStack, events: AsyncGenerator[bytes, None]) -> None:
         self._turns, self._events = turns, events
 
     def __aiter__(self) -> Events:
         return self
 
-    async def __anext__(self) -> str:
+    async def __anext__(self) -> bytes:
         try:
             return await anext(self._events)
         except BaseException:  # StopAsyncIteration too
@@ -255,20 +306,27 @@ class Events:
             await self._turns.aclose()
 
 
-async def _events(turns: Sequence[SampledTurn], answer: ChatAnswer | CompletionAnswer) -> AsyncGenerator[str, None]:
+async def _events(turns: Sequence[SampledTurn], answer: Answer) -> AsyncGenerator[bytes, None]:
     try:
         slices = iter(_SLICES[1:])
         for chunk in answer.chunks(turns):
-            yield json.dumps(chunk)
+            yield _event(answer, chunk)
         while not all(turn.finish for turn in turns):
             await _advance(turns, next(slices, _SLICES[-1]))
             for chunk in answer.chunks(turns):
-                yield json.dumps(chunk)
+                yield _event(answer, chunk)
         for chunk in answer.last(turns):
-            yield json.dumps(chunk)
-        yield "[DONE]"
+            yield _event(answer, chunk)
+        if answer.end_mark is not None:
+            yield f"data: {answer.end_mark}\n\n".encode()
     except Exception as error:
-        yield json.dumps(_refusal(error).body)
+        yield _event(answer, answer.failure(_refusal(error)))
+
+
+def _event(answer: Answer, chunk: dict[str, Any]) -> bytes:
+    """Encode a server-sent event."""
+    name = f"event: {chunk['type']}\n" if answer.named_events else ""
+    return f"{name}data: {json.dumps(chunk)}\n\n".encode()
 
 
 def _refusal(error: BaseException) -> Refusal:

@@ -24,6 +24,13 @@ _NOTES = {
     "seed": "its seed is the episode's, as tries of one task must differ",
     "model": "the model in training answers to every name",
     "response_format": "its response_format is not enforced",
+    "text": "its text format is not enforced",
+    "output_config": "its output format is not enforced",
+    "thinking": "its thinking is the policy's own",
+    "reasoning": "its reasoning is the policy's own",
+    "reasoning items": "its reasoning items are left out, as the model sees its thoughts as it sampled them",
+    "thinking blocks": "its thinking blocks are left out, as the model sees its thoughts as it sampled them",
+    "tools of other kinds than functions": "its tools of other kinds than functions are left out",
 }
 
 
@@ -60,6 +67,9 @@ class AgentEndpoint:
                     "OPENAI_BASE_URL": f"{self._address}/v1",
                     "OPENAI_API_KEY": key,
                     "OPENAI_MODEL": model.names()[0],
+                    "ANTHROPIC_BASE_URL": self._address,
+                    "ANTHROPIC_API_KEY": key,
+                    "ANTHROPIC_MODEL": model.names()[0],
                     "MCP_RL_MCP_URL": f"{self._address}{path}",
                 }
         finally:

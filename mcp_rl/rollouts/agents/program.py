@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, cast
 import anyio
 
 from mcp_rl.errors import ContextOverflow, McpRlError, ServerFault
-from mcp_rl.inference.chat.calls import ParsedCall, read_json
+from mcp_rl.inference.chat.calls import ParsedCall, read_object
 from mcp_rl.inference.openai_api.refusals import Refusal
 from mcp_rl.inference.openai_api.served import ServedModel
 from mcp_rl.rollouts.agents.recording import RecordedTurn, RecordingEngine
@@ -58,6 +58,8 @@ NOT_THE_MODELS = 75
 """Exit code EX_TEMPFAIL of sysexits.h: the program failed for a reason that is not the model's."""
 LONGEST_TASK = 100_000
 """Bytes of a task; Linux allows 128 KiB for a variable with its name."""
+_OTHER_KEYS = ("ANTHROPIC_AUTH_TOKEN", "OPENAI_ADMIN_KEY")
+"""Secrets that the clients would send to our address beside the episode's key."""
 _KEPT = 2**16
 """Bytes kept of the end of what a program prints."""
 
@@ -237,10 +239,9 @@ class AgentEpisode(EpisodeInProgress):
         if thought := message.get("reasoning_content"):
             self._engine.sampled -= min(self._engine.thought, len(self._chat.encode(thought)), len(turn.ids))
         for call in message.get("tool_calls", ()):
-            name = call["function"]["name"]
-            self._issued[call["id"]] = CallRecord(
-                turn=self.trajectory.turns - 1, name=name, tool=name, arguments=_object(call["function"]["arguments"])
-            )
+            name, arguments = call["function"]["name"], read_object(call["function"]["arguments"])
+            at = self.trajectory.turns - 1
+            self._issued[call["id"]] = CallRecord(turn=at, name=name, tool=name, arguments=arguments)
 
     def _view(self) -> None:
         """Set what people and verifiers see: all conversations, and the calls of the program's own tools.
@@ -267,7 +268,7 @@ class AgentEpisode(EpisodeInProgress):
 def _environment() -> dict[str, str]:
     """Return our environment for a program, without our own marker; no proxy is asked for the way to us."""
     direct = ",".join(filter(None, [os.environ.get("NO_PROXY") or os.environ.get("no_proxy"), "127.0.0.1"]))
-    ours = {name: value for name, value in os.environ.items() if name not in MARKER}
+    ours = {name: value for name, value in os.environ.items() if name not in {*MARKER, *_OTHER_KEYS}}
     return ours | {"NO_PROXY": direct, "no_proxy": direct}
 
 
@@ -278,14 +279,6 @@ def _how_it_ended(child: Child) -> str:
 
 def _over() -> Refusal:
     return Refusal("The episode is over.", status=410, headers={"x-should-retry": "false"})
-
-
-def _object(text: str) -> dict[str, Any] | None:
-    try:
-        found = read_json(text)
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
 
 
 async def _last_line(output: ByteReceiveStream) -> str | None:

@@ -34,6 +34,44 @@ CHAT: dict[str, Any] = {
     **{"max_tokens": 20, "temperature": 1.0, "logprobs": True, "top_logprobs": 2, "return_token_ids": True},
     **{"stream": False, "stream_options": {"include_usage": True}},
 }
+RESPONSE: dict[str, Any] = {
+    "model": "tiny",
+    "instructions": "Be brief.",
+    "input": [
+        {"role": "user", "content": [{"type": "input_text", "text": "Add."}]},
+        {"type": "reasoning", "id": "r", "summary": []},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Yes."}]},
+        {"type": "function_call", "call_id": "c", "name": "add", "arguments": '{"a": 1}'},
+        {"type": "function_call_output", "call_id": "c", "output": "7"},
+    ],
+    "tools": [{"type": "function", **tool["function"]} for tool in TOOLS],
+    **{"tool_choice": "auto", "parallel_tool_calls": True, "max_output_tokens": 20, "temperature": 1.0, "store": True},
+    **{"stream": False, "metadata": {"a": "b"}},
+}
+MESSAGES: dict[str, Any] = {
+    "model": "tiny",
+    "system": [{"type": "text", "text": "Be brief."}],
+    "messages": [
+        {"role": "user", "content": "Add."},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": "Hm.", "signature": ""},
+                {"type": "text", "text": "Yes."},
+                {"type": "tool_use", "id": "c", "name": "add", "input": {"a": 1}},
+            ],
+        },
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": "7"}]},
+    ],
+    "tools": [{"name": "add", "input_schema": {"type": "object"}, "description": "Add."}],
+    **{
+        "tool_choice": {"type": "auto"},
+        "max_tokens": 20,
+        "temperature": 1.0,
+        "stop_sequences": ["zz"],
+        "stream": False,
+    },
+}
 TEXT = {"model": "tiny", "prompt": "Hello", "max_tokens": 5, "logprobs": 2, "n": 1, "stream": False, "stop": None}
 ODD: list[Any] = [
     *(None, True, False, 0, 1, -1, 2**70, 1.5, "", "x", "\ud800", "\x00", "<|im_end|>", "<tool_call>", "é" * 50, "{"),
@@ -71,7 +109,13 @@ def spoilt(request: dict[str, Any], dice: random.Random) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("path", "request_", "times"),
-    [("/v1/chat/completions", CHAT, 250), ("/tokenize", CHAT, 40), ("/v1/completions", TEXT, 80)],
+    [
+        ("/v1/chat/completions", CHAT, 250),
+        ("/v1/responses", RESPONSE, 250),
+        ("/v1/messages", MESSAGES, 250),
+        ("/tokenize", CHAT, 40),
+        ("/v1/completions", TEXT, 80),
+    ],
 )
 async def test_no_request_crashes_the_server(policies: Any, path: str, request_: dict[str, Any], times: int) -> None:
     chat = ChatFormat(policies.chat.tokenizer, [OTHER])
@@ -83,6 +127,6 @@ async def test_no_request_crashes_the_server(policies: Any, path: str, request_:
         reply = await service.answer(service.handler("POST", path), body)
         statuses.add(reply.status)
         events = [event async for event in reply.events] if reply.events is not None else [json.dumps(reply.body)]
-        assert reply.status < 500 and not any("server_error" in event for event in events), body
+        assert reply.status < 500 and not any("server_error" in str(event) for event in events), body
         assert service._in_flight == 0, body
     assert {200, 400} <= statuses
