@@ -109,7 +109,8 @@ Agent = Annotated[
     str | None,
     Sets("rollout.agent"),
     typer.Option(
-        help='Your own agent program, such as "python my_agent.py", which plays the episodes (docs/agents.md).'
+        help='Your own agent, which plays the episodes: a program, such as "python my_agent.py", or a function, as '
+        "my_agent.py:play or package.module:play (docs/agents.md)."
     ),
 ]
 Init = Annotated[

@@ -54,7 +54,7 @@ class RolloutConfig(Section):
     """Sampling of a step's episodes, and the limits of each."""
 
     agent: Annotated[str | None, _MEASURED] = None
-    """Command of your own agent program, which plays the episodes; none: our own loop of turns and calls."""
+    """Command of your own agent program, or FILE.py:FUNCTION, which plays the episodes; none: our own loop."""
     user_model: Annotated[str | None, _MEASURED] = None
     """LiteLLM name of the model that plays simulated users, with `@http…` for its address; none: they follow rules."""
     groups_per_step: int = Field(default=24, ge=1)

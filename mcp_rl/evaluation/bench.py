@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from mcp_rl.evaluation.chat_model import ChatModel, ChatSetting
 from mcp_rl.evaluation.scripted import SCRIPTS, ScriptedSetting
-from mcp_rl.rollouts.agents.player import AgentOptions, opened_player
+from mcp_rl.rollouts.agents.player import agent_options, opened_player
 from mcp_rl.rollouts.player import PlayerOptions, SettingPlayer, limits_of
 from mcp_rl.rollouts.rollout import OwnLoop
 from mcp_rl.rollouts.user_model import user_model
@@ -74,8 +74,7 @@ class Bench:
             script = SCRIPTS[model.name]
             return SettingPlayer(lambda session: ScriptedSetting(script, session, prompt), self.sessions, **options)
         engine, chat = await self._engine(model)
-        command = self.config.rollout.agent
-        agent = None if command is None else AgentOptions(command, (self.folder or Path()) / "logs", self.say)
+        agent = agent_options(self.config, (self.folder or Path()) / "logs", self.say)
         opening = opened_player(agent, engine, chat, self.sessions, system_prompt=prompt, **options)
         return await self._players.enter_async_context(opening)
 

@@ -36,7 +36,7 @@ from mcp_rl.explore.tally import tallied
 from mcp_rl.plugins.manager import Plugins, load_plugins
 from mcp_rl.plugins.resolve import resolve_servers
 from mcp_rl.rewards.scoring import Scoring, check_rewards
-from mcp_rl.rollouts.agents.player import agent_command
+from mcp_rl.rollouts.agents.command import check_agent
 from mcp_rl.rollouts.user_model import user_model
 from mcp_rl.scenario import scenario_lines
 from mcp_rl.scenarios.fit import check_fit, check_no_user, notices
@@ -110,10 +110,10 @@ def prepare(
             )
     check_rewards(config.judge, config.reward, plugins.rewards)
     user_model(config.rollout.user_model)
-    if config.rollout.agent is not None:
-        agent_command(config.rollout.agent)
-        if asked := next((model.label for model in models if not model.base_model), None):
-            raise ConfigError(f"An agent program asks models that are sampled here; {asked} is not: leave --agent out.")
+    check_agent(config)
+    remote = next((model.label for model in models if not model.base_model), None)
+    if config.rollout.agent is not None and remote is not None:
+        raise ConfigError(f"An agent program asks models that are sampled here; {remote} is not: leave --agent out.")
     check_cassette(config.tools, server)
     if config.scenarios.source is not None:
         plugins.scenario_sources.pick(config.scenarios.source, plugins.problems)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from mcp_rl.plugins.hookspecs import hookimpl
 from mcp_rl.rewards.clean_calls import clean_calls
+from mcp_rl.rewards.program import PROGRAM, program
 from mcp_rl.rewards.verifier import BUILT_IN
 
 if TYPE_CHECKING:
@@ -25,3 +26,4 @@ def register_verifiers(register: Callable[[str, VerifierFunction], None]) -> Non
 def register_rewards(register: Callable[[str, RewardFunction], None]) -> None:
     """Register the reward that docs/rewards.md describes; the run itself adds `verifier` and `ruler`."""
     register("clean_calls", clean_calls)
+    register(PROGRAM, program)

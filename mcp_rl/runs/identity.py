@@ -12,7 +12,7 @@ from mcp_rl.config import JudgeConfig, RunConfig, UnslothConfig, config_keys, fl
 from mcp_rl.config.identity import RunIdentity
 from mcp_rl.errors import ScenarioError
 from mcp_rl.rewards.scoring import Scoring, check_rewards
-from mcp_rl.rollouts.agents.player import agent_command
+from mcp_rl.rollouts.agents.command import check_agent
 from mcp_rl.rollouts.user_model import user_model
 from mcp_rl.run_directory import RunDirectory
 from mcp_rl.runs.trackers.trackers import check_trackers
@@ -69,8 +69,7 @@ def check_settings(config: RunConfig, server: ToolServer, plugins: Plugins, *, f
         check_initial(config.init, config.train, config.base_model)
     check_rewards(config.judge, config.reward, plugins.rewards)
     user_model(config.rollout.user_model)
-    if config.rollout.agent is not None:
-        agent_command(config.rollout.agent)
+    check_agent(config)
 
 
 def rehearse(config: RunConfig, server: ToolServer, plugins: Plugins, *, fresh: bool = False) -> list[str]:

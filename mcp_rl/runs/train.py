@@ -28,7 +28,7 @@ from mcp_rl.plugins.manager import Plugins, load_plugins, place
 from mcp_rl.plugins.resolve import resolve_servers
 from mcp_rl.rewards.ledger import Ledger
 from mcp_rl.rewards.scoring import CALLS, Scoring
-from mcp_rl.rollouts.agents.player import AgentOptions, opened_player
+from mcp_rl.rollouts.agents.player import agent_options, opened_player
 from mcp_rl.rollouts.player import limits_of
 from mcp_rl.rollouts.rollout import OwnLoop
 from mcp_rl.rollouts.user_model import user_model
@@ -221,9 +221,9 @@ async def _prepared(setting: _Setting) -> AsyncIterator[Trainer]:
                 f"{backend.engine.version}."
             )
         _follow(setting.state, run, backend.engine.version, backend.frontier)
-        agent = config.rollout.agent and AgentOptions(config.rollout.agent, run.logs, progress.say)
+        agent = agent_options(config, run.logs, progress.say)
         opening_player = opened_player(
-            agent or None,
+            agent,
             backend.engine,
             backend.chat,
             sessions,

@@ -14,10 +14,13 @@ import pytest_asyncio
 from transformers import AutoTokenizer
 
 from mcp_rl.backends.samplers.policies import LocalPolicies
+from mcp_rl.config import JudgeConfig, RewardConfig
 from mcp_rl.errors import EngineError
 from mcp_rl.inference.chat.chat_format import ChatFormat
 from mcp_rl.inference.scripted import ScriptedEngine
-from mcp_rl.rewards.verifier import verify
+from mcp_rl.rewards.program import program as program_reward
+from mcp_rl.rewards.scoring import Scoring
+from mcp_rl.rewards.verifier import BUILT_IN, verify
 from mcp_rl.rollouts.agents.player import AgentOptions, opened_player
 from mcp_rl.rollouts.player import SettingPlayer
 from mcp_rl.rollouts.speaker import Limits
@@ -76,10 +79,12 @@ async def playing(
     tmp_path: Path, engine: Any, chat: ChatFormat, sessions: Sessions, agent: str | None, **options: Any
 ) -> AsyncIterator[tuple[SettingPlayer, list[str]]]:
     said: list[str] = []
-    opened = agent and AgentOptions(agent, tmp_path / "logs", said.append)
-    options = {"limits": Limits(max_turn_tokens=80, max_tokens=384, seconds=300)} | options
-    finish = lambda scenario, trajectory: verify(trajectory, scenario)  # noqa: E731
-    async with opened_player(opened or None, engine, chat, sessions, finish=finish, **options) as player:
+    opened = agent and AgentOptions(agent, tmp_path / "logs", said.append, rewards=options.pop("rewards", False))
+    options = {
+        "limits": Limits(max_turn_tokens=80, max_tokens=384, seconds=300),
+        "finish": lambda scenario, trajectory: verify(trajectory, scenario),
+    } | options
+    async with opened_player(opened or None, engine, chat, sessions, **options) as player:
         yield player, said
 
 
@@ -306,3 +311,99 @@ open({str(tmp_path / "address")!r}, "w").write(os.environ["OPENAI_BASE_URL"] + "
     assert (answered.status_code, tools.status_code) == (401, 401)
     for field in ("temperature", "seed", "top_k", "made_up", "response_format", "model"):
         assert sum(field in sentence for sentence in said) == 1, (field, said)
+
+
+GIVE = """
+def give(reward):
+    return post("/reward", {"reward": reward})
+def refused(reward):
+    try:
+        give(reward)
+    except urllib.error.HTTPError as error:
+        return error.code
+def write(text):
+    with open(os.environ["MCP_RL_REWARD_FILE"], "w") as file:
+        file.write(text)
+ask(task)
+"""
+REWARDS = [
+    ("write('0.25')", 0.25, None),
+    ("assert give(0.75) == {'reward': 0.75}", 0.75, None),
+    (
+        "assert [refused(x) for x in (float('nan'), float('inf'), 2, -1, True, '1', None)] == [400] * 7; give(1)",
+        1.0,
+        None,
+    ),
+    ("give(0.5); assert refused(1) == 409", 0.5, None),
+    ("write('1'); write('0.5')", 0.5, None),
+    ("write('nan')", None, "wrote 'nan' as its reward"),
+    ("write('1e999')", None, "wrote '1e999' as its reward"),
+    ("os.mkfifo(os.environ['MCP_RL_REWARD_FILE'])", None, "wrote 'no plain file' as its reward"),
+    ("give(1); write('1')", None, "gave two rewards"),
+    ("", None, "ended without a reward"),
+]
+
+
+@pytest.mark.parametrize(("code", "reward", "fault"), REWARDS, ids=[code for code, _, _ in REWARDS])
+async def test_a_reward_that_the_program_gives(
+    tmp_path: Path, chat: ChatFormat, sessions: Sessions, code: str, reward: float | None, fault: str | None
+) -> None:
+    scoring = Scoring(JudgeConfig(), BUILT_IN, RewardConfig(weights={"program": 1.0}), {"program": program_reward})
+    finish = scoring.rollout
+    engine = ScriptedEngine(lambda text, seed, turn: "It is 41.", chat)
+    options: dict[str, Any] = {"rewards": True, "finish": finish}
+    async with playing(tmp_path, engine, chat, sessions, program(tmp_path, GIVE + code), **options) as (player, _):
+        trajectory = await player.play(task(), 1)
+    assert trajectory.reward == reward, trajectory.fault
+    assert (fault or "") in (trajectory.fault or "") and bool(fault) == bool(trajectory.fault)
+    assert trajectory.success is (None if fault else False)  # as the verifier says, which is not asked for the reward
+
+
+async def test_a_reward_that_does_not_count_is_said(tmp_path: Path, chat: ChatFormat, sessions: Sessions) -> None:
+    engine = ScriptedEngine(lambda text, seed, turn: "It is 42.", chat)
+    async with playing(tmp_path, engine, chat, sessions, program(tmp_path, GIVE + "give(0)")) as (player, said):
+        trajectory = await player.play(task(), 1)
+    assert trajectory.reward == 1.0
+    assert sum("reward.weights={program=1}" in sentence for sentence in said) == 1
+
+
+FUNCTION = """
+import json, time, urllib.request
+print("Imported.")
+def ask(task):
+    headers = {"Authorization": f"Bearer {task.api_key}", "Content-Type": "application/json"}
+    body = {"model": task.model, "messages": [{"role": "user", "content": task.task}]}
+    request = urllib.request.Request(task.base_url + "/chat/completions", json.dumps(body).encode(), headers)
+    return json.load(urllib.request.urlopen(request))["choices"][0]["message"]["content"]
+async def play(task):
+    print("Not the answer.")
+    return "The first line\\n" + ask(task)
+def silent(task): ask(task)
+def number(task): return len(ask(task))
+async def fails(task): ask(task); raise ValueError("odd")
+async def hangs(task): ask(task); time.sleep(600)
+def long(task): ask(task); return "x" * 200_000
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "stop", "answer"),
+    [
+        ("play", StopReason.ANSWERED, "The first line\nIt is 42."),
+        ("silent", StopReason.ANSWERED, "It is 42."),
+        ("number", StopReason.ANSWERED, "9"),
+        ("fails", StopReason.PROGRAM_FAILED, None),
+        ("hangs", StopReason.TIMEOUT, None),
+        ("long", StopReason.PROGRAM_FAILED, None),
+    ],
+)
+async def test_a_function_plays_as_a_program_does(
+    tmp_path: Path, chat: ChatFormat, sessions: Sessions, name: str, stop: StopReason, answer: str | None
+) -> None:
+    (tmp_path / "my_agent.py").write_text(FUNCTION.replace("\\\\", "\\"))
+    engine = ScriptedEngine(lambda text, seed, turn: "It is 42.", chat)
+    limits = Limits(seconds=20 if name == "hangs" else 300)
+    agent = f"{tmp_path}/my_agent.py:{name}"
+    async with playing(tmp_path, engine, chat, sessions, agent, limits=limits) as (player, _):
+        trajectory = await player.play(task(), 1)
+    assert (trajectory.stop_reason, trajectory.submission) == (stop, answer), trajectory.fault

@@ -54,12 +54,16 @@ async def test_a_run_learns_from_what_a_program_samples(tmp_path: Path) -> None:
         ("python my_agnt.py", "The agent's program 'my_agnt.py' does not exist in "),
         ("python 'my_agent.py", "is not a command: No closing quotation."),
         ("", "The agent is an empty command"),
+        ("my_agnt.py:play", "The agent's file 'my_agnt.py' cannot be read: No such file"),
+        ("agent.py:paly", "The agent's file 'agent.py' has no function 'paly'; there are: play."),
+        ("no_such_module:play", "The agent's module 'no_such_module' is neither in "),
     ],
 )
 def test_an_agent_that_cannot_be_started_is_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], agent: str, said: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "agent.py").write_text("async def play(task): ...")
     for command in (["train"], ["evaluate", "--model", "mcp-rl/tiny"]):
         assert main([*command, "--server", "mcp_calculator", "--agent", agent]) == 2
         assert said in capsys.readouterr().err

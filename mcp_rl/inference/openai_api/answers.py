@@ -29,7 +29,7 @@ class _Choice:
         self.over = False
 
 
-class Answer(ABC):
+class ApiAnswer(ABC):
     """The fields that every object of one answer shares, and how it is streamed."""
 
     named_events = False
@@ -101,7 +101,7 @@ class Answer(ABC):
         return str(self._chat.tokenizer.decode([id], skip_special_tokens=False))
 
 
-class TurnsAnswer(Answer):
+class TurnsAnswer(ApiAnswer):
     """An answer of turns in a conversation, as messages."""
 
     def __init__(
@@ -257,7 +257,7 @@ class MessageInProgress:
         return "tool_calls" if self.calls and turn.finish == "stop" else turn.finish
 
 
-class CompletionAnswer(Answer):
+class CompletionAnswer(ApiAnswer):
     """The answer to POST /v1/completions."""
 
     def __init__(self, asked: CompletionRequest, served: ServedModel, prompts: list[list[int]]) -> None:

@@ -19,7 +19,7 @@ from mcp_rl.inference.openai_api.requests import (
     AssistantMessage,
     CalledFunction,
     ChatRequest,
-    History,
+    HistoryPart,
     InputMessage,
     Message,
     MessageToolCall,
@@ -39,13 +39,13 @@ UNREADABLE = "INVALID_JSON"
 """The one key of the input of a call whose arguments are not a JSON object; Anthropic's own convention."""
 
 
-class TextBlock(History):
+class TextBlock(HistoryPart):
     """A piece of text."""
 
     text: str
 
 
-class ToolUseBlock(History):
+class ToolUseBlock(HistoryPart):
     """A call that the model made."""
 
     id: str = Field(min_length=1)
@@ -53,18 +53,18 @@ class ToolUseBlock(History):
     input: dict[str, Any]
 
 
-class ToolResultBlock(History):
+class ToolResultBlock(HistoryPart):
     """The result of a call."""
 
     tool_use_id: str
     content: Text = ""
 
 
-class ThinkingBlock(History):
+class ThinkingBlock(HistoryPart):
     """A thought of the model, which is not shown to it again other than as it was sampled."""
 
 
-class OtherBlock(History):
+class OtherBlock(HistoryPart):
     """A block that is nothing here, such as an image."""
 
     type: str
@@ -90,14 +90,14 @@ Block = Annotated[
 Blocks = Annotated[list[Block], BeforeValidator(lambda v: [{"type": "text", "text": v}] if isinstance(v, str) else v)]
 
 
-class MessageOfBlocks(History):
+class MessageOfBlocks(HistoryPart):
     """A message of the user, tools' results included, or a turn of the model."""
 
     role: Literal["system", "user", "assistant"]
     content: Blocks
 
 
-class MessagesTool(History):
+class MessagesTool(HistoryPart):
     """A function of the client's."""
 
     type: Literal["custom"] = "custom"
@@ -106,7 +106,7 @@ class MessagesTool(History):
     input_schema: dict[str, Any]
 
 
-class MessagesToolChoice(History):
+class MessagesToolChoice(HistoryPart):
     """The calls that the turn may hold."""
 
     type: Literal["auto", "any", "tool", "none"]

@@ -81,31 +81,31 @@ class RequestBody(_Part):
 _Fields = TypeVar("_Fields", bound=RequestBody)
 
 
-class History(BaseModel):
+class HistoryPart(BaseModel):
     """Base of messages, which may carry whatever else a client keeps on them."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
 
-class InputMessage(History):
+class InputMessage(HistoryPart):
     """A message to the model from the system, the developer or the user."""
 
     role: Literal["system", "developer", "user"]
     content: Text
 
 
-class CalledFunction(History):
+class CalledFunction(HistoryPart):
     name: str
     arguments: str
 
 
-class MessageToolCall(History):
+class MessageToolCall(HistoryPart):
     id: str = Field(min_length=1)
     type: Literal["function"] = "function"
     function: CalledFunction
 
 
-class AssistantMessage(History):
+class AssistantMessage(HistoryPart):
     """A turn of the model."""
 
     role: Literal["assistant"]
@@ -113,7 +113,7 @@ class AssistantMessage(History):
     tool_calls: list[MessageToolCall] = []
 
 
-class ToolResultMessage(History):
+class ToolResultMessage(HistoryPart):
     """A tool's result."""
 
     role: Literal["tool"]
@@ -124,7 +124,7 @@ class ToolResultMessage(History):
 Message = Annotated[InputMessage | AssistantMessage | ToolResultMessage, Field(discriminator="role")]
 
 
-class _ToolFunction(History):
+class _ToolFunction(HistoryPart):
     name: str = Field(min_length=1)
     description: str | None = None
     parameters: dict[str, Any] | None = None

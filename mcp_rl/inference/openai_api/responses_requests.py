@@ -18,7 +18,7 @@ from mcp_rl.inference.openai_api.requests import (
     AssistantMessage,
     CalledFunction,
     ChatRequest,
-    History,
+    HistoryPart,
     InputMessage,
     Message,
     MessageToolCall,
@@ -52,14 +52,14 @@ def _text_of(part: Any) -> Any:
 _Text = Annotated[str, BeforeValidator(_joined)]
 
 
-class MessageItem(History):
+class MessageItem(HistoryPart):
     """A message of anyone but a tool."""
 
     role: Literal["system", "developer", "user", "assistant"]
     content: _Text
 
 
-class FunctionCallItem(History):
+class FunctionCallItem(HistoryPart):
     """A call that the model made."""
 
     call_id: str = Field(min_length=1)
@@ -67,18 +67,18 @@ class FunctionCallItem(History):
     arguments: str
 
 
-class FunctionCallOutputItem(History):
+class FunctionCallOutputItem(HistoryPart):
     """The result of a call."""
 
     call_id: str
     output: _Text
 
 
-class ReasoningItem(History):
+class ReasoningItem(HistoryPart):
     """A thought of the model, which is not shown to it again other than as it was sampled."""
 
 
-class OtherItem(History):
+class OtherItem(HistoryPart):
     """An item that is nothing here, such as a provider's web search."""
 
     type: str
@@ -102,7 +102,7 @@ Item = Annotated[
 ]
 
 
-class ResponseTool(History):
+class ResponseTool(HistoryPart):
     """A function of the client's."""
 
     type: Literal["function"]
@@ -113,7 +113,7 @@ class ResponseTool(History):
     """Accepted without effect: nothing holds arguments to their schema while they are sampled."""
 
 
-class ResponseToolChoice(History):
+class ResponseToolChoice(HistoryPart):
     """The one function to be called."""
 
     type: Literal["function"]

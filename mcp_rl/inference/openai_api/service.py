@@ -51,7 +51,7 @@ from mcp_rl.inference.openai_api.sampling import SampledTurn
 from mcp_rl.system.boundary import first_error
 
 if TYPE_CHECKING:
-    from mcp_rl.inference.openai_api.answers import Answer, TurnsAnswer
+    from mcp_rl.inference.openai_api.answers import ApiAnswer, TurnsAnswer
     from mcp_rl.inference.openai_api.prompts import Prompts
     from mcp_rl.inference.openai_api.requests import Message
     from mcp_rl.inference.openai_api.served import ServedModel
@@ -87,6 +87,7 @@ class Service:
     `most` limits the turns in flight, those waiting for the engine included. While `away` returns True the engine is
     missing, and new requests are refused instead of waiting. With `note`, requests are those of an agent program in
     training: the first model answers to every name, and fields that cannot be honoured are noted instead of refused.
+    `more` are further handlers by their methods and paths.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class Service:
         most: int = 512,
         away: Callable[[], bool] = lambda: False,
         note: Callable[[str], None] | None = None,
+        more: Mapping[tuple[str, str], Handler] | None = None,
     ) -> None:
         self.served, self._away, self._note = list(served), away, note
         self._most, self._in_flight = most, 0
@@ -108,6 +110,7 @@ class Service:
             ("POST", MESSAGES): self.message,
             ("POST", f"{MESSAGES}/count_tokens"): self.count,
             ("POST", "/tokenize"): self.tokenize,
+            **(more or {}),
         }
         self._responses: Remembered[str, tuple[Message, ...]] = Remembered(_RESPONSES)
         """The conversations up to each response, by its id, for requests that continue one."""
@@ -221,7 +224,7 @@ class Service:
             return self.served[0]
         raise unknown_model(name, [known for served in self.served for known in served.names()])
 
-    async def _reply(self, served: ServedModel, wanted: _RequestedTurns, answer: Answer) -> HttpReply:
+    async def _reply(self, served: ServedModel, wanted: _RequestedTurns, answer: ApiAnswer) -> HttpReply:
         """Sample the first slice before anything is sent, so that an error still has a status of its own."""
         if self._away():
             raise failed("The engine is unavailable; it is restarting or expected back.", status=503, again=True)
@@ -306,7 +309,7 @@ class Events:
             await self._turns.aclose()
 
 
-async def _events(turns: Sequence[SampledTurn], answer: Answer) -> AsyncGenerator[bytes, None]:
+async def _events(turns: Sequence[SampledTurn], answer: ApiAnswer) -> AsyncGenerator[bytes, None]:
     try:
         slices = iter(_SLICES[1:])
         for chunk in answer.chunks(turns):
@@ -323,7 +326,7 @@ async def _events(turns: Sequence[SampledTurn], answer: Answer) -> AsyncGenerato
         yield _event(answer, answer.failure(_refusal(error)))
 
 
-def _event(answer: Answer, chunk: dict[str, Any]) -> bytes:
+def _event(answer: ApiAnswer, chunk: dict[str, Any]) -> bytes:
     """Encode a server-sent event."""
     name = f"event: {chunk['type']}\n" if answer.named_events else ""
     return f"{name}data: {json.dumps(chunk)}\n\n".encode()

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from mcp_rl.inference.openai_api.served import ServedModel
+    from mcp_rl.inference.openai_api.service import Handler
     from mcp_rl.rollouts.agents.mcp_address import ToolCaller
 
 _NOTES = {
@@ -57,10 +58,11 @@ class AgentEndpoint:
         await app(scope, receive, send)
 
     @contextmanager
-    def admit(self, model: ServedModel, tools: ToolCaller) -> Iterator[dict[str, str]]:
-        """Answer one episode's key; give the variables by which its program finds us."""
+    def admit(self, model: ServedModel, tools: ToolCaller, rewarded: Handler) -> Iterator[dict[str, str]]:
+        """Answer one episode's key; give the variables by which its program finds us. `rewarded` takes the body of a
+        request that gives the episode's reward."""
         key = f"sk-episode-{secrets.token_hex(24)}"
-        self._keys[key] = Service([model], note=self._note)
+        self._keys[key] = Service([model], note=self._note, more={("POST", "/v1/reward"): rewarded})
         try:
             with self._tools.offering(key, tools) as path:
                 yield {

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from mcp import MCPError, types
 from mcp.server.lowlevel import Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_MODERN_VERSION
+from mcp.types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_MODERN_VERSION
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import shlex
-import shutil
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
-from mcp_rl.errors import ConfigError
 from mcp_rl.inference.openai_api.prompts import Prompts
+from mcp_rl.rewards.program import PROGRAM
+from mcp_rl.rollouts.agents.command import agent_command
 from mcp_rl.rollouts.player import Player, PlayerOptions, SettingPlayer
 from mcp_rl.system.threads import cpu_limit
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
 
+    from mcp_rl.config import RunConfig
     from mcp_rl.inference.chat.chat_format import ChatFormat
     from mcp_rl.inference.engine import Engine
     from mcp_rl.toolserver.pool import Sessions
@@ -34,6 +34,8 @@ class AgentOptions:
     logs: Path
     """Folder of what the programs write to stderr."""
     say: Callable[[str], None]
+    rewards: bool = False
+    """True if the program must give a reward."""
 
 
 @asynccontextmanager
@@ -57,23 +59,12 @@ async def opened_player(
     options["concurrency"] = min(options.get("concurrency", most), most)
     options["driver"] = AgentEpisode
     async with AgentEndpoint(agent.say).open() as endpoint:
-        shared = Agent(agent_command(agent.command), endpoint, engine, Prompts(chat), agent.logs)
+        command = agent_command(agent.command)
+        shared = Agent(command, endpoint, engine, Prompts(chat), agent.logs, rewards=agent.rewards)
         yield SettingPlayer(partial(AgentSetting, shared), sessions, **options)
 
 
-def agent_command(text: str) -> tuple[str, ...]:
-    """Split the command of an agent program. Raises ConfigError if it cannot be started."""
-    try:
-        words = shlex.split(text)
-    except ValueError as error:
-        raise ConfigError(f"The agent {text!r} is not a command: {error}.") from error
-    if not words:
-        raise ConfigError('The agent is an empty command: name a program, such as --agent "python my_agent.py".')
-    if shutil.which(words[0]) is None:
-        interpreter = f'start it with its interpreter, such as "python {words[0]}"'
-        hint = interpreter if Path(words[0]).is_file() else "check its name and PATH"
-        raise ConfigError(f"The agent's command {words[0]!r} cannot be run: {hint}.")
-    script = next((word for word in words[1:] if not word.startswith("-")), "")
-    if script.endswith(".py") and not Path(script).is_file():
-        raise ConfigError(f"The agent's program {script!r} does not exist in {Path.cwd()}.")
-    return tuple(words)
+def agent_options(config: RunConfig, logs: Path, say: Callable[[str], None]) -> AgentOptions | None:
+    """Return how a run's agent program is started; None without one."""
+    command = config.rollout.agent
+    return None if command is None else AgentOptions(command, logs, say, rewards=PROGRAM in config.reward.weights)

@@ -15,11 +15,14 @@ The program is a process of its own under the watchdog, so that nothing of it is
 from __future__ import annotations
 
 import contextvars
+import json
 import os
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, cast
 
 import anyio
@@ -28,7 +31,9 @@ from mcp_rl.errors import ContextOverflow, McpRlError, ServerFault
 from mcp_rl.inference.chat.calls import ParsedCall, read_object
 from mcp_rl.inference.openai_api.refusals import Refusal
 from mcp_rl.inference.openai_api.served import ServedModel
+from mcp_rl.rewards.program import PROGRAM
 from mcp_rl.rollouts.agents.recording import RecordedTurn, RecordingEngine
+from mcp_rl.rollouts.agents.reward import GivenReward
 from mcp_rl.rollouts.episode import EpisodeInProgress
 from mcp_rl.rollouts.speaker import cut_to_tokens
 from mcp_rl.system.activity import Activity, during
@@ -39,7 +44,6 @@ from mcp_rl.trajectory import CallRecord, StopReason
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
-    from pathlib import Path
 
     from anyio.abc import ByteReceiveStream
 
@@ -48,6 +52,7 @@ if TYPE_CHECKING:
     from mcp_rl.inference.openai_api.prompts import Prompts
     from mcp_rl.inference.openai_api.requests import ChatRequest
     from mcp_rl.inference.openai_api.sampling import SampledTurn
+    from mcp_rl.rollouts.agents.command import AgentCommand
     from mcp_rl.rollouts.agents.endpoint import AgentEndpoint
     from mcp_rl.rollouts.speaker import Limits
     from mcp_rl.scenario import McpScenario
@@ -60,7 +65,7 @@ LONGEST_TASK = 100_000
 """Bytes of a task; Linux allows 128 KiB for a variable with its name."""
 _OTHER_KEYS = ("ANTHROPIC_AUTH_TOKEN", "OPENAI_ADMIN_KEY")
 """Secrets that the clients would send to our address beside the episode's key."""
-_KEPT = 2**16
+_KEPT = 2**20
 """Bytes kept of the end of what a program prints."""
 
 
@@ -68,7 +73,7 @@ _KEPT = 2**16
 class Agent:
     """The agent program of a run, and what its episodes share."""
 
-    command: tuple[str, ...]
+    command: AgentCommand
     endpoint: AgentEndpoint
     engine: Engine
     prompts: Prompts
@@ -76,6 +81,8 @@ class Agent:
     """Folder of the programs' stderr, in a file for each that runs at the same time."""
     name: str = "policy"
     """The model's name for programs."""
+    rewards: bool = False
+    """True if each program must give a reward."""
     _logging: set[int] = field(default_factory=set, init=False)
 
     @contextmanager
@@ -113,6 +120,7 @@ class AgentEpisode(EpisodeInProgress):
         self._stopped: StopReason | None = None
         self._issued: dict[str, CallRecord] = {}
         """The calls that the model made, by the ids that the program was given for them."""
+        self._reward = GivenReward()
         self._newest = ""
         """Text of the newest turn."""
         self._asked_for: set[str] = set()
@@ -138,26 +146,33 @@ class AgentEpisode(EpisodeInProgress):
         async with AsyncExitStack() as stack:
             stack.callback(self._view)
             stack.push_async_callback(self._engine.aclose)
-            variables = stack.enter_context(self._agent.endpoint.admit(model, self))
+            variables = stack.enter_context(self._agent.endpoint.admit(model, self, self._reward.take))
+            folder = Path(stack.enter_context(TemporaryDirectory(prefix="mcp-rl-agent-", ignore_cleanup_errors=True)))
+            variables |= {"MCP_RL_TASK": task, "MCP_RL_REWARD_FILE": str(folder / "reward")}
             with self._scope:
                 async with anyio.create_task_group() as self._tasks:
                     self._context = contextvars.copy_context()
-                    code, ending, printed = await self._run(_environment() | variables | {"MCP_RL_TASK": task})
+                    code, ending, printed = await self._run(_environment() | variables)
                     self._scope.cancel()
             if self._failure is not None:
                 raise self._failure
-            return self._stopped or self._ended(code, ending, printed)
+            reason = self._stopped or self._ended(code, ending, printed)
+            self._take_reward(folder / "reward", reason)
+            return reason
 
     async def _run(self, environment: dict[str, str]) -> tuple[int, str, str | None]:
         """Run the program; return its exit code, how it ended, and the last line that it printed."""
         with self._agent.log() as log, during(Activity.TOOLS, "an agent program"):
             starting = spawned(
-                self._agent.command, role="agent", run=None, log=log, environment=environment, pipes="out"
+                self._agent.command.words, role="agent", run=None, log=log, environment=environment, pipes="out"
             )
             async with starting as child:
                 assert child.process.stdout is not None
                 printed = await _last_line(child.process.stdout)
-                return await child.wait(), _how_it_ended(child), printed
+                code = await child.wait()
+                if self._agent.command.is_function and printed is not None and not code:
+                    printed = json.loads(printed)
+                return code, _how_it_ended(child), printed
 
     def _ended(self, code: int, ending: str, printed: str | None) -> StopReason:
         """Return why the episode ended, by the rules above. Raises ServerFault."""
@@ -176,6 +191,22 @@ class AgentEpisode(EpisodeInProgress):
         if self.submit_tool is None:
             self.trajectory.submission = self._newest if printed is None else printed
         return StopReason.ANSWERED
+
+    def _take_reward(self, file: Path, reason: StopReason) -> None:
+        """Keep the reward that the program gave. Raises ServerFault for a wrong or a missing one."""
+        reward = self._reward.of(file)
+        if reward is not None:
+            self.trajectory.metrics[PROGRAM] = reward
+            if not self._agent.rewards:
+                self._agent.endpoint.say_once(
+                    "reward",
+                    f"The agent program gives rewards, which do not count without reward.weights={{{PROGRAM}=1}}.",
+                )
+        elif self._agent.rewards and reason is StopReason.ANSWERED:
+            raise ServerFault(
+                "The agent program ended without a reward; it must write one into MCP_RL_REWARD_FILE or send it to "
+                "OPENAI_BASE_URL/reward."
+            )
 
     async def work(self, job: Callable[[], Awaitable[Any]]) -> Any:
         """Do a job of a request as part of the episode: under its clock, in its context, and ended with it.

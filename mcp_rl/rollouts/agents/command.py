@@ -1,0 +1,82 @@
+"""What --agent names: a program with its arguments, or a function in a Python file or module."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+import shlex
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from mcp_rl.errors import ConfigError
+from mcp_rl.rewards.program import PROGRAM
+from mcp_rl.rollouts.agents import function
+
+if TYPE_CHECKING:
+    from mcp_rl.config import RunConfig
+
+_FUNCTION = re.compile(r"(?P<place>[^\s:]+):(?P<name>[A-Za-z_]\w*)")
+"""A function, as FILE.py:NAME or MODULE:NAME."""
+
+
+class AgentCommand(NamedTuple):
+    """The command of a program that plays an episode."""
+
+    words: tuple[str, ...]
+    is_function: bool = False
+    """True for our own program that calls a function of the user's."""
+
+
+def check_agent(config: RunConfig) -> None:
+    """Check that a run's agent can be started and gives what the reward needs. Raises ConfigError."""
+    if config.rollout.agent is not None:
+        agent_command(config.rollout.agent)
+    elif PROGRAM in config.reward.weights:
+        raise ConfigError(
+            f"reward.weights names {PROGRAM!r}, the reward that an agent program gives: name the program with --agent."
+        )
+
+
+def agent_command(text: str) -> AgentCommand:
+    """Split the command of an agent program, or find the function that it names. Raises ConfigError if it cannot be
+    started."""
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise ConfigError(f"The agent {text!r} is not a command: {error}.") from error
+    if not words:
+        raise ConfigError('The agent is an empty command: name a program, such as --agent "python my_agent.py".')
+    if shutil.which(words[0]) is None:
+        if len(words) == 1 and (named := _FUNCTION.fullmatch(text.strip())):
+            _check_function(named["place"], named["name"])
+            return AgentCommand((sys.executable, "-m", function.__name__, text.strip()), is_function=True)
+        interpreter = f'start it with its interpreter, such as "python {words[0]}"'
+        hint = interpreter if Path(words[0]).is_file() else "check its name and PATH"
+        raise ConfigError(f"The agent's command {words[0]!r} cannot be run: {hint}.")
+    script = next((word for word in words[1:] if not word.startswith("-")), "")
+    if script.endswith(".py") and not Path(script).is_file():
+        raise ConfigError(f"The agent's program {script!r} does not exist in {Path.cwd()}.")
+    return AgentCommand(tuple(words))
+
+
+def _check_function(place: str, name: str) -> None:
+    """Check that a file or a module is there, and that a file has the function; nothing of it is run here."""
+    if not place.endswith(".py"):
+        top = place.partition(".")[0]
+        if not (Path(top).is_dir() or Path(f"{top}.py").is_file() or importlib.util.find_spec(top)):
+            raise ConfigError(f"The agent's module {place!r} is neither in {Path.cwd()} nor installed.")
+        return
+    try:
+        tree = ast.parse(Path(place).read_bytes())
+    except OSError as error:
+        raise ConfigError(f"The agent's file {place!r} cannot be read: {error.strerror or error}.") from error
+    except (SyntaxError, ValueError) as error:
+        raise ConfigError(f"The agent's file {place!r} is not Python: {error}.") from error
+    functions = [one.name for one in tree.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
+    imported = any(isinstance(one, ast.Import | ast.ImportFrom | ast.Assign) for one in tree.body)
+    if name not in functions and not (imported and not functions):
+        there = ", ".join(functions) or "none"
+        raise ConfigError(f"The agent's file {place!r} has no function {name!r}; there are: {there}.")
