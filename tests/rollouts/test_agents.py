@@ -121,7 +121,7 @@ async def test_a_program_that_says_what_our_loop_says(
     """It gets the same episode, token by token."""
     program = str(Path(__file__).with_name(way))
     if way == "docs":
-        [example] = [one for one in examples() if one.page == "docs/agents.md" and one.kind == "python"]
+        example, *_ = [one for one in examples() if one.page == "docs/agents.md" and one.kind == "python"]
         program = str(tmp_path / "my_agent.py")
         await anyio.Path(program).write_text(example.text)
     agent = f"{sys.executable} {program}"
