@@ -10,6 +10,8 @@ from statistics import fmean
 
 import pytest
 
+from mcp_rl.cli import main
+
 ROOT = Path(__file__).parents[2]
 SMALL = (
     *("scenarios.count=12", "scenarios.val=4", "rollout.groups_per_step=2", "rollout.group_size=2"),
@@ -92,8 +94,10 @@ def test_its_mistakes_do_not_end_a_run(site: Path, tmp_path: Path) -> None:
         assert "plugin.py, line" in said and "the run goes on" in said
 
 
-def test_without_the_package_nothing_of_it_is_there(tmp_path: Path) -> None:
-    done = mcp_rl(tmp_path, tmp_path, "train", "--server", "mcp_calculator", "--tracker", "echo_lines")
-    assert done.returncode == 2
-    assert "There is no tracker named 'echo_lines'; choose one of mlflow, otlp, tensorboard" in done.stderr
+def test_without_the_package_nothing_of_it_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "--server", "mcp_calculator", "--tracker", "echo_lines"]) == 2
+    assert "There is no tracker named 'echo_lines'; choose one of mlflow, otlp, tensorboard" in capsys.readouterr().err
     assert not (tmp_path / ".mcp_rl").exists()

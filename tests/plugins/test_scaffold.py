@@ -44,7 +44,11 @@ def test_the_printed_lines_work_when_typed(tmp_path: Path, capsys: Captured, mon
     lines = json.loads(capsys.readouterr().out)["commands"]
     check, generate, train = (shlex.split(line)[1:] for line in lines)
     generate[generate.index("--count") + 1] = "24"
-    assert main(check) == 0
+    assert main([*check, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["fit"] and report["isolation"] == "reset"
+    assert [finding for finding in report["findings"] if finding["level"] == "problem"] == []
+    assert {"reset", "isolation"} <= {finding["check"] for finding in report["findings"]}
     assert main(generate) == 0
     assert f"Train on them: {lines[2].removesuffix(' --steps 20')}\n" in capsys.readouterr().out
     tasks = [json.loads(line) for line in (tmp_path / "shop/scenarios.jsonl").read_text().splitlines()]
@@ -60,16 +64,6 @@ def test_the_printed_lines_work_when_typed(tmp_path: Path, capsys: Captured, mon
     printed = capsys.readouterr().out
     assert "success" in printed and "server_params" not in printed
     assert "only several calls in a turn" not in printed, "the built-in model's turns suffice"
-
-
-def test_the_server_is_fit_to_train_on(folder: Path, capsys: Captured) -> None:
-    plugin = str(folder / "my_shop_plugin.py")
-    arguments = ["servers", "check", "my_shop", "--plugin", plugin, "--transport", "stdio", "--calls", "2", "--json"]
-    assert main(arguments) == 0
-    report = json.loads(capsys.readouterr().out)
-    assert report["fit"] and report["isolation"] == "reset"
-    assert [finding for finding in report["findings"] if finding["level"] == "problem"] == []
-    assert {"reset", "isolation"} <= {finding["check"] for finding in report["findings"]}
 
 
 def test_its_test_passes(folder: Path) -> None:
