@@ -66,7 +66,9 @@ def test_a_killed_build_goes_on_where_it_stopped(small_database: Path, tmp_path:
     assert busy.returncode == 2 and "Another process is building" in busy.stderr and not path.exists()
     builder.db.close()  # as the kernel does for a killed process
     assert builder.place == 150 and partial_path(path).exists()
-    assert Builder(path, source).place == 150
+    again = Builder(path, source)
+    assert again.place == 150
+    again.db.close()
     assert main(["--synthetic", "400", "--database", str(path)]) == 0
     assert rows(path) == rows(small_database) and not partial_path(path).exists()
 
