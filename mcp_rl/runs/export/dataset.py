@@ -46,6 +46,8 @@ _SCENARIO_FEATURES = """\
   - {name: level, dtype: string}
   - {name: least_calls, dtype: int64}
   - {name: proof, dtype: json}
+  - {name: user_turns, list: string}
+  - {name: user, dtype: json}
 """
 """Columns of scenarios, in the form of a dataset card. Declared, since a column may hold JSON of several types."""
 _EPISODE_FEATURES = """\
