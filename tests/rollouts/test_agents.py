@@ -209,6 +209,8 @@ RULES = [
     ("ask(task); print('41'); print(); print('It is 42')", StopReason.ANSWERED, None),
     ("ask(task)", StopReason.ANSWERED, None),
     ("while True: ask(task)", StopReason.MAX_TURNS, None),
+    ("child = os.fork(); ask(task if child else 'Else?'); child or os._exit(0); os.wait()", StopReason.ANSWERED, None),
+    ("ask(task)\nwhile os.fork(): ask(task)", StopReason.MAX_TURNS, None),
 ]
 
 

@@ -1,10 +1,11 @@
-"""A whole run whose episodes an agent program plays: real server, model and learner, and OpenAI's client."""
+"""A whole run whose episodes an agent program plays: real server, model and learner, by Anthropic's Messages."""
 
 import json
 import sys
 from io import StringIO
 from pathlib import Path
 
+import anyio
 import pytest
 from rich.console import Console
 
@@ -13,7 +14,15 @@ from mcp_rl.config import RunConfig
 from mcp_rl.runs.train import run_training
 from mcp_rl.scenario import McpScenario, StdioServer, ToolCall, Verifier, scenario_lines
 
-AGENT = Path(__file__).parents[1] / "rollouts/calculator_agent.py"
+FUNCTION = """
+import json, urllib.request
+async def play(episode):
+    headers = {"Authorization": f"Bearer {episode.api_key}", "Content-Type": "application/json"}
+    body = {"model": episode.model, "messages": [{"role": "user", "content": episode.task}]}
+    request = urllib.request.Request(f"{episode.base_url}/chat/completions", json.dumps(body).encode(), headers)
+    return json.load(urllib.request.urlopen(request))["choices"][0]["message"]["content"]
+"""
+AGENT = Path(__file__).parents[1] / "rollouts/protocols_agent.py"
 
 
 def scenario(number: int) -> McpScenario:
@@ -34,7 +43,7 @@ async def test_a_run_learns_from_what_a_program_samples(tmp_path: Path) -> None:
         output_dir=tmp_path,
         steps=1,
         scenarios={"file": tmp_path / "scenarios.jsonl"},
-        rollout={"agent": f"{sys.executable} {AGENT}", "groups_per_step": 2, "group_size": 3, "probes": 0},
+        rollout={"agent": f"{sys.executable} -I -S {AGENT} messages", "groups_per_step": 2, "group_size": 3, "probes": 0},
         evaluation={"samples": 1, "greedy": False},
     )
     shown = StringIO()
@@ -45,6 +54,17 @@ async def test_a_run_learns_from_what_a_program_samples(tmp_path: Path) -> None:
     assert step["logprob_difference_max"] < 1e-3  # the learner sees what was sampled
     assert step["tools_seconds"] > step["sampling_seconds"]  # the program's own time is named
     assert shown.getvalue().count("answers to every name") == 1
+    (tmp_path / "agent.py").write_text(FUNCTION)
+    said = await anyio.run_process(
+        [
+            *(sys.executable, "-m", "mcp_rl", "evaluate", "--server", "mcp_calculator", "--output-dir", str(tmp_path)),
+            *("--agent", f"{tmp_path}/agent.py:play", "--model", "mcp-rl/tiny", "--model", "agent"),
+            *("--scenarios", str(tmp_path / "scenarios.jsonl"), "--samples", "2", "--no-greedy", "--json"),
+        ]
+    )
+    compared = json.loads(said.stdout)
+    assert [model["model"] for model in compared["models"]] == ["mcp-rl/tiny", "agent@1"]
+    assert len(compared["comparisons"]) == 1
 
 
 @pytest.mark.parametrize(

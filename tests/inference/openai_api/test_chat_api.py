@@ -303,6 +303,24 @@ async def test_many_are_answered_side_by_side(tiny: ServedTiny) -> None:
     assert tiny.engine.stats.waves - before < 24
 
 
+@pytest.mark.parametrize("separators", [(",", ":"), (" , ", " :  ")])
+async def test_arguments_that_a_client_writes_anew_continue_token_exactly(
+    tiny: ServedTiny, separators: tuple[str, str]
+) -> None:
+    """As pydantic-ai and LangChain do, which keep them parsed, and clients in JavaScript, whose 3.0 is 3."""
+    async with tiny.client() as client:
+        asked: dict[str, Any] = {"model": "tiny", "tools": TOOLS, "temperature": 0, "extra_body": EXACT}
+        first = await client.chat.completions.create(messages=ASKED, **asked)
+        message = first.choices[0].message.model_dump(exclude_none=True)
+        [call] = message["tool_calls"]
+        given = {name: float(value) for name, value in reversed(json.loads(call["function"]["arguments"]).items())}
+        call["function"]["arguments"] = json.dumps(given, separators=separators)
+        answer: Any = {"role": "tool", "tool_call_id": call["id"], "content": "7"}
+        second = await client.chat.completions.create(messages=[*ASKED, message, answer], **asked)
+    so_far = first.model_extra["prompt_token_ids"] + first.choices[0].model_extra["token_ids"]
+    assert second.model_extra["prompt_token_ids"][: len(so_far)] == so_far
+
+
 def results(message: Any, text: str) -> list[dict[str, Any]]:
     return [{"role": "tool", "tool_call_id": call.id, "content": text} for call in message.tool_calls]
 
