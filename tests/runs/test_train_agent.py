@@ -43,7 +43,12 @@ async def test_a_run_learns_from_what_a_program_samples(tmp_path: Path) -> None:
         output_dir=tmp_path,
         steps=1,
         scenarios={"file": tmp_path / "scenarios.jsonl"},
-        rollout={"agent": f"{sys.executable} -I -S {AGENT} messages", "groups_per_step": 2, "group_size": 3, "probes": 0},
+        rollout={
+            "agent": f"{sys.executable} -I -S {AGENT} messages",
+            "groups_per_step": 2,
+            "group_size": 3,
+            "probes": 0,
+        },
         evaluation={"samples": 1, "greedy": False},
     )
     shown = StringIO()
