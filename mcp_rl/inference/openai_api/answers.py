@@ -35,7 +35,7 @@ class ApiAnswer(ABC):
     named_events = False
     """True if each event carries its `type` as its name."""
     end_mark: str | None = "[DONE]"
-    """What a stream says after its last object."""
+    """The data of a stream's last event; None if the last object ends it."""
 
     def __init__(
         self, asked: ChatRequest | CompletionRequest, served: ServedModel, prompts: list[list[int]], kind: str

@@ -15,6 +15,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag
 from mcp_rl.inference.chat.conversation import Text
 from mcp_rl.inference.openai_api.refusals import Refusal
 from mcp_rl.inference.openai_api.requests import (
+    BLOCKS,
     NEUTRAL,
     AssistantMessage,
     CalledFunction,
@@ -29,6 +30,7 @@ from mcp_rl.inference.openai_api.requests import (
     Temperature,
     ToolResultMessage,
     function_tool,
+    kind_among,
     named_tool,
 )
 
@@ -70,14 +72,6 @@ class OtherBlock(HistoryPart):
     type: str
 
 
-_KINDS = {"text", "tool_use", "tool_result", "thinking", "redacted_thinking"}
-
-
-def _kind(block: Any) -> str:
-    kind = block.get("type") if isinstance(block, dict) else None
-    return kind if isinstance(kind, str) and kind in _KINDS else "other"
-
-
 Block = Annotated[
     Annotated[TextBlock, Tag("text")]
     | Annotated[ToolUseBlock, Tag("tool_use")]
@@ -85,7 +79,7 @@ Block = Annotated[
     | Annotated[ThinkingBlock, Tag("thinking")]
     | Annotated[ThinkingBlock, Tag("redacted_thinking")]
     | Annotated[OtherBlock, Tag("other")],
-    Discriminator(_kind),
+    Discriminator(kind_among(BLOCKS)),
 ]
 Blocks = Annotated[list[Block], BeforeValidator(lambda v: [{"type": "text", "text": v}] if isinstance(v, str) else v)]
 
@@ -203,7 +197,7 @@ def _texts(blocks: Sequence[Block], where: str, note: Callable[[str], None] | No
             if note is not None:
                 note("thinking blocks")
         elif isinstance(block, OtherBlock):
-            known = ", ".join(sorted(_KINDS))
+            known = ", ".join(sorted(BLOCKS))
             raise Refusal(
                 f"{where}: blocks of type {block.type[:100]!r} cannot be read, only {known}.", param=where.split(".")[0]
             )

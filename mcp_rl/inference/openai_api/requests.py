@@ -15,7 +15,7 @@ from mcp_rl.inference.chat.conversation import Text
 from mcp_rl.inference.openai_api.refusals import Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
 WITHOUT_EFFECT = {
     *("user", "metadata", "store", "service_tier", "safety_identifier"),
@@ -335,11 +335,25 @@ def _refused(error: ValidationError, fields: Mapping[str, Any]) -> Refusal:
     return Refusal(f"{name}: {said}." if name else f"{said}.", param=param, code=code)
 
 
+ITEMS = frozenset({"message", "function_call", "function_call_output", "reasoning"})
+"""Kinds of items in Responses that are read here."""
+BLOCKS = frozenset({"text", "tool_use", "tool_result", "thinking", "redacted_thinking"})
+"""Kinds of blocks in Anthropic's Messages that are read here."""
 _KINDS = {
-    *("system", "developer", "user", "assistant", "tool", "NamedTool", "ResponseToolChoice"),
-    *("message", "function_call", "function_call_output", "reasoning", "other"),
-    *("text", "tool_use", "tool_result", "thinking", "redacted_thinking"),
+    *("system", "developer", "user", "assistant", "tool", "NamedTool", "ResponseToolChoice", "other"),
+    *ITEMS,
+    *BLOCKS,
 }
+
+
+def kind_among(known: Collection[str], default: str | None = None) -> Callable[[Any], str]:
+    """Return a function that returns the `type` of an item or a block, or "other" if it is not a known one."""
+
+    def kind_of(part: Any) -> str:
+        kind = part.get("type", default) if isinstance(part, dict) else default
+        return kind if isinstance(kind, str) and kind in known else "other"
+
+    return kind_of
 
 
 def _is_key(part: int | str) -> bool:

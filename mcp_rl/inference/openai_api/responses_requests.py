@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from mcp_rl.inference.openai_api.refusals import Refusal
 from mcp_rl.inference.openai_api.requests import (
+    ITEMS,
     NEUTRAL,
     WITHOUT_EFFECT,
     AssistantMessage,
@@ -26,6 +27,7 @@ from mcp_rl.inference.openai_api.requests import (
     Temperature,
     ToolResultMessage,
     function_tool,
+    kind_among,
     named_tool,
 )
 
@@ -84,21 +86,13 @@ class OtherItem(HistoryPart):
     type: str
 
 
-_KINDS = {"message", "function_call", "function_call_output", "reasoning"}
-
-
-def _kind(item: Any) -> str:
-    kind = item.get("type", "message") if isinstance(item, dict) else "message"
-    return kind if isinstance(kind, str) and kind in _KINDS else "other"
-
-
 Item = Annotated[
     Annotated[MessageItem, Tag("message")]
     | Annotated[FunctionCallItem, Tag("function_call")]
     | Annotated[FunctionCallOutputItem, Tag("function_call_output")]
     | Annotated[ReasoningItem, Tag("reasoning")]
     | Annotated[OtherItem, Tag("other")],
-    Discriminator(_kind),
+    Discriminator(kind_among(ITEMS, "message")),
 ]
 
 
@@ -200,7 +194,7 @@ def _leave_out(item: ReasoningItem | OtherItem, at: int, note: Callable[[str], N
         if note is not None:
             note("reasoning items")
     elif note is None or item.type == "item_reference":
-        known = ", ".join(sorted(_KINDS))
+        known = ", ".join(sorted(ITEMS))
         raise Refusal(f"input.{at}: items of type {item.type[:100]!r} are not known here, only {known}.", param="input")
     else:
         note(f"items of type {item.type[:100]}")
