@@ -370,7 +370,7 @@ async def test_a_reward_that_does_not_count_is_said(tmp_path: Path, chat: ChatFo
 
 
 FUNCTION = """
-import json, time, urllib.request
+import atexit, contextlib, functools, json, os, time, urllib.request
 print("Imported.")
 def ask(task):
     headers = {"Authorization": f"Bearer {task.api_key}", "Content-Type": "application/json"}
@@ -384,7 +384,14 @@ def silent(task): ask(task)
 def number(task): return len(ask(task))
 async def fails(task): ask(task); raise ValueError("odd")
 async def hangs(task): ask(task); time.sleep(600)
-def long(task): ask(task); return "x" * 200_000
+def long(task): ask(task); return "\U0001f600" * 50_000
+def stray(task):
+    ask(task)
+    def write():
+        for number in range(3, 64):
+            with contextlib.suppress(OSError): os.write(number, b"stray\\n")
+    atexit.register(write)
+bound = functools.partial(ask)
 """
 
 
@@ -397,6 +404,8 @@ def long(task): ask(task); return "x" * 200_000
         ("fails", StopReason.PROGRAM_FAILED, None),
         ("hangs", StopReason.TIMEOUT, None),
         ("long", StopReason.PROGRAM_FAILED, None),
+        ("stray", StopReason.FAULT, None),
+        ("bound", StopReason.ANSWERED, "It is 42."),
     ],
 )
 async def test_a_function_plays_as_a_program_does(

@@ -1,4 +1,4 @@
-"""What --agent names: a program with its arguments, or a function in a Python file or module."""
+"""Read the value of --agent: a program with its arguments, or a function in a Python file or module."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from mcp_rl.rewards.program import PROGRAM
 from mcp_rl.rollouts.agents import function
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from mcp_rl.config import RunConfig
 
 _FUNCTION = re.compile(r"(?P<place>[^\s:]+):(?P<name>[A-Za-z_]\w*)")
@@ -76,7 +78,17 @@ def _check_function(place: str, name: str) -> None:
     except (SyntaxError, ValueError) as error:
         raise ConfigError(f"The agent's file {place!r} is not Python: {error}.") from error
     functions = [one.name for one in tree.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
-    imported = any(isinstance(one, ast.Import | ast.ImportFrom | ast.Assign) for one in tree.body)
-    if name not in functions and not (imported and not functions):
+    if not {name, "*"} & {*functions, *_other_names(tree)}:
         there = ", ".join(functions) or "none"
         raise ConfigError(f"The agent's file {place!r} has no function {name!r}; there are: {there}.")
+
+
+def _other_names(tree: ast.Module) -> Iterator[str]:
+    """Yield the names that a file may bind to a function in another way than by defining one; "*" for any name."""
+    for one in ast.walk(tree):
+        if isinstance(one, ast.alias):
+            yield one.asname or one.name
+        elif isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store):
+            yield one.id
+        elif isinstance(one, ast.ClassDef):
+            yield one.name

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-LONGEST_ANSWER = 100_000
-"""Characters of an answer."""
+LONGEST_ANSWER = 2**19
+"""Bytes of an answer as JSON; the line must fit into what is kept of a program's output."""
 
 
 @dataclass(frozen=True)
 class AgentTask:
-    """What a function is called with."""
+    """The task of one episode, and the addresses and the key for it; a function's one argument."""
 
     task: str
     base_url: str
@@ -57,11 +57,11 @@ def main() -> None:
     found = loaded(sys.argv[1])(task)
     if inspect.isawaitable(found):
         found = asyncio.run(_awaited(found))
-    answer = found if found is None or isinstance(found, str) else json.dumps(found, default=str)
-    if answer is not None and len(answer) > LONGEST_ANSWER:
-        sys.exit(f"The answer has {len(answer)} characters; {LONGEST_ANSWER} at most are taken.")
+    answer = json.dumps(found if found is None or isinstance(found, str) else json.dumps(found, default=str))
+    if len(answer) > LONGEST_ANSWER:
+        sys.exit(f"The answer has {len(answer)} bytes as JSON; {LONGEST_ANSWER} at most are taken.")
     sys.stdout.flush()
-    os.write(answers, json.dumps(answer).encode() + b"\n")
+    os.write(answers, f"{answer}\n".encode())
 
 
 async def _awaited(found: Any) -> Any:

@@ -170,8 +170,6 @@ class AgentEpisode(EpisodeInProgress):
                 assert child.process.stdout is not None
                 printed = await _last_line(child.process.stdout)
                 code = await child.wait()
-                if self._agent.command.is_function and printed is not None and not code:
-                    printed = json.loads(printed)
                 return code, _how_it_ended(child), printed
 
     def _ended(self, code: int, ending: str, printed: str | None) -> StopReason:
@@ -188,6 +186,8 @@ class AgentEpisode(EpisodeInProgress):
             return StopReason.PROGRAM_FAILED
         if self._engine.cut_off is not None:
             return self._engine.cut_off
+        if printed is not None and self._agent.command.is_function:
+            printed = _returned(printed)
         if self.submit_tool is None:
             self.trajectory.submission = self._newest if printed is None else printed
         return StopReason.ANSWERED
@@ -310,6 +310,17 @@ def _how_it_ended(child: Child) -> str:
 
 def _over() -> Refusal:
     return Refusal("The episode is over.", status=410, headers={"x-should-retry": "false"})
+
+
+def _returned(line: str) -> str | None:
+    """Return what a function returned, out of the line that its process printed. Raises ServerFault."""
+    try:
+        answer = json.loads(line)
+    except ValueError:
+        answer = 0
+    if answer is None or isinstance(answer, str):
+        return answer
+    raise ServerFault(f"The agent function's process wrote {line[:100]!r} into the pipe that is for its answer alone.")
 
 
 async def _last_line(output: ByteReceiveStream) -> str | None:
