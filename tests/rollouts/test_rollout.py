@@ -23,8 +23,6 @@ from typing import Any
 
 import anyio
 import pytest
-import pytest_asyncio
-from transformers import AutoTokenizer
 
 from mcp_rl.inference.chat.chat_format import ChatFormat
 from mcp_rl.inference.engine import Completion, Sampling
@@ -32,26 +30,12 @@ from mcp_rl.inference.scripted import ScriptedEngine, ScriptedEpisode
 from mcp_rl.rollouts.rollout import derive_seed, play
 from mcp_rl.rollouts.speaker import Limits, PolicySetting
 from mcp_rl.scenario import McpScenario, StdioServer
-from mcp_rl.tiny import weights_path
 from mcp_rl.toolserver.pool import Sessions
 from mcp_rl.toolserver.session import Session
 from mcp_rl.trajectory import StopReason, Trajectory
+from tests.rollouts.conftest import CALCULATOR
 
-CALCULATOR = StdioServer(
-    command="{python}", args=("{bundled}/servers/python/mcp_calculator/server.py", "--transport", "stdio")
-)
 Reply = Callable[[str, int, int], str]
-
-
-@pytest.fixture(scope="module")
-def chat() -> ChatFormat:
-    return ChatFormat(AutoTokenizer.from_pretrained(weights_path()))
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def calculator() -> AsyncIterator[Session]:
-    async with Sessions() as sessions:
-        yield await sessions.get(CALCULATOR)
 
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

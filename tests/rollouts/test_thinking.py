@@ -1,9 +1,6 @@
 """A thinking model's rollouts, from both sides: a thought is no answer, and no call in it is executed."""
 
-from collections.abc import AsyncIterator
-
 import pytest
-import pytest_asyncio
 from transformers import AutoTokenizer
 
 from mcp_rl.inference.chat.chat_format import ChatFormat
@@ -13,10 +10,10 @@ from mcp_rl.rollouts.rollout import play
 from mcp_rl.rollouts.speaker import Limits, PolicySetting
 from mcp_rl.scenario import McpScenario, Verifier
 from mcp_rl.tiny import weights_path
-from mcp_rl.toolserver.pool import Sessions
 from mcp_rl.toolserver.session import Session
 from mcp_rl.trajectory import StopReason, Trajectory
-from tests.rollouts.test_rollout import CALCULATOR, call, turns
+from tests.rollouts.conftest import CALCULATOR
+from tests.rollouts.test_rollout import call, turns
 
 TASK = McpScenario(
     task_description="What is 6 times 7?", server_params=CALCULATOR, verifier=Verifier(kind="number", expected=42)
@@ -34,12 +31,6 @@ def chat() -> ChatFormat:
     assert found
     tokenizer.chat_template = f"{before}'<|im_start|>assistant\\n<think>\\n'{after}"
     return ChatFormat(tokenizer)
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def calculator() -> AsyncIterator[Session]:
-    async with Sessions() as sessions:
-        yield await sessions.get(CALCULATOR)
 
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

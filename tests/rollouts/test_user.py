@@ -1,13 +1,10 @@
 """A scenario's user answers the model's messages: scripted, by rules, or played by a language model over HTTP."""
 
 import json
-from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
 
 import pytest
-import pytest_asyncio
-from transformers import AutoTokenizer
 
 from benchmarks.judge_server import serve
 from mcp_rl.errors import ConfigError, ScenarioError
@@ -17,28 +14,13 @@ from mcp_rl.rollouts.rollout import OwnLoop, play
 from mcp_rl.rollouts.speaker import Limits, PolicySetting
 from mcp_rl.rollouts.user import PlaysUsers
 from mcp_rl.rollouts.user_model import user_model
-from mcp_rl.scenario import McpScenario, SimulatedUser, StdioServer, parse_scenario
+from mcp_rl.scenario import McpScenario, SimulatedUser, parse_scenario
 from mcp_rl.scenarios.fit import check_no_user
-from mcp_rl.tiny import weights_path
-from mcp_rl.toolserver.pool import Sessions
 from mcp_rl.toolserver.session import Session
 from mcp_rl.trajectory import StopReason, Trajectory
+from tests.rollouts.conftest import CALCULATOR
 
-CALCULATOR = StdioServer(
-    command="{python}", args=("{bundled}/servers/python/mcp_calculator/server.py", "--transport", "stdio")
-)
 MULTIPLY = '<tool_call>\n{"name": "multiply", "arguments": {"a": 6, "b": 7}}\n</tool_call>'
-
-
-@pytest.fixture(scope="module")
-def chat() -> ChatFormat:
-    return ChatFormat(AutoTokenizer.from_pretrained(weights_path()))
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def calculator() -> AsyncIterator[Session]:
-    async with Sessions() as sessions:
-        yield await sessions.get(CALCULATOR)
 
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
