@@ -176,9 +176,9 @@ class SimulatedUser(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     wants: str = ""
-    """What the user is after, for the language model that plays it (`rollout.user_model`)."""
+    """The user's goal, for the language model that plays it (`rollout.user_model`)."""
     knows: dict[str, str] = {}
-    """What the user tells when asked: the name of a fact, such as "date of travel", and its value."""
+    """Facts that the user tells when asked: a name, such as "date of travel", and its value."""
     max_turns: int = Field(default=8, ge=1)
     """Maximum answers, after which the user says nothing more."""
 
@@ -244,7 +244,7 @@ class McpScenario(BaseModel):
     proof: GoalProof | None = None
     """The record of a goal task's proof; None for other scenarios."""
     user_turns: tuple[str, ...] = ()
-    """What the user says next, each time that the model sends a message without a tool call."""
+    """The user's further messages: one each time that the model sends a message without a tool call."""
     user: SimulatedUser | None = None
     """A simulated user, who answers after `user_turns`."""
     _place: _Place = PrivateAttr(default=_Place())

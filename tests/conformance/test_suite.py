@@ -75,7 +75,7 @@ class Played:
     """All client scenarios, which the suite plays at the same time from one process."""
 
     summary: str
-    """What the suite printed last: a line for each scenario."""
+    """The end of the suite's output: a line for each scenario."""
     errors: dict[str, str]
     """How our client ended in each scenario: the traceback, empty if there was no error."""
 

@@ -195,7 +195,7 @@ class Letter:
 
 @dataclass
 class Fact:
-    """What was written about a project or a person: the values one after the other, each with its mail."""
+    """A fact about a project or a person: its values in the order of time, each with the mail that states it."""
 
     of: str
     attribute: Attribute
