@@ -61,6 +61,8 @@ class RunState(BaseModel):
     """Threads that torch uses; results are bit-identical only with the same number."""
     before: dict[str, Any] | None = None
     """The base model's evaluation, as JSON."""
+    sft_steps: int | None = None
+    """First steps that imitate reference solutions; None until that is decided."""
     after: dict[str, Any] | None = None
     """The evaluation of the newest step that was evaluated."""
     after_step: int | None = None

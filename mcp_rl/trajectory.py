@@ -178,6 +178,10 @@ class PendingGroup:
     """The scenario; None if the rollouts hold it."""
 
 
+DEMONSTRATION = "demonstration"
+"""Key in the metadata of a group whose trajectories are reference solutions."""
+
+
 class TrajectoryGroup(BaseModel):
     """Rollouts of one scenario, scored against each other; failed rollouts are kept as sentences in `exceptions`.
 
@@ -214,6 +218,11 @@ class TrajectoryGroup(BaseModel):
     trajectories: list[Trajectory] = []
     exceptions: list[str] = []
     metadata: dict[str, Any] = Field(default_factory=dict)
+
+    @property
+    def demonstrates(self) -> bool:
+        """True if its trajectories are reference solutions, to be imitated whatever their rewards."""
+        return bool(self.metadata.get(DEMONSTRATION))
 
     def __iter__(self) -> Iterator[Trajectory]:  # type: ignore[override]
         return iter(self.trajectories)

@@ -97,6 +97,18 @@ def take_in(
     return Intake(samples, count, dropped, total, trained, total - trained, stale, truncated)
 
 
+def demonstrated(groups: Iterable[TrajectoryGroup]) -> list[Sample]:
+    """Return the samples of all trajectories that may be trained on, each with its own tokens to be imitated."""
+    found: list[Sample] = []
+    for number, group in enumerate(groups):
+        for trajectory in group.trajectories:
+            if trajectory.trainable:
+                found += _samples(trajectory.segments, 1.0, number)
+    for sample in found:
+        sample.old = sample.logprobs  # no policy sampled them, so there is nothing to compare
+    return found
+
+
 def _is_older(trajectory: Trajectory, oldest: int) -> bool:
     """Return whether a version before `oldest` sampled a token; tokens that were not sampled have version -1."""
     return any(0 <= version < oldest for segment in trajectory.segments for version in set(segment.versions))

@@ -18,10 +18,10 @@ from peft import PeftModel
 from torch import Tensor
 
 from mcp_rl.learning import canaries
-from mcp_rl.learning.losses import Totals, kl_to_reference, objective
+from mcp_rl.learning.losses import IMITATED, Objective, Totals, kl_to_reference, objective
 from mcp_rl.learning.measure import decide_forward
 from mcp_rl.learning.off_policy import check_agreement, check_overlap, compare, correct, per_sample, staleness
-from mcp_rl.learning.samples import Sample, take_in
+from mcp_rl.learning.samples import Sample, demonstrated, take_in
 from mcp_rl.learning.schedule import learning_rate
 from mcp_rl.learning.tally import Tally
 
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_IMITATED_AT_ONCE = 16
+"""Demonstrations in one update, as in `mcp-rl sft`."""
+
 
 def update(
     learner: Learner, groups: Iterable[TrajectoryGroup], *, check_sampler: bool = True, other_policy: bool = False
@@ -49,7 +52,12 @@ def update(
     first loss is not finite; ConfigError if a setting changed that the learner was made with. A disagreement that is
     little above the limits of rounding skips the update, and the second in a row raises. An error after the policy has
     moved leaves `learner.step` one further, so that these weights are not taken for those of the step before.
+
+    Groups of demonstrations are imitated instead, each once.
     """
+    groups = list(groups)
+    if groups and all(group.demonstrates for group in groups):
+        return _imitate(learner, groups)
     began = time.perf_counter()
     config = learner.config
     learner.check_unchanged()
@@ -71,36 +79,59 @@ def update(
     }
     check = check_overlap if other_policy else check_agreement if check_sampler else None
     gradient = _PolicyGradient(learner, check)
-    learner.batch, learner.moved = intake.samples, False
-    if intake.samples:
-        metrics |= staleness(intake.samples, learner.step) | decide_forward(learner, intake.samples)
-        try:
-            if config.cap and config.minibatches > 1:
-                gradient.correct_all(intake.samples)
-            for index, minibatch in enumerate(minibatches(learner, intake.samples)):
-                gradient.learn(minibatch, first=index == 0)
-        except canaries.Doubt as doubt:
-            learner.doubts += 1
-            if learner.doubts > 1:
-                raise
-            log.warning("%s Nothing is learned from this step; a second one in a row stops the run.", doubt)
-            metrics["update_skipped"] = 1.0
-        except BaseException:
-            learner.step += learner.moved
-            raise
-        else:
-            learner.doubts = 0
-        finally:
-            learner.optimizer.zero_grad()
-            if learner.device.type == "cuda":
-                torch.cuda.empty_cache()  # an engine in another process may share the GPU
+    with _one_step(learner, intake.samples):
+        if intake.samples:
+            metrics |= staleness(intake.samples, learner.step) | decide_forward(learner, intake.samples)
+            try:
+                if config.cap and config.minibatches > 1:
+                    gradient.correct_all(intake.samples)
+                for index, minibatch in enumerate(minibatches(learner, intake.samples)):
+                    gradient.learn(minibatch, first=index == 0)
+            except canaries.Doubt as doubt:
+                learner.doubts += 1
+                if learner.doubts > 1:
+                    raise
+                log.warning("%s Nothing is learned from this step; a second one in a row stops the run.", doubt)
+                metrics["update_skipped"] = 1.0
+            else:
+                learner.doubts = 0
+    return metrics | gradient.metrics() | {"update_seconds": time.perf_counter() - began}
+
+
+def _imitate(learner: Learner, groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
+    """Imitate demonstrations and count one step; return its metrics."""
+    began = time.perf_counter()
+    learner.check_unchanged()
+    samples = demonstrated(groups)
+    metrics = {
+        "demonstrations": float(len(samples)),
+        "trajectories_trained": float(len(samples)),
+        "learning_rate": learning_rate(learner.config, learner.step),
+    }
+    gradient = _PolicyGradient(learner, None, IMITATED)
+    with _one_step(learner, samples):
+        order = np.random.default_rng([learner.seed, learner.step]).permutation(len(samples))
+        metrics |= decide_forward(learner, samples)
+        for index, part in enumerate(np.array_split(order, math.ceil(len(samples) / _IMITATED_AT_ONCE))):
+            gradient.learn([samples[i] for i in part], first=index == 0)
+    found = gradient.metrics()
+    return metrics | found | {"imitation_loss": found["loss"], "update_seconds": time.perf_counter() - began}
+
+
+@contextmanager
+def _one_step(learner: Learner, samples: list[Sample]) -> Iterator[None]:
+    """Count a step at the end of the block. An error after the policy has moved counts it too."""
+    learner.batch, learner.moved = samples, False
+    try:
+        yield
+    except BaseException:
+        learner.step += learner.moved
+        raise
+    finally:
+        learner.optimizer.zero_grad()
+        if learner.device.type == "cuda":
+            torch.cuda.empty_cache()  # an engine in another process may share the GPU
     learner.step += 1
-    tally = gradient.tally
-    if learner.ranks is not None:
-        tally = learner.ranks.merged(tally)
-        if learner.sharding is None:
-            learner.ranks.check_equal(learner.parameters.values(), learner.step)
-    return metrics | tally.metrics() | {"update_seconds": time.perf_counter() - began}
 
 
 def minibatches(learner: Learner, samples: list[Sample]) -> Iterator[list[Sample]]:
@@ -120,7 +151,18 @@ class _PolicyGradient:
     learner: Learner
     check: Callable[[Tally, Rounding | None], None] | None
     """Called before the first update with the differences of sampler and learner, and their limits if one rounds."""
+    goal: Objective | None = None
+    """What is minimised; None: what the settings say."""
     tally: Tally = field(default_factory=Tally)
+
+    def metrics(self) -> dict[str, float]:
+        """Return the metrics of all processes, after the step. Raises CanaryError if their policies differ."""
+        learner, tally = self.learner, self.tally
+        if learner.ranks is not None:
+            tally = learner.ranks.merged(tally)
+            if learner.sharding is None:
+                learner.ranks.check_equal(learner.parameters.values(), learner.step)
+        return tally.metrics()
 
     def correct_all(self, samples: list[Sample]) -> None:
         """Correct the samples of all minibatches before the first of them changes the learner."""
@@ -138,7 +180,7 @@ class _PolicyGradient:
         totals = Totals.of((len(sample.targets) for sample in samples), config.sequence_norm)
         loss, scale = 0.0, learner.scale(totals.tokens)
         own = learner.own_share(samples)
-        for chosen, packed in learner.parts_in_step(samples, own, with_reference=bool(config.kl)):
+        for chosen, packed in learner.parts_in_step(samples, own, with_reference=bool(config.kl) and self.goal is None):
             part = self._loss([own[i] for i in chosen], packed, totals, first=first)
             loss += (value := float(part.detach()))
             if ranks is None and not learner.scales:
@@ -169,15 +211,15 @@ class _PolicyGradient:
 
     def _loss(self, samples: list[Sample], packed: Packed, totals: Totals, *, first: bool) -> Tensor:
         """Return a part's share of the loss of its minibatch."""
-        config, goal = self.learner.config, objective(self.learner.config)
+        config, goal = self.learner.config, self.goal or objective(self.learner.config)
         logprobs, entropy = self.learner.logprobs(packed)
         if first and samples[0].old is None:
             packed = self._meet_sampler(samples, packed, logprobs)
         losses, clipped = goal.function(packed.tokens(logprobs), goal.clip_low, goal.clip_high)
         losses = losses * packed.weights
-        if config.entropy:
+        if config.entropy and self.goal is None:
             losses = losses - config.entropy * entropy
-        if config.kl:
+        if config.kl and self.goal is None:
             kl = kl_to_reference(logprobs, self._reference_logprobs(samples, packed))
             losses = losses + config.kl * kl
             self.tally.add(kl=float(kl.detach().sum()))

@@ -89,6 +89,8 @@ class Learned(BaseModel):
                 yield f"{moved}: no clear change."
             case "better" | "worse":
                 yield f"{moved}: {self.outcome}."
+        if imitated := sum("demonstrations" in line for line in lines):
+            yield f"{imitated} of {len(lines)} steps imitated reference solutions, the others learned from rewards."
         if was == 0 and not now:
             yield "The model solves none of the held-out tasks, neither before nor after."
         few = self.useful_groups < _FEW_USEFUL * self.groups

@@ -355,13 +355,15 @@ class _Retraining:
         groups = list(read_groups(self.origin.run.path / "trajectories" / "train" / f"{step:04d}.jsonl"))
         metrics = update(learner, groups, other_policy=self.off_policy)
         done = self.state.progress
-        done.rollouts += sum(map(len, groups))
-        done.sampled_tokens += sum(t.sampled_tokens for group in groups for t in group)
+        sampled = [trajectory for group in groups if not group.demonstrates for trajectory in group]
+        done.rollouts += len(sampled)
+        done.sampled_tokens += sum(trajectory.sampled_tokens for trajectory in sampled)
         done.trained_tokens += int(metrics["trained_tokens"])
         done.faults += sum(map(faults, groups))
         seconds = time.monotonic() - began
         done.seconds += seconds
-        line = {**rollout_metrics(groups, self.config.reward.weights), **metrics, "step_seconds": seconds}
+        played = rollout_metrics(groups, self.config.reward.weights) if sampled else {}
+        line = {**played, **metrics, "step_seconds": seconds}
         self.run.append_history({"step": step, "split": "train", **line})
         shown = {_RECORDED.get(name, name): value for name, value in shown_metrics(line).items()}
         self.progress.step_done(step, shown, seconds=seconds)

@@ -29,7 +29,7 @@ from mcp_rl.plugins.resolve import resolve_servers
 from mcp_rl.rewards.ledger import Ledger
 from mcp_rl.rewards.scoring import CALLS, Scoring
 from mcp_rl.rollouts.agents.player import agent_options, opened_player
-from mcp_rl.rollouts.player import limits_of
+from mcp_rl.rollouts.player import PlayerOptions, SettingPlayer, limits_of
 from mcp_rl.rollouts.rollout import OwnLoop
 from mcp_rl.rollouts.user_model import user_model
 from mcp_rl.run_directory import RunDirectory, RunState, StepProgress, open_run, readable
@@ -38,6 +38,7 @@ from mcp_rl.runs.learned import Learned
 from mcp_rl.runs.live import Live
 from mcp_rl.runs.packages import PACKAGES, kept_packages, package_changes
 from mcp_rl.runs.report import Headline, RunReport, TrainTotals, ValReport
+from mcp_rl.runs.steps.demonstrations import DemonstratingSetting
 from mcp_rl.runs.trackers.trackers import Trackers
 from mcp_rl.runs.trained_tools import TrainedTools
 from mcp_rl.scenario import ServerGroup, ServerParams
@@ -222,20 +223,18 @@ async def _prepared(setting: _Setting) -> AsyncIterator[Trainer]:
             )
         _follow(setting.state, run, backend.engine.version, backend.frontier)
         agent = agent_options(config, run.logs, progress.say)
-        opening_player = opened_player(
-            agent,
-            backend.engine,
-            backend.chat,
-            sessions,
-            params=params,
-            system_prompt=setting.server.system_prompt,
-            temperature=config.rollout.temperature,
-            limits=limits_of(config.rollout),
-            concurrency=config.rollout.concurrency,
-            driver=functools.partial(OwnLoop, user_model=user_model(config.rollout.user_model)),
-            finish=scoring.rollout,
-        )
+        prompt = setting.server.system_prompt
+        playing: PlayerOptions = {
+            "params": params,
+            "temperature": config.rollout.temperature,
+            "limits": limits_of(config.rollout),
+            "concurrency": config.rollout.concurrency,
+            "driver": functools.partial(OwnLoop, user_model=user_model(config.rollout.user_model)),
+            "finish": scoring.rollout,
+        }
+        opening_player = opened_player(agent, backend.engine, backend.chat, sessions, system_prompt=prompt, **playing)
         player = await stack.enter_async_context(opening_player)
+        demonstrating = functools.partial(DemonstratingSetting, backend.engine, backend.chat, system_prompt=prompt)
         yield Trainer(
             config=config,
             run=run,
@@ -244,6 +243,7 @@ async def _prepared(setting: _Setting) -> AsyncIterator[Trainer]:
             model=model,
             backend=backend,
             player=player,
+            demonstrator=SettingPlayer(demonstrating, sessions, **playing),
             scoring=scoring,
             train=train,
             val=val,

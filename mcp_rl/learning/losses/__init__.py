@@ -10,6 +10,7 @@ from mcp_rl.learning.losses.cispo import CISPO
 from mcp_rl.learning.losses.clip import GRPO
 from mcp_rl.learning.losses.dr_grpo import DR_GRPO
 from mcp_rl.learning.losses.gspo import GSPO
+from mcp_rl.learning.losses.imitation import IMITATION
 from mcp_rl.learning.losses.kl import kl_to_reference
 from mcp_rl.learning.losses.loss import Loss, LossFunction, Tokens
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AGGREGATIONS",
+    "IMITATED",
     "LOSSES",
     "Objective",
     "Tokens",
@@ -48,3 +50,7 @@ def objective(config: TrainConfig) -> Objective:
         loss.clip_high if config.clip_high is None else config.clip_high,
         AGGREGATIONS[config.aggregation or loss.aggregation],
     )
+
+
+IMITATED = Objective(IMITATION.function, IMITATION.clip_low, IMITATION.clip_high, AGGREGATIONS[IMITATION.aggregation])
+"""The function to minimise on demonstrations, whatever the configuration says of rewards."""

@@ -93,7 +93,7 @@ def limits_met(lines: Iterable[Mapping[str, float]]) -> list[str]:
 def barren_streak(history: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return the training steps at the end of a history if just now they are enough in a row without a useful group,
     for the first time in the run; else an empty list."""
-    steps = [line for line in history if line.get("split") == "train"]
+    steps = [line for line in history if line.get("split") == "train" and "demonstrations" not in line]
     barren = [not line.get("groups_useful", 0.0) for line in steps]
     n = STEPS_BEFORE_WARNING
     first = next((at for at in range(n, len(steps) + 1) if all(barren[at - n : at])), None)

@@ -21,6 +21,8 @@ _SHOWN = {
     "sampled_tokens_mean": "tokens",
     "turns": "turns",
     "groups_useful": "useful groups",
+    "demonstrations": "demonstrations",
+    "imitation_loss": "loss",
     "groups_refilled": "refilled",
     "refills_short": "not refilled",
     "entropy": "entropy",

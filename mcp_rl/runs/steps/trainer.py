@@ -22,6 +22,7 @@ from mcp_rl.runs.learned import Evidence, first_reason, warning
 from mcp_rl.runs.steps.alike import alike_metrics, barren_streak
 from mcp_rl.runs.steps.collect import Collector, RolloutBatch
 from mcp_rl.runs.steps.curriculum import Curriculum
+from mcp_rl.runs.steps.demonstrations import Demonstrations, steps_of_imitation
 from mcp_rl.runs.steps.metrics import (
     CachedTokens,
     best_step,
@@ -66,6 +67,8 @@ class Trainer:
     model: TrainableModel[None]
     backend: Backend
     player: SettingPlayer
+    demonstrator: SettingPlayer
+    """Plays reference solutions."""
     scoring: Scoring
     train: Sequence[McpScenario]
     val: Sequence[McpScenario]
@@ -129,6 +132,7 @@ class Trainer:
         """Take all remaining steps. Whatever ends this, the last whole step is kept."""
         warnings.simplefilter("ignore", NothingLearned)  # said after some steps, with what would help
         with timed_by(self.clock):
+            await self._imitate()
             self._forget_times()
             self._episode_tokens = episode_tokens(self.run.history(), self.step)
             async with self.pipeline.open():
@@ -138,6 +142,30 @@ class Trainer:
                     await self._take_step(await self.pipeline.next())
                     if self.step == self.config.steps or self.pace.due(self.step):
                         await self.save()
+
+    async def _imitate(self) -> None:
+        """Take the first steps on demonstrations, as many as the run decided at its beginning."""
+        if self.state.sft_steps is None and self.step:
+            return  # a run of an earlier version
+        before = EvaluationResult.model_validate(self.state.before)
+        steps, scenarios = steps_of_imitation(self.config, before, self.train, self.val)
+        if self.state.sft_steps is None:
+            self.state.sft_steps = steps
+            self._save_state()
+            if steps:
+                levels = ", ".join(sorted({one.level for one in scenarios}))
+                self.progress.say(
+                    f"The first {steps} steps imitate reference solutions (supervised fine-tuning) of "
+                    f"{len(scenarios)} training scenarios, level {levels}; train.sft_steps=0 leaves that out."
+                )
+        demonstrations = Demonstrations(self.config, scenarios, self.demonstrator, self.progress)
+        while self.step < min(self.state.sft_steps, self.config.steps):
+            await self._measure_between()
+            self._forget_times()
+            groups = await demonstrations.play(self.step + 1, self.scoring)
+            await self._learn(groups, None)
+            if self.step == self.config.steps or self.pace.due(self.step):
+                await self.save()
 
     async def _measure_between(self) -> None:
         """Evaluate if that is due, also after a kill before it. Nothing is learned meanwhile, so all episodes are one
@@ -187,13 +215,20 @@ class Trainer:
         for group in groups:
             for trajectory in group:
                 self._notify("rollout_finished", scenario=group.scenario, trajectory=trajectory)
+        await self._learn(groups, batch)
+        if not self._metrics["groups_useful"] and (streak := barren_streak(self.run.history())):
+            self.progress.say(warning(streak, await self.evidence()))
+
+    async def _learn(self, groups: Sequence[TrajectoryGroup], batch: RolloutBatch | None) -> None:
+        """Learn from groups: those of a batch, or demonstrations."""
         with anyio.CancelScope(shield=True):  # an update is recorded with it, or not taken at all
             with during(Activity.UPDATING), timed() as update:
                 result = await self.backend.train(self.model, groups, self.config.train, save=False)
             with during(Activity.SAVING):
                 episodes = self.run.save_trajectories("train", result.step, groups)
-            self.curriculum.learned(groups, batch.number)
-            self.pipeline.learned()
+            if batch is not None:
+                self.curriculum.learned(groups, batch.number)
+                self.pipeline.learned()
             self._account(groups, result.metrics)
             self._metrics = self._measured(batch, groups, result.metrics, self.clock.take())
             line = {"step": result.step, "split": "train", **self._metrics}
@@ -207,8 +242,6 @@ class Trainer:
             seconds=self._metrics["step_seconds"],
             spent_on=time_sentence(self._metrics),
         )
-        if not self._metrics["groups_useful"] and (streak := barren_streak(self.run.history())):
-            self.progress.say(warning(streak, await self.evidence()))
 
     async def evidence(self) -> Evidence:
         """Return what else explains steps that taught nothing; empty if the newest step had a useful group."""
@@ -221,20 +254,26 @@ class Trainer:
         return found
 
     def _measured(
-        self, batch: RolloutBatch, groups: Sequence[TrajectoryGroup], learner: dict[str, float], times: Times
+        self, batch: RolloutBatch | None, groups: Sequence[TrajectoryGroup], learner: dict[str, float], times: Times
     ) -> dict[str, float]:
-        """Return the metrics of a step, whose time begins where that of the previous one ended."""
+        """Return the metrics of a step, whose time begins where that of the previous one ended. Demonstrations say
+        nothing of the policy's success."""
+        played: dict[str, float] = {}
+        if batch is not None:
+            played |= {
+                **rollout_metrics(groups, self.config.reward.weights),
+                **alike_metrics(groups),
+                **batch.metrics(refills=self.config.rollout.refills > 0),
+                **{f"pool_{pool.value}": float(count) for pool, count in self.curriculum.pools().items()},
+                "rollout_seconds": batch.seconds,
+            }
         return {
-            **rollout_metrics(groups, self.config.reward.weights),
-            **alike_metrics(groups),
-            **batch.metrics(refills=self.config.rollout.refills > 0),
-            **{f"pool_{pool.value}": float(count) for pool, count in self.curriculum.pools().items()},
+            **played,
             **self.scoring.take_metrics(),
             **learner,
             **self._cached.take(),
             "peak_rss_mb": round(peak_rss_mb(), 1),
             **times.metrics(),
-            "rollout_seconds": batch.seconds,
             "step_seconds": times.total,
         }
 
@@ -251,8 +290,9 @@ class Trainer:
     def _account(self, groups: Sequence[TrajectoryGroup], metrics: dict[str, float]) -> None:
         """Add a step to the run's totals."""
         done: StepProgress = self.done
-        done.rollouts += sum(map(len, groups))
-        done.sampled_tokens += sum(t.sampled_tokens for group in groups for t in group)
+        sampled = [trajectory for group in groups if not group.demonstrates for trajectory in group]
+        done.rollouts += len(sampled)
+        done.sampled_tokens += sum(trajectory.sampled_tokens for trajectory in sampled)
         done.trained_tokens += int(metrics.get("trained_tokens", 0))
         done.faults += sum(faults(group) for group in groups)
         done.curriculum = self.curriculum.state

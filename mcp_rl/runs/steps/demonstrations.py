@@ -1,0 +1,172 @@
+"""Demonstrations: reference solutions of training scenarios, played on the live server for the policy to imitate.
+
+Reinforcement learning finds nothing that the policy never samples. A run may therefore begin with some steps of
+supervised fine-tuning (`train.sft_steps`). A demonstration has the tokens that the policy would have sampled, had it
+said the same; one that the verifier does not call a success is left out.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from anyio.lowlevel import checkpoint
+
+from mcp_rl.config import TINY
+from mcp_rl.errors import ConfigError, EngineError
+from mcp_rl.evaluation.scripted import reference
+from mcp_rl.inference.engine import Completion, room_left
+from mcp_rl.rollouts.gather import GroupPlan, gather_groups
+from mcp_rl.rollouts.rollout import derive_seed
+from mcp_rl.rollouts.speaker import PolicySpeaker
+from mcp_rl.trajectory import DEMONSTRATION
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+
+    from mcp_rl.config import RunConfig
+    from mcp_rl.evaluation.evaluate import EvaluationResult
+    from mcp_rl.evaluation.progress import Progress
+    from mcp_rl.evaluation.scripted import Said
+    from mcp_rl.inference.chat.chat_format import ChatFormat
+    from mcp_rl.inference.engine import Engine, Sampling
+    from mcp_rl.rewards.scoring import Scoring
+    from mcp_rl.rollouts.player import SettingPlayer
+    from mcp_rl.rollouts.speaker import Limits
+    from mcp_rl.scenario import McpScenario
+    from mcp_rl.toolserver.session import Session
+    from mcp_rl.trajectory import Trajectory, TrajectoryGroup
+
+IN_STEP = 64
+"""Demonstrations that a step imitates."""
+_STEPS, _SHARE = 15, 1 / 3
+"""Steps of imitation where the settings leave them open: so many, and at most this share of the run's."""
+_HARDLY_EVER = 0.2
+"""Success on held-out scenarios below which sampling finds too little to learn from."""
+_FEWEST = 10
+"""Held-out scenarios of a level by which it is judged."""
+
+
+@dataclass(frozen=True)
+class DemonstratingSetting:
+    """The setting of a demonstration: the reference solution speaks, in the policy's tokens."""
+
+    engine: Engine
+    chat: ChatFormat
+    session: Session
+    system_prompt: str | None = None
+
+    @asynccontextmanager
+    async def speaker(
+        self, scenario: McpScenario, trajectory: Trajectory, temperature: float, limits: Limits
+    ) -> AsyncIterator[PolicySpeaker]:
+        episode = DemonstratedEpisode(self, reference(scenario, self.session))
+        yield PolicySpeaker(episode, self.chat, self.session, trajectory, temperature, limits)
+
+
+class DemonstratedEpisode:
+    """An engine's episode in which every turn is given. Its tokens have the log-probability 0."""
+
+    def __init__(self, setting: DemonstratingSetting, turns: Sequence[Said]) -> None:
+        self._setting, self._turns = setting, list(turns)
+        self._said = self._held = 0
+
+    async def generate(self, new_ids: Sequence[int], sampling: Sampling) -> Completion:
+        """Return the next turn. Raises EngineError for one that no policy could sample, ContextOverflow where it has no
+        room."""
+        await checkpoint()
+        room = room_left(self._setting.engine.max_context, self._held, len(new_ids))
+        text, calls = self._turns[min(self._said, len(self._turns) - 1)]
+        try:
+            whole = self._setting.chat.said(text, calls, self._setting.session.schemas.openai)
+        except ValueError as error:
+            raise EngineError(f"The reference solution cannot be said by a model: {error}.") from error
+        ids = whole[: min(room, sampling.max_tokens)]
+        self._said += 1
+        self._held += len(new_ids) + len(ids)
+        finish = "stop" if len(ids) == len(whole) else "length"
+        return Completion(ids, [0.0] * len(ids), self._setting.engine.version, finish)
+
+
+class Demonstrations:
+    """The demonstrations of a run: each step takes the next ones of a shuffle."""
+
+    def __init__(
+        self, config: RunConfig, scenarios: Sequence[McpScenario], player: SettingPlayer, progress: Progress
+    ) -> None:
+        self._config, self._scenarios, self._player, self._progress = config, list(scenarios), player, progress
+
+    async def play(self, step: int, scoring: Scoring) -> list[TrajectoryGroup]:
+        """Return the demonstrations of a step, from 1, a group each. Raises ConfigError if none of them succeeds."""
+        taken = self._taken(step)
+        with self._progress.rollouts(f"step {step}, reference solutions", len(taken), 1) as bar:
+            groups = await gather_groups(
+                [GroupPlan(scenario, [functools.partial(self._play, scenario, step)]) for scenario in taken],
+                max_exceptions=1.0,
+                after_each=bar.around(scoring.group),
+                on_rollout=bar.finished,
+            )
+        for group in groups:
+            group.metadata[DEMONSTRATION] = True
+        found = [group for group in groups if any(one.trainable and one.success for one in group)]
+        if not found:
+            raise ConfigError(
+                f"None of {len(taken)} reference solutions succeeds on the server, so there is nothing to imitate: set "
+                "train.sft_steps=0, or look at them with mcp-rl evaluate --model scripted:reference."
+            )
+        return found
+
+    def _taken(self, step: int) -> list[McpScenario]:
+        """Return the scenarios of a step: every pass over all of them has its own order."""
+        count, size = len(self._scenarios), min(IN_STEP, len(self._scenarios))
+        places = range((step - 1) * size, step * size)
+        orders: dict[int, list[McpScenario]] = {}
+        for epoch in {place // count for place in places}:
+            orders[epoch] = list(self._scenarios)
+            random.Random(derive_seed("demonstrations", self._config.seed, epoch)).shuffle(orders[epoch])
+        taken = {one.id: one for one in (orders[place // count][place % count] for place in places)}
+        return list(taken.values())
+
+    def _play(self, scenario: McpScenario, step: int, attempt: int) -> Awaitable[Trajectory]:
+        seed = derive_seed("demonstration", self._config.seed, step, scenario.id, attempt)
+        return self._player.play(scenario, seed)
+
+
+def demonstrable(scenarios: Sequence[McpScenario]) -> list[McpScenario]:
+    """Return the scenarios whose solution can be shown: by calls, or by a refusal where that is right."""
+    return [one for one in scenarios if one.reference or (one.verifier is not None and one.verifier.kind == "none")]
+
+
+def steps_of_imitation(
+    config: RunConfig, before: EvaluationResult, train: Sequence[McpScenario], val: Sequence[McpScenario]
+) -> tuple[int, list[McpScenario]]:
+    """Return the number of a run's first steps that imitate, and the scenarios whose solutions they imitate.
+
+    Where the settings leave it open, the built-in model imitates the levels that it hardly ever solves, and other
+    models imitate nothing. Raises ConfigError if the settings ask for it and no scenario has a solution.
+    """
+    wanted, possible = config.train.sft_steps, demonstrable(train)
+    if wanted == "auto":
+        if config.base_model != TINY or config.init is not None or config.rollout.agent is not None:
+            return 0, []
+        unsolved = _unsolved(before, val)
+        chosen = [one for one in possible if one.level in unsolved]
+        return (min(_STEPS, int(_SHARE * config.steps)), chosen) if chosen else (0, [])
+    if wanted and not possible:
+        raise ConfigError("No training scenario has a reference solution to imitate: set train.sft_steps=0.")
+    return wanted, possible
+
+
+def _unsolved(before: EvaluationResult, val: Sequence[McpScenario]) -> set[str]:
+    """Return the levels whose held-out scenarios the base hardly ever solves: greedily, if it played so."""
+    of_level: dict[str, list[float]] = {}
+    outcomes: Mapping[str, list[float]] = before.outcomes
+    for one in val:
+        found = outcomes.get(one.id) or []
+        of_level.setdefault(one.level, []).extend(found[:1] if before.greedy else found)
+    return {
+        level for level, found in of_level.items() if len(found) >= _FEWEST and sum(found) / len(found) < _HARDLY_EVER
+    }

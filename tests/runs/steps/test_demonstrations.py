@@ -1,0 +1,119 @@
+"""A run's first steps imitate reference solutions: real server, engine, learner and checkpoints."""
+
+import json
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from rich.console import Console
+
+from mcp_rl.config import RunConfig
+from mcp_rl.errors import ConfigError
+from mcp_rl.evaluation.evaluate import EvaluationResult
+from mcp_rl.runs.replay import replay
+from mcp_rl.runs.steps.demonstrations import steps_of_imitation
+from mcp_rl.runs.train import run_training
+from mcp_rl.scenario import McpScenario, StdioServer, ToolCall, Verifier, scenario_lines
+from mcp_rl.trajectory import TrajectoryGroup
+
+
+def task(number: int, *, reference: bool = True, level: str = "told", max_turns: int = 5) -> McpScenario:
+    return McpScenario(
+        task_description=f"Which number is 7 above {number}?",
+        server_params=StdioServer(command="server"),
+        verifier=Verifier(kind="number", expected=number + 7),
+        max_turns=max_turns,
+        reference=(ToolCall(tool="add", arguments={"a": number, "b": 7}),) if reference else (),
+        split="train" if number % 2 else "val",
+        level=level,  # type: ignore[arg-type]
+    )
+
+
+def settings(folder: Path, name: str, *, steps: int, sft_steps: int | str = 2, **more: Any) -> RunConfig:
+    return RunConfig.model_validate(
+        {
+            "server": "mcp_calculator",
+            "name": name,
+            "output_dir": folder,
+            "steps": steps,
+            "scenarios": {"file": folder / "tasks.jsonl"},
+            "rollout": {"groups_per_step": 2, "group_size": 3},
+            "train": {"sft_steps": sft_steps, "keep_checkpoints": 9, "checkpoint_every": 1},
+            "evaluation": {"samples": 1, "greedy": False, "subset": 0},
+            **more,
+        }
+    )
+
+
+async def history_of(config: RunConfig, output: StringIO | None = None) -> list[dict[str, Any]]:
+    await run_training(config, console=Console(file=output or StringIO(), width=300))
+    lines = [json.loads(line) for line in (config.run_dir / "history.jsonl").read_text().splitlines()]
+    return [line for line in lines if line["split"] == "train"]
+
+
+def weights(run: Path, step: int) -> bytes:
+    return (run / "checkpoints" / f"{step:04d}" / "adapter_model.safetensors").read_bytes()
+
+
+async def test_first_steps_imitate_and_a_resumed_run_gets_the_same_weights(tmp_path: Path) -> None:
+    tasks = [task(number) for number in range(10, 24)]
+    too_long, unsolved = task(41, max_turns=1), task(43, reference=False)
+    (tmp_path / "tasks.jsonl").write_text(scenario_lines([*tasks, too_long, unsolved]))
+    said, whole = StringIO(), settings(tmp_path, "whole", steps=4)
+    history = await history_of(whole, said)
+    assert "The first 2 steps imitate reference solutions" in said.getvalue()
+    assert "2 of 4 steps imitated reference solutions" in (whole.run_dir / "report.json").read_text()
+    imitated, rewarded = history[:2], history[2:]
+    assert [line["demonstrations"] for line in imitated] == [7, 7]
+    assert imitated[1]["imitation_loss"] < imitated[0]["imitation_loss"]
+    assert not any("success" in line or "reward" in line for line in imitated)
+    assert all("success" in line and "demonstrations" not in line for line in rewarded)
+    [*groups] = map(
+        TrajectoryGroup.model_validate_json,
+        (whole.run_dir / "trajectories/train/0001.jsonl").read_text().splitlines(),
+    )
+    assert all(group.demonstrates and [one.success for one in group] == [True] for group in groups)
+    [call] = groups[0].trajectories[0].calls
+    assert call.tool == "add" and call.sent and not call.is_error
+    broken = settings(tmp_path, "broken", steps=1)
+    await history_of(broken)
+    await history_of(settings(tmp_path, "broken", steps=4))
+    assert weights(broken.run_dir, 4) == weights(whole.run_dir, 4)
+    again = await anyio.to_thread.run_sync(lambda: replay(whole.run_dir, console=Console(quiet=True)))
+    assert (again.identical, again.differing, again.first_other_step) == ([1, 2, 3, 4], [], None)
+
+
+@pytest.mark.parametrize(
+    ("base", "sft_steps", "solved", "steps"),
+    [
+        ("mcp-rl/tiny", "auto", 0, 10),
+        ("mcp-rl/tiny", "auto", 3, 0),
+        ("some/model", "auto", 0, 0),
+        ("some/model", 4, 3, 4),
+        ("mcp-rl/tiny", 0, 0, 0),
+    ],
+)
+def test_steps_of_imitation(base: str, sft_steps: int | str, solved: int, steps: int) -> None:
+    train, val = [task(number) for number in range(1, 41, 2)], [task(number) for number in range(0, 24, 2)]
+    config = RunConfig.model_validate(
+        {"server": "any", "base_model": base, "steps": 30, "train": {"sft_steps": sft_steps}}
+    )
+    outcomes = {one.id: [float(number < solved)] for number, one in enumerate(val)}
+    before = EvaluationResult(step=0, scenarios=12, greedy=None, sampled=None, by_tool={}, outcomes=outcomes)
+    assert steps_of_imitation(config, before, train, val) == (steps, train if steps or sft_steps == 0 else [])
+
+
+def test_only_levels_that_are_hardly_ever_solved_are_imitated() -> None:
+    train = [task(number, level="spelled" if number % 3 else "told") for number in range(1, 41, 2)]
+    val = [task(number, level="spelled" if number % 3 else "told") for number in range(0, 80, 2)]
+    outcomes = {one.id: [float(one.level == "spelled")] for one in val}
+    before = EvaluationResult(step=0, scenarios=40, greedy=None, sampled=None, by_tool={}, outcomes=outcomes)
+    config = RunConfig(server="any", steps=90)
+    assert steps_of_imitation(config, before, train, val) == (15, [one for one in train if one.level == "told"])
+    without = [task(number, reference=False) for number in (1, 3)]
+    assert steps_of_imitation(config, before, without, val) == (0, [])
+    config = RunConfig(server="any", steps=90, train={"sft_steps": 2})
+    with pytest.raises(ConfigError, match="No training scenario has a reference solution"):
+        steps_of_imitation(config, before, without, val)
