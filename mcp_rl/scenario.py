@@ -115,7 +115,7 @@ OneServer = Annotated[StdioServer | SseServer | StreamableHttpServer, Field(disc
 
 
 class ServerGroup(BaseModel):
-    """Several servers whose tools are offered together, each as `server__tool`.
+    """Several servers whose tools are offered together, each as `server__tool`; a group of none has no tools.
 
     A scenario's `initial_state` holds the state of each under the server's name.
     """
@@ -123,7 +123,7 @@ class ServerGroup(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     transport: Literal["group"] = "group"
-    servers: dict[str, OneServer] = Field(min_length=1)
+    servers: dict[str, OneServer]
 
 
 ServerParams = Annotated[StdioServer | SseServer | StreamableHttpServer | ServerGroup, Field(discriminator="transport")]

@@ -318,9 +318,13 @@ def _resolved(asked: dict[str, Any]) -> "ToolServer":
 
 def _configured(asked: dict[str, Any]) -> tuple["RunConfig", "ToolServer"]:
     from mcp_rl.config.load import load_config
+    from mcp_rl.errors import ConfigError
     from mcp_rl.plugins.manager import load_plugins
     from mcp_rl.plugins.resolve import resolve_servers
 
     config = load_config(options=asked)
     plugins = load_plugins(config.plugins)
-    return config, resolve_servers(config.server, config.transport, plugins=plugins, tools=config.tools)
+    server = resolve_servers(config.server, config.transport, plugins=plugins, tools=config.tools)
+    if server.toolless:
+        raise ConfigError(f"{server.name} stands for no server, so there is nothing to look at; name a server.")
+    return config, server

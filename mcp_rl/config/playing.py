@@ -1,7 +1,7 @@
 """Settings of the tasks, the episodes, the tool servers and the curriculum."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
@@ -11,6 +11,8 @@ from mcp_rl.config.section import CARRIED, LIVE, Role, Section
 MOST_STEPS = 5
 """Maximum calls of a task made by exploring."""
 
+PARTS = ("task", "answer", "id", "split", "tags", "require_tool", "initial_state", "max_turns")
+"""The parts of a scenario that `scenarios.fields` maps."""
 _MEASURED = Role(measured=True)
 Transport = Literal["sse", "stdio", "streamable-http"]
 Isolation = Literal["shared", "layer", "reset", "per-rollout"]
@@ -23,6 +25,14 @@ class ScenarioConfig(Section):
 
     file: Annotated[Path | None, Role(identity=False)] = None
     """Your own scenarios (JSON Lines); none: they are generated."""
+    fields: dict[str, str] = Field(default={})
+    """Where the lines of your file hold a scenario's parts, such as `{task="question", answer="final_answer"}`; none:
+    under their own names."""
+    verifier: str | None = None
+    """Verifier of the answers that `fields` maps; none: `number`, `time` or `text`, as each answer is."""
+    require_tool: bool | None = None
+    """A right answer that `fields` maps counts only if a tool was used; none: where there is a server, as guessing
+    would pay."""
     source: str | None = None
     """A plugin's source of scenarios, or `explore`; none: the one of the server's plugin, else `explore`."""
     count: int = Field(default=720, ge=2)
@@ -38,6 +48,27 @@ class ScenarioConfig(Section):
     levels: str = "spelled"
     """Shares of the levels of generated tasks, such as `told=0.4,looked-up=0.6`, or `mixed`: all spelled out, as the
     built-in model has learned them."""
+
+    @field_validator("fields", mode="before")
+    @classmethod
+    def _read_pairs(cls, given: Any) -> Any:
+        """Read `{task=question, answer=final_answer}` too, which is no TOML."""
+        if not isinstance(given, str):
+            return given
+        pairs = [pair.partition("=") for pair in given.strip().removeprefix("{").removesuffix("}").split(",")]
+        if not all(name.strip() and equals and value.strip() for name, equals, value in pairs):
+            raise ValueError(f"cannot read {given!r}; write such as {{task=question, answer=final_answer}}")
+        return {name.strip(): value.strip() for name, _, value in pairs}
+
+    @field_validator("fields")
+    @classmethod
+    def _known_parts(cls, fields: dict[str, str]) -> dict[str, str]:
+        for part in fields:
+            if part not in PARTS:
+                raise ValueError(f"a scenario has no part {part!r}; choose from {', '.join(PARTS)}")
+        if fields and "task" not in fields:
+            raise ValueError('task is missing, the field with the request; add it, such as task="question"')
+        return fields
 
     @field_validator("levels")
     @classmethod

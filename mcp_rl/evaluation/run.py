@@ -182,7 +182,7 @@ async def run_evaluation(job: EvaluationJob, console: Console) -> EvaluationRepo
             progress.say(f"{job.server.name}: {len(chosen.scenarios)} scenarios, {chosen.origin}.")
             for sentence in (sentence for model in job.models for sentence in model.unchecked):
                 progress.say(sentence)
-            for notice in notices(chosen.scenarios, job.server, config.rollout.max_turns):
+            for notice in notices(chosen.scenarios, job.server, config):
                 progress.say(notice)
             reports, played = await _play_all(job, bench, chosen, folder, progress)
             judged = await _judge_pairs(scoring, played)

@@ -90,7 +90,7 @@ def seen_in_training(model: ModelSpec, scenarios: Sequence[McpScenario]) -> int:
 def _from_file(config: RunConfig, server: ToolServer) -> Chosen:
     path = config.scenarios.file
     assert path is not None
-    every = read_scenario_file(path, server, config.transport)
+    every = read_scenario_file(path, server, config.transport, config.scenarios)
     kept = [scenario for scenario in every if scenario.split != "train"]
     if not kept:
         raise ScenarioError(f"All {len(every)} scenarios in {path} are marked for training; add some of another split.")

@@ -1,4 +1,4 @@
-"""The built-in verifiers and rewards, registered through the same hooks as those of plugins."""
+"""The built-in verifiers, rewards and the server `none`, registered through the same hooks as those of plugins."""
 
 from __future__ import annotations
 
@@ -8,11 +8,19 @@ from mcp_rl.plugins.hookspecs import hookimpl
 from mcp_rl.rewards.clean_calls import clean_calls
 from mcp_rl.rewards.program import PROGRAM, program
 from mcp_rl.rewards.verifier import BUILT_IN
+from mcp_rl.toolserver.tool_server import NO_SERVER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mcp_rl.rewards.verdict import RewardFunction, VerifierFunction
+    from mcp_rl.toolserver.tool_server import ToolServer
+
+
+@hookimpl
+def register_servers(register: Callable[[ToolServer], None]) -> None:
+    """Register `none`, which docs/servers.md describes."""
+    register(NO_SERVER)
 
 
 @hookimpl

@@ -10,7 +10,7 @@ from mcp_rl.backends.initial import check_initial, initial_hash
 from mcp_rl.backends.plan.wishes import check_size, check_wishes
 from mcp_rl.config import JudgeConfig, RunConfig, UnslothConfig, config_keys, flat_values, role_of
 from mcp_rl.config.identity import RunIdentity
-from mcp_rl.errors import ScenarioError
+from mcp_rl.errors import ConfigError, ScenarioError
 from mcp_rl.rewards.scoring import Scoring, check_rewards
 from mcp_rl.rollouts.agents.command import check_agent
 from mcp_rl.rollouts.user_model import user_model
@@ -18,7 +18,7 @@ from mcp_rl.run_directory import RunDirectory
 from mcp_rl.runs.trackers.trackers import check_trackers
 from mcp_rl.scenarios.files import read_scenario_file
 from mcp_rl.scenarios.fit import check_made_for, check_no_user, notices
-from mcp_rl.scenarios.sources import run_scenarios, scenario_file
+from mcp_rl.scenarios.sources import run_scenarios, scenario_file, source_name
 from mcp_rl.scenarios.split import Division, divide
 from mcp_rl.toolserver.cassette import check_cassette
 from mcp_rl.toolserver.launchers.words import unpinned
@@ -58,10 +58,14 @@ def check_settings(config: RunConfig, server: ToolServer, plugins: Plugins, *, f
     if config.scenarios.source is not None:
         plugins.scenario_sources.pick(config.scenarios.source, plugins.problems)
     if (file := scenario_file(config, server)) is not None:
-        scenarios = read_scenario_file(file, server, config.transport)
+        scenarios = read_scenario_file(file, server, config.transport, config.scenarios)
         check_made_for(scenarios, server.name, plugins.servers)
         Scoring(config.judge, plugins.verifiers, config.reward, plugins.rewards).check(scenarios)
         divide(scenarios, config)
+    elif config.scenarios.fields:
+        raise ConfigError("scenarios.fields maps the lines of your own file: name it (--scenarios FILE).")
+    else:
+        source_name(config.scenarios.source, server)
     plugins.backends.pick(config.backend, plugins.problems)
     check_trackers(config.trackers, plugins)
     check_wishes(config, fresh=fresh)
@@ -80,13 +84,14 @@ def rehearse(config: RunConfig, server: ToolServer, plugins: Plugins, *, fresh: 
     check_inputs(config, server, plugins, fresh=fresh)
     said = []
     if (file := scenario_file(config, server)) is not None:
-        scenarios = read_scenario_file(file, server, config.transport)
+        scenarios = read_scenario_file(file, server, config.transport, config.scenarios)
         divided = divide(scenarios, config)
         said.append(f"Scenarios of {file}: {len(divided.train)} to train on, {len(divided.val)} held out.")
         said += [divided.notice] if divided.notice else []
-        said += notices([*divided.train, *divided.val], server, config.rollout.max_turns)
+        said += notices([*divided.train, *divided.val], server, config)
     else:
-        said.append(f"Up to {config.scenarios.count} scenarios would be made on the live server.")
+        where = "" if server.toolless else " on the live server"
+        said.append(f"Up to {config.scenarios.count} scenarios would be made{where}.")
     run = RunDirectory(config.run_dir)
     if fresh or (stored := run.identity()) is None:
         said.append(f"A new run would be kept in {config.run_dir}.")

@@ -182,7 +182,7 @@ async def _prepared(setting: _Setting) -> AsyncIterator[Trainer]:
         progress.say(f"Scenarios: {len(train)} to train on, {len(val)} held out (train.jsonl, val.jsonl).")
         if divided.notice:
             progress.say(divided.notice)
-        for notice in notices([*train, *val], setting.server, config.rollout.max_turns):
+        for notice in notices([*train, *val], setting.server, config):
             progress.say(notice)
         scoring = Scoring(
             config.judge,
@@ -311,7 +311,9 @@ async def _greet(setting: _Setting, sessions: Sessions, session: Session, params
     say = setting.progress.say
     how = "from a recording" if setting.config.tools.replay else f"over {params.transport}"
     said = f"{setting.server.name}: {len(session.schemas.openai)} tools {how}"
-    if isinstance(params, ServerGroup):
+    if setting.server.toolless:
+        said = "No server: the model answers in words, without tools"
+    elif isinstance(params, ServerGroup):
         said = f"{setting.server.name}: {len(session.schemas.openai)} tools of {len(params.servers)} servers"
     say(f"{said}.")
     for warning in session.connection.warnings:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ _FILLERS = frozenset(
 
 
 def near_key(scenario: McpScenario) -> str:
-    """Return a key that requests with the same answer and the same words and numbers, fillers apart, have in common.
+    """Return a key that requests in the same state with the same answer, words and numbers, fillers apart, share.
 
     "Add 3 and 4" and "please add 4 to 3" have the same key. "Subtract 3 from 4" and "subtract 4 from 3" differ by their
     answers, "add 3 and 5" by its numbers.
@@ -25,7 +26,8 @@ def near_key(scenario: McpScenario) -> str:
     found = _TOKEN.findall(scenario.task_description.casefold())
     # A request of nothing but fillers or signs has its own text as key.
     words = sorted(token for token in found if token not in _FILLERS) or [scenario.task_description.casefold()]
-    return f"{' '.join(words)} = {scenario.reference_answer or ''}"
+    state = f" in {json.dumps(scenario.initial_state, sort_keys=True)}" if scenario.initial_state else ""
+    return f"{' '.join(words)} = {scenario.reference_answer or ''}{state}"
 
 
 def distinct_tasks(scenarios: Iterable[McpScenario]) -> list[McpScenario]:

@@ -1,8 +1,9 @@
 """Reader of scenario files: those of `mcp-rl generate`, of people, and of other generators.
 
 A file is JSON Lines, a JSON list, or a JSON object that holds one list. An entry is a whole scenario, or
-`{"task": …, "difficulty": 1..5}`, completed with the server that it is read for. A claimed difficulty is not a measured
-one, so it becomes the tag `claimed-difficulty-N`.
+`{"task": …, "difficulty": 1..5}`, completed with the server that it is read for, or any object whose fields
+`scenarios.fields` maps to a scenario's parts. A claimed difficulty is not a measured one, so it becomes the tag
+`claimed-difficulty-N`.
 """
 
 from __future__ import annotations
@@ -13,8 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_rl.errors import ScenarioError
 from mcp_rl.scenario import McpScenario, distinct, parse_json, parse_scenario, read_text, text_lines
+from mcp_rl.scenarios.fit import without_server
+from mcp_rl.scenarios.mapped import mapped
 
 if TYPE_CHECKING:
+    from mcp_rl.config import ScenarioConfig
     from mcp_rl.toolserver.tool_server import ToolServer
 
 _DIFFICULTIES = range(1, 6)
@@ -25,18 +29,39 @@ _ELSEWHERE = ("prompt", "messages", "question", "instruction", "query", "input")
 
 
 def read_scenario_file(
-    path: str | Path, server: ToolServer | None = None, transport: str | None = None
+    path: str | Path,
+    server: ToolServer | None = None,
+    transport: str | None = None,
+    reading: ScenarioConfig | None = None,
 ) -> list[McpScenario]:
     """Return the scenarios in a file of any of the formats above.
 
-    `server` completes entries that do not name their server. Raises ScenarioError with the file, the line or entry and
-    the error; also for duplicates, and for an entry without a server where `server` is None.
+    `server` completes entries that do not name their server; `reading` maps the fields of entries to a scenario's.
+    Raises ScenarioError with the file, the line or entry and the error; also for duplicates, and for an entry without a
+    server where `server` is None.
     """
     path = Path(path)
     text = read_text(path)
     unit, entries = _entries(path, text)
+    if reading is not None and reading.fields:
+        toolless = server is not None and server.toolless
+        _check_optional(path, unit, entries, reading.fields)
+        entries = [(n, _mapped(entry, reading, f"{path}, {unit} {n}", toolless)) for n, entry in entries]
     read = ((n, _scenario(entry, server, transport, f"{path}, {unit} {n}")) for n, entry in entries)
     return distinct(path, read, unit=unit)
+
+
+def _mapped(entry: Any, reading: ScenarioConfig, where: str, toolless: bool) -> Any:
+    return mapped(entry, reading, where, server=not toolless) if isinstance(entry, dict) else entry
+
+
+def _check_optional(path: Path, unit: str, entries: list[tuple[int, Any]], fields: dict[str, str]) -> None:
+    """Check that some entry has each field that entries may leave out. Raises ScenarioError."""
+    for part, name in fields.items():
+        if part not in ("task", "answer") and not any(
+            isinstance(entry, dict) and name in entry for _, entry in entries
+        ):
+            raise ScenarioError(f"{path}: no {unit} has the field {name!r} that scenarios.fields.{part} names.")
 
 
 def _entries(path: Path, text: str) -> tuple[str, list[tuple[int, Any]]]:
@@ -79,13 +104,15 @@ def _scenario(entry: Any, server: ToolServer | None, transport: str | None, wher
     if not _REQUEST & entry.keys() and (name := next((name for name in _ELSEWHERE if name in entry), None)):
         raise ScenarioError(
             f"{where}: a task's request is a text called 'task', not {name!r}, and its right answer is in a verifier, "
-            'such as {"task": "What is 3 plus 4?", "verifier": {"kind": "number", "expected": 7}}.'
+            'such as {"task": "What is 3 plus 4?", "verifier": {"kind": "number", "expected": 7}}; or name the fields '
+            f"that hold them, such as scenarios.fields.task={name} and scenarios.fields.answer=answer."
         )
     fields = _with_scenario_names(entry, where) if "task" in entry else dict(entry)
     if server is not None and "server_params" not in fields:
         fields["server_params"] = server.params(transport)
         fields.setdefault("server", server.name)
-    return parse_scenario(fields, where)
+    scenario = parse_scenario(fields, where)
+    return without_server(scenario) if server is not None and server.toolless else scenario
 
 
 def _with_scenario_names(entry: dict[str, Any], where: str) -> dict[str, Any]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mcp_rl.errors import ScenarioError
+from mcp_rl.scenarios.mapped import REQUIRE_TOOL, compared_as
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from mcp_rl.config import RunConfig
     from mcp_rl.scenario import McpScenario
     from mcp_rl.toolserver.tool_server import ToolServer
     from mcp_rl.toolserver.tools.schema import ToolSchemas
@@ -59,9 +61,32 @@ def check_no_user(scenarios: Sequence[McpScenario], agent: str | None) -> None:
         )
 
 
-def notices(scenarios: Sequence[McpScenario], server: ToolServer, max_turns: int) -> list[str]:
-    """Return sentences about scenarios that can be played, though not as their file or solution says."""
-    return [notice for notice in (other_params(scenarios, server), short_of_turns(scenarios, max_turns)) if notice]
+def without_server(scenario: McpScenario) -> McpScenario:
+    """Return a scenario as it is played without a server: a right answer counts though no tool was used.
+
+    Raises ScenarioError if it needs a tool or requires that one is used, or has a state to begin with.
+    """
+    if tools := sorted(_tools(scenario)):
+        raise ScenarioError(f"{scenario.label} needs the tool {tools[0]!r}, and without a server there is none.")
+    if scenario.initial_state is not None:
+        raise ScenarioError(f"{scenario.label} has an initial_state, and without a server there is none; remove it.")
+    verifier = scenario.verifier
+    if verifier is None or verifier.options.get(REQUIRE_TOOL) is False:
+        return scenario
+    if REQUIRE_TOOL in verifier.options:
+        raise ScenarioError(f"{scenario.label} requires a tool to be used, and without a server there is none.")
+    options = {**verifier.options, REQUIRE_TOOL: False}
+    return scenario.model_copy(update={"verifier": verifier.model_copy(update={"options": options})})
+
+
+def notices(scenarios: Sequence[McpScenario], server: ToolServer, config: RunConfig) -> list[str]:
+    """Return sentences about scenarios that are read or played otherwise than their file or solution says."""
+    found = (
+        compared_as(scenarios, config.scenarios),
+        other_params(scenarios, server),
+        short_of_turns(scenarios, config.rollout.max_turns),
+    )
+    return [notice for notice in found if notice]
 
 
 def other_params(scenarios: Sequence[McpScenario], server: ToolServer) -> str | None:

@@ -13,7 +13,7 @@ from mcp_rl.plugins.recipe import Recipe
 from mcp_rl.scenario import McpScenario, ServerParams, distinct
 from mcp_rl.scenarios.builtin import EXPLORE
 from mcp_rl.scenarios.files import read_scenario_file
-from mcp_rl.scenarios.fit import check_fit
+from mcp_rl.scenarios.fit import check_fit, without_server
 from mcp_rl.system.boundary import first_error
 from mcp_rl.toolserver.connection.launch import expand
 
@@ -31,8 +31,17 @@ def scenario_file(config: RunConfig, server: ToolServer) -> Path | None:
 
 
 def source_name(asked: str | None, server: ToolServer) -> str:
-    """Return the source that makes scenarios: the one that is asked for, else the server's, else exploring."""
-    return asked or server.source or EXPLORE
+    """Return the source that makes scenarios: the one that is asked for, else the server's, else exploring.
+
+    Raises ScenarioError if that is exploring and there is no server.
+    """
+    name = asked or server.source or EXPLORE
+    if name == EXPLORE and server.toolless:
+        raise ScenarioError(
+            f"Without a server (--server {server.name}) there is nothing to explore: give your tasks "
+            "(--scenarios FILE) or a plugin's source of them (--source NAME)."
+        )
+    return name
 
 
 async def run_scenarios(
@@ -44,7 +53,7 @@ async def run_scenarios(
     the server is lost.
     """
     if (file := scenario_file(config, server)) is not None:
-        every = read_scenario_file(file, server, config.transport)
+        every = read_scenario_file(file, server, config.transport, config.scenarios)
         check_fit(every, server.name, (await sessions.get(params)).schemas)
         return every
     name = source_name(config.scenarios.source, server)
@@ -71,6 +80,8 @@ async def made_scenarios(
             raise
         raise ScenarioError(f"{who} ({place(error, origin)}) failed: {type(error).__name__}: {error}.") from raised
     scenarios = _checked(made, who)
+    if server.toolless:
+        scenarios = list(map(without_server, scenarios))
     check_fit(scenarios, server.name, (await sessions.get(params)).schemas)
     return scenarios
 

@@ -115,7 +115,7 @@ class ToolChoice:
                         f"tools.{key} names {pattern!r}, but the server {self._server} has no such tool; "
                         f"{nearest(pattern, listed)}"
                     )
-        if not schemas.openai:
+        if listed and not schemas.openai:
             raise ConfigError(f"tools.include and tools.exclude leave no tool of the server {self._server}.")
 
 

@@ -167,6 +167,9 @@ class ToolServer:
     def together(cls, servers: Sequence[ToolServer]) -> ToolServer:
         """Make a group of several servers, with tools named `server__tool`. Raises PluginError for ambiguous names."""
         names = [server.name for server in servers]
+        for server in servers:
+            if server.toolless:
+                raise PluginError(f"--server {server.name} stands for no server at all; leave it out beside others.")
         for name in names:
             if names.count(name) > 1:
                 raise PluginError(f"The server {name!r} is named twice; name each server once.")
@@ -193,6 +196,8 @@ class ToolServer:
         """Return this server with the user's settings, which override its declarations. Raises PluginError."""
         if self.members:
             return replace(self, members=tuple(m.configured(t) for m, t in self._for_members(tools)))
+        if self.toolless and (meant := _about_tools(tools)):
+            raise PluginError(f"There are no tools without a server (--server {self.name}); leave out {meant}.")
         changes: dict[str, Any] = {
             "offer": tuple(dict.fromkeys((*self.offer, *tools.offer))),
             "start": tuple(dict.fromkeys((*self.start, *tools.start))),
@@ -228,6 +233,11 @@ class ToolServer:
         theirs = tools.model_copy(update={"isolation": None, "reset_tool": None})
         own = tools.model_copy(update={"reset_tool": tools.reset_tool.removeprefix(f"{owner}{BETWEEN}")})
         yield from ((member, own if member.name == owner else theirs) for member in self.members)
+
+    @property
+    def toolless(self) -> bool:
+        """True for `--server none`: there is no server, and the model has no tools."""
+        return not self.members and self.transports == _NO_SERVER
 
     @property
     def filled_anew(self) -> bool:
@@ -269,6 +279,17 @@ class ToolServer:
             offered = ", ".join(self.transports)
             raise PluginError(f"Server {self.name} has no transport {transport!r}; it offers {offered}.")
         return self.transports[transport]
+
+
+_NO_SERVER: Mapping[str, ServerParams] = {"group": ServerGroup(servers={})}
+NO_SERVER = ToolServer("none", "No server and no tools: the model answers in words.", _NO_SERVER)
+"""What `--server none` means: every session is a group of no servers, and nothing is started."""
+
+
+def _about_tools(tools: ToolsConfig) -> str | None:
+    """Return the first setting of `tools` that needs a server to mean something; None if there is none."""
+    needing = ("isolation", "reset_tool", "sandbox", "include", "exclude", "offer", "start", "elicitation", "deadlines")
+    return next((f"tools.{name}" for name in needing if getattr(tools, name)), None)
 
 
 def _one(params: ServerParams) -> StdioServer | SseServer | StreamableHttpServer:
