@@ -76,9 +76,9 @@ def test_observers_are_called(tmp_path):
 
 def test_the_variable_chooses_exactly_which_plugins_load(tmp_path, monkeypatch):
     monkeypatch.setenv("MCP_RL_PLUGINS", "")
-    assert load_plugins().servers == {}
+    assert set(load_plugins().servers) == {"none"}
     monkeypatch.setenv("MCP_RL_PLUGINS", f"mcp_calculator, {plugin_file(tmp_path, 'mine')}")
-    assert load_plugins().servers.keys() == {"mcp_calculator", "mine"}
+    assert load_plugins().servers.keys() == {"none", "mcp_calculator", "mine"}
     monkeypatch.setenv("MCP_RL_PLUGINS", "mcp_calculater")
     with pytest.raises(PluginError, match="did you mean 'mcp_calculator'"):
         load_plugins()
@@ -185,7 +185,7 @@ def test_an_unknown_server_gets_the_nearest_right_name():
     plugins = load_plugins()
     with pytest.raises(PluginError, match="no server named 'mcp_calculater'; did you mean 'mcp_calculator'"):
         plugins.server("mcp_calculater")
-    with pytest.raises(PluginError, match="choose one of mcp_calculator"):
+    with pytest.raises(PluginError, match="choose one of mcp_2048, mcp_calculator"):
         plugins.server("zzz")
 
 
@@ -256,6 +256,7 @@ def test_the_servers_command_lists_what_there_is():
     assert listed["problems"] == []
 
 
+HEADLINES = ("headlines", "headline")
 BUILT_IN = ("plugins", "scenarios", "backends", "runs.trackers")
 
 
@@ -265,9 +266,9 @@ def test_built_in_parts_use_the_same_hooks():
     assert set(plugins.trackers) == {"mlflow", "otlp", "tensorboard", "trackio", "wandb", "weave"}
     assert {"number", "state", "none"} <= set(plugins.verifiers)
     for kind in (plugins.scenario_sources, plugins.backends, plugins.trackers, plugins.verifiers, plugins.rewards):
-        of_servers = {"email_search", "email_answer"}
+        of_servers = {"email_search", "email_answer", "game_2048", "game_2048_long", "tile_made", *HEADLINES}
         assert {kind.origins[name] for name in kind if name not in of_servers} <= {"built in"}
-    assert set(plugins.scenario_sources) == {"explore", "email_search"}
+    assert set(plugins.scenario_sources) == {"explore", "email_search", "game_2048", "game_2048_long", "headlines"}
     assert [loaded.name for loaded in plugins.loaded][:4] == [f"mcp_rl.{part}" for part in BUILT_IN]
 
 
