@@ -50,6 +50,7 @@ def mapped(entry: Mapping[str, Any], reading: ScenarioConfig, where: str, *, ser
     if answer is not None:
         kind, expected = _expected(answer, reading.verifier, f"{where}: the answer ({reading.fields['answer']!r})")
         fields["reference_answer"] = _plain(answer)
+    fields["level"] = "told"
     if kind is not None:
         options = {} if required else {REQUIRE_TOOL: False}
         fields["verifier"] = {"kind": kind, "expected": expected, "options": options}

@@ -22,6 +22,7 @@ from mcp_rl.inference.engine import Completion, room_left
 from mcp_rl.rollouts.gather import GroupPlan, gather_groups
 from mcp_rl.rollouts.rollout import derive_seed
 from mcp_rl.rollouts.speaker import PolicySpeaker
+from mcp_rl.scenario import ServerGroup
 from mcp_rl.trajectory import DEMONSTRATION
 
 if TYPE_CHECKING:
@@ -136,8 +137,18 @@ class Demonstrations:
 
 
 def demonstrable(scenarios: Sequence[McpScenario]) -> list[McpScenario]:
-    """Return the scenarios whose solution can be shown: by calls, or by a refusal where that is right."""
-    return [one for one in scenarios if one.reference or (one.verifier is not None and one.verifier.kind == "none")]
+    """Return the scenarios whose solution can be shown: by calls, by a refusal where that is right, or by an answer
+    where there is no server."""
+    return [one for one in scenarios if one.reference or _refused(one) or _answered(one)]
+
+
+def _refused(scenario: McpScenario) -> bool:
+    return scenario.verifier is not None and scenario.verifier.kind == "none"
+
+
+def _answered(scenario: McpScenario) -> bool:
+    toolless = isinstance(scenario.server_params, ServerGroup) and not scenario.server_params.servers
+    return toolless and scenario.reference_answer is not None
 
 
 def steps_of_imitation(

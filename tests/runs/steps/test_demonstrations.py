@@ -15,7 +15,7 @@ from mcp_rl.evaluation.evaluate import EvaluationResult
 from mcp_rl.runs.replay import replay
 from mcp_rl.runs.steps.demonstrations import steps_of_imitation
 from mcp_rl.runs.train import run_training
-from mcp_rl.scenario import McpScenario, StdioServer, ToolCall, Verifier, scenario_lines
+from mcp_rl.scenario import McpScenario, ServerGroup, StdioServer, ToolCall, Verifier, scenario_lines
 from mcp_rl.trajectory import TrajectoryGroup
 
 
@@ -113,6 +113,10 @@ def test_only_levels_that_are_hardly_ever_solved_are_imitated() -> None:
     config = RunConfig(server="any", steps=90)
     assert steps_of_imitation(config, before, train, val) == (15, [one for one in train if one.level == "told"])
     without = [task(number, reference=False) for number in (1, 3)]
+    said = [
+        one.model_copy(update={"server_params": ServerGroup(servers={}), "reference_answer": "8"}) for one in without
+    ]
+    assert steps_of_imitation(config, before, said, val) == (15, said)  # without a server an answer is a solution
     assert steps_of_imitation(config, before, without, val) == (0, [])
     config = RunConfig(server="any", steps=90, train={"sft_steps": 2})
     with pytest.raises(ConfigError, match="No training scenario has a reference solution"):
