@@ -91,8 +91,12 @@ def overlap(one: Iterable[McpScenario], other: Iterable[McpScenario], *, by: Spl
 
 
 def _choose(scenarios: Sequence[McpScenario], groups: list[list[int]], wanted: int, random: random.Random) -> set[int]:
-    """Choose whole groups that add up to `wanted` scenarios: first within each stratum's quota, then any that fit."""
-    quota = _quotas(Counter(map(_stratum, scenarios)), wanted, random)
+    """Choose whole groups that add up to `wanted` scenarios: first within each stratum's quota, then any that fit.
+
+    More than half of a stratum is taken only if nothing else is left: what is never trained on cannot be learned.
+    """
+    every = Counter(map(_stratum, scenarios))
+    quota = _quotas(every, wanted, random)
     groups = sorted(random.sample(groups, len(groups)), key=len)
     chosen: set[int] = set()
     for group in groups:
@@ -100,9 +104,13 @@ def _choose(scenarios: Sequence[McpScenario], groups: list[list[int]], wanted: i
         if len(chosen) + len(group) <= wanted and all(quota[s] >= n for s, n in needed.items()):
             quota.subtract(needed)
             chosen.update(group)
-    for group in reversed(groups):  # larger groups first, so that single scenarios remain to fill up exactly
-        if chosen.isdisjoint(group) and len(chosen) + len(group) <= wanted:
-            chosen.update(group)
+    for all_of_it in (False, True):
+        for group in reversed(groups):  # larger groups first, so that single scenarios remain to fill up exactly
+            if not chosen.isdisjoint(group) or len(chosen) + len(group) > wanted:
+                continue
+            held = Counter(_stratum(scenarios[i]) for i in (*chosen, *group))
+            if all_of_it or all(2 * count <= every[stratum] for stratum, count in held.items()):
+                chosen.update(group)
     return chosen if len(chosen) < len(scenarios) else set()
 
 

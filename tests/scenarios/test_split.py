@@ -64,6 +64,16 @@ def test_tools_and_step_counts_are_in_proportion() -> None:
     assert {tool: 5 * count for tool, count in ones(val).items()} == ones(many(200))
 
 
+def test_no_kind_of_task_is_held_out_whole_where_others_can_be() -> None:
+    rare = [scenario(f"About {n}", ("begin", 1), ("rare", n)) for n in range(10)]  # tied by their first call
+    common = [scenario(f"Of {n}", ("common", n)) for n in range(60)]
+    _, val = split([*rare, *common], val_count=14, seed=3)
+    assert Counter(one.reference[-1].tool for one in val) == {"common": 14}
+    tied = [scenario(f"Of {n}", ("open", 1), ("common", n)) for n in range(12)]
+    _, val = split([*rare, *tied], val_count=10, seed=3)
+    assert Counter(one.reference[-1].tool for one in val) == {"rare": 10}
+
+
 def test_three_and_three_point_zero_are_the_same_call() -> None:
     scenarios = [scenario("a", ("add", 3)), scenario("b", ("add", 3.0)), scenario("c", ("add", 4))]
     train, val = split(scenarios, val_count=1, seed=0)

@@ -59,7 +59,7 @@ class StateChange:
     def apart(self) -> tuple[str, ...]:
         """Fingerprints that no task of another split may share."""
         calls = [f"change {tool} {sorted(dict(arguments).items())!r}" for tool, arguments in self.calls]
-        return (f"program {self.does} {self.program!r}", *calls)
+        return (*([] if self.program is None else [f"program {self.does} {self.program!r}"]), *calls)
 
 
 class ChangeCalls:
