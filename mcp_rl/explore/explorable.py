@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
     from mcp_rl.toolserver.tools.listing import Tool
 
 
+_SECONDS, _CALLS_EACH, _FEWEST = 60.0, 12, 24
+"""Seconds for a first look at all tools, the calls that it takes of each, and the tools that are always looked at."""
+
+
 def explorable(tools: Sequence[Tool], server: ToolServer) -> list[Tool]:
     """Return the tools that may be called freely, by their annotations or else by their names.
 
@@ -22,8 +27,26 @@ def explorable(tools: Sequence[Tool], server: ToolServer) -> list[Tool]:
     server, and without a declared isolation, no tool that changes anything may be called. With isolation "layer" or
     "per-rollout", tools annotated as destructive are left out; with "reset", only those that are also annotated as
     reaching outside the server. (MCP specification 2025-06-18, ToolAnnotations; these are hints.)
+
+    Of very many tools whose calls were measured to be slow, those that gave something and some others are returned.
     """
-    return [tool for tool in tools if _free(tool, server)]
+    late = beyond_time(tools, server)
+    return [tool for tool in tools if _free(tool, server) and tool not in late]
+
+
+def beyond_time(tools: Sequence[Tool], server: ToolServer) -> list[Tool]:
+    """Return those of the tools that may be called freely and that there is no time for. The same server, measured the
+    same, has the same ones."""
+    if len(tools) <= _FEWEST or server.measured is None:
+        return []
+    free = [tool for tool in tools if _free(tool, server)]
+    most = max(_FEWEST, int(_SECONDS / (_CALLS_EACH * max(server.measured.call_seconds, 1e-4))))
+    known = {*server.measured.reading, *server.measured.changing, *server.measured.shown_by}
+
+    def order(tool: Tool) -> tuple[bool, bytes]:
+        return tool.name not in known, hashlib.sha256(tool.name.encode()).digest()
+
+    return sorted(free, key=order)[most:]
 
 
 def reads(tool: Tool, server: ToolServer) -> bool:

@@ -132,11 +132,21 @@ class Probe:
     """Calls the tools of one server and keeps the outcomes, which are void once `unfit` names a tool."""
 
     def __init__(
-        self, connection: Link, tools: Sequence[Tool], server: ToolServer, seed: int, dropped: set[str]
+        self,
+        connection: Link,
+        tools: Sequence[Tool],
+        server: ToolServer,
+        seed: int,
+        dropped: set[str],
+        *,
+        patient: bool = False,
     ) -> None:
+        """`dropped` tools are not called. The first unfit one ends the single calls, unless they are `patient`: then
+        all are found."""
         self._connection, self.random = connection, random.Random(seed)
         self.tools = [tool for tool in tools if tool.name not in dropped]
         self.pool = ValuePool()
+        self._patient = patient
         self._measured = any(one.measured is not None for one in server.members or (server,))
         self.progress = {
             name: ToolProgress(sampler, random.Random(f"{seed}:{name}"))
@@ -228,7 +238,7 @@ class Probe:
         while True:
             active = [name for name in self.progress if not self.progress[name].done]
             total = sum(len(progress.outcomes) for progress in self.progress.values())
-            if not active or total >= target or self.unfit:
+            if not active or total >= target or (self.unfit and not self._patient):
                 return
             # Each tool is asked for its even share of the missing outcomes.
             level = min(self._level(active, target), self._most(target))
@@ -312,6 +322,7 @@ class Probe:
                 progress.dry = 0
             else:
                 self._dry(progress)
+            progress.done = progress.done or name in self.unfit
 
     def _failed(self, name: str, arguments: dict[str, Any], result: ProbeResult) -> None:
         self.pool.observe_error(name, arguments, result.text)

@@ -41,6 +41,8 @@ SAY_START = "say where exploring begins, such as --start https://example.com/"
 """Advice for a tool that takes the address of a page."""
 CHANGES = "was not called, because it may change things"
 """Why a tool is kept out that writes, where nothing keeps its writing apart."""
+LATE = "was not called, because the server is slow and has very many tools"
+"""Why a tool is kept out that there is no time for."""
 FATAL = "ends the server"
 """Why a tool is kept out: the server answers nothing after it was called."""
 

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 from mcp_rl.errors import ScenarioError
 from mcp_rl.explore import tried
 from mcp_rl.explore.entities.parameters import parameters_of
-from mcp_rl.explore.explorable import explorable, may_read, reads, shows_changes, unfit_tools
+from mcp_rl.explore.explorable import beyond_time, explorable, may_read, reads, shows_changes, unfit_tools
 from mcp_rl.explore.fatal import explored_without_fatal
 from mcp_rl.explore.fresh import FirstCalls, shows_itself
-from mcp_rl.explore.probe import Probe
+from mcp_rl.explore.probe import Probe, slowest_call
 from mcp_rl.scenarios.compose import Composer
 from mcp_rl.scenarios.grow import grow_chains
 from mcp_rl.scenarios.refusals import add_unsolvable, add_without_tools
@@ -81,6 +81,12 @@ async def explored_scenarios(
                     raise
     for sentence in said:
         notice(sentence)
+    session = await sessions.get(params)
+    if late := beyond_time(session.offered, server):
+        notice(
+            f"{len(late)} of {len(session.offered)} tools of {server.name} were not explored, since its calls are slow "
+            f"({slowest_call(server):.2g} s each), so they have no tasks: tools.include chooses others."
+        )
     mixed = [*goals, *spelled]
     if goals and spelled:
         random.Random(f"{recipe.seed}:levels").shuffle(mixed)
@@ -93,13 +99,13 @@ async def _spelled_out(
     """Return scenarios whose requests spell out tools and arguments, and those that no tool solves."""
     if shows_itself(server):
         recipe = replace(recipe, max_steps=1)  # after another call, the same one answers something else
-    dropped = unfit_tools(server)
+    dropped, tries = unfit_tools(server), 0
     for tool in dropped:
         tried.note_kept_out(tool, "takes too long, or answers the same call differently in each process")
     while True:
         async with _calls_on(sessions, server, params) as (session, link):
             reading, changing = _sorted_out(session, server, record)
-            probe = Probe(link, reading, server, recipe.seed, dropped)
+            probe = Probe(link, reading, server, recipe.seed, dropped, patient=tries > 0)
             probe.pool.observe_resources(await session.connection.resources())
             wanted = recipe.solvable if not changing else round(_READING_SHARE * recipe.solvable)
             await probe.single_calls(recipe.solvable)
@@ -113,7 +119,7 @@ async def _spelled_out(
         if not probe.unfit:
             break
         # It is chance when a clock is noticed, so start again without that tool: the seed then decides everything.
-        dropped |= probe.unfit
+        dropped, tries = dropped | probe.unfit, tries + 1
     composer = Composer(session.connection.tools, session.schemas, server=server, params=params, recipe=recipe)
     singles = probe.spread(len(probe.outcomes))
     composer.compose(wanted, singles, chains)
@@ -159,9 +165,11 @@ def _sorted_out(session: Session, server: ToolServer, record: tried.TriedTools) 
     for tool in session.offered:
         if not server.owner_of(tool.name)[0].start and any(o.required and o.is_address for o in parameters_of(tool)):
             tried.note_needs_start(tool.name)
+    late = beyond_time(session.offered, server)
     for tool in session.offered:
         if tool not in free:
-            tried.note_kept_out(tool.name, tried.FATAL if tool.name in server.avoided else tried.CHANGES)
+            why = tried.FATAL if tool.name in server.avoided else tried.LATE if tool in late else tried.CHANGES
+            tried.note_kept_out(tool.name, why)
     if not free and server.avoided:
         raise ScenarioError(_why_nothing(server, [tool.name for tool in session.offered], record))
     if not free:
