@@ -109,7 +109,7 @@ def headline(trajectory: Trajectory, scenario: McpScenario) -> Verdict:
     if not words:
         return Verdict(0.0, "There is no headline.", dict.fromkeys(QUESTIONS, 0.0))
     beyond = max(FEWEST - len(words), len(words) - MOST, 0)
-    telling = [word for word in words if len(word) > 2 and word not in _SMALL]
+    telling = [word for word in words if (len(word) > 2 and word not in _SMALL) or word[0].isdigit()]
     found = len(set(telling) & set(known)) / max(1, len(telling))  # a word said twice counts once
     pairs, theirs = list(pairwise(words)), set(pairwise(known))
     phrases = 2 * sum(pair in theirs for pair in pairs) / max(1, len(pairs))

@@ -52,6 +52,7 @@ def test_a_plain_line_of_the_post_is_a_headline(plugins: Plugins, said: str) -> 
         ("Quartz 2.1", "length"),
         (POST, "length"),
         ("Quartz 2.1, a build tool in Python", "words of the post"),
+        ("Quartz 2, a build tool in Rust", "words of the post"),
         ("Quartz Quartz Quartz Quartz 2.1", "words of the post"),
         ("memory Quartz open Rust code half released", "phrases of the post"),
         ("Quartz 2.1, a build tool in Rust!", "plain line"),
