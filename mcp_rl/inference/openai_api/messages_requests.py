@@ -25,9 +25,11 @@ from mcp_rl.inference.openai_api.requests import (
     Message,
     MessageToolCall,
     NamedTool,
+    OtherPart,
     RequestBody,
     Stop,
     Temperature,
+    Thought,
     ToolResultMessage,
     function_tool,
     kind_among,
@@ -62,23 +64,13 @@ class ToolResultBlock(HistoryPart):
     content: Text = ""
 
 
-class ThinkingBlock(HistoryPart):
-    """A thought of the model, which is not shown to it again other than as it was sampled."""
-
-
-class OtherBlock(HistoryPart):
-    """A block that is nothing here, such as an image."""
-
-    type: str
-
-
 Block = Annotated[
     Annotated[TextBlock, Tag("text")]
     | Annotated[ToolUseBlock, Tag("tool_use")]
     | Annotated[ToolResultBlock, Tag("tool_result")]
-    | Annotated[ThinkingBlock, Tag("thinking")]
-    | Annotated[ThinkingBlock, Tag("redacted_thinking")]
-    | Annotated[OtherBlock, Tag("other")],
+    | Annotated[Thought, Tag("thinking")]
+    | Annotated[Thought, Tag("redacted_thinking")]
+    | Annotated[OtherPart, Tag("other")],
     Discriminator(kind_among(BLOCKS)),
 ]
 Blocks = Annotated[list[Block], BeforeValidator(lambda v: [{"type": "text", "text": v}] if isinstance(v, str) else v)]
@@ -193,10 +185,10 @@ def _messages(message: MessageOfBlocks, at: int, note: Callable[[str], None] | N
 
 def _texts(blocks: Sequence[Block], where: str, note: Callable[[str], None] | None) -> list[str]:
     for block in blocks:
-        if isinstance(block, ThinkingBlock):
+        if isinstance(block, Thought):
             if note is not None:
                 note("thinking blocks")
-        elif isinstance(block, OtherBlock):
+        elif isinstance(block, OtherPart):
             known = ", ".join(sorted(BLOCKS))
             raise Refusal(
                 f"{where}: blocks of type {block.type[:100]!r} cannot be read, only {known}.", param=where.split(".")[0]

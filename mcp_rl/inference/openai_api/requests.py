@@ -87,6 +87,16 @@ class HistoryPart(BaseModel):
     model_config = ConfigDict(extra="ignore", strict=True)
 
 
+class Thought(HistoryPart):
+    """A thought of the model, which is not shown to it again other than as it was sampled."""
+
+
+class OtherPart(HistoryPart):
+    """A part of a history that is nothing here, such as an image or a provider's web search."""
+
+    type: str
+
+
 class InputMessage(HistoryPart):
     """A message to the model from the system, the developer or the user."""
 

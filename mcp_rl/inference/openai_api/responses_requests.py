@@ -23,8 +23,10 @@ from mcp_rl.inference.openai_api.requests import (
     InputMessage,
     Message,
     MessageToolCall,
+    OtherPart,
     RequestBody,
     Temperature,
+    Thought,
     ToolResultMessage,
     function_tool,
     kind_among,
@@ -76,22 +78,12 @@ class FunctionCallOutputItem(HistoryPart):
     output: _Text
 
 
-class ReasoningItem(HistoryPart):
-    """A thought of the model, which is not shown to it again other than as it was sampled."""
-
-
-class OtherItem(HistoryPart):
-    """An item that is nothing here, such as a provider's web search."""
-
-    type: str
-
-
 Item = Annotated[
     Annotated[MessageItem, Tag("message")]
     | Annotated[FunctionCallItem, Tag("function_call")]
     | Annotated[FunctionCallOutputItem, Tag("function_call_output")]
-    | Annotated[ReasoningItem, Tag("reasoning")]
-    | Annotated[OtherItem, Tag("other")],
+    | Annotated[Thought, Tag("reasoning")]
+    | Annotated[OtherPart, Tag("other")],
     Discriminator(kind_among(ITEMS, "message")),
 ]
 
@@ -168,7 +160,7 @@ def messages_of(items: Sequence[Item], note: Callable[[str], None] | None) -> li
     said: AssistantMessage | None = None
     """The turn to which the next item of the model belongs."""
     for at, item in enumerate(items):
-        if isinstance(item, ReasoningItem | OtherItem):
+        if isinstance(item, Thought | OtherPart):
             _leave_out(item, at, note)
             continue
         text = item.content if isinstance(item, MessageItem) and item.role == "assistant" else None
@@ -189,8 +181,8 @@ def messages_of(items: Sequence[Item], note: Callable[[str], None] | None) -> li
     return messages
 
 
-def _leave_out(item: ReasoningItem | OtherItem, at: int, note: Callable[[str], None] | None) -> None:
-    if isinstance(item, ReasoningItem):
+def _leave_out(item: Thought | OtherPart, at: int, note: Callable[[str], None] | None) -> None:
+    if isinstance(item, Thought):
         if note is not None:
             note("reasoning items")
     elif note is None or item.type == "item_reference":

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import random
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from anyio.lowlevel import checkpoint
@@ -21,7 +20,7 @@ from mcp_rl.evaluation.scripted import reference
 from mcp_rl.inference.engine import Completion, room_left
 from mcp_rl.rollouts.gather import GroupPlan, gather_groups
 from mcp_rl.rollouts.rollout import derive_seed
-from mcp_rl.rollouts.speaker import PolicySpeaker
+from mcp_rl.rollouts.speaker import PolicySetting, PolicySpeaker
 from mcp_rl.scenario import ServerGroup
 from mcp_rl.trajectory import DEMONSTRATION
 
@@ -32,13 +31,11 @@ if TYPE_CHECKING:
     from mcp_rl.evaluation.evaluate import EvaluationResult
     from mcp_rl.evaluation.progress import Progress
     from mcp_rl.evaluation.scripted import Said
-    from mcp_rl.inference.chat.chat_format import ChatFormat
-    from mcp_rl.inference.engine import Engine, Sampling
+    from mcp_rl.inference.engine import Sampling
     from mcp_rl.rewards.scoring import Scoring
     from mcp_rl.rollouts.player import SettingPlayer
     from mcp_rl.rollouts.speaker import Limits
     from mcp_rl.scenario import McpScenario
-    from mcp_rl.toolserver.session import Session
     from mcp_rl.trajectory import Trajectory, TrajectoryGroup
 
 IN_STEP = 64
@@ -51,14 +48,8 @@ _FEWEST = 10
 """Held-out scenarios of a level by which it is judged."""
 
 
-@dataclass(frozen=True)
-class DemonstratingSetting:
+class DemonstratingSetting(PolicySetting):
     """The setting of a demonstration: the reference solution speaks, in the policy's tokens."""
-
-    engine: Engine
-    chat: ChatFormat
-    session: Session
-    system_prompt: str | None = None
 
     @asynccontextmanager
     async def speaker(
