@@ -147,16 +147,17 @@ def steps_of_imitation(
 ) -> tuple[int, list[McpScenario]]:
     """Return the number of a run's first steps that imitate, and the scenarios whose solutions they imitate.
 
-    Where the settings leave it open, the built-in model imitates the levels that it hardly ever solves, and other
-    models imitate nothing. Raises ConfigError if the settings ask for it and no scenario has a solution.
+    Where the settings leave it open, the built-in model imitates if there is a level that it hardly ever solves, and
+    other models imitate nothing. Raises ConfigError if the settings ask for it and no scenario has a solution.
     """
     wanted, possible = config.train.sft_steps, demonstrable(train)
     if wanted == "auto":
         if config.base_model != TINY or config.init is not None or config.rollout.agent is not None:
             return 0, []
         unsolved = _unsolved(before, val)
-        chosen = [one for one in possible if one.level in unsolved]
-        return (min(_STEPS, int(_SHARE * config.steps)), chosen) if chosen else (0, [])
+        if not any(one.level in unsolved for one in possible):
+            return 0, []
+        return min(_STEPS, int(_SHARE * config.steps)), possible  # of all levels, so that none is forgotten
     if wanted and not possible:
         raise ConfigError("No training scenario has a reference solution to imitate: set train.sft_steps=0.")
     return wanted, possible

@@ -105,13 +105,13 @@ def test_steps_of_imitation(base: str, sft_steps: int | str, solved: int, steps:
     assert steps_of_imitation(config, before, train, val) == (steps, train if steps or sft_steps == 0 else [])
 
 
-def test_only_levels_that_are_hardly_ever_solved_are_imitated() -> None:
+def test_a_level_that_is_hardly_ever_solved_makes_all_be_imitated() -> None:
     train = [task(number, level="spelled" if number % 3 else "told") for number in range(1, 41, 2)]
     val = [task(number, level="spelled" if number % 3 else "told") for number in range(0, 80, 2)]
     outcomes = {one.id: [float(one.level == "spelled")] for one in val}
     before = EvaluationResult(step=0, scenarios=40, greedy=None, sampled=None, by_tool={}, outcomes=outcomes)
     config = RunConfig(server="any", steps=90)
-    assert steps_of_imitation(config, before, train, val) == (15, [one for one in train if one.level == "told"])
+    assert steps_of_imitation(config, before, train, val) == (15, train)
     without = [task(number, reference=False) for number in (1, 3)]
     said = [
         one.model_copy(update={"server_params": ServerGroup(servers={}), "reference_answer": "8"}) for one in without
