@@ -183,6 +183,19 @@ class SimulatedUser(BaseModel):
     """Maximum answers, after which the user says nothing more."""
 
 
+class ScenarioSeat(BaseModel):
+    """A side of an episode that several players share, such as a game's."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(min_length=1)
+    """The seat's name, as the server knows it."""
+    task: str = ""
+    """The request to whoever speaks in it; by default the scenario's. The first seat's is the scenario's."""
+    played_by: str | None = None
+    """Who speaks in it: one of `rollout.opponents`; by default any of them. In the first seat the policy speaks."""
+
+
 class GoalProof(BaseModel):
     """The record of how a goal task was proven on the live server."""
 
@@ -247,6 +260,10 @@ class McpScenario(BaseModel):
     """The user's further messages: one each time that the model sends a message without a tool call."""
     user: SimulatedUser | None = None
     """A simulated user, who answers after `user_turns`."""
+    seats: tuple[ScenarioSeat, ...] = ()
+    """The seats of an episode with several players; the first is the policy's. None: there is one player."""
+    apart: tuple[str, ...] = ()
+    """Traces that no two splits may share, such as a game's opening; none: the calls of `reference`."""
     _place: _Place = PrivateAttr(default=_Place())
 
     @property
@@ -324,6 +341,7 @@ _KINDS = {dict: "an object", list: "a list", str: "a text", bool: "true or false
 _PARTS: dict[str, tuple[type[BaseModel], ...]] = {
     "verifier": (Verifier,),
     "user": (SimulatedUser,),
+    "seats": (ScenarioSeat,),
     "reference": (ToolCall,),
     "server_params": (StdioServer, StreamableHttpServer, ServerGroup),
 }

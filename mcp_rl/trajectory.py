@@ -23,6 +23,10 @@ Period = tuple[float, float]
 """The Unix times, in seconds, at which something began and ended."""
 
 
+def _empty(value: object) -> bool:
+    return not value
+
+
 class StopReason(StrEnum):
     """The reason why a rollout ended. `FAULT` is the world's mistake and keeps the trajectory out of training."""
 
@@ -147,6 +151,12 @@ class Trajectory(BaseModel):
     """Model turns."""
     turn_unix_seconds: list[Period] = []
     """When each turn was asked for, and when it had been sampled."""
+    seat: str | None = Field(default=None, exclude_if=_empty)
+    """The seat, where the episode has several."""
+    speaker: str | None = Field(default=None, exclude_if=_empty)
+    """Who spoke in the seat: "policy", or the name of an opponent, from whom nothing is learned."""
+    others: list[Trajectory] = Field(default=[], exclude_if=_empty)
+    """The other seats of the episode; only the first seat's trajectory holds them."""
 
     @property
     def final_answer(self) -> str | None:

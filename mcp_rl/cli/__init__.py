@@ -24,6 +24,7 @@ from mcp_rl.cli.export import export
 from mcp_rl.cli.fork import fork
 from mcp_rl.cli.generate import generate
 from mcp_rl.cli.history import history
+from mcp_rl.cli.league import league
 from mcp_rl.cli.plugins import plugins
 from mcp_rl.cli.ranks import own_part
 from mcp_rl.cli.replay import replay
@@ -44,7 +45,7 @@ __all__ = ["app", "main"]
 _GARBAGE = (20_000, 20, 20)
 """Thresholds of the garbage collector: what a command imports stays, and looking through it is a third of its start."""
 _ORDER = (
-    *("train", "sft", "generate", "evaluate", "chat", "serve", "report"),
+    *("train", "sft", "generate", "evaluate", "league", "chat", "serve", "report"),
     *("watch", "history", "verify", "fork", "replay", "export", "export-trajectories", "servers", "plugins", "doctor"),
 )
 
@@ -87,6 +88,7 @@ for _command in (
     sft,
     generate,
     evaluate,
+    league,
     chat,
     serve,
     report,

@@ -88,6 +88,9 @@ class RolloutConfig(Section):
     """Command of your own agent program, or FILE.py:FUNCTION, which plays the episodes; none: our own loop."""
     user_model: Annotated[str | None, _MEASURED] = None
     """LiteLLM name of the model that plays simulated users, with `@http…` for its address; none: they follow rules."""
+    opponents: Annotated[tuple[str, ...], _MEASURED] = ()
+    """Who speaks in the other seats of a scenario with several, drawn for each episode: `policy`, `earlier` (an older
+    checkpoint of the run, another in each step), or a model as --model names it; none: the policy."""
     groups_per_step: int = Field(default=24, ge=1)
     """Scenarios in a step: those already solved cost little."""
     step_tokens: int | None = Field(default=16_384, ge=1)

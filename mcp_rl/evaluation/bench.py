@@ -13,7 +13,7 @@ from mcp_rl.evaluation.chat_model import ChatModel, ChatSetting
 from mcp_rl.evaluation.scripted import SCRIPTS, ScriptedSetting
 from mcp_rl.rollouts.agents.player import agent_options, opened_player
 from mcp_rl.rollouts.player import PlayerOptions, SettingPlayer, limits_of
-from mcp_rl.rollouts.rollout import OwnLoop
+from mcp_rl.rollouts.seated import Opponents, only_the_policy, own_episode
 from mcp_rl.rollouts.user_model import user_model
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from mcp_rl.toolserver.session import Session
 
 log = logging.getLogger(__name__)
-_CHAT_CONCURRENCY = 16
+CHAT_CONCURRENCY = 16
 """Episodes of a chat model in flight; more would run into rate limits."""
 
 
@@ -48,6 +48,8 @@ class Bench:
     models: Sequence[ModelSpec] = ()
     """All models to come: one vLLM server serves all of one base."""
     say: Callable[[str], None] = log.info
+    opponents: Opponents = only_the_policy
+    """Who speaks in the other seats of a scenario."""
 
     def __post_init__(self) -> None:
         self._stack, self._players = AsyncExitStack(), AsyncExitStack()
@@ -108,8 +110,10 @@ class Bench:
             "params": self.params,
             "temperature": self.config.rollout.temperature,
             "limits": limits_of(self.config.rollout),
-            "concurrency": min(concurrency, _CHAT_CONCURRENCY) if model.kind == "chat" else concurrency,
-            "driver": partial(OwnLoop, user_model=user_model(self.config.rollout.user_model)),
+            "concurrency": min(concurrency, CHAT_CONCURRENCY) if model.kind == "chat" else concurrency,
+            "driver": partial(
+                own_episode, user_model=user_model(self.config.rollout.user_model), opponents=self.opponents
+            ),
             "finish": self.scoring.rollout,
         }
 

@@ -27,6 +27,7 @@ from mcp_rl.evaluation.comparison import compare
 from mcp_rl.evaluation.evaluate import EvaluationPlan, evaluate
 from mcp_rl.evaluation.folder import claim, save_episodes, write_json
 from mcp_rl.evaluation.models import ModelSpec, find_models
+from mcp_rl.evaluation.opponents import check_seats, find_opponents, opened_opponents
 from mcp_rl.evaluation.progress import Progress
 from mcp_rl.evaluation.result import REPORTED_LIMITS, EvaluationReport, JudgedPair, ModelReport
 from mcp_rl.evaluation.scenarios import Chosen, choose, make_held_out, seen_in_training
@@ -111,6 +112,7 @@ def prepare(
     check_rewards(config.judge, config.reward, plugins.rewards)
     user_model(config.rollout.user_model)
     check_agent(config)
+    find_opponents(config)
     remote = next((model.label for model in models if not model.base_model), None)
     if config.rollout.agent is not None and remote is not None:
         raise ConfigError(f"An agent program asks models that are sampled here; {remote} is not: leave --agent out.")
@@ -168,6 +170,7 @@ async def run_evaluation(job: EvaluationJob, console: Console) -> EvaluationRepo
                 chosen = await _check_and_choose(job, sessions, session, scoring)
         write_atomically(folder / "scenarios.jsonl", scenario_lines(chosen.scenarios).encode())
         write_json(folder / "tools.json", session.schemas.openai)
+        opponents = opened_opponents(config, system_prompt=job.server.system_prompt)
         bench = Bench(
             config,
             sessions,
@@ -177,6 +180,7 @@ async def run_evaluation(job: EvaluationJob, console: Console) -> EvaluationRepo
             folder=folder,
             models=job.models,
             say=progress.say,
+            opponents=await stack.enter_async_context(opponents),
         )
         with progress:
             progress.say(f"{job.server.name}: {len(chosen.scenarios)} scenarios, {chosen.origin}.")
@@ -231,6 +235,7 @@ async def _check_and_choose(job: EvaluationJob, sessions: Sessions, session: Ses
         params = job.server.params(job.config.transport)
         chosen = await make_held_out(job.config, job.server, params, sessions, job.plugins, job.count)
         scoring.check(chosen.scenarios)
+    check_seats(chosen.scenarios, job.config, seats=session.seats is not None, judged=not scoring.at_once)
     for model in job.models:
         if model.kind == "chat":
             await check_chat_model(model, session)

@@ -17,9 +17,12 @@ class Verdict:
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Further numbers worth averaging, kept on the trajectory."""
 
+    succeeded: bool | None = None
+    """True if the task counts as solved; None: a score of 1 does."""
+
     @property
     def success(self) -> bool:
-        return self.score >= 1.0
+        return self.score >= 1.0 if self.succeeded is None else self.succeeded
 
 
 Judgement = Verdict | float | bool

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
     from mcp_rl.rollouts.speaker import Limits, Surroundings
     from mcp_rl.scenario import McpScenario, ToolCall
     from mcp_rl.toolserver.session import Session
+
+
+def derive_seed(*parts: object) -> int:
+    """Derive a seed in [0, 2^63) from all parts and nothing else."""
+    return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:8], "big") >> 1
 
 
 def fault_text(error: Exception) -> str:

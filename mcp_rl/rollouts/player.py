@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 import anyio
 
 from mcp_rl.rollouts.rollout import Driver, play_leased
+from mcp_rl.rollouts.seated import each_seat
 from mcp_rl.rollouts.speaker import Limits, PolicySetting, Surroundings
 from mcp_rl.system.activity import Activity, during
 
@@ -92,8 +93,9 @@ class SettingPlayer:
                 driver=self._driver,
             )
         with during(Activity.JUDGING):
-            if (scoring := self._finish(scenario, trajectory)) is not None:
-                await scoring
+            for own, played in each_seat(scenario, trajectory):
+                if (scoring := self._finish(own, played)) is not None:
+                    await scoring
         return trajectory
 
 

@@ -7,29 +7,25 @@ mistakes become tool messages, the world's become a fault on the trajectory. `sp
 from __future__ import annotations
 
 import functools
-import hashlib
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-import anyio
-
-from mcp_rl.errors import ContextOverflow, RunStop, ServerError, ServerFault
+from mcp_rl.errors import ServerError, ServerFault
 from mcp_rl.rollouts.episode import EpisodeInProgress, fault_text
-from mcp_rl.rollouts.speaker import Limits, PolicySetting, SaidTurn, Setting, Speaker, Surroundings
-from mcp_rl.rollouts.user import user_of
+from mcp_rl.rollouts.episode import derive_seed as derive_seed
+from mcp_rl.rollouts.own_loop import OwnLoop as OwnLoop
+from mcp_rl.rollouts.seated import own_episode
+from mcp_rl.rollouts.speaker import Limits, PolicySetting, Surroundings
 from mcp_rl.scenario import McpScenario
 from mcp_rl.system.periods import timed
 from mcp_rl.toolserver.caller import calling_as
-from mcp_rl.trajectory import CallRecord, StopReason, Trajectory
+from mcp_rl.trajectory import StopReason, Trajectory
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Generator
 
-    from mcp_rl.inference.chat.calls import ParsedCall
     from mcp_rl.model import TrainableModel
-    from mcp_rl.rollouts.user import PlaysUsers
     from mcp_rl.scenario import ServerParams
     from mcp_rl.toolserver.pool import Sessions
     from mcp_rl.toolserver.session import Session
@@ -37,12 +33,6 @@ if TYPE_CHECKING:
 
 Driver = Callable[[Any, McpScenario, int, float, Limits], EpisodeInProgress]
 """Makes the episode of a setting, a scenario, a seed, a temperature and limits."""
-_LAST_TURN = (StopReason.MAX_TURNS, StopReason.MAX_TOKENS)
-
-
-def derive_seed(*parts: object) -> int:
-    """Derive a seed in [0, 2^63) from all parts and nothing else."""
-    return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:8], "big") >> 1
 
 
 async def play(
@@ -60,11 +50,12 @@ async def play(
     """
     if scenario.verifier is not None and (submit_tool := scenario.verifier.submit_tool):
         setting = replace(cast("Any", setting), session=setting.session.offering(submit_tool))
-    episode = (driver or OwnLoop)(cast("Any", setting), scenario, seed, temperature, limits or Limits())
+    episode = (driver or own_episode)(cast("Any", setting), scenario, seed, temperature, limits or Limits())
     with timed() as period, episode.allowance.limiting():
         await episode.play()
     if episode.allowance.exceeded:
-        episode.trajectory.stop_reason = StopReason.TIMEOUT
+        for trajectory in (episode.trajectory, *episode.trajectory.others):
+            trajectory.stop_reason = StopReason.TIMEOUT
     episode.trajectory.seconds = episode.allowance.spent
     episode.trajectory.unix_seconds = period()
     return episode.trajectory
@@ -152,136 +143,3 @@ def rollout(
     during one `gather_trajectory_groups`.
     """
     return Rollout(model, scenario, seed, temperature, limits, system_prompt)
-
-
-class OwnLoop(EpisodeInProgress):
-    """Our own loop: the model says a turn, its calls run, their results are its next messages.
-
-    A message without a call ends it, unless the scenario has a user who answers. `user_model` plays simulated users.
-    """
-
-    def __init__(
-        self,
-        setting: Setting,
-        scenario: McpScenario,
-        seed: int,
-        temperature: float,
-        limits: Limits,
-        *,
-        user_model: PlaysUsers | None = None,
-    ) -> None:
-        super().__init__(setting, scenario, seed, temperature, limits)
-        self.setting = setting
-        self._user = user_of(scenario, self.trajectory, user_model) if scenario.has_user else None
-
-    async def _drive(self) -> StopReason:
-        try:
-            async with self.setting.speaker(self.scenario, self.trajectory, self.temperature, self.limits) as speaker:
-                return await self._turns(speaker)
-        except ContextOverflow:
-            return StopReason.CONTEXT_FULL
-
-    async def _turns(self, speaker: Speaker) -> StopReason:
-        new = self.trajectory.messages
-        while True:
-            with timed() as period:
-                said = await speaker.turn(new)
-            self.trajectory.turns += 1
-            self.trajectory.turn_unix_seconds.append(period())
-            self._record_turn(said)
-            calls = said.parsed.calls
-            stop = self._stop(said.cut_off, len(calls), speaker.sampled)
-            if stop is StopReason.ANSWERED and self._user is not None:
-                reply = await self._user.reply(self.trajectory.messages)
-                if reply is not None:
-                    if end := self._no_room(speaker.sampled):
-                        return end
-                    new = [{"role": "user", "content": reply}]
-                    self.trajectory.messages += new
-                    continue
-            if stop and not (stop in _LAST_TURN and self._submits(calls)):
-                if stop is not StopReason.ANSWERED:
-                    self.trajectory.calls += [self._unsent(call) for call in calls]
-                return stop
-            new = await self._execute(speaker, calls)
-            if self.submit_tool is not None:
-                if self.record_submission(self.trajectory.calls[-len(calls) :]):
-                    return StopReason.ANSWERED
-                if stop:
-                    return stop
-
-    def _submits(self, calls: Sequence[ParsedCall]) -> bool:
-        return self.submit_tool is not None and any(
-            self.session.schemas.to_server.get(call.name) == self.submit_tool for call in calls
-        )
-
-    def _stop(self, cut_off: StopReason | None, calls: int, sampled: int) -> StopReason | None:
-        if cut_off:
-            return cut_off
-        if not calls:
-            return StopReason.ANSWERED
-        if len(self.trajectory.calls) + calls > self.limits.max_tool_calls:
-            return StopReason.MAX_TOOL_CALLS
-        return self._no_room(sampled)
-
-    def _no_room(self, sampled: int) -> StopReason | None:
-        """Return the limit that leaves no room for another turn, if one does."""
-        if self.trajectory.turns >= self.max_turns:
-            return StopReason.MAX_TURNS
-        return StopReason.MAX_TOKENS if sampled >= self.limits.max_tokens else None
-
-    def _record_turn(self, said: SaidTurn) -> None:
-        message: dict[str, Any] = {"role": "assistant", "content": said.parsed.content}
-        if said.parsed.thought:
-            message["reasoning_content"] = said.parsed.thought
-        if calls := said.parsed.calls:
-            first = len(self.trajectory.calls)
-            message["tool_calls"] = [_tool_call(first + i, call, said.text) for i, call in enumerate(calls)]
-        self.trajectory.messages.append(message)
-
-    async def _execute(self, speaker: Speaker, calls: Sequence[ParsedCall]) -> list[dict[str, Any]]:
-        """Run the calls of one turn: all at once if every tool only reads, else one after another."""
-        first = len(self.trajectory.calls)
-        records = [self.check(call) for call in calls]
-        self.trajectory.calls += records
-        waiting = [record for record in records if record.sent]
-        if len(waiting) > 1 and all(record.reads_only for record in waiting):
-            faults: dict[int, ServerFault | RunStop] = {}
-            async with anyio.create_task_group() as tasks:
-                for index, record in enumerate(waiting):
-                    tasks.start_soon(self._call_or_keep_fault, speaker, record, index, faults)
-            if faults:
-                stops = [index for index, fault in faults.items() if isinstance(fault, RunStop)]
-                raise faults[min(stops or faults)]
-        else:
-            for record in waiting:
-                await self.call(speaker.cut, record)
-        messages = [
-            {"role": "tool", "tool_call_id": _call_id(first + i), "name": record.name, "content": record.result}
-            for i, record in enumerate(records)
-        ]
-        self.trajectory.messages += messages
-        return messages
-
-    async def _call_or_keep_fault(
-        self, speaker: Speaker, record: CallRecord, index: int, faults: dict[int, ServerFault | RunStop]
-    ) -> None:
-        try:
-            await self.call(speaker.cut, record)
-        except (ServerFault, RunStop) as fault:
-            faults[index] = fault
-
-    def _unsent(self, call: ParsedCall) -> CallRecord:
-        record = self.check(call)
-        record.sent = False
-        return record
-
-
-def _call_id(number: int) -> str:
-    return f"call_{number}"
-
-
-def _tool_call(number: int, call: ParsedCall, text: str) -> dict[str, Any]:
-    """Return a call in OpenAI's form. If its JSON is unreadable, the arguments are the model's whole turn."""
-    arguments = text if call.arguments is None else json.dumps(call.arguments, ensure_ascii=False)
-    return {"id": _call_id(number), "type": "function", "function": {"name": call.name, "arguments": arguments}}

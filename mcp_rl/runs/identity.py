@@ -11,6 +11,7 @@ from mcp_rl.backends.plan.wishes import check_size, check_wishes
 from mcp_rl.config import JudgeConfig, RunConfig, UnslothConfig, config_keys, flat_values, role_of
 from mcp_rl.config.identity import RunIdentity
 from mcp_rl.errors import ConfigError, ScenarioError
+from mcp_rl.evaluation.opponents import find_opponents
 from mcp_rl.rewards.scoring import Scoring, check_rewards
 from mcp_rl.rollouts.agents.command import check_agent
 from mcp_rl.rollouts.user_model import user_model
@@ -74,6 +75,7 @@ def check_settings(config: RunConfig, server: ToolServer, plugins: Plugins, *, f
     check_rewards(config.judge, config.reward, plugins.rewards)
     user_model(config.rollout.user_model)
     check_agent(config)
+    find_opponents(config)
 
 
 def rehearse(config: RunConfig, server: ToolServer, plugins: Plugins, *, fresh: bool = False) -> list[str]:

@@ -18,6 +18,7 @@ import anyio
 from rich.console import Console
 
 from mcp_rl.errors import McpRlError, PluginError, RunDirectoryError
+from mcp_rl.evaluation.opponents import check_seats, opened_opponents
 from mcp_rl.evaluation.progress import Progress
 from mcp_rl.explore.entities.keeping import collected_worlds
 from mcp_rl.explore.first_contact import contradictions, states_of
@@ -30,7 +31,7 @@ from mcp_rl.rewards.ledger import Ledger
 from mcp_rl.rewards.scoring import CALLS, Scoring
 from mcp_rl.rollouts.agents.player import agent_options, opened_player
 from mcp_rl.rollouts.player import PlayerOptions, SettingPlayer, limits_of
-from mcp_rl.rollouts.rollout import OwnLoop
+from mcp_rl.rollouts.seated import own_episode
 from mcp_rl.rollouts.user_model import user_model
 from mcp_rl.run_directory import RunDirectory, RunState, StepProgress, open_run, readable
 from mcp_rl.runs.identity import carried, check_inputs, identify, prepare_scenarios
@@ -194,6 +195,7 @@ async def _prepared(setting: _Setting) -> AsyncIterator[Trainer]:
             say=progress.say,
         )
         scoring.check([*train, *val])
+        check_seats([*train, *val], config, seats=session.seats is not None, judged=not scoring.at_once)
         if run.identity() is None:
             run.save_scenarios("val", val)
             run.save_scenarios("train", train)
@@ -222,6 +224,10 @@ async def _prepared(setting: _Setting) -> AsyncIterator[Trainer]:
                 f"{backend.engine.version}."
             )
         _follow(setting.state, run, backend.engine.version, backend.frontier)
+        opening_opponents = opened_opponents(
+            config, system_prompt=setting.server.system_prompt, checkpoints=run.checkpoints
+        )
+        opponents = await stack.enter_async_context(opening_opponents)
         agent = agent_options(config, run.logs, progress.say)
         prompt = setting.server.system_prompt
         playing: PlayerOptions = {
@@ -229,7 +235,9 @@ async def _prepared(setting: _Setting) -> AsyncIterator[Trainer]:
             "temperature": config.rollout.temperature,
             "limits": limits_of(config.rollout),
             "concurrency": config.rollout.concurrency,
-            "driver": functools.partial(OwnLoop, user_model=user_model(config.rollout.user_model)),
+            "driver": functools.partial(
+                own_episode, user_model=user_model(config.rollout.user_model), opponents=opponents
+            ),
             "finish": scoring.rollout,
         }
         opening_player = opened_player(agent, backend.engine, backend.chat, sessions, system_prompt=prompt, **playing)
@@ -244,6 +252,7 @@ async def _prepared(setting: _Setting) -> AsyncIterator[Trainer]:
             backend=backend,
             player=player,
             demonstrator=SettingPlayer(demonstrating, sessions, **playing),
+            opponents=opponents,
             scoring=scoring,
             train=train,
             val=val,

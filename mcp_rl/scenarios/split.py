@@ -154,11 +154,15 @@ def _tied(scenarios: Sequence[McpScenario], by: SplitBy) -> list[list[int]]:
 def _traces(scenarios: Iterable[McpScenario], by: SplitBy) -> set[str]:
     traces: set[str] = set()
     for scenario in scenarios:
+        traces.add(f"request {normalised_request(scenario.task_description)}")
+        if scenario.apart:
+            traces |= set(scenario.apart)
+            continue
         if scenario.proof is None:
             traces |= {f"call {call}" for call in scenario_calls(scenario)}
         else:  # all goal tasks begin with the same listings: what counts is what is asked, and of what
             traces |= set(scenario.proof.apart)
-        traces |= {f"request {normalised_request(scenario.task_description)}", f"task {near_key(scenario)}"}
+        traces.add(f"task {near_key(scenario)}")
         if by == "combinations" and len(scenario.reference) > 1 and scenario.proof is None:
             traces.add(f"tools {sorted({call.tool for call in scenario.reference})}")
     return traces

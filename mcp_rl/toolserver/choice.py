@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mcp_rl.config import Isolation, ToolsConfig
     from mcp_rl.toolserver.group import GroupLink
     from mcp_rl.toolserver.link import Link
+    from mcp_rl.toolserver.seats import Seats
     from mcp_rl.toolserver.state import FatalCall
     from mcp_rl.toolserver.tools.listing import Tool
 
@@ -36,7 +37,8 @@ class ToolChoice:
     """Makes sessions with the schemas of the chosen tools; equal listings share one `ToolSchemas` object.
 
     `key` names a server by its parameters. `reset_tool` is hidden from the model, and so are the tools of `fatal`,
-    calls that ended the server. `in_group` leaves it to the group to check that the settings name tools that exist.
+    calls that ended the server, and what `seats` hides. `in_group` leaves it to the group to check that the settings
+    name tools that exist.
     """
 
     def __init__(
@@ -47,9 +49,10 @@ class ToolChoice:
         reset_tool: str | None,
         in_group: bool,
         fatal: Sequence[FatalCall] = (),
+        seats: Seats | None = None,
     ) -> None:
         self._server, self._settings = server, settings
-        self._reset_tool, self._in_group = reset_tool, in_group
+        self._reset_tool, self._in_group, self._seats = reset_tool, in_group, seats
         self._fatal = {call.tool: call for call in fatal}
         self._known: dict[str, _Known] = {}
 
@@ -66,7 +69,7 @@ class ToolChoice:
             schemas = self._chosen_schemas(link.tools)
             isolation, _ = implied_isolation(tool for tool in link.tools if tool.name in schemas.to_openai)
             known = self._known[key] = _Known(list(link.tools), schemas, isolation)
-        return Session(link, known.schemas)
+        return Session(link, known.schemas, self._seats)
 
     def group_session(self, key: str, link: GroupLink, tools: list[Tool]) -> Session:
         """Return a session on several servers; `tools` are those that the members' sessions offer."""
@@ -88,7 +91,8 @@ class ToolChoice:
         hidden = self._reset_tool
         if hidden is not None and hidden not in names:
             raise ConfigError(f"The server {self._server} has no reset tool {hidden!r}; {nearest(hidden, names)}")
-        schemas = ToolSchemas(tool for tool in tools if tool.name != hidden and self._chosen(tool.name))
+        offered = [tool for tool in tools if tool.name != hidden and self._chosen(tool.name)]
+        schemas = ToolSchemas(offered if self._seats is None else self._for_seats(self._seats, offered, names))
         if not schemas.openai and (lost := next((self._fatal[name] for name in names if name in self._fatal), None)):
             raise ConfigError(
                 f"No tool of the server {self._server} is left. {lost.sentence(self._server)} To offer it anyway, "
@@ -97,6 +101,15 @@ class ToolChoice:
         if not self._in_group:
             self._check(names, [f"{self._server}{BETWEEN}{name}" for name in names], schemas)
         return schemas
+
+    def _for_seats(self, seats: Seats, tools: list[Tool], names: list[str]) -> list[Tool]:
+        """Return the tools as each seat's model sees them. Raises ConfigError for seats that name no tool."""
+        if missing := next((name for name in seats.named if name not in names), None):
+            raise ConfigError(
+                f"The seats of the server {self._server} name the tool {missing!r}, which it lacks; "
+                f"{nearest(missing, names)}"
+            )
+        return [seats.without_argument(tool) for tool in tools if tool.name not in seats.hidden]
 
     def _chosen(self, name: str) -> bool:
         names = [name, f"{self._server}{BETWEEN}{name}"]

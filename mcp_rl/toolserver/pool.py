@@ -13,6 +13,7 @@ import asyncio
 import time
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar, Token
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakSet
@@ -80,7 +81,14 @@ class Sessions:
         self._connector = Connector(self._name, self._tools, server=server, deadlines=deadlines, log_dir=log_dir)
         reset_tool = server.reset_tool if server else None
         fatal = server.measured.fatal if server and server.measured else ()
-        self._choice = ToolChoice(self._name, self._tools, reset_tool=reset_tool, in_group=in_group, fatal=fatal)
+        self._choice = ToolChoice(
+            self._name,
+            self._tools,
+            reset_tool=reset_tool,
+            in_group=in_group,
+            fatal=fatal,
+            seats=server.seats if server and not in_group else None,
+        )
         self._open: dict[str, Session] = {}
         self._closing: dict[str, AbstractAsyncContextManager[Connection]] = {}
         self._locks: dict[str, anyio.Lock] = {}
@@ -232,7 +240,7 @@ class Sessions:
             return
         turns = None if initial_state else self._turns_on(params, isolation)
         link = OnDemandLink(shared, partial(self.lease, params, initial_state), turns)
-        lease = Lease(Session(link, shared.schemas))
+        lease = Lease(replace(shared, connection=link))
         with self._counted(params):
             if not isinstance(params, ServerGroup) and (self._cassette is None or not self._cassette.replays):
                 self._slots_of(params, isolation).expect()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
+
+from mcp_rl.toolserver.seats import SeatLink
 
 if TYPE_CHECKING:
     from mcp_rl.toolserver.link import Link
     from mcp_rl.toolserver.sandbox.layer import Layer
+    from mcp_rl.toolserver.seats import Seats
     from mcp_rl.toolserver.tools.listing import Tool
     from mcp_rl.toolserver.tools.schema import ToolSchemas
 
@@ -19,6 +22,8 @@ class Session:
 
     connection: Link
     schemas: ToolSchemas
+    seats: Seats | None = None
+    """How several players share an episode of the server; None: it knows one player."""
 
     @cached_property
     def read_only(self) -> frozenset[str]:
@@ -40,7 +45,12 @@ class Session:
 
         If the server has a tool of that name, that one is used instead, and the session is returned unchanged.
         """
-        return self if name in self.tool_names else Session(self.connection, self.schemas.with_submission(name))
+        return self if name in self.tool_names else replace(self, schemas=self.schemas.with_submission(name))
+
+    def at(self, name: str) -> Session:
+        """Return this session for one seat, whose calls name it."""
+        assert self.seats is not None
+        return replace(self, connection=SeatLink(self.connection, self.seats, name))
 
 
 @dataclass(eq=False)

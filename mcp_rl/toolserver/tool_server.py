@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from mcp_rl.toolserver.elicitation import FillIn
     from mcp_rl.toolserver.link import Link
+    from mcp_rl.toolserver.seats import Seats
     from mcp_rl.toolserver.state import MeasuredState
 
 ArgumentSampler = Callable[[random.Random], dict[str, Any]]
@@ -82,6 +83,8 @@ class ToolServer:
     """The scenario source where none is named and there is no file; None: `explore`."""
     verifiers: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     """Kind to function, as for the hook `register_verifiers`."""
+    seats: Seats | None = None
+    """How several players take turns in one episode, for games; None: an episode has one player."""
     members: tuple[ToolServer, ...] = ()
     """The servers of a group; filled in by `together`."""
     origin: str = ""

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 _END_SECONDS = 5.0
 """Time for the watchdog to end after the child's pipes have closed, and for the child to answer `close`."""
-_NOT_LEARNED_FROM = {"messages", "calls", "final_state", "explanation", "metrics"}
+_NOT_LEARNED_FROM = {"messages", "calls", "final_state", "explanation", "metrics", "others"}
 """Fields of a trajectory that the learner does not need: it takes the tokens."""
 
 

@@ -48,6 +48,8 @@ _SCENARIO_FEATURES = """\
   - {name: proof, dtype: json}
   - {name: user_turns, list: string}
   - {name: user, dtype: json}
+  - {name: seats, dtype: json}
+  - {name: apart, list: string}
 """
 """Columns of scenarios, in the form of a dataset card. Declared, since a column may hold JSON of several types."""
 _EPISODE_FEATURES = """\

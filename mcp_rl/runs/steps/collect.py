@@ -20,7 +20,7 @@ from mcp_rl.rollouts.gather import Attempt, GroupPlan, gather_groups
 from mcp_rl.rollouts.rollout import derive_seed
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from mcp_rl.config import RolloutConfig, RunConfig
     from mcp_rl.evaluation.progress import Progress, RolloutBar
@@ -86,9 +86,17 @@ class Collector:
     """Takes scenarios from the curriculum and plays them."""
 
     def __init__(
-        self, config: RunConfig, curriculum: Curriculum, player: SettingPlayer, scoring: Scoring, progress: Progress
+        self,
+        config: RunConfig,
+        curriculum: Curriculum,
+        player: SettingPlayer,
+        scoring: Scoring,
+        progress: Progress,
+        *,
+        prepare: Callable[[int], Awaitable[None]] | None = None,
     ) -> None:
-        self._config, self._curriculum = config, curriculum
+        """`prepare` is awaited with the number of a batch before its episodes are played."""
+        self._config, self._curriculum, self._prepare = config, curriculum, prepare
         self._player, self._scoring, self._progress = player, scoring, progress
 
     def take(self, number: int, episode_tokens: float) -> RolloutBatch:
@@ -103,6 +111,8 @@ class Collector:
         the time goes to the hard scenarios.
         """
         began = time.monotonic()
+        if self._prepare is not None:
+            await self._prepare(batch.number)
         left = [scenario for scenario in batch.scenarios if scenario.id not in batch.finished]
         with self._progress.rollouts(f"step {batch.number}", len(left), self.probes) as bar:
 

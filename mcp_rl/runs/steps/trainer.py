@@ -18,6 +18,7 @@ from mcp_rl.errors import NothingLearned, RunDirectoryError
 from mcp_rl.evaluation.difficulty import DIFFICULTY
 from mcp_rl.evaluation.evaluate import EvaluationPlan, EvaluationResult, evaluate, summarize
 from mcp_rl.rewards.references import refused_references
+from mcp_rl.rollouts.seated import with_seats
 from mcp_rl.runs.learned import Evidence, first_reason, warning
 from mcp_rl.runs.steps.alike import alike_metrics, barren_streak
 from mcp_rl.runs.steps.collect import Collector, RolloutBatch
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mcp_rl.config import RunConfig
+    from mcp_rl.evaluation.opponents import OpenedOpponents
     from mcp_rl.evaluation.progress import Progress
     from mcp_rl.model import Backend, TrainableModel
     from mcp_rl.plugins.manager import Plugins
@@ -69,6 +71,7 @@ class Trainer:
     player: SettingPlayer
     demonstrator: SettingPlayer
     """Plays reference solutions."""
+    opponents: OpenedOpponents | None = None
     scoring: Scoring
     train: Sequence[McpScenario]
     val: Sequence[McpScenario]
@@ -81,7 +84,8 @@ class Trainer:
         self.step = self.state.step
         self.done = self.state.progress.model_copy(deep=True)
         self.curriculum = Curriculum(self.train, config.seed, self.done.curriculum or None, config.curriculum)
-        collector = Collector(config, self.curriculum, self.player, self.scoring, self.progress)
+        prepare = self.opponents.prepare if self.opponents else None
+        collector = Collector(config, self.curriculum, self.player, self.scoring, self.progress, prepare=prepare)
         self.pipeline = Pipeline(collector, staleness=config.train.max_staleness, last=config.steps)
         self.pipeline.restore(self.backend.kept(PENDING), {scenario.id: scenario for scenario in self.train})
         self.pace = CheckpointPace(config)
@@ -223,7 +227,7 @@ class Trainer:
         """Learn from groups: those of a batch, or demonstrations."""
         with anyio.CancelScope(shield=True):  # an update is recorded with it, or not taken at all
             with during(Activity.UPDATING), timed() as update:
-                result = await self.backend.train(self.model, groups, self.config.train, save=False)
+                result = await self.backend.train(self.model, with_seats(groups), self.config.train, save=False)
             with during(Activity.SAVING):
                 episodes = self.run.save_trajectories("train", result.step, groups)
             if batch is not None:

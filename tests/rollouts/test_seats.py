@@ -1,0 +1,236 @@
+"""Several seats in one episode, on the real tic-tac-toe server with scripted models.
+
+1. Each seat has a conversation of its own; a move is answered when the seat's turn comes again.
+2. Both seats of one policy are scored, and learned from in groups of their own.
+3. A seat that ends early loses; where the server cannot be told, the episode is a fault.
+4. A seat whose model cannot be asked, and a turn that belongs to nobody, are faults of the whole episode.
+5. Opponents are drawn by the episode's seed, and nothing is learned from them.
+6. A scenario without seats is played by the plain loop.
+"""
+
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from mcp_rl.config import JudgeConfig, RunConfig
+from mcp_rl.errors import ConfigError, EngineError
+from mcp_rl.evaluation.opponents import check_seats, find_opponents, opened_opponents
+from mcp_rl.inference.chat.chat_format import ChatFormat
+from mcp_rl.inference.scripted import ScriptedEngine
+from mcp_rl.plugins.manager import load_plugins
+from mcp_rl.rewards.scoring import Scoring
+from mcp_rl.rollouts.own_loop import OwnLoop
+from mcp_rl.rollouts.player import SettingPlayer
+from mcp_rl.rollouts.seated import Opponent, Opponents, only_the_policy, own_episode, with_seats
+from mcp_rl.rollouts.speaker import Limits, PolicySetting
+from mcp_rl.scenario import McpScenario, ScenarioSeat, Verifier
+from mcp_rl.toolserver.pool import Sessions
+from mcp_rl.toolserver.seats import Seats
+from mcp_rl.toolserver.session import Session
+from mcp_rl.trajectory import StopReason, Trajectory, TrajectoryGroup
+
+PLUGINS = load_plugins()
+SERVER = PLUGINS.servers["mcp_tictactoe"]
+Reply = Callable[[str, int, int], str]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def sessions() -> AsyncIterator[Sessions]:
+    async with Sessions(server=SERVER) as opened:
+        yield opened
+
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+def place(square: int) -> str:
+    return f'<tool_call>\n{{"name": "place_mark", "arguments": {{"square": {square}}}}}\n</tool_call>'
+
+
+def moves(**by_seat: Sequence[int | str]) -> Reply:
+    """Make a model that makes these moves, or says these words, by the seat that its request names."""
+
+    def reply(text: str, seed: int, turn: int) -> str:
+        seat = re.findall(r"You play (\w)", text)[0]
+        said = by_seat[seat][turn]
+        return place(said) if isinstance(said, int) else said
+
+    return reply
+
+
+def scenario(*opening: int, seats: Sequence[str] = ("x", "o"), **fields: Any) -> McpScenario:
+    return McpScenario(
+        id="a-game", task_description=f"You play {seats[0]}.", server_params=SERVER.params(),
+        initial_state={"opening": list(opening)}, verifier=Verifier(kind="tictactoe"),
+        seats=tuple(ScenarioSeat(name=name, task=f"You play {name}.") for name in seats), **fields,
+    )  # fmt: skip
+
+
+async def played(
+    sessions: Sessions,
+    chat: ChatFormat,
+    game: McpScenario,
+    reply: Reply,
+    *,
+    opponents: Opponents = only_the_policy,
+    seed: int = 1,
+    limits: Limits | None = None,
+) -> Trajectory:
+    engine = ScriptedEngine(reply, chat, version=4)
+    player = SettingPlayer(
+        partial(PolicySetting, engine, chat), sessions, limits=limits,
+        driver=partial(own_episode, opponents=opponents), finish=Scoring(JudgeConfig(), PLUGINS.verifiers).rollout,
+    )  # fmt: skip
+    return await player.play(game, seed)
+
+
+def with_rollout(**changes: Any) -> RunConfig:
+    config = RunConfig(server=("mcp_tictactoe",))
+    return config.model_copy(update={"rollout": config.rollout.model_copy(update=changes)})
+
+
+def heard(trajectory: Trajectory) -> list[str]:
+    return [str(m["content"]).split("\n")[0] for m in trajectory.messages if m["role"] == "tool"]
+
+
+async def test_1_a_move_is_answered_when_the_seats_turn_comes_again(sessions: Sessions, chat: ChatFormat) -> None:
+    first = await played(sessions, chat, scenario(5, 1), moves(x=[3, 7], o=[2]))
+    [second] = first.others
+    assert (first.seat, second.seat, first.speaker, second.speaker) == ("x", "o", "policy", "policy")
+    assert first.messages[0]["content"].startswith("You play x.\no 2 3\n4 x 6\n7 8 9\nOpen lines: ")
+    assert second.messages[0]["content"].startswith("You play o.\no 2 x\n4 x 6\n7 8 9\n")
+    assert heard(first) == ["o o x", "Game over: x wins."] and heard(second) == ["Game over: x wins."]
+    assert [call.arguments for call in second.calls] == [{"square": 2}]
+    assert first.stop_reason is second.stop_reason is StopReason.ANSWERED
+    assert (first.reward, second.reward, first.success, second.success) == (1.0, pytest.approx(0.03), True, False)
+    again = await played(sessions, chat, scenario(5, 1), moves(x=[3, 7], o=[2]))
+    assert [one.segments for one in (first, second)] == [one.segments for one in (again, again.others[0])]
+    assert Trajectory.model_validate_json(first.model_dump_json()) == first
+
+
+async def test_1_the_first_seat_need_not_move_first_and_may_mend_an_illegal_move(
+    sessions: Sessions, chat: ChatFormat
+) -> None:
+    trajectory = await played(sessions, chat, scenario(5, 1, seats=("o", "x")), moves(x=[3, 7], o=[5, 2]))
+    [other] = trajectory.others
+    assert (trajectory.seat, other.seat) == ("o", "x")
+    assert heard(trajectory)[0].startswith("Square 5 is taken by x.") and heard(trajectory)[1] == "Game over: x wins."
+    assert (trajectory.metrics["illegal"], other.metrics["won"]) == (1.0, 1.0)
+
+
+async def test_2_each_seat_of_the_policy_is_learned_from_in_a_group_of_its_own(
+    sessions: Sessions, chat: ChatFormat
+) -> None:
+    game = scenario(5, 1)
+    won = await played(sessions, chat, game, moves(x=[3, 7], o=[2]))
+    lost = await played(sessions, chat, game, moves(x=[9, 6], o=[3, 2]), seed=2)
+    groups = with_seats([TrajectoryGroup(scenario=game, trajectories=[won, lost])])
+    assert [(group.scenario.id, len(group)) for group in groups] == [("a-game", 2), ("a-game/o", 2)]
+    assert groups[1].scenario.task_description == "You play o." and groups[1].scenario.seats[0].name == "o"
+    assert all(group.has_variance for group in groups)
+
+
+async def test_3_a_seat_that_ends_early_loses(sessions: Sessions, chat: ChatFormat) -> None:
+    trajectory = await played(sessions, chat, scenario(5, 1), moves(x=[3, 9], o=["I give up."]))
+    [other] = trajectory.others
+    assert heard(trajectory) == ["o has left the game. Game over: x wins."]
+    assert (trajectory.reward, other.reward, other.metrics["unfinished"]) == (1.0, 0.0, 1.0)
+
+
+async def test_3_without_a_tool_to_leave_a_seat_that_ends_early_is_a_fault(
+    sessions: Sessions, chat: ChatFormat
+) -> None:
+    seats = Seats(yields=("place_mark",), view="show_board")
+    async with Sessions(server=replace(SERVER, seats=seats)) as others:
+        trajectory = await played(others, chat, scenario(5, 1), moves(x=[3], o=["No."]))
+    assert trajectory.stop_reason is trajectory.others[0].stop_reason is StopReason.FAULT
+    assert trajectory.fault == "The seat o ended before the game was over, and the server has no tool to leave it."
+    assert trajectory.reward is None and with_seats([TrajectoryGroup(scenario=scenario(5, 1))])[1:] == []
+
+
+class Silent(ScriptedEngine):
+    """A model that cannot be asked."""
+
+    @asynccontextmanager
+    async def episode(self, *, seed: int) -> AsyncIterator[Any]:
+        raise EngineError("The model gave no turn: connection refused.")
+        yield
+
+
+async def test_4_an_opponent_that_cannot_be_asked_is_a_fault_of_the_episode(
+    sessions: Sessions, chat: ChatFormat
+) -> None:
+    engine = Silent(lambda text, seed, turn: "", chat)
+    silent = Opponent("far", lambda session: PolicySetting(engine, chat, session))
+    trajectory = await played(sessions, chat, scenario(5, 1), moves(x=[3]), opponents=lambda named, seed: silent)
+    assert trajectory.stop_reason is StopReason.FAULT and trajectory.reward is None
+    assert trajectory.fault == "Seat o (far): The model gave no turn: connection refused."
+
+
+async def test_4_a_turn_that_belongs_to_nobody_is_a_fault(sessions: Sessions, chat: ChatFormat) -> None:
+    trajectory = await played(sessions, chat, scenario(5, 1, seats=("x", "z")), moves(x=[3], z=[1]))
+    assert trajectory.fault and "It is the turn of 'o', who does not play" in trajectory.fault
+
+
+async def test_4_a_deadline_ends_all_seats(sessions: Sessions, chat: ChatFormat) -> None:
+    trajectory = await played(sessions, chat, scenario(5, 1), moves(x=[3, 7], o=[2]), limits=Limits(seconds=0.0))
+    assert trajectory.stop_reason is StopReason.TIMEOUT and trajectory.reward is trajectory.others[0].reward is None
+
+
+async def test_5_opponents_are_drawn_by_the_seed_and_nothing_is_learned_from_them(
+    sessions: Sessions, chat: ChatFormat
+) -> None:
+    config = with_rollout(opponents=("policy", "scripted:refuse"))
+    async with opened_opponents(config) as opponents:
+        drawn = Counter(opponents(None, seed).name for seed in range(200))
+        assert 60 < drawn["policy"] < 140 and opponents("scripted:refuse", 1).name == "scripted:refuse"
+        game = scenario(5, 1)
+        games = [
+            await played(sessions, chat, game, moves(x=[3, 7], o=[2]), opponents=opponents, seed=seed)
+            for seed in range(8)
+        ]
+    speakers = [one.others[0].speaker for one in games]
+    assert set(speakers) == {"policy", "scripted:refuse"} and all(one.reward == 1.0 for one in games)
+    [_, group] = with_seats([TrajectoryGroup(scenario=game, trajectories=games)])
+    assert {one.speaker for one in group} == {"policy"} and len(group) == speakers.count("policy")
+    assert find_opponents(RunConfig(server=("x",))) == {"policy": None}
+
+
+async def test_6_a_scenario_without_seats_is_played_by_the_plain_loop(sessions: Sessions, chat: ChatFormat) -> None:
+    session: Session = await sessions.get(SERVER.params())
+    plain = scenario(5, 1).model_copy(update={"seats": ()})
+    setting = PolicySetting(ScriptedEngine(moves(x=[3]), chat), chat, session)
+    assert type(own_episode(setting, plain, 1, 1.0, Limits())) is OwnLoop
+
+
+@pytest.mark.parametrize(
+    ("changes", "declared", "judged", "said"),
+    [
+        ({}, False, False, "its server declares none"),
+        ({}, True, True, "no judge scores"),
+        ({"agent": "python x.py"}, True, False, "agent program cannot play"),
+        ({"opponents": ("earlier",)}, True, False, "'teacher', which is not among the opponents (earlier)"),
+    ],
+)
+async def test_seats_that_cannot_be_played_are_refused_before_a_run(
+    changes: dict[str, Any], declared: bool, judged: bool, said: str
+) -> None:
+    config = with_rollout(**changes)
+    seats = (ScenarioSeat(name="x"), ScenarioSeat(name="o", played_by="teacher"))
+    game = scenario(5, 1).model_copy(update={"seats": seats})
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        check_seats([game], config, seats=declared, judged=judged)
+
+
+@pytest.mark.parametrize("names", [("policy", "policy"), ("scripted:refus",)])
+async def test_opponents_that_cannot_be_found_are_refused(names: tuple[str, ...]) -> None:
+    config = with_rollout(opponents=names)
+    with pytest.raises(ConfigError, match=re.escape(repr(names[-1]).strip("'").removeprefix("scripted:"))):
+        find_opponents(config)
