@@ -174,7 +174,8 @@ def tictactoe(trajectory: Trajectory, scenario: McpScenario) -> Verdict:
     moves = [call for call in trajectory.calls if (call.tool or call.name) == "place_mark"]
     illegal = [call for call in moves if call.is_error]
     legal = sum(call.sent and not call.is_error for call in moves)
-    end = next((call.structured["winner"] for call in reversed(trajectory.calls) if _tells(call.structured)), None)
+    seen = [*trajectory.calls, *trajectory.final_state]
+    end = next((call.structured["winner"] for call in reversed(seen) if _tells(call.structured)), None)
     if illegal:
         how, said = "illegal", f"An illegal move: {illegal[0].result}"
     elif end is None:

@@ -141,6 +141,8 @@ class SeatedEpisode(EpisodeInProgress):
                 raise ServerFault("The scenario has seats, and its server declares none.")
             await self._turns.begin()
             await run_all([functools.partial(self._sit, loop, self._turns) for loop in self._loops])
+            for loop in self._loops:
+                await self._show_end(loop, self._turns)
         except ServerFault as fault:
             for trajectory in played:
                 trajectory.stop_reason, trajectory.fault = StopReason.FAULT, str(fault)
@@ -153,6 +155,22 @@ class SeatedEpisode(EpisodeInProgress):
         if loop.trajectory.stop_reason is StopReason.FAULT:
             raise ServerFault(f"Seat {loop.name} ({loop.trajectory.speaker}): {loop.trajectory.fault}")
         await turns.leave(loop.name)
+
+    async def _show_end(self, loop: SeatLoop, turns: TurnTaking) -> None:
+        """Record for the verifier what a seat would see now: the end may have come without a move of its own."""
+        if turns.seats.view is None:
+            return
+        shown, view = await turns.view(loop.name), turns.seats.view
+        record = CallRecord(
+            turn=loop.trajectory.turns,
+            name=view,
+            tool=view,
+            arguments={},
+            result=shown.text,
+            structured=shown.structured,
+            seconds=shown.seconds,
+        )
+        loop.trajectory.final_state.append(record)
 
     async def _drive(self) -> StopReason:
         raise NotImplementedError("the seats drive an episode with seats")

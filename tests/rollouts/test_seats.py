@@ -141,7 +141,10 @@ async def test_3_a_seat_that_ends_early_loses(sessions: Sessions, chat: ChatForm
     trajectory = await played(sessions, chat, scenario(5, 1), moves(x=[3, 9], o=["I give up."]))
     [other] = trajectory.others
     assert heard(trajectory) == ["o has left the game. Game over: x wins."]
-    assert (trajectory.reward, other.reward, other.metrics["unfinished"]) == (1.0, 0.0, 1.0)
+    assert (trajectory.reward, other.reward, other.metrics["lost"]) == (1.0, 0.0, 1.0)
+    trajectory = await played(sessions, chat, scenario(5, 1), moves(x=["I give up."], o=[]))
+    [other] = trajectory.others
+    assert (trajectory.metrics["lost"], other.metrics["won"], other.turns) == (1.0, 1.0, 0)
 
 
 async def test_3_without_a_tool_to_leave_a_seat_that_ends_early_is_a_fault(
