@@ -199,7 +199,7 @@ def _tells(structured: object) -> bool:
 
 @hookimpl
 def register_servers(register: Callable[[ToolServer], None]) -> None:
-    script = "{bundled}/servers/python/mcp_tictactoe/game_server.py"
+    script = "{bundled}/servers/python/mcp_tictactoe/tictactoe_server.py"
     register(
         ToolServer(
             NAME,

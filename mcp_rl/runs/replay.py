@@ -21,6 +21,7 @@ from mcp_rl.config import role_of
 from mcp_rl.errors import CheckpointError, ConfigError, RunDirectoryError
 from mcp_rl.evaluation.progress import Progress
 from mcp_rl.learning.disk.checkpoint import find_damage, newest_checkpoint
+from mcp_rl.rollouts.seated import with_seats
 from mcp_rl.run_directory import RunDirectory, RunState, StepProgress, open_run, read_groups, read_history
 from mcp_rl.runs.find import beside
 from mcp_rl.runs.fork import FORKED_FROM, checkpoint_steps
@@ -353,7 +354,7 @@ class _Retraining:
         began = time.monotonic()
         step = learner.step + 1
         groups = list(read_groups(self.origin.run.path / "trajectories" / "train" / f"{step:04d}.jsonl"))
-        metrics = update(learner, groups, other_policy=self.off_policy)
+        metrics = update(learner, with_seats(groups), other_policy=self.off_policy)
         done = self.state.progress
         sampled = [trajectory for group in groups if not group.demonstrates for trajectory in group]
         done.rollouts += len(sampled)
