@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Sequence
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ async def test_every_pair_plays_in_both_seats_and_the_table_has_their_points(
     folder = Path(report.path)
     assert json.loads((folder / "report.json").read_bytes())["table"][0]["points"] == 1.0
     assert len(list((folder / "episodes").glob("*.jsonl"))) == 2
-    console = Console(record=True, width=120, quiet=True)
+    console = Console(record=True, width=120, file=StringIO())
     print_league(report, console)
     assert "6 scenarios on mcp_tictactoe, 6 drawn from" in console.export_text()
 

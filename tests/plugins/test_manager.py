@@ -256,7 +256,6 @@ def test_the_servers_command_lists_what_there_is():
     assert listed["problems"] == []
 
 
-HEADLINES = ("headlines", "headline")
 BUILT_IN = ("plugins", "scenarios", "backends", "runs.trackers")
 
 
@@ -266,9 +265,9 @@ def test_built_in_parts_use_the_same_hooks():
     assert set(plugins.trackers) == {"mlflow", "otlp", "tensorboard", "trackio", "wandb", "weave"}
     assert {"number", "state", "none"} <= set(plugins.verifiers)
     for kind in (plugins.scenario_sources, plugins.backends, plugins.trackers, plugins.verifiers, plugins.rewards):
-        of_servers = {"email_search", "email_answer", "game_2048", "game_2048_long", "tile_made", *HEADLINES}
-        assert {kind.origins[name] for name in kind if name not in of_servers} <= {"built in"}
-    assert set(plugins.scenario_sources) == {"explore", "email_search", "game_2048", "game_2048_long", "headlines"}
+        assert {kind.origins[name] for name in kind} <= {"built in", "bundled"}
+    assert plugins.scenario_sources.origins["explore"] == plugins.verifiers.origins["number"] == "built in"
+    assert plugins.scenario_sources.origins["email_search"] == "bundled"
     assert [loaded.name for loaded in plugins.loaded][:4] == [f"mcp_rl.{part}" for part in BUILT_IN]
 
 

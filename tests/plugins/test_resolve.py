@@ -118,7 +118,10 @@ def test_a_script_in_a_folder_that_tells_nothing_keeps_its_own_name(
         ("mcp_calculater", "did you mean 'mcp_calculator'"),
         ("trackr", "did you mean 'tracker'"),
         ("everythin", "did you mean 'everything'"),
-        ("zzzzzzzz", "choose one of everything, mcp_2048, mcp_calculator, mcp_email_search, mcp_notes, none, tracker."),
+        (
+            "zzzzzzzz",
+            "choose one of everything, mcp_2048, mcp_calculator, mcp_email_search, mcp_notes, mcp_tictactoe, none, tracker.",
+        ),
         ("https://", "names no host"),
         ("http://h:99999/mcp", "Port out of range"),
         ("", "The server is empty"),
