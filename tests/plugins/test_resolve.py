@@ -120,7 +120,8 @@ def test_a_script_in_a_folder_that_tells_nothing_keeps_its_own_name(
         ("everythin", "did you mean 'everything'"),
         (
             "zzzzzzzz",
-            "choose one of everything, mcp_2048, mcp_calculator, mcp_email_search, mcp_notes, mcp_tictactoe, none, tracker.",
+            "choose one of everything, mcp_2048, mcp_calculator, mcp_email_search, mcp_notes, mcp_tictactoe, none, "
+            "tracker.",
         ),
         ("https://", "names no host"),
         ("http://h:99999/mcp", "Port out of range"),
