@@ -141,7 +141,9 @@ async def test_closing_ends_the_turns_that_episodes_still_take(folder: Path) -> 
             assert await ask(link, "names") == "a.txt" and running(folder)
         with pytest.raises(ServerFault):
             await ask(link, "names")
-        assert not running(folder)
+        with anyio.fail_after(20):  # the kernel ends the processes of a sandbox one after another
+            while running(folder):  # noqa: ASYNC110  # other processes have no event
+                await anyio.sleep(0.02)
 
 
 def running(folder: Path) -> list[int]:
