@@ -61,6 +61,9 @@ _GUESSABLE, _AGREEMENTS = 12, 4
 agree then."""
 _STATEMENTS = 3
 _EMPTY = re.compile(r"(?i)\b(?:no|none|nothing|empty|0|not found|does not exist|unknown|no such)\b")
+_FOLDER = re.compile(r"(?i)\bis_?dir(?:ectory)?\"?\s*[:=]\s*true\b|\btype\"?\s*[:=]\s*\"?(?:directory|folder|dir)\b")
+_SIZE = re.compile(r"(?i)(\bsize\"?\s*[:=]\s*)\d+")
+"""A folder in an answer, and its size."""
 _SHORT = 120
 """Characters of an answer that may say in words that there is nothing."""
 _FAILURES = 4
@@ -118,7 +121,9 @@ class Seen:
 
     @property
     def answer(self) -> tuple[bool, str]:
-        return self.is_error, undated(self.text)
+        """The answer without times, and without the size of a folder, which a layer changes."""
+        text = undated(self.text)
+        return self.is_error, _SIZE.sub(r"\1", text) if _FOLDER.search(text) else text
 
     @property
     def worked(self) -> bool:

@@ -16,7 +16,7 @@ from mcp_rl.config import ToolsConfig
 from mcp_rl.explore.check.inspection import inspect
 from mcp_rl.explore.first_contact import contradictions, recalled, states_of, understood, with_states
 from mcp_rl.explore.known_server import known_server
-from mcp_rl.explore.measure import _Run
+from mcp_rl.explore.measure import Seen, _Run
 from mcp_rl.plugins.recipe import Recipe
 from mcp_rl.scenario import StdioServer
 from mcp_rl.scenarios.broken import broken_scenarios
@@ -240,3 +240,12 @@ def test_what_two_processes_answered_alike_in_one_second_is_no_state_if_a_third_
     assert not first.agrees(run("12:00:01", "a"), fresh)
     assert first.agrees(run("12:00:01", "a"), fresh, later)
     assert not first.agrees(run("12:00:01", "b"), fresh, later), "what the process has kept differs from both"
+
+
+def test_the_size_of_a_folder_is_no_state() -> None:
+    def answer(text: str) -> tuple[bool, str]:
+        return Seen("info", {}, text).answer
+
+    assert answer("size: 4096\nisDirectory: true") == answer("size: 40\nisDirectory: true")
+    assert answer('{"type": "directory", "size": 4096}') == answer('{"type": "directory", "size": 60}')
+    assert answer("size: 3\nisDirectory: false") != answer("size: 4\nisDirectory: false")
