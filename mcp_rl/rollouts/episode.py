@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 from mcp_rl.errors import EngineError, RunStop, ServerFault
 from mcp_rl.system.activity import Activity, during
@@ -34,20 +35,45 @@ def fault_text(error: Exception) -> str:
     return without_secrets(str(error))
 
 
-class EpisodeInProgress(ABC):
-    """One try of a scenario. A subclass drives it: our own loop of turns and calls, or an agent program."""
+@dataclass(frozen=True)
+class EpisodePlan:
+    """One try of a scenario, still to be played."""
 
-    def __init__(
-        self, setting: Surroundings, scenario: McpScenario, seed: int, temperature: float, limits: Limits
-    ) -> None:
+    setting: Any
+    """Surroundings that fit the driver: a Setting for our own loop, an AgentSetting for an agent program."""
+    scenario: McpScenario
+    seed: int
+    temperature: float
+    limits: Limits
+
+
+class DrivenEpisode(Protocol):
+    """An episode that a driver has made, ready to be played."""
+
+    trajectory: Trajectory
+    """The record, filled while the episode is played; with several seats, the first seat's."""
+    allowance: Allowance
+    """The time that the episode may take."""
+
+    async def play(self) -> None:
+        """Play it to its end. Raises nothing but cancellation and RunStop."""
+        ...
+
+
+class EpisodeInProgress(ABC):
+    """One conversation on a session. A subclass drives it: our own loop of turns and calls, or an agent program."""
+
+    def __init__(self, plan: EpisodePlan) -> None:
+        setting: Surroundings = plan.setting
+        scenario, limits = plan.scenario, plan.limits
         self.session: Session = setting.session
         self.scenario = scenario
         self.limits = limits
         self.allowance = Allowance(limits.seconds)
-        self.temperature = temperature
+        self.temperature = plan.temperature
         self.max_turns = min(scenario.max_turns, limits.max_turns or scenario.max_turns)
         self.submit_tool = scenario.verifier.submit_tool if scenario.verifier else None
-        self.trajectory = Trajectory(scenario_id=scenario.id, seed=seed)
+        self.trajectory = Trajectory(scenario_id=scenario.id, seed=plan.seed)
         opening = [{"role": "system", "content": setting.system_prompt}] if setting.system_prompt else []
         self.trajectory.messages = [*opening, {"role": "user", "content": scenario.task_description}]
 

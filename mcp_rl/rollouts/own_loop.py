@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mcp_rl.inference.chat.calls import ParsedCall
-    from mcp_rl.rollouts.speaker import Limits, SaidTurn, Setting, Speaker
+    from mcp_rl.rollouts.episode import EpisodePlan
+    from mcp_rl.rollouts.speaker import SaidTurn, Setting, Speaker
     from mcp_rl.rollouts.user import PlaysUsers
-    from mcp_rl.scenario import McpScenario
 
 _LAST_TURN = (StopReason.MAX_TURNS, StopReason.MAX_TOKENS)
 
@@ -30,19 +30,10 @@ class OwnLoop(EpisodeInProgress):
     A message without a call ends it, unless the scenario has a user who answers. `user_model` plays simulated users.
     """
 
-    def __init__(
-        self,
-        setting: Setting,
-        scenario: McpScenario,
-        seed: int,
-        temperature: float,
-        limits: Limits,
-        *,
-        user_model: PlaysUsers | None = None,
-    ) -> None:
-        super().__init__(setting, scenario, seed, temperature, limits)
-        self.setting = setting
-        self._user = user_of(scenario, self.trajectory, user_model) if scenario.has_user else None
+    def __init__(self, plan: EpisodePlan, *, user_model: PlaysUsers | None = None) -> None:
+        super().__init__(plan)
+        self.setting: Setting = plan.setting
+        self._user = user_of(plan.scenario, self.trajectory, user_model) if plan.scenario.has_user else None
 
     async def _drive(self) -> StopReason:
         try:

@@ -12,12 +12,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from mcp_rl.errors import ServerError, ServerFault
-from mcp_rl.rollouts.episode import EpisodeInProgress, fault_text
+from mcp_rl.rollouts.episode import DrivenEpisode, EpisodePlan, fault_text
 from mcp_rl.rollouts.episode import derive_seed as derive_seed
 from mcp_rl.rollouts.own_loop import OwnLoop as OwnLoop
 from mcp_rl.rollouts.seated import own_episode
 from mcp_rl.rollouts.speaker import Limits, PolicySetting, Surroundings
-from mcp_rl.scenario import McpScenario
 from mcp_rl.system.periods import timed
 from mcp_rl.toolserver.caller import calling_as
 from mcp_rl.trajectory import StopReason, Trajectory
@@ -26,13 +25,13 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from mcp_rl.model import TrainableModel
-    from mcp_rl.scenario import ServerParams
+    from mcp_rl.scenario import McpScenario, ServerParams
     from mcp_rl.toolserver.pool import Sessions
     from mcp_rl.toolserver.session import Session
 
 
-Driver = Callable[[Any, McpScenario, int, float, Limits], EpisodeInProgress]
-"""Makes the episode of a setting, a scenario, a seed, a temperature and limits."""
+Driver = Callable[[EpisodePlan], DrivenEpisode]
+"""Makes an episode, which its `play` plays."""
 
 
 async def play(
@@ -50,7 +49,7 @@ async def play(
     """
     if scenario.verifier is not None and (submit_tool := scenario.verifier.submit_tool):
         setting = replace(cast("Any", setting), session=setting.session.offering(submit_tool))
-    episode = (driver or own_episode)(cast("Any", setting), scenario, seed, temperature, limits or Limits())
+    episode = (driver or own_episode)(EpisodePlan(setting, scenario, seed, temperature, limits or Limits()))
     with timed() as period, episode.allowance.limiting():
         await episode.play()
     if episode.allowance.exceeded:

@@ -9,19 +9,21 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 from mcp_rl.errors import ServerFault
-from mcp_rl.rollouts.episode import EpisodeInProgress, derive_seed
+from mcp_rl.rollouts.episode import derive_seed
 from mcp_rl.rollouts.own_loop import OwnLoop
 from mcp_rl.rollouts.turn_taking import TurnTaking
+from mcp_rl.system.allowance import Allowance
 from mcp_rl.system.tasks import run_all
 from mcp_rl.trajectory import CallRecord, StopReason, Trajectory, TrajectoryGroup
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from mcp_rl.rollouts.speaker import Limits, Setting
+    from mcp_rl.rollouts.episode import DrivenEpisode, EpisodePlan
+    from mcp_rl.rollouts.speaker import Setting
     from mcp_rl.rollouts.user import PlaysUsers
     from mcp_rl.scenario import McpScenario
     from mcp_rl.toolserver.session import Session
@@ -49,23 +51,16 @@ def only_the_policy(named: str | None, seed: int) -> Opponent:
 
 
 def own_episode(
-    setting: Setting,
-    scenario: McpScenario,
-    seed: int,
-    temperature: float,
-    limits: Limits,
-    *,
-    user_model: PlaysUsers | None = None,
-    opponents: Opponents = only_the_policy,
-) -> EpisodeInProgress:
+    plan: EpisodePlan, *, user_model: PlaysUsers | None = None, opponents: Opponents = only_the_policy
+) -> DrivenEpisode:
     """Make an episode of our own loop, with several seats if the scenario has them."""
-    if scenario.seats:
-        return SeatedEpisode(setting, scenario, seed, temperature, limits, user_model=user_model, opponents=opponents)
-    return OwnLoop(setting, scenario, seed, temperature, limits, user_model=user_model)
+    if plan.scenario.seats:
+        return SeatedEpisode(plan, user_model=user_model, opponents=opponents)
+    return OwnLoop(plan, user_model=user_model)
 
 
 class SeatLoop(OwnLoop):
-    """The loop of one seat. It waits for its turn, and a move is answered when its turn comes again."""
+    """Our own loop for one seat: it waits for the seat's turn, and answers a move when the turn comes again."""
 
     turns: TurnTaking
     name: str
@@ -93,40 +88,34 @@ class SeatLoop(OwnLoop):
             record.structured = shown.structured
 
 
-class SeatedEpisode(EpisodeInProgress):
-    """One try of a scenario with seats. Its trajectory is the first seat's, which holds the others'."""
+class SeatedEpisode:
+    """One try of a scenario with seats: a SeatLoop for each. Its trajectory is the first seat's, which holds the
+    others'."""
 
     def __init__(
-        self,
-        setting: Setting,
-        scenario: McpScenario,
-        seed: int,
-        temperature: float,
-        limits: Limits,
-        *,
-        user_model: PlaysUsers | None = None,
-        opponents: Opponents = only_the_policy,
+        self, plan: EpisodePlan, *, user_model: PlaysUsers | None = None, opponents: Opponents = only_the_policy
     ) -> None:
-        super().__init__(setting, scenario, seed, temperature, limits)
-        names = [seat.name for seat in scenario.seats]
+        session: Session = plan.setting.session
+        names = [seat.name for seat in plan.scenario.seats]
+        self.allowance = Allowance(plan.limits.seconds)
         self._turns: TurnTaking | None = None
-        if self.session.seats is not None:
-            self._turns = TurnTaking(self.session, self.session.seats, names, limits.tool_deadline)
-        self._loops = [self._loop(index, setting, temperature, user_model, opponents) for index in range(len(names))]
+        if session.seats is not None:
+            self._turns = TurnTaking(session, session.seats, names, plan.limits.tool_deadline)
+        self._loops = [self._loop(index, plan, user_model, opponents) for index in range(len(names))]
         self.trajectory = self._loops[0].trajectory
         self.trajectory.others = [loop.trajectory for loop in self._loops[1:]]
 
-    def _loop(
-        self, index: int, setting: Setting, temperature: float, user_model: PlaysUsers | None, opponents: Opponents
-    ) -> SeatLoop:
-        seat, seed = self.scenario.seats[index], self.trajectory.seed
+    def _loop(self, index: int, plan: EpisodePlan, user_model: PlaysUsers | None, opponents: Opponents) -> SeatLoop:
+        seat, seed = plan.scenario.seats[index], plan.seed
         if index:
             seed = derive_seed("seat", seed, seat.name)
         who = opponents(seat.played_by, seed) if index else Opponent()
-        session = self.session.at(seat.name)
-        side = replace(cast("Any", setting), session=session) if who.setting is None else who.setting(session)
-        own = at_seat(self.scenario, seat.name)
-        loop = SeatLoop(side, own, seed, temperature, self.limits, user_model=user_model)
+        session = plan.setting.session
+        if self._turns is not None:
+            session = session.at(seat.name)
+        side = replace(plan.setting, session=session) if who.setting is None else who.setting(session)
+        own = replace(plan, setting=side, scenario=at_seat(plan.scenario, seat.name), seed=seed)
+        loop = SeatLoop(own, user_model=user_model)
         loop.allowance, loop.name = self.allowance, seat.name
         if self._turns is not None:
             loop.turns = self._turns
@@ -171,9 +160,6 @@ class SeatedEpisode(EpisodeInProgress):
             seconds=shown.seconds,
         )
         loop.trajectory.final_state.append(record)
-
-    async def _drive(self) -> StopReason:
-        raise NotImplementedError("the seats drive an episode with seats")
 
 
 def at_seat(scenario: McpScenario, name: str) -> McpScenario:

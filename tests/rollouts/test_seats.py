@@ -26,6 +26,7 @@ from mcp_rl.inference.chat.chat_format import ChatFormat
 from mcp_rl.inference.scripted import ScriptedEngine
 from mcp_rl.plugins.manager import load_plugins
 from mcp_rl.rewards.scoring import Scoring
+from mcp_rl.rollouts.episode import EpisodePlan
 from mcp_rl.rollouts.own_loop import OwnLoop
 from mcp_rl.rollouts.player import SettingPlayer
 from mcp_rl.rollouts.seated import Opponent, Opponents, only_the_policy, own_episode, with_seats
@@ -182,6 +183,12 @@ async def test_4_a_turn_that_belongs_to_nobody_is_a_fault(sessions: Sessions, ch
     assert trajectory.fault and "It is the turn of 'o', who does not play" in trajectory.fault
 
 
+async def test_4_on_a_server_without_seats_the_episode_is_a_fault(sessions: Sessions, chat: ChatFormat) -> None:
+    async with Sessions(server=replace(SERVER, seats=None)) as others:
+        trajectory = await played(others, chat, scenario(5, 1), moves(x=[3], o=[2]))
+    assert trajectory.fault == "The scenario has seats, and its server declares none." and trajectory.reward is None
+
+
 async def test_4_a_deadline_ends_all_seats(sessions: Sessions, chat: ChatFormat) -> None:
     trajectory = await played(sessions, chat, scenario(5, 1), moves(x=[3, 7], o=[2]), limits=Limits(seconds=0.0))
     assert trajectory.stop_reason is StopReason.TIMEOUT and trajectory.reward is trajectory.others[0].reward is None
@@ -210,7 +217,7 @@ async def test_6_a_scenario_without_seats_is_played_by_the_plain_loop(sessions: 
     session: Session = await sessions.get(SERVER.params())
     plain = scenario(5, 1).model_copy(update={"seats": ()})
     setting = PolicySetting(ScriptedEngine(moves(x=[3]), chat), chat, session)
-    assert type(own_episode(setting, plain, 1, 1.0, Limits())) is OwnLoop
+    assert type(own_episode(EpisodePlan(setting, plain, 1, 1.0, Limits()))) is OwnLoop
 
 
 @pytest.mark.parametrize(

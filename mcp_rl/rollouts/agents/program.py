@@ -54,8 +54,7 @@ if TYPE_CHECKING:
     from mcp_rl.inference.openai_api.sampling import SampledTurn
     from mcp_rl.rollouts.agents.command import AgentCommand
     from mcp_rl.rollouts.agents.endpoint import AgentEndpoint
-    from mcp_rl.rollouts.speaker import Limits
-    from mcp_rl.scenario import McpScenario
+    from mcp_rl.rollouts.episode import EpisodePlan
     from mcp_rl.system.processes.spawn import Child
     from mcp_rl.toolserver.session import Session
 
@@ -108,13 +107,11 @@ class AgentSetting:
 class AgentEpisode(EpisodeInProgress):
     """An episode that a program drives."""
 
-    def __init__(
-        self, setting: AgentSetting, scenario: McpScenario, seed: int, temperature: float, limits: Limits
-    ) -> None:
-        super().__init__(setting, scenario, seed, temperature, limits)
-        self._agent = setting.agent
-        self._chat: ChatFormat = setting.agent.prompts.chat
-        self._engine = RecordingEngine(setting.agent.engine, self._chat, self)
+    def __init__(self, plan: EpisodePlan) -> None:
+        super().__init__(plan)
+        self._agent: Agent = plan.setting.agent
+        self._chat: ChatFormat = self._agent.prompts.chat
+        self._engine = RecordingEngine(self._agent.engine, self._chat, self)
         self._scope = anyio.CancelScope()
         self._failure: McpRlError | None = None
         self._stopped: StopReason | None = None
