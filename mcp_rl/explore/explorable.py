@@ -13,11 +13,13 @@ from mcp_rl.toolserver.tool_server import BETWEEN, ToolServer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from mcp_rl.toolserver.state import MeasuredState
     from mcp_rl.toolserver.tools.listing import Tool
 
 
 _SECONDS, _CALLS_EACH, _FEWEST = 60.0, 12, 24
-"""Seconds for a first look at all tools, the calls that it takes of each, and the tools that are always looked at."""
+"""Seconds for a first look at all tools of a server, the calls that it takes of each, and the tools that are always
+looked at."""
 
 
 def explorable(tools: Sequence[Tool], server: ToolServer) -> list[Tool]:
@@ -36,17 +38,25 @@ def explorable(tools: Sequence[Tool], server: ToolServer) -> list[Tool]:
 
 def beyond_time(tools: Sequence[Tool], server: ToolServer) -> list[Tool]:
     """Return those of the tools that may be called freely and that there is no time for. The same server, measured the
-    same, has the same ones."""
-    if len(tools) <= _FEWEST or server.measured is None:
-        return []
-    free = [tool for tool in tools if _free(tool, server)]
-    most = max(_FEWEST, int(_SECONDS / (_CALLS_EACH * max(server.measured.call_seconds, 1e-4))))
-    known = {*server.measured.reading, *server.measured.changing, *server.measured.shown_by}
+    same, has the same ones. Each server of a group has time of its own."""
+    late: list[Tool] = []
+    for owner in server.members or (server,):
+        own = [tool for tool in tools if server.owner_of(tool.name)[0] is owner]
+        if owner.measured is not None and len(own) > _FEWEST:
+            late += _late(own, server, owner.measured)
+    return late
+
+
+def _late(own: Sequence[Tool], server: ToolServer, measured: MeasuredState) -> list[Tool]:
+    """Return the tools of one measured server that there is no time for; `server` may be the group that it is in."""
+    most = max(_FEWEST, int(_SECONDS / (_CALLS_EACH * max(measured.call_seconds, 1e-4))))
+    known = {*measured.reading, *measured.changing, *measured.shown_by}
 
     def order(tool: Tool) -> tuple[bool, bytes]:
-        return tool.name not in known, hashlib.sha256(tool.name.encode()).digest()
+        _, name = server.owner_of(tool.name)
+        return name not in known, hashlib.sha256(name.encode()).digest()
 
-    return sorted(free, key=order)[most:]
+    return sorted((tool for tool in own if _free(tool, server)), key=order)[most:]
 
 
 def reads(tool: Tool, server: ToolServer) -> bool:

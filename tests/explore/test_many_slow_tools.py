@@ -7,9 +7,9 @@ from mcp_rl.toolserver.tool_server import ToolServer
 from mcp_rl.toolserver.tools.listing import Tool
 
 
-def server(seconds: float) -> ToolServer:
+def server(seconds: float, name: str = "slow") -> ToolServer:
     measured = MeasuredState(kept="nothing", listing="", reading=("tool_7", "tool_99"), call_seconds=seconds)
-    return ToolServer("slow", "", {"stdio": StdioServer(command="slow")}).with_state(measured)
+    return ToolServer(name, "", {"stdio": StdioServer(command="slow")}).with_state(measured)
 
 
 def test_as_many_tools_are_explored_as_there_is_time_for() -> None:
@@ -22,3 +22,14 @@ def test_as_many_tools_are_explored_as_there_is_time_for() -> None:
     assert explorable(tools[:24], server(3.0)) == tools[:24]
     late = beyond_time(list(reversed(tools)), server(0.0505))
     assert {tool.name for tool in late} == {tool.name for tool in tools} - {tool.name for tool in chosen}
+
+
+def test_each_server_of_a_group_is_explored_as_far_as_its_own_time_goes() -> None:
+    def tools(name: str) -> list[Tool]:
+        return [Tool(f"{name}__tool_{n}", "", {"type": "object"}) for n in range(200)]
+
+    both = ToolServer.together([server(0.0505, "slow"), server(0.001, "fast")])
+    chosen = [tool.name for tool in explorable(tools("slow") + tools("fast"), both)]
+    assert {tool.name for tool in tools("fast")} <= set(chosen)
+    alone = explorable([Tool(f"tool_{n}", "", {"type": "object"}) for n in range(200)], server(0.0505))
+    assert [name for name in chosen if name.startswith("slow")] == [f"slow__{tool.name}" for tool in alone]
