@@ -3,11 +3,9 @@
 docs/game_2048.md explains the choices.
 """
 
-import importlib.util
 import math
 import random
 import re
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,12 +14,13 @@ from mcp_rl.plugins.hookspecs import hookimpl
 from mcp_rl.plugins.recipe import Recipe
 from mcp_rl.rewards.verdict import Verdict
 from mcp_rl.scenario import Level, McpScenario, ServerParams, StdioServer, ToolCall, Verifier
-from mcp_rl.toolserver.bundled import bundled_root
+from mcp_rl.toolserver.bundled import bundled_root, server_module
 from mcp_rl.toolserver.tool_server import ToolServer
 from mcp_rl.trajectory import Trajectory
 
 NAME = "mcp_2048"
 FOLDER = bundled_root() / "servers/python/mcp_2048"
+board = server_module(FOLDER, "board")
 SHORT, LONG = (8, 16, 32), (64, 128, 256, 512)
 """Targets of the two sources. A game to 32 takes some 20 moves, one to 128 some 85, one to 512 some 300."""
 VAL_SHARE = 6
@@ -40,19 +39,6 @@ _WANTED = (
 _ROW = re.compile(r"^[\d.]+(?: [\d.]+){3}$", re.MULTILINE)
 _CORNER = (64, 32, 16, 8, 8, 8, 4, 4, 4, 4, 2, 2, 2, 2, 1, 1)
 """Weights of cells for the player that finds solutions: large tiles stay in a corner."""
-
-
-def _rules() -> Any:
-    """Import the server's module of rules, which is no part of this package."""
-    spec = importlib.util.spec_from_file_location("mcp_2048_board", FOLDER / "board.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-board = _rules()
 
 
 # Scenarios

@@ -4,7 +4,6 @@ The mail is in a database that `servers/python/mcp_email_search/build_db.py` mak
 a made-up company is built at the first use. docs/email_search.md explains the choices.
 """
 
-import importlib.util
 import json
 import re
 import subprocess
@@ -21,12 +20,13 @@ from mcp_rl.rewards.answers import normalised
 from mcp_rl.rewards.verdict import Verdict, nothing_submitted, submitted, successful_calls
 from mcp_rl.rewards.verifier import BUILT_IN
 from mcp_rl.scenario import Level, McpScenario, ServerParams, StdioServer, ToolCall, Verifier
-from mcp_rl.toolserver.bundled import bundled_root
+from mcp_rl.toolserver.bundled import bundled_root, server_module
 from mcp_rl.toolserver.tool_server import ToolServer
 from mcp_rl.trajectory import Trajectory
 
 NAME = "mcp_email_search"
 FOLDER = bundled_root() / "servers/python/mcp_email_search"
+mail_database = server_module(FOLDER, "mail_database")
 SUBMIT = "return_final_answer"
 UNKNOWN = "I don't know"
 _SAYS_UNKNOWN = re.compile(
@@ -44,19 +44,6 @@ _SEEN = 0.04
 """Reward for each of two steps towards a right answer: its mail was found, and it was named."""
 _LONG = 8
 """Words. A longer expected answer is compared by its words, since nobody repeats it literally."""
-
-
-def _mail_database() -> Any:
-    """Import the server's module, which is no part of this package."""
-    spec = importlib.util.spec_from_file_location("mcp_email_search_database", FOLDER / "mail_database.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-mail_database = _mail_database()
 
 
 # Scenarios

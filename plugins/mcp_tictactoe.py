@@ -3,9 +3,7 @@
 docs/tictactoe.md explains the choices.
 """
 
-import importlib.util
 import random
-import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count
@@ -16,13 +14,14 @@ from mcp_rl.plugins.hookspecs import hookimpl
 from mcp_rl.plugins.recipe import Recipe
 from mcp_rl.rewards.verdict import Verdict
 from mcp_rl.scenario import Level, McpScenario, ScenarioSeat, ServerParams, Split, StdioServer, ToolCall, Verifier
-from mcp_rl.toolserver.bundled import bundled_root
+from mcp_rl.toolserver.bundled import bundled_root, server_module
 from mcp_rl.toolserver.seats import Seats
 from mcp_rl.toolserver.tool_server import ToolServer
 from mcp_rl.trajectory import Trajectory
 
 NAME = "mcp_tictactoe"
 FOLDER = bundled_root() / "servers/python/mcp_tictactoe"
+game = server_module(FOLDER, "game")
 OPENINGS = (2, 3, 4)
 """Moves made before the model's first one, so that a game takes four of its moves at most."""
 _HELD_OUT = 6
@@ -31,19 +30,6 @@ _MOST_ROUNDS = 100
 """Times that an opening may come again, after which no more games are made."""
 _MOVE = 0.03
 """Reward for each of up to three legal moves of a game that was neither won nor drawn."""
-
-
-def _game() -> Any:
-    """Import the server's module, which is no part of this package."""
-    spec = importlib.util.spec_from_file_location("mcp_tictactoe_game", FOLDER / "game.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-game = _game()
 
 
 # Scenarios
