@@ -11,7 +11,9 @@ import typer
 from mcp_rl.cli.groups import Sets, settings, with_groups
 from mcp_rl.cli.options import (
     Agent,
+    BaseUrl,
     ConfigFile,
+    Count,
     EngineOptions,
     Job,
     Json,
@@ -43,7 +45,7 @@ class EvaluateOptions:
         ),
     ] = None
     agent: Agent = None
-    count: Annotated[int | None, typer.Option(help="Maximum number of scenarios, drawn with the seed.", min=1)] = None
+    count: Count = None
     samples: Annotated[
         int | None,
         Sets("evaluation.samples"),
@@ -53,10 +55,7 @@ class EvaluateOptions:
         bool | None,
         typer.Option(help="Play one greedy episode of each scenario too. Default: for all but chat models."),
     ] = None
-    base_url: Annotated[
-        str | None,
-        typer.Option(help="OpenAI-compatible address of the chat models; --model NAME@URL for one of them."),
-    ] = None
+    base_url: BaseUrl = None
     name: Annotated[
         str | None, typer.Option(help="Name of the evaluation's folder. Default: the server's name and a number.")
     ] = None

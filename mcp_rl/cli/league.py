@@ -9,7 +9,17 @@ from typing import Annotated, Any
 import typer
 
 from mcp_rl.cli.groups import Sets, settings, with_groups
-from mcp_rl.cli.options import ConfigFile, EngineOptions, Job, Json, Overrides, RunOptions, ServerOptions
+from mcp_rl.cli.options import (
+    BaseUrl,
+    ConfigFile,
+    Count,
+    EngineOptions,
+    Job,
+    Json,
+    Overrides,
+    RunOptions,
+    ServerOptions,
+)
 
 
 @dataclass(frozen=True)
@@ -27,16 +37,13 @@ class LeagueOptions:
         Sets("scenarios.file"),
         typer.Option(help="A JSON Lines file of scenarios with two seats. Default: those of the server's plugin."),
     ] = None
-    count: Annotated[int | None, typer.Option(help="Maximum number of scenarios, drawn with the seed.", min=1)] = None
+    count: Count = None
     samples: Annotated[
         int | None,
         Sets("evaluation.samples"),
         typer.Option(help="Games of each scenario, in both seats. Default: 4.", min=1),
     ] = None
-    base_url: Annotated[
-        str | None,
-        typer.Option(help="OpenAI-compatible address of the chat models; --model NAME@URL for one of them."),
-    ] = None
+    base_url: BaseUrl = None
     name: Annotated[
         str | None, typer.Option(help="Name of the league's folder. Default: the server's name and a number.")
     ] = None

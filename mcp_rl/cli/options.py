@@ -54,6 +54,11 @@ class EngineKind(StrEnum):
     VLLM = "vllm"
 
 
+BaseUrl = Annotated[
+    str | None,
+    typer.Option(help="OpenAI-compatible address of the chat models; --model NAME@URL for one of them."),
+]
+Count = Annotated[int | None, typer.Option(help="Maximum number of scenarios, drawn with the seed.", min=1)]
 Server = Annotated[
     list[str] | None,
     Sets("server"),
