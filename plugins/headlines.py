@@ -31,7 +31,7 @@ _BAIT = re.compile(
 )
 _WORD = re.compile(r"[^\W_]+(?:[.'\u2019-][^\W_]+)*")
 _SMALL = frozenset(("and", "are", "for", "from", "has", "how", "its", "not", "the", "was", "why", "with", "that"))
-"""Words that a headline may add to those of its post, beside words of one or two letters."""
+"""Words that a headline may hold although its post does not. All words of one or two letters may be added too."""
 
 
 # Scenarios
@@ -40,7 +40,7 @@ _SMALL = frozenset(("and", "are", "for", "from", "has", "how", "its", "not", "th
 def headlines(sessions: object, *, server: ToolServer, params: ServerParams, recipe: Recipe) -> list[McpScenario]:
     """Return made-up posts, each of which wants a headline in one turn."""
     draw, posts = random.Random(f"headlines {recipe.seed}"), dict[str, str]()
-    while len(posts) < recipe.count:  # of some millions that there are
+    while len(posts) < recipe.count:  # millions of different posts can be made
         text, title = made_up_post(draw)
         posts[text] = title
     return [
@@ -73,7 +73,7 @@ _NEWS = (
         "{name}, {thing}, moved to version {version}",
     ),
 )
-"""What is told first, and the headline."""
+"""Pairs of a post's first sentence and its headline, with placeholders for the words."""
 _GAINS = (
     "uses half the memory", "starts twice as fast", "reads files of any size", "works without a network",
     "runs on old phones", "needs no account", "keeps all data on the disk", "finds errors in seconds",

@@ -23,11 +23,11 @@ NAME = "mcp_tictactoe"
 FOLDER = bundled_root() / "servers/python/mcp_tictactoe"
 game = server_module(FOLDER, "game")
 OPENINGS = (2, 3, 4)
-"""Moves made before the model's first one, so that a game takes four of its moves at most."""
+"""Numbers of moves in an opening. The model moves next, at most four times."""
 _HELD_OUT = 6
-"""One opening of so many is held out, with all that are equal to it when turned or mirrored."""
+"""One opening in six is held out, together with its rotations and reflections."""
 _MOST_ROUNDS = 100
-"""Times that an opening may come again, after which no more games are made."""
+"""Maximum number of games that begin with the same opening."""
 _MOVE = 0.03
 """Reward for each of up to three legal moves of a game that was neither won nor drawn."""
 

@@ -26,8 +26,8 @@ class ScenarioConfig(Section):
     file: Annotated[Path | None, Role(identity=False)] = None
     """Your own scenarios (JSON Lines); none: they are generated."""
     fields: dict[str, str] = Field(default={})
-    """Where the lines of your file hold a scenario's parts, such as `{task="question", answer="final_answer"}`; none:
-    under their own names."""
+    """For each part of a scenario the field of your file that holds it, such as `{task="question",
+    answer="final_answer"}`; none: the file's fields are named as a scenario's."""
     verifier: str | None = None
     """Verifier of the answers that `fields` maps; none: `number`, `time` or `text`, as each answer is."""
     require_tool: bool | None = None

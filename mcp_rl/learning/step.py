@@ -152,7 +152,7 @@ class _PolicyGradient:
     check: Callable[[Tally, Rounding | None], None] | None
     """Called before the first update with the differences of sampler and learner, and their limits if one rounds."""
     goal: Objective | None = None
-    """What is minimised; None: what the settings say."""
+    """The objective to minimise; None: the policy loss that the settings choose."""
     tally: Tally = field(default_factory=Tally)
 
     def metrics(self) -> dict[str, float]:

@@ -286,7 +286,7 @@ class ToolServer:
 
 _NO_SERVER: Mapping[str, ServerParams] = {"group": ServerGroup(servers={})}
 NO_SERVER = ToolServer("none", "No server and no tools: the model answers in words.", _NO_SERVER)
-"""What `--server none` means: every session is a group of no servers, and nothing is started."""
+"""The server of `--server none`: a group without members, so it has no tools, and nothing is started."""
 
 
 def _about_tools(tools: ToolsConfig) -> str | None:

@@ -6,7 +6,7 @@ move holds the player's reply. Between two seats, a move is followed by the othe
 
 import gc
 
-gc.disable()  # nothing that is imported is freed, and looking for it would be a fifth of the start
+gc.disable()  # imports leave no garbage, and collecting it would take a fifth of the start
 
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +27,7 @@ class Game:
 
     board: str = EMPTY
     plays: str | None = "x"
-    """The side of the model; None where both sides are seats."""
+    """The mark that the model plays against the built-in player; None if each mark is played by a seat."""
     player: str = "random"
     seed: int = 0
     left: str | None = None
