@@ -22,7 +22,9 @@ NAME = "mcp_2048"
 FOLDER = bundled_root() / "servers/python/mcp_2048"
 board = server_module(FOLDER, "board")
 SHORT, LONG = (8, 16, 32), (64, 128, 256, 512)
-"""Tiles to make in the games of the sources `game_2048` and `game_2048_long`. A game to 32 takes some 20 moves, one to 128 some 85, one to 512 some 300."""
+"""Tiles to make in the games of the sources `game_2048` and `game_2048_long`.
+
+A game to 32 takes some 20 moves, one to 128 some 85, one to 512 some 300."""
 VAL_SHARE = 6
 """One game in six is held out."""
 _SPELLED = (
