@@ -1,15 +1,11 @@
-"""From ART: the loop of gather, score, train and log. Run `python examples/from_art.py [STEPS]`.
-
-Your rollout asks the model and calls the tools; here `rollout` does both, on the scenario's MCP server.
-"""
+"""From ART: gather, score, train, log; `rollout` asks and calls tools. `python examples/from_art.py [STEPS]`."""
 
 import asyncio
 import sys
 
 import mcp_rl as art
 
-SERVER = "{bundled}/servers/python/mcp_calculator/server.py"
-CALCULATOR = art.StdioServer(command="{python}", args=(SERVER, "--transport", "stdio"))
+CALCULATOR = art.resolve_server("mcp_calculator").params()  # or a URL, a script, a command that speaks MCP
 
 
 def scenario(a: int, b: int) -> art.McpScenario:
@@ -25,7 +21,6 @@ async def main(steps: int) -> None:
             groups = await art.gather_trajectory_groups(
                 (art.TrajectoryGroup(art.rollout(model, scenario(12 + step, b)) for _ in range(8)) for b in (3, 7, 25)),
                 after_each=art.verify_group,  # or a function of yours, or art.ruler_score_group
-                max_exceptions=0.1,
             )
             result = await backend.train(model, groups, art.TrainConfig(learning_rate=1e-3))
             await model.log(groups, split="train", step=result.step, metrics=result.metrics)

@@ -1,15 +1,11 @@
-"""From verifiers: a taskset with its reward, evaluated before and after. `python examples/from_verifiers.py [STEPS]`.
-
-A task is a scenario, a toolset a server, `@vf.reward` a verifier, and the trainer is here rather than in prime-rl.
-"""
+"""From verifiers: a taskset, a reward, evaluation before and after. `python examples/from_verifiers.py [STEPS]`."""
 
 import asyncio
 import sys
 
 import mcp_rl as rl
 
-SERVER = "{bundled}/servers/python/mcp_calculator/server.py"
-TOOLSET = rl.StdioServer(command="{python}", args=(SERVER, "--transport", "stdio"))
+TOOLSET = rl.resolve_server("mcp_calculator").params()
 
 
 def task(a: int, b: int) -> rl.McpScenario:
@@ -33,8 +29,8 @@ async def main(steps: int) -> None:
         for step in range(await model.get_step(), steps + 1):
             if step in (0, steps):
                 tested = await play(model, [task(a, 11) for a in range(13, 97, 7)], times=2)
-                rewards = [reward for group in tested for reward in group.rewards]
-                print(f"step {step}: mean reward on held-out tasks {sum(rewards) / len(rewards):.2f}")
+                reward = sum(reward for group in tested for reward in group.rewards) / 24
+                print(f"step {step}: mean reward on held-out tasks {reward:.2f}")
             if step < steps:
                 await backend.train(model, await play(model, [task(40 + step, b) for b in (2, 5, 12, 33)]))
 

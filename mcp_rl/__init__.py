@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from mcp_rl.errors import McpRlError, UserError
     from mcp_rl.model import Model, TrainableModel
     from mcp_rl.plugins.hookspecs import hookimpl
+    from mcp_rl.plugins.resolve import resolve_server
     from mcp_rl.rewards.mix import mix_rewards
     from mcp_rl.rewards.ruler import ruler_score_group
     from mcp_rl.rewards.verifier import verify, verify_group
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
         read_scenarios,
     )
     from mcp_rl.toolserver.pool import Sessions
+    from mcp_rl.toolserver.python_tools import python_tools
     from mcp_rl.toolserver.tool_server import ToolServer
     from mcp_rl.trajectory import StopReason, Trajectory, TrajectoryGroup
 
@@ -54,7 +56,9 @@ _HOMES = {
     "gather_trajectory_groups": "mcp_rl.rollouts.gather",
     "hookimpl": "mcp_rl.plugins.hookspecs",
     "mix_rewards": "mcp_rl.rewards.mix",
+    "python_tools": "mcp_rl.toolserver.python_tools",
     "read_scenarios": "mcp_rl.scenario",
+    "resolve_server": "mcp_rl.plugins.resolve",
     "rollout": "mcp_rl.rollouts.rollout",
     "ruler_score_group": "mcp_rl.rewards.ruler",
     "verify": "mcp_rl.rewards.verifier",
@@ -84,7 +88,9 @@ __all__ = [
     "gather_trajectory_groups",
     "hookimpl",
     "mix_rewards",
+    "python_tools",
     "read_scenarios",
+    "resolve_server",
     "rollout",
     "ruler_score_group",
     "verify",

@@ -71,14 +71,19 @@ def resolve_servers(
 
 
 def resolve_server(
-    text: str, transport: str | None = None, *, plugins: Plugins, files: ClientFiles | None = None
+    text: str, transport: str | None = None, *, plugins: Plugins | None = None, files: ClientFiles | None = None
 ) -> ToolServer:
-    """Return the server that `text` names; by default, `files` are those in the usual places.
+    """Return the server that `text` names, as for `--server`: a name, a URL, a script, or a command that speaks MCP.
 
+    By default, `plugins` are the installed ones and `files` the clients' files in the usual places.
     A URL means streamable HTTP unless its path ends in `/sse` or `transport` is given. Raises PluginError with the
     nearest valid name if `text` matches nothing or the server does not offer `transport`, ConfigError for an entry that
     cannot be used.
     """
+    if plugins is None:
+        from mcp_rl.plugins.manager import load_plugins
+
+        plugins = load_plugins()
     server = plugins.servers.get(text)
     if server is None:
         files = client_files() if files is None else files
