@@ -1,18 +1,20 @@
 # docker build --target cpu --tag mcp-rl .          a machine without a GPU, the default
 # docker build --target gpu --tag mcp-rl:gpu .      vLLM and Unsloth too; docker run --gpus all …
 # docker run --rm --volume "$PWD:/work" mcp-rl train --server mcp_calculator
+# docker build --build-arg BASE=mirror.example/python:3.12-slim-trixie …      a base from elsewhere: Debian, with Python and pip
 #
 # Node.js and uv are for tool servers that npx and uvx start. Docker's default profile forbids the namespaces of our
 # sandbox; the container keeps what a server does from the machine, except for the folder in /work.
 ARG PYTHON=3.12
+ARG BASE=python:${PYTHON}-slim-trixie
 
-FROM python:${PYTHON}-slim-trixie AS wheel
+FROM ${BASE} AS wheel
 WORKDIR /source
 COPY . .
 RUN pip install --no-cache-dir --constraint constraints.txt build hatch-fancy-pypi-readme hatchling \
     && python -m build --wheel --no-isolation --outdir /dist
 
-FROM python:${PYTHON}-slim-trixie AS base
+FROM ${BASE} AS base
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends git nodejs npm \
