@@ -63,7 +63,8 @@ _STATEMENTS = 3
 _EMPTY = re.compile(r"(?i)\b(?:no|none|nothing|empty|0|not found|does not exist|unknown|no such)\b")
 _FOLDER = re.compile(r"(?i)\bis_?dir(?:ectory)?\"?\s*[:=]\s*true\b|\btype\"?\s*[:=]\s*\"?(?:directory|folder|dir)\b")
 _SIZE = re.compile(r"(?i)(\bsize\"?\s*[:=]\s*)\d+")
-"""A folder in an answer, and its size."""
+_RECORD = re.compile(r"\{[^{}]*\}")
+"""A folder in an answer, a size, and a record of a list in JSON."""
 _SHORT = 120
 """Characters of an answer that may say in words that there is nothing."""
 _FAILURES = 4
@@ -121,14 +122,18 @@ class Seen:
 
     @property
     def answer(self) -> tuple[bool, str]:
-        """The answer without times, and without the size of a folder, which a layer changes."""
-        text = undated(self.text)
-        return self.is_error, _SIZE.sub(r"\1", text) if _FOLDER.search(text) else text
+        """The answer without times, and without the sizes of folders, which a layer changes."""
+        return self.is_error, _RECORD.sub(lambda record: _unsized(record[0]), _unsized(undated(self.text)))
 
     @property
     def worked(self) -> bool:
         """True unless the answer says that it failed."""
         return not self.is_error and not reports_failure(self.text)
+
+
+def _unsized(text: str) -> str:
+    """Return the text of one thing without its size, if it is a folder; where it tells of several sizes, as it is."""
+    return _SIZE.sub(r"\1", text) if _FOLDER.search(text) and len(_SIZE.findall(text)) == 1 else text
 
 
 Answers = dict[str, tuple[bool, str]]

@@ -249,3 +249,6 @@ def test_the_size_of_a_folder_is_no_state() -> None:
     assert answer("size: 4096\nisDirectory: true") == answer("size: 40\nisDirectory: true")
     assert answer('{"type": "directory", "size": 4096}') == answer('{"type": "directory", "size": 60}')
     assert answer("size: 3\nisDirectory: false") != answer("size: 4\nisDirectory: false")
+    listed = '[{{"type": "file", "size": {}}}, {{"type": "directory", "size": {}}}]'
+    assert answer(listed.format(3, 4096)) == answer(listed.format(3, 40))
+    assert answer(listed.format(3, 4096)) != answer(listed.format(5, 4096))
