@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from mcp_rl.errors import NothingLearned, RunDirectoryError
+from mcp_rl.errors import ConfigError, NothingLearned, RunDirectoryError
 from mcp_rl.evaluation.difficulty import DIFFICULTY
 from mcp_rl.evaluation.evaluate import EvaluationPlan, EvaluationResult, evaluate, summarize
 from mcp_rl.rewards.references import refused_references
@@ -167,9 +167,25 @@ class Trainer:
             await self._measure_between()
             self._forget_times()
             groups = await demonstrations.play(self.step + 1, self.scoring)
+            if not groups:
+                self._end_imitation()
+                break
             await self._learn(groups, None)
             if self.step == self.config.steps or self.pace.due(self.step):
                 await self.save()
+
+    def _end_imitation(self) -> None:
+        """Leave the rest to rewards where no reference solution succeeds. Raises ConfigError if the settings ask for
+        imitation."""
+        why = "No reference solution of this step succeeds on the server, so there is nothing to imitate"
+        if self.config.train.sft_steps != "auto":
+            raise ConfigError(
+                f"{why}: set train.sft_steps={self.step}, or look at them with mcp-rl evaluate --model "
+                "scripted:reference."
+            )
+        self.state.sft_steps = self.step
+        self._save_state()
+        self.progress.say(f"{why}; all further steps learn from rewards.")
 
     async def _measure_between(self) -> None:
         """Evaluate if that is due, also after a kill before it. Nothing is learned meanwhile, so all episodes are one

@@ -85,6 +85,17 @@ async def test_first_steps_imitate_and_a_resumed_run_gets_the_same_weights(tmp_p
     assert (again.identical, again.differing, again.first_other_step) == ([1, 2, 3, 4], [], None)
 
 
+async def test_where_no_solution_succeeds_rewards_go_on_and_a_wish_is_refused(tmp_path: Path) -> None:
+    too_long = [task(number, max_turns=1) for number in range(10, 32)]
+    (tmp_path / "tasks.jsonl").write_text(scenario_lines(too_long))
+    said, config = StringIO(), settings(tmp_path, "open", steps=3, sft_steps="auto")
+    first, *_ = await history_of(config, said)
+    assert "No reference solution of this step succeeds" in said.getvalue()
+    assert "demonstrations" not in first and json.loads((config.run_dir / "state.json").read_text())["sft_steps"] == 0
+    with pytest.raises(ConfigError, match=r"set train\.sft_steps=0, or look at them"):
+        await history_of(settings(tmp_path, "wished", steps=3))
+
+
 @pytest.mark.parametrize(
     ("base", "sft_steps", "solved", "steps"),
     [
