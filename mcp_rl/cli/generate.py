@@ -43,6 +43,12 @@ class RecipeOptions:
             "or mixed, for chat models."
         ),
     ] = "spelled"
+    knowledge: Annotated[
+        bool,
+        typer.Option(
+            help="Also make tasks that need what neither request nor server says, such as the time zone of a city."
+        ),
+    ] = True
 
 
 @dataclass(frozen=True)

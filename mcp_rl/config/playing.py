@@ -48,6 +48,9 @@ class ScenarioConfig(Section):
     levels: str = "spelled"
     """Shares of the levels of generated tasks, such as `told=0.4,looked-up=0.6`, or `mixed`: all spelled out, as the
     built-in model has learned them."""
+    knowledge: bool = False
+    """True if generated tasks may need what neither the request nor the server says, such as the time zone of a city:
+    not for the built-in model, which knows nothing of the world."""
 
     @field_validator("fields", mode="before")
     @classmethod

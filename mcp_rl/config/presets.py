@@ -182,6 +182,7 @@ DEFAULTS: tuple[Default, ...] = (
         "Goals too, since a chat model already solves spelled-out calls.",
         "EnvFactory (2026): over-specified tasks weaken RL",
     ),
+    Default("scenarios.knowledge", _all(True), "Chat models know the world, such as the time zones of cities."),
     Default(
         "evaluation.every",
         _all(10),

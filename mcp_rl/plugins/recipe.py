@@ -26,6 +26,8 @@ class Recipe:
     """Share of requests that need no tool."""
     levels: str = "spelled"
     """Shares of the levels of tasks, such as `told=0.4,looked-up=0.6`, or `mixed`."""
+    knowledge: bool = True
+    """True if a task may need what neither request nor server says, such as the time zone of a city."""
 
     def __post_init__(self) -> None:
         if self.count < 1:
@@ -75,7 +77,15 @@ class Recipe:
     @classmethod
     def of(cls, config: ScenarioConfig, seed: int) -> Recipe:
         """Return the recipe of a run's settings."""
-        return cls(config.count, seed, config.max_steps, config.unsolvable, config.without_tools, config.levels)
+        return cls(
+            config.count,
+            seed,
+            config.max_steps,
+            config.unsolvable,
+            config.without_tools,
+            config.levels,
+            config.knowledge,
+        )
 
     @property
     def solvable(self) -> int:

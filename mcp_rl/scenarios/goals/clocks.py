@@ -73,8 +73,10 @@ class ClockTool:
         pairs = [("Lima", 555, "Tokyo"), ("Kathmandu", 1205, "Accra")]
         return [(self.call(*one), _clock(_there(*one))) for one in pairs]
 
-    def question(self, draw: random.Random) -> ClockQuestion | None:
-        """Draw a question."""
+    def question(self, draw: random.Random, *, knowledge: bool = True) -> ClockQuestion | None:
+        """Draw a question; without knowledge one that names time zones, with a time of day as a clock shows it."""
+        if not knowledge:
+            return self._between_zones(draw)
         makers = [*3 * [self._what_time], self._ahead, *3 * [self._arrival], self._furthest, self._first]
         return draw.choice(makers)(draw)
 
@@ -92,6 +94,21 @@ class ClockTool:
         there = _clock(_there(one, at, other))
         if CITIES[one][1] == CITIES[other][1]:
             return None
+        return ClockQuestion(draw.choice(forms), "clock", "told", (self.call(one, at, other),), (there,),
+                             ProgramAnswer(there, "time"))  # fmt: skip
+
+    def _between_zones(self, draw: random.Random) -> ClockQuestion | None:
+        one, other = draw.sample(list(CITIES), 2)
+        at = 5 * draw.randrange(_DAY // 5)
+        if CITIES[one][1] == CITIES[other][1]:
+            return None
+        here, there, zone, target = _clock(at), _clock(_there(one, at, other)), CITIES[one][0], CITIES[other][0]
+        forms = (
+            f"When it is {here} in {zone}, what time is it in {target}?",
+            f"The clocks in {zone} show {here}. What do those in {target} show?",
+            f"My time zone is {zone}, my brother's is {target}. He calls at {here} my time. What time is it for him?",
+            f"What is {here} {zone} in {target} time?",
+        )
         return ClockQuestion(draw.choice(forms), "clock", "told", (self.call(one, at, other),), (there,),
                              ProgramAnswer(there, "time"))  # fmt: skip
 

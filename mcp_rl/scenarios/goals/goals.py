@@ -68,7 +68,7 @@ async def goal_scenarios(
     left: dict[Level, int] = {level: wanted.get(level, 0) - made[level] for level in ("told", "worked-out")}
     if any(count > 0 for count in left.values()):
         readers = [tool for tool in explorable(session.offered, server) if reads(tool, server)]
-        tasks += await Reckoned(readers, names, twice, recipe.seed).tasks(left)
+        tasks += await Reckoned(readers, names, twice, recipe.seed, knowledge=recipe.knowledge).tasks(left)
     short = _shortfall(wanted, tasks, built)
     if world.effects and (missing := _stand_ins(wanted, tasks)):
         more = await BroughtAbout(world, names, stage, twice, recipe.seed + 1).tasks(missing)

@@ -62,8 +62,11 @@ class _Reckoning:
 class Reckoned:
     """Draws tasks for a server's tools that calculate with numbers, expressions or the clocks of cities."""
 
-    def __init__(self, tools: Sequence[Tool], names: Sequence[str], twice: Twice, seed: int) -> None:
-        self._tools, self._twice, self._names = tools, twice, ToolNames(names)
+    def __init__(
+        self, tools: Sequence[Tool], names: Sequence[str], twice: Twice, seed: int, *, knowledge: bool = True
+    ) -> None:
+        """With `knowledge`, requests may name cities instead of their time zones."""
+        self._tools, self._twice, self._names, self._knowledge = tools, twice, ToolNames(names), knowledge
         self._random = random.Random(f"{seed}:reckoned")
 
     async def tasks(self, wanted: Mapping[Level, int]) -> list[GoalTask]:
@@ -115,7 +118,7 @@ class Reckoned:
         clocks = [found for tool in self._tools for found in clocks_of(tool)]
         await self._twice.make([call for found in clocks for call, _ in found.samples()])
         right = [found for found in clocks if all(self._shows(call, clock) for call, clock in found.samples())]
-        return [*makers, *[lambda draw: _of_clock(right[0].question(draw))][: len(right)]]
+        return [*makers, *[lambda draw: _of_clock(right[0].question(draw, knowledge=self._knowledge))][: len(right)]]
 
     def _two_numbers(self) -> Iterator[_TwoNumbers]:
         for tool in self._tools:

@@ -18,12 +18,12 @@ from mcp_rl.toolserver.pool import Sessions
 SERVER = StdioServer(command=sys.executable, args=[str(Path(__file__).with_name("reckoning_server.py"))])
 
 
-def reckoned_tasks() -> list[GoalTask]:
+def reckoned_tasks(*, knowledge: bool = True) -> list[GoalTask]:
     async def make() -> list[GoalTask]:
         async with Sessions() as sessions:
             session = await sessions.get(SERVER)
             names = [tool.name for tool in session.offered]
-            reckoned = Reckoned(session.offered, names, Twice(sessions, SERVER), seed=1)
+            reckoned = Reckoned(session.offered, names, Twice(sessions, SERVER), seed=1, knowledge=knowledge)
             return await reckoned.tasks({"told": 30, "worked-out": 20})
 
     return anyio.run(make)
@@ -49,6 +49,13 @@ def test_reckoning_tools_are_known_by_trying_and_asked_in_words() -> None:
     said = f"It is {(hour - 1) % 12 + 1}:{minute:02} {'pm' if hours_of_evening(hour) else 'am'}."
     assert accepted(clocks[0].verifier, said, clocks[0].calls)
     assert not accepted(clocks[0].verifier, f"{(hour + 1) % 24:02}:{minute:02}", clocks[0].calls)
+
+
+def test_without_knowledge_a_request_names_the_time_zones_and_not_their_cities() -> None:
+    clocks = [task for task in reckoned_tasks(knowledge=False) if task.verifier.kind == "time"]
+    assert len(clocks) > 5
+    for task in clocks:
+        assert all(value in task.text for call in task.calls for value in call.arguments.values()), task.text
 
 
 def hours_of_evening(hour: int) -> bool:
