@@ -69,8 +69,8 @@ class Slots:
     async def take(self, prepare: Callable[[Connection], Awaitable[T]]) -> AsyncIterator[tuple[Slot, T]]:
         """Give a slot with an open connection and the result of `prepare` on it; wait while all slots are taken.
 
-        A connection that died since its last episode is replaced. Raises ServerError if none can be opened, and
-        whatever `prepare` raises.
+        A connection that died since its last episode is replaced, and so is one that cannot be prepared. Raises
+        ServerError if none can be opened, and whatever `prepare` raises on a new one.
         """
         asked = time.monotonic()
         self._needed = True
@@ -166,8 +166,9 @@ class Slots:
         try:
             return await prepare(connection)
         except ServerFault:
-            if not used or connection.alive:
+            if not used:
                 raise
+        await _close(slot)  # what an earlier episode left behind is not this one's fault
         return await prepare(await self._opened(slot, asked))
 
     async def _opened(self, slot: Slot, asked: float) -> Connection:

@@ -229,6 +229,27 @@ async def test_a_directory_that_was_there_before_is_renamed(connection: Connecti
     assert (folder / "below" / "b.txt").read_text() == "the user's too"
 
 
+@pytest.mark.parametrize("inner", ["below/inner", "../moved"])
+async def test_a_folder_that_a_process_works_in_is_there_after_a_rename_of_it(
+    connection: Connection, folder: Path, inner: str
+) -> None:
+    rename = f"import os; os.rename('{folder}', os.path.realpath('{folder}/{inner}'))"
+    assert "Error" in await ask(connection, "run", command=f'python3 -c "{rename}" 2>&1')
+    assert await ask(connection, "run", command=f"ls {folder}; ls .") == "a.txt\nbelow\n" * 2
+    await layer(connection).throw_away()
+    assert await ask(connection, "run", command=f"ls {folder}; ls .") == "a.txt\nbelow\n" * 2
+
+
+async def test_a_process_in_a_folder_that_was_replaced_is_given_up(folder: Path) -> None:
+    """The kernel finds nothing there any more while a process holds the replaced one."""
+    replace = f"chmod 755 .; cd /; mv {folder}/below {folder}/other && rm -r {folder} && mkdir {folder}"
+    async with sessions(folder, "layer") as pool:
+        for _ in range(3):
+            async with pool.lease(params(Path(), cwd=folder)) as lease:
+                assert await ask(lease.session.connection, "names") == "a.txt below below/b.txt"
+                await ask(lease.session.connection, "run", command=replace)
+
+
 async def test_a_server_can_neither_mount_nor_look_at_us_nor_end_its_keeper(connection: Connection) -> None:
     assert "3" not in await ask(connection, "run", command="mount -t tmpfs none /mnt && echo 3")
     assert "3" not in await ask(connection, "run", command="umount /tmp && echo 3")

@@ -156,7 +156,9 @@ class Tree:
         """Put what the layer holds away, and bring back what was put away, or return to the mark.
 
         With `keep_marked`, what is as it was at the mark stays in place. So do the directories that processes hold:
-        only what is in these goes. The kernel would go on to look for a new file's place in the removed one.
+        only what is in these goes. The kernel would go on to look for a new file's place in the removed one. Raises
+        OSError (ESTALE) where it does so in spite of that, since a process holds a directory that was replaced: no
+        path through it leads anywhere until that process has ended.
         """
         left, stays = [""], {""}
         if self._holds() or not keep_marked:
@@ -170,6 +172,7 @@ class Tree:
         for inside in reversed(left):
             self._settle(inside, seen.get(inside) or (self._at_mark(inside) if back is None else None), stays)
         self.drop_cached()
+        self._look_up(inner for inner, _ in away.entries.get(self.number, ()))
 
     def _holds(self) -> bool:
         if self.empty_size is not None:
@@ -215,6 +218,13 @@ class Tree:
             return os.lstat(self.path + inner).st_ctime_ns == os.lstat(stored).st_ctime_ns
         except OSError as error:
             return error.errno == errno.ESTALE
+
+    def _look_up(self, removed: Iterator[str]) -> None:
+        """Look up the directories from beneath the layer that entries of these paths had replaced."""
+        for inner in removed:
+            if self.beneath(inner) is not None:
+                with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                    os.lstat(self.path + inner)
 
     def _bring_back(self, back: PutAway, left: list[str]) -> list[str]:
         """Rename what was put away to where it was. Returns the directories that were not renamed, parents first."""

@@ -16,7 +16,7 @@ import os
 
 TYPE_CHECKING = False  # importing typing takes as long as all the rest
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from types import ModuleType
 
     from mcp_rl.system.processes import mounts
@@ -117,7 +117,12 @@ class Layers:
         raise ValueError(f"unknown request {request}")
 
     def make_own(self, path: str) -> None:
-        """Replace a directory from beneath the layer by a copy of its own, which can be renamed (`renames.py`)."""
+        """Replace a directory from beneath the layer by a copy of its own, which can be renamed (`renames.py`).
+
+        One that a process works in is left alone: the process would be in a removed directory ever after.
+        """
+        if any(below(place, (path,)) for place in _places_of_work()):
+            return
         above = [tree for tree in self.trees if path != tree.path and below(path, (tree.path,))]
         if not above or not above[-1].shared(path[len(above[-1].path) :]):
             return
@@ -187,3 +192,11 @@ class Layers:
     def _is_full(self) -> str:
         room = os.statvfs(self.store)
         return "full" if not room.f_bavail or not room.f_favail else ""
+
+
+def _places_of_work() -> Iterator[str]:
+    """Yield the working directories of all processes in the sandbox."""
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError):
+                yield os.readlink(f"/proc/{name}/cwd")

@@ -21,6 +21,10 @@ TYPE_CHECKING = False  # importing typing takes as long as all the rest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from mcp_rl.system.processes.layer_entries import below
+else:
+    from layer_entries import below
+
 _ARCHITECTURES = {
     "x86_64": (0xC000003E, 317, {82: 0, 264: 1, 316: 1}),
     "aarch64": (0xC00000B7, 277, {38: 1, 276: 1}),
@@ -91,6 +95,8 @@ def _directories(process: int, call: int, arguments: list[int]) -> list[str]:
     else:
         old_place, old, new_place, new = _HERE & 0xFFFFFFFF, arguments[0], _HERE & 0xFFFFFFFF, arguments[1]
     source, target = _path(process, old_place, old), _path(process, new_place, new)
+    if below(target, (source,)) or (flags & _EXCHANGE and below(source, (target,))):
+        return []
     if flags & _EXCHANGE:
         return [path for path in (source, target) if _is_directory(path)]
     if not _is_directory(source) or not os.path.isdir(os.path.dirname(target)):
