@@ -6,7 +6,7 @@ both. No field holds a secret: API keys are read from the environment where they
 
 from mcp_rl.config.chat import ChatConfig
 from mcp_rl.config.learning import LoraConfig, TrainConfig
-from mcp_rl.config.levels import LEVELS, MIXED, level_shares
+from mcp_rl.config.levels import AUTO, LEVELS, MIXED, explored_levels, level_shares
 from mcp_rl.config.listing import chosen_settings, config_keys, flat_values, role_of, section_of, settings
 from mcp_rl.config.machine import EngineConfig, PlacementConfig, UnslothConfig
 from mcp_rl.config.playing import (
@@ -26,6 +26,7 @@ from mcp_rl.config.run_settings import TINY
 from mcp_rl.config.scoring import EvaluationConfig, JudgeConfig, RewardConfig
 
 __all__ = [
+    "AUTO",
     "DEFAULTS",
     "JUDGE_PRESET",
     "LEVELS",
@@ -56,6 +57,7 @@ __all__ = [
     "chosen_settings",
     "config_keys",
     "defaults_for",
+    "explored_levels",
     "flat_values",
     "kind_of",
     "level_shares",

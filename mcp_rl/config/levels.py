@@ -11,18 +11,29 @@ MIXED = "spelled=0.2,told=0.2,looked-up=0.2,worked-out=0.25,brought-about=0.15"
 """The shares for a chat model: it has little to learn from calls that are spelled out."""
 
 
+AUTO = "auto"
+"""The shares for the built-in model: all spelled out, and where tasks are made by exploring `explored_levels`."""
+_HALVES = "spelled=0.5,told=0.5"
+
+
+def explored_levels(text: str, *, worded: bool) -> str:
+    """Return shares in place of `auto`, for tasks made by exploring: half spelled out and half told, or all spelled out
+    if a plugin words them."""
+    return text if text.strip() != AUTO else "spelled" if worded else _HALVES
+
+
 def level_shares(text: str) -> dict[str, float]:
-    """Return the share of each level that is named, 1 in all: of `spelled`, of `mixed`, or of `told=0.4,looked-up=0.6`.
+    """Return the share of each level that is named, 1 in all: of `auto`, of `mixed`, or of `told=0.4,looked-up=0.6`.
 
     Raises ValueError with a sentence that says what is wrong.
     """
-    text = MIXED if text.strip() == "mixed" else text
+    text = {AUTO: "spelled", "mixed": MIXED}.get(text.strip(), text)
     shares: dict[str, float] = {}
     for part in text.split(","):
         name, equals, number = (piece.strip() for piece in part.partition("="))
         if name not in LEVELS:
             near = difflib.get_close_matches(name, LEVELS, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(LEVELS)}, or give mixed."
+            hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(LEVELS)}, or give auto or mixed."
             raise ValueError(f"there is no level {name!r} of tasks; {hint}".removesuffix("."))
         if name in shares:
             raise ValueError(f"the level {name!r} is named twice")

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from mcp_rl.config.levels import level_shares
+from mcp_rl.config.levels import AUTO, level_shares
 from mcp_rl.config.section import CARRIED, LIVE, Role, Section
 
 MOST_STEPS = 5
@@ -45,9 +45,9 @@ class ScenarioConfig(Section):
     """Share of generated tasks that cannot be solved: none, as the built-in model does not refuse."""
     without_tools: float = Field(default=0.0, ge=0, lt=1)
     """Share of generated requests that need no tool: none, as the built-in model always calls one."""
-    levels: str = "spelled"
-    """Shares of the levels of generated tasks, such as `told=0.4,looked-up=0.6`, or `mixed`: all spelled out, as the
-    built-in model has learned them."""
+    levels: str = AUTO
+    """Shares of the levels of generated tasks, such as `told=0.4,looked-up=0.6`, or `mixed`; auto: half spelled out and
+    half told, or all spelled out where a plugin words them, as the built-in model can learn them."""
     knowledge: bool = False
     """True if generated tasks may need what neither the request nor the server says, such as the time zone of a city:
     not for the built-in model, which knows nothing of the world."""

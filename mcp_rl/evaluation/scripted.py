@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from mcp_rl.trajectory import Trajectory
 
 REFUSAL = "I cannot do this with the tools that I have."
+_DONE = "It is done."
+_SHORT = 120
+"""Characters of a result that is repeated as an answer, where the verifier looks at the calls or the end state only."""
 Said = tuple[str, list[ParsedCall]]
 Script = Callable[[McpScenario, "Session"], list[Said]]
 """Returns the turns of an episode, each as text and calls."""
@@ -84,7 +87,8 @@ def _expected_answer(scenario: McpScenario) -> str:
         return str(says[0]) if isinstance(says, list) and says else REFUSAL
     if verifier is not None and verifier.kind in ("number", "text"):
         return str(verifier.expected)
-    return scenario.reference_answer or "It is done."
+    answer, unread = scenario.reference_answer or _DONE, verifier is not None and verifier.kind in ("calls", "state")
+    return _DONE if unread and len(answer) > _SHORT else answer
 
 
 def _submission(scenario: McpScenario, session: Session, answer: str) -> Said:

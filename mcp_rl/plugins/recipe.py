@@ -25,7 +25,7 @@ class Recipe:
     without_tools: float = 0.05
     """Share of requests that need no tool."""
     levels: str = "spelled"
-    """Shares of the levels of tasks, such as `told=0.4,looked-up=0.6`, or `mixed`."""
+    """Shares of the levels of tasks, such as `told=0.4,looked-up=0.6`, or `mixed`, or `auto`."""
     knowledge: bool = True
     """True if a task may need what neither request nor server says, such as the time zone of a city."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import time
+from collections import Counter
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio
 from rich.console import Console
 
+from mcp_rl.config import LEVELS
 from mcp_rl.errors import McpRlError, PluginError, RunDirectoryError
 from mcp_rl.evaluation.opponents import check_seats, opened_opponents
 from mcp_rl.evaluation.progress import Progress
@@ -181,6 +183,8 @@ async def _prepared(setting: _Setting) -> AsyncIterator[Trainer]:
             divided = await prepare_scenarios(run, config, setting.server, params, sessions, setting.plugins)
         train, val = divided.train, divided.val
         progress.say(f"Scenarios: {len(train)} to train on, {len(val)} held out (train.jsonl, val.jsonl).")
+        if len(levels := Counter[str](one.level for one in [*train, *val])) > 1:
+            progress.say(f"Levels: {', '.join(f'{levels[level]} {level}' for level in LEVELS if levels[level])}.")
         if divided.notice:
             progress.say(divided.notice)
         for notice in notices([*train, *val], setting.server, config):

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from mcp_rl.config import explored_levels
 from mcp_rl.errors import ScenarioError
 from mcp_rl.explore import tried
 from mcp_rl.explore.entities.parameters import parameters_of
@@ -56,6 +57,7 @@ async def explored_scenarios(
     where no tool may be called or no call gives a lasting result, ServerFault where the server is lost without a call
     that does it again.
     """
+    recipe = replace(recipe, levels=explored_levels(recipe.levels, worded=bool(server.phrases)))
     goals: list[McpScenario] = []
     spelled: list[McpScenario] = []
     said: list[str] = []

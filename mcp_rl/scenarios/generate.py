@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mcp_rl.config import ToolsConfig
+from mcp_rl.config import AUTO, ToolsConfig
 from mcp_rl.errors import ConfigError, ScenarioError
 from mcp_rl.explore.entities.keeping import collected_worlds, read_world, save_world, world_file
 from mcp_rl.explore.known_server import known_server
@@ -113,8 +113,8 @@ class Generated:
     """Scenarios left out because they would tie two splits."""
     asked: int = 0
     """Number of scenarios that the order wanted."""
-    levels: tuple[str, ...] = ()
-    """Levels above spelled that it wanted."""
+    levels: str = AUTO
+    """Shares of the levels that it wanted."""
     unused_tools: tuple[str, ...] = ()
     """Tools that the server offers and no scenario needs."""
     reasons: tuple[str, ...] = ()
@@ -207,7 +207,7 @@ async def generate(
         asked=order.recipe.count,
         unused_tools=tuple(unused),
         reasons=tuple(tried.reasons(unused)),
-        levels=tuple(level for level, share in order.recipe.goals.items() if share),
+        levels=order.recipe.levels,
     )
 
 

@@ -57,4 +57,4 @@ def test_what_was_given_wins_and_a_method_has_its_own_values() -> None:
     given = RunConfig.model_validate({**plain, "rollout": {"probes": 4}, "evaluation": {"every": 3}})
     assert (given.rollout.probes, given.evaluation.every, given.scenarios.levels) == (4, 3, "mixed")
     tiny = RunConfig(server="s", base_model=TINY)
-    assert (tiny.rollout.probes, tiny.scenarios.levels, tiny.evaluation.every) == (4, "spelled", 0)
+    assert (tiny.rollout.probes, tiny.scenarios.levels, tiny.evaluation.every) == (4, "auto", 0)

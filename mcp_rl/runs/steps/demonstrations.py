@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
 IN_STEP = 64
 """Demonstrations that a step imitates."""
-_STEPS, _SHARE = 15, 1 / 3
+_STEPS, _SHARE = 30, 1 / 2
 """Steps of imitation where the settings leave them open: so many, and at most this share of the run's."""
-_HARDLY_EVER = 0.2
+_SELDOM = 0.5
 """Success on held-out scenarios below which sampling finds too little to learn from."""
 _FEWEST = 10
 """Held-out scenarios of a level by which it is judged."""
@@ -141,7 +141,7 @@ def steps_of_imitation(
 ) -> tuple[int, list[McpScenario]]:
     """Return the number of a run's first steps that imitate, and the scenarios whose solutions they imitate.
 
-    Where the settings leave it open, the built-in model imitates if there is a level that it hardly ever solves, and
+    Where the settings leave it open, the built-in model imitates if there is a level that it seldom solves, and
     other models imitate nothing. Raises ConfigError if the settings ask for it and no scenario has a solution.
     """
     wanted, possible = config.train.sft_steps, demonstrable(train)
@@ -158,12 +158,10 @@ def steps_of_imitation(
 
 
 def _unsolved(before: EvaluationResult, val: Sequence[McpScenario]) -> set[str]:
-    """Return the levels whose held-out scenarios the base hardly ever solves: greedily, if it played so."""
+    """Return the levels whose held-out scenarios the base seldom solves: greedily, if it played so."""
     of_level: dict[str, list[float]] = {}
     outcomes: Mapping[str, list[float]] = before.outcomes
     for one in val:
         found = outcomes.get(one.id) or []
         of_level.setdefault(one.level, []).extend(found[:1] if before.greedy else found)
-    return {
-        level for level, found in of_level.items() if len(found) >= _FEWEST and sum(found) / len(found) < _HARDLY_EVER
-    }
+    return {level for level, found in of_level.items() if len(found) >= _FEWEST and sum(found) / len(found) < _SELDOM}

@@ -2,6 +2,7 @@
 
 import json
 import typing
+from dataclasses import replace
 
 import anyio
 import pytest
@@ -65,7 +66,7 @@ def test_bad_shares_are_refused_in_a_sentence(text: str, says: str) -> None:
 
 
 def test_goals_are_made_where_they_are_asked_for() -> None:
-    assert RunConfig(server=["x"]).scenarios.levels == "spelled"  # type: ignore[arg-type]
+    assert RunConfig(server=["x"]).scenarios.levels == "auto"  # type: ignore[arg-type]
     asked = RunConfig(server=["x"], scenarios={"levels": "mixed"})  # type: ignore[arg-type]
     assert asked.scenarios.levels == "mixed"
 
@@ -112,6 +113,20 @@ def test_a_calculator_gets_told_tasks_in_ordinary_words() -> None:
     assert len(scenarios) >= 6 and {s.level for s in scenarios} == {"told"}
     assert all(s.least_calls == 1 and s.verifier is not None and s.verifier.kind == "number" for s in scenarios)
     assert not any(call.tool in s.task_description.lower() for s in scenarios for call in s.reference)
+
+
+@pytest.mark.parametrize(("worded", "levels"), [(True, {"spelled"}), (False, {"spelled", "told"})])
+def test_levels_that_are_left_open_follow_the_wording_of_the_server(worded: bool, levels: set[str]) -> None:
+    server = load_plugins().server("mcp_calculator")
+    server = server if worded else replace(server, phrases={})
+
+    async def made() -> list[McpScenario]:
+        params = server.params("stdio")
+        async with Sessions(server=server) as sessions:
+            recipe = Recipe(16, levels="auto", unsolvable=0, without_tools=0)
+            return await explored_scenarios(sessions, server=server, params=params, recipe=recipe)
+
+    assert {scenario.level for scenario in anyio.run(made)} == levels
 
 
 def test_a_told_request_names_the_table_that_one_query_reads_whole() -> None:
