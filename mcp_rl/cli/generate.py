@@ -42,7 +42,7 @@ class RecipeOptions:
             help="Shares of the levels of tasks (docs/scenarios.md), such as told=0.4,looked-up=0.6; "
             "or mixed, for chat models."
         ),
-    ] = "auto"
+    ] = "spelled"
     knowledge: Annotated[
         bool,
         typer.Option(

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mcp_rl.config import AUTO, ToolsConfig
+from mcp_rl.config import ToolsConfig
 from mcp_rl.errors import ConfigError, ScenarioError
 from mcp_rl.explore.entities.keeping import collected_worlds, read_world, save_world, world_file
 from mcp_rl.explore.known_server import known_server
@@ -113,7 +113,7 @@ class Generated:
     """Scenarios left out because they would tie two splits."""
     asked: int = 0
     """Number of scenarios that the order wanted."""
-    levels: str = AUTO
+    levels: str = "spelled"
     """Shares of the levels that it wanted."""
     unused_tools: tuple[str, ...] = ()
     """Tools that the server offers and no scenario needs."""

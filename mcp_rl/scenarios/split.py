@@ -91,26 +91,24 @@ def overlap(one: Iterable[McpScenario], other: Iterable[McpScenario], *, by: Spl
 
 
 def _choose(scenarios: Sequence[McpScenario], groups: list[list[int]], wanted: int, random: random.Random) -> set[int]:
-    """Choose whole groups that add up to `wanted` scenarios: first within each stratum's quota, then any that fit.
-
-    More than half of a stratum is taken only if nothing else is left: what is never trained on cannot be learned.
-    """
+    """Choose whole groups that add up to `wanted` scenarios: first within each stratum's quota, then those that fit and
+    leave most of every stratum to train on."""
     every = Counter(map(_stratum, scenarios))
     quota = _quotas(every, wanted, random)
     groups = sorted(random.sample(groups, len(groups)), key=len)
     chosen: set[int] = set()
     for group in groups:
-        needed = Counter(_stratum(scenarios[i]) for i in group)
+        needed = _strata(scenarios, group)
         if len(chosen) + len(group) <= wanted and all(quota[s] >= n for s, n in needed.items()):
             quota.subtract(needed)
             chosen.update(group)
-    for all_of_it in (False, True):
-        for group in reversed(groups):  # larger groups first, so that single scenarios remain to fill up exactly
-            if not chosen.isdisjoint(group) or len(chosen) + len(group) > wanted:
-                continue
-            held = Counter(_stratum(scenarios[i]) for i in (*chosen, *group))
-            if all_of_it or all(2 * count <= every[stratum] for stratum, count in held.items()):
-                chosen.update(group)
+    held = _strata(scenarios, chosen)
+    left = [group for group in reversed(groups) if chosen.isdisjoint(group)]  # larger ones first
+    while left := [group for group in left if len(chosen) + len(group) <= wanted]:
+        shares = [max((held[s] + n) / every[s] for s, n in _strata(scenarios, group).items()) for group in left]
+        group = left.pop(shares.index(min(shares)))
+        held += _strata(scenarios, group)
+        chosen.update(group)
     return chosen if len(chosen) < len(scenarios) else set()
 
 
@@ -122,6 +120,10 @@ def _quotas(sizes: Counter[Stratum], wanted: int, random: random.Random) -> Coun
     order = sorted(random.sample(list(exact), len(exact)), key=lambda stratum: quota[stratum] - exact[stratum])
     quota.update(order[: wanted - sum(quota.values())])
     return quota
+
+
+def _strata(scenarios: Sequence[McpScenario], places: Iterable[int]) -> Counter[Stratum]:
+    return Counter(_stratum(scenarios[place]) for place in places)
 
 
 def _stratum(scenario: McpScenario) -> Stratum:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from mcp_rl.config import AUTO, LEVELS
+from mcp_rl.config import LEVELS
 from mcp_rl.scenarios.author.report import AuthorReport, RejectedProposal
 from mcp_rl.scenarios.generate import Generated
 
@@ -26,7 +26,7 @@ def lines(generated: Generated, out: object) -> Iterator[str]:
     spread = ", ".join(f"{number} {kind}" for number, kind in kinds if number)
     yield f"{counts['scenarios']} scenarios are in {out}: {spread}."
     levels = ", ".join(f"{number} {level}" for level, number in sorted(counts["levels"].items(), key=_by_level))
-    hint = " (for the built-in model; --levels mixed suits a chat model)" if generated.levels == AUTO else ""
+    hint = " (for the built-in model; --levels mixed suits a chat model)" if generated.levels == "spelled" else ""
     yield f"  levels: {levels}{hint}"
     calls = ", ".join(f"{number} with {steps}" for steps, number in counts["steps"].items())
     yield f"  calls: {calls}; verifiers: {_counted(counts['verifiers'])}"
