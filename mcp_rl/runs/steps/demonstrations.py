@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 IN_STEP = 64
 """Demonstrations that a step imitates."""
-_STEPS, _SHARE = 30, 1 / 2
+_STEPS, _SHARE = 20, 1 / 2
 """Steps of imitation where the settings leave them open: so many, and at most this share of the run's."""
 _SELDOM = 0.5
 """Success on held-out scenarios below which sampling finds too little to learn from."""
