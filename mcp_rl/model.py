@@ -21,7 +21,7 @@ from mcp_rl.learning.disk.checkpoint import newest_checkpoint
 from mcp_rl.run_directory import RunDirectory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from openai import AsyncOpenAI
 
@@ -71,9 +71,9 @@ class Backend(Protocol):
         by default."""
         return
 
-    def protect(self, step: int | None) -> None:
-        """Keep the checkpoint of this step on disk, beside the newest ones and in place of the one protected before;
-        None: only the newest. Does nothing by default."""
+    def protect(self, steps: Collection[int]) -> None:
+        """Keep the checkpoints of these steps on disk, beside the newest ones and in place of those protected before.
+        Does nothing by default."""
         return
 
     @property

@@ -17,6 +17,6 @@ async def test_a_backend_may_leave_out_the_optional_parts(tmp_path: Path) -> Non
     await model.register(backend)
     assert model.backend is with_defaults(backend) is backend
     await model.backend.begin(model)
-    model.backend.protect(3)
+    model.backend.protect([3])
     assert (list(await model.backend.choose(model)), list(model.backend.skipped), model.backend.loaded) == ([], [], {})
     assert "loaded" not in json.loads((model.path / "model.json").read_bytes())

@@ -101,7 +101,7 @@ class LocalBackend:
         self._choices: Choices | None = None
         self._begun: BegunHosts | None = None
         """Started by `begin`, taken by `register`."""
-        self._protected: int | None = None
+        self._protected: tuple[int, ...] = ()
         self._opened: OpenedLearner | None = None
         self._learner: LearnerHost | None = None
         self._sampler: SamplerHost | None = None
@@ -317,26 +317,22 @@ class LocalBackend:
             metrics=None if metrics is None else dict(metrics),
             frontier=None if frontier is None else dict(frontier),
             files=dict(files or {}),
-            protect=self._kept_steps,
+            protect=self._protected,
         )
         return await _registered(self._learner).save(extras)
 
-    def protect(self, step: int | None) -> None:
-        """Keep the checkpoint of this step on disk, beside the newest ones and in place of the one protected before;
-        None: only the newest."""
-        self._protected = step
+    def protect(self, steps: Collection[int]) -> None:
+        """Keep the checkpoints of these steps on disk, beside the newest ones and in place of those protected
+        before."""
+        self._protected = tuple(steps)
         if self._choices is not None:
             settings = self._choices.settings
-            tidy(settings.checkpoints, settings.kept_checkpoints, self._kept_steps)
+            tidy(settings.checkpoints, settings.kept_checkpoints, self._protected)
 
     @property
     def _offloads(self) -> bool:
         """True if the learner rests while vLLM samples."""
         return _registered(self._choices).settings.train.offload_while_sampling == "host"
-
-    @property
-    def _kept_steps(self) -> tuple[int, ...]:
-        return () if self._protected is None else (self._protected,)
 
     def kept(self, name: str) -> bytes | None:
         """Return a file that the caller stored with the checkpoint that was continued; None if it has none."""

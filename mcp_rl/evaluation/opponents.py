@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from mcp_rl.errors import ConfigError, ServerFault
+from mcp_rl.errors import CheckpointError, ConfigError, ServerFault
 from mcp_rl.evaluation.chat_model import ChatModel, ChatSetting
 from mcp_rl.evaluation.models import ModelSpec, find_model
 from mcp_rl.evaluation.scripted import SCRIPTS, ScriptedSetting
@@ -29,6 +29,12 @@ EARLIER = "earlier"
 """The name of an older checkpoint of the run itself, another one in each step."""
 
 
+def earlier_steps(config: RunConfig, number: int) -> range:
+    """Return the steps from whose checkpoints `earlier` is drawn for the batch of step `number`: every
+    `rollout.earlier_every` steps, and the beginning. Empty if it is not among the opponents."""
+    return range(0, number, config.rollout.earlier_every) if EARLIER in config.rollout.opponents else range(0)
+
+
 def find_opponents(config: RunConfig) -> dict[str, ModelSpec | None]:
     """Return who may speak in the other seats, by name; None stands for the policy and its older checkpoints.
 
@@ -40,6 +46,11 @@ def find_opponents(config: RunConfig) -> dict[str, ModelSpec | None]:
         raise ConfigError(f"rollout.opponents names {doubled!r} twice; name each one once.")
     if config.rollout.opponents and config.rollout.agent is not None:
         raise ConfigError("An agent program drives its own conversation, so it has no opponents: leave --agent out.")
+    if EARLIER in names and config.train.max_staleness:
+        raise ConfigError(
+            f"The opponent {EARLIER!r} is one checkpoint for all episodes of a step, and with train.max_staleness = "
+            f"{config.train.max_staleness} those of several steps are played at once: set it to 0."
+        )
     return {name: None if name in (POLICY, EARLIER) else find_model(name, runs) for name in names}
 
 
@@ -72,9 +83,9 @@ class OpenedOpponents:
     """Opponents that are ready to speak. Calling it draws one for a seat."""
 
     by_name: Mapping[str, Opponent]
+    config: RunConfig
     checkpoints: Path | None = None
-    """The run's checkpoints, of which `earlier` is one."""
-    seed: int = 0
+    """The run's checkpoints, of which `earlier` is one; None: there is no run, and `earlier` is the base model."""
     earlier: LocalPolicies | None = field(default=None, repr=False)
 
     def __call__(self, named: str | None, seed: int) -> Opponent:
@@ -85,16 +96,26 @@ class OpenedOpponents:
         return self.by_name[name]
 
     async def prepare(self, number: int) -> None:
-        """Choose the older checkpoint for the batch of this step: one that is on disk, or the base."""
+        """Choose the older checkpoint for the batch of this step, from the seed; for 0, an evaluation, the run's first.
+
+        Raises CheckpointError if it is missing or damaged.
+        """
         if self.earlier is None:
+            return
+        if self.checkpoints is None:
+            await self.earlier.use(None, 0)
             return
         from mcp_rl.learning.disk.checkpoint import find_damage
 
-        folders = sorted(self.checkpoints.glob("*[0-9]")) if self.checkpoints and self.checkpoints.is_dir() else []
-        found = [folder for folder in folders if folder.name.isdigit() and int(folder.name) < number]
-        whole = [None, *(folder for folder in found if not find_damage(folder))]
-        chosen = whole[derive_seed("earlier", self.seed, number) % len(whole)]
-        await self.earlier.use(chosen, 0 if chosen is None else int(chosen.name))
+        steps = earlier_steps(self.config, max(number, 1))
+        step = steps[derive_seed("earlier", self.config.seed, number) % len(steps)]
+        folder = self.checkpoints / f"{step:04d}"
+        if damage := find_damage(folder):
+            raise CheckpointError(
+                f"The opponent {EARLIER!r} is drawn from the checkpoint {folder}, which cannot be read ({damage}): "
+                "restore it, or start over with --fresh."
+            )
+        await self.earlier.use(folder, step)
 
 
 @asynccontextmanager
@@ -116,7 +137,9 @@ async def opened_opponents(
                 ready[name] = Opponent(name, partial(_policy, earlier, prompt=system_prompt))
             else:
                 ready[name] = await _opponent(stack, name, model, system_prompt)
-        yield OpenedOpponents(ready, checkpoints, config.seed, earlier)
+        opened = OpenedOpponents(ready, config, checkpoints, earlier)
+        await opened.prepare(0)
+        yield opened
 
 
 @asynccontextmanager

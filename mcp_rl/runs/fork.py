@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from mcp_rl.errors import CheckpointError, ConfigError, RunDirectoryError
 from mcp_rl.evaluation.difficulty import DIFFICULTY
 from mcp_rl.evaluation.evaluate import summarize
+from mcp_rl.evaluation.opponents import earlier_steps
 from mcp_rl.learning.disk.checkpoint import find_damage
 from mcp_rl.run_directory import RunDirectory, RunState, StepProgress, lock_run
 from mcp_rl.runs.find import beside
@@ -153,6 +154,8 @@ def _fill(
     _copy_folder(checkpoint, forked.checkpoints / checkpoint.name)
     if damage := find_damage(forked.checkpoints / checkpoint.name):
         raise CheckpointError(f"The checkpoint {checkpoint} was removed while it was copied ({damage}); try again.")
+    for earlier in earlier_steps(config, step):  # a checkpoint that the origin did not keep is missed by the fork
+        _copy_folder(source.checkpoints / f"{earlier:04d}", forked.checkpoints / f"{earlier:04d}")
     for split in ("train", "val"):
         forked.write_files({f"{split}.jsonl": (source.path / f"{split}.jsonl").read_text(encoding="utf-8")})
     TrainedTools.carry(source.path, forked)

@@ -131,10 +131,10 @@ async def test_the_best_checkpoint_stays_until_another_is_better(base: str, tmp_
 
     async with LocalBackend(config=CONFIG.model_copy(update={"keep_checkpoints": 2})) as backend:
         await model.register(backend)
-        backend.protect(0)
+        backend.protect([0])
         await steps(model, backend, 3)
         assert kept() == ["0000", "0002", "0003"]
-        backend.protect(3)
+        backend.protect([3])
         assert kept() == ["0002", "0003"]
     assert (model.path / "tensors" / "batch.safetensors").is_file()
 

@@ -52,8 +52,8 @@ def agent_command(text: str) -> AgentCommand:
     if not words:
         raise ConfigError('The agent is an empty command: name a program, such as --agent "python my_agent.py".')
     if shutil.which(words[0]) is None:
-        if len(words) == 1 and (named := _FUNCTION.fullmatch(text.strip())):
-            _check_function(named["place"], named["name"])
+        if len(words) == 1 and _FUNCTION.fullmatch(text.strip()):
+            check_function(text.strip(), "agent")
             return AgentCommand((sys.executable, "-m", function.__name__, text.strip()), is_function=True)
         interpreter = f'start it with its interpreter, such as "python {words[0]}"'
         hint = interpreter if Path(words[0]).is_file() else "check its name and PATH"
@@ -64,23 +64,25 @@ def agent_command(text: str) -> AgentCommand:
     return AgentCommand(tuple(words))
 
 
-def _check_function(place: str, name: str) -> None:
-    """Check that a file or a module is there, and that a file has the function; nothing of it is run here."""
+def check_function(reference: str, role: str) -> None:
+    """Check that the file or module of FILE.py:NAME or MODULE:NAME is there, and that a file has the function; nothing
+    of it is run here. Raises ConfigError, which calls it the `role`."""
+    place, _, name = reference.rpartition(":")
     if not place.endswith(".py"):
         top = place.partition(".")[0]
         if not (Path(top).is_dir() or Path(f"{top}.py").is_file() or importlib.util.find_spec(top)):
-            raise ConfigError(f"The agent's module {place!r} is neither in {Path.cwd()} nor installed.")
+            raise ConfigError(f"The {role}'s module {place!r} is neither in {Path.cwd()} nor installed.")
         return
     try:
         tree = ast.parse(Path(place).read_bytes())
     except OSError as error:
-        raise ConfigError(f"The agent's file {place!r} cannot be read: {error.strerror or error}.") from error
+        raise ConfigError(f"The {role}'s file {place!r} cannot be read: {error.strerror or error}.") from error
     except (SyntaxError, ValueError) as error:
-        raise ConfigError(f"The agent's file {place!r} is not Python: {error}.") from error
+        raise ConfigError(f"The {role}'s file {place!r} is not Python: {error}.") from error
     functions = [one.name for one in tree.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
     if not {name, "*"} & {*functions, *_other_names(tree)}:
         there = ", ".join(functions) or "none"
-        raise ConfigError(f"The agent's file {place!r} has no function {name!r}; there are: {there}.")
+        raise ConfigError(f"The {role}'s file {place!r} has no function {name!r}; there are: {there}.")
 
 
 def _other_names(tree: ast.Module) -> Iterator[str]:

@@ -17,6 +17,7 @@ import anyio
 from mcp_rl.errors import ConfigError, NothingLearned, RunDirectoryError
 from mcp_rl.evaluation.difficulty import DIFFICULTY
 from mcp_rl.evaluation.evaluate import EvaluationPlan, EvaluationResult, evaluate, summarize
+from mcp_rl.evaluation.opponents import earlier_steps
 from mcp_rl.rewards.references import refused_references
 from mcp_rl.rollouts.seated import with_seats
 from mcp_rl.runs.learned import Evidence, first_reason, warning
@@ -93,7 +94,8 @@ class Trainer:
         self._episode_tokens = 0.0
         self._cached = CachedTokens(self.backend.engine)
         self._started = time.monotonic() - self.done.seconds
-        self._protect_best()
+        self._opponents_steps = earlier_steps(config, config.steps + 1)
+        self._protect()
         self.subset = choose_subset(self.val, self.config.evaluation.subset if self.scoring.at_once else 0, config.seed)
         self.subset_every = steps_between(config, len(self.subset))
 
@@ -144,7 +146,7 @@ class Trainer:
                     await self._measure_between()
                     self.pipeline.begin(self.step, self._episode_tokens)
                     await self._take_step(await self.pipeline.next())
-                    if self.step == self.config.steps or self.pace.due(self.step):
+                    if self._save_is_due():
                         await self.save()
 
     async def _imitate(self) -> None:
@@ -171,7 +173,7 @@ class Trainer:
                 self._end_imitation()
                 break
             await self._learn(groups, None)
-            if self.step == self.config.steps or self.pace.due(self.step):
+            if self._save_is_due():
                 await self.save()
 
     def _end_imitation(self) -> None:
@@ -318,10 +320,14 @@ class Trainer:
         done.curriculum = self.curriculum.state
         done.seconds = self.seconds
 
-    def _protect_best(self) -> None:
-        """Keep the best checkpoint so far on disk, if the settings say so."""
-        if self.config.train.keep_best:
-            self.backend.protect(best_step(self.run.history()))
+    def _protect(self) -> None:
+        """Keep on disk the checkpoints that opponents are drawn from, and the best so far if the settings say so."""
+        best = best_step(self.run.history()) if self.config.train.keep_best else None
+        self.backend.protect([*self._opponents_steps, *([] if best is None else [best])])
+
+    def _save_is_due(self) -> bool:
+        last = self.step == self.config.steps
+        return last or self.pace.due(self.step) or self.step in self._opponents_steps
 
     async def _measure_subset(self) -> None:
         """Play the small evaluation of this step, unless an earlier session did or a full evaluation covers it.
@@ -332,6 +338,7 @@ class Trainer:
         if known & {(SPLIT, self.step), ("val", self.step)}:
             return
         began = time.monotonic()
+        await self._face_the_first()
         plan = EvaluationPlan(greedy=True, samples=0, seed=self.config.seed, max_exceptions=1.0)
         with self.progress.rollouts(f"small evaluation, step {self.step}", len(self.subset), 1) as bar:
             _, groups = await evaluate(
@@ -348,9 +355,15 @@ class Trainer:
         self.run.append_history({"step": self.step, "split": SPLIT, "rollouts": rollouts, **metrics})
         self.trackers.log("val", self.step, metrics, episodes)
 
+    async def _face_the_first(self) -> None:
+        """Make `earlier` the policy that the run began with, so that evaluations of all steps can be compared."""
+        if self.opponents is not None:
+            await self.opponents.prepare(0)
+
     async def _evaluate(self, title: str, step: int) -> EvaluationResult:
         config = self.config
         samples = samples_of(config.evaluation, between=0 < step < config.steps)
+        await self._face_the_first()
         plan = EvaluationPlan(config.evaluation.greedy, samples, config.seed, config.rollout.max_exceptions)
         with self.progress.rollouts(f"evaluation, {title}", len(self.val), plan.episodes) as bar:
             result, groups = await evaluate(
@@ -373,7 +386,7 @@ class Trainer:
             chosen = {scenario.id for scenario in self.subset}
             metrics |= subset_metrics(group for group in groups if group.scenario.id in chosen)
         self.run.append_history({"step": step, "split": "val", **metrics})
-        self._protect_best()
+        self._protect()
         self.trackers.log("val", step, metrics, episodes)
         self.progress.say(f"{title}: {result.sentence('val scenarios')}")
         if compared.get("judge_compared"):
