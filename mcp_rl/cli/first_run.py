@@ -45,9 +45,26 @@ def _server(console: "Console") -> list[str]:
     for name, path in found:
         config = [] if path == USUAL_FILE else ["--server-config", _short(path)]
         choices.append((f"{name}, of {_short(path)}", ["--server", name, *config]))
-    choices.append(("another one: a command, a script, a URL, or registry:NAME", []))
+    choices.append(("another one: a command such as npx -y PACKAGE, a script, a URL, or registry:NAME", []))
     chosen = _choose("Which server?", choices, console)
-    return chosen or ["--server", _typed("Its command, script, URL or registry:NAME", console)]
+    return chosen or ["--server", _known_server(console)]
+
+
+def _known_server(console: "Console") -> str:
+    """Ask for a server until one is named that could be started or reached."""
+    from mcp_rl.errors import UserError
+    from mcp_rl.plugins.resolve import resolve_server
+
+    while True:
+        text = _typed("Its command, script, URL or registry:NAME", console)
+        if text.startswith("registry:"):  # the run looks it up, and asks
+            return text
+        try:
+            resolve_server(text)
+        except UserError as error:
+            console.print(str(error), markup=False, highlight=False)
+        else:
+            return text
 
 
 def _model(console: "Console") -> list[str]:
@@ -120,7 +137,8 @@ def _choose(question: str, choices: Sequence[tuple[str, _T]], console: "Console"
     for number, (text, _) in enumerate(choices, 1):
         console.print(f"  {number}  {shortened(text)}", markup=False, highlight=False)
     numbers = [str(number) for number in range(1, len(choices) + 1)]
-    chosen = Prompt.ask("Number", console=console, choices=numbers, default="1", show_choices=False)
+    while (chosen := Prompt.ask("Number", console=console, default="1").strip()) not in numbers:
+        console.print(f"Please type a number from 1 to {len(choices)}.", highlight=False)
     return choices[int(chosen) - 1][1]
 
 

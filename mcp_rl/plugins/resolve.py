@@ -95,7 +95,7 @@ def resolve_server(
 def _unnamed(text: str, transport: str | None, plugins: Plugins, files: ClientFiles) -> ToolServer:
     if text.startswith(PREFIX):
         return agreed_server(text)
-    if re.match(r"https?:", text):
+    if re.match(r"https?:|[\w.+-]+://", text):
         return _from_url(text, transport)
     words = _words(text)
     if script := _script(text.strip(), words):
@@ -162,7 +162,10 @@ def _no_such(text: str, plugins: Plugins, files: ClientFiles) -> PluginError:
         what = "a folder" if Path(text).is_dir() else f"not a script that we can start ({', '.join(_SCRIPTS)})"
         return PluginError(f"{text} is {what}; give the command that starts the server, in quotes.")
     if os.sep in text and " " not in text:
-        return PluginError(f"The program or script {text} does not exist in {Path.cwd()}.")
+        address = (
+            f"; if it is an address, type http://{text}" if re.match(r"(localhost|[\w-]+\.\w+)[\w.:]*/", text) else ""
+        )
+        return PluginError(f"The program or script {text} does not exist in {Path.cwd()}{address}.")
     known = [*plugins.servers, *files.names]
     sentence = f"There is no server named {text!r}; {nearest(text, list(dict.fromkeys(known)))}"
     return PluginError(" ".join([sentence, *plugins.problems, *files.problems]))

@@ -53,6 +53,19 @@ def test_three_questions_lead_to_a_command(tmp_path: Path) -> None:
     assert "mcp-rl train --server notes --server-config .cursor/mcp.json --steps 7" in shown
 
 
+def test_a_slip_is_told_and_asked_about_again(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").touch()
+    answers = [
+        ("Which server?", "9\n"),
+        ("from 1 to 2", "2\n"),
+        ("Its command", "shpo.py\n"),
+        ("not exist", "shop.py\n"),
+    ]
+    code, shown = typed(tmp_path, [*answers, ("Which model?", "\n"), ("How long?", "\n"), ("Run it?", "n\n")])
+    assert code == 0 and "The server script shpo.py does not exist in" in shown
+    assert "mcp-rl train --server shop.py --steps 10" in shown
+
+
 def test_yes_runs_the_command(tmp_path: Path) -> None:
     answers = [("Which server?", "2\n"), ("Its command", "registry:weather\n"), ("Which model?", "\n")]
     code, shown = typed(tmp_path, [*answers, ("How long?", "\n"), ("Run it?", "\n")])

@@ -124,6 +124,8 @@ def test_a_script_in_a_folder_that_tells_nothing_keeps_its_own_name(
             "tracker.",
         ),
         ("https://", "names no host"),
+        ("htps://h/mcp", "is not a URL such as https://example.org/mcp"),
+        ("localhost:8000/mcp", "if it is an address, type http://localhost:8000/mcp"),
         ("http://h:99999/mcp", "Port out of range"),
         ("", "The server is empty"),
         ("npx 'unfinished", "No closing quotation"),
