@@ -13,6 +13,8 @@ from threading import Thread
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+REPOSITORY = PROJECT["urls"]["Repository"].removeprefix("https://github.com/")
 PIN = re.compile(r"^([\w.-]+)==([^ \n]+)", re.MULTILINE)
 
 
@@ -116,6 +118,27 @@ def test_a_known_vulnerability_is_red_and_no_database_is_a_line(database: str, t
         assert audit.returncode == code and says in said, said
 
 
+def test_the_repositorys_address_stands_where_contributing_says() -> None:
+    told = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## The repository's address")[2]
+    files = dict(texts())
+    named = files.keys() & set(re.findall(r"`([\w./]+\.\w+)`", told.partition("\n## ")[0]))
+    owner, _, name = REPOSITORY.partition("/")
+    addresses = (f"{REPOSITORY}/", f"github.com/{REPOSITORY}", f"{owner}.github.io/{name}")
+    found = {path for path, text in files.items() if any(address in text for address in addresses)}
+    assert found == named | {"CONTRIBUTING.md"}
+
+
+def texts() -> Iterator[tuple[str, str]]:
+    """Yield the path and the text of every file of the repository that could hold an address."""
+    for folder in (".", ".github", "docs", "examples", "mcp_rl", "plugins", "servers", "tests"):
+        for path in (ROOT / folder).glob("*" if folder == "." else "**/*"):
+            if (
+                path.suffix in (".md", ".toml", ".cff", ".yml", ".py", ".ipynb", ".html")
+                and "node_modules" not in path.parts
+            ):
+                yield path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")
+
+
 def test_every_link_of_the_readme_is_whole_on_pypi() -> None:
     hook = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["metadata"]["hooks"]
     text = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -123,6 +146,6 @@ def test_every_link_of_the_readme_is_whole_on_pypi() -> None:
         text = re.sub(substitution["pattern"], substitution["replacement"], text)
     links = [one or other for one, other in re.findall(r'\]\(([^)]+)\)|src="([^"]+)"', text)]
     assert len(links) > 20 and all(link.startswith(("https://", "#")) for link in links)
-    ours = re.compile(r"https://(?:github|raw\.githubusercontent)\.com/mcp-rl/mcp-rl/(?:blob/)?main/([^#]+)")
+    ours = re.compile(rf"https://(?:github|raw\.githubusercontent)\.com/{REPOSITORY}/(?:blob/)?main/([^#]+)")
     assert all((ROOT / found[1]).exists() for link in links if (found := ours.match(link)))
     assert any("raw.githubusercontent.com" in link and link.endswith(".png") for link in links)

@@ -252,7 +252,7 @@ def _card(
         ),
         "\n```python\nfrom datasets import load_dataset\n",
         f'scenarios = load_dataset("{name}", "scenarios", split="{SPLITS[first]}")\n```\n',
-        "With [mcp-rl](https://github.com/mcp-rl/mcp-rl):\n\n```",
+        "With [mcp-rl](https://pypi.org/project/mcp-rl/):\n\n```",
         f"hf download {name} --repo-type dataset --local-dir data",
         f"mcp-rl train --server {source.server or 'SERVER'} --scenarios data/scenarios/{first}.jsonl\n```\n",
         *(f"- {note}" for note in dict.fromkeys(notes)),
