@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _READ_ONLY = "--read-only"
+_serving = False
+"""True in the server's process, which imports the file: there a server that the file describes must not start."""
 
 
 def python_tools(*functions: Callable[..., Any], read_only: bool = False) -> StdioServer:
@@ -29,6 +31,8 @@ def python_tools(*functions: Callable[..., Any], read_only: bool = False) -> Std
     files = {_file_of(function) for function in functions}
     if len(files) != 1:
         raise UserError(f"python_tools needs functions of one file, not of {len(files)}.")
+    if _serving:
+        return StdioServer(command=f'a guard is missing in {files.pop()}: if __name__ == "__main__":')
     flag = [_READ_ONLY] if read_only else []
     names = [function.__name__ for function in functions]
     return StdioServer(command="{python}", args=("-m", __name__, *flag, str(files.pop()), *names))
@@ -56,6 +60,9 @@ def _serve(arguments: Sequence[str]) -> None:
 
 
 def _imported(file: Path) -> Any:
+    from mcp_rl.toolserver import python_tools as seen_by_the_file  # not this module, which is __main__
+
+    seen_by_the_file._serving = True
     sys.path[0] = str(file.parent)  # as if the file had been started
     spec = importlib.util.spec_from_file_location(file.stem, file)
     assert spec is not None and spec.loader is not None
