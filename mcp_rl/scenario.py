@@ -194,6 +194,10 @@ class ScenarioSeat(BaseModel):
     """The request to whoever speaks in it; by default the scenario's. The first seat's is the scenario's."""
     played_by: str | None = None
     """Who speaks in it: one of `rollout.opponents`; by default any of them. In the first seat the policy speaks."""
+    tools: tuple[str, ...] = ()
+    """The server's names of the tools that it gets; none: all that a model gets."""
+    max_turns: int | None = Field(default=None, ge=1)
+    """Maximum model turns in it, at most those of the episode; none: those of the episode."""
 
 
 class GoalProof(BaseModel):

@@ -93,7 +93,7 @@ class RolloutConfig(Section):
     """LiteLLM name of the model that plays simulated users, with `@http…` for its address; none: they follow rules."""
     opponents: Annotated[tuple[str, ...], _MEASURED] = ()
     """Who speaks in the other seats of a scenario with several, drawn for each episode: `policy`, `earlier` (an older
-    checkpoint of the run, another in each step), or a model as --model names it; none: the policy."""
+    checkpoint of the run, another in each step), a model as --model names it, or FILE.py:FUNCTION; none: the policy."""
     earlier_every: int = Field(default=10, ge=1)
     """Steps between the checkpoints that the opponent `earlier` is drawn from, which stay on disk: six in 60 steps."""
     groups_per_step: int = Field(default=24, ge=1)

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mcp_rl.errors import CheckpointError, ConfigError, ServerFault
+from mcp_rl.evaluation.asked_function import AskedTurn, FunctionSetting, load_function
 from mcp_rl.evaluation.chat_model import ChatModel, ChatSetting
 from mcp_rl.evaluation.models import ModelSpec, find_model
 from mcp_rl.evaluation.scripted import SCRIPTS, ScriptedSetting
+from mcp_rl.rollouts.agents.command import check_function
 from mcp_rl.rollouts.episode import derive_seed
 from mcp_rl.rollouts.seated import POLICY, Opponent
 from mcp_rl.rollouts.speaker import PolicySetting
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
     from pathlib import Path
 
     from mcp_rl.backends.samplers.policies import LocalPolicies
@@ -35,8 +38,12 @@ def earlier_steps(config: RunConfig, number: int) -> range:
     return range(0, number, config.rollout.earlier_every) if EARLIER in config.rollout.opponents else range(0)
 
 
+_FUNCTION = re.compile(r"(?!(?:scripted|litellm|hf):)(?:[^\s:]+\.py|[A-Za-z_][\w.]*):[A-Za-z_]\w*")
+"""A user's function, as FILE.py:NAME or MODULE:NAME."""
+
+
 def find_opponents(config: RunConfig) -> dict[str, ModelSpec | None]:
-    """Return who may speak in the other seats, by name; None stands for the policy and its older checkpoints.
+    """Return who may speak in the other seats, by name; None for the policy, its older checkpoints and functions.
 
     Raises ConfigError or CheckpointError for a model that cannot be found or asked.
     """
@@ -51,7 +58,13 @@ def find_opponents(config: RunConfig) -> dict[str, ModelSpec | None]:
             f"The opponent {EARLIER!r} is one checkpoint for all episodes of a step, and with train.max_staleness = "
             f"{config.train.max_staleness} those of several steps are played at once: set it to 0."
         )
-    return {name: None if name in (POLICY, EARLIER) else find_model(name, runs) for name in names}
+    found: dict[str, ModelSpec | None] = {}
+    for name in names:
+        if _FUNCTION.fullmatch(name):
+            check_function(name, "opponent")
+        ours = name in (POLICY, EARLIER) or _FUNCTION.fullmatch(name)
+        found[name] = None if ours else find_model(name, runs)
+    return found
 
 
 def check_seats(scenarios: Sequence[McpScenario], config: RunConfig, *, seats: bool, judged: bool) -> None:
@@ -132,6 +145,8 @@ async def opened_opponents(
         for name, model in find_opponents(config).items():
             if name == POLICY:
                 ready[name] = Opponent()
+            elif _FUNCTION.fullmatch(name):
+                ready[name] = Opponent(name, partial(_function, load_function(name), name, prompt=system_prompt))
             elif model is None:
                 earlier = await _opened(stack, config.base_model)
                 ready[name] = Opponent(name, partial(_policy, earlier, prompt=system_prompt))
@@ -167,6 +182,10 @@ async def _opened(stack: AsyncExitStack, base: str, place: Path | None = None) -
     from mcp_rl.backends.samplers.policies import LocalPolicies  # imports torch
 
     return await stack.enter_async_context(LocalPolicies(base, trained_options(base, place)))
+
+
+def _function(function: Callable[[AskedTurn], Any], name: str, session: Session, *, prompt: str | None) -> Setting:
+    return FunctionSetting(function, name, session, prompt)
 
 
 def _policy(policies: LocalPolicies, session: Session, *, prompt: str | None) -> Setting:

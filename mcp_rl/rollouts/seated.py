@@ -110,11 +110,15 @@ class SeatedEpisode:
         if index:
             seed = derive_seed("seat", seed, seat.name)
         who = opponents(seat.played_by, seed) if index else Opponent()
+        limits, most = plan.limits, seat.max_turns
+        if most is not None:
+            limits = replace(limits, max_turns=min(most, limits.max_turns or most))
         session = plan.setting.session
         if self._turns is not None:
-            session = session.at(seat.name)
+            handed_in = plan.scenario.verifier.submit_tool if plan.scenario.verifier else None
+            session = session.at(seat.name, seat.tools and (*seat.tools, handed_in or ""))
         side = replace(plan.setting, session=session) if who.setting is None else who.setting(session)
-        own = replace(plan, setting=side, scenario=at_seat(plan.scenario, seat.name), seed=seed)
+        own = replace(plan, setting=side, scenario=at_seat(plan.scenario, seat.name), seed=seed, limits=limits)
         loop = SeatLoop(own, user_model=user_model)
         loop.allowance, loop.name = self.allowance, seat.name
         if self._turns is not None:

@@ -112,9 +112,9 @@ def short_of_turns(scenarios: Sequence[McpScenario], max_turns: int) -> str | No
 
 
 def _tools(scenario: McpScenario) -> set[str]:
-    """Return the tools that a scenario's reference and verifier call."""
+    """Return the tools that a scenario's reference and verifier call, and those that its seats get."""
     verifier = scenario.verifier
-    named: set[str] = set()
+    named: set[str] = {tool for seat in scenario.seats for tool in seat.tools}
     for listed in (verifier.expected, verifier.options.get("reads")) if verifier else ():
         calls = listed if isinstance(listed, list) else []
         named |= {str(call["tool"]) for call in calls if isinstance(call, dict) and "tool" in call}

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from mcp_rl.toolserver.seats import SeatLink
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from mcp_rl.toolserver.link import Link
     from mcp_rl.toolserver.sandbox.layer import Layer
     from mcp_rl.toolserver.seats import Seats
@@ -47,10 +49,11 @@ class Session:
         """
         return self if name in self.tool_names else replace(self, schemas=self.schemas.with_submission(name))
 
-    def at(self, name: str) -> Session:
-        """Return this session for one seat, whose calls name it."""
+    def at(self, name: str, tools: Collection[str] = ()) -> Session:
+        """Return this session for one seat, whose calls name it. It gets only these `tools`; none: all."""
         assert self.seats is not None
-        return replace(self, connection=SeatLink(self.connection, self.seats, name))
+        schemas = self.schemas.only(tools) if tools else self.schemas
+        return replace(self, connection=SeatLink(self.connection, self.seats, name), schemas=schemas)
 
 
 @dataclass(eq=False)

@@ -6,6 +6,9 @@
 4. A seat whose model cannot be asked, and a turn that belongs to nobody, are faults of the whole episode.
 5. Opponents are drawn by the episode's seed, and nothing is learned from them.
 6. A scenario without seats is played by the plain loop.
+7. A seat has tools and limits of its own.
+8. A user's function speaks in a seat; one that fails or never returns costs its own episode.
+9. A move after the end is answered with one sentence, and the game stays as it was.
 """
 
 import re
@@ -14,6 +17,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -218,6 +222,98 @@ async def test_6_a_scenario_without_seats_is_played_by_the_plain_loop(sessions: 
     plain = scenario(5, 1).model_copy(update={"seats": ()})
     setting = PolicySetting(ScriptedEngine(moves(x=[3]), chat), chat, session)
     assert type(own_episode(EpisodePlan(setting, plain, 1, 1.0, Limits()))) is OwnLoop
+
+
+async def test_7_a_seat_has_tools_and_limits_of_its_own(sessions: Sessions, chat: ChatFormat) -> None:
+    seats = (ScenarioSeat(name="x", max_turns=1), ScenarioSeat(name="o", task="You play o.", tools=("place_mark",)))
+    look = '<tool_call>\n{"name": "show_board", "arguments": {}}\n</tool_call>'
+    game = scenario(5).model_copy(update={"seats": seats})
+    trajectory = await played(sessions, chat, game, moves(o=[look, 1], x=[look]))
+    [other] = trajectory.others
+    assert "place_mark" in heard(other)[0] and other.calls[0].is_error and not other.calls[0].sent
+    assert [call.arguments for call in other.calls[1:]] == [{"square": 1}]
+    assert (trajectory.stop_reason, trajectory.turns, trajectory.metrics["lost"]) == (StopReason.MAX_TURNS, 1, 1.0)
+    assert other.metrics["won"] == 1.0 and heard(other)[1] == "x has left the game. Game over: o wins."
+
+
+PLAYERS = """
+import time
+
+def first_free(turn):
+    taken = turn.messages[-1]["content"]
+    assert turn.seat == "o" and turn.tools[0]["type"] == "function" and turn.seed
+    return {"name": "place_mark", "arguments": {"square": next(n for n in range(1, 10) if str(n) in taken)}}
+
+async def gives_up(turn):
+    return "I give up."
+
+def broken(turn):
+    raise KeyError("board")
+
+def nonsense(turn):
+    return 7
+
+def never(turn):
+    time.sleep(60)
+"""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def players(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("players") / "players.py"
+    file.write_text(PLAYERS)
+    return file
+
+
+@pytest.mark.parametrize(
+    ("function", "stop", "said"),
+    [
+        ("first_free", StopReason.ANSWERED, None),
+        ("gives_up", StopReason.ANSWERED, None),
+        ("broken", StopReason.FAULT, "failed: KeyError: 'board'."),
+        ("nonsense", StopReason.FAULT, 'must return a text, or calls as {"name": …, "arguments": {…}}, not 7.'),
+        ("never", StopReason.TIMEOUT, None),
+    ],
+)
+async def test_8_a_function_speaks_in_a_seat(
+    sessions: Sessions, chat: ChatFormat, players: Path, function: str, stop: StopReason, said: str | None
+) -> None:
+    name = f"{players}:{function}"
+    async with opened_opponents(with_rollout(opponents=(name,))) as opponents:
+        limits = Limits(seconds=1.0 if function == "never" else 60.0)
+        game = scenario(5, 1)
+        trajectory = await played(sessions, chat, game, moves(x=[3, 7, 7]), opponents=opponents, limits=limits)
+    [other] = trajectory.others
+    assert (trajectory.stop_reason, other.speaker) == (stop, name)
+    assert trajectory.fault == (f"Seat o ({name}): The function {name} {said}" if said else None)
+    if function == "first_free":
+        assert [call.arguments for call in other.calls] == [{"square": 2}] and other.segments == []
+    assert (trajectory.reward is None) == (stop is not StopReason.ANSWERED)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("nowhere.py:play", "The opponent's file 'nowhere.py' cannot be read"),
+        ("{players}:plays", "has no function 'plays'; there are: first_free, gives_up, broken, nonsense, never"),
+        ("no_such_package:play", "The opponent's module 'no_such_package' is neither in"),
+    ],
+)
+async def test_8_a_function_that_is_not_there_is_refused(players: Path, name: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        find_opponents(with_rollout(opponents=(name.format(players=players),)))
+
+
+async def test_9_a_move_after_the_end_is_one_sentence(sessions: Sessions, chat: ChatFormat) -> None:
+    both = f"{place(7)}\n{place(9)}"  # the first one wins
+    trajectory = await played(sessions, chat, scenario(5, 1, 3, 2), moves(x=[both], o=[]))
+    won, late = trajectory.calls
+    assert won.result == "Game over: x wins." and not won.is_error
+    assert late.is_error and late.result.startswith("The game is over") and "\n" not in late.result
+    assert trajectory.stop_reason is StopReason.ANSWERED and trajectory.fault is None
+    assert trajectory.others[0].metrics["lost"] == 1.0 and trajectory.metrics["illegal"] == 1.0
+    after = await played(sessions, chat, scenario(5, 1), moves(x=[3, 7], o=[2]))  # on the same server
+    assert after.reward == 1.0
 
 
 @pytest.mark.parametrize(

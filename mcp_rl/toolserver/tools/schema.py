@@ -14,7 +14,7 @@ import json
 import logging
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -69,12 +69,20 @@ class ToolSchemas:
         self.openai = [self._function(tool) for tool in self._tools.values()]
         self._checkers: dict[str, Checker | None] = {}
         self._with_submission: dict[str, ToolSchemas] = {}
+        self._only: dict[frozenset[str], ToolSchemas] = {}
 
     def with_submission(self, name: str) -> ToolSchemas:
         """Return these tools and one that takes the answer; the same object for the same name."""
         if name not in self._with_submission:
             self._with_submission[name] = ToolSchemas([*self._tools.values(), _submission(name)])
         return self._with_submission[name]
+
+    def only(self, names: Collection[str]) -> ToolSchemas:
+        """Return those of these tools that have one of the server's names; the same object for the same names."""
+        chosen = frozenset(names)
+        if chosen not in self._only:
+            self._only[chosen] = ToolSchemas(tool for name, tool in self._tools.items() if name in chosen)
+        return self._only[chosen]
 
     @cached_property
     def hash(self) -> str:
