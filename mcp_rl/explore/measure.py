@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakSet
 
 from mcp_rl.errors import ServerFault
 from mcp_rl.explore.answer import call_key, reports_failure, says_nothing, shows_empty_list
@@ -44,7 +45,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _DEADLINE, _LONGEST_DEADLINE = 3.0, 12.0
-"""Seconds for a call; a server that starts slowly gets as long as its start took, up to the longer time."""
+"""Seconds for a call; a server that starts slowly gets as long as its start took, up to the longer time, which its
+first call always gets."""
 _SECONDS, _ALL_SECONDS = 5.0, 25.0
 """Time for finding calls of one tool that work, and of all tools."""
 _TRIES, _WANTED = 12, 2
@@ -253,6 +255,7 @@ class _Measuring:
         self._compared: set[str] = set()
         """Tools of unclear names whose calls were compared: of many tools, some are left out."""
         self._silent: set[str] = set()
+        self._called: WeakSet[Link] = WeakSet()
         """Tools that did not answer in time."""
         self._showed: set[str] = set()
         """Tools that showed something before any change."""
@@ -432,10 +435,13 @@ class _Measuring:
         observe_setup(self.pool, [ToolCall(tool=seen.tool, arguments=seen.arguments)], self.world)
 
     async def _call(self, link: Link, tool: str, arguments: dict[str, Any]) -> Seen | None:
+        first = link not in self._called
+        self._called.add(link)
+        deadline = _LONGEST_DEADLINE if first else self._deadline  # at first a server loads what it needs
         began = time.monotonic()
         try:
             with suspected(tool, arguments):
-                result = await link.call(tool, arguments, deadline=self._deadline)
+                result = await link.call(tool, arguments, deadline=deadline)
         except ServerFault as fault:
             if not await still_answers(link):
                 raise
@@ -443,8 +449,9 @@ class _Measuring:
             self._silent.add(tool)
             return None
         seconds = time.monotonic() - began
-        self._seconds, self._calls = self._seconds + seconds, self._calls + 1
-        if seconds > self._deadline:  # a tool that reports progress may take longer
+        if not first:
+            self._seconds, self._calls = self._seconds + seconds, self._calls + 1
+        if seconds > deadline:  # a tool that reports progress may take longer
             self._silent.add(tool)
         return Seen(tool, arguments, result.text, result.is_error)
 

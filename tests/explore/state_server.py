@@ -2,8 +2,8 @@
 
 KIND is where it keeps its notes: files (read again at each call), relative (the same, below the working directory),
 cached (read once, written through), database (an open one), process, outside (another process, at the port PLACE), or
-what it keeps instead: nothing, logs, random answers, coins (short random answers), a switch,
-a count of its own calls.
+what it keeps instead: nothing, nothing with a slow first call (lazy), logs, random answers, coins (short random
+answers), a switch, a count of its own calls.
 """
 
 import json
@@ -26,6 +26,7 @@ def tool(name, *parameters, **annotations):
 NOTES = [tool("list_notes"), tool("get_birth"), tool("add_note", "title"), tool("delete_note", "title")]
 TOOLS = {
     "nothing": [tool("get_length", "text"), tool("save_nothing", "text"), tool("repeat", "text")],
+    "lazy": [tool("get_length", "text"), tool("repeat", "text")],
     "logs": [tool("get_length", "text"), tool("write_log", "text")],
     "random": [tool("list_numbers"), tool("create_number"), tool("roll")],
     "coins": [tool("get_length", "text"), *(tool(f"flip_coin_{number}") for number in range(24))],
@@ -107,11 +108,14 @@ STORES = {
     "outside": Outside,
 }
 store = STORES.get(KIND, Memory)()
-lamp, turn = False, 0
+lamp, turn, lazy = False, 0, KIND == "lazy"
 
 
 def call(name, arguments):
-    global lamp, turn
+    global lamp, turn, lazy
+    if lazy:
+        time.sleep(0.6)
+        lazy = False
     text = arguments.get("text", "")
     if name == "get_length":
         return str(len(text))

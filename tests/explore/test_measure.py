@@ -13,6 +13,7 @@ import anyio
 import pytest
 
 from mcp_rl.config import ToolsConfig
+from mcp_rl.explore import measure
 from mcp_rl.explore.check.inspection import inspect
 from mcp_rl.explore.first_contact import contradictions, recalled, states_of, understood, with_states
 from mcp_rl.explore.known_server import known_server
@@ -73,6 +74,12 @@ def test_where_a_state_is_kept_is_measured_and_no_file_of_the_user_changes(
     assert (found.measured.kept, found.isolation) == (kept, isolation)
     assert effective_isolation(found, [])[1].startswith("measured, since ")
     assert list(place.iterdir()) == []
+
+
+def test_a_server_may_load_what_it_needs_at_its_first_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "_DEADLINE", 0.3)
+    found = measured(server_of("lazy", tmp_path)).measured
+    assert found is not None and found.unfit == () and found.call_seconds < 0.3
 
 
 class _Keeper(socketserver.StreamRequestHandler):
