@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 REFUSAL = "I cannot do this with the tools that I have."
 _DONE = "It is done."
-_SHORT = 120
-"""Characters of a result that is repeated as an answer, where the verifier looks at the calls or the end state only."""
 Said = tuple[str, list[ParsedCall]]
 Script = Callable[[McpScenario, "Session"], list[Said]]
 """Returns the turns of an episode, each as text and calls."""
@@ -87,8 +85,9 @@ def _expected_answer(scenario: McpScenario) -> str:
         return str(says[0]) if isinstance(says, list) and says else REFUSAL
     if verifier is not None and verifier.kind in ("number", "text"):
         return str(verifier.expected)
-    answer, unread = scenario.reference_answer or _DONE, verifier is not None and verifier.kind in ("calls", "state")
-    return _DONE if unread and len(answer) > _SHORT else answer
+    if verifier is not None and verifier.kind in ("calls", "state"):
+        return _DONE  # what is said does not count, and a model that imitates it has least to learn
+    return scenario.reference_answer or _DONE
 
 
 def _submission(scenario: McpScenario, session: Session, answer: str) -> Said:
