@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _Section = TypeVar("_Section", bound=BaseModel)
-_TYPE_PART = re.compile(r"bool|int|float|str|literal\[.*\]")
+_TYPE_PART = re.compile(r"(?:constrained-)?(?:bool|int|float|str)|literal\[.*\]")
 """The last part of an error's location in pydantic if a value may be of several types."""
 
 
@@ -142,4 +142,5 @@ def _sentence(error: ValidationError) -> str:
         return f"{message}."
     if where == "unsloth.token":  # the value may be a token
         return "unsloth.token names a variable of the environment, HF_TOKEN, and never holds the token itself."
-    return f"{where} = {first['input']!r} does not work: {message[0].lower()}{message[1:]}."
+    end = "" if message.endswith("?") else "."
+    return f"{where} = {first['input']!r} does not work: {message[0].lower()}{message[1:]}{end}"

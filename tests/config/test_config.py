@@ -122,6 +122,19 @@ def test_what_the_engine_is_given_may_be_written_as_it_is_typed() -> None:
     assert (config.placement.learner_gpus, config.placement.engine_gpus) == ((0, 1), (2,))
 
 
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("train.sft_steps=many", "train.sft_steps = 'many' does not work: input should be a valid integer"),
+        ("train.sft_steps=-1", "train.sft_steps = -1 does not work: input should be greater than or equal to 0"),
+        ("scenarios.levels=toldd", "there is no level 'toldd' of tasks; did you mean 'told'?"),
+    ],
+)
+def test_a_wrong_value_is_one_sentence(override: str, says: str) -> None:
+    said = complaint(override)
+    assert says in said and not said.endswith("?.")
+
+
 def test_contradicting_engine_settings_are_refused() -> None:
     assert "cannot sample ahead" in complaint("engine.sharing=sleep", "train.max_staleness=1")
     assert "is not vLLM" in complaint("engine.sharing=sleep", "engine.kind=local")
