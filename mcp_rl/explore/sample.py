@@ -136,6 +136,9 @@ class Sampler:
         for key in ("anyOf", "oneOf"):
             if schema.get(key):
                 options = [option for option in schema[key] if not _is_null(option)] or schema[key]
+                stricter = [option for option in options if _as_dict(option).get("type") in _STRICTER]
+                if {"type": "string"} in options and stricter and random.random() < _AS_MEANT:
+                    options = stricter
                 chosen = random.choice(options if random.random() < 0.95 else schema[key])
                 rest = {name: value for name, value in schema.items() if name != key}
                 return self._value(_merged(rest, self._resolved(chosen)), slot, depth, random)
@@ -379,10 +382,18 @@ def _between(low: float, high: float, random: random.Random) -> float:
     return round(value, 2) if low <= round(value, 2) <= high else value
 
 
+_STRICTER = frozenset({"boolean", "integer", "number"})
+"""Types beside which a schema allows a text only as another spelling of the same value."""
+_AS_MEANT = 0.9
+"""Share of draws that take the stricter type where a schema allows both."""
+
+
 def _kind(schema: dict[str, Any], random: random.Random) -> str:
     kind = schema.get("type")
     if isinstance(kind, list):
-        kind = random.choice([name for name in kind if name != "null"] or ["null"])
+        names = [name for name in kind if name != "null"] or ["null"]
+        stricter = [name for name in names if name in _STRICTER]
+        kind = random.choice(stricter if stricter and random.random() < _AS_MEANT else names)
     if kind is not None:
         return str(kind)
     for keyword, implied in (

@@ -209,6 +209,13 @@ def test_a_result_with_nothing_but_dates_leaves_values_to_draw() -> None:
         assert Sampler("tool", schema, pool).draw(random.Random(seed)) is not None
 
 
+@pytest.mark.parametrize(
+    "form", [{"type": ["boolean", "string"]}, {"anyOf": [{"type": "boolean"}, {"type": "string"}]}]
+)
+def test_a_text_is_seldom_drawn_beside_a_stricter_type(form: dict[str, Any]) -> None:
+    assert sum(isinstance(value, bool) for value in values(form, 60)) > 45
+
+
 def test_an_optional_argument_is_left_out_rather_than_null() -> None:
     nullable = {"anyOf": [{"type": "string"}, {"type": "null"}], "default": None}
     schema = {"type": "object", "properties": {"may": nullable, "must": nullable}, "required": ["must"]}

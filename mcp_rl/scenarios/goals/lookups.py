@@ -159,17 +159,16 @@ class Lookups:
         """Order observations so that each argument is known before it is used; add what shows such an argument."""
         left, ordered = list(dict.fromkeys(chosen)), list[int]()
         while left:
+            if len(left) + len(ordered) > MOST_LOOKUPS:
+                raise Unanswerable(f"it takes more than {MOST_LOOKUPS} calls")
             texts = [self._world.observations[index].text for index in ordered]
-            ready = [one for one in left if self._arguments_known(self._world.observations[one], given, texts)]
-            if ready:
-                ordered.append(ready[0])
-                left.remove(ready[0])
-                continue
-            ordered.append(self._that_tells(self._world.observations[left[0]], given, texts, ordered))
-            if len(ordered) > MOST_LOOKUPS:
-                break
-        if len(ordered) > MOST_LOOKUPS:
-            raise Unanswerable(f"it takes more than {MOST_LOOKUPS} calls")
+            known = (one for one in left if self._arguments_known(self._world.observations[one], given, texts))
+            ready = next(known, None)
+            if ready is None:
+                ordered.append(self._that_tells(self._world.observations[left[0]], given, texts, ordered))
+            else:
+                ordered.append(ready)
+                left.remove(ready)
         return ordered
 
     def _that_tells(
