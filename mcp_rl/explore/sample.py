@@ -136,7 +136,7 @@ class Sampler:
         for key in ("anyOf", "oneOf"):
             if schema.get(key):
                 options = [option for option in schema[key] if not _is_null(option)] or schema[key]
-                stricter = [option for option in options if _as_dict(option).get("type") in _STRICTER]
+                stricter = [option for option in options if str(_as_dict(option).get("type")) in _STRICTER]
                 if {"type": "string"} in options and stricter and random.random() < _AS_MEANT:
                     options = stricter
                 chosen = random.choice(options if random.random() < 0.95 else schema[key])
@@ -392,7 +392,7 @@ def _kind(schema: dict[str, Any], random: random.Random) -> str:
     kind = schema.get("type")
     if isinstance(kind, list):
         names = [name for name in kind if name != "null"] or ["null"]
-        stricter = [name for name in names if name in _STRICTER]
+        stricter = [name for name in names if str(name) in _STRICTER]
         kind = random.choice(stricter if stricter and random.random() < _AS_MEANT else names)
     if kind is not None:
         return str(kind)
