@@ -123,6 +123,9 @@ async def test_uvx_is_asked_once_and_the_server_runs_without_it(tmp_path, monkey
         await direct(StdioServer(command=uvx, args=("tiny-server==3",)), server="The server")
     with pytest.raises(ServerError, match="finds no package no-such in its registry"):
         await direct(StdioServer(command=uvx, args=("no-such",)), server="The server")
+    misnamed = r"tiny-server has no program tiny, but tiny-server; type uvx --from tiny-server tiny-server\."
+    with pytest.raises(ServerError, match=misnamed):
+        await direct(StdioServer(command=uvx, args=("--from", "tiny-server", "tiny")), server="The server")
 
 
 @pytest.mark.parametrize(

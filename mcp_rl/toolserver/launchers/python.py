@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,9 +55,13 @@ async def _asked(asked: Asked, asking: Asking, words: list[str], offline: dict[s
     folder, rows = json.loads(ran.answer)
     program = named_by(asked.command) if asked.command == asked.spec else asked.command
     script = Path(folder) / program
-    if not script.is_file():
-        return None
     own = next((row for row in rows if _plain(row[0]) == _plain(named_by(asked.spec))), None)
+    if not script.is_file():
+        if own is not None and own[3]:
+            flag = "--spec" if asked.family == "pipx" else "--from"
+            typed = shlex.join([*asked.label.split(), *asked.options, flag, asked.spec, own[3][0]])
+            raise asking.refused(f"{own[0]} has no program {program}, but {', '.join(own[3])}; type {typed}")
+        return None
     own = own or next((row for row in rows if program in row[3]), None)
     package = None
     if own is not None:
