@@ -77,6 +77,7 @@ def repository(root: Path) -> None:
             subprocess.run(["git", *words], cwd=root, env=environment, check=True)
 
 
+_FETCH = "mcp-server-fetch --ignore-robots-txt --allow-private-ips"
 _IDENTITY = {"NAME": "Ada", "EMAIL": "ada@example.org"}
 
 
@@ -132,7 +133,11 @@ class World:
             "mcp-server-git": [f"{uvx} mcp-server-git --repository {self.root}/repository"],
             "mcp-server-time": [f"{uvx} mcp-server-time"],
             "mcp-server-sqlite": [f"{uvx} --with mcp<2 mcp-server-sqlite --db-path {self.root}/data.db"],
-            "mcp-server-fetch": [f"{uvx} mcp-server-fetch --ignore-robots-txt", "--start", self.page],
+            "mcp-server-fetch": [
+                f"{uvx} mcp-server-fetch --ignore-robots-txt --allow-private-ips",
+                "--start",
+                self.page,
+            ],
         }
 
     def hashes(self) -> str:

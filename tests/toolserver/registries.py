@@ -106,12 +106,13 @@ class NpmRegistry:
         self.stop()
 
 
-def add_wheel(folder, name, version, *, tools=("show",)):
-    """Write a wheel with a server that lists these tools."""
+def add_wheel(folder, name, version, *, tools=("show",), requires="", begins=""):
+    """Write a wheel with a server that lists these tools; `begins` is run first."""
     module, info = name.replace("-", "_"), f"{name.replace('-', '_')}-{version}.dist-info"
     files = {
-        f"{module}.py": _PYTHON.replace("TOOLS", repr(tools)).replace("VERSION", version),
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        f"{module}.py": begins + "\n" + _PYTHON.replace("TOOLS", repr(tools)).replace("VERSION", version),
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        + (f"Requires-Dist: {requires}\n" if requires else ""),
         f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
         f"{info}/entry_points.txt": f"[console_scripts]\n{name} = {module}:main\n",
     }

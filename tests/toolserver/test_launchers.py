@@ -12,6 +12,7 @@ from toolserver.registries import NpmRegistry, add_wheel
 
 from mcp_rl.errors import ServerError
 from mcp_rl.scenario import StdioServer
+from mcp_rl.system.notices import noticed_by
 from mcp_rl.toolserver.connection.connection import connect
 from mcp_rl.toolserver.connection.deadlines import Deadlines
 from mcp_rl.toolserver.launchers import direct as module
@@ -93,11 +94,12 @@ async def test_a_package_that_is_not_there_is_one_sentence(registry):
     assert (package.label, package.installed) == ("tiny 1.0.0", {"beside": "2.0.0", "tiny": "1.0.0"})
 
 
-async def test_uvx_is_asked_once_and_the_server_runs_without_it(tmp_path, monkeypatch):
-    uvx = shutil.which("uvx", path=str(Path(sys.executable).parent)) or shutil.which("uvx")
-    if uvx is None:
+@pytest.fixture
+def uvx(tmp_path, monkeypatch):
+    """uvx, which finds the wheels in `tmp_path` alone."""
+    found = shutil.which("uvx", path=str(Path(sys.executable).parent)) or shutil.which("uvx")
+    if found is None:
         pytest.skip("needs uvx")
-    add_wheel(tmp_path, "tiny-server", "1.0")
     settings = {
         "UV_CACHE_DIR": tmp_path / "cache",
         "UV_FIND_LINKS": tmp_path,
@@ -106,6 +108,32 @@ async def test_uvx_is_asked_once_and_the_server_runs_without_it(tmp_path, monkey
     }
     for name, value in settings.items():
         monkeypatch.setenv(name, str(value))
+    return found
+
+
+async def test_a_server_for_version_1_of_the_sdk_is_started_beside_it(tmp_path, uvx):
+    add_wheel(tmp_path, "mcp", "1.999")
+    add_wheel(tmp_path, "mcp", "2.999")
+    begins = "from importlib.metadata import version\nif version('mcp') != '1.999':\n    raise ImportError(\"cannot import name 'Server' from 'mcp'\")"
+    add_wheel(tmp_path, "older-server", "1.0", requires="mcp", begins=begins)
+    params = StdioServer(command=uvx, args=("older-server", "a"))
+    said = []
+    with noticed_by(said.append):
+        async with connect(params, deadlines=PATIENT) as connection:
+            assert json.loads((await connection.call("show", {})).text) == ["a"]
+        async with connect(params, deadlines=PATIENT):
+            pass
+    assert packages(params, name="older")["older"].installed["mcp"] == "1.999"
+    told = "older-server was written for version 1 of the Python package mcp, so it is started by uvx --with 'mcp<2'."
+    assert said.count(told) == 1
+    add_wheel(tmp_path, "odd-server", "1.0", requires="mcp>=2", begins=begins)
+    with pytest.raises(ServerError, match="written for version 1 of the Python package mcp: install"):
+        async with connect(StdioServer(command=uvx, args=("odd-server",)), deadlines=PATIENT):
+            pass
+
+
+async def test_uvx_is_asked_once_and_the_server_runs_without_it(tmp_path, uvx):
+    add_wheel(tmp_path, "tiny-server", "1.0")
     params = StdioServer(command=uvx, args=("tiny-server", "--root", "a b"))
     async with connect(params, deadlines=PATIENT) as connection:
         assert json.loads((await connection.call("show", {})).text) == ["--root", "a b"]

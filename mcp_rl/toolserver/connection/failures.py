@@ -50,7 +50,7 @@ def unusable(
         return ServerError(f"{server} did not {missed} within {steps.seconds:g} s.{last_lines(log)}")
     if isinstance(params, StdioServer):
         if isinstance(cause, MCPError) and cause.code == CONNECTION_CLOSED:
-            return ServerError(exited(server, log, params))
+            return exited(server, log, params)
         return ServerError(f"{server} cannot be used: {in_words(cause)}.{last_lines(log)}")
     if in_words(cause) == _NO_LOGIN:
         return ServerError(

@@ -251,11 +251,15 @@ async def _ready(process: Process, url: str, *, launch: Launch, server: str, log
                 await (await anyio.connect_tcp(host, port)).aclose()
                 return
             await anyio.sleep(_READY_POLL)
-        raise ServerError(exited(server, log, launch))
+        raise exited(server, log, launch)
     raise ServerError(f"{server} accepted no connection at {url} within {deadline:g} s.{last_lines(log)}")
 
 
-def exited(server: str, log: ProcessLog, launch: Launch) -> str:
+class WrittenForMcp1(ServerError):
+    """A Python server that needs version 1 of the package mcp and was started beside a newer one."""
+
+
+def exited(server: str, log: ProcessLog, launch: Launch) -> ServerError:
     """Return the error for a server that exited at start, with advice for two common causes.
 
     npm considers a package installed once its own files are there, even without its dependencies, so a stopped npx
@@ -263,14 +267,16 @@ def exited(server: str, log: ProcessLog, launch: Launch) -> str:
     """
     said = last_lines(log)
     if _FOR_MCP_1.search(log.tail(30, 4000)):
-        return (
+        return WrittenForMcp1(
             f"{server} exited at start, since it was written for version 1 of the Python package mcp: install 'mcp<2' "
             f"where it is installed, or start it by uvx --with 'mcp<2'.{said}"
         )
     folder = next((found[0] for arg in launch.args if (found := _BY_NPX.match(arg))), None)
     if folder is None or "MODULE_NOT_FOUND" not in log.tail(30, 4000):
-        return f"{server} exited at start.{said}"
-    return f"{server} exited at start, since npx has not installed all of it: remove {folder} and start again.{said}"
+        return ServerError(f"{server} exited at start.{said}")
+    return ServerError(
+        f"{server} exited at start, since npx has not installed all of it: remove {folder} and start again.{said}"
+    )
 
 
 def last_lines(log: ProcessLog) -> str:

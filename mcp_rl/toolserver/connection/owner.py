@@ -33,13 +33,13 @@ from mcp_rl.toolserver.connection.call import READING, Call, Delivery
 from mcp_rl.toolserver.connection.deadlines import Deadlines, Steps
 from mcp_rl.toolserver.connection.era import EndedAtProbe, EraError, begins_with_handshake, remember
 from mcp_rl.toolserver.connection.failures import first_cause, in_words, unusable
-from mcp_rl.toolserver.connection.launch import last_lines, server_log
+from mcp_rl.toolserver.connection.launch import WrittenForMcp1, last_lines, server_log
 from mcp_rl.toolserver.connection.raw_session import RawSession, open_session
 from mcp_rl.toolserver.connection.rounds import result_of
 from mcp_rl.toolserver.connection.transport import current_delivery, open_streams, reachable
 from mcp_rl.toolserver.elicitation import MOST_QUESTIONS, answer, exchange
 from mcp_rl.toolserver.known_secrets import redaction_for
-from mcp_rl.toolserver.launchers.direct import direct
+from mcp_rl.toolserver.launchers.direct import direct, start_with_mcp_1
 from mcp_rl.toolserver.sandbox.choice import surroundings
 from mcp_rl.toolserver.sandbox.copied_paths import CopiedPaths
 from mcp_rl.toolserver.sandbox.sandbox import Sandbox
@@ -121,6 +121,8 @@ class Owner:
         self._wake = asyncio.Event()
         self._opened = asyncio.Event()
         self._opening = True
+        self._with_mcp_1 = False
+        """True once the server failed at its start, and was started with version 1 of the Python package mcp."""
         self._stopping = False
         self._doubted = False
         """True while a call has missed its deadline and the server has sent nothing since the call was sent."""
@@ -213,7 +215,9 @@ class Owner:
                         if died:
                             return
         except ServerError as error:
-            self._refuse(error)
+            if self._with_mcp_1 or not isinstance(error, WrittenForMcp1) or not start_with_mcp_1(self._params):
+                self._refuse(error)
+            self._with_mcp_1 = True
 
     async def _session_life(self, params: OneServer, log: ProcessLog) -> BaseException | None:
         """Open, use and close a session; return the error that ended it. Raises ServerError if the first one fails."""

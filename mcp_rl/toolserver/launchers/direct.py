@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import anyio
 
 from mcp_rl.scenario import Launch, OneServer, ServerGroup, ServerParams, StdioServer
+from mcp_rl.system.notices import notice
 from mcp_rl.toolserver.connection.launch import minimal_environment, working_folder
 from mcp_rl.toolserver.launchers import container, node, python
 from mcp_rl.toolserver.launchers.asking import Asking
-from mcp_rl.toolserver.launchers.words import read_words
+from mcp_rl.toolserver.launchers.words import named_by, read_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,6 +42,7 @@ class _Known:
 
 
 _known: dict[str, _Known] = {}
+_with_mcp_1: set[str] = set()
 _locks: dict[str, anyio.Lock] = {}
 
 
@@ -72,6 +74,25 @@ async def direct(params: OneServer, *, server: str) -> OneServer:
     return params.model_copy(update={"launch": launch.model_copy(update=fields)})
 
 
+def start_with_mcp_1(params: OneServer) -> bool:
+    """Start a server beside version 1 of the Python package mcp from now on, and tell the user; return False where its
+    launcher cannot do that."""
+    launch = params if isinstance(params, StdioServer) else params.launch
+    asked = read_words(launch.command, launch.args) if launch is not None else None
+    if launch is None or asked is None or asked.family not in ("uv", "pipx"):
+        return False
+    if any(named_by(other) == "mcp" for other in asked.others):
+        return False
+    if (key := _key(launch)) not in _with_mcp_1:
+        _with_mcp_1.add(key)
+        _known.pop(key, None)
+        notice(
+            f"{asked.spec} was written for version 1 of the Python package mcp, so it is started by {asked.label} "
+            "--with 'mcp<2'."
+        )
+    return True
+
+
 def packages(params: ServerParams, *, name: str) -> dict[str, Package]:
     """Return the packages of the servers that were started so far by launchers, by the servers' names."""
     return {
@@ -97,6 +118,8 @@ async def _look(launch: Launch, asked: Asked, server: str) -> _Known:
     fetching = {name: value for name, value in os.environ.items() if name.startswith(_FETCHING)}
     environment = fetching | minimal_environment(launch, server=server)
     asking = Asking(server, environment, working_folder(launch, server=server))
+    if _key(launch) in _with_mcp_1:
+        asked = replace(asked, options=(*asked.options, "--with", "mcp<2"))
     match asked.family:
         case "npm":
             found = await node.npm(asked, [launch.command, *launch.args], asking)
