@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections import defaultdict
 from contextlib import suppress
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,8 @@ _KIND = re.compile(r"\b(?:type|kind|category|status|state|mode|level|priority|fo
 _ENDINGS = (".txt", ".md")
 _MOST_ENTRIES = 20
 """Most entries of its working directory that a server is told, which nobody gave a path."""
+_LEVELS, _MOST_SCANNED = 3, 2000
+"""Levels of the working directory, and entries there, among which they are chosen."""
 _SHARE_OF_LONGER = 0.3
 """Probability of a list with one more entry than it must have."""
 _AT_ONCE = 4
@@ -212,14 +215,29 @@ def observe_start(pool: ValuePool, params: OneServer, start: Iterable[str]) -> N
     words = [word.partition("=")[2] if word.startswith("-") else word for word in launch.args]
     folder = Path(launch.cwd or ".").resolve()
     found = [folder / word for word in words if word and "{" not in word and (folder / word).exists()]
-    for path in found or [folder, *sorted(_seen_in(folder))]:
+    for path in found or [folder, *_seen_in(folder)]:
         pool.observe_path(str(path.resolve()))
 
 
-def _seen_in(folder: Path) -> Iterator[Path]:
-    """Yield some of the entries of a folder that are not hidden."""
-    with suppress(OSError):
-        yield from islice((path for path in folder.iterdir() if not path.name.startswith(".")), _MOST_ENTRIES)
+def _seen_in(folder: Path) -> list[Path]:
+    """Return some of the entries of a folder and of the two levels below it that are not hidden: of each kind of file
+    the first ones, and folders."""
+    kinds: dict[str, list[Path]] = defaultdict(list)
+    level, left = [folder], _MOST_SCANNED
+    for _ in range(_LEVELS):
+        entries = list(islice(_entries(level), left))
+        left -= len(entries)
+        level = [path for path in entries if path.is_dir()]
+        for path in entries:
+            kinds["" if path.is_dir() else path.suffix.lower()].append(path)
+    in_turn = (path for row in zip_longest(*kinds.values()) for path in row if path is not None)
+    return list(islice(in_turn, _MOST_ENTRIES))
+
+
+def _entries(folders: Iterable[Path]) -> Iterator[Path]:
+    for folder in folders:
+        with suppress(OSError):
+            yield from (path for path in sorted(folder.iterdir()) if not path.name.startswith("."))
 
 
 def observe_arguments(pool: ValuePool, arguments: dict[str, Any]) -> None:
