@@ -114,7 +114,13 @@ def uvx(tmp_path, monkeypatch):
 async def test_a_server_for_version_1_of_the_sdk_is_started_beside_it(tmp_path, uvx):
     add_wheel(tmp_path, "mcp", "1.999")
     add_wheel(tmp_path, "mcp", "2.999")
-    begins = "from importlib.metadata import version\nif version('mcp') != '1.999':\n    raise ImportError(\"cannot import name 'Server' from 'mcp'\")"
+    begins = "\n".join(
+        (
+            "from importlib.metadata import version",
+            "if version('mcp') != '1.999':",
+            "    raise ImportError(\"cannot import name 'Server' from 'mcp'\")",
+        )
+    )
     add_wheel(tmp_path, "older-server", "1.0", requires="mcp", begins=begins)
     params = StdioServer(command=uvx, args=("older-server", "a"))
     said = []

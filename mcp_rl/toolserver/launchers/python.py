@@ -57,10 +57,11 @@ async def _asked(asked: Asked, asking: Asking, words: list[str], offline: dict[s
     script = Path(folder) / program
     own = next((row for row in rows if _plain(row[0]) == _plain(named_by(asked.spec))), None)
     if not script.is_file():
-        if own is not None and own[3]:
+        if own is not None:
             flag = "--spec" if asked.family == "pipx" else "--from"
-            typed = shlex.join([*asked.label.split(), *asked.options, flag, asked.spec, own[3][0]])
-            raise asking.refused(f"{own[0]} has no program {program}, but {', '.join(own[3])}; type {typed}")
+            words = [*asked.label.split(), *asked.options, flag, asked.spec, *own[3][:1]]
+            instead = f", but {', '.join(own[3])}; type {shlex.join(words)}" if own[3] else " or any other"
+            raise asking.refused(f"{own[0]} has no program {program}{instead}")
         return None
     own = own or next((row for row in rows if program in row[3]), None)
     package = None
