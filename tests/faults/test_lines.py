@@ -22,7 +22,7 @@ def answer(number: int, text: str, *, last: bool = False) -> bytes:
 
 
 def read(data: bytes, cuts: list[int], longest: int = LIMIT) -> list[SessionMessage | Exception]:
-    lines, found, begin = Lines(longest), [], 0
+    lines, found, begin = Lines(longest=longest), [], 0
     for cut in (*sorted(cuts), len(data)):
         found += lines.messages(data[begin:cut])
         begin = max(begin, cut)

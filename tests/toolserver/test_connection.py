@@ -88,6 +88,16 @@ async def test_a_server_for_the_first_version_of_the_sdk_is_told_what_it_needs()
             pass
 
 
+async def test_what_a_program_prints_instead_of_messages_is_quoted():
+    program = "import os; print('Usage: tool COMMAND'); print('  serve ' + os.environ['TOOL_KEY'])"
+    params = StdioServer(command="{python}", args=("-c", program), env={"TOOL_KEY": "s3cret-0f-the-t00l"})
+    with pytest.raises(
+        ServerError, match=r"exited at start\. Its last lines: Usage: tool COMMAND \| serve \$\{TOOL_KEY\}"
+    ):
+        async with connect(params, deadlines=PATIENT):
+            pass
+
+
 async def test_a_network_server_exiting_at_start_is_quoted():
     params = SseServer(
         url="http://127.0.0.1:{port}/sse", launch=Launch(command="{python}", args=(str(ODD), "dies-at-start"))

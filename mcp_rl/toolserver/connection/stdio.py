@@ -17,6 +17,7 @@ from mcp.types import INVALID_REQUEST, ErrorData, JSONRPCError, jsonrpc_message_
 
 from mcp_rl.system.processes.spawn import end_process
 from mcp_rl.toolserver.connection.launch import start
+from mcp_rl.toolserver.known_secrets import redaction_for
 from mcp_rl.toolserver.tools.budgets import MOST_VALUES, has_too_many_values
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from mcp_rl.scenario import StdioServer
     from mcp_rl.system.processes.process_log import ProcessLog
+    from mcp_rl.system.redaction import Redaction
     from mcp_rl.toolserver.sandbox.layer import Layer
 
 log = logging.getLogger(__name__)
@@ -35,6 +37,8 @@ LONGEST_MESSAGE = 16 * 2**20
 """Bytes of one message. A longer one is read and discarded, and an error takes its place."""
 _KEPT = 512
 """Bytes kept of both ends of a line that is too long, to find the id of the request that it answers."""
+_STRAY_LINES = 12
+"""Lines without JSON that are kept."""
 _ID_FIRST = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d+)\s*,')
 _ID_LAST = re.compile(
     rb'[\]}]\s*,\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d+)\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$'
@@ -57,7 +61,7 @@ async def stdio_streams(
     writing, to_send = anyio.create_memory_object_stream[SessionMessage](0)
     try:
         async with anyio.create_task_group() as pipes:
-            pipes.start_soon(_read, process, received)
+            pipes.start_soon(_read, process, received, StrayLines(log, redaction_for(params)))
             pipes.start_soon(_write, process, to_send, received)
             try:
                 yield reading, writing
@@ -71,10 +75,12 @@ async def stdio_streams(
             stream.close()
 
 
-async def _read(process: Process, received: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
+async def _read(
+    process: Process, received: MemoryObjectSendStream[SessionMessage | Exception], stray: StrayLines
+) -> None:
     """Pass on the messages. Once the receiver is closed, keep reading, so that the server can end."""
     assert process.stdout is not None
-    lines, wanted = Lines(), True
+    lines, wanted = Lines(stray), True
     try:
         async for chunk in process.stdout:
             for message in lines.messages(chunk) if wanted else ():
@@ -103,11 +109,24 @@ async def _write(
         received.close()  # tells the reader that no more answers come
 
 
+class StrayLines:
+    """Keeps the first lines that are no JSON in the server's log: a banner, or how the program is used."""
+
+    def __init__(self, log: ProcessLog, redaction: Redaction) -> None:
+        self._log, self._redaction, self._left = log, redaction, _STRAY_LINES
+
+    def keep(self, line: bytes) -> None:
+        if self._left and not line.lstrip().startswith((b"{", b"[")):
+            self._left -= 1
+            self._log.file.write(self._redaction.text(line[:_KEPT].decode(errors="replace").rstrip()) + "\n")
+            self._log.file.flush()
+
+
 class Lines:
     """Splits the chunks that a server writes into messages."""
 
-    def __init__(self, longest: int = LONGEST_MESSAGE) -> None:
-        self._longest = longest
+    def __init__(self, stray: StrayLines | None = None, longest: int = LONGEST_MESSAGE) -> None:
+        self._stray, self._longest = stray, longest
         self._parts: list[bytes] = []
         self._size = 0
         self._last = b""
@@ -143,6 +162,8 @@ class Lines:
                 text = line.decode(errors="replace")  # names and results may contain bytes that are not UTF-8
                 return SessionMessage(jsonrpc_message_adapter.validate_json(text, by_name=False))
             except ValueError:
+                if self._stray is not None:
+                    self._stray.keep(line)
                 return error
 
     def _refused(self, beginning: bytes, why: str) -> SessionMessage | Exception:
