@@ -4,7 +4,7 @@
         [--out benchmarks/results/strangers.json]
 
 Two bundled servers are started by their command, so that no plugin declares anything or words their requests. npx and
-uvx download the others. Each sees a home, a folder of 30 mixed files, a repository of six commits and a site on
+uvx download the others. Each sees a home, a folder of 30 mixed files, a repository of 16 commits and a site on
 loopback, all made here in a scratch folder. `tasks` makes 200 tasks of all levels and checks them (`generate --check`);
 `train` runs `mcp-rl train` with its defaults. Both begin without what was measured of the server before, and afterwards
 the files must have the hashes that they had. `--out` is written after each of them and keeps other servers and seeds.
@@ -59,26 +59,33 @@ def folder_of_files(root: Path) -> None:
 
 
 def repository(root: Path) -> None:
-    """Make a git repository of six commits."""
+    """Make a git repository of 16 commits by three people, with three branches."""
     chance = random.Random(2)
     root.mkdir(parents=True)
-    identity = {f"GIT_{who}_{what}": value for who in ("AUTHOR", "COMMITTER") for what, value in _IDENTITY.items()}
-    for number in range(6):
-        for name in chance.sample(["readme.md", "main.py", "notes.txt", "setup.cfg"], 2):
+
+    def git(*words: str, number: int = 0) -> None:
+        name = ("Ada", "Omar", "Ines")[chance.randrange(3)]
+        when = f"2026-03-{number + 1:02}T12:00:00"
+        identity = {
+            f"GIT_{who}_{what}": value
+            for who in ("AUTHOR", "COMMITTER")
+            for what, value in (("NAME", name), ("EMAIL", f"{name.lower()}@example.org"), ("DATE", when))
+        }
+        subprocess.run(["git", *words], cwd=root, env=os.environ | identity, check=True)
+
+    git("init", "--quiet", "--initial-branch", "main")
+    for number in range(16):
+        names = ("readme.md", "main.py", "notes.txt", "setup.cfg", "tests.py", "changes.md")
+        for name in chance.sample(names, chance.randint(1, 3)):
             with (root / name).open("a") as file:
-                file.write(text(chance, 2))
-        environment = os.environ | identity | {"GIT_AUTHOR_DATE": f"2026-03-0{number + 1}T12:00:00"}
-        environment["GIT_COMMITTER_DATE"] = environment["GIT_AUTHOR_DATE"]
-        steps = ([] if number else [["init", "--quiet"]]) + [
-            ["add", "."],
-            ["commit", "-qm", f"Mention {_WORDS[number]}"],
-        ]
-        for words in steps:
-            subprocess.run(["git", *words], cwd=root, env=environment, check=True)
+                file.write(text(chance, chance.randint(1, 4)))
+        git("add", ".")
+        git("commit", "--quiet", "--message", f"Mention {_WORDS[number]}", number=number)
+        if number in (5, 9):
+            git("branch", f"before-{_WORDS[number]}")
 
 
 _FETCH = "mcp-server-fetch --ignore-robots-txt --allow-private-ips"
-_IDENTITY = {"NAME": "Ada", "EMAIL": "ada@example.org"}
 
 
 def site(root: Path) -> None:
