@@ -27,6 +27,7 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)
 READY := $(VENV)/.ready
 BIN := $(VENV)/bin
+INSTALL := "$(PYTHON)" .ci/install.py
 
 .PHONY: train test test-vllm test-others test-trackers fuzz lint gpu-check setup lock audit wheel site clean
 
@@ -53,8 +54,8 @@ test-vllm: setup $(if $(filter file%,$(origin MCP_RL_VLLM_PYTHON)),$(VLLM_VENV)/
 $(VLLM_VENV)/.ready:
 	@echo "Installing $(VLLM) into $(VLLM_VENV); minutes, and only this time."
 	test -x $(VLLM_VENV)/bin/python || "$(PYTHON)" -m venv $(VLLM_VENV)
-	$(VLLM_VENV)/bin/python -m pip install --quiet $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch==2.13.0
-	$(VLLM_VENV)/bin/python -m pip install --quiet $(VLLM) peft
+	$(INSTALL) $(VLLM_VENV) --quiet $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch==2.13.0
+	$(INSTALL) $(VLLM_VENV) --quiet $(VLLM) peft
 	$(VLLM_VENV)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec triton
 	touch $@
 
@@ -86,7 +87,7 @@ $(TRACKERS)/.ready: pyproject.toml
 	test -x $(TRACKERS)/bin/python || $(BIN)/python -m venv $(TRACKERS)
 	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
 		> "$$($(TRACKERS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/mcp_rl_dev.pth"
-	$(TRACKERS)/bin/python -m pip install --quiet mlflow trackio wandb weave
+	$(INSTALL) $(TRACKERS) --quiet mlflow trackio wandb weave
 	rm -rf $(TRACKERS)/lib/python*/site-packages/tests
 	touch $@
 
@@ -109,8 +110,8 @@ ifdef HASHED
 	$(BIN)/python -m pip install --quiet --no-deps --require-hashes --requirement requirements-hashed.txt $(if $(TORCH_INDEX),,--requirement requirements-torch-hashed.txt)
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 else
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(INSTALL) $(VENV) --quiet --constraint constraints.txt $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
+	$(INSTALL) $(VENV) --quiet --constraint constraints.txt --editable '.[dev]'
 endif
 	$(BIN)/python -m pip install --quiet --no-deps --require-hashes --requirement requirements-templates.txt
 	touch $@
@@ -123,7 +124,7 @@ AUDIT := .venv-audit
 
 $(AUDIT)/.ready:
 	test -x $(AUDIT)/bin/python || "$(PYTHON)" -m venv $(AUDIT)
-	$(AUDIT)/bin/python -m pip install --quiet pip-audit==2.10.1 cyclonedx-bom==7.5.0
+	$(INSTALL) $(AUDIT) --quiet pip-audit==2.10.1 cyclonedx-bom==7.5.0
 	touch $@
 
 audit: $(AUDIT)/.ready
@@ -141,7 +142,7 @@ SITE := .venv-site
 
 $(SITE)/.ready:
 	test -x $(SITE)/bin/python || "$(PYTHON)" -m venv $(SITE)
-	$(SITE)/bin/python -m pip install --quiet zensical==0.0.73 mkdocstrings==1.0.8 mkdocstrings-python==2.0.11
+	$(INSTALL) $(SITE) --quiet zensical==0.0.73 mkdocstrings==1.0.8 mkdocstrings-python==2.0.11
 	touch $@
 
 site: $(SITE)/.ready

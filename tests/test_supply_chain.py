@@ -1,10 +1,13 @@
 """Pinned packages have hashes, and are looked up in a database of known vulnerabilities."""
 
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
+import zipfile
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -31,6 +34,34 @@ def test_every_pin_has_its_hashes() -> None:
     for file in ("requirements-hashed.txt", "requirements-torch-hashed.txt"):
         for entry in re.split(r"\n(?=\w)", (ROOT / file).read_text().partition("\n")[2]):
             assert re.search(r"--hash=sha256:[0-9a-f]{64}", entry), entry
+
+
+def test_uv_installs_with_the_configuration_of_pip_and_pip_where_it_cannot(tmp_path: Path) -> None:
+    wheels, where = tmp_path / "wheels", tmp_path / "environment"
+    wheels.mkdir()
+    for version in ("1.0", "1.1"):
+        with zipfile.ZipFile(wheels / f"made_up-{version}-py3-none-any.whl", "w") as wheel:
+            about = f"Metadata-Version: 2.1\nName: made-up\nVersion: {version}\n"
+            wheel.writestr(f"made_up-{version}.dist-info/METADATA", about)
+            wheel.writestr(
+                f"made_up-{version}.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+            )
+            wheel.writestr(f"made_up-{version}.dist-info/RECORD", "")
+    (tmp_path / "constraints").write_text("made-up<1.1\n")
+    subprocess.run([sys.executable, "-m", "venv", "--symlinks", where], check=True)
+    for more, installer in (("", "uv"), ("no-index = true\n", "pip")):
+        (tmp_path / "pip.conf").write_text(
+            f"[global]\nfind-links = {wheels}\nconstraint = {tmp_path / 'constraints'}\n{more}"
+        )
+        plain = {key: value for key, value in os.environ.items() if not key.startswith(("PIP_", "UV_"))}
+        environment = {**plain, "PIP_CONFIG_FILE": str(tmp_path / "pip.conf"), "HOME": str(tmp_path)}
+        (where / "bin" / "uv").unlink(missing_ok=True)
+        (where / "bin" / "uv").symlink_to(Path(sys.executable).with_name("uv"))
+        install = [sys.executable, ROOT / ".ci/install.py", where, "--quiet", "made-up"]
+        subprocess.run(install, env=environment, check=True)
+        [about] = where.glob("lib/*/site-packages/made_up-*.dist-info")
+        assert (about.name, (about / "INSTALLER").read_text().strip()) == ("made_up-1.0.dist-info", installer)
+        shutil.rmtree(about)
 
 
 def test_workflows_pin_actions_and_may_only_read() -> None:
