@@ -236,7 +236,7 @@ class ServerOptions(IsolationOptions, ServerName):
         bool | None,
         Sets("tools.allow_schema_change"),
         typer.Option(
-            "--allow-schema-change", help="Go on if a server changes its tools during a run, instead of ending the run."
+            "--allow-schema-change", help="Continue if a server changes its tools during a run, instead of ending it."
         ),
     ] = None
 

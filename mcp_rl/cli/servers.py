@@ -198,7 +198,7 @@ def _remote(server: "ToolServer", transport: str | None) -> Iterator[tuple[str, 
     for one, params in _each(server, transport):
         label = f"The server {one.name}"
         if params.transport == "stdio" or params.ours_to_start:
-            raise ConfigError(f"{label} is started by us, so there is nothing to log in at; logins are for URLs.")
+            raise ConfigError(f"{label} starts on this machine and needs no login; logins are for URLs.")
         yield label, expand(params.url, server=label)
 
 
@@ -326,5 +326,5 @@ def _configured(asked: dict[str, Any]) -> tuple["RunConfig", "ToolServer"]:
     plugins = load_plugins(config.plugins)
     server = resolve_servers(config.server, config.transport, plugins=plugins, tools=config.tools)
     if server.toolless:
-        raise ConfigError(f"{server.name} stands for no server, so there is nothing to look at; name a server.")
+        raise ConfigError(f"{server.name} means that there is no server; name one to look at.")
     return config, server

@@ -160,7 +160,7 @@ class ToolsConfig(Section):
     elicitation: Elicitation | None = None
     """Answer to a server that asks its user for input; none: the plugin's, else decline, as an episode has no user."""
     allow_schema_change: Annotated[bool, LIVE] = False
-    """Go on if a server changes its tools during a run: off, as what was learned may not fit them."""
+    """Continue if a server changes its tools during a run: off, as what was learned may not fit them."""
     server_config: Annotated[Path | None, LIVE] = None
     """A file of servers in the format of MCP clients (`mcpServers`); none: config.json."""
     record: Annotated[Path | None, LIVE] = None

@@ -46,7 +46,7 @@ def load_function(reference: str) -> Callable[[AskedTurn], Any]:
     except Exception as error:
         raise ConfigError(f"The opponent {reference!r} cannot be imported: {type(error).__name__}: {error}.") from error
     if not callable(function):
-        raise ConfigError(f"The opponent {reference!r} is no function, but {shortened(repr(function), 60)}.")
+        raise ConfigError(f"The opponent {reference!r} is not a function but {shortened(repr(function), 60)}.")
     return function  # type: ignore[no-any-return]
 
 

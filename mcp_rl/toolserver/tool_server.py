@@ -172,7 +172,7 @@ class ToolServer:
         names = [server.name for server in servers]
         for server in servers:
             if server.toolless:
-                raise PluginError(f"--server {server.name} stands for no server at all; leave it out beside others.")
+                raise PluginError(f"--server {server.name} means that there is no server; leave it out beside others.")
         for name in names:
             if names.count(name) > 1:
                 raise PluginError(f"The server {name!r} is named twice; name each server once.")

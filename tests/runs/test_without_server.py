@@ -39,7 +39,7 @@ def test_a_run_without_a_server_trains_and_is_verified_and_evaluated(
         (["generate"], "there is nothing to explore"),
         (["train", "--source", "headlines", "--isolation", "per-rollout"], "leave out tools.isolation"),
         (["train", "--source", "headlines", "--transport", "stdio"], "has no transport 'stdio'"),
-        (["train", "--source", "headlines", "--server", "mcp_calculator"], "--server none stands for no server at all"),
+        (["train", "--source", "headlines", "--server", "mcp_calculator"], "--server none means that there is"),
         (["train", "--scenarios", "calls.jsonl"], "line 1: the scenario needs the tool 'add', and without a"),
         (["train", "--scenarios", "state.jsonl"], "line 1: the scenario has an initial_state, and without a server"),
         (["train", "--source", "headlines", "scenarios.fields={task=text}"], "maps the lines of your own file"),
@@ -61,4 +61,4 @@ def test_what_needs_a_server_is_one_sentence(
 @pytest.mark.parametrize("word", ["check", "inspect", "login"])
 def test_there_is_no_server_to_look_at(word: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["servers", word, "none"]) == 2
-    assert "none stands for no server, so there is nothing to look at" in capsys.readouterr().err
+    assert "none means that there is no server; name one" in capsys.readouterr().err

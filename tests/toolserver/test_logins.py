@@ -284,5 +284,5 @@ def test_the_commands_say_what_they_cannot_do(capsys):
     assert main(["servers", "login", "https://example.org/mcp", "--issuer", "https://login.example.org"]) == 2
     said = capsys.readouterr()
     assert said.out == "No login is kept for https://example.org/mcp.\n"
-    assert "mcp_calculator is started by us, so there is nothing to log in at" in said.err
+    assert "mcp_calculator starts on this machine and needs no login" in said.err
     assert "--client-id" in said.err

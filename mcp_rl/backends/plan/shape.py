@@ -266,7 +266,7 @@ def _count_in_header(file: Path) -> int:
     header = _header(file)
     quantised = any(tensor.get("dtype") in ("U8", "I8") for tensor in header.values())
     if quantised:
-        raise ValueError("packed weights do not tell their number")
+        raise ValueError("packed weights without their number")
     return sum(prod(tensor["shape"]) for tensor in header.values())
 
 

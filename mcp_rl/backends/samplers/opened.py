@@ -339,4 +339,4 @@ def _rank(adapter: Path) -> int:
         config = json.loads((adapter / "adapter_config.json").read_bytes())
         return max(int(config["r"]), *map(int, (config.get("rank_pattern") or {}).values()), 1)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise CheckpointError(f"Cannot read {adapter / 'adapter_config.json'}: it tells no rank.") from error
+        raise CheckpointError(f"Cannot read {adapter / 'adapter_config.json'}: it has no rank.") from error

@@ -140,7 +140,7 @@ def _measured(
         server=identity.server,
         schema_hash=identity.schema_hash,
         scenarios=models[-1].result.scenarios if models else 0,
-        scenarios_from="held out: no call and no request of theirs was ever trained on",
+        scenarios_from="held out: none of their calls or requests was trained on",
         samples=int(settings.get("evaluation.samples", 0)),
         temperature=float(settings.get("rollout.temperature", 1.0)),
         seed=identity.seed,

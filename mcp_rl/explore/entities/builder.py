@@ -496,7 +496,7 @@ def _what_they_are(answers: Sequence[Answered]) -> str:
     """Return what all of these results are, in words."""
     texts = [text_inside(answer.text).strip() for answer in answers]
     if all(map(holds_no_text, texts)):
-        return "only images and other content that is no text"
+        return "only images and other content that is not text"
     if all(re.fullmatch(r"[-+]?[\d.,]+(?:e[-+]?\d+)?%?", text) for text in texts):
         return "only single numbers"
     return "only prose" if all(len(text.split()) > 3 and text[:1] not in "[{" for text in texts) else "single values"

@@ -63,10 +63,12 @@ class Forecast(FrozenData):
     def line(self) -> str:
         """The forecast in one sentence."""
         money = "" if self.cost is None else f", {self.cost:.2f} US dollars"
+        hours = _rounded(self.hours)
+        hours += " hour" if hours == "1" else " hours"
         return (
             f"About {_rounded(self.steps_per_hour)} steps an hour ({_rounded(self.sampling_seconds)} s sampling, "
             f"{_rounded(self.update_seconds)} s learning), {self.tokens_per_step:,} sampled tokens a step, and "
-            f"{_rounded(self.hours)} hours for {self.steps} steps with their evaluations{money}; by data sheets, so "
+            f"{hours} for {self.steps} steps with their evaluations{money}; by data sheets, so "
             "within a factor of three."
         )
 

@@ -139,7 +139,7 @@ def _literal(node: ast.expr) -> Any:
     if isinstance(node, ast.Constant) and (node.value is None or isinstance(node.value, str | int | float)):
         value = -node.value if sign < 0 and isinstance(node.value, int | float) else node.value
         return read_json(json.dumps(value))
-    raise ValueError("a value is no text, number, list or object")
+    raise ValueError("a value is not a text, number, list or object")
 
 
 HARMONY = Dialect(
