@@ -45,7 +45,6 @@ OUTPUTS = {
     "docs/engine.md: … </tool_call>": "tokens, side by side",
     "docs/processes.md: Ended what an earlier run left behind": "a printed line",
     "docs/running.md: step 12/120": "a printed line",
-    'docs/running.md: {"run_dir": …': "the form of a report",
     "docs/runs.md: step   split": "a printed table",
     "docs/runs.md: calc: 20 steps": "printed lines",
     "docs/runs.md: .mcp_rl/default/models/calc-from-15 begins": "printed lines",

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 NOT_DRAWN = "0"
 """Version of the page that is served until the first one is drawn."""
+BEING_DRAWN = "The curves and episodes are being drawn, and appear here in a few seconds."
 SHARE = 0.1
 """Share of one processor that drawing a page may take."""
 _SHOWN = ("model.json", "state.json", HISTORY, "report.json")
@@ -98,7 +99,8 @@ class ServedPage(ABC):
 
     def empty(self, version: str) -> bytes:
         """Return a page without content, which asks for the next version."""
-        return plots_page({name: [] for name in self.names}, (), (), live=version)
+        sentences = (BEING_DRAWN,) if version == NOT_DRAWN else ()
+        return plots_page({name: [] for name in self.names}, sentences, (), live=version)
 
     def _signature(self) -> object:
         return [_state_of(folder / name) for folder in self.folders for name in _SHOWN]

@@ -24,7 +24,7 @@ from mcp_rl.run_directory import read_groups
 from mcp_rl.runs.live import Live, LiveStatus, read_status
 from mcp_rl.runs.watch import pages as served_pages
 from mcp_rl.runs.watch.app import make_pages, watch
-from mcp_rl.runs.watch.pages import RunPage
+from mcp_rl.runs.watch.pages import BEING_DRAWN, RunPage
 from mcp_rl.runs.watch.state import describe, state_of
 from mcp_rl.runs.watch.tail import EpisodeTail
 from mcp_rl.system.activity import Activity, Clock, during, timed_by
@@ -139,7 +139,7 @@ def test_drawing_takes_a_small_part_of_the_time(run: Path, tmp_path: Path) -> No
 async def test_only_who_knows_the_address_is_answered(run: Path) -> None:
     async with watched(run) as url, httpx.AsyncClient(timeout=60) as client:
         answer = await client.get(url)
-        assert answer.status_code == 200 and "connect-src" in answer.text
+        assert answer.status_code == 200 and "connect-src" in answer.text and BEING_DRAWN in answer.text
         assert answer.headers["cache-control"] == "no-store"
         assert answer.headers["content-security-policy"] == "frame-ancestors 'none'"
         root = url.rsplit("/", 2)[0]
