@@ -3,8 +3,9 @@
 # docker run --rm --volume "$PWD:/work" mcp-rl train --server mcp_calculator
 # docker build --build-arg BASE=mirror.example/python:3.12-slim-trixie …      a base from elsewhere: Debian, with Python and its venv
 #
-# Node.js (from PyPI: Debian's is two versions behind) and uv are for tool servers that npx and uvx start. Docker's default profile forbids the namespaces of our
-# sandbox; the container keeps what a server does from the machine, except for the folder in /work.
+# Node.js (from PyPI: Debian's is two versions behind) and uv are for tool servers that npx and uvx start. Docker's default
+# profile forbids the namespaces of our sandbox; the container keeps what a server does from the machine, except for the
+# folder in /work.
 ARG PYTHON=3.12
 ARG BASE=python:${PYTHON}-slim-trixie
 
