@@ -1,4 +1,4 @@
-"""The program in docs/running.md runs as it stands there, and the public scorers need no registry."""
+"""The program in docs/api.md runs as it stands there, and the public scorers need no registry."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from mcp_rl.errors import NothingLearned, ScenarioError
 from mcp_rl.scenario import McpScenario, StdioServer, Verifier
 from mcp_rl.trajectory import CallRecord, Segment, Trajectory, TrajectoryGroup
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "running.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "api.md"
 
 
 def test_the_python_example_trains_two_steps(tmp_path: Path) -> None:

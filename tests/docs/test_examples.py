@@ -73,7 +73,7 @@ FRAGMENTS = {
     "docs/engine.md: async with LocalEngine(": f"{_HERE}test_an_engine_plays_two_turns",
     "docs/export.md: from peft import PeftModel": "tests/runs/export/test_export.py::test_the_page_loads_an_adapter",
     "docs/rewards.md: group = await ruler_score_group(": f"{_HERE}test_a_judge_scores_a_group",
-    "docs/running.md: import random": "tests/test_python_example.py::test_the_python_example_trains_two_steps",
+    "docs/api.md: import random": "tests/test_python_example.py::test_the_python_example_trains_two_steps",
     "docs/sandbox.md: async with connect(": (
         "tests/toolserver/test_sandbox.py::test_several_states_take_turns_on_one_process"
     ),
