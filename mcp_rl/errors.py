@@ -25,6 +25,10 @@ class PluginError(UserError):
     """A plugin that cannot be used, or a name that no plugin offers."""
 
 
+class ClusterError(UserError):
+    """A cluster that cannot be used as it is: no such address, no room, other versions, a full object store."""
+
+
 class ScenarioError(UserError):
     """A scenario or a scenarios file that cannot be used."""
 
@@ -99,6 +103,28 @@ class EngineError(McpRlError):
 
 class EngineStop(EngineError, RunStop):
     """A sampler or learner that is gone for good: the run ends and keeps its last whole step."""
+
+
+class PartLost(EngineError):
+    """A part of a cluster that is gone or silent; what it did can be done again elsewhere.
+
+    `gone`: it will not come back by itself.
+    """
+
+    def __init__(self, message: str, *, gone: bool = False) -> None:
+        super().__init__(message)
+        self.gone = gone
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild_lost, (self.args[0], self.gone)
+
+
+def _rebuild_lost(message: str, gone: bool) -> PartLost:
+    return PartLost(message, gone=gone)
+
+
+class LearnersLost(EngineStop):
+    """The learners of a cluster are gone: the run can go on from its last whole step with new ones."""
 
 
 class ContextOverflow(EngineError):

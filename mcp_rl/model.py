@@ -25,11 +25,12 @@ if TYPE_CHECKING:
 
     from openai import AsyncOpenAI
 
-    from mcp_rl.config import TrainConfig
+    from mcp_rl.config import RunConfig, TrainConfig
     from mcp_rl.inference.chat.chat_format import ChatFormat
     from mcp_rl.inference.engine import Engine
     from mcp_rl.inference.openai_api.served import ServedModel
-    from mcp_rl.trajectory import TrajectoryGroup
+    from mcp_rl.scenario import McpScenario
+    from mcp_rl.trajectory import Trajectory, TrajectoryGroup
 
 ModelConfig = TypeVar("ModelConfig", bound=BaseModel | None)
 
@@ -44,10 +45,30 @@ class TrainResult:
     """Metrics of the step; docs/learning.md names them."""
 
 
+@dataclass(frozen=True)
+class EpisodeRecipe:
+    """All that another machine needs to play a run's episodes."""
+
+    config: RunConfig
+    states: Mapping[str, Mapping[str, Any]]
+    """The measured states of the tool servers, by their names, as JSON."""
+    schemas: str
+    """Hash of the tool schemas that the run's own session was offered."""
+
+
+class PlaysElsewhere(Protocol):
+    """Plays one scenario on another machine."""
+
+    async def __call__(self, scenario: McpScenario, seed: int, temperature: float) -> Trajectory:
+        """Return the unscored trajectory; a fault of the tool server is a faulted one. Raises RunStop."""
+        ...
+
+
 class Backend(Protocol):
     """Trains a model and samples from it. `LocalBackend` is one; plugins offer others.
 
-    A plugin's backend may leave out `begin`, `choose`, `skipped`, `loaded` and `protect`: `with_defaults` adds them.
+    A plugin's backend may leave out `begin`, `choose`, `play_elsewhere`, `skipped`, `loaded` and `protect`:
+    `with_defaults` adds them.
     """
 
     @property
@@ -70,6 +91,11 @@ class Backend(Protocol):
         """Start in the background what takes long, while tools are explored; `register` goes on with it. Does nothing
         by default."""
         return
+
+    async def play_elsewhere(self, recipe: EpisodeRecipe) -> PlaysElsewhere | None:
+        """Return a player whose episodes run on other machines, beside their tool servers; None, the default: they run
+        in this process. Called after `register`."""
+        return None
 
     def protect(self, steps: Collection[int]) -> None:
         """Keep the checkpoints of these steps on disk, beside the newest ones and in place of those protected before.
@@ -134,7 +160,7 @@ class Backend(Protocol):
 
 def with_defaults(backend: Backend) -> Backend:
     """Return the backend, with the defaults of `Backend` for the optional parts that it lacks."""
-    for name in ("begin", "choose", "protect"):
+    for name in ("begin", "choose", "play_elsewhere", "protect"):
         if not hasattr(backend, name):
             setattr(backend, name, MethodType(getattr(Backend, name), backend))
     for name, nothing in (("skipped", ()), ("loaded", {})):

@@ -184,3 +184,21 @@ class SamplerHost(Protocol):
     async def close(self) -> None:
         """End the engine."""
         ...
+
+
+class HostsToMake(Protocol):
+    """The hosts of some settings, not opened yet, while everything that takes long starts."""
+
+    settings: LocalSettings | None
+
+    async def imported(self) -> None:
+        """Wait until `make` may be called."""
+        ...
+
+    def make(self) -> tuple[LearnerHost, SamplerHost]:
+        """Return both hosts, to be opened and closed by the caller from now on."""
+        ...
+
+    async def close(self) -> None:
+        """End what was started, unless `make` gave it away."""
+        ...

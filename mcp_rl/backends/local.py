@@ -17,6 +17,7 @@ import anyio
 from mcp_rl.backends.hosts import (
     BackendSettings,
     CheckpointExtras,
+    HostsToMake,
     LearnerHost,
     LocalSettings,
     OpenedLearner,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
     from mcp_rl.inference.engine import Engine
     from mcp_rl.learning.learner import Learner
-    from mcp_rl.model import TrainableModel
+    from mcp_rl.model import EpisodeRecipe, PlaysElsewhere, TrainableModel
     from mcp_rl.trajectory import TrajectoryGroup
 
 T = TypeVar("T")
@@ -99,7 +100,7 @@ class LocalBackend:
         self._asked: LocalSettings | None = None
         """The settings that `_choices` completes."""
         self._choices: Choices | None = None
-        self._begun: BegunHosts | None = None
+        self._begun: HostsToMake | None = None
         """Started by `begin`, taken by `register`."""
         self._protected: tuple[int, ...] = ()
         self._opened: OpenedLearner | None = None
@@ -176,7 +177,7 @@ class LocalBackend:
         asked = self.settings.for_run(model.base_model, model.path, f"{model.project}/{model.name}")
         if self._begun is None or self._choices is None or asked != self._asked:
             chat = await anyio.to_thread.run_sync(_chat_of_files, asked)
-            self._choices = await anyio.to_thread.run_sync(resolve, asked)
+            self._choices = await self._resolve(asked)
             self._choices.said.extend(chat)
             self._asked = asked
         return self._choices.said
@@ -189,7 +190,15 @@ class LocalBackend:
         settings = _registered(self._choices).settings
         if self._begun is None or self._begun.settings != settings:
             await self._end_begun()
-            self._begun = await BegunHosts.begin(settings)
+            self._begun = await self._begin_hosts(settings)
+
+    async def _resolve(self, asked: LocalSettings) -> Choices:
+        """Decide what the settings leave open, by the machine that learns."""
+        return await anyio.to_thread.run_sync(resolve, asked)
+
+    async def _begin_hosts(self, settings: LocalSettings) -> HostsToMake:
+        """Start what takes long."""
+        return await BegunHosts.begin(settings)
 
     async def register(self, model: TrainableModel[Any]) -> None:
         """Load the base, continue from the newest whole checkpoint or write the initial one, start the engine. Raises
@@ -214,7 +223,7 @@ class LocalBackend:
                 log.warning(sentence)
             chat = learner.chat
             if chat is None:
-                chat = await anyio.to_thread.run_sync(_chat_format, settings, self._opened.loaded)
+                chat = await anyio.to_thread.run_sync(loaded_chat, settings, self._opened.loaded)
             self._chat = chat
             await self._open_sampler(learner, sampler, chat)
             if self._opened.checkpoint is None:
@@ -321,6 +330,10 @@ class LocalBackend:
         )
         return await _registered(self._learner).save(extras)
 
+    async def play_elsewhere(self, recipe: EpisodeRecipe) -> PlaysElsewhere | None:
+        """Return None: episodes are played in this process."""
+        return None
+
     def protect(self, steps: Collection[int]) -> None:
         """Keep the checkpoints of these steps on disk, beside the newest ones and in place of those protected
         before."""
@@ -350,7 +363,7 @@ def _chat_of_files(settings: LocalSettings) -> list[str]:
     return [] if chat is None else chat.notes
 
 
-def _chat_format(settings: LocalSettings, loaded: Mapping[str, Any]) -> ChatFormat:
+def loaded_chat(settings: LocalSettings, loaded: Mapping[str, Any]) -> ChatFormat:
     """Return the chat format of the base as the learner has loaded it."""
     from mcp_rl.backends.base.base_model import load_tokenizer
     from mcp_rl.backends.base.options import token_of

@@ -47,7 +47,18 @@ class TrainOptions:
     backend: Annotated[
         str | None,
         Sets("backend"),
-        typer.Option(help="Backend that trains and samples: local, this machine (the default), or a plugin's."),
+        typer.Option(
+            help="Backend that trains and samples: local, this machine (the default), ray, a Ray cluster "
+            "(docs/cluster.md), or a plugin's."
+        ),
+    ] = None
+    ray_address: Annotated[
+        str | None,
+        Sets("ray.address"),
+        typer.Option(
+            help="Address of the Ray cluster, HOST:PORT of its head node, with --backend ray. Default: the cluster of "
+            "this machine, else one is started here for the run."
+        ),
     ] = None
     steps: Annotated[
         int | None, Sets("steps"), typer.Option(help="Training steps in all, including those of earlier sessions.")

@@ -8,7 +8,7 @@ from mcp_rl.config.chat import ChatConfig
 from mcp_rl.config.learning import LoraConfig, TrainConfig
 from mcp_rl.config.levels import AUTO, LEVELS, MIXED, explored_levels, level_shares
 from mcp_rl.config.listing import chosen_settings, config_keys, flat_values, role_of, section_of, settings
-from mcp_rl.config.machine import EngineConfig, PlacementConfig, UnslothConfig
+from mcp_rl.config.machine import EngineConfig, PlacementConfig, RayConfig, UnslothConfig
 from mcp_rl.config.playing import (
     MOST_STEPS,
     CurriculumConfig,
@@ -45,6 +45,7 @@ __all__ = [
     "LoraConfig",
     "ModelKind",
     "PlacementConfig",
+    "RayConfig",
     "RewardConfig",
     "RolloutConfig",
     "RunConfig",

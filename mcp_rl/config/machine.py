@@ -86,6 +86,49 @@ class PlacementConfig(Section):
     """US dollars that the machine costs an hour, for the forecast of `mcp-rl doctor`; none: no cost is forecast."""
 
 
+class RayConfig(Section):
+    """The parts of a run on a Ray cluster (`backend = "ray"`), and how long it waits for them."""
+
+    address: str = Field(default="auto", min_length=1)
+    """Address of the cluster, HOST:PORT of its head node; auto: RAY_ADDRESS or a cluster on this machine, else one is
+    started here for the run, as with `local`."""
+    learners: int = Field(default=1, ge=1, le=1024)
+    """Processes that learn side by side: one, as most of a step is sampling."""
+    engines: int = Field(default=1, ge=1, le=4096)
+    """Engines that sample from the beginning."""
+    most_engines: int | None = Field(default=None, ge=1, le=4096)
+    """Most engines, if more may join where room appears; none: as many as `engines`, since a cluster may be shared."""
+    tool_nodes: int = Field(default=1, ge=0, le=4096)
+    """Tool nodes to wait for at the beginning, each on a node with the resource mcp_rl_tools; all that join later are
+    used too; 0: episodes are played by the driver."""
+    learner_cpus: float = Field(default=1.0, ge=0)
+    """CPUs that Ray reserves for each learner: a count for its placement, not a limit."""
+    engine_cpus: float = Field(default=1.0, ge=0)
+    """CPUs that Ray reserves for each engine."""
+    tool_cpus: float = Field(default=0.0, ge=0)
+    """CPUs that Ray reserves for each tool node: none, as `mcp_rl_tools` places it."""
+    learner_gpus: float | None = Field(default=None, ge=0)
+    """GPUs of each learner; none: one if the cluster has GPUs."""
+    engine_gpus: float | None = Field(default=None, ge=0)
+    """GPUs of each engine; none: one if the cluster has GPUs. More are used by the tensor-parallel-size of
+    `engine.args`."""
+    waits_for_nodes: bool = False
+    """Wait for nodes that an autoscaler adds, instead of refusing what the cluster cannot hold now."""
+    patience: float = Field(default=45.0, gt=0)
+    """Seconds for actors to be placed and started, and for a lost one to come back while none of its kind is left; more
+    with an autoscaler."""
+    silence: float = Field(default=15.0, gt=0)
+    """Seconds without a sign of life after which an actor counts as lost: a busy machine answers within a few."""
+    start_seconds: float = Field(default=1200.0, gt=0)
+    """Seconds for a base model to be loaded, or vLLM to start: compiling for a large model takes minutes."""
+    turn_seconds: float = Field(default=600.0, gt=0)
+    """Seconds for an engine to sample one turn, waiting included: as long as an episode may take."""
+    update_seconds: float = Field(default=7200.0, gt=0)
+    """Seconds for a training step or a save of a whole model."""
+    close_seconds: float = Field(default=15.0, gt=0)
+    """Seconds for actors to end their servers before they are killed."""
+
+
 class UnslothConfig(Section):
     """Loading of the base model: the options of Unsloth's `FastLanguageModel.from_pretrained`. Without Unsloth,
     transformers and PEFT load it by the same options."""

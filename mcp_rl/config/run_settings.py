@@ -7,7 +7,7 @@ from pydantic import Field, field_validator
 
 from mcp_rl.config.chat import ChatConfig
 from mcp_rl.config.learning import TrainConfig
-from mcp_rl.config.machine import EngineConfig, PlacementConfig, UnslothConfig
+from mcp_rl.config.machine import EngineConfig, PlacementConfig, RayConfig, UnslothConfig
 from mcp_rl.config.playing import CurriculumConfig, RolloutConfig, ScenarioConfig, ToolsConfig, Transport
 from mcp_rl.config.scoring import EvaluationConfig, JudgeConfig, RewardConfig
 from mcp_rl.config.section import CARRIED, LIVE, Role, Section
@@ -42,7 +42,7 @@ class RunSettings(Section):
     seed: Annotated[int, _fixed("the initial policy was evaluated with it", replay=True)] = Field(default=0, ge=0)
     """Seed of all randomness."""
     backend: Annotated[str, Role(carried=True, fixed="the checkpoint belongs to its backend")] = "local"
-    """Backend that trains and samples: this machine; plugins offer others."""
+    """Backend that trains and samples: this machine; `ray` is a cluster, and plugins offer others."""
     trackers: Annotated[tuple[str, ...], LIVE] = ()
     """Trackers that show the run in other tools, such as `tensorboard`; its own folder holds everything in any case."""
     tracking: Annotated[TrackingConfig, LIVE] = TrackingConfig()
@@ -67,6 +67,8 @@ class RunSettings(Section):
     """The engine that samples."""
     placement: Annotated[PlacementConfig, CARRIED] = PlacementConfig()
     """Processes and devices."""
+    ray: Annotated[RayConfig, CARRIED] = RayConfig()
+    """The parts of a run on a Ray cluster."""
     unsloth: UnslothConfig = UnslothConfig()
     """Loading of the base model."""
     judge: Annotated[JudgeConfig, Role(measured=True)] = JudgeConfig()

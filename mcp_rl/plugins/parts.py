@@ -28,7 +28,8 @@ class ScenarioSource(Protocol):
 
 
 MakeBackend = Callable[["RunConfig"], "Backend"]
-"""Makes a backend, before its model is registered. Import torch in here, not in the plugin's module."""
+"""Makes a backend, before its model is registered. Import torch in here, not in the plugin's module. If the factory has
+a method `check()`, that is called before anything is started or written, and may raise ConfigError."""
 
 
 class Tracker(Protocol):

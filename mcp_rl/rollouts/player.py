@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from mcp_rl.config import RolloutConfig
     from mcp_rl.inference.chat.chat_format import ChatFormat
     from mcp_rl.inference.engine import Engine
+    from mcp_rl.model import PlaysElsewhere
     from mcp_rl.scenario import McpScenario, ServerParams
     from mcp_rl.toolserver.pool import Sessions
     from mcp_rl.toolserver.session import Session
@@ -45,6 +46,7 @@ class PlayerOptions(TypedDict, total=False):
     limits: Limits | None
     concurrency: int
     driver: Driver | None
+    elsewhere: PlaysElsewhere | None
     finish: Callable[[McpScenario, Trajectory], Awaitable[None] | None]
 
 
@@ -55,7 +57,7 @@ class SettingPlayer:
     `driver` plays it otherwise than by our own loop.
 
     All scenarios are played on the server `params`, or each on its own if that is None. At most `concurrency` rollouts
-    are in flight. `finish` scores each trajectory as it ends; if it returns an awaitable, that is awaited. If the
+    are in flight. `elsewhere` plays them on other machines in place of this process. `finish` scores each trajectory as it ends; if it returns an awaitable, that is awaited. If the
     sessions are not shared, each rollout has its own state of the server.
     """
 
@@ -69,6 +71,7 @@ class SettingPlayer:
         temperature: float = 1.0,
         limits: Limits | None = None,
         concurrency: int = 256,
+        elsewhere: PlaysElsewhere | None = None,
         finish: Callable[[McpScenario, Trajectory], Awaitable[None] | None] = lambda scenario, trajectory: None,
     ) -> None:
         self.temperature = temperature
@@ -76,22 +79,27 @@ class SettingPlayer:
         self._sessions = sessions
         self._params = params
         self._limits = limits or Limits()
+        self._elsewhere = elsewhere
         self._finish = finish
         self._in_flight = anyio.Semaphore(concurrency)
 
     async def play(self, scenario: McpScenario, seed: int, temperature: float | None = None) -> Trajectory:
         """Play one rollout; `temperature` None is the player's own. A server that cannot be reached is a fault."""
+        temperature = self.temperature if temperature is None else temperature
         async with self._in_flight:
-            trajectory = await play_leased(
-                self._setting,
-                self._sessions,
-                scenario,
-                seed=seed,
-                params=self._params,
-                temperature=self.temperature if temperature is None else temperature,
-                limits=self._limits,
-                driver=self._driver,
-            )
+            if self._elsewhere is not None:
+                trajectory = await self._elsewhere(scenario, seed, temperature)
+            else:
+                trajectory = await play_leased(
+                    self._setting,
+                    self._sessions,
+                    scenario,
+                    seed=seed,
+                    params=self._params,
+                    temperature=temperature,
+                    limits=self._limits,
+                    driver=self._driver,
+                )
         with during(Activity.JUDGING):
             for own, played in each_seat(scenario, trajectory):
                 if (scoring := self._finish(own, played)) is not None:

@@ -67,7 +67,9 @@ def check_settings(config: RunConfig, server: ToolServer, plugins: Plugins, *, f
         raise ConfigError("scenarios.fields maps the lines of your own file: name it (--scenarios FILE).")
     else:
         source_name(config.scenarios.source, server)
-    plugins.backends.pick(config.backend, plugins.problems)
+    check_backend = getattr(plugins.backends.pick(config.backend, plugins.problems), "check", None)
+    if check_backend is not None:
+        check_backend()
     check_trackers(config.trackers, plugins)
     check_wishes(config, fresh=fresh)
     if config.init is not None:

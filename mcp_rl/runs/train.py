@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import time
 from collections import Counter
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,14 +19,14 @@ import anyio
 from rich.console import Console
 
 from mcp_rl.config import LEVELS
-from mcp_rl.errors import McpRlError, PluginError, RunDirectoryError
+from mcp_rl.errors import ClusterError, LearnersLost, McpRlError, PluginError, RunDirectoryError
 from mcp_rl.evaluation.opponents import check_seats, opened_opponents
 from mcp_rl.evaluation.progress import Progress
 from mcp_rl.explore.entities.keeping import collected_worlds
 from mcp_rl.explore.first_contact import contradictions, states_of
 from mcp_rl.explore.known_server import known_server
 from mcp_rl.explore.tally import tallied
-from mcp_rl.model import TrainableModel, with_defaults
+from mcp_rl.model import EpisodeRecipe, TrainableModel, with_defaults
 from mcp_rl.plugins.manager import Plugins, load_plugins, place
 from mcp_rl.plugins.resolve import resolve_servers
 from mcp_rl.rewards.ledger import Ledger
@@ -74,7 +74,32 @@ async def run_training(config: RunConfig, *, fresh: bool = False, console: Conso
     `fresh` removes an earlier run of that name. Raises UserError for errors that the user can mend, and ServerFault,
     EngineError or CanaryError for failures on the way. A cancelled run saves its last step first.
     """
-    return await _in_child_task(functools.partial(_run, config, fresh, console or Console()))
+    console, lost = console or Console(), _Losses()
+    while True:
+        try:
+            return await _in_child_task(functools.partial(_run, config, fresh, console))
+        except LearnersLost as error:
+            lost.add(error, RunDirectory(config.run_dir).state().step)
+            console.print(f"{error} That is done now.", highlight=False, markup=False, soft_wrap=True)
+            fresh = False
+
+
+@dataclass
+class _Losses:
+    """The times that a cluster's learners were lost, and the step that was whole then."""
+
+    step: int = -1
+    times: int = 0
+
+    def add(self, error: LearnersLost, step: int) -> None:
+        """Count a loss. Raises the error again at the third without a further whole step between."""
+        self.times = self.times + 1 if step == self.step else 1
+        self.step = step
+        if self.times >= _MOST_LOSSES:
+            raise error
+
+
+_MOST_LOSSES = 3
 
 
 async def _run(config: RunConfig, fresh: bool, console: Console) -> RunReport:
@@ -163,8 +188,12 @@ async def _prepared(setting: _Setting) -> AsyncIterator[Trainer]:
             known = await stack.enter_async_context(opening)
         backend = await stack.enter_async_context(_backend(config, setting.plugins))
         with progress.waiting(f"starting {setting.server.name}"):
-            with suppress(McpRlError):  # `register` raises it again
+            try:
                 await backend.begin(model)
+            except ClusterError:
+                raise
+            except McpRlError:
+                """`register` raises it again."""
             session = await known.session()
         setting, sessions = replace(setting, server=known.server), known.sessions
         params = setting.server.params(config.transport)
@@ -244,7 +273,10 @@ async def _prepared(setting: _Setting) -> AsyncIterator[Trainer]:
             ),
             "finish": scoring.rollout,
         }
-        opening_player = opened_player(agent, backend.engine, backend.chat, sessions, system_prompt=prompt, **playing)
+        elsewhere = await backend.play_elsewhere(_recipe(config, setting.server, session))
+        opening_player = opened_player(
+            agent, backend.engine, backend.chat, sessions, system_prompt=prompt, elsewhere=elsewhere, **playing
+        )
         player = await stack.enter_async_context(opening_player)
         demonstrating = functools.partial(DemonstratingSetting, backend.engine, backend.chat, system_prompt=prompt)
         yield Trainer(
@@ -264,6 +296,11 @@ async def _prepared(setting: _Setting) -> AsyncIterator[Trainer]:
             clock=setting.clock,
             trackers=setting.trackers,
         )
+
+
+def _recipe(config: RunConfig, server: ToolServer, session: Session) -> EpisodeRecipe:
+    states = {name: state.model_dump(mode="json") for name, state in states_of(server).items()}
+    return EpisodeRecipe(config, states, session.schemas.hash)
 
 
 def _states(run: RunDirectory) -> dict[str, MeasuredState] | None:

@@ -49,6 +49,18 @@ def follow(launched: Launched) -> int:
     return 0
 
 
+def follow_rank(rank: int) -> None:
+    """Follow rank 0, wherever torchrun's variables say that it is, with the devices that this process sees.
+
+    If rank 0 goes away in the middle of work, this process exits.
+    """
+    store = environment_store()
+    invitation = announced(store)
+    if invitation is not None:
+        import_early()
+        _Follower(invitation, rank, store).serve()
+
+
 def _leave(status: int) -> NoReturn:
     """Exit at once: threads of torch.distributed in C++ code would abort an interpreter that shuts down."""
     sys.stdout.flush()

@@ -1,0 +1,314 @@
+"""The connection to a Ray cluster, the room on it, and the actors that are placed there.
+
+One placement group holds what a run begins with: learners are packed, each engine has a bundle of its GPUs, and each
+tool node a bundle on another node, by a resource of its own. Actors that join later are placed outside of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import anyio
+import ray
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from mcp_rl.backends.cluster.about import About, versions
+from mcp_rl.backends.cluster.actor import PULSE
+from mcp_rl.errors import ClusterError, ConfigError, PartLost
+from mcp_rl.system.boundary import first_line
+from mcp_rl.system.threads import cpu_limit
+
+if TYPE_CHECKING:
+    from mcp_rl.config import RayConfig
+
+TOOLS = "mcp_rl_tools"
+"""The resource of the nodes on which tool servers run."""
+CONNECT_SECONDS = 40.0
+"""Time for Ray to connect to a cluster whose port answers."""
+START_SECONDS = 120.0
+"""Time for a cluster of this machine alone to start."""
+_PROBE_SECONDS = 5.0
+_CALLS = 4096
+"""Most calls of an actor at once: the episodes of a tool node, the turns of an engine."""
+_PASSED_ON = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "HF_HUB_OFFLINE", "TOKENIZERS_PARALLELISM")
+_ROOM = ("CPU", "GPU", TOOLS)
+
+Resources = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a run begins with, as resources."""
+
+    learners: list[Resources]
+    engines: list[Resources]
+    tool_nodes: list[Resources]
+
+    @property
+    def bundles(self) -> list[Resources]:
+        return [*self.learners, *self.engines, *self.tool_nodes]
+
+
+def shape_of(config: RayConfig, *, gpus: bool) -> Shape:
+    """Return the resources that a run begins with. `gpus`: the cluster has GPUs."""
+    learner = _needs(config.learner_cpus, config.learner_gpus, gpus)
+    engine = _needs(config.engine_cpus, config.engine_gpus, gpus)
+    return Shape(
+        [learner] * config.learners, [engine] * config.engines, [{"CPU": config.tool_cpus, TOOLS: 1.0}] * config.tool_nodes
+    )
+
+
+def _needs(cpus: float, gpus: float | None, there: bool) -> Resources:
+    number = float(there) if gpus is None else gpus
+    return {name: amount for name, amount in (("CPU", cpus), ("GPU", number)) if amount}
+
+
+class RayCluster:
+    """A connection, and the actors that this run has on the cluster."""
+
+    def __init__(self, config: RayConfig) -> None:
+        self.config = config
+        self.gpus = False
+        """True if the cluster has GPUs."""
+        self.shape = Shape([], [], [])
+        self._group: PlacementGroup | None = None
+        self._actors: list[Any] = []
+
+    async def connect(self) -> None:
+        """Connect, or start a cluster of this machine alone. Raises ClusterError for an address that is none, for other
+        versions, and for a cluster that is too small."""
+        if ray.is_initialized():
+            raise ConfigError("This process is connected to a Ray cluster already: call ray.shutdown() first.")
+        address = await anyio.to_thread.run_sync(_checked_address, self.config.address)
+        logging.getLogger("ray").setLevel(logging.ERROR)
+        try:
+            with anyio.fail_after(START_SECONDS if address is None else CONNECT_SECONDS):
+                await anyio.to_thread.run_sync(self._connect, address, abandon_on_cancel=True)
+        except TimeoutError:
+            if address is None:
+                raise ClusterError(f"Ray did not start on this machine within {START_SECONDS:.0f} s.") from None
+            raise ClusterError(
+                f"No Ray cluster answers at {address} within {CONNECT_SECONDS:.0f} s, though its port is open: is it "
+                "the address of a head node (ray start --head)?"
+            ) from None
+        nodes = [node for node in ray.nodes() if node["Alive"]]
+        there = {name: sum(node["Resources"].get(name, 0.0) for node in nodes) for name in _ROOM}
+        self.gpus = there["GPU"] > 0
+        self.shape = shape_of(self.config, gpus=self.gpus)
+        _check_room(self.shape, [node["Resources"] for node in nodes], there, waits=self.config.waits_for_nodes)
+
+    def _connect(self, address: str | None) -> None:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False, "configure_logging": False}
+        if address is None:
+            own = shape_of(self.config, gpus=False)
+            cpus = max(cpu_limit(), sum(bundle.get("CPU", 0.0) for bundle in own.bundles))
+            options |= {
+                "num_cpus": int(cpus) + 1,
+                "resources": {TOOLS: float(max(1, self.config.tool_nodes))},
+                "include_dashboard": False,
+                "address": "local",
+            }
+        else:
+            options["address"] = address
+        try:
+            ray.init(**options)
+        except RuntimeError as error:
+            if "ersion" in str(error):
+                said = " ".join(str(error).split())
+                raise ClusterError(f"The cluster at {address} runs other versions than this machine: {said}") from error
+            raise ClusterError(f"Ray cannot connect to {address}: {first_line(error)}.") from error
+        except (ConnectionError, OSError, ValueError) as error:
+            raise ClusterError(f"Ray cannot connect to {address}: {first_line(error)}.") from error
+
+    async def place(self) -> None:
+        """Reserve the room that the run begins with. Raises ClusterError if it is not free within `ray.patience`."""
+        shape = self.shape
+        self._group = placement_group(shape.bundles, strategy="PACK")
+        try:
+            with anyio.fail_after(self.config.patience):
+                await self._group.ready()
+        except TimeoutError:
+            free = ray.available_resources()
+            raise ClusterError(
+                f"The cluster has no room for {_in_words(shape)} within ray.patience = {self.config.patience:.0f} s: "
+                f"free are {_amounts(free)}, in all there are {_amounts(ray.cluster_resources())}; end what else runs "
+                "there, or ask for less."
+            ) from None
+
+    def start(self, actor: type[Any], resources: Resources, bundle: int | None) -> Any:
+        """Start an actor, in a bundle of the placement group or where there is room, and return its handle."""
+        strategy: Any = "DEFAULT"
+        if bundle is not None:
+            assert self._group is not None
+            strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=bundle)
+        restarts = actor.__name__ in ("EngineActor", "ToolNode")
+        options: dict[str, Any] = {
+            "num_cpus": resources.get("CPU", 0),
+            "num_gpus": resources.get("GPU", 0),
+            "resources": {name: amount for name, amount in resources.items() if name not in ("CPU", "GPU")},
+            "max_restarts": -1 if restarts else 0,
+            "max_concurrency": _CALLS,
+            "scheduling_strategy": strategy,
+        }
+        environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+        handle = ray.remote(concurrency_groups={PULSE: 4})(_with_pulse(actor)).options(**options).remote(environment)
+        self._actors.append(handle)
+        return handle
+
+    def end(self, actor: Any) -> None:
+        """End an actor for good."""
+        if actor in self._actors:
+            self._actors.remove(actor)
+        if ray.is_initialized():
+            ray.kill(actor)
+
+    def has_room(self, resources: Resources) -> bool:
+        """Return whether a further actor with these resources might find room."""
+        free = ray.available_resources()
+        return all(free.get(name, 0.0) >= amount for name, amount in resources.items())
+
+    async def close(self) -> None:
+        """End all actors and the connection."""
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(self._close)
+
+    def _close(self) -> None:
+        if not ray.is_initialized():
+            return
+        try:
+            for actor in self._actors:
+                ray.kill(actor)
+            if self._group is not None:
+                remove_placement_group(self._group)
+        finally:
+            self._actors, self._group = [], None
+            ray.shutdown()
+
+
+def check_about(about: About, who: str) -> None:
+    """Raise ClusterError if an actor's machine runs other versions than this one."""
+    for name, ours in versions().items():
+        if (theirs := about.versions.get(name)) != ours:
+            raise ClusterError(
+                f"{who} at {about.address} runs {name} {theirs}, and this machine {ours}: install the same version on all "
+                "nodes, such as with one container image."
+            )
+
+
+def _with_pulse(actor: type[Any]) -> type[Any]:
+    """Return the class with `pulse` in its concurrency group, which Ray reads from a mark on the method."""
+    if not hasattr(actor.pulse, "__ray_concurrency_group__"):
+        actor.pulse = ray.method(concurrency_group=PULSE)(actor.pulse)
+    return actor
+
+
+def _checked_address(given: str) -> str | None:
+    """Return the address to connect to; None to start a cluster here. Raises ClusterError for one that is none."""
+    if given == "local":
+        return None
+    if given == "auto":
+        known = os.environ.get("RAY_ADDRESS") or _running_here()
+        if known is None:
+            return None
+        return _checked_address(known)
+    if given.startswith("ray://"):
+        raise ClusterError(
+            f"{given} is an address of the Ray client, which cannot hold a run: start the command on a node of the cluster, "
+            "or with ray job submit, and leave --ray-address out."
+        )
+    parts = urlsplit(f"//{given}")
+    try:
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port = None, None
+    if not host or not port:
+        raise ClusterError(f"{given!r} is no address of a Ray cluster: give HOST:PORT of its head node, such as 10.0.0.1:6379.")
+    try:
+        socket.create_connection((host, port), _PROBE_SECONDS).close()
+    except OSError as error:
+        why = "it does not answer" if isinstance(error, TimeoutError) else error.strerror or error
+        raise ClusterError(
+            f"There is no Ray cluster at {given} ({why}): start one with ray start --head, or correct --ray-address."
+        ) from error
+    return given
+
+
+def _running_here() -> str | None:
+    """Return the address of a cluster that was started on this machine and answers; None without one."""
+    from ray._private.utils import read_ray_address
+
+    known = read_ray_address()
+    if not known:
+        return None
+    parts = urlsplit(f"//{known}")
+    try:
+        socket.create_connection((parts.hostname or "", parts.port or 0), _PROBE_SECONDS).close()
+    except OSError:
+        return None
+    return str(known)
+
+
+def _check_room(shape: Shape, nodes: list[Resources], there: Resources, *, waits: bool) -> None:
+    """Raise ClusterError if the cluster, were it empty, could never hold the shape."""
+    if waits:
+        return
+    tool_hosts = sum(int(node.get(TOOLS, 0.0)) for node in nodes)
+    if tool_hosts < len(shape.tool_nodes):
+        raise ClusterError(
+            f"The run wants {len(shape.tool_nodes)} tool nodes (ray.tool_nodes), and the nodes of the cluster offer "
+            f"{tool_hosts} of the resource {TOOLS}: start nodes with --resources '{{\"{TOOLS}\": 1}}', or lower ray.tool_nodes."
+        )
+    wanted = {name: sum(bundle.get(name, 0.0) for bundle in shape.bundles) for name in _ROOM}
+    short = [name for name in _ROOM if wanted[name] > there[name]]
+    biggest = next((b for b in shape.bundles if not any(_holds(node, b) for node in nodes)), None)
+    if short or biggest is not None:
+        what = ", ".join(f"{wanted[name]:g} {name}" for name in short) or f"{_amounts(biggest or {})} on one node"
+        raise ClusterError(
+            f"The cluster can never hold {_in_words(shape)}: that takes {what}, and in all there are {_amounts(there)} on "
+            f"{len(nodes)} nodes; add nodes, ask for less, or set ray.waits_for_nodes=true if nodes will join."
+        )
+
+
+def _holds(node: Resources, bundle: Resources) -> bool:
+    return all(node.get(name, 0.0) >= amount for name, amount in bundle.items())
+
+
+def _in_words(shape: Shape) -> str:
+    kinds = (("learner", shape.learners), ("engine", shape.engines), ("tool node", shape.tool_nodes))
+    return ", ".join(f"{len(b)} {name}{'' if len(b) == 1 else 's'} ({_amounts(b[0])} each)" for name, b in kinds if b)
+
+
+def _amounts(resources: Resources) -> str:
+    return " and ".join(f"{resources.get(name, 0.0):g} {name}" for name in _ROOM if resources.get(name)) or "none"
+
+
+async def first_word(actor: Any, who: str, seconds: float) -> About:
+    """Wait until an actor has started. Raises ClusterError if it does not in time, or its machine has other versions."""
+    answer = actor.about.remote()
+    try:
+        with anyio.fail_after(seconds):
+            about: About = await answer
+    except TimeoutError:
+        raise PartLost(f"{who} did not start within {seconds:.0f} s") from None
+    except asyncio.CancelledError:
+        raise
+    except ray.exceptions.RayActorError as error:
+        said = " ".join(str(error).split())
+        if "ModuleNotFoundError" in said or "ImportError" in said:
+            raise ClusterError(
+                f"{who} cannot be started, since a node of the cluster has no mcp_rl, or another one: install the same "
+                "version on all nodes."
+            ) from error
+        raise PartLost(f"{who} did not start: {first_line(error)}") from error
+    except ray.exceptions.RayError as error:
+        raise ClusterError(f"{who} cannot be started: {first_line(error)}.") from error
+    check_about(about, who)
+    return about
