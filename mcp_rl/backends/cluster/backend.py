@@ -6,12 +6,12 @@ machine and not this one decides what the settings leave open, and that rollouts
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import anyio
 
 from mcp_rl.backends.cluster.asking import ask
-from mcp_rl.backends.cluster.connection import TOOLS, RayCluster
+from mcp_rl.backends.cluster.connection import RayCluster
 from mcp_rl.backends.cluster.crew import Crew, Kind
 from mcp_rl.backends.cluster.engine_actor import EngineActor
 from mcp_rl.backends.cluster.faults import FaultLog
@@ -145,9 +145,11 @@ class ClusterHosts:
                 "run": asked.run,
                 "engine": found.settings.engine.model_copy(update=own),
                 "placement": PlacementConfig(in_process=True),
-                "train": found.settings.train.model_copy(update={"offload_while_sampling": "keep"}),
             }
         )
+        if settings.train.offload_while_sampling == "host":  # the learner shares its GPU with nobody here
+            train = settings.train.model_copy(update={"offload_while_sampling": "keep"})
+            settings = settings.model_copy(update={"train": train})
         return Choices(settings, found.plan, [*self._where(), *found.said])
 
     def _where(self) -> list[str]:
@@ -203,12 +205,3 @@ class ClusterHosts:
             await self.learner.close()
             await self._cluster.close()
 
-
-def needs() -> str:
-    """Return the resource that tool nodes have."""
-    return TOOLS
-
-
-def parts_of(backend: RayBackend) -> Any:
-    """Return the parts of an open backend, for measurements."""
-    return backend._parts

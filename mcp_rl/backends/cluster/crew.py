@@ -98,15 +98,22 @@ class Crew:
         or one that does not start within `ray.patience`."""
         self._check = check
 
-        async def start(member: Member) -> None:
-            about = await first_word(member.actor, member.name, self._config.patience)
-            member.address = about.address
-            await self._checked(member)
+        deadline = time.monotonic() + self._config.patience
 
-        try:
-            await _side_by_side([start(member) for member in self.members])
-        except PartLost as lost:
-            raise ClusterError(f"{lost}.") from lost
+        async def start(member: Member) -> None:
+            while True:
+                left = deadline - time.monotonic()
+                try:
+                    about = await first_word(member.actor, member.name, max(left, _GLANCE))
+                    member.address = about.address
+                    await self._checked(member)
+                    return
+                except PartLost as lost:  # Ray starts it anew
+                    if lost.gone or left < _GLANCE:
+                        raise ClusterError(f"{lost}.") from lost
+                    await asyncio.sleep(_GLANCE)
+
+        await _side_by_side([start(member) for member in self.members])
 
     async def _checked(self, member: Member) -> None:
         if self._check is None:
@@ -117,15 +124,20 @@ class Crew:
             raise ClusterError(f"{member.name} at {member.address} cannot be used: {_uncapped(error)}") from error
 
     async def make_ready(self, prepare: Callable[[Member], Awaitable[None]]) -> None:
-        """Prepare all members, and from now on also those that come back or join. Raises what `prepare` raises for the
-        first members."""
+        """Prepare all members, and from now on also those that come back or join; return when one at least is ready.
+        Raises what `prepare` raises for the first members, apart from PartLost: these have time to come back."""
         self._prepare = prepare
 
         async def ready(member: Member) -> None:
-            await self._make_ready(member)
+            try:
+                await self._make_ready(member)
+            except PartLost as lost:
+                self._faults.add(member.name, f"lost while it was made ready ({_uncapped(lost)})")
+                self.lost(member, lost)
 
         await _side_by_side([ready(member) for member in self.members])
         self._watching = asyncio.create_task(self._watch())
+        await self.wait_for_one()
 
     async def _make_ready(self, member: Member) -> None:
         assert self._prepare is not None
