@@ -1,7 +1,7 @@
 """Ray nodes on this machine, on loopback, for tests and measurements: real raylets, which can be killed.
 
-    with ray_nodes(tools=2) as nodes:
-        subprocess.run([..., "--ray-address", nodes.address], env=nodes.environment)
+with ray_nodes(tools=2) as nodes:
+    subprocess.run([..., "--ray-address", nodes.address], env=nodes.environment)
 """
 
 import os

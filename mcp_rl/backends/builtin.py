@@ -42,7 +42,6 @@ class OnRay:
 
 def local(config: RunConfig) -> LocalBackend:
     """Make a backend for this run."""
-    from mcp_rl.backends.cluster.backend import RayBackend
     from mcp_rl.backends.local import LocalBackend
 
     return LocalBackend(

@@ -57,8 +57,9 @@ class SettingPlayer:
     `driver` plays it otherwise than by our own loop.
 
     All scenarios are played on the server `params`, or each on its own if that is None. At most `concurrency` rollouts
-    are in flight. `elsewhere` plays them on other machines in place of this process. `finish` scores each trajectory as it ends; if it returns an awaitable, that is awaited. If the
-    sessions are not shared, each rollout has its own state of the server.
+    are in flight. `elsewhere` plays them on other machines in place of this process. `finish` scores each trajectory as
+    it ends; if it returns an awaitable, that is awaited. If the sessions are not shared, each rollout has its own state
+    of the server.
     """
 
     def __init__(

@@ -2,5 +2,5 @@
 
 The run directory, the scenarios, the scoring and the order of all random numbers stay with the driver. An episode is a
 function of its scenario, its seed and the policy, so an episode whose actor was lost is played again, with the same
-seed and so with the same tokens, on another one. Only `actors.py`, `connection.py` and `asking.py` import Ray.
+seed and so with the same tokens, on another one. Only `connection.py`, `asking.py`, `crew.py` and `actor.py` import Ray.
 """

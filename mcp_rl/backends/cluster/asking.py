@@ -79,7 +79,7 @@ def _unexpected(error: Exception) -> McpRlError:
 async def ask(who: str, answer: Any, seconds: float, what: str) -> Any:
     """Wait for an actor's answer, given as a reference to an Answer, and return its value or raise its error.
 
-    Raises PartLost if the actor is gone or says nothing for `seconds`; a question whose asker is cancelled is cancelled.
+    Raises PartLost if the actor is gone or says nothing for `seconds`. If the asker is cancelled, so is the question.
     """
     try:
         with anyio.fail_after(seconds):
@@ -93,7 +93,9 @@ async def ask(who: str, answer: Any, seconds: float, what: str) -> Any:
     except TaskCancelledError as error:
         raise PartLost(f"{who} was cancelled and did not {what}") from error
     except _GONE as error:
-        raise PartLost(f"{who} {_ending(error)} before it could {what}", gone=isinstance(error, ActorDiedError)) from error
+        raise PartLost(
+            f"{who} {_ending(error)} before it could {what}", gone=isinstance(error, ActorDiedError)
+        ) from error
     except RayError as error:
         if isinstance(error, ObjectStoreFullError | OutOfDiskError) or "OutOfDisk" in str(error):
             raise ClusterError(_FULL) from error

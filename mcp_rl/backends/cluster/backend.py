@@ -204,4 +204,3 @@ class ClusterHosts:
             await self._engines.close(self._config.close_seconds)
             await self.learner.close()
             await self._cluster.close()
-

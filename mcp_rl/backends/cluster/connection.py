@@ -61,7 +61,9 @@ def shape_of(config: RayConfig, *, gpus: bool) -> Shape:
     learner = _needs(config.learner_cpus, config.learner_gpus, gpus)
     engine = _needs(config.engine_cpus, config.engine_gpus, gpus)
     return Shape(
-        [learner] * config.learners, [engine] * config.engines, [{"CPU": config.tool_cpus, TOOLS: 1.0}] * config.tool_nodes
+        [learner] * config.learners,
+        [engine] * config.engines,
+        [{"CPU": config.tool_cpus, TOOLS: 1.0}] * config.tool_nodes,
     )
 
 
@@ -198,8 +200,8 @@ def check_about(about: About, who: str) -> None:
     for name, ours in versions().items():
         if (theirs := about.versions.get(name)) != ours:
             raise ClusterError(
-                f"{who} at {about.address} runs {name} {theirs}, and this machine {ours}: install the same version on all "
-                "nodes, such as with one container image."
+                f"{who} at {about.address} runs {name} {theirs}, and this machine {ours}: install the same version on "
+                "all nodes, such as with one container image."
             )
 
 
@@ -221,8 +223,8 @@ def _checked_address(given: str) -> str | None:
         return _checked_address(known)
     if given.startswith("ray://"):
         raise ClusterError(
-            f"{given} is an address of the Ray client, which cannot hold a run: start the command on a node of the cluster, "
-            "or with ray job submit, and leave --ray-address out."
+            f"{given} is an address of the Ray client, which cannot hold a run: start the command on a node of the "
+            "cluster, or with ray job submit, and leave --ray-address out."
         )
     parts = urlsplit(f"//{given}")
     try:
@@ -230,7 +232,9 @@ def _checked_address(given: str) -> str | None:
     except ValueError:
         host, port = None, None
     if not host or not port:
-        raise ClusterError(f"{given!r} is no address of a Ray cluster: give HOST:PORT of its head node, such as 10.0.0.1:6379.")
+        raise ClusterError(
+            f"{given!r} is no address of a Ray cluster: give HOST:PORT of its head node, such as 10.0.0.1:6379."
+        )
     try:
         socket.create_connection((host, port), _PROBE_SECONDS).close()
     except OSError as error:
@@ -264,7 +268,8 @@ def _check_room(shape: Shape, nodes: list[Resources], there: Resources, *, waits
     if tool_hosts < len(shape.tool_nodes):
         raise ClusterError(
             f"The run wants {len(shape.tool_nodes)} tool nodes (ray.tool_nodes), and the nodes of the cluster offer "
-            f"{tool_hosts} of the resource {TOOLS}: start nodes with --resources '{{\"{TOOLS}\": 1}}', or lower ray.tool_nodes."
+            f"{tool_hosts} of the resource {TOOLS}: start nodes with --resources '{{\"{TOOLS}\": 1}}', or lower "
+            "ray.tool_nodes."
         )
     wanted = {name: sum(bundle.get(name, 0.0) for bundle in shape.bundles) for name in _ROOM}
     short = [name for name in _ROOM if wanted[name] > there[name]]
@@ -272,8 +277,8 @@ def _check_room(shape: Shape, nodes: list[Resources], there: Resources, *, waits
     if short or biggest is not None:
         what = ", ".join(f"{wanted[name]:g} {name}" for name in short) or f"{_amounts(biggest or {})} on one node"
         raise ClusterError(
-            f"The cluster can never hold {_in_words(shape)}: that takes {what}, and in all there are {_amounts(there)} on "
-            f"{len(nodes)} nodes; add nodes, ask for less, or set ray.waits_for_nodes=true if nodes will join."
+            f"The cluster can never hold {_in_words(shape)}: that takes {what}, and in all there are {_amounts(there)} "
+            f"on {len(nodes)} nodes; add nodes, ask for less, or set ray.waits_for_nodes=true if nodes will join."
         )
 
 
@@ -291,7 +296,8 @@ def _amounts(resources: Resources) -> str:
 
 
 async def first_word(actor: Any, who: str, seconds: float) -> About:
-    """Wait until an actor has started. Raises ClusterError if it does not in time, or its machine has other versions."""
+    """Wait until an actor has started. Raises PartLost if it does not in time or dies, ClusterError if its machine has
+    other versions."""
     answer = actor.about.remote()
     try:
         with anyio.fail_after(seconds):

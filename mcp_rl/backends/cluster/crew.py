@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import anyio
+from ray.exceptions import ActorDiedError
 
 from mcp_rl.backends.cluster.asking import ask
 from mcp_rl.backends.cluster.connection import first_word
@@ -78,6 +79,8 @@ class Crew:
         self._prepare: Callable[[Member], Awaitable[None]] | None = None
         self._check: Callable[[Member], Awaitable[None]] | None = None
         self._changed = asyncio.Event()
+        self._nudge = asyncio.Event()
+        """Set when a member was lost, so that it is looked at now."""
         self._watching: asyncio.Task[None] | None = None
         self._stop: RunStop | None = None
         self._number = 0
@@ -155,12 +158,16 @@ class Crew:
         except TimeoutError:
             raise PartLost(f"{member.name} gave no sign of life within {self._config.silence:.0f} s") from None
         except Exception as error:
-            raise PartLost(f"{member.name} is gone ({type(error).__name__})") from error
+            gone = isinstance(error, ActorDiedError)
+            raise PartLost(f"{member.name} is gone ({type(error).__name__})", gone=gone) from error
 
     def lost(self, member: Member, why: object) -> None:
         """Note that a member is lost, until it has come back and was made ready."""
         if member.ready:
-            self._faults.add(member.name, f"lost, its episodes are played again elsewhere ({_uncapped(why).rstrip('.')})")
+            self._faults.add(
+                member.name, f"lost, its episodes are played again elsewhere ({_uncapped(why).rstrip('.')})"
+            )
+            self._nudge.set()
         member.ready = False
         member.lost_at = member.lost_at or time.monotonic()
         self._changed.set()
@@ -186,8 +193,8 @@ class Crew:
         except TimeoutError:
             who = ", ".join(member.name for member in self.members) or f"a {self.kind.name}"
             raise EngineStop(
-                f"No {self.kind.name} of the cluster came back within ray.patience = {self._config.patience:.0f} s (waited "
-                f"for: {who}); the same command continues from the last whole step."
+                f"No {self.kind.name} of the cluster came back within ray.patience = {self._config.patience:.0f} s "
+                f"(waited for: {who}); the same command continues from the last whole step."
             ) from None
         self._raise_stop()
 
@@ -199,16 +206,12 @@ class Crew:
         """Look after the members until cancelled: make those ready that came back, and take in those that join."""
         beat = 0
         while True:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._nudged(), _GLANCE)
+            with anyio.move_on_after(_GLANCE):
+                await self._nudge.wait()
+            self._nudge.clear()
             beat += 1
             await _side_by_side([self._look(member, pulse=beat % _BEATS == 0) for member in list(self.members)])
             await self._take_in()
-
-    async def _nudged(self) -> None:
-        while all(member.ready for member in self.members):
-            await asyncio.sleep(_GLANCE)
-        await asyncio.sleep(0.1)
 
     async def _look(self, member: Member, *, pulse: bool) -> None:
         try:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mcp_rl.system.notices import notice
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 FAULTS = "cluster.jsonl"
 

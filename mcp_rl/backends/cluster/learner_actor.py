@@ -10,7 +10,6 @@ import functools
 import os
 import socket
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -22,6 +21,7 @@ from mcp_rl.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from mcp_rl.backends.hosts import CheckpointExtras, LearnerHost, LocalSettings, OpenedLearner
     from mcp_rl.backends.plan.choices import Choices

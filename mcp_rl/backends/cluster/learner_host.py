@@ -186,9 +186,7 @@ class RayLearner(LearnerHost):
         if self._lost is not None:
             raise self._lost
         with anyio.CancelScope(shield=True):
-            asked = asyncio.ensure_future(
-                ask("Learner 0", getattr(self.actor, call).remote(*arguments), seconds, what)
-            )
+            asked = asyncio.ensure_future(ask("Learner 0", getattr(self.actor, call).remote(*arguments), seconds, what))
             try:
                 return await asked
             except PartLost as lost:

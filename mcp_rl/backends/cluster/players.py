@@ -53,8 +53,8 @@ class NodePlayers:
                 if trajectory is not None:
                     return trajectory
         raise EngineStop(
-            f"The episode of scenario {scenario.id} lost its engine or its tool node {MOST_TIMES} times; logs/cluster.jsonl "
-            "says which and how, and the same command continues from the last whole step."
+            f"The episode of scenario {scenario.id} lost its engine or its tool node {MOST_TIMES} times; "
+            "logs/cluster.jsonl says which and how, and the same command continues from the last whole step."
         )
 
     async def _once(self, scenario: McpScenario, seed: int, temperature: float) -> Trajectory | None:

@@ -56,7 +56,9 @@ class EpisodeOnEngine:
         finally:
             self._engine.actor.end.remote(name)
 
-    async def ask(self, episode: str, seed: int, begins: bool, new_ids: Sequence[int], sampling: Sampling) -> Completion:
+    async def ask(
+        self, episode: str, seed: int, begins: bool, new_ids: Sequence[int], sampling: Sampling
+    ) -> Completion:
         """Sample a turn. Raises PartLost if the engine is gone."""
         engine = self._engine
         answer = engine.actor.generate.remote(episode, seed, begins, list(new_ids), sampling)

@@ -17,11 +17,11 @@ import anyio
 from mcp_rl.backends.cluster.asking import ask
 from mcp_rl.backends.cluster.engine_actor import ClusterPolicy, EngineState
 from mcp_rl.backends.cluster.remote_engine import EpisodeOnEngine, RemoteEngine, TurnsOnEngine
-from mcp_rl.errors import ConfigError, EngineStop, PartLost
+from mcp_rl.errors import ConfigError, PartLost
 from mcp_rl.learning import canaries
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator
 
     from mcp_rl.backends.cluster.crew import Crew, Member
     from mcp_rl.backends.cluster.learner_host import RayLearner

@@ -78,7 +78,8 @@ class ToolNode(ClusterActor):
         for launch in _launches(server.params(config.transport)):
             if "{" not in launch.command and shutil.which(launch.command) is None:
                 raise ConfigError(
-                    f"it has no command {launch.command!r}, with which the server {server.name} starts: install it there"
+                    f"it has no command {launch.command!r}, with which the server {server.name} starts: install it "
+                    "there"
                 )
 
     @answering
@@ -110,9 +111,7 @@ class ToolNode(ClusterActor):
         deadlines = Deadlines(call=config.rollout.tool_deadline)
         made = await asyncio.to_thread(chat.make)
         (self.scratch / "logs").mkdir(exist_ok=True)
-        async with open_sessions(
-            server, config.tools, deadlines=deadlines, log_dir=self.scratch / "logs"
-        ) as sessions:
+        async with open_sessions(server, config.tools, deadlines=deadlines, log_dir=self.scratch / "logs") as sessions:
             session = await sessions.get(params)
             if session.schemas.hash != recipe.schemas and not config.tools.allow_schema_change:
                 raise ServerError(
