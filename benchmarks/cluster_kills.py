@@ -22,9 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import psutil
-
-from benchmarks.ray_nodes import RayNodes, killed, ray_nodes
+from benchmarks.ray_nodes import RayNodes, killed, left_of, ray_nodes
 from tests.killing.ground import SETTINGS, STEPS, differences, played, record, write_scenarios
 
 ROOT = Path(__file__).parents[1]
@@ -90,27 +88,6 @@ class Ground:
         if processes:
             killed(moments.choice(processes))
         return bool(processes)
-
-
-def left_of(nodes: RayNodes, seconds: float = 30.0) -> list[str]:
-    """Return what is left of a run after its driver ended, once it had time to end: actors and tool servers."""
-    deadline = time.monotonic() + seconds
-    while True:
-        found = [" ".join(one.cmdline()) for one in _safe(nodes.family()) if _is_ours(one)]
-        if not found or time.monotonic() > deadline:
-            return found
-        time.sleep(0.25)
-
-
-def _safe(processes: list[psutil.Process]) -> list[psutil.Process]:
-    return [one for one in processes if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
-
-
-def _is_ours(process: psutil.Process) -> bool:
-    with suppress(psutil.Error):
-        title = " ".join(process.cmdline())
-        return any(part in title for part in ("ray::Learner", "ray::Engine", "ray::ToolNode", "mcp_calculator"))
-    return False
 
 
 def main() -> None:

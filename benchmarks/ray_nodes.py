@@ -123,3 +123,26 @@ def killed(process: psutil.Process) -> None:
             if process.status() == psutil.STATUS_ZOMBIE:
                 return
         time.sleep(0.02)
+
+
+def left_of(nodes: RayNodes, seconds: float = 30.0) -> list[str]:
+    """Return what is left of a run after its driver ended, once it had time to end: actors and tool servers."""
+    deadline = time.monotonic() + seconds
+    while True:
+        found = [_title(one) for one in _safe(nodes.family()) if _is_ours(one)]
+        if not found or time.monotonic() > deadline:
+            return found
+        time.sleep(0.25)
+
+
+def _safe(processes: list[psutil.Process]) -> list[psutil.Process]:
+    found = []
+    for one in processes:
+        with suppress(psutil.Error):
+            if one.is_running() and one.status() != psutil.STATUS_ZOMBIE:
+                found.append(one)
+    return found
+
+
+def _is_ours(process: psutil.Process) -> bool:
+    return any(part in _title(process) for part in (*ACTORS.values(), "mcp_calculator"))
