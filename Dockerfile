@@ -1,5 +1,6 @@
 # docker build --target cpu --tag mcp-rl .          a machine without a GPU, the default
 # docker build --target gpu --tag mcp-rl:gpu .      vLLM and Unsloth too; docker run --gpus all …
+# docker build --target gpu --build-arg EXTRAS=ray --tag mcp-rl:cluster .      Ray too, for a node of a cluster
 # docker run --rm --volume "$PWD:/work" mcp-rl train --server mcp_calculator
 # docker build --build-arg BASE=mirror.example/python:3.12-slim-trixie …      a base from elsewhere: Debian, with Python and its venv
 #
@@ -8,6 +9,7 @@
 # folder in /work.
 ARG PYTHON=3.12
 ARG BASE=python:${PYTHON}-slim-trixie
+ARG EXTRAS=
 
 FROM ${BASE} AS python
 # Debian's own Python takes packages only in an environment.
@@ -44,13 +46,15 @@ FROM base AS gpu
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends gcc libc6-dev \
     && rm -rf /var/lib/apt/lists/*
+ARG EXTRAS
 COPY --from=wheel /dist /opt/dist
-RUN uv pip install --no-cache "$(echo /opt/dist/*.whl)[gpu]"
+RUN uv pip install --no-cache "$(echo /opt/dist/*.whl)[gpu${EXTRAS:+,${EXTRAS}}]"
 USER 1000
 
 FROM base AS cpu
+ARG EXTRAS
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 COPY --from=wheel /dist /opt/dist
 RUN pip install --no-cache-dir --constraint /opt/constraints.txt --index-url "${TORCH_INDEX}" torch \
-    && pip install --no-cache-dir --constraint /opt/constraints.txt /opt/dist/*.whl
+    && pip install --no-cache-dir --constraint /opt/constraints.txt "$(echo /opt/dist/*.whl)${EXTRAS:+[${EXTRAS}]}"
 USER 1000

@@ -90,8 +90,8 @@ class RayConfig(Section):
     """The parts of a run on a Ray cluster (`backend = "ray"`), and how long it waits for them."""
 
     address: str = Field(default="auto", min_length=1)
-    """Address of the cluster, HOST:PORT of its head node; auto: RAY_ADDRESS or a cluster on this machine, else one is
-    started here for the run, as with `local`."""
+    """Address of the cluster, HOST:PORT of its head node; auto: RAY_ADDRESS or a cluster on this machine, else one that
+    is started here for the run; local: always one that is started here."""
     learners: int = Field(default=1, ge=1, le=1024)
     """Processes that learn side by side: one, as most of a step is sampling."""
     engines: int = Field(default=1, ge=1, le=4096)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 def placement_contradictions(config: RunSettings) -> Iterator[str]:
     """Yield a sentence for each contradiction between processes, devices and what they run."""
     placement, train = config.placement, config.train
+    yield from _cluster_contradictions(config)
     learning, sampling = placement.learner_gpus, placement.engine_gpus
     for name, numbers in (("learner_gpus", learning), ("engine_gpus", sampling)):
         if twice := [number for number in numbers if numbers.count(number) > 1]:
@@ -56,6 +57,28 @@ def placement_contradictions(config: RunSettings) -> Iterator[str]:
 
     if train.offload_while_sampling == "host":
         yield from _nothing_to_move(config, learners)
+
+
+def _cluster_contradictions(config: RunSettings) -> Iterator[str]:
+    """Yield a sentence for each setting of one machine in a run on a cluster, and the other way round."""
+    if config.backend != "ray":
+        if config.ray.address != "auto" and config.backend == "local":
+            yield f"ray.address = {config.ray.address!r} and the backend is {config.backend}: add --backend ray"
+        return
+    for name in ("learner_gpus", "engine_gpus", "learner_processes", "in_process"):
+        if getattr(config.placement, name):
+            yield (
+                f"placement.{name} is about the processes of one machine, and ray.learners and ray.engines place those "
+                "of a cluster: leave it out"
+            )
+    if config.engine.url:
+        yield "engine.url names one server, and each engine of a cluster starts its own: leave it out"
+    most = config.ray.most_engines
+    if most is not None and most < config.ray.engines:
+        yield f"ray.most_engines = {most} is less than ray.engines = {config.ray.engines}, with which a run begins"
+    rollouts = config.rollout.groups_per_step * config.rollout.group_size
+    if config.ray.learners > rollouts:
+        yield f"ray.learners = {config.ray.learners} have nothing to divide: a step has {rollouts} rollouts"
 
 
 def _nothing_to_move(config: RunSettings, learners: int) -> Iterator[str]:

@@ -19,7 +19,7 @@ from mcp_rl.backends.cluster.actor import ClusterActor
 from mcp_rl.backends.cluster.asking import Answer, answering, ask
 from mcp_rl.backends.cluster.files import Files, write_folder
 from mcp_rl.backends.hosts import LearnerHost
-from mcp_rl.errors import CanaryError, ConfigError, PartLost
+from mcp_rl.errors import CanaryError, PartLost
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -223,8 +223,6 @@ def _make_sampler(settings: LocalSettings) -> SamplerHost | OwnBaseSampler:
 
     if engine_kind(settings.engine) != "vllm":
         return OwnBaseSampler(settings)
-    if settings.engine.url is not None:
-        raise ConfigError("engine.url names one server, and each engine of a cluster starts its own: leave it out.")
     from mcp_rl.backends.samplers.vllm_sampler import VllmSampler
 
     return VllmSampler(settings)
