@@ -110,6 +110,7 @@ class RayCluster:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False, "configure_logging": False}
         if address is None:
+            os.environ.setdefault("RAY_worker_niceness", "0")  # nothing else runs here that should come first
             own = shape_of(self.config, gpus=False)
             cpus = max(cpu_limit(), sum(bundle.get("CPU", 0.0) for bundle in own.bundles))
             options |= {
