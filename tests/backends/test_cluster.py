@@ -26,7 +26,7 @@ from tests.killing.ground import SETTINGS, differences, record, write_scenarios
 
 ROOT = Path(__file__).parents[2]
 STEPS = 6
-SECONDS = 120.0
+SECONDS = 300.0
 """Time for anything to happen on a busy machine."""
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install 'mcp-rl[ray]'")
 
