@@ -85,6 +85,7 @@ def ray_nodes(tools: int = 2) -> Iterator[RayNodes]:
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # the switch that makes Ray take loopback addresses
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        "RAY_raylet_start_wait_time_s": "120",
         "RAY_worker_niceness": "0",  # Ray's own 15 starves the actors on a busy machine
         "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
         "OMP_NUM_THREADS": "1",

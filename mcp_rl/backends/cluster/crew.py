@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -46,16 +46,26 @@ class Member:
     address: str = ""
     lost_at: float | None = None
     """When it was last seen to be gone; None while it is there."""
+    _scopes: set[anyio.CancelScope] = field(default_factory=set)
 
     @contextmanager
-    def counted(self) -> Iterator[None]:
-        """Count an episode."""
+    def episode(self) -> Iterator[anyio.CancelScope]:
+        """Count an episode, which is broken off when the member is lost, even if it only went silent."""
         self.in_flight += 1
         self.played += 1
+        scope = anyio.CancelScope()
+        self._scopes.add(scope)
         try:
-            yield
+            with scope:
+                yield scope
         finally:
+            self._scopes.discard(scope)
             self.in_flight -= 1
+
+    def break_off(self) -> None:
+        """End the waiting of all its episodes."""
+        for scope in list(self._scopes):
+            scope.cancel()
 
 
 @dataclass(frozen=True)
@@ -169,6 +179,7 @@ class Crew:
             )
             self._nudge.set()
         member.ready = False
+        member.break_off()
         member.lost_at = member.lost_at or time.monotonic()
         self._changed.set()
 
@@ -241,10 +252,9 @@ class Crew:
         """Start a further member where there is room, and take it in once it has started."""
         candidate = self._candidate
         if candidate is None:
-            lost = any(member.lost_at is not None for member in self.members)
-            if len(self.members) >= self.kind.most and not lost:
-                return
-            if sum(member.lost_at is None for member in self.members) >= self.kind.most:
+            overdue = time.monotonic() - 2 * self._config.silence  # until then it may come back
+            missed = sum(one.lost_at is not None and one.lost_at < overdue for one in self.members)
+            if len(self.members) - missed >= self.kind.most:
                 return
             if await anyio.to_thread.run_sync(self._cluster.has_room, self.kind.resources):
                 self._candidate = self._start(None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import secrets
 import shutil
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from mcp_rl.backends.cluster.actor import ClusterActor
 from mcp_rl.backends.cluster.asking import Answer, answering, ask
 from mcp_rl.backends.cluster.files import Files, write_folder
 from mcp_rl.backends.hosts import LearnerHost
-from mcp_rl.errors import CanaryError, PartLost
+from mcp_rl.errors import CanaryError, EngineStop, PartLost
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -195,7 +196,11 @@ class EngineActor(ClusterActor):
             self._episodes[episode] = (opened, stack)
         if episode not in self._episodes:
             raise PartLost(f"An engine has started anew and forgotten the episode {episode}")
-        return await self._episodes[episode][0].generate(new_ids, sampling)
+        try:
+            return await self._episodes[episode][0].generate(new_ids, sampling)
+        except EngineStop as stop:  # its server or its memory is gone, and it is opened anew
+            self.incarnation = secrets.token_hex(4)
+            raise PartLost(str(stop)) from stop
 
     async def end(self, episode: str) -> None:
         """Forget an episode; nothing happens if it is not known."""

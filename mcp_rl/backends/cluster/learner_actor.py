@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import shutil
 import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -131,7 +132,10 @@ class LearnerActor(ClusterActor):
     @answering
     async def write_policy(self, fingerprinted: bool) -> str | None:
         """Write the current policy for `policy`; return its fingerprint, if it is to be compared."""
-        folder = self.scratch / "policy" / f"{self._learner.step:04d}"
+        place = self.scratch / "policy"
+        folder = place / f"{self._learner.step:04d}"
+        for older in sorted(place.glob("*"))[:-1]:  # the newest may still be read
+            shutil.rmtree(older, ignore_errors=True)
         folder.mkdir(parents=True, exist_ok=True)
         await self._learner.write_policy(folder)
         if not fingerprinted:

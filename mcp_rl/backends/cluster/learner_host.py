@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import anyio
+from ray.exceptions import RayError
 
 from mcp_rl.backends.cluster.asking import ask
 from mcp_rl.backends.cluster.connection import first_word
@@ -36,7 +37,8 @@ if TYPE_CHECKING:
     from mcp_rl.trajectory import TrajectoryGroup
 
 _CLOSE_SECONDS = 10.0
-_SIGN = "the learner"
+_PATIENT = 4.0
+"""A learner may be silent for so many times `ray.silence`: it computes with all that its machine has."""
 
 
 class RayLearner(LearnerHost):
@@ -55,6 +57,7 @@ class RayLearner(LearnerHost):
         self.actor: Any = None
         self._ranks: list[Any] = []
         self._following: list[asyncio.Task[None]] = []
+        """Tasks that notice the end, or the silence, of a learner."""
 
     @property
     def step(self) -> int:
@@ -107,6 +110,19 @@ class RayLearner(LearnerHost):
         if self.actor is not None:
             self._give_up(f"Learner {rank} is lost ({why})")
 
+    async def _watch(self) -> None:
+        """Look every now and then if rank 0 still answers; a silent one is ended, which breaks off all waiting."""
+        silence = _PATIENT * self._config.silence
+        while (actor := self.actor) is not None:
+            try:
+                with anyio.fail_after(silence):
+                    await actor.pulse.remote()
+            except TimeoutError:
+                self._give_up(f"Learner 0 gave no sign of life within {silence:.0f} s")
+            except RayError as error:
+                self._give_up(f"Learner 0 is gone ({type(error).__name__})")
+            await asyncio.sleep(self._config.silence / 3)
+
     async def resolve(self, settings: LocalSettings) -> Choices:
         """Fill in what the settings leave open, for the learner's machine."""
         about = settings.run / "model.json"
@@ -140,6 +156,7 @@ class RayLearner(LearnerHost):
         skipped = [*notes, *([] if checkpoint is None else checkpoint.skipped), *opened.opened.skipped]
         self.recipe = ChatRecipe(settings, opened.opened.loaded, opened.chat)
         self.chat = await anyio.to_thread.run_sync(self.recipe.make)
+        self._following.append(asyncio.create_task(self._watch()))
         path = None if checkpoint is None else checkpoint.path
         return opened.opened.model_copy(update={"checkpoint": path, "skipped": skipped})
 

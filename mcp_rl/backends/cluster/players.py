@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mcp_rl.backends.cluster.asking import ask
+from mcp_rl.backends.cluster.tool_node import NOT_OPEN
 from mcp_rl.errors import EngineStop, PartLost
 from mcp_rl.system.activity import Activity, during
 
@@ -60,16 +61,22 @@ class NodePlayers:
     async def _once(self, scenario: McpScenario, seed: int, temperature: float) -> Trajectory | None:
         """Play the episode; return None if its engine or its node was lost."""
         node = await self.nodes.pick()
+        played: Played | None = None
         async with self._engine.lent() as (engine, remote):
-            with node.counted():
+            with node.episode():
                 answer = node.actor.play.remote(scenario, seed, temperature, remote)
                 try:
-                    played: Played = await ask(node.name, answer, self._seconds, "play an episode")
+                    played = await ask(node.name, answer, self._seconds, "play an episode")
                 except PartLost as lost:
                     self.nodes.lost(node, lost)
-                    engine.actor.end.remote(f"{remote.episode}.0")
-                    return None
-            if played.lost is None:
-                return played.trajectory
-            self._engines.lost(engine, played.lost)
+            if played is None:
+                engine.actor.end.remote(f"{remote.episode}.0")
+        if played is None:
             return None
+        if played.lost is None:
+            return played.trajectory
+        if played.lost == NOT_OPEN:
+            self.nodes.lost(node, played.lost)
+        else:
+            self._engines.lost(engine, played.lost)
+        return None

@@ -154,7 +154,7 @@ class ClusterEngine:
             state.max_context,
             self._config.turn_seconds,
         )
-        with member.counted():
+        with member.episode():
             yield member, remote
 
     @asynccontextmanager

@@ -41,6 +41,10 @@ if TYPE_CHECKING:
     from mcp_rl.trajectory import Trajectory
 
 
+NOT_OPEN = "it has started anew and is not open yet"
+"""How an episode was lost on a tool node that has forgotten everything."""
+
+
 @dataclass(frozen=True)
 class Played:
     """An episode that was played on a tool node."""
@@ -126,7 +130,7 @@ class ToolNode(ClusterActor):
         """Play an episode on a session of this node and on the given engine."""
         now = self._open_now
         if now is None:
-            return Played(_nothing(scenario, seed), lost="a tool node has started anew and is not open yet")
+            return Played(_nothing(scenario, seed), lost=NOT_OPEN)
         on_engine = EpisodeOnEngine(engine)
         trajectory = await play_leased(
             functools.partial(PolicySetting, on_engine, now.chat, system_prompt=now.prompt),
