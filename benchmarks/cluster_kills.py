@@ -62,9 +62,10 @@ class Ground:
     def said(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text()
 
-    def step(self, name: str) -> int:
-        with suppress(OSError, ValueError):
-            return int(json.loads((self.run(name) / "state.json").read_bytes())["step"])
+    def learned(self, name: str) -> int:
+        """Return the number of training steps in the history, saved or not."""
+        with suppress(OSError):
+            return (self.run(name) / "history.jsonl").read_text().count('"split": "train"')
         return 0
 
     def whole(self) -> dict[str, Any]:
@@ -138,8 +139,8 @@ def one_run(
     """Play a run to its end while parts of it are killed."""
     driver, starts, kills = ground.start(name), 1, 0
     ends: list[int] = []
-    since, quiet = time.monotonic(), moments.uniform(0.5, 8.0)
-    run_began = since
+    since, quiet = time.monotonic(), moments.uniform(0.1, 3.0)
+    run_began, seen, anytime = since, 0, True
     while time.monotonic() - since < LIFE_SECONDS:
         status = driver.poll()
         if status == 0:
@@ -150,11 +151,17 @@ def one_run(
                 break
             driver, starts = ground.start(name), starts + 1
         if kills < asked.in_run and len(log) < asked.kills and time.monotonic() - since > quiet:
-            kind, step = moments.choice(KINDS), ground.step(name)
-            if ground.nodes.actors("learner") and driver.poll() is None and ground.kill(kind, driver, moments):
+            kind, step = moments.choice(KINDS), ground.learned(name)
+            if (
+                (step > seen or anytime)
+                and ground.nodes.actors("learner")
+                and driver.poll() is None
+                and ground.kill(kind, driver, moments)
+            ):
                 kills += 1
-                since, quiet = time.monotonic(), moments.uniform(0.5, 8.0)
-                entry = {"run": name, "kind": kind, "step": step, "at": round(time.monotonic() - began, 1)}
+                seen, anytime = step, moments.random() < 0.3
+                since, quiet = time.monotonic(), moments.uniform(0.1, 3.0)
+                entry = {"run": name, "kind": kind, "learned": step, "at": round(time.monotonic() - began, 1)}
                 log.append(entry | {"in_run_at": round(time.monotonic() - run_began, 1)})
         time.sleep(0.1)
     ended = driver.poll() == 0

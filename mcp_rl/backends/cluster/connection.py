@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import anyio
 import ray
+from ray._private import worker as ray_worker
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -130,6 +131,8 @@ class RayCluster:
             raise ClusterError(f"Ray cannot connect to {address}: {first_line(error)}.") from error
         except (ConnectionError, OSError, ValueError) as error:
             raise ClusterError(f"Ray cannot connect to {address}: {first_line(error)}.") from error
+        # Ray prints news of lost workers to stdout, which may be JSON; what matters of them is in our log of faults.
+        vars(ray_worker)["print_to_stdstream"] = lambda *said, **how: None
 
     async def place(self) -> None:
         """Reserve the room that the run begins with. Raises ClusterError if it is not free within `ray.patience`."""
@@ -314,7 +317,8 @@ async def first_word(actor: Any, who: str, seconds: float) -> About:
                 f"{who} cannot be started, since a node of the cluster has no mcp_rl, or another one: install the same "
                 "version on all nodes."
             ) from error
-        raise PartLost(f"{who} did not start: {first_line(error)}") from error
+        gone = isinstance(error, ray.exceptions.ActorDiedError)
+        raise PartLost(f"{who} did not start, since it died", gone=gone) from error
     except ray.exceptions.RayError as error:
         raise ClusterError(f"{who} cannot be started: {first_line(error)}.") from error
     check_about(about, who)

@@ -75,6 +75,8 @@ class RayLearner(LearnerHost):
         try:
             about = [await first_word(actor, name, self._config.patience) for name, actor in named]
         except PartLost as lost:
+            if lost.gone:
+                raise LearnersLost(f"{lost}; the same command starts again.") from lost
             raise ClusterError(f"{lost}.") from lost
         if not self._ranks:
             return
