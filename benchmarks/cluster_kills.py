@@ -150,19 +150,18 @@ def one_run(
             if starts > 12:
                 break
             driver, starts = ground.start(name), starts + 1
+        if time.monotonic() - began > asked.seconds:
+            kills = asked.in_run  # no more, so that it ends in time
         if kills < asked.in_run and len(log) < asked.kills and time.monotonic() - since > quiet:
             kind, step = moments.choice(KINDS), ground.learned(name)
-            if (
-                (step > seen or anytime)
-                and ground.nodes.actors("learner")
-                and driver.poll() is None
-                and ground.kill(kind, driver, moments)
-            ):
+            due = (step > seen or anytime) and driver.poll() is None and ground.nodes.actors("learner")
+            if due and ground.kill(kind, driver, moments):
                 kills += 1
                 seen, anytime = step, moments.random() < 0.3
                 since, quiet = time.monotonic(), moments.uniform(0.1, 3.0)
                 entry = {"run": name, "kind": kind, "learned": step, "at": round(time.monotonic() - began, 1)}
                 log.append(entry | {"in_run_at": round(time.monotonic() - run_began, 1)})
+                print(json.dumps(log[-1]), file=sys.stderr, flush=True)
         time.sleep(0.1)
     ended = driver.poll() == 0
     if driver.poll() is None:
