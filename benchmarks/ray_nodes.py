@@ -43,7 +43,11 @@ class RayNodes:
     def add(self, resources: dict[str, float] | None = None, *, cpus: int = 2, **more: Any) -> Any:
         """Start another node; by default a tool node."""
         given = TOOLS if resources is None else resources
-        node = self._cluster.add_node(num_cpus=cpus, object_store_memory=STORE, resources=given, **more)
+        options = {"num_cpus": cpus, "object_store_memory": STORE, "resources": given, **more}
+        try:
+            node = self._cluster.add_node(**options)
+        except Exception:  # Ray gives a node 30 s to start, which a busy machine may take
+            node = self._cluster.add_node(**options)
         self.nodes.append(node)
         return node
 
@@ -85,7 +89,6 @@ def ray_nodes(tools: int = 2) -> Iterator[RayNodes]:
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # the switch that makes Ray take loopback addresses
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": secrets.token_hex(32),
-        "RAY_raylet_start_wait_time_s": "120",
         "RAY_worker_niceness": "0",  # Ray's own 15 starves the actors on a busy machine
         "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
         "OMP_NUM_THREADS": "1",
