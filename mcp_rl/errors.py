@@ -127,6 +127,12 @@ class LearnersLost(EngineStop):
     """The learners of a cluster are gone: the run can go on from its last whole step with new ones."""
 
 
+class UserStop(EngineError, RunStop):
+    """A model that plays users and refuses the key or the request, or whose cost limit is used up."""
+
+    exit_code = 2
+
+
 class ContextOverflow(EngineError):
     """The next turn does not fit the engine's context; the rollout ends with StopReason.CONTEXT_FULL."""
 

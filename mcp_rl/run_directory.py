@@ -111,7 +111,7 @@ class RunDirectory:
 
     @property
     def judge(self) -> Path:
-        """Folder of requests to judges and their verdicts."""
+        """Folder of requests to judges and to models that play users, and of verdicts."""
         return self.path / "judge"
 
     @property

@@ -52,6 +52,8 @@ def contradictions(config: RunSettings) -> Iterator[str]:
             f"scenarios.unsolvable = {scenarios.unsolvable:g} and scenarios.without_tools = "
             f"{scenarios.without_tools:g} leave nothing to solve: together they must stay below 1"
         )
+    if rollout.max_user_cost is not None and rollout.user_model is None:
+        yield "rollout.max_user_cost is set but rollout.user_model is not: name the model that plays users too"
     yield from _tools_contradictions(config)
     yield from loading_contradictions(config.unsloth, train)
     yield from placement_contradictions(config)

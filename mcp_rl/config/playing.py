@@ -90,7 +90,9 @@ class RolloutConfig(Section):
     agent: Annotated[str | None, _MEASURED] = None
     """Command of your own agent program, or FILE.py:FUNCTION, which plays the episodes; none: our own loop."""
     user_model: Annotated[str | None, _MEASURED] = None
-    """LiteLLM name of the model that plays simulated users, with `@http…` for its address; none: they follow rules."""
+    """Who plays simulated users: a LiteLLM model, with `@http…` for its address, or FILE.py:FUNCTION; none: rules."""
+    max_user_cost: Annotated[float | None, CARRIED] = Field(default=None, gt=0)
+    """US dollars that the model of `user_model` may cost in all: the run then ends, and goes on with more."""
     opponents: Annotated[tuple[str, ...], _MEASURED] = ()
     """Who speaks in the other seats of a scenario with several, drawn for each episode: `policy`, `earlier` (an older
     checkpoint of the run, another in each step), a model as --model names it, or FILE.py:FUNCTION; none: the policy."""
@@ -158,7 +160,7 @@ class ToolsConfig(Section):
     longest_call: Annotated[float, LIVE] = Field(default=600.0, gt=0)
     """Maximum seconds of a call whose server reports progress or a running task, which extends the deadline."""
     elicitation: Elicitation | None = None
-    """Answer to a server that asks its user for input; none: the plugin's, else decline, as an episode has no user."""
+    """Answer to a server that asks for input where no simulated user does; none: the plugin's, else decline."""
     allow_schema_change: Annotated[bool, LIVE] = False
     """Continue if a server changes its tools during a run: off, as what was learned may not fit them."""
     server_config: Annotated[Path | None, LIVE] = None

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import copy
-import functools
-import inspect
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import anyio
-
-from mcp_rl.errors import ConfigError, EngineError
+from mcp_rl.errors import EngineError
 from mcp_rl.inference.chat.calls import ParsedCall, ParsedCompletion
-from mcp_rl.rollouts.agents.function import loaded
+from mcp_rl.rollouts.agents.command import call_function
 from mcp_rl.rollouts.speaker import Limits, SaidTurn
 from mcp_rl.system.visible import shortened
 from mcp_rl.toolserver.tools.results import truncate_middle
@@ -37,17 +33,6 @@ class AskedTurn:
     """The seat's tools, as OpenAI function schemas."""
     seed: int
     """The seed of the seat in this episode, the same in all of its turns."""
-
-
-def load_function(reference: str) -> Callable[[AskedTurn], Any]:
-    """Import the function that FILE.py:NAME or MODULE:NAME names. Raises ConfigError."""
-    try:
-        function = loaded(reference)
-    except Exception as error:
-        raise ConfigError(f"The opponent {reference!r} cannot be imported: {type(error).__name__}: {error}.") from error
-    if not callable(function):
-        raise ConfigError(f"The opponent {reference!r} is not a function but {shortened(repr(function), 60)}.")
-    return function  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
@@ -78,15 +63,7 @@ class FunctionSpeaker:
         setting, trajectory = self._setting, self._trajectory
         messages = copy.deepcopy(trajectory.messages)
         asked = AskedTurn(self._seat, messages, setting.session.schemas.openai, trajectory.seed)
-        ask = functools.partial(setting.function, asked)
-        try:
-            # in a thread, so that a function that never returns delays nothing but its own episode
-            said = await anyio.to_thread.run_sync(ask, abandon_on_cancel=True)
-            if inspect.isawaitable(said):
-                said = await said
-        except Exception as error:
-            raise EngineError(f"The function {setting.name} failed: {type(error).__name__}: {error}.") from error
-        return self._said(said)
+        return self._said(await call_function(setting.function, setting.name, asked))
 
     def cut(self, text: str, limit: int) -> str:
         """Cut a text to `limit` bytes, the least that so many tokens can be."""

@@ -55,6 +55,7 @@ class Bench:
         self._stack, self._players = AsyncExitStack(), AsyncExitStack()
         self._policies: LocalPolicies | None = None
         self._served: dict[str, tuple[Engine, ChatFormat]] = {}
+        self._users = user_model(self.config.rollout.user_model, self.config.rollout.max_user_cost)
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Bench]:
@@ -111,9 +112,7 @@ class Bench:
             "temperature": self.config.rollout.temperature,
             "limits": limits_of(self.config.rollout),
             "concurrency": min(concurrency, CHAT_CONCURRENCY) if model.kind == "chat" else concurrency,
-            "driver": partial(
-                own_episode, user_model=user_model(self.config.rollout.user_model), opponents=self.opponents
-            ),
+            "driver": partial(own_episode, user_model=self._users, opponents=self.opponents),
             "finish": self.scoring.rollout,
         }
 

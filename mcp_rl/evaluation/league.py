@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from mcp_rl.rollouts.user import PlaysUsers
     from mcp_rl.scenario import McpScenario
     from mcp_rl.toolserver.pool import Sessions
     from mcp_rl.trajectory import Trajectory, TrajectoryGroup
@@ -188,8 +189,9 @@ async def _play_all(
     """Play every pair in both seats; return the finished games, and the number of those that ended with a fault."""
     games: list[_Game] = []
     faults = 0
+    users = user_model(job.config.rollout.user_model, job.config.rollout.max_user_cost)
     for first, second in permutations(sides, 2):
-        player = _player(job, sides[first], sides[second], sessions, scoring)
+        player = _player(job, sides[first], sides[second], users, sessions, scoring)
         with progress.rollouts(f"{first} - {second}", len(scenarios), job.config.evaluation.samples) as bar:
             groups = await gather_groups(
                 [_plan(player, scenario, job) for scenario in scenarios],
@@ -205,7 +207,12 @@ async def _play_all(
 
 
 def _player(
-    job: EvaluationJob, first: Opponent, second: Opponent, sessions: Sessions, scoring: Scoring
+    job: EvaluationJob,
+    first: Opponent,
+    second: Opponent,
+    users: PlaysUsers | None,
+    sessions: Sessions,
+    scoring: Scoring,
 ) -> SettingPlayer:
     config = job.config
     assert first.setting is not None
@@ -217,9 +224,7 @@ def _player(
         temperature=config.rollout.temperature,
         limits=limits_of(config.rollout),
         concurrency=min(config.rollout.concurrency, CHAT_CONCURRENCY) if remote else config.rollout.concurrency,
-        driver=functools.partial(
-            own_episode, user_model=user_model(config.rollout.user_model), opponents=lambda named, seed: second
-        ),
+        driver=functools.partial(own_episode, user_model=users, opponents=lambda named, seed: second),
         finish=scoring.rollout,
     )
 

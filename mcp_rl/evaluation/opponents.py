@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mcp_rl.errors import CheckpointError, ConfigError, ServerFault
-from mcp_rl.evaluation.asked_function import AskedTurn, FunctionSetting, load_function
+from mcp_rl.evaluation.asked_function import AskedTurn, FunctionSetting
 from mcp_rl.evaluation.chat_model import ChatModel, ChatSetting
 from mcp_rl.evaluation.models import ModelSpec, find_model
 from mcp_rl.evaluation.scripted import SCRIPTS, ScriptedSetting
-from mcp_rl.rollouts.agents.command import check_function
+from mcp_rl.rollouts.agents.command import PLAIN_FUNCTION, check_function, load_function
 from mcp_rl.rollouts.episode import derive_seed
 from mcp_rl.rollouts.seated import POLICY, Opponent
 from mcp_rl.rollouts.speaker import PolicySetting
@@ -38,10 +37,6 @@ def earlier_steps(config: RunConfig, number: int) -> range:
     return range(0, number, config.rollout.earlier_every) if EARLIER in config.rollout.opponents else range(0)
 
 
-_FUNCTION = re.compile(r"(?!(?:scripted|litellm|hf):)(?:[^\s:]+\.py|[A-Za-z_][\w.]*):[A-Za-z_]\w*")
-"""A user's function, as FILE.py:NAME or MODULE:NAME."""
-
-
 def find_opponents(config: RunConfig) -> dict[str, ModelSpec | None]:
     """Return who may speak in the other seats, by name; None for the policy, its older checkpoints and functions.
 
@@ -60,9 +55,9 @@ def find_opponents(config: RunConfig) -> dict[str, ModelSpec | None]:
         )
     found: dict[str, ModelSpec | None] = {}
     for name in names:
-        if _FUNCTION.fullmatch(name):
+        if PLAIN_FUNCTION.fullmatch(name):
             check_function(name, "opponent")
-        ours = name in (POLICY, EARLIER) or _FUNCTION.fullmatch(name)
+        ours = name in (POLICY, EARLIER) or PLAIN_FUNCTION.fullmatch(name)
         found[name] = None if ours else find_model(name, runs)
     return found
 
@@ -145,8 +140,10 @@ async def opened_opponents(
         for name, model in find_opponents(config).items():
             if name == POLICY:
                 ready[name] = Opponent()
-            elif _FUNCTION.fullmatch(name):
-                ready[name] = Opponent(name, partial(_function, load_function(name), name, prompt=system_prompt))
+            elif PLAIN_FUNCTION.fullmatch(name):
+                ready[name] = Opponent(
+                    name, partial(_function, load_function(name, "opponent"), name, prompt=system_prompt)
+                )
             elif model is None:
                 earlier = await _opened(stack, config.base_model)
                 ready[name] = Opponent(name, partial(_policy, earlier, prompt=system_prompt))

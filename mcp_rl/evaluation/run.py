@@ -38,7 +38,7 @@ from mcp_rl.plugins.manager import Plugins, load_plugins
 from mcp_rl.plugins.resolve import resolve_servers
 from mcp_rl.rewards.scoring import Scoring, check_rewards
 from mcp_rl.rollouts.agents.command import check_agent
-from mcp_rl.rollouts.user_model import user_model
+from mcp_rl.rollouts.user_model import check_user_model
 from mcp_rl.scenario import scenario_lines
 from mcp_rl.scenarios.fit import check_fit, check_no_user, notices
 from mcp_rl.system.durable import write_atomically
@@ -110,7 +110,7 @@ def prepare(
                 "to try it there anyway, name its checkpoint's folder."
             )
     check_rewards(config.judge, config.reward, plugins.rewards)
-    user_model(config.rollout.user_model)
+    check_user_model(config.rollout.user_model, config.rollout.max_user_cost)
     check_agent(config)
     find_opponents(config)
     remote = next((model.label for model in models if not model.base_model), None)

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from mcp_rl.errors import ContextOverflow, RunStop, ServerFault
+from mcp_rl.errors import ContextOverflow, EngineError, RunStop, ServerFault
 from mcp_rl.rollouts.episode import EpisodeInProgress
 from mcp_rl.rollouts.user import user_of
 from mcp_rl.system.periods import timed
+from mcp_rl.toolserver.elicitation import answered_by
 from mcp_rl.trajectory import CallRecord, StopReason
 
 if TYPE_CHECKING:
@@ -33,12 +34,13 @@ class OwnLoop(EpisodeInProgress):
     def __init__(self, plan: EpisodePlan, *, user_model: PlaysUsers | None = None) -> None:
         super().__init__(plan)
         self.setting: Setting = plan.setting
-        self._user = user_of(plan.scenario, self.trajectory, user_model) if plan.scenario.has_user else None
+        self._user = user_of(plan.scenario, self.trajectory, user_model)
 
     async def _drive(self) -> StopReason:
         try:
             async with self.setting.speaker(self.scenario, self.trajectory, self.temperature, self.limits) as speaker:
-                return await self._turns(speaker)
+                with answered_by(self._user.forms if self._user else None):
+                    return await self._turns(speaker)
         except ContextOverflow:
             return StopReason.CONTEXT_FULL
 
@@ -115,7 +117,7 @@ class OwnLoop(EpisodeInProgress):
         self.trajectory.calls += records
         waiting = [record for record in records if record.sent]
         if len(waiting) > 1 and all(record.reads_only for record in waiting):
-            faults: dict[int, ServerFault | RunStop] = {}
+            faults: dict[int, ServerFault | EngineError | RunStop] = {}
             async with anyio.create_task_group() as tasks:
                 for index, record in enumerate(waiting):
                     tasks.start_soon(self._call_or_keep_fault, speaker, record, index, faults)
@@ -133,11 +135,11 @@ class OwnLoop(EpisodeInProgress):
         return messages
 
     async def _call_or_keep_fault(
-        self, speaker: Speaker, record: CallRecord, index: int, faults: dict[int, ServerFault | RunStop]
+        self, speaker: Speaker, record: CallRecord, index: int, faults: dict[int, ServerFault | EngineError | RunStop]
     ) -> None:
         try:
             await self.call(speaker.cut, record)
-        except (ServerFault, RunStop) as fault:
+        except (ServerFault, EngineError, RunStop) as fault:
             faults[index] = fault
 
     def _unsent(self, call: ParsedCall) -> CallRecord:

@@ -14,7 +14,7 @@ from mcp_rl.errors import ConfigError, ScenarioError
 from mcp_rl.evaluation.opponents import find_opponents
 from mcp_rl.rewards.scoring import Scoring, check_rewards
 from mcp_rl.rollouts.agents.command import check_agent
-from mcp_rl.rollouts.user_model import user_model
+from mcp_rl.rollouts.user_model import check_user_model
 from mcp_rl.run_directory import RunDirectory
 from mcp_rl.runs.trackers.trackers import check_trackers
 from mcp_rl.scenarios.files import read_scenario_file
@@ -75,7 +75,7 @@ def check_settings(config: RunConfig, server: ToolServer, plugins: Plugins, *, f
     if config.init is not None:
         check_initial(config.init, config.train, config.base_model)
     check_rewards(config.judge, config.reward, plugins.rewards)
-    user_model(config.rollout.user_model)
+    check_user_model(config.rollout.user_model, config.rollout.max_user_cost)
     check_agent(config)
     find_opponents(config)
 

@@ -34,7 +34,7 @@ from mcp_rl.rewards.scoring import CALLS, Scoring
 from mcp_rl.rollouts.agents.player import agent_options, opened_player
 from mcp_rl.rollouts.player import PlayerOptions, SettingPlayer, limits_of
 from mcp_rl.rollouts.seated import own_episode
-from mcp_rl.rollouts.user_model import user_model
+from mcp_rl.rollouts.user_model import USER_CALLS, user_model
 from mcp_rl.run_directory import RunDirectory, RunState, StepProgress, open_run, readable
 from mcp_rl.runs.identity import carried, check_inputs, identify, prepare_scenarios
 from mcp_rl.runs.learned import Learned
@@ -263,14 +263,13 @@ async def _prepared(setting: _Setting) -> AsyncIterator[Trainer]:
         opponents = await stack.enter_async_context(opening_opponents)
         agent = agent_options(config, run.logs, progress.say)
         prompt = setting.server.system_prompt
+        users = user_model(config.rollout.user_model, config.rollout.max_user_cost, run.judge / USER_CALLS)
         playing: PlayerOptions = {
             "params": params,
             "temperature": config.rollout.temperature,
             "limits": limits_of(config.rollout),
             "concurrency": config.rollout.concurrency,
-            "driver": functools.partial(
-                own_episode, user_model=user_model(config.rollout.user_model), opponents=opponents
-            ),
+            "driver": functools.partial(own_episode, user_model=users, opponents=opponents),
             "finish": scoring.rollout,
         }
         elsewhere = await backend.play_elsewhere(_recipe(config, setting.server, session))

@@ -1,17 +1,20 @@
 """Elicitation: what a server is told that asks its user for input.
 
-An episode has no user. A declared policy answers: it declines, it takes the defaults of the form, or a function of a
-plugin fills the form in. What was asked and answered is kept with the call's result.
+The episode's user answers, if it has a simulated one. Otherwise a declared policy does: it declines, it takes the
+defaults of the form, or a function of a plugin fills the form in. What was asked and answered is kept with the call's
+result.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from mcp_rl.errors import ElicitationError
+from mcp_rl.errors import ElicitationError, EngineError
 from mcp_rl.system.visible import shortened
 
 if TYPE_CHECKING:
@@ -42,11 +45,29 @@ FillIn = Callable[[Question], Form | Awaitable[Form | None] | None]
 """Returns the values of the form's properties; None declines. May be asynchronous."""
 
 
+_user: ContextVar[FillIn | None] = ContextVar("user who answers questions of servers", default=None)
+
+
+@contextmanager
+def answered_by(user: FillIn | None) -> Iterator[None]:
+    """Let this user answer what servers ask during the calls that are made inside; None: nobody does."""
+    token = _user.set(user)
+    try:
+        yield
+    finally:
+        _user.reset(token)
+
+
+def present_user() -> FillIn | None:
+    """Return the user who answers in the current episode; None if it has none."""
+    return _user.get()
+
+
 async def answer(policy: Elicitation | FillIn, params: dict[str, Any], call: dict[str, Any] | None) -> dict[str, Any]:
     """Return the answer to a request `elicitation/create` with these parameters, as the protocol has it.
 
     `call` holds the `name` and the `arguments` of the tool call that it belongs to, if that is known. A request to open
-    a web page is declined. Raises ElicitationError if a plugin's function fails.
+    a web page is declined. Raises ElicitationError if a plugin's function fails, EngineError if a user cannot be asked.
     """
     if params.get("mode", "form") != "form":
         return {"action": "decline"}
@@ -89,20 +110,22 @@ async def _filled_in(fill_in: FillIn, question: Question) -> Form | None:
         form = fill_in(question)
         if inspect.isawaitable(form):
             form = await form
+    except EngineError:
+        raise
     except Exception as error:
         raise ElicitationError(
             f"The function {named} could not answer {shortened(question.message, 100)!r}: {type(error).__name__}: "
             f"{error}."
         ) from error
-    if form is not None and not _is_form(form):
+    if form is not None and not is_form(form):
         raise ElicitationError(
             f"The function {named} must return the values of a form by their names, or None to decline, not {form!r}."
         )
     return form
 
 
-def _is_form(value: Any) -> bool:
-    """Return whether the value is a flat object, as the protocol allows them."""
+def is_form(value: Any) -> bool:
+    """Return whether the value is a flat object, as the protocol allows them for forms."""
     return isinstance(value, dict) and all(
         isinstance(name, str)
         and (

@@ -144,5 +144,9 @@ async def test_what_cannot_be_is_said_in_one_sentence() -> None:
         check_no_user([talk("Go on.")], "python agent.py")
     with pytest.raises(ConfigError, match="LiteLLM does not know the user model 'gpt-unheard-of'"):
         user_model("gpt-unheard-of")
+    with pytest.raises(ConfigError, match="LiteLLM knows no price for the user model 'openai/mine'"):
+        user_model("openai/mine@http://127.0.0.1:1/v1", 1.0)
+    with pytest.raises(ConfigError, match=r"The user model's file 'nowhere.py' cannot be read"):
+        user_model("nowhere.py:play")
     with pytest.raises(ConfigError, match="must not hold a user name or password"):
         user_model("openai/x@http://me:secret@127.0.0.1/v1")

@@ -118,14 +118,16 @@ class LanguageModel:
         *,
         seed: int | None = None,
         temperature: float = 0.0,
+        on_call: Callable[[ModelRequest], None] | None = None,
     ) -> Reply:
-        """Return a reply of this form in which `check` finds nothing wrong.
+        """Return a reply of this form in which `check` finds nothing wrong. `on_call` is called with its requests too.
 
         `form` must forbid unknown keys and have no defaults, as strict structured output requires. Raises
         LanguageModelError if there is no usable reply, CostLimitReached before a request that could cost too much.
         """
         client = LiteLLM(await to_thread.run_sync(import_litellm), self.name, self.base_url, self.deadline)
-        asked = _Question(self, client, list(messages), form, check, {"seed": seed, "temperature": temperature})
+        sampling = {"seed": seed, "temperature": temperature}
+        asked = _Question(self, client, list(messages), form, check, sampling, on_call)
         try:
             reply: Reply = await retrying(self.retries, self.backoff)(asked.once)
         except RequestError as error:
@@ -166,9 +168,11 @@ class _Question(Generic[Reply]):
         form: type[Reply],
         check: Callable[[Reply], str | None],
         sampling: dict[str, Any],
+        on_call: Callable[[ModelRequest], None] | None,
     ) -> None:
         self._model, self._client, self._messages = model, client, messages
         self._form, self._check, self._sampling = form, check, sampling
+        self._heard = [heard for heard in (on_call, model.on_call) if heard is not None]
         self._complaint: str | None = None
         self.tries = 0
 
@@ -196,8 +200,8 @@ class _Question(Generic[Reply]):
                 raise Unusable("it takes no response format") from error
             raise
         finally:
-            if model.on_call is not None:
-                model.on_call(request)
+            for heard in self._heard:
+                heard(request)
 
     async def _answer(self, request: ModelRequest, structured: bool) -> ChatReply:
         """Send the question and count what it took."""

@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib.util
+import inspect
 import re
 import shlex
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mcp_rl.errors import ConfigError
+import anyio
+
+from mcp_rl.errors import ConfigError, EngineError
 from mcp_rl.rewards.program import PROGRAM
 from mcp_rl.rollouts.agents import function
+from mcp_rl.system.visible import shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from mcp_rl.config import RunConfig
 
 _FUNCTION = re.compile(r"(?P<place>[^\s:]+):(?P<name>[A-Za-z_]\w*)")
 """A function, as FILE.py:NAME or MODULE:NAME."""
+
+
+PLAIN_FUNCTION = re.compile(r"(?!(?:scripted|litellm|hf):)(?:[^\s:]+\.py|[A-Za-z_][\w.]*):[A-Za-z_]\w*")
+"""A function where models may be named too."""
 
 
 class AgentCommand(NamedTuple):
@@ -83,6 +92,29 @@ def check_function(reference: str, role: str) -> None:
     if not {name, "*"} & {*functions, *_other_names(tree)}:
         there = ", ".join(functions) or "none"
         raise ConfigError(f"The {role}'s file {place!r} has no function {name!r}; there are: {there}.")
+
+
+def load_function(reference: str, role: str) -> Callable[[Any], Any]:
+    """Import the function that FILE.py:NAME or MODULE:NAME names. Raises ConfigError, which calls it the `role`."""
+    try:
+        found = function.loaded(reference)
+    except Exception as error:
+        raise ConfigError(f"The {role} {reference!r} cannot be imported: {type(error).__name__}: {error}.") from error
+    if not callable(found):
+        raise ConfigError(f"The {role} {reference!r} is no function, but {shortened(repr(found), 60)}.")
+    return found  # type: ignore[no-any-return]
+
+
+async def call_function(called: Callable[[Any], Any], name: str, argument: Any) -> Any:
+    """Return what a user's function returns, which may be asynchronous. Raises EngineError if it fails.
+
+    It runs in a thread, so that one that never returns delays nothing but its own episode.
+    """
+    try:
+        said = await anyio.to_thread.run_sync(functools.partial(called, argument), abandon_on_cancel=True)
+        return await said if inspect.isawaitable(said) else said
+    except Exception as error:
+        raise EngineError(f"The function {name} failed: {type(error).__name__}: {error}.") from error
 
 
 def _other_names(tree: ast.Module) -> Iterator[str]:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import anyio
 from mcp.types import CONNECTION_CLOSED, METHOD_NOT_FOUND
 
-from mcp_rl.errors import RunStop, ServerFault
+from mcp_rl.errors import EngineError, RunStop, ServerFault
 from mcp_rl.system.redaction import without_secrets
+from mcp_rl.toolserver.elicitation import present_user
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from mcp import MCPError
 
@@ -125,6 +127,8 @@ class Call(Delivery):
         self.attempts = 0
         self.asked: list[dict[str, Any]] = []
         """The server's questions to its user during the call, with the answers."""
+        self.user = present_user()
+        """The caller's user, who answers them; None: the connection's policy does."""
         self.took = 0.0
         """Seconds from sending to the answer."""
         self.on_expiry: Callable[[], None] | None = None
@@ -151,7 +155,7 @@ class Call(Delivery):
     async def outcome(self) -> dict[str, Any]:
         """Await the raw result, once; cancelling takes the request back.
 
-        Raises Refused, ServerFault, or RunStop if the call must not be made.
+        Raises Refused, ServerFault, RunStop if the call must not be made, EngineError if the user cannot be asked.
         """
         assert self._future is not None
         try:
@@ -173,6 +177,18 @@ class Call(Delivery):
         self._progressed = True
         self._due = min(asyncio.get_running_loop().time() + self._seconds, self._limit)
 
+    @contextmanager
+    def asking_user(self) -> Iterator[None]:
+        """Let the deadline wait while the user is asked: it begins anew after that."""
+        self._due = self._limit
+        try:
+            yield
+        finally:
+            self.sign_of_life()
+            self._timer.cancel()
+            if not self.ended:
+                self._timer = asyncio.get_running_loop().call_at(self._due, self._expire)
+
     def succeed(self, raw: dict[str, Any], took: float) -> None:
         if self._future is not None and not self._future.done():
             self.took = took
@@ -190,7 +206,7 @@ class Call(Delivery):
     def fail(self, message: str) -> None:
         self._raise(ServerFault(message, delivered=self.delivered))
 
-    def stop(self, error: RunStop) -> None:
+    def stop(self, error: RunStop | EngineError) -> None:
         self._raise(error)
 
     def lost(self, error: MCPError, session: RawSession) -> bool:

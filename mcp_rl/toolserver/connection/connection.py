@@ -54,7 +54,8 @@ class Connection(Owner):
         server reports progress, up to `Deadlines.longest_call` in all.
 
         Errors that the tool or the server reports are results with `is_error`. Raises ServerFault if the server died
-        or did not answer in time, SchemaChanged if it lists other tools than at first.
+        or did not answer in time, SchemaChanged if it lists other tools than at first, EngineError if the server
+        asks the episode's user, who cannot be asked.
         """
         if complaint := unsendable(arguments):
             return ToolResult(complaint, is_error=True)

@@ -17,7 +17,7 @@ import asyncio
 import logging
 import math
 from collections import deque
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,7 @@ import anyio
 from mcp import MCPError
 from mcp.types import CONNECTION_CLOSED, PARSE_ERROR
 
-from mcp_rl.errors import ElicitationError, SchemaChanged, ServerError
+from mcp_rl.errors import ElicitationError, EngineError, SchemaChanged, ServerError
 from mcp_rl.scenario import OneServer, SseServer, StdioServer
 from mcp_rl.toolserver.connection.call import READING, Call, Delivery
 from mcp_rl.toolserver.connection.deadlines import Deadlines, Steps
@@ -281,7 +281,8 @@ class Owner:
             ) from None
 
     async def _answer_question(self, params: dict[str, Any], call: Call | None = None) -> dict[str, Any]:
-        """Answer an elicitation by the policy, and keep both with the call that it belongs to, if that is known."""
+        """Answer an elicitation by the caller's user, else by the policy, and keep both with the call that it belongs
+        to, if that is known."""
         if call is None:
             current = current_delivery.get()
             alone = next(iter(self._calls)) if len(self._calls) == 1 else None
@@ -289,8 +290,9 @@ class Owner:
         if call is None or len(call.asked) >= MOST_QUESTIONS:
             return {"action": "decline"}
         try:
-            answered = await answer(self.elicitation, params, call.params)
-        except ElicitationError as error:
+            with call.asking_user() if call.user else nullcontext():
+                answered = await answer(call.user or self.elicitation, params, call.params)
+        except (ElicitationError, EngineError) as error:
             call.stop(error)
             call.abandon()
             return {"action": "cancel"}
