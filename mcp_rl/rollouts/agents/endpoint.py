@@ -24,7 +24,7 @@ _NOTES = {
     "temperature": "its temperature is the run's (rollout.temperature, and 0 in greedy episodes)",
     "seed": "its seed is the episode's, as tries of one task must differ",
     "model": "the model in training answers to every name",
-    "response_format": "its response_format is not enforced",
+    "response_format": "its response_format is not enforced, as the tokens would not be those of the whole policy",
     "text": "its text format is not enforced",
     "output_config": "its output format is not enforced",
     "thinking": "its thinking is the policy's own",
