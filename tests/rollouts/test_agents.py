@@ -211,6 +211,12 @@ RULES = [
     ("while True: ask(task)", StopReason.MAX_TURNS, None),
     ("child = os.fork(); ask(task if child else 'Else?'); child or os._exit(0); os.wait()", StopReason.ANSWERED, None),
     ("ask(task)\nwhile os.fork(): ask(task)", StopReason.MAX_TURNS, None),
+    (
+        "import subprocess; second = sys.argv[1:]; ask(task)\n"
+        "second or subprocess.run([sys.executable, '-I', '-S', *sys.argv, 'second'], check=True); print(42)",
+        StopReason.ANSWERED,
+        None,
+    ),  # two programs with one key
 ]
 
 

@@ -9,6 +9,7 @@
 7. A seat has tools and limits of its own.
 8. A user's function speaks in a seat; one that fails or never returns costs its own episode.
 9. A move after the end is answered with one sentence, and the game stays as it was.
+10. A chat model behind an API speaks in a seat; one that refuses the key costs its own episode.
 """
 
 import re
@@ -40,6 +41,7 @@ from mcp_rl.toolserver.pool import Sessions
 from mcp_rl.toolserver.seats import Seats
 from mcp_rl.toolserver.session import Session
 from mcp_rl.trajectory import StopReason, Trajectory, TrajectoryGroup
+from tests.evaluation.chat_server import call, failure, serve
 
 PLUGINS = load_plugins()
 SERVER = PLUGINS.servers["mcp_tictactoe"]
@@ -314,6 +316,31 @@ async def test_9_a_move_after_the_end_is_one_sentence(sessions: Sessions, chat: 
     assert trajectory.others[0].metrics["lost"] == 1.0 and trajectory.metrics["illegal"] == 1.0
     after = await played(sessions, chat, scenario(5, 1), moves(x=[3, 7], o=[2]))  # on the same server
     assert after.reward == 1.0
+
+
+async def test_10_a_chat_model_speaks_in_a_seat(
+    sessions: Sessions, chat: ChatFormat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-stub")
+
+    def says(body: dict[str, Any], number: int) -> Any:
+        return failure(401, "no such key") if number else call("place_mark", {"square": 2})
+
+    with serve(says) as server:
+        name = f"openai/far@{server.url}"
+        async with opened_opponents(with_rollout(opponents=(name,))) as opponents:
+            won = await played(sessions, chat, scenario(5, 1), moves(x=[3, 7], o=[]), opponents=opponents)
+            lost = await played(sessions, chat, scenario(5, 1), moves(x=[3, 7], o=[]), opponents=opponents)
+    [other] = won.others
+    assert (won.reward, other.speaker, other.metrics["lost"]) == (1.0, name, 1.0)
+    assert other.messages[0]["content"].startswith("You play o.") and not other.segments
+    asked = server.requests[0]
+    assert asked["model"] == "far" and [tool["function"]["name"] for tool in asked["tools"]] == [
+        "place_mark",
+        "show_board",
+    ]
+    assert lost.stop_reason is StopReason.FAULT and lost.reward is None
+    assert "no such key" in (lost.fault or "")
 
 
 @pytest.mark.parametrize(

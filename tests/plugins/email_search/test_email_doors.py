@@ -24,6 +24,12 @@ def test_a_database_is_built_and_a_model_tested_on_questions_that_no_training_se
     assert tested.returncode == 0, tested.stderr
     assert "$ mcp-rl evaluate --server mcp_email_search --scenarios" in tested.stderr
     assert "3 scenarios on mcp_email_search, 3 drawn from" in tested.stdout
+    few = ["--steps", "2", "train.sft_steps=1", "rollout.groups_per_step=2", "rollout.group_size=2"]
+    few += ["scenarios.count=12", "scenarios.val=4", "evaluation.samples=1"]
+    trained = door("train_email_search_agent.py", "train", *few, at=tmp_path)
+    assert trained.returncode == 0, trained.stderr
+    assert "$ mcp-rl train --server mcp_email_search --steps 2 train.sft_steps=1" in trained.stderr
+    assert (tmp_path / ".mcp_rl/default/models/mcp_email_search-tiny/checkpoints/0002").is_dir()
 
 
 @pytest.mark.parametrize(
