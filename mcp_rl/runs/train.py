@@ -190,10 +190,9 @@ async def _prepared(setting: _Setting) -> AsyncIterator[Trainer]:
         with progress.waiting(f"starting {setting.server.name}"):
             try:
                 await backend.begin(model)
-            except ClusterError:
-                raise
-            except McpRlError:
-                """`register` raises it again."""
+            except McpRlError as error:
+                if isinstance(error, ClusterError):
+                    raise  # `register` raises the others again
             session = await known.session()
         setting, sessions = replace(setting, server=known.server), known.sessions
         params = setting.server.params(config.transport)

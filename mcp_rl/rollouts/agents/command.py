@@ -101,7 +101,7 @@ def load_function(reference: str, role: str) -> Callable[[Any], Any]:
     except Exception as error:
         raise ConfigError(f"The {role} {reference!r} cannot be imported: {type(error).__name__}: {error}.") from error
     if not callable(found):
-        raise ConfigError(f"The {role} {reference!r} is no function, but {shortened(repr(found), 60)}.")
+        raise ConfigError(f"The {role} {reference!r} is not a function but {shortened(repr(found), 60)}.")
     return found  # type: ignore[no-any-return]
 
 
