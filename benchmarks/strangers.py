@@ -6,8 +6,9 @@
 Two bundled servers are started by their command, so that no plugin declares anything or words their requests. npx and
 uvx download the others. Each sees a home, a folder of 30 mixed files, a repository of 16 commits and a site on
 loopback, all made here in a scratch folder. `tasks` makes 200 tasks of all levels and checks them (`generate --check`);
-`train` runs `mcp-rl train` with its defaults. Both begin without what was measured of the server before, and afterwards
-the files must have the hashes that they had. `--out` is written after each of them and keeps other servers and seeds.
+`train` runs `mcp-rl train` with its defaults, or with `--steps`. Both begin without what was measured of the server
+before, and afterwards the files must have the hashes that they had. `--out` is written after each of them and keeps
+other servers and seeds.
 """
 
 import argparse
@@ -233,9 +234,10 @@ def tasks(words: list[str], there: World, seed: int) -> dict[str, Any]:
 LEVELS = ("spelled", "told", "looked-up", "worked-out", "brought-about")
 
 
-def train(words: list[str], there: World, seed: int) -> dict[str, Any]:
+def train(words: list[str], there: World, seed: int, steps: int | None) -> dict[str, Any]:
     """Train with the defaults; return success before and after, and the minutes from the command to the table."""
-    answer, seconds, _ = run(["train", "--server", *words, "--seed", str(seed)], there)
+    more = [] if steps is None else ["--steps", str(steps)]
+    answer, seconds, _ = run(["train", "--server", *words, "--seed", str(seed), *more], there)
     found: dict[str, Any] = {"minutes": round(seconds / 60, 2), "steps": answer["step"]}
     for moment in ("before", "after"):
         details = answer["report"]["details"][moment]
@@ -252,6 +254,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=[])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--part", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--steps", type=int, help="steps of a training, in place of the default")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     results: dict[str, Any] = json.loads(options.out.read_text()) if options.out and options.out.exists() else {}
@@ -262,7 +265,7 @@ def main() -> None:
                 parser.error(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(commands)}")
             for name in options.only or commands:
                 for part in options.part:
-                    measure = {"tasks": tasks, "train": train}[part]
+                    measure = {"tasks": tasks, "train": functools.partial(train, steps=options.steps)}[part]
                     try:
                         figures = measure(commands[name], there, seed)
                     except Failed as failed:
