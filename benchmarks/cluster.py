@@ -77,7 +77,7 @@ async def measured(
     from benchmarks.scripted_engine import ScriptedEngine
     from mcp_rl.backends.base.plain_tokenizer import described
     from mcp_rl.backends.cluster.connection import RayCluster
-    from mcp_rl.backends.cluster.crew import Crew, Kind, Member
+    from mcp_rl.backends.cluster.crew import Crew, CrewKind, Member
     from mcp_rl.backends.cluster.engine_actor import ChatRecipe, EngineState
     from mcp_rl.backends.cluster.faults import FaultLog
     from mcp_rl.backends.cluster.players import NodePlayers
@@ -120,8 +120,8 @@ async def measured(
             await cluster.connect()
             await cluster.place()
             faults, shape = FaultLog(Path(logs), say=lambda sentence: print(sentence, file=sys.stderr)), cluster.shape
-            crew = Crew(cluster, Kind("engine", ScriptedEngine, shape.engines[0], engines), faults)
-            tools = Crew(cluster, Kind("tool node", ToolNode, shape.tool_nodes[0], nodes), faults)
+            crew = Crew(cluster, CrewKind("engine", ScriptedEngine, shape.engines[0], engines), faults)
+            tools = Crew(cluster, CrewKind("tool node", ToolNode, shape.tool_nodes[0], nodes), faults)
             crew.begin(engines, 1)
             tools.begin(nodes, 1 + engines)
             await crew.started()

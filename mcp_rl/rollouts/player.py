@@ -46,7 +46,6 @@ class PlayerOptions(TypedDict, total=False):
     limits: Limits | None
     concurrency: int
     driver: Driver | None
-    elsewhere: PlaysElsewhere | None
     finish: Callable[[McpScenario, Trajectory], Awaitable[None] | None]
 
 
@@ -57,9 +56,8 @@ class SettingPlayer:
     `driver` plays it otherwise than by our own loop.
 
     All scenarios are played on the server `params`, or each on its own if that is None. At most `concurrency` rollouts
-    are in flight. `elsewhere` plays them on other machines in place of this process. `finish` scores each trajectory as
-    it ends; if it returns an awaitable, that is awaited. If the sessions are not shared, each rollout has its own state
-    of the server.
+    are in flight. `finish` scores each trajectory as it ends; if it returns an awaitable, that is awaited. If the
+    sessions are not shared, each rollout has its own state of the server.
     """
 
     def __init__(
@@ -72,7 +70,6 @@ class SettingPlayer:
         temperature: float = 1.0,
         limits: Limits | None = None,
         concurrency: int = 256,
-        elsewhere: PlaysElsewhere | None = None,
         finish: Callable[[McpScenario, Trajectory], Awaitable[None] | None] = lambda scenario, trajectory: None,
     ) -> None:
         self.temperature = temperature
@@ -80,7 +77,8 @@ class SettingPlayer:
         self._sessions = sessions
         self._params = params
         self._limits = limits or Limits()
-        self._elsewhere = elsewhere
+        self.elsewhere: PlaysElsewhere | None = None
+        """Plays the rollouts on other machines, in place of this process."""
         self._finish = finish
         self._in_flight = anyio.Semaphore(concurrency)
 
@@ -88,8 +86,8 @@ class SettingPlayer:
         """Play one rollout; `temperature` None is the player's own. A server that cannot be reached is a fault."""
         temperature = self.temperature if temperature is None else temperature
         async with self._in_flight:
-            if self._elsewhere is not None:
-                trajectory = await self._elsewhere(scenario, seed, temperature)
+            if self.elsewhere is not None:
+                trajectory = await self.elsewhere(scenario, seed, temperature)
             else:
                 trajectory = await play_leased(
                     self._setting,

@@ -271,11 +271,9 @@ async def _prepared(setting: _Setting) -> AsyncIterator[Trainer]:
             "driver": functools.partial(own_episode, user_model=users, opponents=opponents),
             "finish": scoring.rollout,
         }
-        elsewhere = await backend.play_elsewhere(_recipe(config, setting.server, session))
-        opening_player = opened_player(
-            agent, backend.engine, backend.chat, sessions, system_prompt=prompt, elsewhere=elsewhere, **playing
-        )
+        opening_player = opened_player(agent, backend.engine, backend.chat, sessions, system_prompt=prompt, **playing)
         player = await stack.enter_async_context(opening_player)
+        player.elsewhere = await backend.play_elsewhere(_recipe(config, setting.server, session))
         demonstrating = functools.partial(DemonstratingSetting, backend.engine, backend.chat, system_prompt=prompt)
         yield Trainer(
             config=config,

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-import mcp_rl
 from mcp_rl.system.version import own_version
 
 
@@ -39,7 +38,7 @@ def versions() -> dict[str, str]:
 
 
 def _digest() -> str:
-    digest, package = hashlib.sha256(), Path(mcp_rl.__file__).parent
+    digest, package = hashlib.sha256(), Path(__file__).parents[2]
     for file in sorted(package.rglob("*.py")):
         if "bundled" not in file.relative_to(package).parts:
             digest.update(file.relative_to(package).as_posix().encode())

@@ -41,7 +41,7 @@ _FULL = (
 
 
 @dataclass(frozen=True)
-class Answer:
+class ActorAnswer:
     """The answer of an actor: a value, or the error that it raised."""
 
     value: Any = None
@@ -54,18 +54,18 @@ class Answer:
         return self.value
 
 
-def answering(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Answer]]:
-    """Make an actor's method return its value or its error as an Answer."""
+def answering(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[ActorAnswer]]:
+    """Make an actor's method return its value or its error as an ActorAnswer."""
 
     @functools.wraps(method)
-    async def answered(*arguments: Any, **named: Any) -> Answer:
+    async def answered(*arguments: Any, **named: Any) -> ActorAnswer:
         try:
-            return Answer(await method(*arguments, **named))
+            return ActorAnswer(await method(*arguments, **named))
         except McpRlError as error:
-            return Answer(error=error)
+            return ActorAnswer(error=error)
         except Exception as error:
             print(without_secrets(traceback.format_exc()), file=sys.stderr, flush=True)
-            return Answer(error=_unexpected(error))
+            return ActorAnswer(error=_unexpected(error))
 
     return answered
 
@@ -77,13 +77,13 @@ def _unexpected(error: Exception) -> McpRlError:
 
 
 async def ask(who: str, answer: Any, seconds: float, what: str) -> Any:
-    """Wait for an actor's answer, given as a reference to an Answer, and return its value or raise its error.
+    """Wait for an actor's answer, given as a reference to an ActorAnswer, and return its value or raise its error.
 
     Raises PartLost if the actor is gone or says nothing for `seconds`. If the asker is cancelled, so is the question.
     """
     try:
         with anyio.fail_after(seconds):
-            said: Answer = await answer
+            said: ActorAnswer = await answer
     except TimeoutError:
         cancel(answer)
         raise PartLost(f"{who} did not {what} within {seconds:.0f} s") from None

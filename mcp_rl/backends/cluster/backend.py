@@ -12,7 +12,7 @@ import anyio
 
 from mcp_rl.backends.cluster.asking import ask
 from mcp_rl.backends.cluster.connection import RayCluster
-from mcp_rl.backends.cluster.crew import Crew, Kind
+from mcp_rl.backends.cluster.crew import Crew, CrewKind
 from mcp_rl.backends.cluster.engine_actor import EngineActor
 from mcp_rl.backends.cluster.faults import FaultLog
 from mcp_rl.backends.cluster.learner_host import RayLearner
@@ -99,10 +99,10 @@ class ClusterHosts:
         shape = cluster.shape
         self.learner = RayLearner(cluster, faults)
         most = max(config.ray.most_engines or 0, config.ray.engines)
-        self._engines = Crew(cluster, Kind("engine", EngineActor, shape.engines[0], most), faults)
+        self._engines = Crew(cluster, CrewKind("engine", EngineActor, shape.engines[0], most), faults)
         self.nodes: Crew | None = None
         if shape.tool_nodes:
-            self.nodes = Crew(cluster, Kind("tool node", ToolNode, shape.tool_nodes[0], _EVERY_NODE), faults)
+            self.nodes = Crew(cluster, CrewKind("tool node", ToolNode, shape.tool_nodes[0], _EVERY_NODE), faults)
         self.settings: LocalSettings | None = None
         self._sampler = RaySampler(self._engines, self.learner, config.ray)
         self._run_config = config

@@ -69,7 +69,7 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Kind:
+class CrewKind:
     """A kind of actor, and the number of them."""
 
     name: str
@@ -83,7 +83,7 @@ class Kind:
 class Crew:
     """The members of a kind."""
 
-    def __init__(self, cluster: RayCluster, kind: Kind, faults: FaultLog) -> None:
+    def __init__(self, cluster: RayCluster, kind: CrewKind, faults: FaultLog) -> None:
         self.kind, self.members = kind, list[Member]()
         self._cluster, self._faults, self._config = cluster, faults, cluster.config
         self._prepare: Callable[[Member], Awaitable[None]] | None = None
@@ -269,7 +269,7 @@ class Crew:
         except McpRlError as error:
             self._faults.add(candidate.name, f"cannot join: {_uncapped(error)}")
             self._cluster.end(candidate.actor)
-            self.kind = Kind(self.kind.name, self.kind.actor, self.kind.resources, len(self.members))
+            self.kind = CrewKind(self.kind.name, self.kind.actor, self.kind.resources, len(self.members))
             self._candidate = None
             return
         self.members.append(candidate)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from mcp_rl.backends.cluster.actor import ClusterActor
-from mcp_rl.backends.cluster.asking import Answer, answering, ask
+from mcp_rl.backends.cluster.asking import ActorAnswer, answering, ask
 from mcp_rl.backends.cluster.files import Files, write_folder
 from mcp_rl.backends.hosts import LearnerHost
 from mcp_rl.errors import CanaryError, EngineStop, PartLost
@@ -159,7 +159,7 @@ class EngineActor(ClusterActor):
             await self._sampler.open(self._learner, await anyio.to_thread.run_sync(chat.make))
 
     @answering
-    async def take(self, policy: ClusterPolicy, files: Answer) -> EngineState:
+    async def take(self, policy: ClusterPolicy, files: ActorAnswer) -> EngineState:
         """Load a policy, prove that it is sampled, and sample it from now on."""
         if self._sampler is None or self._learner is None:
             raise PartLost("An engine that has started anew is not open yet")

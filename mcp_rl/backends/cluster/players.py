@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mcp_rl.backends.cluster.crew import Crew, Member
     from mcp_rl.backends.cluster.engine_actor import ChatRecipe
     from mcp_rl.backends.cluster.sampler_host import ClusterEngine
-    from mcp_rl.backends.cluster.tool_node import Played
+    from mcp_rl.backends.cluster.tool_node import PlayedEpisode
     from mcp_rl.config import RayConfig
     from mcp_rl.model import EpisodeRecipe
     from mcp_rl.scenario import McpScenario
@@ -61,7 +61,7 @@ class NodePlayers:
     async def _once(self, scenario: McpScenario, seed: int, temperature: float) -> Trajectory | None:
         """Play the episode; return None if its engine or its node was lost."""
         node = await self.nodes.pick()
-        played: Played | None = None
+        played: PlayedEpisode | None = None
         async with self._engine.lent() as (engine, remote):
             with node.episode():
                 answer = node.actor.play.remote(scenario, seed, temperature, remote)

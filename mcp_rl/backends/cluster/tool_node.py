@@ -46,7 +46,7 @@ NOT_OPEN = "it has started anew and is not open yet"
 
 
 @dataclass(frozen=True)
-class Played:
+class PlayedEpisode:
     """An episode that was played on a tool node."""
 
     trajectory: Trajectory
@@ -126,11 +126,11 @@ class ToolNode(ClusterActor):
             yield _Open(sessions, params, made, server.system_prompt, config, driver)
 
     @answering
-    async def play(self, scenario: McpScenario, seed: int, temperature: float, engine: RemoteEngine) -> Played:
+    async def play(self, scenario: McpScenario, seed: int, temperature: float, engine: RemoteEngine) -> PlayedEpisode:
         """Play an episode on a session of this node and on the given engine."""
         now = self._open_now
         if now is None:
-            return Played(_nothing(scenario, seed), lost=NOT_OPEN)
+            return PlayedEpisode(_nothing(scenario, seed), lost=NOT_OPEN)
         on_engine = EpisodeOnEngine(engine)
         trajectory = await play_leased(
             functools.partial(PolicySetting, on_engine, now.chat, system_prompt=now.prompt),
@@ -142,7 +142,7 @@ class ToolNode(ClusterActor):
             limits=limits_of(now.config.rollout),
             driver=now.driver,
         )
-        return Played(trajectory, lost=on_engine.lost)
+        return PlayedEpisode(trajectory, lost=on_engine.lost)
 
     @answering
     async def close(self) -> None:
