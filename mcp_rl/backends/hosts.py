@@ -189,7 +189,10 @@ class SamplerHost(Protocol):
 class HostsToMake(Protocol):
     """The hosts of some settings, not opened yet, while everything that takes long starts."""
 
-    settings: LocalSettings | None
+    @property
+    def settings(self) -> LocalSettings:
+        """The settings of the run."""
+        ...
 
     async def imported(self) -> None:
         """Wait until `make` may be called."""

@@ -103,7 +103,7 @@ class ClusterHosts:
         self.nodes: Crew | None = None
         if shape.tool_nodes:
             self.nodes = Crew(cluster, CrewKind("tool node", ToolNode, shape.tool_nodes[0], _EVERY_NODE), faults)
-        self.settings: LocalSettings | None = None
+        self._settings: LocalSettings | None = None
         self._sampler = RaySampler(self._engines, self.learner, config.ray)
         self._run_config = config
 
@@ -169,13 +169,20 @@ class ClusterHosts:
 
     def begin(self, settings: LocalSettings) -> None:
         """Take the settings of the run."""
-        self.settings = settings
+        self._settings = settings
         kind = engine_kind(settings.engine)
         self.learner.settings, self.learner.sampled = settings, kind != "vllm"
         number = int(self._cluster.shape.engines[0].get("GPU", 0))
         apart = PlacementConfig(engine_gpus=tuple(range(number)), learner_gpus=(number,) if number else ())
         engine = settings.engine.model_copy(update={"kind": kind})
         self._sampler.settings = settings.model_copy(update={"placement": apart, "engine": engine})
+
+    @property
+    def settings(self) -> LocalSettings:
+        """The settings of the run. Raises ConfigError before `begin`."""
+        if self._settings is None:
+            raise ConfigError("The cluster's parts have no settings yet: call `begin` first.")
+        return self._settings
 
     async def imported(self) -> None:
         """Nothing is imported on this machine."""

@@ -20,19 +20,22 @@ from mcp_rl.backends.cluster.actor import ClusterActor
 from mcp_rl.backends.cluster.asking import ActorAnswer, answering, ask
 from mcp_rl.backends.cluster.files import Files, write_folder
 from mcp_rl.backends.hosts import LearnerHost
-from mcp_rl.errors import CanaryError, EngineStop, PartLost
+from mcp_rl.errors import CanaryError, ConfigError, EngineStop, PartLost
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from mcp_rl.backends.base.plain_tokenizer import Description
-    from mcp_rl.backends.hosts import LocalSettings, SamplerHost
+    from mcp_rl.backends.hosts import CheckpointExtras, LocalSettings, OpenedLearner, SamplerHost
+    from mcp_rl.config import TrainConfig
     from mcp_rl.inference.chat.chat_format import ChatFormat
     from mcp_rl.inference.engine import Completion, Episode, Sampling
+    from mcp_rl.trajectory import TrajectoryGroup
 
 PROBE_SECONDS = 600.0
 """Time for the learner to compute its side of a probe: it may be busy with a save."""
+_NOT_HERE = "An engine's actor only reads the learner's policy."
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,18 @@ class DistantLearner(LearnerHost):
     @property
     def step(self) -> int:
         return self.version
+
+    async def open(self) -> OpenedLearner:
+        raise ConfigError(_NOT_HERE)
+
+    async def update(self, groups: Sequence[TrajectoryGroup], config: TrainConfig) -> dict[str, float]:
+        raise ConfigError(_NOT_HERE)
+
+    async def save(self, extras: CheckpointExtras) -> Path:
+        raise ConfigError(_NOT_HERE)
+
+    async def close(self) -> None:
+        """The learner is another actor, and ends by itself."""
 
     async def write_policy(self, folder: Path) -> None:
         await anyio.to_thread.run_sync(write_folder, folder, self.files)
