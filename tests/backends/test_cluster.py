@@ -19,7 +19,7 @@ import pytest
 
 from benchmarks.ray_nodes import RayNodes, killed, left_of, ray_nodes
 from mcp_rl.backends.cluster.files import read_folder, write_folder
-from mcp_rl.config import RayConfig
+from mcp_rl.config import RayConfig, RunConfig
 from mcp_rl.errors import ClusterError, LearnersLost, PartLost
 from mcp_rl.runs.train import _Losses
 from tests.killing.ground import SETTINGS, differences, record, write_scenarios
@@ -206,6 +206,24 @@ def test_a_shape_reserves_gpus_only_where_there_are_some() -> None:
     assert shape.engines == [{"CPU": 1.0, "GPU": 2.0}] * 3
     assert shape.tool_nodes == [{"CPU": 0.0, "mcp_rl_tools": 1.0}]
     assert shape_of(RayConfig(), gpus=False).bundles[0] == {"CPU": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"ray": {"address": "10.0.0.1:6379"}}, "add --backend ray"),
+        (
+            {"backend": "ray", "placement": {"learner_gpus": [0]}},
+            "placement.learner_gpus is about",
+        ),
+        ({"backend": "ray", "engine": {"url": "http://127.0.0.1:8000/v1"}}, "each engine of a cluster starts its own"),
+        ({"backend": "ray", "ray": {"engines": 3, "most_engines": 2}}, "is less than ray.engines = 3"),
+        ({"backend": "ray", "ray": {"learners": 999}}, "have nothing to divide"),
+    ],
+)
+def test_settings_that_contradict_a_cluster_are_named(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        RunConfig(server=("any",), **given)
 
 
 def test_files_cross_machines_and_stay_in_their_folder(tmp_path: Path) -> None:
