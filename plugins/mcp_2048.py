@@ -6,7 +6,7 @@ docs/game_2048.md explains the choices.
 import math
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from mcp_rl.config import level_shares
@@ -15,6 +15,7 @@ from mcp_rl.plugins.recipe import Recipe
 from mcp_rl.rewards.verdict import Verdict
 from mcp_rl.scenario import Level, McpScenario, ServerParams, StdioServer, ToolCall, Verifier
 from mcp_rl.toolserver.bundled import bundled_root, server_module
+from mcp_rl.toolserver.seats import Seats
 from mcp_rl.toolserver.tool_server import ToolServer
 from mcp_rl.trajectory import Trajectory
 
@@ -40,7 +41,7 @@ _WANTED = (
 )
 _ROW = re.compile(r"^[\d.]+(?: [\d.]+){3}$", re.MULTILINE)
 _CORNER = (64, 32, 16, 8, 8, 8, 4, 4, 4, 4, 2, 2, 2, 2, 1, 1)
-"""Weights of cells for the player that finds solutions: large tiles stay in a corner."""
+"""Weights of cells for the player that looks ahead: large tiles stay in a corner."""
 
 
 # Scenarios
@@ -57,7 +58,7 @@ def long_games(sessions: object, *, server: ToolServer, params: ServerParams, re
 
 
 def _games(targets: tuple[int, ...], server: str, params: ServerParams, recipe: Recipe) -> list[McpScenario]:
-    """Return games; those of level `spelled` begin with four moves that the request names, the others with a wish."""
+    """Return games; those of level `spelled` name the first four moves, the others what is wanted."""
     draw = random.Random(f"games {recipe.seed}")
     seeds, spelled = _seeds(draw), level_shares(recipe.levels).get("spelled", 0.0)
     made = []
@@ -87,8 +88,11 @@ def _scenario(
     held_out: bool,
 ) -> McpScenario:
     """Return a game with the next seed for which a solution is found."""
-    seed, moves = next((seed, moves) for seed in seeds if (moves := solution(seed, target)) is not None)
     ways = draw.sample(board.DIRECTIONS, len(board.DIRECTIONS))
+    if target > max(SHORT):
+        level = "brought-about"  # going round makes no large tile
+    named = ways if level == "spelled" else ()
+    seed, moves = next((seed, moves) for seed in seeds if (moves := solution(seed, target, named)) is not None)
     return McpScenario(
         task_description=draw.choice(_SPELLED if level == "spelled" else _WANTED).format(*ways, target=target),
         server_params=params,
@@ -107,16 +111,19 @@ def _scenario(
     )
 
 
-def solution(seed: int, target: int) -> list[str] | None:
-    """Return moves that make the target's tile, by a player that looks one move ahead; None if it loses the game."""
-    game, moves = board.Game(seed, target), []
+def solution(seed: int, target: int, ways: Sequence[str] = ()) -> list[str] | None:
+    """Return moves that make the target's tile; None if the game is lost first.
+
+    They go round the directions `ways`, as a request of level `spelled` says, also where nothing can move. Without
+    `ways`, they are those of a player that looks one move ahead.
+    """
+    game, moves = board.Game(seed, target), list[str]()
     while not game.won:
-        after = {way: board.moved(game.board, way) for way in board.DIRECTIONS}
-        open_ways = [way for way, cells in after.items() if cells != game.board]
-        if not open_ways:
+        if game.over:
             return None
-        moves.append(max(open_ways, key=lambda way: _worth(after[way])))
-        game.move(moves[-1])
+        ahead = ways[len(moves) % len(ways)] if ways else max(game.possible, key=lambda way: _worth(game.after(way)))
+        moves.append(ahead)
+        game.move(ahead)
     return moves
 
 
@@ -159,6 +166,7 @@ def register_servers(register: Callable[[ToolServer], None]) -> None:
             sandbox="off",  # it touches no file
             source="game_2048",
             verifiers={"tile_made": tile_made},
+            seats=Seats(yields=("move",)),  # the move that ends the game ends the episode
         )
     )
 

@@ -1,7 +1,9 @@
 """The game 2048: its rules, games with known solutions on the live server, and scores of games that end early."""
 
+import itertools
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from mcp_rl.plugins.manager import Plugins, load_plugins
 from mcp_rl.plugins.recipe import Recipe
 from mcp_rl.rewards.verifier import verify
 from mcp_rl.scenario import McpScenario, scenario_lines
+from mcp_rl.toolserver.pool import Sessions
 from mcp_rl.trajectory import CallRecord, StopReason, Trajectory
 
 
@@ -65,6 +68,7 @@ def test_a_seed_and_moves_decide_the_game(rules: Any) -> None:
     stuck = rules.Game()
     stuck.board = (2, 4, 2, 4, 4, 2, 4, 2) * 2
     assert stuck.over and not stuck.move("left")
+    assert rules.Game(seed=7).possible and stuck.possible == []
     assert rules.shown((2, 0, 0, 16) + (0,) * 12) == "2 . . 16\n. . . .\n. . . .\n. . . ."
 
 
@@ -79,6 +83,9 @@ def test_games_have_targets_and_solutions_and_are_held_out(plugins: Plugins) -> 
     for scenario in made:
         assert scenario.task_description.count(str((scenario.initial_state or {})["target"])) == 1
         assert len(scenario.reference) < scenario.max_turns
+        moves = [call.arguments["direction"] for call in scenario.reference]
+        named = re.findall(r"'(\w+)'", scenario.task_description)
+        assert moves == list(itertools.islice(itertools.cycle(named), len(moves))) and len(set(named)) == 4
     wanted = games(plugins, 6, levels="brought-about")
     assert {s.level for s in made} == {"spelled"} and {s.level for s in wanted} == {"brought-about"}
     assert not any("direction" in s.task_description for s in wanted)
@@ -105,6 +112,24 @@ def test_the_last_board_is_scored_whatever_ended_the_game(
     played = Trajectory(scenario_id=scenario.id, stop_reason=stop, final_state=[seen], messages=said)
     verify(played, scenario, plugins.verifiers)
     assert played.reward is not None and math.isclose(played.reward, reward) and played.success == (reward == 1)
+
+
+async def test_a_move_that_nothing_can_make_is_told_and_the_move_that_wins_ends_the_episode(plugins: Plugins) -> None:
+    server = plugins.servers["mcp_2048"]
+    refused, said = 0, None
+    async with (
+        Sessions(server=server) as sessions,
+        sessions.episode(server.params(), {"seed": 1, "target": 8}) as lease,
+    ):
+        call = lease.session.connection.call
+        while said is None or said.structured != {"turn": None}:
+            said = await call("move", {"direction": "left"})
+            if said.text.startswith("Nothing can move left. You can move "):
+                refused += 1
+                said = await call("move", {"direction": "down"})
+            assert not said.is_error
+        late = await call("move", {"direction": "left"})
+    assert refused and said.text.startswith("You made 8. The game is won.") and late.is_error
 
 
 def test_a_long_game_is_solved_on_the_server_and_a_limit_cuts_it_off(

@@ -9,7 +9,7 @@ import random
 from functools import cache
 
 SIZE = 4
-DIRECTIONS = ("up", "down", "left", "right")
+DIRECTIONS = ("left", "down", "right", "up")
 Board = tuple[int, ...]
 EMPTY: Board = (0,) * (SIZE * SIZE)
 _FOUR = 0.1
@@ -62,7 +62,7 @@ class Game:
 
     def move(self, direction: str) -> bool:
         """Move all tiles and add one; return False, and change nothing, if no tile can move that way."""
-        after = moved(self.board, direction)
+        after = self.after(direction)
         if after == self.board:
             return False
         self.board = after
@@ -77,10 +77,19 @@ class Game:
     def won(self) -> bool:
         return self.largest >= self.target
 
+    def after(self, direction: str) -> Board:
+        """Return the board after a move, before the new tile."""
+        return moved(self.board, direction)
+
+    @property
+    def possible(self) -> list[str]:
+        """The directions in which a tile can move."""
+        return [direction for direction in DIRECTIONS if self.after(direction) != self.board]
+
     @property
     def over(self) -> bool:
         """True if no tile can move any more."""
-        return all(moved(self.board, direction) == self.board for direction in DIRECTIONS)
+        return not self.possible
 
     def _add_tile(self) -> None:
         cells = list(self.board)

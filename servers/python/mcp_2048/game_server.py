@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from board import Game, shown
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
-from mcp.types import ToolAnnotations
+from mcp.types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import Field
 
 server = MCPServer("mcp_2048", version="1.0.0", log_level="WARNING")
@@ -13,23 +13,29 @@ game = Game()
 
 
 def state() -> str:
-    """Return the board, and above it how the game ended, if it did."""
+    """Return the board, above it how the game ended, if it did, and below it the moves that are possible."""
     if game.won:
         return f"You made {game.largest}. The game is won.\n{shown(game.board)}"
-    return f"No move is left. The game is over.\n{shown(game.board)}" if game.over else shown(game.board)
+    if game.over:
+        return f"No move is left. The game is over.\n{shown(game.board)}"
+    return f"{shown(game.board)}\n{can_move()}"
+
+
+def can_move() -> str:
+    return f"You can move {', '.join(game.possible)}."
 
 
 @server.tool(
     annotations=ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=False),
     structured_output=False,
 )
-def move(direction: Literal["up", "down", "left", "right"]) -> str:
+def move(direction: Literal["left", "down", "right", "up"]) -> CallToolResult:
     """Move all tiles in a direction. Equal tiles that meet become one. Returns the board."""
     if game.won or game.over:
         raise ToolError(state())
-    if not game.move(direction):
-        raise ToolError(f"Nothing can move {direction}.")
-    return state()
+    text = state() if game.move(direction) else f"Nothing can move {direction}. {can_move()}"
+    turn = None if game.won or game.over else "player"
+    return CallToolResult(content=[TextContent(type="text", text=text)], structured_content={"turn": turn})
 
 
 @server.tool(annotations=ToolAnnotations(read_only_hint=True, open_world_hint=False), structured_output=False)
