@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from mcp_rl.backends.base.base_model import load_ends
-from mcp_rl.backends.local import LocalBackend, _chat_format
+from mcp_rl.backends.local import LocalBackend, loaded_chat
 from mcp_rl.backends.samplers.policies import LocalPolicies
 from mcp_rl.config import LoraConfig, TrainConfig
 from mcp_rl.inference.engine import Sampling
@@ -69,7 +69,7 @@ async def test_a_turn_ends_at_an_end_outside_the_template(base: Path, calculator
         result = await backend.train(model, [group])
         assert result.metrics["ratio_mean"] == pytest.approx(1, abs=1e-3), "not the probabilities that were sampled"
         assert backend._choices is not None
-        assert _chat_format(backend._choices.settings, backend.loaded).stop_token_ids == (OWN, OTHER)
+        assert loaded_chat(backend._choices.settings, backend.loaded).stop_token_ids == (OWN, OTHER)
     ends = [end for trajectory in group for end in sampled_ends(trajectory)]
     assert OTHER in ends and set(ends) <= {OWN, OTHER}, "a turn ran on to its limit"
     continued = [t for t in group if t.turns > 1 and sampled_ends(t)[0] == OTHER]
