@@ -34,6 +34,7 @@ SKIPPED = {
     "mcp-rl train --server-config": "needs the reader's own client file",
     "mcp-rl doctor --base-model": "needs the model hub",
     "mcp-rl train --server mcp_calculator --base-model": "needs the model hub",
+    "mcp-rl train --server mcp_calculator --backend ray": "needs Ray",
 }
 """Beginnings of commands that are not typed: the reason."""
 _TINY = "--steps 4 scenarios.val=16 rollout.groups_per_step=4 rollout.group_size=4 evaluation.samples=1"

@@ -13,7 +13,7 @@ CHINESE = [ROOT / "README.zh-CN.md", *sorted((ROOT / "docs" / "zh").rglob("*.md"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted({*(ROOT / "docs").rglob("*.md")} - {*CHINESE})]
 _PROGRAMS = {
     *("mcp-rl", "python", "make", "pip", "uv", "npx", "curl", "git", "vllm", "torchrun", "accelerate", "source"),
-    *("docker", "hf", "ssh-keygen", "uvx"),
+    *("docker", "hf", "ray", "ssh-keygen", "uvx"),
     *(".ci/run", ".venv-vllm/bin/pip"),
 }
 

@@ -25,6 +25,7 @@ from tests.docs.examples import ROOT, Example, compiled, examples, inline_comman
 EXAMPLES = examples()
 COMMANDS = [example for example in EXAMPLES if example.kind == "command"]
 NOT_TRIED = {
+    "docs/cluster.md: ray start": "needs Ray; tests/backends/test_cluster.py starts nodes",
     "docs/export.md: vllm serve base": "needs vLLM; tests/vllm serve an export with these options",
     "docs/export.md: hf auth login": "asks for a token; tests/runs/export/test_hub.py pushes with one",
     "docs/export.md: git clone": "needs the network",

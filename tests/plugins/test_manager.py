@@ -261,7 +261,7 @@ BUILT_IN = ("plugins", "scenarios", "backends", "runs.trackers")
 
 def test_built_in_parts_use_the_same_hooks():
     plugins = load_plugins()
-    assert set(plugins.backends) == {"local"}
+    assert set(plugins.backends) == {"local", "ray"}
     assert set(plugins.trackers) == {"mlflow", "otlp", "tensorboard", "trackio", "wandb", "weave"}
     assert {"number", "state", "none"} <= set(plugins.verifiers)
     for kind in (plugins.scenario_sources, plugins.backends, plugins.trackers, plugins.verifiers, plugins.rewards):
