@@ -42,8 +42,6 @@ IN_STEP = 64
 """Demonstrations that a step imitates."""
 _STEPS, _SHARE = 20, 1 / 2
 """Steps of imitation where the settings leave them open: so many, and at most this share of the run's."""
-_IMITATED = 0.015
-"""Loss of a step's demonstrations, in nats a token, below which a step left open is the last that imitates."""
 _SELDOM = 0.5
 """Success on held-out scenarios below which sampling finds too little to learn from."""
 _FEWEST = 10
@@ -157,11 +155,6 @@ def steps_of_imitation(
     if wanted and not possible:
         raise ConfigError("No training scenario has a reference solution to imitate: set train.sft_steps=0.")
     return wanted, possible
-
-
-def imitated(config: RunConfig, metrics: Mapping[str, float]) -> bool:
-    """Return whether a step of imitation is the last, where the settings leave their number open."""
-    return config.train.sft_steps == "auto" and metrics["imitation_loss"] < _IMITATED
 
 
 def _unsolved(before: EvaluationResult, val: Sequence[McpScenario]) -> set[str]:

@@ -24,7 +24,7 @@ from mcp_rl.runs.learned import Evidence, first_reason, warning
 from mcp_rl.runs.steps.alike import alike_metrics, barren_streak
 from mcp_rl.runs.steps.collect import Collector, RolloutBatch
 from mcp_rl.runs.steps.curriculum import Curriculum
-from mcp_rl.runs.steps.demonstrations import Demonstrations, imitated, steps_of_imitation
+from mcp_rl.runs.steps.demonstrations import Demonstrations, steps_of_imitation
 from mcp_rl.runs.steps.metrics import (
     CachedTokens,
     best_step,
@@ -173,10 +173,6 @@ class Trainer:
                 self._end_imitation()
                 break
             await self._learn(groups, None)
-            if imitated(self.config, self._metrics) and self.step < self.state.sft_steps:
-                self.state.sft_steps = self.step
-                self._save_state()
-                self.progress.say("These solutions are imitated well by now: all further steps learn from rewards.")
             if self._save_is_due():
                 await self.save()
 

@@ -13,7 +13,6 @@ from mcp_rl.config import RunConfig
 from mcp_rl.errors import ConfigError
 from mcp_rl.evaluation.evaluate import EvaluationResult
 from mcp_rl.runs.replay import replay
-from mcp_rl.runs.steps import demonstrations
 from mcp_rl.runs.steps.demonstrations import steps_of_imitation
 from mcp_rl.runs.train import run_training
 from mcp_rl.scenario import McpScenario, ServerGroup, StdioServer, ToolCall, Verifier, scenario_lines
@@ -133,18 +132,3 @@ def test_a_level_that_is_seldom_solved_makes_all_be_imitated() -> None:
     config = RunConfig(server="any", steps=90, train={"sft_steps": 2})
     with pytest.raises(ConfigError, match="No training scenario has a reference solution"):
         steps_of_imitation(config, before, without, val)
-
-
-async def test_imitation_that_is_left_open_ends_once_its_loss_is_low(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tasks = [task(number) for number in range(10, 40)]
-    (tmp_path / "tasks.jsonl").write_text(scenario_lines(tasks))
-    monkeypatch.setattr(demonstrations, "_IMITATED", 9.0)
-    said, whole = StringIO(), settings(tmp_path, "whole", steps=4, sft_steps="auto")
-    history = await history_of(whole, said)
-    assert ["demonstrations" in line for line in history] == [True, False, False, False]
-    assert "imitated well by now" in said.getvalue()
-    assert "1 of 4 steps imitated reference solutions" in (whole.run_dir / "report.json").read_text()
-    asked = await history_of(settings(tmp_path, "asked", steps=3, sft_steps=2))
-    assert ["demonstrations" in line for line in asked] == [True, True, False]
