@@ -227,6 +227,22 @@ def test_settings_that_contradict_a_cluster_are_named(given: dict[str, Any], sai
         RunConfig(server=("any",), **given)
 
 
+@needs_ray
+@pytest.mark.parametrize(
+    ("rollout", "why"),
+    [
+        ({}, None),
+        ({"user_model": "openai/m", "max_user_cost": 1.0}, "users are played"),
+        ({"agent": "python a.py"}, "an agent"),
+    ],
+)
+def test_what_must_stay_on_the_drivers_machine_does(rollout: dict[str, Any], why: str | None) -> None:
+    from mcp_rl.backends.cluster.backend import plays_here
+
+    found = plays_here(RunConfig.model_validate({"server": "s", "backend": "ray", "rollout": rollout}))
+    assert (found is None) if why is None else str(found).startswith(why)
+
+
 def test_files_cross_machines_and_stay_in_their_folder(tmp_path: Path) -> None:
     write_folder(tmp_path / "a", {"x": b"1", "deep/y": b"2"})
     assert read_folder(tmp_path / "a") == {"x": b"1", "deep/y": b"2"}

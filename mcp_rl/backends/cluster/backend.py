@@ -84,6 +84,8 @@ def plays_here(config: RunConfig) -> str | None:
     """Return why episodes are played on the driver's machine, as a clause; None if they can be played elsewhere."""
     if config.rollout.agent is not None:
         return "an agent program plays the episodes"
+    if config.rollout.user_model is not None:
+        return "users are played for the whole run, with one limit on what they cost"
     if config.rollout.opponents:
         return "opponents speak in the episodes"
     if config.tools.record is not None or config.tools.replay is not None:

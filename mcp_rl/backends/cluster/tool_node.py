@@ -11,7 +11,7 @@ import functools
 import shutil
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mcp_rl.backends.cluster.actor import ClusterActor
 from mcp_rl.backends.cluster.asking import answering
@@ -22,7 +22,6 @@ from mcp_rl.rollouts.player import limits_of
 from mcp_rl.rollouts.rollout import play_leased
 from mcp_rl.rollouts.seated import own_episode
 from mcp_rl.rollouts.speaker import PolicySetting
-from mcp_rl.rollouts.user_model import user_model
 from mcp_rl.scenario import Launch, ServerGroup, StdioServer
 from mcp_rl.toolserver.connection.deadlines import Deadlines
 from mcp_rl.toolserver.pool import open_sessions
@@ -63,7 +62,6 @@ class _Open:
     chat: ChatFormat
     prompt: str | None
     config: RunConfig
-    driver: Any
 
 
 class ToolNode(ClusterActor):
@@ -122,8 +120,7 @@ class ToolNode(ClusterActor):
                     f"the server {server.name} offers other tools there than it offered the driver: install the same "
                     "version on all nodes"
                 )
-            driver = functools.partial(own_episode, user_model=user_model(config.rollout.user_model))
-            yield _Open(sessions, params, made, server.system_prompt, config, driver)
+            yield _Open(sessions, params, made, server.system_prompt, config)
 
     @answering
     async def play(self, scenario: McpScenario, seed: int, temperature: float, engine: RemoteEngine) -> PlayedEpisode:
@@ -140,7 +137,7 @@ class ToolNode(ClusterActor):
             params=now.params,
             temperature=temperature,
             limits=limits_of(now.config.rollout),
-            driver=now.driver,
+            driver=own_episode,
         )
         return PlayedEpisode(trajectory, lost=on_engine.lost)
 

@@ -215,9 +215,10 @@ class Owner:
                         if died:
                             return
         except ServerError as error:
-            if self._with_mcp_1 or not isinstance(error, WrittenForMcp1) or not start_with_mcp_1(self._params):
+            if isinstance(error, WrittenForMcp1) and not self._with_mcp_1 and start_with_mcp_1(self._params):
+                self._with_mcp_1 = True
+            else:
                 self._refuse(error)
-            self._with_mcp_1 = True
 
     async def _session_life(self, params: OneServer, log: ProcessLog) -> BaseException | None:
         """Open, use and close a session; return the error that ended it. Raises ServerError if the first one fails."""
