@@ -59,6 +59,8 @@ class RunState(BaseModel):
     progress: "StepProgress" = Field(default_factory=lambda: StepProgress())
     threads: int | None = None
     """Threads that torch uses; results are bit-identical only with the same number."""
+    update_threads: int | None = None
+    """Threads that torch uses in an update; None in runs of earlier versions, which used `threads`."""
     before: dict[str, Any] | None = None
     """The base model's evaluation, as JSON."""
     sft_steps: int | None = None

@@ -78,7 +78,8 @@ def _report(request: "VerifyRequest", plugins: Sequence[Path], *, as_json: bool)
     from mcp_rl.system.threads import prepare_torch_threads
 
     if request.episodes:
-        prepare_torch_threads(RunDirectory(request.folder).state().threads)  # before torch is imported
+        state = RunDirectory(request.folder).state()
+        prepare_torch_threads(state.threads, state.update_threads)  # before torch is imported
     import anyio
 
     from mcp_rl.cli.printing.verification import print_verification

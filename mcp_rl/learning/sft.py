@@ -15,6 +15,7 @@ import torch
 from mcp_rl.learning.canaries import check_finite
 from mcp_rl.learning.samples import Sample
 from mcp_rl.learning.schedule import learning_rate
+from mcp_rl.learning.threads import update_threads
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,6 +38,7 @@ def sample_of(tokens: Sequence[int], learned: Sequence[bool], number: int = 0) -
     )
 
 
+@update_threads()
 def supervise(learner: Learner, samples: Sequence[Sample]) -> dict[str, float]:
     """Take one optimiser step on all samples together; return its metrics.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,7 @@ from mcp_rl.learning.off_policy import check_agreement, check_overlap, compare, 
 from mcp_rl.learning.samples import Sample, demonstrated, take_in
 from mcp_rl.learning.schedule import learning_rate
 from mcp_rl.learning.tally import Tally
+from mcp_rl.learning.threads import update_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -56,8 +57,17 @@ def update(
     Groups of demonstrations are imitated instead, each once.
     """
     groups = list(groups)
-    if groups and all(group.demonstrates for group in groups):
-        return _imitate(learner, groups)
+    alone = learner.ranks is None and learner.config.max_staleness == 0  # else rollouts go on beside the update
+    with update_threads() if alone and learner.device.type == "cpu" else nullcontext():
+        if groups and all(group.demonstrates for group in groups):
+            return _imitate(learner, groups)
+        return _reinforce(learner, groups, check_sampler=check_sampler, other_policy=other_policy)
+
+
+def _reinforce(
+    learner: Learner, groups: Sequence[TrajectoryGroup], *, check_sampler: bool, other_policy: bool
+) -> dict[str, float]:
+    """Learn from groups by policy gradient and count one step; return its metrics."""
     began = time.perf_counter()
     config = learner.config
     learner.check_unchanged()

@@ -203,6 +203,7 @@ def _state(origin: Origin, checkpoint: Path, step: int) -> RunState:
         step=step,
         progress=kept,
         threads=state.threads,
+        update_threads=state.update_threads,
         before=state.before,
         after=after,
         after_step=after_step,

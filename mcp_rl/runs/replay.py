@@ -130,7 +130,8 @@ def replay(
             progress.say(sentence)
         state = run.state()
         _identify(run, origin, {k: v for k, v in changed.items() if k != "steps"}, init, target)
-        state.threads = prepare_torch_threads(state.threads or origin.run.state().threads)
+        same = state if state.threads else origin.run.state()
+        state.threads, state.update_threads = prepare_torch_threads(same.threads, same.update_threads)
         if off_policy:
             progress.say(_off_policy(phases[-1].config.train))
         retraining = _Retraining(origin, run, state, phases, now, init.path, steps, off_policy, progress)

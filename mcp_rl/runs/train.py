@@ -124,7 +124,7 @@ async def _run(config: RunConfig, fresh: bool, console: Console) -> RunReport:
                 console.print(sentence, highlight=False, markup=False, soft_wrap=True)
             console.print(f"All {state.step} steps of this run are done.", highlight=False)
             return report
-        state.threads = prepare_torch_threads(state.threads)  # before torch is imported
+        state.threads, state.update_threads = prepare_torch_threads(state.threads, state.update_threads)
         with (
             Progress(steps=config.steps, done=state.step, console=console) as progress,
             timed_by(Clock()) as clock,

@@ -7,25 +7,29 @@ import time
 
 import pytest
 
-from mcp_rl.system.threads import free_cpus, prepare_torch_threads
+from mcp_rl.system.threads import UPDATE_THREADS, free_cpus, prepare_torch_threads
 
 
 @pytest.fixture(autouse=True)
 def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY"):
+    for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", UPDATE_THREADS):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
 
 
 def test_the_same_number_as_in_an_earlier_part_of_the_run() -> None:
-    assert prepare_torch_threads(3) == 3
+    assert prepare_torch_threads(3, 4) == (3, 4)
     assert (os.environ["OMP_NUM_THREADS"], os.environ["OMP_WAIT_POLICY"]) == ("3", "PASSIVE")
+
+
+def test_a_run_of_an_earlier_version_updates_with_the_threads_that_it_sampled_with() -> None:
+    assert prepare_torch_threads(3, None) == (3, 3)
 
 
 def test_the_users_own_setting_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
-    assert prepare_torch_threads() == 2
+    assert prepare_torch_threads() == (2, 2)
     assert os.environ["OMP_WAIT_POLICY"] == "ACTIVE"
 
 
@@ -43,7 +47,20 @@ def test_busy_cpus_do_not_count_and_one_always_does() -> None:
 
 
 def test_one_cpu_is_left_to_the_tools() -> None:
-    assert 1 <= prepare_torch_threads(sample_seconds=0.02) <= max(1, len(os.sched_getaffinity(0)) - 1)
+    sampling, update = prepare_torch_threads(sample_seconds=0.02)
+    assert 1 <= sampling <= max(1, len(os.sched_getaffinity(0)) - 1)
+    assert sampling == max(1, update - 1)
+
+
+def test_an_update_has_its_own_number_and_gives_it_back() -> None:
+    program = (
+        "from mcp_rl.system.threads import prepare_torch_threads; prepare_torch_threads(1, 2);"
+        "import torch; from mcp_rl.learning.threads import update_threads; counts = [torch.get_num_threads()]\n"
+        "with update_threads():\n    counts.append(torch.get_num_threads())\n"
+        "print(*counts, torch.get_num_threads())"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "1 2 1"
 
 
 def test_torch_gets_that_number() -> None:

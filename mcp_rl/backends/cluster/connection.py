@@ -24,7 +24,7 @@ from mcp_rl.backends.cluster.about import About, versions
 from mcp_rl.backends.cluster.actor import PULSE
 from mcp_rl.errors import ClusterError, ConfigError, PartLost
 from mcp_rl.system.boundary import first_line
-from mcp_rl.system.threads import cpu_limit
+from mcp_rl.system.threads import UPDATE_THREADS, cpu_limit
 
 if TYPE_CHECKING:
     from mcp_rl.config import RayConfig
@@ -38,7 +38,7 @@ START_SECONDS = 120.0
 _PROBE_SECONDS = 5.0
 _CALLS = 4096
 """Most calls of an actor at once: the episodes of a tool node, the turns of an engine."""
-_PASSED_ON = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "HF_HUB_OFFLINE", "TOKENIZERS_PARALLELISM")
+_PASSED_ON = ("OMP_NUM_THREADS", UPDATE_THREADS, "OMP_WAIT_POLICY", "HF_HUB_OFFLINE", "TOKENIZERS_PARALLELISM")
 _ROOM = ("CPU", "GPU", TOOLS)
 
 Resources = dict[str, float]

@@ -79,7 +79,7 @@ def run_sft(config: SftConfig, *, fresh: bool = False, console: Console | None =
         if config.from_run is not None:
             notes += RunDirectory(config.from_run).check_whole()
         state = run.state()
-        state.threads = prepare_torch_threads(state.threads)  # before torch is imported
+        state.threads, state.update_threads = prepare_torch_threads(state.threads, state.update_threads)
         console = console or Console()
         for sentence in notes:
             console.print(sentence, highlight=False, markup=False, soft_wrap=True)
