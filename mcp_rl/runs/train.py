@@ -32,7 +32,7 @@ from mcp_rl.plugins.resolve import resolve_servers
 from mcp_rl.rewards.ledger import Ledger
 from mcp_rl.rewards.scoring import CALLS, Scoring
 from mcp_rl.rollouts.agents.player import agent_options, opened_player
-from mcp_rl.rollouts.player import PlayerOptions, SettingPlayer, limits_of
+from mcp_rl.rollouts.player import PlayerOptions, limits_of
 from mcp_rl.rollouts.seated import own_episode
 from mcp_rl.rollouts.user_model import USER_CALLS, user_model
 from mcp_rl.run_directory import RunDirectory, RunState, StepProgress, open_run, readable
@@ -41,7 +41,7 @@ from mcp_rl.runs.learned import Learned
 from mcp_rl.runs.live import Live
 from mcp_rl.runs.packages import PACKAGES, kept_packages, package_changes
 from mcp_rl.runs.report import Headline, RunReport, TrainTotals, ValReport
-from mcp_rl.runs.steps.demonstrations import DemonstratingSetting
+from mcp_rl.runs.steps.demonstrations import opened_demonstrator
 from mcp_rl.runs.trackers.trackers import Trackers
 from mcp_rl.runs.trained_tools import TrainedTools
 from mcp_rl.scenario import ServerGroup, ServerParams
@@ -274,7 +274,9 @@ async def _prepared(setting: _Setting) -> AsyncIterator[Trainer]:
         opening_player = opened_player(agent, backend.engine, backend.chat, sessions, system_prompt=prompt, **playing)
         player = await stack.enter_async_context(opening_player)
         player.elsewhere = await backend.play_elsewhere(_recipe(config, setting.server, session))
-        demonstrating = functools.partial(DemonstratingSetting, backend.engine, backend.chat, system_prompt=prompt)
+        demonstrator = await stack.enter_async_context(
+            opened_demonstrator(agent, backend.engine, backend.chat, sessions, system_prompt=prompt, **playing)
+        )
         yield Trainer(
             config=config,
             run=run,
@@ -283,7 +285,7 @@ async def _prepared(setting: _Setting) -> AsyncIterator[Trainer]:
             model=model,
             backend=backend,
             player=player,
-            demonstrator=SettingPlayer(demonstrating, sessions, **playing),
+            demonstrator=demonstrator,
             opponents=opponents,
             scoring=scoring,
             train=train,

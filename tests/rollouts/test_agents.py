@@ -24,7 +24,8 @@ from mcp_rl.rewards.verifier import BUILT_IN, verify
 from mcp_rl.rollouts.agents.player import AgentOptions, opened_player
 from mcp_rl.rollouts.player import SettingPlayer
 from mcp_rl.rollouts.speaker import Limits
-from mcp_rl.scenario import McpScenario, StdioServer, Verifier
+from mcp_rl.runs.steps.demonstrations import opened_demonstrator
+from mcp_rl.scenario import McpScenario, StdioServer, ToolCall, Verifier
 from mcp_rl.system.tasks import run_all
 from mcp_rl.tiny import weights_path
 from mcp_rl.toolserver.pool import Sessions
@@ -424,3 +425,63 @@ async def test_a_function_plays_as_a_program_does(
     async with playing(tmp_path, engine, chat, sessions, agent, limits=limits) as (player, _):
         trajectory = await player.play(task(), 1)
     assert (trajectory.stop_reason, trajectory.submission) == (stop, answer), trajectory.fault
+
+
+SOLVED = task("Add 31 and 4.", 35, require_tool=True).model_copy(
+    update={"reference": (ToolCall(tool="add", arguments={"a": 31, "b": 4}),)}
+)
+
+
+async def test_a_reference_solution_through_a_program_has_the_tokens_of_our_loop(
+    tmp_path: Path, policies: LocalPolicies, sessions: Sessions
+) -> None:
+    """So a policy that imitates it learns what the program will show it."""
+    agent = AgentOptions(f"{sys.executable} {Path(__file__).with_name('calculator_agent.py')}", tmp_path, print)
+    found = []
+    for driver in (None, agent):
+        opening = opened_demonstrator(
+            driver,
+            policies.engine,
+            policies.chat,
+            sessions,
+            finish=lambda scenario, trajectory: verify(trajectory, scenario),
+        )
+        async with opening as player:
+            found.append(await player.play(SOLVED, 1))
+    ours, theirs = found
+    assert theirs.segments == ours.segments
+    assert ours.success
+    assert theirs.success
+
+
+INSISTS = """
+own = {"type": "function", "function": {"name": "final_answer", "parameters": {
+    "type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]}}}
+add = {"type": "function", "function": {"name": "add", "parameters": {
+    "type": "object", "properties": {"a": {"type": "number"}, "b": {"type": "number"}}, "required": ["a", "b"]}}}
+history = [task]
+while True:
+    call = ask(*history, tools=[add, own], tool_choice="required", stop=["Observation:"])["tool_calls"][0]["function"]
+    arguments = json.loads(call["arguments"])
+    if call["name"] == "final_answer":
+        print(arguments["answer"])
+        break
+    seen = arguments["a"] + arguments["b"]
+    history.append(f"Calling tools: {call['name']} {call['arguments']}. Observation: {seen}")
+"""
+"""A program in the manner of smolagents: calls and results are text, and the answer is a call of its own tool."""
+
+
+async def test_a_program_that_insists_on_calls_gets_the_answer_by_its_own_tool(
+    tmp_path: Path, chat: ChatFormat, sessions: Sessions
+) -> None:
+    said: list[str] = []
+    engine = ScriptedEngine(lambda text, seed, turn: "never asked", chat)
+    found = []
+    for code in (INSISTS, INSISTS.replace("[add, own]", "[own]")):
+        agent = AgentOptions(program(tmp_path, code), tmp_path / "logs", said.append)
+        async with opened_demonstrator(agent, engine, chat, sessions) as player:
+            found.append(await player.play(SOLVED, 1))
+    solved, other = found
+    assert (solved.final_answer, solved.fault, len(solved.segments)) == ("35", None, 2)
+    assert "does not offer the tool 'add' of the reference solution" in str(other.fault)

@@ -34,6 +34,8 @@ class ServedModel:
     """Most tokens of a chat's turn where a request sets no limit; None for as many as the context holds."""
     prompts_of: Callable[[ChatFormat], Prompts] = Prompts
     """Makes what renders its conversations."""
+    asked: Callable[[ChatRequest, Sequence[int]], None] | None = None
+    """Takes each request for a chat's turn before it is sampled, and the ids that the turn is forced to begin with."""
     said: Callable[[ChatRequest, SampledTurn, dict[str, Any]], None] | None = None
     """Takes each finished turn of a chat, as a message; None: nothing listens."""
 

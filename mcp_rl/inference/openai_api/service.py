@@ -201,6 +201,8 @@ class Service:
         if asked.top_logprobs and not asked.logprobs:
             raise Refusal("top_logprobs needs logprobs: true.", param="top_logprobs")
         turns = _RequestedTurns([prompt] * asked.n, asked, asked.limit or served.max_tokens, stop, asked.top_logprobs)
+        if served.asked is not None:
+            served.asked(asked, begun)
         answer = answering(asked, served, prompt, begun, reads_calls=bool(tools), one_call=one_call)
         return await self._reply(served, turns, answer)
 

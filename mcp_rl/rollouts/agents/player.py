@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from mcp_rl.config import RunConfig
     from mcp_rl.inference.chat.chat_format import ChatFormat
     from mcp_rl.inference.engine import Engine
+    from mcp_rl.rollouts.agents.demonstrating import Said
+    from mcp_rl.scenario import McpScenario
     from mcp_rl.toolserver.pool import Sessions
+    from mcp_rl.toolserver.session import Session
 
 PROGRAMS_PER_CPU = 16
 """Most agent programs at once for each processor: a Python program takes a second of one to start."""
@@ -46,9 +49,13 @@ async def opened_player(
     sessions: Sessions,
     *,
     system_prompt: str | None = None,
+    script: Callable[[McpScenario, Session], list[Said]] | None = None,
     **options: Unpack[PlayerOptions],
 ) -> AsyncIterator[SettingPlayer]:
-    """Open a player that samples a policy; without `agent` by our own loop. Raises ConfigError."""
+    """Open a player that samples a policy; without `agent` by our own loop. Raises ConfigError.
+
+    `script` returns turns that an agent program is given in place of the policy's.
+    """
     if agent is None:
         yield Player(engine, chat, sessions, system_prompt=system_prompt, **options)
         return
@@ -60,7 +67,7 @@ async def opened_player(
     options["driver"] = AgentEpisode
     async with AgentEndpoint(agent.say).open() as endpoint:
         command = agent_command(agent.command)
-        shared = Agent(command, endpoint, engine, Prompts(chat), agent.logs, rewards=agent.rewards)
+        shared = Agent(command, endpoint, engine, Prompts(chat), agent.logs, rewards=agent.rewards, script=script)
         yield SettingPlayer(partial(AgentSetting, shared), sessions, **options)
 
 

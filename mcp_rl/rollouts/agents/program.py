@@ -32,6 +32,7 @@ from mcp_rl.inference.chat.calls import ParsedCall, read_object
 from mcp_rl.inference.openai_api.refusals import Refusal
 from mcp_rl.inference.openai_api.served import ServedModel
 from mcp_rl.rewards.program import PROGRAM
+from mcp_rl.rollouts.agents.demonstrating import ScriptEngine
 from mcp_rl.rollouts.agents.recording import RecordedTurn, RecordingEngine
 from mcp_rl.rollouts.agents.reward import GivenReward
 from mcp_rl.rollouts.episode import EpisodeInProgress
@@ -53,8 +54,10 @@ if TYPE_CHECKING:
     from mcp_rl.inference.openai_api.requests import ChatRequest
     from mcp_rl.inference.openai_api.sampling import SampledTurn
     from mcp_rl.rollouts.agents.command import AgentCommand
+    from mcp_rl.rollouts.agents.demonstrating import Said
     from mcp_rl.rollouts.agents.endpoint import AgentEndpoint
     from mcp_rl.rollouts.episode import EpisodePlan
+    from mcp_rl.scenario import McpScenario
     from mcp_rl.system.processes.spawn import Child
     from mcp_rl.toolserver.session import Session
 
@@ -82,6 +85,8 @@ class Agent:
     """The model's name for programs."""
     rewards: bool = False
     """True if each program must give a reward."""
+    script: Callable[[McpScenario, Session], list[Said]] | None = None
+    """Returns the turns that are said in place of the policy."""
     _logging: set[int] = field(default_factory=set, init=False)
 
     @contextmanager
@@ -111,7 +116,8 @@ class AgentEpisode(EpisodeInProgress):
         super().__init__(plan)
         self._agent: Agent = plan.setting.agent
         self._chat: ChatFormat = self._agent.prompts.chat
-        self._engine = RecordingEngine(self._agent.engine, self._chat, self)
+        self._script = self._scripted()
+        self._engine = RecordingEngine(self._script or self._agent.engine, self._chat, self)
         self._scope = anyio.CancelScope()
         self._failure: McpRlError | None = None
         self._stopped: StopReason | None = None
@@ -122,6 +128,12 @@ class AgentEpisode(EpisodeInProgress):
         """Text of the newest turn."""
         self._asked_for: set[str] = set()
         """Names of the tools that the program called at our address."""
+
+    def _scripted(self) -> ScriptEngine | None:
+        if self._agent.script is None:
+            return None
+        turns = self._agent.script(self.scenario, self.session)
+        return ScriptEngine(self._agent.engine, self._chat, turns, set(self.session.schemas.to_openai.values()))
 
     @property
     def tools(self) -> Sequence[dict[str, Any]]:
@@ -138,6 +150,7 @@ class AgentEpisode(EpisodeInProgress):
             lambda: self._engine,
             lambda: self._chat,
             prompts_of=lambda _: self._agent.prompts.apart(),
+            asked=None if self._script is None else self._script.ask,
             said=self._said,
         )
         async with AsyncExitStack() as stack:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import random
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from anyio.lowlevel import checkpoint
 
@@ -18,7 +18,9 @@ from mcp_rl.config import TINY
 from mcp_rl.errors import ConfigError, EngineError
 from mcp_rl.evaluation.scripted import reference
 from mcp_rl.inference.engine import Completion, room_left
+from mcp_rl.rollouts.agents.player import opened_player
 from mcp_rl.rollouts.gather import GroupPlan, gather_groups
+from mcp_rl.rollouts.player import SettingPlayer
 from mcp_rl.rollouts.rollout import derive_seed
 from mcp_rl.rollouts.speaker import PolicySetting, PolicySpeaker
 from mcp_rl.scenario import ServerGroup
@@ -31,11 +33,14 @@ if TYPE_CHECKING:
     from mcp_rl.evaluation.evaluate import EvaluationResult
     from mcp_rl.evaluation.progress import Progress
     from mcp_rl.evaluation.scripted import Said
-    from mcp_rl.inference.engine import Sampling
+    from mcp_rl.inference.chat.chat_format import ChatFormat
+    from mcp_rl.inference.engine import Engine, Sampling
     from mcp_rl.rewards.scoring import Scoring
-    from mcp_rl.rollouts.player import SettingPlayer
+    from mcp_rl.rollouts.agents.player import AgentOptions
+    from mcp_rl.rollouts.player import PlayerOptions
     from mcp_rl.rollouts.speaker import Limits
     from mcp_rl.scenario import McpScenario
+    from mcp_rl.toolserver.pool import Sessions
     from mcp_rl.trajectory import Trajectory, TrajectoryGroup
 
 IN_STEP = 64
@@ -83,6 +88,26 @@ class DemonstratedEpisode:
         return Completion(ids, [0.0] * len(ids), self._setting.engine.version, finish)
 
 
+@asynccontextmanager
+async def opened_demonstrator(
+    agent: AgentOptions | None,
+    engine: Engine,
+    chat: ChatFormat,
+    sessions: Sessions,
+    *,
+    system_prompt: str | None = None,
+    **options: Unpack[PlayerOptions],
+) -> AsyncIterator[SettingPlayer]:
+    """Open a player of reference solutions: by our own loop, or through the user's agent program."""
+    if agent is not None:
+        opening = opened_player(agent, engine, chat, sessions, system_prompt=system_prompt, script=reference, **options)
+        async with opening as player:
+            yield player
+    else:
+        setting = functools.partial(DemonstratingSetting, engine, chat, system_prompt=system_prompt)
+        yield SettingPlayer(setting, sessions, **options)
+
+
 class Demonstrations:
     """The demonstrations of a run: each step takes the next ones of a shuffle."""
 
@@ -90,6 +115,10 @@ class Demonstrations:
         self, config: RunConfig, scenarios: Sequence[McpScenario], player: SettingPlayer, progress: Progress
     ) -> None:
         self._config, self._scenarios, self._player, self._progress = config, list(scenarios), player, progress
+        rollout = config.rollout
+        self._in_step = IN_STEP  # a program takes a second to start: no more than a step of rewards has
+        if rollout.agent is not None:
+            self._in_step = min(IN_STEP, rollout.groups_per_step * rollout.group_size)
 
     async def play(self, step: int, scoring: Scoring) -> list[TrajectoryGroup]:
         """Return the demonstrations of a step, from 1, a group each: only those with a success."""
@@ -107,7 +136,7 @@ class Demonstrations:
 
     def _taken(self, step: int) -> list[McpScenario]:
         """Return the scenarios of a step: every pass over all of them has its own order."""
-        count, size = len(self._scenarios), min(IN_STEP, len(self._scenarios))
+        count, size = len(self._scenarios), min(self._in_step, len(self._scenarios))
         places = range((step - 1) * size, step * size)
         orders: dict[int, list[McpScenario]] = {}
         for epoch in {place // count for place in places}:
@@ -146,7 +175,7 @@ def steps_of_imitation(
     """
     wanted, possible = config.train.sft_steps, demonstrable(train)
     if wanted == "auto":
-        if config.base_model != TINY or config.init is not None or config.rollout.agent is not None:
+        if config.base_model != TINY or config.init is not None:
             return 0, []
         unsolved = _unsolved(before, val)
         if not any(one.level in unsolved for one in possible):
