@@ -57,6 +57,8 @@ class ProposedCall(BaseModel):
 
 Play = tuple[Sequence[ProposedCall], Sequence[ProposedCall], dict[str, Any] | None]
 """Calls, checks, and the initial state."""
+Refutes = Callable[[int, "Look"], bool]
+"""Returns whether the look of a check, by the check's index, shows that the state is not the expected one."""
 
 
 class Unplayable(Exception):
@@ -120,6 +122,8 @@ class Played:
     steps: tuple[Outcome, ...]
     looks: tuple[Look, ...] = ()
     """Observations of the state after them."""
+    refuted: bool = False
+    """True if the last of these looks showed that it is not the expected state, so that no more were made."""
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
@@ -148,8 +152,10 @@ class Stage:
         calls: Sequence[ProposedCall],
         checks: Sequence[ProposedCall] = (),
         initial_state: dict[str, Any] | None = None,
+        refutes: Refutes | None = None,
     ) -> Played | Unplayable:
-        """Make the calls in order, then the checks; return Unplayable where a call is not possible here."""
+        """Make the calls in order, then the checks, up to one that `refutes`; return Unplayable where a call is not
+        possible here."""
         if len(calls) > MOST_CALLS or len(checks) > MOST_CALLS:
             return Unplayable("too many calls", f"{max(len(calls), len(checks))}; {MOST_CALLS} are allowed")
         self.plays += 1
@@ -159,19 +165,25 @@ class Stage:
             try:
                 for call in calls:
                     steps.append(await self._step(connection, call, steps))
-                looks = [await self._look(connection, check, steps) for check in checks]
+                looks, refuted = list[Look](), False
+                for index, check in enumerate(checks):
+                    looks.append(await self._look(connection, check, steps))
+                    if refuted := refutes is not None and refutes(index, looks[-1]):
+                        break
             except Unplayable as problem:
                 # A refused call does not spoil the lease: the next reset restores the state as after any episode.
                 lease.spoilt = problem.kind == _NOT_ANSWERED
                 return problem
-            return Played(tuple(steps), tuple(looks))
+            return Played(tuple(steps), tuple(looks), refuted)
 
-    async def play_all(self, plays: Sequence[Play]) -> list[Played | Unplayable]:
-        """Play several sequences at once and return their outcomes in order."""
+    async def play_all(
+        self, plays: Sequence[Play], refuting: Sequence[Refutes | None] = ()
+    ) -> list[Played | Unplayable]:
+        """Play several sequences at once and return their outcomes in order. `refuting` has an entry for each."""
         results: list[Played | Unplayable] = [Unplayable("not played")] * len(plays)
 
         async def one(index: int, play: Play) -> None:
-            results[index] = await self.play(*play)
+            results[index] = await self.play(*play, refuting[index] if refuting else None)
 
         async with anyio.create_task_group() as tasks:
             for index, play in enumerate(plays):

@@ -12,17 +12,19 @@ import math
 import random
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 import anyio
+from anyio.lowlevel import checkpoint
 
 from mcp_rl.explore.answer import call_key
 from mcp_rl.explore.probe import CLOCK_TICK
 from mcp_rl.scenario import GoalProof, Level, ToolCall, Verifier
 from mcp_rl.scenarios.goals.changes.changes import Changes
-from mcp_rl.scenarios.goals.task import GoalTask, accepted, records_of, results_hash
-from mcp_rl.scenarios.stage import MOST_CALLS, Look, Play, ProposedCall, Stage, Unplayable, state_verifier
+from mcp_rl.scenarios.goals.task import GoalTask, accepted, records_of, refutes, results_hash
+from mcp_rl.scenarios.stage import MOST_CALLS, Look, Play, ProposedCall, Refutes, Stage, Unplayable, state_verifier
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -66,6 +68,8 @@ class BroughtAbout:
         self._changes = Changes(world, tools, seed)
         self._random = random.Random(f"{seed}:brought")
         self._names = stage.schemas.to_openai
+        listings = [seen for seen in reversed(world.observations) if seen.lists]
+        self._listings = {call_key(seen.tool, dict(seen.arguments)): seen for seen in listings}
 
     async def tasks(self, wanted: Mapping[Level, int]) -> list[GoalTask]:
         """Return up to so many proven tasks of the levels "told" and "brought-about"."""
@@ -100,6 +104,7 @@ class BroughtAbout:
         second = await self._stage.play_all(plays)
         drafts = []
         for change, one, again in zip(changes, first, second, strict=True):
+            await checkpoint()
             if isinstance(one, Unplayable) or isinstance(again, Unplayable):
                 continue
             pairs = zip(one.looks, again.looks, strict=True)
@@ -116,18 +121,26 @@ class BroughtAbout:
     async def _judged(self, drafts: Sequence[_Draft]) -> list[GoalTask]:
         """Play other ways and wrong endings, and return the tasks whose verifier judges all of them rightly."""
         plays: list[Play] = []
+        refuting: list[Refutes | None] = []
         places: list[tuple[int, bool]] = []
-        for index, draft in enumerate(drafts):
-            for calls, right in self._endings(draft.change):
-                plays.append(self._play(calls, [(look.tool, look.arguments) for look in draft.looks]))
-                places.append((index, right))
-        played = await self._stage.play_all(plays)
         ways, refused, wrong = Counter[int](), Counter[int](), set[int]()
+        for index, draft in enumerate(drafts):
+            refuted = partial(refutes, draft.verifier)
+            for calls, right in self._endings(draft.change):
+                if calls == draft.change.calls and right:
+                    ways[index] += 1  # played twice already
+                    continue
+                plays.append(self._play(calls, [(look.tool, look.arguments) for look in draft.looks]))
+                refuting.append(None if right else refuted)
+                places.append((index, right))
+        played = await self._stage.play_all(plays, refuting)
         for (index, right), one in zip(places, played, strict=True):
+            await checkpoint()
             if isinstance(one, Unplayable):
                 continue  # the server itself refuses that ending
             draft = drafts[index]
-            if accepted(draft.verifier, _DONE, one.calls, records_of(one.looks)) == right:
+            reached = not one.refuted and accepted(draft.verifier, _DONE, one.calls, records_of(one.looks))
+            if reached == right:
                 (ways if right else refused)[index] += 1
             else:
                 wrong.add(index)
@@ -202,9 +215,7 @@ class BroughtAbout:
 
     def _observation(self, look: Look) -> Observation | None:
         """Return the complete listing that a look repeats, or None."""
-        key = call_key(look.tool, look.arguments)
-        found = (s for s in self._world.observations if s.lists and call_key(s.tool, dict(s.arguments)) == key)
-        return next(found, None)
+        return self._listings.get(call_key(look.tool, look.arguments))
 
     def _differs(self, look: Look) -> bool:
         return self._twice[look.tool, look.arguments] != self._twice.settled(look.text) or look.is_error

@@ -11,7 +11,10 @@ import json
 import posixpath
 import random
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from anyio.lowlevel import checkpoint
 
 from mcp_rl.explore.entities.statements import filled, values_in
 from mcp_rl.scenario import ToolCall
@@ -21,7 +24,7 @@ from mcp_rl.scenarios.goals.near import near_answers
 from mcp_rl.scenarios.goals.program import Program, Unanswerable, View, evaluate
 from mcp_rl.scenarios.goals.question import Questions, given_values, say_otherwise
 from mcp_rl.scenarios.goals.reading import read_program
-from mcp_rl.scenarios.goals.task import accepted, records_of
+from mcp_rl.scenarios.goals.task import accepted, records_of, refutes
 from mcp_rl.scenarios.stage import MOST_CALLS, Played, ProposedCall, Stage
 
 if TYPE_CHECKING:
@@ -112,6 +115,7 @@ class SecondSolver:
         changes = [one for one in goals if one.verifier is not None and one.verifier.kind == "state"]
         for one in goals:
             if one not in changes:
+                await checkpoint()
                 self._answer(one, found)
         await self._bring_about(changes, found)
         return found
@@ -182,7 +186,11 @@ class SecondSolver:
             [
                 ([self._proposed(call) for call in calls], self._stage.reads(scenario), None)
                 for scenario, calls, _ in tries
-            ]
+            ],
+            [
+                None if is_right or scenario.verifier is None else partial(refutes, scenario.verifier)
+                for scenario, _, is_right in tries
+            ],
         )
         ends = [
             (scenario.id, one.looks)
@@ -190,11 +198,12 @@ class SecondSolver:
             if is_right and isinstance(one, Played)
         ]
         for (scenario, calls, is_right), one in zip(tries, played, strict=True):
+            await checkpoint()
             if not isinstance(one, Played) or scenario.verifier is None:
                 continue  # the server refuses these calls
             if calls and not is_right and (scenario.id, one.looks) in ends:
                 continue  # the server ignored what would have been wrong, such as a second thing of the same name
-            judged = accepted(scenario.verifier, _DONE, one.calls, records_of(one.looks))
+            judged = not one.refuted and accepted(scenario.verifier, _DONE, one.calls, records_of(one.looks))
             said = "; ".join(f"{call.tool} {json.dumps(call.arguments, ensure_ascii=False)}" for call in calls)
             (found.of_solution if is_right else found.of_near_miss)(scenario, said or "no call", accepted=judged)
 

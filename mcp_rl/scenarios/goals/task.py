@@ -13,6 +13,8 @@ from mcp_rl.trajectory import CallRecord, Trajectory
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pydantic import JsonValue
+
     from mcp_rl.scenario import GoalProof, Level, Verifier
     from mcp_rl.scenarios.stage import Look
 
@@ -66,6 +68,13 @@ def accepted(
     played = Trajectory(scenario_id="x", messages=message, calls=made, final_state=list(final_state))
     verify(played, scenario)
     return bool(played.success)
+
+
+def refutes(verifier: Verifier, index: int, look: Look) -> bool:
+    """Return whether one look alone makes a verifier of a state refuse; `index` is that of the look it expects."""
+    expected: list[JsonValue] = list(verifier.expected) if isinstance(verifier.expected, list) else []
+    alone = verifier.model_copy(update={"expected": expected[index : index + 1]})
+    return not accepted(alone, "Done.", (), records_of([look]))
 
 
 _NO_SERVER = StdioServer(command="none")
