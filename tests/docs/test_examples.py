@@ -116,9 +116,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         if not path.name.startswith("."):
             (folder / path.name).symlink_to(path)
     entry = {"command": "node", "args": ["server.mjs"]}
-    clients = json.dumps({"mcpServers": dict.fromkeys(("github", "weather", "calendar"), entry)})
-    for file in (folder / "home/.cursor/mcp.json", folder / ".vscode/mcp.json"):
-        file.parent.mkdir(parents=True)
+    clients = json.dumps({"mcpServers": dict.fromkeys(("github", "weather", "calendar", "tracker"), entry)})
+    for file in (folder / "home/.cursor/mcp.json", folder / ".vscode/mcp.json", folder / "mcp.json"):
+        file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(clients)
     for example in EXAMPLES:
         if example.page in PROGRAMS and (name := re.match(r"# (\w+\.py)\n", example.text)):

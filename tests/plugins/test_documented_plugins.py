@@ -115,11 +115,11 @@ def test_the_documented_server_passes_its_own_checks(
     models = ["--model", "scripted:reference", "--model", "scripted:refuse"]
     few = ["--samples", "1", "--no-greedy", "--json", "tools.max_servers=1"]
     report = json.loads(run("evaluate", *words, *models, *few).splitlines()[-1])
-    assert report["scenarios_from"] == "held out of 3 that its plugin brings"
+    assert report["scenarios_from"] == "held out of 2 that its plugin brings"
     right, wrong = (model["result"]["sampled"] for model in report["models"])
-    assert (right["rollouts"], right["success"], wrong["success"]) == (2, 1.0, 0.0)
+    assert (right["rollouts"], right["success"], wrong["success"]) == (1, 1.0, 0.0)
     episodes = (folder / report["path"] / "episodes" / "scripted-reference.jsonl").read_text()
-    assert "Light the cellar" in episodes and "You look after the lamps of a house." in episodes
+    assert "all lamps off please" in episodes and "You look after the lamps of a house." in episodes
 
 
 def test_a_package_of_the_plugin_is_built_with_its_files(
@@ -148,11 +148,6 @@ def test_a_function_answers_a_server_that_asks_for_input(folder: Path) -> None:
     form = {"type": "object", "properties": {"confirm": {"type": "boolean"}}}
     assert fill_in(Question("Sure?", form, "switch")) == {"confirm": True}
     assert fill_in(Question("Who are you?", {"properties": {"name": {}}}, "switch")) is None
-
-
-def test_the_shortest_server_is_offered(folder: Path) -> None:
-    server = loaded(folder, "clock.py").server("clock")
-    assert server.params().command == "uvx" and server.isolation is None
 
 
 async def test_a_source_makes_tasks_for_a_server(folder: Path) -> None:
