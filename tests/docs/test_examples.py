@@ -78,8 +78,7 @@ FRAGMENTS = {
     "docs/sandbox.md: async with connect(": (
         "tests/toolserver/test_sandbox.py::test_several_states_take_turns_on_one_process"
     ),
-    "docs/serve.md: import json": f"{_HERE}test_clients_ask_a_served_model",
-    "docs/serve.md: import litellm": f"{_HERE}test_clients_ask_a_served_model",
+    "docs/serve.md: import json": f"{_HERE}test_a_client_asks_a_served_model",
     "docs/serve.md: async with LocalBackend()": f"{_HERE}test_a_loop_of_ones_own_asks_a_model_in_training",
     "docs/serve.md: async def episode(": f"{_HERE}test_a_loop_of_ones_own_builds_a_trajectory",
     "docs/unsloth.md: backend = LocalBackend(": f"{_HERE}test_a_backend_loads_a_base_in_4_bits",

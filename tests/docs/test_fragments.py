@@ -58,7 +58,7 @@ async def test_a_judge_scores_a_group() -> None:
     assert found["group"].rewards == [1.0, 0.0]
 
 
-async def test_clients_ask_a_served_model(tiny: ServedTiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_asks_a_served_model(tiny: ServedTiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     kept = tmp_path / ".mcp_rl" / "default" / "serving" / "mcp_calculator-tiny.json"
     kept.parent.mkdir(parents=True)
@@ -66,13 +66,6 @@ async def test_clients_ask_a_served_model(tiny: ServedTiny, tmp_path: Path, monk
     shown: list[Any] = []
     await run("docs/serve.md", "import json", {"print": shown.append}, (ADDRESS, tiny.url))
     assert shown[0].role == "assistant"
-    names = {"messages": ASKED, "tools": TOOLS}
-    await run(
-        "docs/serve.md",
-        "import litellm",
-        names,
-        (f'mcp_calculator-tiny", api_base="{ADDRESS}', f'tiny", api_base="{tiny.url}'),
-    )
 
 
 async def test_a_loop_of_ones_own_asks_a_model_in_training(tmp_path: Path) -> None:
