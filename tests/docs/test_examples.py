@@ -63,7 +63,6 @@ OUTPUTS = {
     "docs/tutorials/agent.md: shop: 12": "printed lines",
     "docs/tutorials/scale.md: in all": "a printed table",
     "docs/tutorials/scale.md: About": "printed lines",
-    "docs/unsloth.md: The run in … cannot be continued": "an error",
     "docs/verify.md: .mcp_rl/default/models/calc:": "printed lines",
     "docs/verify.md: proven      files": "printed lines",
 }

@@ -30,7 +30,7 @@ def _cell(plan: RunPlan) -> str:
         return "-"
     bits = "4" if plan.quantisation == "4-bit" else "16"
     kept = "" if plan.activation_checkpointing else "*"
-    return f"{bits} bit, {plan.microbatch_tokens / 1024:.3g}k{kept}, {plan.context / 1024:.3g}k"
+    return f"{bits}, {plan.microbatch_tokens / 1024:.3g}k{kept}, {plan.context / 1024:.3g}k"
 
 
 def test_the_page_shows_current_plans() -> None:
