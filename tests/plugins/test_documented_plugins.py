@@ -143,7 +143,7 @@ async def test_a_reset_function_runs_before_every_episode(folder: Path, monkeypa
 
 
 def test_a_function_answers_a_server_that_asks_for_input(folder: Path) -> None:
-    fill_in = loaded(folder, "polite.py").server("polite_lamps").elicitation
+    fill_in = loaded(folder, "tidy.py").server("tidy_lamps").elicitation
     assert callable(fill_in)
     form = {"type": "object", "properties": {"confirm": {"type": "boolean"}}}
     assert fill_in(Question("Sure?", form, "switch")) == {"confirm": True}
