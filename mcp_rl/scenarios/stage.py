@@ -139,8 +139,8 @@ class Stage:
         """The tools that may be called freely."""
         self._free = {tool.name for tool in self.tools}
         self._reading = {tool.name for tool in self.tools if reads(tool, server)}
-        # Where each play has a process for itself, more of them than processors would only take their starts.
-        most = cpu_limit() if server.measured is not None and server.isolation == "layer" else _IN_FLIGHT
+        # Where each play has a process for itself, more of them would only take their starts; one waits for the disk.
+        most = cpu_limit() + 1 if server.measured is not None and server.isolation == "layer" else _IN_FLIGHT
         self._limiter = anyio.CapacityLimiter(calls_in_flight(server, most, _DEADLINE))
         self.stateful = server.stateful
         """True if calls may change something that later calls of the same episode see."""

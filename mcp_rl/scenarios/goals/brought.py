@@ -39,7 +39,7 @@ _DRAWN = 4
 """Changes drawn for one that is tried, so that there are some of each tool."""
 _EXTRA = 1.25
 """Changes drawn for one that is wanted, since some do not hold."""
-_LISTINGS, _DETAILS, _OTHERS = 5, 3, 2
+_LISTINGS, _DETAILS, _OTHERS = 5, 3, 1
 """Most listings, details of what changed, and details of other things that are looked at in the end."""
 _MOST_AT_ONCE = 60
 """Maximum number of things that one call looks at."""
