@@ -65,7 +65,7 @@ case."""
 _TRIES = 12
 _LEAST_PLAYED = 4
 """Fewest proposals to play at once."""
-_SILENT, _MOST_PLAYS = 5, 10**6
+_SILENT, _MOST_PLAYS = 3, 10**6
 """Looks after calls of the same tools, none of which shows a change, after which such looks are spared; a number larger
 than that of all plays."""
 _FRUITLESS = 12

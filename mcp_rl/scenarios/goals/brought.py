@@ -11,7 +11,7 @@ import json
 import math
 import random
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _DRAWN = 4
 """Changes drawn for one that is tried, so that there are some of each tool."""
 _EXTRA = 1.25
-"""Changes drawn for one that is wanted, since some do not hold."""
+"""Most changes tried for one that is wanted, since some do not hold."""
 _LISTINGS, _DETAILS, _OTHERS = 5, 3, 1
 """Most listings, details of what changed, and details of other things that are looked at in the end."""
 _MOST_AT_ONCE = 60
@@ -75,26 +75,25 @@ class BroughtAbout:
         """Return up to so many proven tasks of the levels "told" and "brought-about"."""
         total = wanted.get("told", 0) + wanted.get("brought-about", 0)
         drawn = self._in_turn(list(self._changes.draw(_DRAWN * round(_EXTRA * total + 2))) if total else [], wanted)
-        await self._twice.make([(seen.tool, seen.arguments) for seen in self._world.observations] if drawn else [])
-        drafts = await self._lasting(drawn)
-        tasks = await self._judged(drafts)
-        room, kept = dict(wanted), list[GoalTask]()
-        for task in tasks:
-            if room.get(task.level, 0) > 0:
-                room[task.level] -= 1
-                kept.append(task)
-        return kept
+        await self._twice.make([(seen.tool, seen.arguments) for seen in self._world.observations] if total else [])
+        made: list[GoalTask] = []
+        missing = dict(wanted)
+        while tried := [drawn[level].pop(0) for level, count in missing.items() for _ in drawn[level][:count]]:
+            made += await self._judged(await self._lasting(tried))
+            found = Counter(task.level for task in made)
+            missing = {level: count - found[level] for level, count in wanted.items()}
+        return made
 
-    def _in_turn(self, changes: Sequence[StateChange], wanted: Mapping[Level, int]) -> list[StateChange]:
+    def _in_turn(self, changes: Sequence[StateChange], wanted: Mapping[Level, int]) -> dict[Level, list[StateChange]]:
         """Return as many changes of each level as may be needed, with the tools that bring them about in turn."""
-        chosen: list[StateChange] = []
+        chosen: dict[Level, list[StateChange]] = {}
         for level, count in wanted.items():
             by_tool: dict[str, list[StateChange]] = {}
             for change in changes:
                 if change.level == level:
                     by_tool.setdefault(change.calls[0][0], []).append(change)
             in_turn = [change for some in zip_longest(*by_tool.values()) for change in some if change is not None]
-            chosen += in_turn[: math.ceil(_EXTRA * count)]
+            chosen[level] = in_turn[: math.ceil(_EXTRA * count)]
         return chosen
 
     async def _lasting(self, changes: Sequence[StateChange]) -> list[_Draft]:
@@ -126,7 +125,12 @@ class BroughtAbout:
         ways, refused, wrong = Counter[int](), Counter[int](), set[int]()
         for index, draft in enumerate(drafts):
             refuted = partial(refutes, draft.verifier)
-            for calls, right in self._endings(draft.change):
+            endings = self._endings(draft.change)
+            if any(self._refutes_nothing(draft.verifier, at, look) for at, look in enumerate(draft.looks)):
+                refused[index] += 1
+            else:
+                endings.append(([], False))
+            for calls, right in endings:
                 if calls == draft.change.calls and right:
                     ways[index] += 1  # played twice already
                     continue
@@ -151,16 +155,15 @@ class BroughtAbout:
         ]
 
     def _endings(self, change: StateChange) -> list[tuple[Sequence[ReadingCall], bool]]:
-        """Return sequences of calls, each with whether it brings the state about."""
+        """Return sequences of calls, each with whether it brings the state about. Doing nothing is not among them."""
         right: list[Sequence[ReadingCall]] = [[*change.lookups[: MOST_CALLS - len(change.calls)], *change.calls]]
         if list(change.otherwise) != list(change.calls):
             right.append(change.otherwise)
-        wrong: list[Sequence[ReadingCall]] = [[], *change.near]
+        wrong: list[Sequence[ReadingCall]] = list(change.near)
         if len(change.calls) > 1:
             wrong.append(change.calls[1:])
         if change.too_much:
             wrong.append([*change.calls, *change.too_much])
-            wrong.append(change.too_much)
         return [*((calls, True) for calls in right), *((calls, False) for calls in wrong)]
 
     def _task(self, draft: _Draft, ways: int, refused: int) -> GoalTask:
@@ -188,7 +191,8 @@ class BroughtAbout:
         touched = [(seen.tool, seen.arguments) for seen in details if self._is_about(seen, change.touched)]
         others = [(seen.tool, seen.arguments) for seen in details if not self._is_about(seen, change.touched)]
         first_of = {seen.lists: (seen.tool, seen.arguments) for seen in reversed(stable) if seen.lists is not None}
-        looks = [*change.looks, *list(first_of.values())[:_LISTINGS], *self._all_in_one(change, stable)]
+        # Listings come first, as they refute most wrong endings.
+        looks = [*list(first_of.values())[:_LISTINGS], *change.looks, *self._all_in_one(change, stable)]
         # Another detail of a thing by each tool says more than the same one of many things by one tool.
         by_tool = {tool: (tool, arguments) for tool, arguments in reversed(touched)}
         looks += [*list(by_tool.values()), *touched][:_DETAILS]
@@ -216,6 +220,11 @@ class BroughtAbout:
     def _observation(self, look: Look) -> Observation | None:
         """Return the complete listing that a look repeats, or None."""
         return self._listings.get(call_key(look.tool, look.arguments))
+
+    def _refutes_nothing(self, verifier: Verifier, index: int, look: Look) -> bool:
+        """Return whether what is known of a look, where nothing was done, makes the verifier refuse."""
+        before = self._twice[look.tool, look.arguments]
+        return before is not None and refutes(verifier, index, replace(look, text=before, is_error=False))
 
     def _differs(self, look: Look) -> bool:
         return self._twice[look.tool, look.arguments] != self._twice.settled(look.text) or look.is_error
