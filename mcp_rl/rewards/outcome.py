@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from mcp_rl.rewards.dates import undated
 from mcp_rl.rewards.json_values import NoJson, first_difference, json_in, same_json, unordered
@@ -14,7 +14,7 @@ from mcp_rl.rewards.verdict import Verdict, failed, nothing_submitted, passed, s
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from mcp_rl.scenario import McpScenario
+    from mcp_rl.scenario import McpScenario, Verifier
     from mcp_rl.trajectory import CallRecord, Trajectory
 
 _CANNOT = re.compile(
@@ -38,27 +38,32 @@ def state(trajectory: Trajectory, scenario: McpScenario) -> Verdict:
     ids that the server makes anew each time: they, and the order of objects in lists, do not count, but the same id
     must stand in the same places. Each is a key of the result's JSON objects, or for results that are none a regular
     expression (RE2) whose one group is the id;
-    `require_answer` (true): a non-empty final message is required.
+    `require_answer` (true): a non-empty final message is required. No read is needed after one that differs.
     """
     verifier = scenario.verifier
     assert verifier is not None
     if verifier.options.get("require_answer", True) and not (submitted(trajectory, scenario) or "").strip():
         return nothing_submitted(trajectory, scenario)
-    expected: list[dict[str, Any]] = verifier.expected  # type: ignore[assignment]  # checked when it is loaded
+    expected = cast("list[dict[str, Any]]", verifier.expected)  # checked when it is loaded
+    for wanted, read in zip(expected, trajectory.final_state, strict=False):
+        if problem := unlike(verifier, wanted, read):
+            return failed(f"In the final state, {read.tool} with {read.arguments} {problem}.")
     if len(trajectory.final_state) != len(expected):
         raise ValueError(f"{len(trajectory.final_state)} of {len(expected)} reads were made")
-    subset = bool(verifier.options.get("subset"))
-    tolerance = float(verifier.options.get("tolerance", 1e-9))  # type: ignore[arg-type]
-    for wanted, read in zip(expected, trajectory.final_state, strict=True):
-        if any(verifier.options.get(option) for option in ("undated", "unordered", "new_ids")):
-            read = read.model_copy(update={"result": state_text(read.result, verifier.options), "structured": None})
-            if isinstance(result := wanted.get("result"), str):
-                wanted = {**wanted, "result": state_text(result, verifier.options)}
-            elif "result" in wanted:
-                wanted = {**wanted, "result": json.loads(state_text(json.dumps(result), verifier.options))}
-        if problem := _problem(wanted, read, subset, tolerance):
-            return failed(f"In the final state, {read.tool} with {read.arguments} {problem}.")
     return passed("The final state is the expected one.")
+
+
+def unlike(verifier: Verifier, wanted: Mapping[str, Any], read: CallRecord) -> str | None:
+    """Return how a read differs from the entry of a state verifier that expects it; None if it does not."""
+    options = verifier.options
+    if any(options.get(option) for option in ("undated", "unordered", "new_ids")):
+        read = read.model_copy(update={"result": state_text(read.result, options), "structured": None})
+        if isinstance(result := wanted.get("result"), str):
+            wanted = {**wanted, "result": state_text(result, options)}
+        elif "result" in wanted:
+            wanted = {**wanted, "result": json.loads(state_text(json.dumps(result), options))}
+    tolerance = float(cast("float", options.get("tolerance", 1e-9)))
+    return _problem(wanted, read, bool(options.get("subset")), tolerance)
 
 
 def state_text(text: str, options: Mapping[str, Any]) -> str:
@@ -98,7 +103,7 @@ def none(trajectory: Trajectory, scenario: McpScenario) -> Verdict:
     return passed("The answer says that it cannot be done.") if said else failed("The answer does not say no.")
 
 
-def _problem(wanted: dict[str, Any], read: CallRecord, subset: bool, tolerance: float) -> str | None:
+def _problem(wanted: Mapping[str, Any], read: CallRecord, subset: bool, tolerance: float) -> str | None:
     if read.is_error != bool(wanted.get("is_error")):
         return f"fails: {read.result[:200]}" if read.is_error else "succeeds, and should not"
     if "result" not in wanted:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mcp_rl.errors import EngineError, RunStop, ServerFault
+from mcp_rl.rewards.outcome import unlike
 from mcp_rl.system.activity import Activity, during
 from mcp_rl.system.allowance import Allowance
 from mcp_rl.system.periods import timed
@@ -94,9 +95,11 @@ class EpisodeInProgress(ABC):
         """Play up to the end of the last turn. Raises ServerFault, EngineError, RunStop."""
 
     async def _make_reads(self, reads: Sequence[ToolCall]) -> None:
-        """Make the verifier's calls, one after another, and record their results."""
-        session = self.session
-        for call in reads:
+        """Make the verifier's calls, one after another, and record their results; of a state's, up to the first that is
+        not as expected."""
+        session, verifier = self.session, self.scenario.verifier
+        expected: Any = verifier.expected if verifier is not None and verifier.kind == "state" else ()
+        for index, call in enumerate(reads):
             if call.tool not in session.tool_names:
                 raise ServerFault(f"The scenario's verifier calls the tool {call.tool!r}, which the server lacks.")
             with during(Activity.TOOLS, call.tool), timed() as period:
@@ -114,6 +117,9 @@ class EpisodeInProgress(ABC):
                     unix_seconds=period(),
                 )
             )
+            read = self.trajectory.final_state[-1]
+            if verifier is not None and index < len(expected) and unlike(verifier, expected[index], read):
+                return
 
     def record_submission(self, records: Sequence[CallRecord]) -> bool:
         """Record the answer if one of these calls handed it in; return whether there is an answer."""

@@ -190,6 +190,7 @@ async def test_the_final_state_is_read_on_the_rollouts_own_session(play: Play) -
     assert left_out.success is False and "there is no note milk" in left_out.explanation
     wrong = await play(task("state", READS), call("write_note", name="milk", text="not needed"), "Done.")
     assert wrong.success is False and "gives 'not needed'" in wrong.explanation
+    assert len(wrong.final_state) == 1, "nothing is read after what refutes it"
 
 
 async def test_rollouts_of_a_group_do_not_see_each_others_notes(taking_turns: Sessions, chat: ChatFormat) -> None:
