@@ -45,10 +45,11 @@ if TYPE_CHECKING:
 
 IN_STEP = 64
 """Demonstrations that a step imitates."""
-_STEPS, _SHARE = 20, 1 / 2
-"""Steps of imitation where the settings leave them open: so many, and at most this share of the run's."""
-_SELDOM = 0.5
-"""Success on held-out scenarios below which sampling finds too little to learn from."""
+_STEPS, _MORE, _SHARE = 20, 30, 1 / 2
+"""Steps of imitation where the settings leave them open: so many, or more where a level is hardly ever solved, and at
+most this share of the run's."""
+_SELDOM, _HARDLY = 0.5, 0.05
+"""Success on held-out scenarios below which sampling finds too little to learn from, and next to nothing."""
 _FEWEST = 10
 """Held-out scenarios of a level by which it is judged."""
 
@@ -177,20 +178,22 @@ def steps_of_imitation(
     if wanted == "auto":
         if config.base_model != TINY or config.init is not None:
             return 0, []
-        unsolved = _unsolved(before, val)
-        if not any(one.level in unsolved for one in possible):
+        success = _success(before, val)
+        unsolved = [success[level] for level in {one.level for one in possible} if success.get(level, 1.0) < _SELDOM]
+        if not unsolved:
             return 0, []
-        return min(_STEPS, int(_SHARE * config.steps)), possible  # of all levels, so that none is forgotten
+        steps = _MORE if min(unsolved) < _HARDLY else _STEPS
+        return min(steps, int(_SHARE * config.steps)), possible  # of all levels, so that none is forgotten
     if wanted and not possible:
         raise ConfigError("No training scenario has a reference solution to imitate: set train.sft_steps=0.")
     return wanted, possible
 
 
-def _unsolved(before: EvaluationResult, val: Sequence[McpScenario]) -> set[str]:
-    """Return the levels whose held-out scenarios the base seldom solves: greedily, if it played so."""
+def _success(before: EvaluationResult, val: Sequence[McpScenario]) -> dict[str, float]:
+    """Return the base's success on the held-out scenarios of each level that has enough: greedily, if it played so."""
     of_level: dict[str, list[float]] = {}
     outcomes: Mapping[str, list[float]] = before.outcomes
     for one in val:
         found = outcomes.get(one.id) or []
         of_level.setdefault(one.level, []).extend(found[:1] if before.greedy else found)
-    return {level for level, found in of_level.items() if len(found) >= _FEWEST and sum(found) / len(found) < _SELDOM}
+    return {level: sum(found) / len(found) for level, found in of_level.items() if len(found) >= _FEWEST}

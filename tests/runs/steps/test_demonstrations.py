@@ -122,12 +122,15 @@ def test_a_level_that_is_seldom_solved_makes_all_be_imitated() -> None:
     outcomes = {one.id: [float(one.level == "spelled")] for one in val}
     before = EvaluationResult(step=0, scenarios=40, greedy=None, sampled=None, by_tool={}, outcomes=outcomes)
     config = RunConfig(server="any", steps=90)
-    assert steps_of_imitation(config, before, train, val) == (20, train)
+    assert steps_of_imitation(config, before, train, val) == (30, train)  # the level is never solved
+    some = {one.id: [float(one.level == "spelled" or number % 5 == 0)] for number, one in enumerate(val)}
+    seldom = EvaluationResult(step=0, scenarios=40, greedy=None, sampled=None, by_tool={}, outcomes=some)
+    assert steps_of_imitation(config, seldom, train, val) == (20, train)
     without = [task(number, reference=False) for number in (1, 3)]
     said = [
         one.model_copy(update={"server_params": ServerGroup(servers={}), "reference_answer": "8"}) for one in without
     ]
-    assert steps_of_imitation(config, before, said, val) == (20, said)  # without a server an answer is a solution
+    assert steps_of_imitation(config, before, said, val) == (30, said)  # without a server an answer is a solution
     assert steps_of_imitation(config, before, without, val) == (0, [])
     config = RunConfig(server="any", steps=90, train={"sft_steps": 2})
     with pytest.raises(ConfigError, match="No training scenario has a reference solution"):
