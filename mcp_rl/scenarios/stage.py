@@ -139,7 +139,7 @@ class Stage:
         """The tools that may be called freely."""
         self._free = {tool.name for tool in self.tools}
         self._reading = {tool.name for tool in self.tools if reads(tool, server)}
-        # Where each play has a process for itself, more of them would only take their starts; one waits for the disk.
+        # Each such play has a process for itself: one more than there are processors, since some of them wait.
         most = cpu_limit() + 1 if server.measured is not None and server.isolation == "layer" else _IN_FLIGHT
         self._limiter = anyio.CapacityLimiter(calls_in_flight(server, most, _DEADLINE))
         self.stateful = server.stateful

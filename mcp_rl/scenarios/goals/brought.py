@@ -75,7 +75,8 @@ class BroughtAbout:
         """Return up to so many proven tasks of the levels "told" and "brought-about"."""
         total = wanted.get("told", 0) + wanted.get("brought-about", 0)
         drawn = self._in_turn(list(self._changes.draw(_DRAWN * round(_EXTRA * total + 2))) if total else [], wanted)
-        await self._twice.make([(seen.tool, seen.arguments) for seen in self._world.observations] if total else [])
+        if any(drawn.values()):
+            await self._twice.make([(seen.tool, seen.arguments) for seen in self._world.observations])
         made: list[GoalTask] = []
         missing = dict(wanted)
         while tried := [drawn[level].pop(0) for level, count in missing.items() for _ in drawn[level][:count]]:
@@ -131,7 +132,7 @@ class BroughtAbout:
             else:
                 endings.append(([], False))
             for calls, right in endings:
-                if calls == draft.change.calls and right:
+                if right and list(calls) == list(draft.change.calls):
                     ways[index] += 1  # played twice already
                     continue
                 plays.append(self._play(calls, [(look.tool, look.arguments) for look in draft.looks]))

@@ -85,7 +85,7 @@ async def goal_scenarios(
         notice(f"Server {server.name!r}: {short}")
     beginnings = Beginnings(world, built.places, recipe.seed)
     made_of = [_scenario(beginnings.said(task), server, params, session, recipe) for task in tasks]
-    opinion = await SecondSolver(world, names, stage, twice, recipe.seed).judge(made_of, ways=2, near=2)
+    opinion = await SecondSolver(world, names, stage, twice, recipe.seed).judge(made_of, ways=2, near=3)
     kept = with_opinion(made_of, opinion)
     if len(kept) < len(made_of):
         notice(
