@@ -6,7 +6,6 @@ the limits. `scripted:refuse` makes no call and refuses, so a success can be had
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,18 +14,18 @@ from anyio.lowlevel import checkpoint
 
 from mcp_rl.inference.chat.calls import ParsedCall, ParsedCompletion
 from mcp_rl.rollouts.speaker import Limits, SaidTurn
-from mcp_rl.scenario import McpScenario
 from mcp_rl.toolserver.tools.results import truncate_middle
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from mcp_rl.rollouts.agents.demonstrating import Said, Script
+    from mcp_rl.scenario import McpScenario
     from mcp_rl.toolserver.session import Session
     from mcp_rl.trajectory import Trajectory
 
 REFUSAL = "I cannot do this with the tools that I have."
 _DONE = "It is done."
-Said = tuple[str, list[ParsedCall]]
-Script = Callable[[McpScenario, "Session"], list[Said]]
-"""Returns the turns of an episode, each as text and calls."""
 
 
 def reference(scenario: McpScenario, session: Session) -> list[Said]:

@@ -117,7 +117,7 @@ def test_a_run_whose_parts_are_killed_ends_like_an_undisturbed_one_on_one_machin
         ground.await_(lambda: ground.learned(name) >= 2, process, name)
         killed(nodes.actors("learner")[0])
         ground.await_(lambda: any(e["who"] == "The learners" for e in ground.faults(name)), process, name)
-        time.sleep(1.0)
+        time.sleep(1.0)  # into the start of new learners, which shows nothing that could be waited for
         process.send_signal(signal.SIGKILL)
     assert left_of(nodes) == []
     with ground.life(name, command) as process:

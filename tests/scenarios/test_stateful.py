@@ -10,11 +10,12 @@ from pathlib import Path
 import anyio
 import pytest
 
-from mcp_rl.evaluation.scripted import SCRIPTS, Said, Script, ScriptedSetting
+from mcp_rl.evaluation.scripted import SCRIPTS, ScriptedSetting
 from mcp_rl.inference.chat.calls import ParsedCall
 from mcp_rl.plugins.manager import load_plugins
 from mcp_rl.plugins.recipe import Recipe
 from mcp_rl.rewards.verifier import verify
+from mcp_rl.rollouts.agents.demonstrating import Said, Script
 from mcp_rl.rollouts.player import SettingPlayer
 from mcp_rl.rollouts.speaker import Limits
 from mcp_rl.scenario import McpScenario, StdioServer, ToolCall, scenario_lines

@@ -7,6 +7,7 @@ with a single parameter.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +23,13 @@ if TYPE_CHECKING:
     from mcp_rl.inference.chat.chat_format import ChatFormat
     from mcp_rl.inference.engine import Engine, Sampling
     from mcp_rl.inference.openai_api.requests import ChatRequest
+    from mcp_rl.scenario import McpScenario
+    from mcp_rl.toolserver.session import Session
 
 Said = tuple[str, list[ParsedCall]]
 """A turn: its text and its calls."""
+Script = Callable[["McpScenario", "Session"], list[Said]]
+"""Returns the turns of an episode."""
 
 
 class ScriptEngine:
@@ -35,7 +40,9 @@ class ScriptEngine:
         self._engine, self._chat = engine, chat
         self._turns, self._ours = list(turns), ours
         self._asked = 0
-        self._next: list[int] | EngineError = EngineError("The agent program asks for more than turns of a chat.")
+        self._turn: list[int] | EngineError = EngineError("The agent program asks for more than turns of a chat.")
+        self._left: list[int] = []
+        """The rest of a turn that is sampled in slices."""
 
     @property
     def version(self) -> int:
@@ -51,9 +58,9 @@ class ScriptEngine:
         turn = self._turns[min(self._asked, len(self._turns) - 1)]
         self._asked += 1
         try:
-            self._next = self._said(turn, asked)[len(begun) :]
+            self._turn = self._said(turn, asked)[len(begun) :]
         except EngineError as error:
-            self._next = error
+            self._turn = error
 
     def _said(self, turn: Said, asked: ChatRequest) -> list[int]:
         (text, calls), offered = turn, asked.schemas
@@ -72,13 +79,16 @@ class ScriptEngine:
         yield self
 
     async def generate(self, new_ids: Sequence[int], sampling: Sampling) -> Completion:
-        """Return as much of the turn as is asked for. Raises EngineError for one that no policy could sample."""
+        """Return as much of the turn as is asked for, from its beginning where there are new ids.
+
+        Raises EngineError for a turn that no policy could sample.
+        """
         await checkpoint()
-        if isinstance(self._next, EngineError):
-            raise self._next
-        ids = self._next[: sampling.max_tokens]
-        self._next = self._next[len(ids) :]
-        return Completion(ids, [0.0] * len(ids), self.version, "length" if self._next else "stop")
+        if isinstance(self._turn, EngineError):
+            raise self._turn
+        left = self._turn if new_ids else self._left
+        ids, self._left = left[: sampling.max_tokens], left[sampling.max_tokens :]
+        return Completion(ids, [0.0] * len(ids), self.version, "length" if self._left else "stop")
 
 
 def _answering(answer: str, offered: Sequence[dict[str, Any]], ours: Collection[str]) -> ParsedCall:

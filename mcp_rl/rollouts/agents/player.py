@@ -20,10 +20,8 @@ if TYPE_CHECKING:
     from mcp_rl.config import RunConfig
     from mcp_rl.inference.chat.chat_format import ChatFormat
     from mcp_rl.inference.engine import Engine
-    from mcp_rl.rollouts.agents.demonstrating import Said
-    from mcp_rl.scenario import McpScenario
+    from mcp_rl.rollouts.agents.demonstrating import Script
     from mcp_rl.toolserver.pool import Sessions
-    from mcp_rl.toolserver.session import Session
 
 PROGRAMS_PER_CPU = 16
 """Most agent programs at once for each processor: a Python program takes a second of one to start."""
@@ -49,7 +47,7 @@ async def opened_player(
     sessions: Sessions,
     *,
     system_prompt: str | None = None,
-    script: Callable[[McpScenario, Session], list[Said]] | None = None,
+    script: Script | None = None,
     **options: Unpack[PlayerOptions],
 ) -> AsyncIterator[SettingPlayer]:
     """Open a player that samples a policy; without `agent` by our own loop. Raises ConfigError.

@@ -54,10 +54,9 @@ if TYPE_CHECKING:
     from mcp_rl.inference.openai_api.requests import ChatRequest
     from mcp_rl.inference.openai_api.sampling import SampledTurn
     from mcp_rl.rollouts.agents.command import AgentCommand
-    from mcp_rl.rollouts.agents.demonstrating import Said
+    from mcp_rl.rollouts.agents.demonstrating import Script
     from mcp_rl.rollouts.agents.endpoint import AgentEndpoint
     from mcp_rl.rollouts.episode import EpisodePlan
-    from mcp_rl.scenario import McpScenario
     from mcp_rl.system.processes.spawn import Child
     from mcp_rl.toolserver.session import Session
 
@@ -85,7 +84,7 @@ class Agent:
     """The model's name for programs."""
     rewards: bool = False
     """True if each program must give a reward."""
-    script: Callable[[McpScenario, Session], list[Said]] | None = None
+    script: Script | None = None
     """Returns the turns that are said in place of the policy."""
     _logging: set[int] = field(default_factory=set, init=False)
 

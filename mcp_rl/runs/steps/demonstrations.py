@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from mcp_rl.config import RunConfig
     from mcp_rl.evaluation.evaluate import EvaluationResult
     from mcp_rl.evaluation.progress import Progress
-    from mcp_rl.evaluation.scripted import Said
     from mcp_rl.inference.chat.chat_format import ChatFormat
     from mcp_rl.inference.engine import Engine, Sampling
     from mcp_rl.rewards.scoring import Scoring
+    from mcp_rl.rollouts.agents.demonstrating import Said
     from mcp_rl.rollouts.agents.player import AgentOptions
     from mcp_rl.rollouts.player import PlayerOptions
     from mcp_rl.rollouts.speaker import Limits
