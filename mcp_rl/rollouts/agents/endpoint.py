@@ -38,9 +38,9 @@ _NOTES = {
 class AgentEndpoint:
     """Lets episodes in: `open` it, then `admit` each."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
-        self._said: set[str] = set()
+    def __init__(self, say: Callable[[str], None], said: set[str]) -> None:
+        """`said` grows by what was said, and nothing in it is said again."""
+        self._say, self._said = say, said
         self._keys: dict[str, Service] = {}
         self._tools = McpAddress()
         self._api: ASGIApp = make_app(Service([]), keys=self._keys)

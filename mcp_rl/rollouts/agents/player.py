@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Unpack
 
@@ -37,6 +37,8 @@ class AgentOptions:
     say: Callable[[str], None]
     rewards: bool = False
     """True if the program must give a reward."""
+    said: set[str] = field(default_factory=set)
+    """What has been said of the program's requests, so that nothing is said again."""
 
 
 @asynccontextmanager
@@ -63,7 +65,7 @@ async def opened_player(
     most = PROGRAMS_PER_CPU * cpu_limit()
     options["concurrency"] = min(options.get("concurrency", most), most)
     options["driver"] = AgentEpisode
-    async with AgentEndpoint(agent.say).open() as endpoint:
+    async with AgentEndpoint(agent.say, agent.said).open() as endpoint:
         command = agent_command(agent.command)
         shared = Agent(command, endpoint, engine, Prompts(chat), agent.logs, rewards=agent.rewards, script=script)
         yield SettingPlayer(partial(AgentSetting, shared), sessions, **options)

@@ -120,6 +120,8 @@ class Demonstrations:
         self._in_step = IN_STEP  # a program takes a second to start: no more than a step of rewards has
         if rollout.agent is not None:
             self._in_step = min(IN_STEP, rollout.groups_per_step * rollout.group_size)
+        self.problem = ""
+        """Why the first solution of the newest step that did not succeed did not, as a sentence."""
 
     async def play(self, step: int, scoring: Scoring) -> list[TrajectoryGroup]:
         """Return the demonstrations of a step, from 1, a group each: only those with a success."""
@@ -133,6 +135,8 @@ class Demonstrations:
             )
         for group in groups:
             group.metadata[DEMONSTRATION] = True
+        problems = (one.fault or one.explanation for group in groups for one in group if not one.success)
+        self.problem = next(filter(None, problems), "")
         return [group for group in groups if any(one.trainable and one.success for one in group)]
 
     def _taken(self, step: int) -> list[McpScenario]:

@@ -170,16 +170,18 @@ class Trainer:
             self._forget_times()
             groups = await demonstrations.play(self.step + 1, self.scoring)
             if not groups:
-                self._end_imitation()
+                self._end_imitation(demonstrations.problem)
                 break
             await self._learn(groups, None)
             if self._save_is_due():
                 await self.save()
 
-    def _end_imitation(self) -> None:
+    def _end_imitation(self, problem: str) -> None:
         """Leave the rest to rewards where no reference solution succeeds. Raises ConfigError if the settings ask for
         imitation."""
-        why = "No reference solution of this step succeeds on the server, so there is nothing to imitate"
+        why = "No reference solution of this step succeeds, so there is nothing to imitate"
+        if problem:
+            why += f" (the first: {' '.join(problem.split())[:200].rstrip('.')})"
         if self.config.train.sft_steps != "auto":
             raise ConfigError(
                 f"{why}: set train.sft_steps={self.step}, or look at them with mcp-rl evaluate --model "

@@ -90,7 +90,7 @@ async def test_where_no_solution_succeeds_rewards_go_on_and_a_wish_is_refused(tm
     (tmp_path / "tasks.jsonl").write_text(scenario_lines(too_long))
     said, config = StringIO(), settings(tmp_path, "open", steps=3, sft_steps="auto")
     first, *_ = await history_of(config, said)
-    assert "No reference solution of this step succeeds" in said.getvalue()
+    assert "No reference solution of this step succeeds, so there is nothing to imitate (the first: " in said.getvalue()
     assert "demonstrations" not in first and json.loads((config.run_dir / "state.json").read_text())["sft_steps"] == 0
     with pytest.raises(ConfigError, match=r"set train\.sft_steps=0, or look at them"):
         await history_of(settings(tmp_path, "wished", steps=3))
