@@ -22,7 +22,7 @@ from mcp_rl.backends.cluster.tool_node import ToolNode
 from mcp_rl.backends.local import LocalBackend
 from mcp_rl.backends.plan.choices import Choices, engine_kind
 from mcp_rl.config import PlacementConfig
-from mcp_rl.errors import ConfigError
+from mcp_rl.errors import ConfigError, LearnersLost
 
 if TYPE_CHECKING:
     from mcp_rl.backends.cluster.crew import Member
@@ -108,6 +108,7 @@ class ClusterHosts:
         self._settings: LocalSettings | None = None
         self._sampler = RaySampler(self._engines, self.learner, config.ray)
         self._run_config = config
+        self.learner.on_loss = self._stop_all
 
     @classmethod
     async def start(cls, config: RunConfig, asked: LocalSettings) -> ClusterHosts:
@@ -122,6 +123,11 @@ class ClusterHosts:
             await cluster.close()
             raise
         return hosts
+
+    def _stop_all(self, lost: LearnersLost) -> None:
+        """Break off what is in flight, since the step cannot be learned."""
+        for crew in (self._engines, *(() if self.nodes is None else (self.nodes,))):
+            crew.stop(lost)
 
     async def _start(self) -> None:
         learners = len(self._cluster.shape.learners)

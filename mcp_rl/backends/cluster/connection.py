@@ -1,7 +1,8 @@
 """The connection to a Ray cluster, the room on it, and the actors that are placed there.
 
-One placement group holds what a run begins with: learners are packed, each engine has a bundle of its GPUs, and each
-tool node a bundle on another node, by a resource of its own. Actors that join later are placed outside of it.
+What a run begins with is reserved at once: one placement group packs the learners, and each engine and each tool node
+has a group of its own, since Ray places what a group has lost only when all of it has room. Actors that join later have
+none.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import logging
 import os
 import socket
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -40,6 +42,8 @@ _CALLS = 4096
 """Most calls of an actor at once: the episodes of a tool node, the turns of an engine."""
 _PASSED_ON = ("OMP_NUM_THREADS", UPDATE_THREADS, "OMP_WAIT_POLICY", "HF_HUB_OFFLINE", "TOKENIZERS_PARALLELISM")
 _ROOM = ("CPU", "GPU", TOOLS)
+_LEAST_CPU = 0.001
+"""CPUs of a part that asks for nothing, which Ray would not place."""
 
 Resources = dict[str, float]
 
@@ -70,7 +74,7 @@ def shape_of(config: RayConfig, *, gpus: bool) -> Shape:
 
 def _needs(cpus: float, gpus: float | None, there: bool) -> Resources:
     number = float(there) if gpus is None else gpus
-    return {name: amount for name, amount in (("CPU", cpus), ("GPU", number)) if amount}
+    return {name: amount for name, amount in (("CPU", cpus), ("GPU", number)) if amount} or {"CPU": _LEAST_CPU}
 
 
 class RayCluster:
@@ -81,7 +85,8 @@ class RayCluster:
         self.gpus = False
         """True if the cluster has GPUs."""
         self.shape = Shape([], [], [])
-        self._group: PlacementGroup | None = None
+        self._places: list[tuple[PlacementGroup, int]] = []
+        """For each bundle of the shape its group, and its place there."""
         self._actors: list[Any] = []
 
     async def connect(self) -> None:
@@ -136,25 +141,26 @@ class RayCluster:
 
     async def place(self) -> None:
         """Reserve the room that the run begins with. Raises ClusterError if it is not free within `ray.patience`."""
-        shape = self.shape
-        self._group = placement_group(shape.bundles, strategy="PACK")
-        try:
-            with anyio.fail_after(self.config.patience):
-                await self._group.ready()
-        except TimeoutError:
-            free = ray.available_resources()
-            raise ClusterError(
-                f"The cluster has no room for {_in_words(shape)} within ray.patience = {self.config.patience:.0f} s: "
-                f"free are {_amounts(free)}, in all there are {_amounts(ray.cluster_resources())}; end what else runs "
-                "there, or ask for less."
-            ) from None
+        shape, deadline = self.shape, time.monotonic() + self.config.patience
+        learners = placement_group(shape.learners, strategy="PACK")
+        self._places = [(learners, place) for place in range(len(shape.learners))]
+        self._places += [(placement_group([one]), 0) for one in (*shape.engines, *shape.tool_nodes)]
+        for group, _ in self._places[len(shape.learners) - 1 :]:
+            left = max(0.0, deadline - time.monotonic())
+            if not await anyio.to_thread.run_sync(group.wait, left):
+                free = ray.available_resources()
+                raise ClusterError(
+                    f"The cluster has no room for {_in_words(shape)} within ray.patience = {self.config.patience:.0f} "
+                    f"s: free are {_amounts(free)}, in all there are {_amounts(ray.cluster_resources())}; end what "
+                    "else runs there, or ask for less."
+                )
 
     def start(self, actor: type[Any], resources: Resources, bundle: int | None) -> Any:
-        """Start an actor, in a bundle of the placement group or where there is room, and return its handle."""
+        """Start an actor, in a bundle of the shape or where there is room, and return its handle."""
         strategy: Any = "DEFAULT"
         if bundle is not None:
-            assert self._group is not None
-            strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=bundle)
+            group, place = self._places[bundle]
+            strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=place)
         restarts = actor.__name__ in ("EngineActor", "ToolNode")
         options: dict[str, Any] = {
             "num_cpus": resources.get("CPU", 0),
@@ -192,10 +198,10 @@ class RayCluster:
         try:
             for actor in self._actors:
                 ray.kill(actor)
-            if self._group is not None:
-                remove_placement_group(self._group)
+            for group in dict.fromkeys(group for group, _ in self._places):
+                remove_placement_group(group)
         finally:
-            self._actors, self._group = [], None
+            self._actors, self._places = [], []
             ray.shutdown()
 
 

@@ -189,7 +189,7 @@ class Crew:
 
     async def pick(self) -> Member:
         """Return the ready member with the fewest episodes; wait for one while there is none. Raises EngineStop if none
-        is ready within `ray.patience`."""
+        is ready within `ray.patience`, and what `stop` was given."""
         await self.wait_for_one()
         return min(self.ready, key=lambda member: (member.in_flight, member.played))
 
@@ -208,6 +208,13 @@ class Crew:
                 f"(waited for: {who}); the same command continues from the last whole step."
             ) from None
         self._raise_stop()
+
+    def stop(self, why: RunStop) -> None:
+        """End all waiting for members, and all episodes of theirs, with this error."""
+        self._stop = self._stop or why
+        self._changed.set()
+        for member in self.members:
+            member.break_off()
 
     def _raise_stop(self) -> None:
         if self._stop is not None:
@@ -236,8 +243,7 @@ class Crew:
             if lost.gone:
                 self._leave(member)
         except RunStop as stop:
-            self._stop = stop
-            self._changed.set()
+            self.stop(stop)
         except McpRlError as error:
             self.lost(member, error)
 

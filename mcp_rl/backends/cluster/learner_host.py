@@ -26,7 +26,7 @@ from mcp_rl.run_directory import typed_errors
 from mcp_rl.system.durable import write_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from mcp_rl.backends.cluster.connection import RayCluster
@@ -58,13 +58,15 @@ class RayLearner(LearnerHost):
         self._ranks: list[Any] = []
         self._following: list[asyncio.Task[None]] = []
         """Tasks that notice the end, or the silence, of a learner."""
+        self.on_loss: Callable[[LearnersLost], None] = lambda lost: None
+        """Called once if the learners are lost."""
 
     @property
     def step(self) -> int:
         return self._step
 
     def begin(self) -> None:
-        """Start the actors, in the first bundles of the placement group."""
+        """Start the actors, in the first bundles of the shape."""
         learners = self._cluster.shape.learners
         self.actor = self._cluster.start(LearnerActor, learners[0], 0)
         self._ranks = [self._cluster.start(LearnerRank, needs, rank + 1) for rank, needs in enumerate(learners[1:])]
@@ -219,6 +221,7 @@ class RayLearner(LearnerHost):
             self._faults.add("The learners", f"ended ({why})", told=False)
             self._lost = LearnersLost(f"{why}; the same command continues from the last whole step.")
             self._end()
+            self.on_loss(self._lost)
 
     def _end(self) -> None:
         actor, self.actor = self.actor, None
