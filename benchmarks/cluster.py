@@ -99,8 +99,15 @@ async def measured(
             "server": [server],
             "backend": "ray",
             "tools": {"isolation": "per-rollout", "max_servers": sessions, "sandbox": "off"},
-            "rollout": {"max_turns": CALLS + 1},
-            "ray": {"address": address, "learners": 1, "engines": engines, "tool_nodes": nodes, "patience": 120},
+            "rollout": {"max_turns": CALLS + 1, "deadline": 3600, "tool_deadline": 600},
+            "ray": {
+                "address": address,
+                "learners": 1,
+                "engines": engines,
+                "tool_nodes": nodes,
+                "patience": 120,
+                "silence": 60,  # two cores start hundreds of servers at once
+            },
         }
     )
     resolved = resolve_servers(config.server, plugins=load_plugins(), tools=config.tools)
@@ -237,7 +244,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15, help="episodes of each session")
     parser.add_argument("--servers", type=int, default=1000)
     parser.add_argument("--episodes", type=int, default=2000)
-    parser.add_argument("--hold", type=float, default=5.0, help="seconds of a tool call, where many servers are open")
+    parser.add_argument("--hold", type=float, default=40.0, help="seconds of a tool call, where many servers are open")
     asked = parser.parse_args()
     measure = {"tools": tools, "servers": servers, "driver": driver}[asked.what]
     with ray_nodes(tools=4) as nodes:

@@ -97,6 +97,8 @@ class RunDirectory:
     path: Path
     seals: bool = True
     """False if a new run gets no seal, because it is made from a run that has none."""
+    on_state: Callable[[], None] = field(default=lambda: None, repr=False)
+    """Called when state.json was written, and everything on disk is that of one step."""
     _wrote: dict[tuple[str, int], dict[str, str]] = field(default_factory=dict, repr=False)
     """For each split and step the digests of the files that its line of the history will hold."""
 
@@ -175,6 +177,7 @@ class RunDirectory:
         files = {"state.json": _json_text(state.model_dump(mode="json"))}
         files |= {name: "".join(line.model_dump_json() + "\n" for line in each) for name, each in (lines or {}).items()}
         self.write_files(files, checkpoint=state.step, saved=saved)
+        self.on_state()
 
     # -- the parts of a step
 

@@ -1,5 +1,6 @@
 """The fields of `RunConfig`, without its presets and checks."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -39,6 +40,9 @@ class RunSettings(Section):
     """Name of the run's folder; empty: made from server, model and seed."""
     output_dir: Annotated[Path, _fixed("use --output-dir")] = Field(default=Path(".mcp_rl"))
     """Folder that holds the projects, beside the work they belong to."""
+    mirror: Annotated[str | None, LIVE] = Field(default=None, min_length=1)
+    """Address for a copy of the run after every saved step, such as s3://bucket/runs: anything that fsspec reaches; a
+    run that is further there than here goes on from it; none: no copy."""
     seed: Annotated[int, _fixed("the initial policy was evaluated with it", replay=True)] = Field(default=0, ge=0)
     """Seed of all randomness."""
     backend: Annotated[str, Role(carried=True, fixed="the checkpoint belongs to its backend")] = "local"
@@ -77,6 +81,16 @@ class RunSettings(Section):
     """The reward."""
     evaluation: Annotated[EvaluationConfig, Role(fixed="the initial policy was evaluated with it")] = EvaluationConfig()
     """The measurement of success."""
+
+    @field_validator("output_dir")
+    @classmethod
+    def _on_this_machine(cls, given: Path) -> Path:
+        if re.match(r"[A-Za-z][\w+.-]+:/", str(given)):
+            raise ValueError(
+                "a run's folder is on this machine: leave it out, and keep a copy with mirror=, such as "
+                "mirror=s3://bucket/runs"
+            )
+        return given
 
     @field_validator("server", "trackers", mode="before")
     @classmethod

@@ -39,6 +39,7 @@ from mcp_rl.run_directory import RunDirectory, RunState, StepProgress, open_run,
 from mcp_rl.runs.identity import carried, check_inputs, identify, prepare_scenarios
 from mcp_rl.runs.learned import Learned
 from mcp_rl.runs.live import Live
+from mcp_rl.runs.mirror import mirrored
 from mcp_rl.runs.packages import PACKAGES, kept_packages, package_changes
 from mcp_rl.runs.report import Headline, RunReport, TrainTotals, ValReport
 from mcp_rl.runs.steps.demonstrations import opened_demonstrator
@@ -108,7 +109,12 @@ async def _run(config: RunConfig, fresh: bool, console: Console) -> RunReport:
     server = resolve_servers(config.server, config.transport, plugins=plugins, tools=config.tools)
     check_inputs(config, server, plugins, fresh=fresh)
     needed = config.init, config.scenarios.file, config.tools.replay
-    with open_run(config.run_dir, fresh=fresh, needed=needed) as run:
+    say = functools.partial(console.print, highlight=False, markup=False, soft_wrap=True)
+    with (
+        mirrored(config.mirror, config.project, config.run_dir, fresh=fresh, say=say) as whole,
+        open_run(config.run_dir, fresh=fresh, needed=needed) as run,
+    ):
+        run.on_state = whole
         notes = run.take_up()
         state = run.state()
         earlier = state.progress.seconds
@@ -121,7 +127,7 @@ async def _run(config: RunConfig, fresh: bool, console: Console) -> RunReport:
             )
         if report := _finished(run, state, config):
             for sentence in notes:
-                console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+                say(sentence)
             console.print(f"All {state.step} steps of this run are done.", highlight=False)
             return report
         state.threads, state.update_threads = prepare_torch_threads(state.threads, state.update_threads)

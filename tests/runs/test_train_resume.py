@@ -23,6 +23,8 @@ from typing import Any
 import psutil  # type: ignore[import-untyped]
 import pytest
 
+from mcp_rl.errors import RunDirectoryError
+from mcp_rl.runs.mirror import Mirror
 from mcp_rl.system.seals import SEAL, check_sealed
 from tests.killing.ground import SETTINGS, STEPS, differences, played, record, write_scenarios
 
@@ -388,3 +390,97 @@ def test_a_run_whose_reader_has_gone_ends(ground: Ground) -> None:
         process.stderr.close()
         process.stdout.close()
         assert process.wait(timeout=400) == 1
+
+
+# -- a copy of the run elsewhere
+
+
+def mirror(ground: Ground, name: str) -> tuple[str, Path]:
+    """Return the setting that keeps a copy, and the copy's folder."""
+    return f"mirror={(ground.folder / 'copies').as_uri()}", ground.folder / "copies" / "default" / name
+
+
+def await_(what: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not what() and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def test_a_run_whose_folder_is_lost_at_every_kill_goes_on_from_its_copy(ground: Ground, whole: Path) -> None:
+    name, seed = "moved", random.randrange(2**32)
+    setting, copy = mirror(ground, name)
+    moments, taken = random.Random(seed), 0
+    for _ in range(6):
+        taken += (copy / "snapshot.json").exists()
+        status = ground.live(name, {"kind": "time", "seconds": moments.uniform(0.3, 1.5)}, *ground.judged, setting)
+        if status == 0:
+            break
+        assert status == -signal.SIGKILL, f"{ground.said(name)[-2000:]}\nmoments of seed {seed}"
+        shutil.rmtree(ground.run(name), ignore_errors=True)
+    else:
+        taken += (copy / "snapshot.json").exists()
+        assert ground.live(name, None, *ground.judged, setting) == 0, ground.said(name)
+    assert ground.said(name).count("The run is taken from") == taken
+    assert differences(record(whole), record(ground.run(name))) == [], f"moments of seed {seed}"
+    shutil.rmtree(ground.run(name))
+    assert ground.live(name, None, *ground.judged, setting) == 0  # the end was copied too
+    assert differences(record(whole), record(ground.run(name))) == []
+    assert check_sealed(ground.run(name)) is not None
+    kept = json.loads((copy / "snapshot.json").read_bytes())["files"]
+    there = {path.relative_to(copy / "files").as_posix() for path in (copy / "files").rglob("*") if path.is_file()}
+    assert {f"{path}.{digest[:16]}" for path, digest in kept.items()} == there
+    assert not list(ground.run(name).parent.glob(f".{name}.*mirror*"))
+
+
+def test_a_copy_that_cannot_be_used_is_one_sentence(ground: Ground, whole: Path) -> None:
+    assert "Protocol not known: nowhere" in refused(ground, "unmirrored", "mirror=nowhere://there")
+    (ground.folder / "file").write_text("")
+    assert "cannot be kept at mirror=" in refused(ground, "unmirrored", f"mirror={ground.folder / 'file' / 'below'}")
+    assert "mirror=s3://bucket" in refused(ground, "unmirrored", "--output-dir", "s3://bucket/runs")
+    setting, copy = mirror(ground, "apart")
+    shutil.copytree(whole, ground.run("apart"))
+    assert ground.live("apart", None, *ground.judged, setting) == 0, ground.said("apart")
+    snapshot = json.loads((copy / "snapshot.json").read_bytes())
+    (copy / "snapshot.json").write_text(json.dumps(snapshot | {"begun": "0" * 64}))
+    assert "were begun apart" in refused(ground, "apart", setting)
+    (copy / "snapshot.json").write_text(json.dumps(snapshot | {"files": {"../../evil": "0" * 64}}))
+    assert "was not written by this version" in refused(ground, "apart", setting)
+    (copy / "snapshot.json").write_text(json.dumps(snapshot))
+    place = copy / "files" / f"val.jsonl.{snapshot['files']['val.jsonl'][:16]}"
+    place.write_text("other")
+    shutil.rmtree(ground.run("apart"))
+    assert "is damaged: its content is not that of its digest" in refused(ground, "apart", setting)
+
+
+def test_a_copy_that_another_command_took_over_ends_the_first(tmp_path: Path) -> None:
+    run, said = tmp_path / "run", list[str]()
+    first = Mirror((tmp_path / "copy").as_uri(), run, said.append)
+    first.begin(fresh=False)
+    run.mkdir()
+    (run / "model.json").write_text("{}")
+    first.keep()
+    await_(lambda: (tmp_path / "copy" / "snapshot.json").exists())
+    second = Mirror((tmp_path / "copy").as_uri(), tmp_path / "elsewhere", said.append)
+    second.begin(fresh=False)
+    (run / "state.json").write_text('{"step": 3}')
+    with pytest.raises(RunDirectoryError, match=r"Another command \(host .*\) has taken over the run"):
+        await_(first.keep)
+    first.close()
+    second.close()
+    assert json.loads((tmp_path / "copy" / "snapshot.json").read_bytes())["step"] == 0
+
+
+def test_a_copy_that_cannot_be_written_does_not_end_the_run(tmp_path: Path) -> None:
+    run, copy, said = tmp_path / "run", tmp_path / "copy", list[str]()
+    kept = Mirror(str(copy), run, said.append)
+    kept.begin(fresh=False)
+    run.mkdir()
+    (run / "model.json").write_text("{}")
+    (copy / "files").write_text("")  # in the way
+    kept.keep()
+    await_(lambda: said)
+    assert "cannot be written" in said[0] and "the run goes on" in said[0]
+    (copy / "files").unlink()
+    kept.close()
+    assert "is whole again" in said[1] and len(said) == 2
+    assert json.loads((copy / "snapshot.json").read_bytes())["files"].keys() == {"model.json"}
