@@ -7,6 +7,7 @@ made when the step was whole.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import secrets
@@ -16,10 +17,11 @@ import tempfile
 import threading
 import time
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import anyio
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from mcp_rl.errors import ConfigError, RunDirectoryError
@@ -29,7 +31,7 @@ from mcp_rl.system.redaction import without_secrets
 from mcp_rl.system.seals import file_digest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import AsyncIterator, Callable
 
 T = TypeVar("T")
 SNAPSHOT = "snapshot.json"
@@ -73,10 +75,10 @@ def _place(name: str, digest: str) -> str:
     return f"{FILES}/{name}.{digest[:16]}"
 
 
-@contextmanager
-def mirrored(
+@asynccontextmanager
+async def mirrored(
     url: str | None, project: str, run: Path, *, fresh: bool, say: Callable[[str], None]
-) -> Iterator[Callable[[], None]]:
+) -> AsyncIterator[Callable[[], None]]:
     """Keep a copy of the run below `url` until the end; yields what is to be called when a step is whole.
 
     The run is first taken from there if it is further than the folder here, or if there is none; `fresh` removes the
@@ -88,11 +90,12 @@ def mirrored(
         return
     mirror = Mirror(f"{url.rstrip('/')}/{project}/{run.name}", run, say)
     with lock_run(run):
-        mirror.begin(fresh=fresh)
+        await anyio.to_thread.run_sync(functools.partial(mirror.begin, fresh=fresh))
     try:
         yield mirror.keep
     finally:
-        mirror.close()
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(mirror.close)
 
 
 class Mirror:

@@ -110,54 +110,58 @@ async def _run(config: RunConfig, fresh: bool, console: Console) -> RunReport:
     check_inputs(config, server, plugins, fresh=fresh)
     needed = config.init, config.scenarios.file, config.tools.replay
     say = functools.partial(console.print, highlight=False, markup=False, soft_wrap=True)
-    with (
-        mirrored(config.mirror, config.project, config.run_dir, fresh=fresh, say=say) as whole,
-        open_run(config.run_dir, fresh=fresh, needed=needed) as run,
-    ):
-        run.on_state = whole
-        notes = run.take_up()
-        state = run.state()
-        earlier = state.progress.seconds
-        if stored := run.identity():
-            run.check(identify(config, server, stored.schema_hash, stored))
-        elif any(run.checkpoints.glob("*[0-9]*")):
-            raise RunDirectoryError(
-                f"The run in {run.path} has checkpoints, but its model.json is gone: put a copy there, start "
-                "over with --fresh, or choose another name with --name."
-            )
-        if report := _finished(run, state, config):
-            for sentence in notes:
-                say(sentence)
-            console.print(f"All {state.step} steps of this run are done.", highlight=False)
-            return report
-        state.threads, state.update_threads = prepare_torch_threads(state.threads, state.update_threads)
-        with (
-            Progress(steps=config.steps, done=state.step, console=console) as progress,
-            timed_by(Clock()) as clock,
-            Live(run.path, progress, clock),
-        ):
-            async with Trackers.opened(run.path, config, plugins, progress.say) as trackers:
-                for sentence in notes:
-                    progress.say(sentence)
-                with progress.waiting("looking for what earlier runs left running"):
-                    await anyio.to_thread.run_sync(end_leftovers, progress.say)
-                setting = _Setting(config, run, state, plugins, server, progress, clock, trackers)
-                async with _prepared(setting) as trainer:
-                    await trackers.started()
-                    await trainer.measure_before()
-                    try:
-                        await trainer.take_steps()
-                    except BaseException:
-                        await trainer.rescue()
-                        raise
-                    await trainer.measure_after()
-                    evidence = await trainer.evidence()
-        report = _report(config, run, server, state, seconds=earlier + time.monotonic() - began)
-        report.learned = Learned.of(
-            run.history(), state.before or {}, state.after or {}, state.progress.trained_tokens, evidence
+    async with mirrored(config.mirror, config.project, config.run_dir, fresh=fresh, say=say) as on_state:
+        with open_run(config.run_dir, fresh=fresh, needed=needed) as run:
+            run.on_state = on_state
+            return await _to_the_end(config, run, console, plugins, server, began)
+
+
+async def _to_the_end(
+    config: RunConfig, run: RunDirectory, console: Console, plugins: Plugins, server: ToolServer, began: float
+) -> RunReport:
+    notes = run.take_up()
+    state = run.state()
+    earlier = state.progress.seconds
+    if stored := run.identity():
+        run.check(identify(config, server, stored.schema_hash, stored))
+    elif any(run.checkpoints.glob("*[0-9]*")):
+        raise RunDirectoryError(
+            f"The run in {run.path} has checkpoints, but its model.json is gone: put a copy there, start "
+            "over with --fresh, or choose another name with --name."
         )
-        run.write_json(run.report.name, report.model_dump(mode="json"))
+    if report := _finished(run, state, config):
+        for sentence in notes:
+            console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+        console.print(f"All {state.step} steps of this run are done.", highlight=False)
         return report
+    state.threads, state.update_threads = prepare_torch_threads(state.threads, state.update_threads)
+    with (
+        Progress(steps=config.steps, done=state.step, console=console) as progress,
+        timed_by(Clock()) as clock,
+        Live(run.path, progress, clock),
+    ):
+        async with Trackers.opened(run.path, config, plugins, progress.say) as trackers:
+            for sentence in notes:
+                progress.say(sentence)
+            with progress.waiting("looking for what earlier runs left running"):
+                await anyio.to_thread.run_sync(end_leftovers, progress.say)
+            setting = _Setting(config, run, state, plugins, server, progress, clock, trackers)
+            async with _prepared(setting) as trainer:
+                await trackers.started()
+                await trainer.measure_before()
+                try:
+                    await trainer.take_steps()
+                except BaseException:
+                    await trainer.rescue()
+                    raise
+                await trainer.measure_after()
+                evidence = await trainer.evidence()
+    report = _report(config, run, server, state, seconds=earlier + time.monotonic() - began)
+    report.learned = Learned.of(
+        run.history(), state.before or {}, state.after or {}, state.progress.trained_tokens, evidence
+    )
+    run.write_json(run.report.name, report.model_dump(mode="json"))
+    return report
 
 
 def _finished(run: RunDirectory, state: RunState, config: RunConfig) -> RunReport | None:
