@@ -3,6 +3,7 @@
     python -m benchmarks.cluster tools      episodes per second of one tool node and of four, with tools of 0.3 s
     python -m benchmarks.cluster servers    a thousand tool servers at once over four nodes: memory, and if it grows
     python -m benchmarks.cluster driver     the driver's own work for an episode
+    python -m benchmarks.cluster scale      the most episodes a second that one driver takes, with any number at once
 
 A scripted engine says what it is told after a given time, so what is measured is all that lies around a model. One JSON
 object.
@@ -70,11 +71,19 @@ class Measured:
 
 @asynccontextmanager
 async def measured(
-    address: str, *, nodes: int, engines: int, sessions: int, tool_seconds: float, turn_seconds: float, words: int
+    address: str,
+    *,
+    nodes: int,
+    engines: int,
+    sessions: int,
+    tool_seconds: float,
+    turn_seconds: float,
+    words: int,
+    scripted: bool = False,
 ) -> AsyncIterator[Measured]:
     """Open a cluster's tool nodes and scripted engines. `sessions` are the servers of each node, `words` the length of
-    each turn's text."""
-    from benchmarks.scripted_engine import ScriptedEngine
+    the last turn's text; `scripted`: each node plays one episode, and answers all others with it."""
+    from benchmarks.scripted_engine import ScriptedEngine, ScriptedNode
     from mcp_rl.backends.base.plain_tokenizer import described
     from mcp_rl.backends.cluster.connection import RayCluster
     from mcp_rl.backends.cluster.crew import Crew, CrewKind, Member
@@ -128,7 +137,11 @@ async def measured(
             await cluster.place()
             faults, shape = FaultLog(Path(logs), say=lambda sentence: print(sentence, file=sys.stderr)), cluster.shape
             crew = Crew(cluster, CrewKind("engine", ScriptedEngine, shape.engines[0], engines), faults)
-            tools = Crew(cluster, CrewKind("tool node", ToolNode, shape.tool_nodes[0], nodes), faults)
+            tools = Crew(
+                cluster,
+                CrewKind("tool node", ScriptedNode if scripted else ToolNode, shape.tool_nodes[0], nodes),
+                faults,
+            )
             crew.begin(engines, 1)
             tools.begin(nodes, 1 + engines)
             await crew.started()
@@ -192,6 +205,24 @@ async def driver(address: str, asked: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
+async def scale(address: str, asked: argparse.Namespace) -> dict[str, Any]:
+    """Episodes of about 4,000 tokens that take 10 s on scripted tool nodes, ever more of them at once: the rate grows
+    with them until the driver's thread is full."""
+    found: dict[str, Any] = {"episode_seconds": 10.0}
+    async with measured(
+        address, nodes=4, engines=1, sessions=1, tool_seconds=0.0, turn_seconds=0.0, words=1300, scripted=True
+    ) as players:
+        await players.play(8, 8)
+        trajectory = await players.players(players.scenario, 1, 1.0)
+        found["episode_tokens"] = len(trajectory.segments[0].tokens)
+        for member in players.crew.members:
+            await member.actor.takes.remote(10.0)
+        for at_once in (500, 1000, 2000, 4000, 8000):
+            played = await players.play(3 * at_once, at_once)
+            found[f"at_once_{at_once}"] = {**played, "at_best": at_once / 10.0}
+    return found
+
+
 class Watch:
     """Looks at all processes that descend from this one, twice a second: their number and memory (PSS)."""
 
@@ -239,14 +270,14 @@ class Watch:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("tools", "servers", "driver"))
+    parser.add_argument("what", choices=("tools", "servers", "driver", "scale"))
     parser.add_argument("--sessions", type=int, default=4, help="sessions on each tool node")
     parser.add_argument("--rounds", type=int, default=15, help="episodes of each session")
     parser.add_argument("--servers", type=int, default=1000)
     parser.add_argument("--episodes", type=int, default=2000)
     parser.add_argument("--hold", type=float, default=40.0, help="seconds of a tool call, where many servers are open")
     asked = parser.parse_args()
-    measure = {"tools": tools, "servers": servers, "driver": driver}[asked.what]
+    measure = {"tools": tools, "servers": servers, "driver": driver, "scale": scale}[asked.what]
     with ray_nodes(tools=4) as nodes:
         found = anyio.run(measure, nodes.address, asked)
     print(json.dumps({"what": asked.what, **found, "machine": f"{os.cpu_count()} CPUs, {sys.platform}"}, indent=2))

@@ -1,11 +1,13 @@
-"""An engine actor without a model: it says the turns of a script, each after a given time."""
+"""Actors without a model: an engine that says the turns of a script, and a tool node that plays one episode for all."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import anyio
 
 from mcp_rl.backends.cluster.actor import ClusterActor
 from mcp_rl.backends.cluster.asking import answering
+from mcp_rl.backends.cluster.tool_node import PlayedEpisode, ToolNode
 from mcp_rl.inference.engine import Completion, Sampling
 
 
@@ -39,3 +41,24 @@ class ScriptedEngine(ClusterActor):
     @answering
     async def close(self) -> None:
         """Nothing is open."""
+
+
+class ScriptedNode(ToolNode):
+    """Plays its first episode on a server and an engine, and answers each further one with a copy after a given time: a
+    node of any number of sessions, as the driver sees it."""
+
+    seconds = 0.0
+    played: PlayedEpisode | None = None
+
+    async def takes(self, seconds: float) -> None:
+        """Set the time of an episode."""
+        self.seconds = seconds
+
+    @answering
+    async def play(self, scenario: Any, seed: int, temperature: float, engine: Any) -> PlayedEpisode:
+        """Return the episode."""
+        if self.played is None:
+            answer = await super().play(scenario, seed, temperature, engine)
+            self.played = answer.get()
+        await anyio.sleep(self.seconds)
+        return self.played

@@ -112,6 +112,9 @@ class RayConfig(Section):
     engine_gpus: float | None = Field(default=None, ge=0)
     """GPUs of each engine; none: one if the cluster has GPUs. More are used by the tensor-parallel-size of
     `engine.args`."""
+    whole_weights: Literal["auto", "broadcast", "store"] = "auto"
+    """Way of all weights to the engines, with `train.method=full`; auto: a broadcast by NCCL where learners and engines
+    have GPUs, else the object store."""
     waits_for_nodes: bool = False
     """Wait for nodes that an autoscaler adds, instead of refusing what the cluster cannot hold now."""
     patience: float = Field(default=45.0, gt=0)

@@ -137,6 +137,23 @@ def test_a_run_whose_parts_are_killed_ends_like_an_undisturbed_one_on_one_machin
 
 
 @needs_ray
+def test_whole_weights_are_broadcast_to_all_engines_and_one_is_lost(ground: Ground) -> None:
+    full, name = ("train.method=full",), "broadcast"
+    with ground.life("all", ground.command("all", *full)) as process:
+        assert process.wait(SECONDS) == 0, ground.said("all")
+    more = ("ray.engines=2", "ray.whole_weights=broadcast", "ray.tool_nodes=2")
+    with ground.life(name, ground.on_cluster(name, *full, *more)) as process:
+        ground.await_(lambda: ground.learned(name) >= 2, process, name)
+        killed(ground.nodes.actors("engine")[0])
+        assert process.wait(SECONDS) == 0, ground.said(name)
+    told = [entry["what"] for entry in ground.faults(name) if entry["who"] == "All weights"]
+    assert any("reached 2 of 2 engines by a broadcast (gloo)" in what for what in told), told
+    assert any(entry["who"].startswith("Engine") for entry in ground.faults(name))
+    assert differences(record(ground.run("all")), record(ground.run(name))) == []
+    assert left_of(ground.nodes) == []
+
+
+@needs_ray
 def test_engines_and_tool_nodes_that_join_are_used(ground: Ground) -> None:
     name = "grown"
     with ground.life(name, ground.on_cluster(name, "ray.most_engines=2", steps=40)) as process:

@@ -106,7 +106,8 @@ class ClusterHosts:
         if shape.tool_nodes:
             self.nodes = Crew(cluster, CrewKind("tool node", ToolNode, shape.tool_nodes[0], _EVERY_NODE), faults)
         self._settings: LocalSettings | None = None
-        self._sampler = RaySampler(self._engines, self.learner, config.ray)
+        gpus = all(part.get("GPU", 0) for part in (shape.learners[0], shape.engines[0]))
+        self._sampler = RaySampler(self._engines, self.learner, config.ray, faults, gpus=gpus)
         self._run_config = config
         self.learner.on_loss = self._stop_all
 

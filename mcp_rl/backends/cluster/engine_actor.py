@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
 import secrets
 import shutil
 from contextlib import AsyncExitStack
@@ -18,6 +19,7 @@ import anyio
 
 from mcp_rl.backends.cluster.actor import ClusterActor
 from mcp_rl.backends.cluster.asking import ActorAnswer, answering, ask
+from mcp_rl.backends.cluster.broadcast import Membership, in_group
 from mcp_rl.backends.cluster.files import Files, write_folder
 from mcp_rl.backends.hosts import LearnerHost
 from mcp_rl.errors import CanaryError, ConfigError, EngineStop, PartLost
@@ -83,6 +85,9 @@ class DistantLearner(LearnerHost):
         self._actor = actor
         self.version = 0
         self.files: Files = {}
+        """The policy, if it came as bytes."""
+        self.folder: Path | None = None
+        """The policy, if it came by a broadcast."""
 
     @property
     def step(self) -> int:
@@ -102,11 +107,21 @@ class DistantLearner(LearnerHost):
 
     async def write_policy(self, folder: Path) -> None:
         await anyio.to_thread.run_sync(write_folder, folder, self.files)
+        if self.folder is not None:
+            again = functools.partial(shutil.copytree, copy_function=_linked, dirs_exist_ok=True)
+            await anyio.to_thread.run_sync(again, self.folder, folder)
 
     async def token_logprobs(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
         answer = self._actor.token_logprobs.remote(sequences)
         found: list[list[float]] = await ask("The learner", answer, PROBE_SECONDS, "answer a probe")
         return found
+
+
+def _linked(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # on another disk
+        shutil.copyfile(source, target)
 
 
 class OwnBaseSampler:
@@ -159,10 +174,14 @@ class EngineActor(ClusterActor):
         self._learner: DistantLearner | None = None
         self._episodes: dict[str, tuple[Episode, AsyncExitStack]] = {}
         self._starts = itertools.count()
+        self._membership = Membership()
 
     @answering
-    async def open(self, settings: LocalSettings, learner: Any, chat: ChatRecipe) -> None:
-        """Load the base or start the server. `learner` is the handle of the actor whose policies it will sample."""
+    async def open(
+        self, settings: LocalSettings, learner: Any, chat: ChatRecipe, files: ActorAnswer | None = None
+    ) -> None:
+        """Load the base or start the server. `learner` is the handle of the actor whose policies it will sample;
+        `files` are those of its policy, for a server that cannot start without."""
         async with self._opening:
             if self._sampler is not None:
                 await self._shut()
@@ -171,20 +190,45 @@ class EngineActor(ClusterActor):
             settings = settings.model_copy(update={"run": run, "init": None})
             self._learner = DistantLearner(learner)
             self._sampler = _make_sampler(settings)
+            self._learner.files = {} if files is None else files.get()
             await self._sampler.open(self._learner, await anyio.to_thread.run_sync(chat.make))
+            self._learner.files = {}
 
     @answering
     async def take(self, policy: ClusterPolicy, files: ActorAnswer) -> EngineState:
         """Load a policy, prove that it is sampled, and sample it from now on."""
+        return await self._take(policy, files=files.get())
+
+    @answering
+    async def join(self, name: str, at: tuple[str, int], rank: int, size: int, gpus: bool, seconds: float) -> None:
+        """Join a group, in which policies come by broadcast. Raises PartLost if it does not come together."""
+        address = (await self.about()).address
+        await in_group(self._membership.join, name, at, rank, size, address, gpus, seconds)
+
+    @answering
+    async def take_sent(self, policy: ClusterPolicy, name: str) -> EngineState:
+        """As `take`, with a policy that the group's sender sends now."""
+        folder = self.scratch / "received"
+        try:
+            await in_group(self._membership.group(name).receive, folder)
+            return await self._take(policy, folder=folder)
+        finally:
+            await anyio.to_thread.run_sync(functools.partial(shutil.rmtree, folder, ignore_errors=True))
+
+    async def leave(self) -> None:
+        """End the group."""
+        await anyio.to_thread.run_sync(self._membership.leave)
+
+    async def _take(self, policy: ClusterPolicy, files: Files | None = None, folder: Path | None = None) -> EngineState:
         if self._sampler is None or self._learner is None:
             raise PartLost("An engine that has started anew is not open yet")
-        self._learner.version, self._learner.files = policy.step, files.get()
+        self._learner.version, self._learner.files, self._learner.folder = policy.step, files or {}, folder
         if isinstance(self._sampler, OwnBaseSampler):
             self._sampler.fingerprint = policy.fingerprint
         try:
             await self._sampler.take(self._learner, policy.step)
         finally:
-            self._learner.files = {}
+            self._learner.files, self._learner.folder = {}, None
         return self._state()
 
     def _state(self) -> EngineState:
@@ -227,6 +271,7 @@ class EngineActor(ClusterActor):
     async def close(self) -> None:
         """End the engine."""
         async with self._opening:
+            await self.leave()
             await self._shut()
             self.tidy()
 

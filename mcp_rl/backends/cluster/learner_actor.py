@@ -17,6 +17,7 @@ import anyio
 
 from mcp_rl.backends.cluster.actor import ClusterActor
 from mcp_rl.backends.cluster.asking import answering
+from mcp_rl.backends.cluster.broadcast import Membership, in_group
 from mcp_rl.backends.cluster.files import Files, read_folder, write_folder
 from mcp_rl.errors import ConfigError
 
@@ -58,6 +59,7 @@ class LearnerActor(ClusterActor):
         super().__init__(environment)
         self._host: LearnerHost | None = None
         self._run: Path | None = None
+        self._membership = Membership()
 
     @property
     def _learner(self) -> Any:
@@ -130,24 +132,51 @@ class LearnerActor(ClusterActor):
         )
 
     @answering
-    async def write_policy(self, fingerprinted: bool) -> str | None:
-        """Write the current policy for `policy`; return its fingerprint, if it is to be compared."""
-        place = self.scratch / "policy"
+    async def write_policy(self, fingerprinted: bool) -> tuple[str | None, int]:
+        """Write the current policy for `policy`; return its fingerprint, if it is to be compared, and its bytes."""
+        place = self._policies
         folder = place / f"{self._learner.step:04d}"
         for older in sorted(place.glob("*"))[:-1]:  # the newest may still be read
             shutil.rmtree(older, ignore_errors=True)
         folder.mkdir(parents=True, exist_ok=True)
         await self._learner.write_policy(folder)
+        size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
         if not fingerprinted:
-            return None
+            return None, size
         from mcp_rl.backends.processes.in_process import in_thread
 
-        return await in_thread(_fingerprint, await self._learner.in_one_piece())
+        return await in_thread(_fingerprint, await self._learner.in_one_piece()), size
 
     @answering
     async def policy(self, step: int) -> Files:
         """Return the files of the policy that `write_policy` wrote."""
-        return await anyio.to_thread.run_sync(read_folder, self.scratch / "policy" / f"{step:04d}")
+        return await anyio.to_thread.run_sync(read_folder, self._policies / f"{step:04d}")
+
+    @property
+    def _policies(self) -> Path:
+        return self.scratch / "policy"
+
+    @answering
+    async def invite(self, name: str, seconds: float) -> tuple[str, int]:
+        """Open the place where a group for a broadcast meets; return its address and port."""
+        address = (await self.about()).address
+        return await anyio.to_thread.run_sync(self._membership.invite, name, address, seconds)
+
+    @answering
+    async def host(self, size: int, gpus: bool, seconds: float) -> None:
+        """Join the group of so many that was invited. Raises PartLost if a member does not come."""
+        address = (await self.about()).address
+        await in_group(self._membership.host, size, address, gpus, seconds)
+
+    @answering
+    async def send(self, name: str, step: int) -> int:
+        """Send the policy that `write_policy` wrote to the group; return its bytes. Raises PartLost."""
+        group = self._membership.group(name)
+        return int(await in_group(group.send, self._policies / f"{step:04d}"))
+
+    async def leave(self) -> None:
+        """End the group."""
+        await anyio.to_thread.run_sync(self._membership.leave)
 
     @answering
     async def token_logprobs(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
@@ -157,6 +186,7 @@ class LearnerActor(ClusterActor):
     @answering
     async def close(self) -> None:
         """Free the learner; the other ranks end with it."""
+        await self.leave()
         host, self._host = self._host, None
         if host is not None:
             await host.close()

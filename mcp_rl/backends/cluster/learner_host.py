@@ -189,12 +189,19 @@ class RayLearner(LearnerHost):
     async def write_policy(self, folder: Path) -> None:
         raise ConfigError("The policy of a cluster's learner goes to its engines, not to a folder here.")
 
-    async def publish(self) -> tuple[str | None, Any]:
-        """Let the learner write its policy; return the fingerprint, if engines compare it, and a reference to the
-        files, which go from node to node and never come here."""
+    async def publish(self) -> tuple[str | None, int]:
+        """Let the learner write its policy; return the fingerprint, if engines compare it, and its bytes."""
         seconds = self._config.update_seconds
-        fingerprint = await self._ask("write_policy", self.sampled, seconds=seconds, what="write its policy")
-        return fingerprint, self.actor.policy.remote(self._step)
+        found: tuple[str | None, int] = await self._ask(
+            "write_policy", self.sampled, seconds=seconds, what="write its policy"
+        )
+        return found
+
+    def policy(self, step: int) -> Any:
+        """Return a reference to the files that `publish` wrote, which go from node to node and never come here."""
+        if self._lost is not None:
+            raise self._lost
+        return self.actor.policy.remote(step)
 
     async def token_logprobs(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
         found: list[list[float]] = await self._ask(
