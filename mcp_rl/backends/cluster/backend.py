@@ -22,7 +22,7 @@ from mcp_rl.backends.cluster.tool_node import ToolNode
 from mcp_rl.backends.local import LocalBackend
 from mcp_rl.backends.plan.choices import Choices, engine_kind
 from mcp_rl.config import PlacementConfig
-from mcp_rl.errors import ConfigError, LearnersLost
+from mcp_rl.errors import ConfigError, EngineStop
 
 if TYPE_CHECKING:
     from mcp_rl.backends.cluster.crew import Member
@@ -110,6 +110,7 @@ class ClusterHosts:
         self._sampler = RaySampler(self._engines, self.learner, config.ray, faults, gpus=gpus)
         self._run_config = config
         self.learner.on_loss = self._stop_all
+        cluster.on_loss = self._end_all
 
     @classmethod
     async def start(cls, config: RunConfig, asked: LocalSettings) -> ClusterHosts:
@@ -125,7 +126,12 @@ class ClusterHosts:
             raise
         return hosts
 
-    def _stop_all(self, lost: LearnersLost) -> None:
+    def _end_all(self, lost: EngineStop) -> None:
+        """Break off everything, since nothing can be started any more."""
+        self.learner.break_off(lost)
+        self._stop_all(lost)
+
+    def _stop_all(self, lost: EngineStop) -> None:
         """Break off what is in flight, since the step cannot be learned."""
         for crew in (self._engines, *(() if self.nodes is None else (self.nodes,))):
             crew.stop(lost)

@@ -8,9 +8,11 @@ none.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import logging
 import os
 import socket
+import threading
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -24,11 +26,13 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from mcp_rl.backends.cluster.about import About, versions
 from mcp_rl.backends.cluster.actor import PULSE
-from mcp_rl.errors import ClusterError, ConfigError, PartLost
+from mcp_rl.errors import ClusterError, ConfigError, EngineStop, PartLost
 from mcp_rl.system.boundary import first_line
 from mcp_rl.system.threads import UPDATE_THREADS, cpu_limit
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mcp_rl.config import RayConfig
 
 TOOLS = "mcp_rl_tools"
@@ -38,6 +42,10 @@ CONNECT_SECONDS = 40.0
 START_SECONDS = 120.0
 """Time for a cluster of this machine alone to start."""
 _PROBE_SECONDS = 5.0
+_KILL_SECONDS = 10.0
+_HEAD_SECONDS = 45.0
+"""Most time for a head node to be back."""
+_GLANCE = 0.05
 _CALLS = 4096
 """Most calls of an actor at once: the episodes of a tool node, the turns of an engine."""
 _PASSED_ON = ("OMP_NUM_THREADS", UPDATE_THREADS, "OMP_WAIT_POLICY", "HF_HUB_OFFLINE", "TOKENIZERS_PARALLELISM")
@@ -88,6 +96,13 @@ class RayCluster:
         self._places: list[tuple[PlacementGroup, int]] = []
         """For each bundle of the shape its group, and its place there."""
         self._actors: list[Any] = []
+        self._killing: list[threading.Thread] = []
+        self._watching: asyncio.Task[None] | None = None
+        self._head = ""
+        """Address of the head node."""
+        self._head_lost: EngineStop | None = None
+        self.on_loss: Callable[[EngineStop], None] = lambda lost: None
+        """Called once if the head node is lost."""
 
     async def connect(self) -> None:
         """Connect, or start a cluster of this machine alone. Raises ClusterError for an address that is none, for other
@@ -111,6 +126,28 @@ class RayCluster:
         self.gpus = there["GPU"] > 0
         self.shape = shape_of(self.config, gpus=self.gpus)
         _check_room(self.shape, [node["Resources"] for node in nodes], there, waits=self.config.waits_for_nodes)
+        self._head = str(ray.get_runtime_context().gcs_address)
+        self._watching = asyncio.create_task(self._watch())
+
+    async def _watch(self) -> None:
+        """Look every now and then if the head node still takes connections: it may be restarted, but Ray itself waits a
+        minute for it, and then ends this process."""
+        silence, patience, seen = self.config.silence, min(self.config.patience, _HEAD_SECONDS), time.monotonic()
+        parts = urlsplit(f"//{self._head}")
+        while self._head_lost is None:
+            try:
+                with anyio.fail_after(silence):
+                    stream = await anyio.connect_tcp(parts.hostname or "", parts.port or 0)
+                    await stream.aclose()
+                seen = time.monotonic()
+            except (OSError, TimeoutError):
+                if time.monotonic() - seen >= patience:
+                    self._head_lost = EngineStop(
+                        f"The head node of the Ray cluster at {self._head} gave no sign of life within {patience:.0f} "
+                        "s; the same command continues from the last whole step, on any cluster."
+                    )
+                    self.on_loss(self._head_lost)
+            await asyncio.sleep(silence / 5)
 
     def _connect(self, address: str | None) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -176,11 +213,13 @@ class RayCluster:
         return handle
 
     def end(self, actor: Any) -> None:
-        """End an actor for good."""
+        """End an actor for good, without waiting for it: Ray asks the head node, which may be gone."""
         if actor in self._actors:
             self._actors.remove(actor)
-        if ray.is_initialized():
-            ray.kill(actor)
+        if ray.is_initialized() and self._head_lost is None:
+            killing = threading.Thread(target=ray.kill, args=(actor,), daemon=True)
+            killing.start()
+            self._killing.append(killing)
 
     def has_room(self, resources: Resources) -> bool:
         """Return whether a further actor with these resources might find room."""
@@ -188,14 +227,29 @@ class RayCluster:
         return all(free.get(name, 0.0) >= amount for name, amount in resources.items())
 
     async def close(self) -> None:
-        """End all actors and the connection."""
+        """End all actors and the connection. Without a head node they end by themselves. Raises EngineStop if it is
+        lost meanwhile."""
+        told = self._head_lost is not None
         with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(self._close)
+            closing = threading.Thread(target=self._close, daemon=True)
+            closing.start()
+            while self._head_lost is None:
+                await anyio.sleep(_GLANCE)  # a thread cannot be awaited without its end
+                if not closing.is_alive():
+                    break
+        if self._watching is not None:
+            self._watching.cancel()
+        if self._head_lost is not None:
+            atexit.unregister(ray.shutdown)  # it would wait for the head node
+            if not told:
+                raise self._head_lost
 
     def _close(self) -> None:
-        if not ray.is_initialized():
+        if not ray.is_initialized() or self._head_lost is not None:
             return
         try:
+            for killing in self._killing:
+                killing.join(_KILL_SECONDS)
             for actor in self._actors:
                 ray.kill(actor)
             for group in dict.fromkeys(group for group, _ in self._places):

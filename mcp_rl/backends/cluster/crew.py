@@ -262,7 +262,7 @@ class Crew:
             missed = sum(one.lost_at is not None and one.lost_at < overdue for one in self.members)
             if len(self.members) - missed >= self.kind.most:
                 return
-            if await anyio.to_thread.run_sync(self._cluster.has_room, self.kind.resources):
+            if await anyio.to_thread.run_sync(self._cluster.has_room, self.kind.resources, abandon_on_cancel=True):
                 self._candidate = self._start(None)
             return
         try:

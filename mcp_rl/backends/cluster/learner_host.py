@@ -20,7 +20,7 @@ from mcp_rl.backends.cluster.files import Files, read_folder
 from mcp_rl.backends.cluster.learner_actor import LearnerActor, LearnerRank, OpenedRemote, SavedRemote
 from mcp_rl.backends.hosts import CheckpointExtras, LearnerHost, LocalSettings, OpenedLearner
 from mcp_rl.backends.initial import find_initial
-from mcp_rl.errors import ClusterError, ConfigError, LearnersLost, PartLost
+from mcp_rl.errors import ClusterError, ConfigError, EngineStop, LearnersLost, PartLost
 from mcp_rl.learning.disk.checkpoint import MANIFEST, newest_checkpoint, write_checkpoint
 from mcp_rl.run_directory import typed_errors
 from mcp_rl.system.durable import write_atomically
@@ -53,12 +53,13 @@ class RayLearner(LearnerHost):
         self.sampled = True
         """True if the in-process engine samples the policy."""
         self._step = 0
-        self._lost: LearnersLost | None = None
+        self._lost: EngineStop | None = None
+        self._asked: set[asyncio.Future[Any]] = set()
         self.actor: Any = None
         self._ranks: list[Any] = []
         self._following: list[asyncio.Task[None]] = []
         """Tasks that notice the end, or the silence, of a learner."""
-        self.on_loss: Callable[[LearnersLost], None] = lambda lost: None
+        self.on_loss: Callable[[EngineStop], None] = lambda lost: None
         """Called once if the learners are lost."""
 
     @property
@@ -215,8 +216,14 @@ class RayLearner(LearnerHost):
             raise self._lost
         with anyio.CancelScope(shield=True):
             asked = asyncio.ensure_future(ask("Learner 0", getattr(self.actor, call).remote(*arguments), seconds, what))
+            self._asked.add(asked)
+            asked.add_done_callback(self._asked.discard)
             try:
                 return await asked
+            except asyncio.CancelledError:
+                if self._lost is None:
+                    raise
+                raise self._lost from None
             except PartLost as lost:
                 self._give_up(str(lost))
                 assert self._lost is not None
@@ -229,6 +236,12 @@ class RayLearner(LearnerHost):
             self._lost = LearnersLost(f"{why}; the same command continues from the last whole step.")
             self._end()
             self.on_loss(self._lost)
+
+    def break_off(self, why: EngineStop) -> None:
+        """End all waiting for learners, with this error."""
+        self._lost = self._lost or why
+        for asked in list(self._asked):
+            asked.cancel()
 
     def _end(self) -> None:
         actor, self.actor = self.actor, None
