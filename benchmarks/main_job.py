@@ -39,7 +39,8 @@ def run(seed: int, server: str, arguments: list[str]) -> dict[str, Any]:
         whole = json.loads((kept / "report.json").read_text())
         lines = [json.loads(line) for line in (kept / "history.jsonl").read_text().splitlines()]
     parts = {
-        part: round(statistics.median(line[part] for line in lines if line["split"] == "train"), 3) for part in PARTS
+        part: round(statistics.median(line[part] for line in lines if line["split"] == "train" and part in line), 3)
+        for part in PARTS  # an imitation step plays no rollouts
     }
     return {"seed": seed, "wall_seconds": round(seconds, 1), "step_median": parts, **report, "report": whole}
 
