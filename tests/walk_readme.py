@@ -35,6 +35,7 @@ SKIPPED = {
     "mcp-rl doctor --base-model": "needs the model hub",
     "mcp-rl train --server mcp_calculator --base-model": "needs the model hub",
     "mcp-rl train --server mcp_calculator --backend ray": "needs Ray",
+    "mcp-rl train --server mcp_calculator mirror=s3://bucket": "needs S3",
 }
 """Beginnings of commands that are not typed: the reason."""
 _TINY = "--steps 4 scenarios.val=16 rollout.groups_per_step=4 rollout.group_size=4 evaluation.samples=1"
