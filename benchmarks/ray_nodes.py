@@ -56,6 +56,10 @@ class RayNodes:
         self.nodes.remove(node)
         self._cluster.remove_node(node, allow_graceful=False)
 
+    def kill_head(self) -> None:
+        """Kill the head node, and with it the cluster."""
+        self._cluster.remove_node(self._cluster.head_node, allow_graceful=False)
+
     def family(self) -> list[psutil.Process]:
         """Return all processes of the cluster."""
         return psutil.Process().children(recursive=True)
