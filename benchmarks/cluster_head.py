@@ -28,8 +28,9 @@ def first(folder: Path) -> dict[str, Any]:
     with ray_nodes(tools=2) as nodes:
         ground = Ground(folder, nodes, 1)
         driver = ground.start("run")
+        deadline = time.monotonic() + LIFE_SECONDS
         while ground.learned("run") < KILLED_AFTER:
-            assert driver.poll() is None, ground.said("run")
+            assert driver.poll() is None and time.monotonic() < deadline, ground.said("run")
             time.sleep(0.05)
         began = time.monotonic()
         nodes.kill_head()

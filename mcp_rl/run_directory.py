@@ -498,7 +498,7 @@ def open_run(path: Path, *, fresh: bool = False, needed: Iterable[Path | None] =
             )
     with lock_run(path):
         if fresh:
-            _remove(path)
+            remove_run(path)
         with typed_errors(path):
             for folder in (path, path / "checkpoints", path / "logs", path / "trajectories"):
                 folder.mkdir(mode=0o700, exist_ok=True)  # episodes and logs may hold private data
@@ -510,7 +510,7 @@ def open_run(path: Path, *, fresh: bool = False, needed: Iterable[Path | None] =
                 run.settle()
 
 
-def _remove(path: Path) -> None:
+def remove_run(path: Path) -> None:
     """Remove a run by renaming it first, so that a kill never leaves half a run under its name."""
     doomed = path.with_name(f".{path.name}.removed")
     with typed_errors(path):

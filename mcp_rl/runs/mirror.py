@@ -25,7 +25,7 @@ import anyio
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from mcp_rl.errors import ConfigError, RunDirectoryError
-from mcp_rl.run_directory import RunDirectory, lock_run, typed_errors
+from mcp_rl.run_directory import RunDirectory, lock_run, remove_run, typed_errors
 from mcp_rl.system.boundary import first_line
 from mcp_rl.system.redaction import without_secrets
 from mcp_rl.system.seals import file_digest
@@ -39,11 +39,14 @@ OWNER = "owner.json"
 FILES = "files"
 _ANSWER_SECONDS = 60.0
 """Time for the address to answer at the beginning; the libraries behind it try again for minutes."""
-_CLOSE_SECONDS = 900.0
-"""Time for the last copy once the run has ended."""
-_REPLACED = ("checkpoints/", "tensors/", "trajectories/")
+_CLOSE_SECONDS, _INTERRUPTED_CLOSE_SECONDS = 900.0, 30.0
+"""Longest wait for the last copy at the end, after a complete run and after one that was broken off."""
+_TELL_SECONDS = 2.0
+"""Time at the end after which the user is told what is waited for."""
+_REPLACED = {"checkpoints", "tensors", "trajectories"}
 """Folders whose files are replaced and never appended to, so that a hard link keeps their content."""
-_NOT_COPIED = ("live/",)
+_NOT_COPIED = {"live", "adapters"}
+"""Folders of the present process: its state, and the policies that vLLM samples."""
 
 
 class Snapshot(BaseModel):
@@ -90,12 +93,14 @@ async def mirrored(
         return
     mirror = Mirror(f"{url.rstrip('/')}/{project}/{run.name}", run, say)
     with lock_run(run):
-        await anyio.to_thread.run_sync(functools.partial(mirror.begin, fresh=fresh))
+        await anyio.to_thread.run_sync(functools.partial(mirror.begin, fresh=fresh), abandon_on_cancel=True)
+    longest = _INTERRUPTED_CLOSE_SECONDS
     try:
         yield mirror.keep
+        longest = _CLOSE_SECONDS
     finally:
         with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(mirror.close)
+            await anyio.to_thread.run_sync(mirror.close, longest)
 
 
 class Mirror:
@@ -107,6 +112,7 @@ class Mirror:
         self._url = url
         self._token = secrets.token_hex(16)
         self._staging = run.with_name(f".{run.name}.mirror")
+        self._fetched = run.with_name(f".{run.name}.fetched")
         self._fs: Any = None
         self._root = ""
         self._there: Snapshot | None = None
@@ -121,44 +127,48 @@ class Mirror:
 
     def begin(self, *, fresh: bool) -> None:
         """Find out what is there, take over the copy, and fetch the run if it is further than here."""
-        try:
-            self._there = _within(_ANSWER_SECONDS, lambda: self._open(fresh))
-        except (RunDirectoryError, ConfigError):
-            raise
-        except Exception as error:  # the libraries behind fsspec raise whatever they like
-            why = f"nothing answered in {_ANSWER_SECONDS:.0f} s" if isinstance(error, TimeoutError) else _reason(error)
-            raise ConfigError(f"The copy of the run cannot be kept at mirror={self._named}: {why}.") from error
-        shutil.rmtree(self._staging, ignore_errors=True)
+        self._there = self._in_time(self._look)
         begun = file_digest(self._run / "model.json")
-        if (there := self._there) is not None and not fresh:
-            if begun is not None and begun != there.begun:
-                raise RunDirectoryError(
-                    f"The run in {self._run} and the one at {self._named} were begun apart: choose another --name or "
-                    "another mirror, or start over with --fresh."
-                )
-            if begun is None or there.step > RunDirectory(self._run).state().step:
-                self._fetch(there)
-                begun = there.begun
+        there = None if fresh else self._there
+        if there is not None and begun is not None and begun != there.begun:
+            raise RunDirectoryError(
+                f"The run in {self._run} and the one at {self._named} were begun apart: choose another --name or "
+                "another mirror, or start over with --fresh."
+            )
+        self._in_time(functools.partial(self._claim, fresh))
+        for left in (self._staging, self._fetched):
+            shutil.rmtree(left, ignore_errors=True)
+        if there is not None and (begun is None or there.step > RunDirectory(self._run).state().step):
+            self._fetch(there)
+            begun = there.begun
         threading.Thread(target=self._copying, name="mirror", daemon=True).start()
         if begun is not None and not fresh:
             self.keep()
 
-    def _open(self, fresh: bool) -> Snapshot | None:
+    def _in_time(self, work: Callable[[], T]) -> T:
+        """Return what `work` on the address returns. Raises ConfigError if it fails, or takes too long."""
+        try:
+            return _within(_ANSWER_SECONDS, work)
+        except RunDirectoryError:
+            raise
+        except Exception as error:  # the libraries behind fsspec raise whatever they like
+            why = f"nothing answered in {_ANSWER_SECONDS:.0f} s" if isinstance(error, TimeoutError) else _reason(error)
+            raise ConfigError(f"The copy of the run cannot be kept at mirror={self._named}: {why}.") from error
+
+    def _look(self) -> Snapshot | None:
         from fsspec.core import url_to_fs
 
         self._fs, self._root = url_to_fs(self._url)
+        return self._read()
+
+    def _claim(self, fresh: bool) -> None:
+        """Take over the copy, which ends another command that keeps it."""
         self._fs.makedirs(self._root, exist_ok=True)
-        there = self._read()
         owner = {"token": self._token, "host": socket.gethostname(), "pid": os.getpid(), "unix_seconds": time.time()}
         self._fs.pipe_file(f"{self._root}/{OWNER}", json.dumps(owner).encode())
-        if fresh and there is not None:
-            self._fs.rm(f"{self._root}/{SNAPSHOT}")
-            there = None
-        known = set() if there is None else there.places()
-        with suppress(FileNotFoundError):  # what a kill left of a copy
-            left = [path for path in self._fs.find(f"{self._root}/{FILES}") if self._below(path) not in known]
-            self._remove(left)
-        return there
+        if fresh and self._there is not None:
+            self._fs.rm_file(f"{self._root}/{SNAPSHOT}")
+            self._there = None
 
     def _below(self, path: str) -> str:
         return path[path.rindex(f"{self._root.lstrip('/')}/") + len(self._root.lstrip("/")) + 1 :]
@@ -180,16 +190,14 @@ class Mirror:
         """Replace the run's folder by the copy."""
         self._say(f"The run is taken from {self._named}, where it is at step {there.step}.")
         with typed_errors(self._run):
-            self._run.parent.mkdir(parents=True, exist_ok=True)
-            folder = Path(tempfile.mkdtemp(prefix=f".{self._run.name}.", suffix=".fetched", dir=self._run.parent))
+            self._fetched.mkdir(parents=True, mode=0o700)
             try:
                 for name, digest in there.files.items():
-                    self._fetch_file(folder / name, name, digest)
-                if self._run.exists():
-                    shutil.rmtree(self._run)
-                folder.rename(self._run)
+                    self._fetch_file(self._fetched / name, name, digest)
+                remove_run(self._run)
+                self._fetched.rename(self._run)
             finally:
-                shutil.rmtree(folder, ignore_errors=True)
+                shutil.rmtree(self._fetched, ignore_errors=True)
 
     def _fetch_file(self, target: Path, name: str, digest: str) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -219,18 +227,25 @@ class Mirror:
         with typed_errors(self._staging):
             self._staging.mkdir(parents=True, exist_ok=True, mode=0o700)
             folder = Path(tempfile.mkdtemp(dir=self._staging))
-            for path in self._run.rglob("*"):
-                name = path.relative_to(self._run).as_posix()
-                if name.startswith(_NOT_COPIED) or path.suffix == ".tmp" or path.is_symlink() or not path.is_file():
-                    continue
-                target = folder / name
-                target.parent.mkdir(parents=True, exist_ok=True)
-                if name.startswith(_REPLACED):
-                    with suppress(OSError):  # a file system without hard links
-                        os.link(path, target)
-                        continue
-                shutil.copy2(path, target)
+            for place, below, names in os.walk(self._run):
+                below[:] = [name for name in below if name not in _NOT_COPIED]
+                for path in (Path(place, name) for name in names):
+                    if path.suffix != ".tmp" and not path.is_symlink():
+                        with suppress(FileNotFoundError):  # trackers and servers write and remove files meanwhile
+                            self._add(path, folder / path.relative_to(self._run))
         return folder
+
+    def _add(self, path: Path, target: Path) -> None:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if path.relative_to(self._run).parts[0] in _REPLACED:
+            try:
+                os.link(path, target)
+                return
+            except FileNotFoundError:
+                raise
+            except OSError:  # a file system without hard links
+                pass
+        shutil.copy2(path, target)
 
     def _copying(self) -> None:
         """Copy what `keep` left, the newest only, until the end."""
@@ -285,7 +300,8 @@ class Mirror:
         self._fs.pipe_file(written, snapshot.model_dump_json(indent=1).encode())
         self._fs.mv(written, f"{self._root}/{SNAPSHOT}")
         self._there = snapshot
-        self._remove([f"{self._root}/{place}" for place in known - snapshot.places()])
+        self._check_owner()  # else what follows could remove files of the newer owner's snapshot
+        self._remove_others(snapshot.places())
 
     def _digest(self, path: Path) -> str:
         status = path.stat()
@@ -303,23 +319,31 @@ class Mirror:
                 f"at {self._named}, so this one ends; what it learned is in {self._run}."
             )
 
-    def _remove(self, paths: list[str]) -> None:
-        with suppress(Exception):  # they are removed when the run is opened again
-            for path in paths:
-                self._fs.rm_file(path)
+    def _remove_others(self, places: set[str]) -> None:
+        """Remove the files of earlier snapshots, and what a kill left of a copy."""
+        with suppress(Exception):  # the next copy tries again
+            for path in self._fs.find(f"{self._root}/{FILES}"):
+                if self._below(path) not in places:
+                    self._fs.rm_file(path)
 
-    def close(self) -> None:
-        """Copy what the run is at its end, and wait for it."""
+    def close(self, longest: float) -> None:
+        """Copy what the run is at its end, and wait for it, so many seconds at most."""
         if self._stop is None:
             with suppress(RunDirectoryError):
                 self.keep()
         with self._changed:
             self._over = True
             self._changed.notify_all()
-            in_time = self._changed.wait_for(lambda: self._next is None and not self._busy, _CLOSE_SECONDS)
+            in_time = self._changed.wait_for(self._is_idle, min(longest, _TELL_SECONDS))
+            if not in_time:
+                self._say(f"Waiting for the copy at {self._named}, {longest:.0f} s at most.")
+                in_time = self._changed.wait_for(self._is_idle, longest)
         shutil.rmtree(self._staging, ignore_errors=True)
         if self._failed or not in_time:
             self._say(f"The copy at {self._named} is not up to date: the same command brings it there.")
+
+    def _is_idle(self) -> bool:
+        return self._next is None and not self._busy
 
 
 def _reason(error: BaseException) -> str:

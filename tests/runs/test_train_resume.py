@@ -402,7 +402,8 @@ def mirror(ground: Ground, name: str) -> tuple[str, Path]:
 
 def await_(what: Callable[[], object]) -> None:
     deadline = time.monotonic() + 60
-    while not what() and time.monotonic() < deadline:
+    while not what():
+        assert time.monotonic() < deadline
         time.sleep(0.02)
 
 
@@ -442,7 +443,9 @@ def test_a_copy_that_cannot_be_used_is_one_sentence(ground: Ground, whole: Path)
     assert ground.live("apart", None, *ground.judged, setting) == 0, ground.said("apart")
     snapshot = json.loads((copy / "snapshot.json").read_bytes())
     (copy / "snapshot.json").write_text(json.dumps(snapshot | {"begun": "0" * 64}))
+    owner = (copy / "owner.json").read_bytes()
     assert "were begun apart" in refused(ground, "apart", setting)
+    assert (copy / "owner.json").read_bytes() == owner  # a command that is refused takes nothing over
     (copy / "snapshot.json").write_text(json.dumps(snapshot | {"files": {"../../evil": "0" * 64}}))
     assert "was not written by this version" in refused(ground, "apart", setting)
     (copy / "snapshot.json").write_text(json.dumps(snapshot))
@@ -465,8 +468,8 @@ def test_a_copy_that_another_command_took_over_ends_the_first(tmp_path: Path) ->
     (run / "state.json").write_text('{"step": 3}')
     with pytest.raises(RunDirectoryError, match=r"Another command \(host .*\) has taken over the run"):
         await_(first.keep)
-    first.close()
-    second.close()
+    first.close(60)
+    second.close(60)
     assert json.loads((tmp_path / "copy" / "snapshot.json").read_bytes())["step"] == 0
 
 
@@ -481,6 +484,6 @@ def test_a_copy_that_cannot_be_written_does_not_end_the_run(tmp_path: Path) -> N
     await_(lambda: said)
     assert "cannot be written" in said[0] and "the run goes on" in said[0]
     (copy / "files").unlink()
-    kept.close()
+    kept.close(60)
     assert "is whole again" in said[1] and len(said) == 2
     assert json.loads((copy / "snapshot.json").read_bytes())["files"].keys() == {"model.json"}

@@ -61,10 +61,8 @@ def trained(vllm_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
     folder = tmp_path_factory.mktemp("job")
     command = [sys.executable, "-m", "mcp_rl", "train", "--server", "mcp_calculator", "--engine", "vllm"]
     command += ["--name", "job", "--steps", str(STEPS), f"engine.python={vllm_python}", "evaluation.samples=1"]
-    command += [
-        "train.sft_steps=0",
-        "train.offload_while_sampling=host",
-    ]  # the learner leaves its memory while vLLM samples
+    command += ["train.sft_steps=0"]
+    command += ["train.offload_while_sampling=host"]  # the learner leaves its memory while vLLM samples
     command += ["scenarios.count=240", "scenarios.val=48", "rollout.groups_per_step=12"]
     with subprocess.Popen(
         command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, bufsize=1

@@ -48,14 +48,14 @@ class MeetingPlace:
 
 
 class WeightsGroup:
-    """One member of a group. Rank 0 sends, all others receive."""
+    """The learner or an engine in a process group: the learner, rank 0, sends, and the engines receive."""
 
     def __init__(self, store: Any, rank: int, size: int, *, address: str, gpus: bool, seconds: float) -> None:
         """`address` is this node's. `seconds` is the time for all to join, and for each chunk. Raises RuntimeError."""
         import torch
         from torch import distributed
 
-        self._torch, self._distributed, self._seconds = torch, distributed, seconds
+        self._distributed, self._seconds = distributed, seconds
         self._device = torch.device("cuda" if gpus else "cpu")
         timeout = timedelta(seconds=seconds)
         if gpus:

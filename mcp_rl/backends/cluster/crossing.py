@@ -45,7 +45,7 @@ class WeightsCrossing:
             await self._part(lost)
             return {}
         seconds = self._config.update_seconds
-        sending = ask("Learner 0", self._learner.actor.send.remote(self._name, policy.step), seconds, "send its policy")
+        sending = ask("Learner 0", self._learner.remote("send", self._name, policy.step), seconds, "send its policy")
         taking = [
             ask(member.name, member.actor.take_sent.remote(policy, self._name), seconds, "take the new policy")
             for member in members
@@ -59,11 +59,11 @@ class WeightsCrossing:
 
     async def _meet(self, members: list[tuple[Member, str]]) -> None:
         """Make a group of the learner and these. Raises PartLost."""
-        learner, size = self._learner.actor, 1 + len(members)
+        learner, size = self._learner, 1 + len(members)
         self._name, self._members = f"weights-{next(self._numbers)}", members
         wait = _JOIN_SECONDS + _MARGIN
-        at = await ask("Learner 0", learner.invite.remote(self._name, _JOIN_SECONDS), wait, "open a meeting place")
-        hosting = ask("Learner 0", learner.host.remote(size, self._gpus, _JOIN_SECONDS), wait, "meet the engines")
+        at = await ask("Learner 0", learner.remote("invite", self._name, _JOIN_SECONDS), wait, "open a meeting place")
+        hosting = ask("Learner 0", learner.remote("host", size, self._gpus, _JOIN_SECONDS), wait, "meet the engines")
         joining = [
             ask(
                 member.name,

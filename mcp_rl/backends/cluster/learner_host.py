@@ -200,9 +200,13 @@ class RayLearner(LearnerHost):
 
     def policy(self, step: int) -> Any:
         """Return a reference to the files that `publish` wrote, which go from node to node and never come here."""
+        return self.remote("policy", step)
+
+    def remote(self, call: str, *arguments: Any) -> Any:
+        """Call rank 0 and return the reference to its answer. Raises LearnersLost."""
         if self._lost is not None:
             raise self._lost
-        return self.actor.policy.remote(step)
+        return getattr(self.actor, call).remote(*arguments)
 
     async def token_logprobs(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
         found: list[list[float]] = await self._ask(
@@ -212,10 +216,8 @@ class RayLearner(LearnerHost):
 
     async def _ask(self, call: str, *arguments: Any, seconds: float, what: str) -> Any:
         """Ask rank 0. A cancelled caller still waits, as in one process. Raises LearnersLost."""
-        if self._lost is not None:
-            raise self._lost
         with anyio.CancelScope(shield=True):
-            asked = asyncio.ensure_future(ask("Learner 0", getattr(self.actor, call).remote(*arguments), seconds, what))
+            asked = asyncio.ensure_future(ask("Learner 0", self.remote(call, *arguments), seconds, what))
             self._asked.add(asked)
             asked.add_done_callback(self._asked.discard)
             try:
