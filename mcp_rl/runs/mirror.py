@@ -7,6 +7,7 @@ made when the step was whole.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import json
 import os
@@ -93,7 +94,7 @@ async def mirrored(
         return
     mirror = Mirror(f"{url.rstrip('/')}/{project}/{run.name}", run, say)
     with lock_run(run):
-        await anyio.to_thread.run_sync(functools.partial(mirror.begin, fresh=fresh), abandon_on_cancel=True)
+        await asyncio.wrap_future(_beside(functools.partial(mirror.begin, fresh=fresh)))
     longest = _INTERRUPTED_CLOSE_SECONDS
     try:
         yield mirror.keep
@@ -148,7 +149,7 @@ class Mirror:
     def _in_time(self, work: Callable[[], T]) -> T:
         """Return what `work` on the address returns. Raises ConfigError if it fails, or takes too long."""
         try:
-            return _within(_ANSWER_SECONDS, work)
+            return _beside(work).result(_ANSWER_SECONDS)
         except RunDirectoryError:
             raise
         except Exception as error:  # the libraries behind fsspec raise whatever they like
@@ -350,9 +351,10 @@ def _reason(error: BaseException) -> str:
     return without_secrets(first_line(error)).rstrip(".") or type(error).__name__
 
 
-def _within(seconds: float, work: Callable[[], T]) -> T:
-    """Return what `work` returns. Raises TimeoutError, and leaves it to itself, if it takes longer."""
+def _beside(work: Callable[[], T]) -> Future[T]:
+    """Begin `work` in a thread that the end of the process does not wait for."""
     answer: Future[T] = Future()
+    answer.set_running_or_notify_cancel()
 
     def run() -> None:
         try:
@@ -361,4 +363,4 @@ def _within(seconds: float, work: Callable[[], T]) -> T:
             answer.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
-    return answer.result(seconds)
+    return answer
