@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import torch
@@ -18,14 +19,15 @@ from torch import Tensor
 
 from mcp_rl.inference.attention import TILE, AttentionPlan, TokenGroup
 from mcp_rl.inference.cache import GROWTH, PAGE, KvStore, Trunk, round_up
+from mcp_rl.inference.drafts import FEW, MOST, Drafts
 from mcp_rl.inference.grouping import decoding_groups, in_order, width
-from mcp_rl.inference.prefill import Piece, group_trunks, prefill, trunk_length
+from mcp_rl.inference.prefill import Piece, forward_all, group_trunks, prefill, trunk_length
 from mcp_rl.inference.prefixes import Entry, PrefixIndex, SeenPrefixes, SlotEntries, check_stamp
 from mcp_rl.inference.sampler import draw, likeliest
 from mcp_rl.inference.sharing import plan_sharing
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from mcp_rl.inference.policy import Policy
     from mcp_rl.inference.row import Row
@@ -52,6 +54,10 @@ class EngineStats:
     """Number of times that waiting turns were taken into the batch."""
     steps: int = 0
     """Number of decoding steps."""
+    guessed_tokens: int = 0
+    """Tokens that were forwarded as a guess. Depends on the order of episodes."""
+    accepted_tokens: int = 0
+    """Guessed tokens that were then sampled."""
     busy_seconds: float = 0.0
     """Time spent sampling, forwarding or swapping."""
 
@@ -67,6 +73,8 @@ class DecodingBatch:
         self.share_sampled = True
         """True if rows may copy keys that were computed while their ids were sampled: only on machines where forwarding
         given ids gives the same bits."""
+        self.drafts: Drafts | None = None
+        """Guesses of the next ids, checked several at once; None: every step samples one id of each row."""
         self._stops = stops
         self._store = KvStore(policy.shape)
         self._slots: list[Row | None] = []
@@ -138,8 +146,13 @@ class DecodingBatch:
         return self._sample(rows, logits)
 
     def step(self) -> list[Row]:
-        """Sample one more token for every active row; return those that ended."""
+        """Sample one more token for every active row, or several where a guess is right; return those that ended."""
         check_stamp(self._version, self.policy.version)
+        self.stats.steps += 1
+        if self.drafts is not None and self.active <= FEW:
+            guesses = {row: self._guess(row, self.drafts) for row in self.sampled_rows()}
+            if any(guesses.values()):
+                return self._check_guesses(guesses)
         if self._groups is None:
             self._groups = self._grouped()
         rows = self._order
@@ -153,8 +166,45 @@ class DecodingBatch:
         logits = self.policy.logits(ids, places, plan, None)
         for row in rows:
             row.computed += 1
-        self.stats.steps += 1
         return self._sample(rows, logits[: len(rows)])
+
+    def _guess(self, row: Row, drafts: Drafts) -> list[int]:
+        """Return ids that may follow, none beyond the turn's last one."""
+        turn = row.turn
+        assert turn is not None
+        return drafts.guess(row.ids, min(MOST, turn.limit - len(turn.ids) - 1))
+
+    def _check_guesses(self, guesses: Mapping[Row, list[int]]) -> list[Row]:
+        """Forward the newest token of each row with the guess behind it; keep what is sampled up to the first token
+        that was not guessed. Return the rows that ended."""
+        pieces = [
+            Piece(row.slot, row.computed - row.start, row.computed, [row.ids[-1], *guess], row.trunk)
+            for row, guess in guesses.items()
+        ]
+        self._store.reserve(len(self._slots), max(piece.own + len(piece.ids) for piece in pieces))
+        logits = forward_all(self.policy, self._store, pieces)
+        rows = [row for row, guess in guesses.items() for _ in range(1 + len(guess))]
+        uniforms = [row.randomness.next() for row in rows]
+        sampled = iter(self._draw(rows, logits, uniforms))
+        ended, place = [], 0
+        for row, guess in guesses.items():
+            count, kept = 1 + len(guess), 0
+            for wanted, (token, logprob, best) in zip([*guess, None], list(islice(sampled, count)), strict=True):
+                row.computed += 1
+                kept += 1
+                if self._append(row, token, logprob, best):
+                    ended.append(row)
+                    break
+                if token != wanted:
+                    break
+            row.randomness.give_back(uniforms[place + kept : place + count])
+            self.stats.decoded_tokens += kept
+            self.stats.guessed_tokens += len(guess)
+            self.stats.accepted_tokens += kept - 1
+            place += count
+        if ended:
+            self._retire(ended)
+        return ended
 
     def sampled_rows(self) -> list[Row]:
         """The rows being sampled, in slot order."""
@@ -190,15 +240,28 @@ class DecodingBatch:
         return AttentionPlan(store, len(own), store.where(slots, last), groups)
 
     def _sample(self, rows: Sequence[Row], logits: Tensor) -> list[Row]:
-        asked = [row.turn.sampling for row in rows if row.turn is not None]
-        temperatures = [sampling.temperature for sampling in asked]
-        ids, logprobs = draw(logits, temperatures, [row.uniform() for row in rows])
-        top = likeliest(logits, temperatures, max(sampling.top_logprobs for sampling in asked))
+        sampled = self._draw(rows, logits, [row.randomness.next() for row in rows])
         self.stats.decoded_tokens += len(rows)
-        sampled = zip(rows, ids, logprobs, top, strict=True)
-        ended = [row for row, token, logprob, best in sampled if row.append(token, logprob, best)]
+        ended = [row for row, one in zip(rows, sampled, strict=True) if self._append(row, *one)]
         if ended:
             self._retire(ended)
+        return ended
+
+    def _draw(
+        self, rows: Sequence[Row], logits: Tensor, uniforms: Sequence[float]
+    ) -> list[tuple[int, float, list[tuple[int, float]]]]:
+        """Return a token for each row (which may be there several times), its log-probability, and the most likely
+        tokens."""
+        asked = [row.turn.sampling for row in rows if row.turn is not None]
+        temperatures = [sampling.temperature for sampling in asked]
+        ids, logprobs = draw(logits, temperatures, uniforms)
+        top = likeliest(logits, temperatures, max(sampling.top_logprobs for sampling in asked))
+        return list(zip(ids, logprobs, top, strict=True))
+
+    def _append(self, row: Row, token: int, logprob: float, top: list[tuple[int, float]]) -> bool:
+        ended = row.append(token, logprob, top)
+        if self.drafts is not None:
+            self.drafts.learn(row.ids)
         return ended
 
     def keys_and_values(self, row: Row) -> Tensor:

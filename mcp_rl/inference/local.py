@@ -20,6 +20,7 @@ import anyio
 
 from mcp_rl.errors import EngineError, McpRlError
 from mcp_rl.inference.batch import DecodingBatch, EngineStats
+from mcp_rl.inference.drafts import Drafts
 from mcp_rl.inference.engine import Completion, Sampling, room_left
 from mcp_rl.inference.policy import Policy
 from mcp_rl.inference.probe import decodes_as_it_prefills, is_batch_invariant
@@ -51,7 +52,8 @@ class LocalEngine:
     tokens of an episode, at most the model's own positions. max_rows: episodes sampled side by side; memory grows with
     their number times the longest of them. gang: take turns up together only, so the batch does not depend on the speed
     of tools; None: only if results on this CPU would depend on the batch. admission_wait: seconds that a gang waits for
-    episodes whose tool is slow.
+    episodes whose tool is slow. guess: check guesses of several ids in one pass (`drafts`) where that changes no bit;
+    off only serves to measure what that saves.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class LocalEngine:
         max_rows: int = 256,
         gang: bool | None = None,
         admission_wait: float = 1.0,
+        guess: bool = True,
     ) -> None:
         self._policy = Policy(model)
         self.max_context = min(max_context or self._policy.window, self._policy.window)
@@ -73,6 +76,7 @@ class LocalEngine:
         self._wanted_gang = self.gang = gang
         """True if turns are taken up together only; None until the engine is opened and has measured it."""
         self._admission_wait = admission_wait
+        self._guess = guess
         self._orders = itertools.count()
         self._scheduler: Scheduler | None = None
         self._opened = False
@@ -99,6 +103,7 @@ class LocalEngine:
         self._opened = True
         mixed = await anyio.to_thread.run_sync(self._probe)
         self.gang = not mixed if self._wanted_gang is None else self._wanted_gang
+        self._choose_drafts()
         self._scheduler = Scheduler(
             self._batch, gang=self.gang, admission_wait=self._admission_wait, after_load=self._after_load
         )
@@ -134,7 +139,15 @@ class LocalEngine:
             self._batch.share_sampled &= shared
             if self._wanted_gang is None:
                 self.gang = self.gang or not mixed
+            self._choose_drafts()
         return bool(self.gang)
+
+    def _choose_drafts(self) -> None:
+        """Guess ids only where that changes no bit, or where bits cannot be repeated anyway."""
+        if not self._guess or self.gang or not self._batch.share_sampled:
+            self._batch.drafts = None
+        elif self._batch.drafts is None:
+            self._batch.drafts = Drafts()
 
     @property
     def _running(self) -> Scheduler:

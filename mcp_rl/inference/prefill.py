@@ -68,6 +68,20 @@ def prefill(policy: Policy, store: KvStore, pieces: Sequence[Piece]) -> Tensor:
     return torch.stack([line for line in logits if line is not None])
 
 
+def forward_all(policy: Policy, store: KvStore, pieces: Sequence[Piece]) -> Tensor:
+    """Forward all pieces, each of at most `CHUNK` tokens, and return the logits after every token, in order: [tokens,
+    vocabulary]."""
+    logits: list[Tensor] = [torch.empty(0)] * len(pieces)
+    left = dict(enumerate(pieces))
+    while left:
+        chosen = _next_pass(left)
+        now = [left.pop(i) for i in chosen]
+        parts = torch.split(_forward(policy, store, now, every=True), [len(piece.ids) for piece in now])
+        for index, part in zip(chosen, parts, strict=True):
+            logits[index] = part
+    return torch.cat(logits)
+
+
 def _next_pass(left: Mapping[int, Piece]) -> list[int]:
     """Choose the longest pieces that fit, those of similar shape next to each other."""
     sizes = {index: min(len(piece.ids), CHUNK) for index, piece in left.items()}
@@ -88,7 +102,8 @@ def _extent(piece: Piece) -> tuple[int, int, int]:
     return tokens, piece.own + tokens, piece.trunk.length if piece.trunk else 0
 
 
-def _forward(policy: Policy, store: KvStore, pieces: Sequence[Piece]) -> Tensor:
+def _forward(policy: Policy, store: KvStore, pieces: Sequence[Piece], *, every: bool = False) -> Tensor:
+    """Return the logits after the last token of each piece, or after `every` token."""
     device = policy.shape.device
     total = sum(len(piece.ids) for piece in pieces)
     padding = round_up(total, TILE) - total
@@ -101,12 +116,13 @@ def _forward(policy: Policy, store: KvStore, pieces: Sequence[Piece]) -> Tensor:
     shifts = torch.tensor([[piece.slot, piece.position - piece.own] for piece in pieces])
     slots, shift = shifts.repeat_interleave(sizes, 0).t().to(device)
     own = torch.cat([group.own for group in groups])
-    plan = AttentionPlan(
-        store, total, store.where(slots, own), groups, _wanted(store, pieces) if store.shape.paged else None
-    )
+    wanted = _wanted(store, pieces) if store.shape.paged and not every else None
+    plan = AttentionPlan(store, total, store.where(slots, own), groups, wanted)
     position = own + shift
     position = torch.cat([position, position.new_zeros(padding)])
     ids = torch.tensor([token for piece in pieces for token in piece.ids] + [0] * padding)
+    if every:
+        return policy.logits(ids.to(device), position, plan, None)[:total]
     last = torch.cat([sizes.cumsum(0) - 1, sizes.new_zeros(round_up(len(pieces), TILE) - len(pieces))])
     logits = policy.logits(ids.to(device), position, plan, last.to(device))
     return logits[: len(pieces)]

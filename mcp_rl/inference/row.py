@@ -60,10 +60,11 @@ class Row:
         """Ids of its trunk: the root of its own ids in the prefix tree."""
         return self.trunk.ids if self.trunk else ()
 
-    def uniform(self) -> float:
-        """Draw the random number of the next token."""
+    @property
+    def randomness(self) -> Draws:
+        """The stream of the random numbers of the current turn's tokens."""
         assert self.turn is not None
-        return (self.turn.draws or self.draws).next()
+        return self.turn.draws or self.draws
 
     def append(self, token: int, logprob: float, top: Sequence[tuple[int, float]] = ()) -> bool:
         """Add a sampled token, with the most likely ones in its place; return True if it ends the turn."""

@@ -32,6 +32,10 @@ class Draws:
             self._block = self._generator.random(64).tolist()[::-1]
         return self._block.pop()
 
+    def give_back(self, unused: Sequence[float]) -> None:
+        """Return the last numbers, which the next calls give again."""
+        self._block += reversed(unused)
+
 
 def draw(logits: Tensor, temperatures: Sequence[float], uniforms: Sequence[float]) -> tuple[list[int], list[float]]:
     """Draw one token for each row of logits [N, vocabulary] by inverting the cumulative distribution.

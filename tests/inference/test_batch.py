@@ -1,6 +1,7 @@
 """In any order of opening, sampling, dropping and closing, an episode's samples depend on the episode alone."""
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -13,6 +14,7 @@ from mcp_rl.errors import CanaryError
 from mcp_rl.inference import batch as batches
 from mcp_rl.inference import grouping
 from mcp_rl.inference.batch import DecodingBatch
+from mcp_rl.inference.drafts import Drafts
 from mcp_rl.inference.engine import Sampling
 from mcp_rl.inference.policy import Policy
 from mcp_rl.inference.probe import decodes_as_it_prefills, is_batch_invariant
@@ -50,6 +52,20 @@ class Life:
         self.sampled.append(self.row.turn.ids)
 
 
+class Likeliest(Drafts):
+    """Guesses the ids that the model finds likeliest, which are often right, and one that is not."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self._model = tiny_model(kind, window=2048)
+
+    def guess(self, ids: Sequence[int], most: int) -> list[int]:
+        found: list[int] = []
+        for _ in range(min(2, most)):
+            found.append(int(self._model(torch.tensor([[*ids, *found]])).logits[0, -1].argmax()))
+        return [*found, 0][:most]
+
+
 @cache
 def policy_of(kind: str) -> Policy:
     return Policy(tiny_model(kind, window=2048))
@@ -69,13 +85,16 @@ def alone(policy: Policy, life: Life) -> Life:
     return again
 
 
-def random_lives(policy: Policy, seed: int, *, rounds: int, long: int) -> tuple[list[Life], DecodingBatch]:
+def random_lives(
+    policy: Policy, seed: int, *, rounds: int, long: int, drafts: Drafts | None = None
+) -> tuple[list[Life], DecodingBatch]:
     """Play a random schedule with few slots and few prompts, so slots are reused, exchanged and copied all the time.
 
     Some prompts are earlier episodes, sampled ids included, cut anywhere and extended.
     """
     chance = random.Random(seed)
     batch = DecodingBatch(policy, STOPS, 6)
+    batch.drafts = drafts
     prompts = [prompt(trunk=i % 2, request=i, length=3 + 4 * i) for i in range(3)]
     prompts += [prompts[0][-5:], prompt(trunk=1, request=9, length=long)]
     idle: list[Life] = []
@@ -141,8 +160,9 @@ def test_episodes_sample_the_same_bits_alone_and_in_a_batch(seed: int, kind: str
     policy = policy_of(kind)
     if not (is_batch_invariant(policy) and decodes_as_it_prefills(policy)):
         pytest.skip("results depend on the batch on this machine, and the engine finds that out")
-    lives, batch = random_lives(policy, seed, rounds=20, long=long)
+    lives, batch = random_lives(policy, seed, rounds=20, long=long, drafts=Likeliest(kind))
     assert batch.stats.copied_tokens > 0
+    assert 0 < batch.stats.accepted_tokens < batch.stats.guessed_tokens
     for life in lives:
         again = alone(policy, life)
         assert (again.sampled, again.logprobs) == (life.sampled, life.logprobs)

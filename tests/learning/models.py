@@ -28,7 +28,7 @@ def make_learner(
 ) -> Learner:
     """Make a learner of a random model; `touched` gives its adapter random weights, so that it differs from the
     base."""
-    plain = {"epochs": 1, "minibatches": 1, "scale_by_std": False, "decay_steps": 0, "learning_rate": 1e-2}
+    plain = {"epochs": 1, "minibatches": 1, "scale_by_std": False, "schedule": "constant", "learning_rate": 1e-2}
     config = TrainConfig.model_validate({"lora": LoraConfig(rank=4, alpha=8), **plain, **settings})
     base = base or qwen2()
     use_tree_attention(base)

@@ -29,7 +29,7 @@ from tests.learning.models import llama, make_groups, qwen2
 
 def make_full_learner(base: PreTrainedModel | None = None, **settings: object) -> Learner:
     """A learner of its own copy of a base, which is its reference."""
-    plain = {"method": "full", "epochs": 1, "scale_by_std": False, "decay_steps": 0, "learning_rate": 1e-3}
+    plain = {"method": "full", "epochs": 1, "scale_by_std": False, "schedule": "constant", "learning_rate": 1e-3}
     base = base or qwen2()
     use_tree_attention(base)
     return Learner(full_copy(base), TrainConfig.model_validate({**plain, **settings}), reference=base)

@@ -36,7 +36,7 @@ def learner_of(settings: dict[str, Any]) -> Learner:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.01 * torch.randn_like(parameter)
-    config = TrainConfig.model_validate({"decay_steps": 0, **PASSES, **settings})
+    config = TrainConfig.model_validate({"schedule": "constant", **PASSES, **settings})
     return Learner(model, config, temperature=TEMPERATURE, reference=base)
 
 
