@@ -6,12 +6,12 @@ The model has the built-in model's shape and random weights, so that few turns e
 temperature 1 from LoRA weights: the engine from merged weights and from the unmerged adapter, `generate` with the
 adapter in its forward pass, as a trainer would call it, and again from merged weights; vLLM is a server on loopback
 (docs/vllm.md tells how to install it) that gets all requests at once, as token ids, and answers with ids and logprobs.
-The engine also returns logprobs, `generate` does not. The engine's prefix cache is emptied before each round, as an
-update of the weights does; vLLM's stays warm. "Long tail" is the shape of a file server's episodes: a system part of
-900 tokens and, between two turns, results of 20 to 1,500 tokens, half as many episodes; `generate` forwards each second
-prompt whole. "Strangers" is training on a server with many tools: a listing of 2,500 tokens, four turns and results of
-50 to 600 tokens between them. Rounds alternate and the first is not counted; the figures are medians over wall time,
-and on a shared machine only their ratio counts.
+The engine also returns logprobs, `generate` does not; it guesses no ids, since rounds repeat (`benchmarks.guesses`).
+The engine's prefix cache is emptied before each round, as an update of the weights does; vLLM's stays warm. "Long tail"
+is the shape of a file server's episodes: a system part of 900 tokens and, between two turns, results of 20 to 1,500
+tokens, half as many episodes; `generate` forwards each second prompt whole. "Strangers" is training on a server with
+many tools: a listing of 2,500 tokens, four turns and results of 50 to 600 tokens between them. Rounds alternate and the
+first is not counted; the figures are medians over wall time, and on a shared machine only their ratio counts.
 """
 
 import argparse
@@ -166,7 +166,7 @@ async def main() -> None:
     config, stop = tiny_config(tokenizer), int(tokenizer.eos_token_id)
     base, merged = Qwen2ForCausalLM(config), Qwen2ForCausalLM(config)
     merged.load_state_dict(base.state_dict())
-    engine = LocalEngine(base, stop_token_ids=[stop])
+    engine = LocalEngine(base, stop_token_ids=[stop], guess=False)
     adapted = get_peft_model(base, LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM"))
     for name, parameter in adapted.named_parameters():
         if "lora_B" in name:
@@ -178,7 +178,7 @@ async def main() -> None:
     long_tail_prompts = long_tail(options.episodes // 2, options.group, stop)
     strangers_prompts = strangers(options.episodes, options.group, stop)
     speeds: dict[str, list[float]] = {}
-    adapter_engine = LocalEngine(merged, stop_token_ids=[stop])
+    adapter_engine = LocalEngine(merged, stop_token_ids=[stop], guess=False)
     async with engine, adapter_engine, vllm(options, config, adapted, given) as servers:
         contenders: dict[str, Callable[[], Awaitable[int]]] = {
             "engine": partial(with_engine, engine, given, options.tokens, 1, given),

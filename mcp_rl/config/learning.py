@@ -37,7 +37,7 @@ class TrainConfig(Section):
     on. A line gave steadier samples in as many steps when measured on the built-in model."""
     warmup_steps: Annotated[int, _SFT] = Field(default=0, ge=0)
     """Steps of rising learning rate: none, as the adapter starts at zero."""
-    decay_steps: Annotated[int, _SFT] = Field(default=80, ge=0)
+    decay_steps: Annotated[int, _SFT] = Field(default=100, ge=0)
     """`inverse`: steps until the rate is halved, 0 for never; `linear`, `cosine`: steps until it reaches its floor, by
     default those of a run."""
     floor: Annotated[float, _SFT] = Field(default=0.1, ge=0, le=1)
