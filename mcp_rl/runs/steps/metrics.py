@@ -92,11 +92,13 @@ def best_step(history: Iterable[Mapping[str, Any]]) -> int | None:
 def episode_tokens(history: Iterable[Mapping[str, Any]], step: int) -> float:
     """Return the cost of an episode: its sampled tokens, weighted by the length of its prompts.
 
-    Measured in the training step `step`, or, before the first one, in the evaluation of the initial policy. 0 if
-    `history` has neither.
+    Measured in the last training step up to `step` that sampled, or, before the first one, in the evaluation of the
+    initial policy. 0 if `history` has neither.
     """
-    known = {(line.get("split"), line.get("step")): line for line in history}
-    line = known.get(("train" if step else "val", step), {})
+    measured = [line for line in history if line.get("step", 0) <= step and "sampled_tokens_mean" in line]
+    trained = [line for line in measured if line.get("split") == "train"]
+    before = [line for line in measured if line.get("split") == "val" and line["step"] == 0]
+    line = max(trained, key=lambda line: line["step"], default=before[0] if before else {})
     given = float(line.get("prompt_tokens", 0.0)) / max(1.0, float(line.get("rollouts", 1.0)))
     return float(line.get("sampled_tokens_mean", 0.0)) * (1 + given / _TOKENS_AS_DEAR)
 

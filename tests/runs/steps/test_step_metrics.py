@@ -2,7 +2,7 @@
 
 import pytest
 
-from mcp_rl.runs.steps.metrics import best_step, shown_metrics, time_sentence
+from mcp_rl.runs.steps.metrics import best_step, episode_tokens, shown_metrics, time_sentence
 
 
 @pytest.mark.parametrize(
@@ -30,3 +30,14 @@ def test_a_steps_line_leaves_out_zero_counts() -> None:
 def test_the_main_kinds_of_work_are_named() -> None:
     shares = {"sampling_time_share": 0.614, "tools_time_share": 0.05, "overhead_time_share": 0.1}
     assert time_sentence(shares) == "sampling 61 %, overhead 10 %"
+
+
+def test_the_cost_of_an_episode_is_the_last_one_measured() -> None:
+    before = {"split": "val", "step": 0, "sampled_tokens_mean": 80.0, "prompt_tokens": 1000.0, "rollouts": 2}
+    imitated = {"split": "train", "step": 1, "demonstrations": 64.0}
+    later = {"split": "train", "step": 2, "sampled_tokens_mean": 30.0, "prompt_tokens": 0.0, "rollouts": 4}
+    after = {**before, "step": 2, "sampled_tokens_mean": 20.0}
+    assert episode_tokens([], 0) == episode_tokens([imitated], 1) == 0
+    assert episode_tokens([before], 0) == episode_tokens([before, imitated], 1) == 160
+    assert episode_tokens([before, imitated, later, after], 2) == 30
+    assert episode_tokens([before, imitated, later, after], 1) == 160
