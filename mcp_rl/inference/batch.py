@@ -9,6 +9,7 @@ the result, the way that ids are attended over (the trunk) depends on them alone
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from dataclasses import dataclass
 from itertools import islice
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from mcp_rl.inference.attention import TILE, AttentionPlan, TokenGroup
 from mcp_rl.inference.cache import GROWTH, PAGE, KvStore, Trunk, round_up
-from mcp_rl.inference.drafts import FEW, MOST, Drafts
+from mcp_rl.inference.drafts import LOGITS, MOST, Drafts, Pace
 from mcp_rl.inference.grouping import decoding_groups, in_order, width
 from mcp_rl.inference.prefill import Piece, forward_all, group_trunks, prefill, trunk_length
 from mcp_rl.inference.prefixes import Entry, PrefixIndex, SeenPrefixes, SlotEntries, check_stamp
@@ -75,6 +76,7 @@ class DecodingBatch:
         given ids gives the same bits."""
         self.drafts: Drafts | None = None
         """Guesses of the next ids, checked several at once; None: every step samples one id of each row."""
+        self.pace = Pace()
         self._stops = stops
         self._store = KvStore(policy.shape)
         self._slots: list[Row | None] = []
@@ -148,11 +150,16 @@ class DecodingBatch:
     def step(self) -> list[Row]:
         """Sample one more token for every active row, or several where a guess is right; return those that ended."""
         check_stamp(self._version, self.policy.version)
+        began, tokens, active = time.perf_counter(), self.stats.decoded_tokens, self.active
+        guesses = self._guesses()
+        ended = self._one_more() if guesses is None else self._check_guesses(guesses)
         self.stats.steps += 1
-        if self.drafts is not None and self.active <= FEW:
-            guesses = {row: self._guess(row, self.drafts) for row in self.sampled_rows()}
-            if any(guesses.values()):
-                return self._check_guesses(guesses)
+        seconds = (time.perf_counter() - began) / (self.stats.decoded_tokens - tokens)
+        self.pace.took(active, guesses is not None, seconds)
+        return ended
+
+    def _one_more(self) -> list[Row]:
+        """Sample one more token for every active row; return those that ended."""
         if self._groups is None:
             self._groups = self._grouped()
         rows = self._order
@@ -168,11 +175,19 @@ class DecodingBatch:
             row.computed += 1
         return self._sample(rows, logits[: len(rows)])
 
-    def _guess(self, row: Row, drafts: Drafts) -> list[int]:
-        """Return ids that may follow, none beyond the turn's last one."""
+    def _guesses(self) -> dict[Row, list[int]] | None:
+        """Return ids that may follow in each active row; None if there are none, or if they would not pay."""
+        if self.drafts is None or not self.pace.guesses(self.active):
+            return None
+        most = min(MOST, LOGITS // self.policy.vocabulary // self.active - 1)
+        found = {row: self._guess(row, self.drafts, most) for row in self.sampled_rows()}
+        return found if any(found.values()) else None
+
+    def _guess(self, row: Row, drafts: Drafts, most: int) -> list[int]:
+        """Return up to `most` ids that may follow, none beyond the turn's last one."""
         turn = row.turn
         assert turn is not None
-        return drafts.guess(row.ids, min(MOST, turn.limit - len(turn.ids) - 1))
+        return drafts.guess(row.ids, min(most, turn.limit - len(turn.ids) - 1))
 
     def _check_guesses(self, guesses: Mapping[Row, list[int]]) -> list[Row]:
         """Forward the newest token of each row with the guess behind it; keep what is sampled up to the first token

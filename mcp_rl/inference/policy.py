@@ -46,6 +46,8 @@ class Policy:
         )
         self.window: int = getattr(config, "max_position_embeddings", None) or 4096
         """Most tokens of an episode: the model's positions."""
+        self.vocabulary: int = config.vocab_size
+        """Logits of a token."""
         self._base = dict(self.model.named_parameters(remove_duplicate=False))
         self._replaced: dict[str, nn.Parameter] = {}
         self._adapted: dict[str, AdaptedLinear] = {}

@@ -14,7 +14,7 @@ from mcp_rl.errors import CanaryError
 from mcp_rl.inference import batch as batches
 from mcp_rl.inference import grouping
 from mcp_rl.inference.batch import DecodingBatch
-from mcp_rl.inference.drafts import Drafts
+from mcp_rl.inference.drafts import Drafts, Pace
 from mcp_rl.inference.engine import Sampling
 from mcp_rl.inference.policy import Policy
 from mcp_rl.inference.probe import decodes_as_it_prefills, is_batch_invariant
@@ -66,6 +66,13 @@ class Likeliest(Drafts):
         return [*found, 0][:most]
 
 
+class Always(Pace):
+    """Checks every guess, however long that takes."""
+
+    def guesses(self, rows: int) -> bool:
+        return True
+
+
 @cache
 def policy_of(kind: str) -> Policy:
     return Policy(tiny_model(kind, window=2048))
@@ -95,6 +102,7 @@ def random_lives(
     chance = random.Random(seed)
     batch = DecodingBatch(policy, STOPS, 6)
     batch.drafts = drafts
+    batch.pace = Always()
     prompts = [prompt(trunk=i % 2, request=i, length=3 + 4 * i) for i in range(3)]
     prompts += [prompts[0][-5:], prompt(trunk=1, request=9, length=long)]
     idle: list[Life] = []

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mcp_rl.inference.drafts import MOST, STEADY, Drafts
+from mcp_rl.inference.drafts import MOST, STEADY, TRIES, Drafts, Pace
 from mcp_rl.inference.engine import Sampling
 from mcp_rl.inference.local import LocalEngine
 from tests.inference.models import STOP, tiny_model
@@ -30,9 +30,22 @@ def test_a_guess_follows_the_policy() -> None:
     assert learned(*[old] * 9, *[new] * STEADY).guess(old[:4], 1) == [6]
 
 
+def test_what_is_faster_is_done_and_the_other_is_tried_now_and_then() -> None:
+    pace = Pace()
+    for guessed, seconds in ((True, 1.0), (False, 2.0)):
+        assert pace.guesses(20) is guessed
+        pace.took(20, guessed, seconds)
+    assert [pace.guesses(20) for _ in range(TRIES)].count(False) == 1
+    assert pace.guesses(64) is True  # another size, of which nothing is known
+    for _ in range(9):
+        pace.took(20, True, 3.0)
+    assert [pace.guesses(31) for _ in range(TRIES)].count(True) == 1
+
+
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-async def test_guesses_change_no_bit(temperature: float) -> None:
+async def test_guesses_change_no_bit(temperature: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same episodes again and again: from the second time on, nearly all guesses are right."""
+    monkeypatch.setattr(Pace, "guesses", lambda self, rows: True)
     model, episodes = tiny_model(), mixed_episodes(40)
     sampling = Sampling(temperature=temperature, max_tokens=12, top_logprobs=2)
     played = []
