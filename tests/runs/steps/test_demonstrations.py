@@ -99,8 +99,8 @@ async def test_where_no_solution_succeeds_rewards_go_on_and_a_wish_is_refused(tm
 @pytest.mark.parametrize(
     ("base", "sft_steps", "solved", "steps"),
     [
-        ("mcp-rl/tiny", "auto", 5, 15),
-        ("mcp-rl/tiny", "auto", 6, 0),
+        ("mcp-rl/tiny", "auto", 8, 15),
+        ("mcp-rl/tiny", "auto", 9, 0),
         ("some/model", "auto", 0, 0),
         ("some/model", 4, 3, 4),
         ("mcp-rl/tiny", 0, 0, 0),
