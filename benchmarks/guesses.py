@@ -1,6 +1,7 @@
 """Sampling with and without guesses of the next ids (`mcp_rl.inference.drafts`), on the episodes of a run.
 
-    mcp-rl train --server SERVER --steps 20 && python -m benchmarks.guesses .mcp_rl/default/models/NAME
+    mcp-rl train --server SERVER --steps 20
+    python -m benchmarks.guesses .mcp_rl/default/models/NAME
 
 Each recorded episode of the last training step is sampled again under the newest checkpoint: its prompt and its tools'
 results are given, its turns are sampled. So lengths, waves and repetitions are those of training; the server's time is
@@ -72,7 +73,9 @@ async def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     run = RunDirectory(options.run)
-    step = max(int(path.name) for path in (options.run / "checkpoints").iterdir() if path.name.isdigit())
+    step = max((int(path.name) for path in options.run.glob("checkpoints/*") if path.name.isdigit()), default=0)
+    if not step:
+        parser.error(f"{options.run} is no run with a checkpoint: train one, or give the folder of another.")
     episodes = [turns(t) for group in run.trajectories("train", step) for t in group if t.segments and t.turns]
     model, tokenizer = load_base(TINY)
     stops = [int(tokenizer.convert_tokens_to_ids("<|im_end|>"))]
