@@ -65,7 +65,10 @@ def contradictions(config: RunSettings) -> Iterator[str]:
             "a scenario would be too hard and solved at the same time"
         )
     if train.schedule in ("linear", "cosine") and train.decay_steps == 0:
-        yield f'train.schedule = "{train.schedule}" ends at train.decay_steps, which is 0: give it a step, or set train.schedule=constant'
+        yield (
+            f'train.schedule = "{train.schedule}" ends at train.decay_steps, which is 0: give it a step, or set '
+            "train.schedule=constant"
+        )
     elif train.schedule in ("linear", "cosine") and train.warmup_steps >= train.decay_steps:
         yield (
             f"train.warmup_steps = {train.warmup_steps} leaves nothing of train.decay_steps = {train.decay_steps} for "
