@@ -380,6 +380,11 @@ async def _greet(setting: _Setting, sessions: Sessions, session: Session, params
         say(sentence)
     for name, state in states_of(setting.server).items():
         say(f"{name}, isolation {state.isolation}: {state.reason}.")
+        if sessions.remembers(params):
+            say(
+                f"Calls of {name} take long: what it answered twice alike is answered from memory "
+                "(tools.remember=false: never)."
+            )
     if not setting.server.stateful and await sessions.isolation(params) != "shared":
         say(undeclared_notice(session.offered))
     if setting.state.step:

@@ -24,12 +24,14 @@ from mcp_rl.config import Isolation, ToolsConfig
 from mcp_rl.errors import ScenarioError, ServerError, ServerFault
 from mcp_rl.scenario import OneServer, ServerGroup, ServerParams
 from mcp_rl.system.threads import cpu_limit
+from mcp_rl.toolserver.cassette.library import canonical
 from mcp_rl.toolserver.choice import ToolChoice
 from mcp_rl.toolserver.connector import Connector
 from mcp_rl.toolserver.filling import fill
 from mcp_rl.toolserver.group import GroupLink, prefixed
 from mcp_rl.toolserver.instances import affordable_instances
 from mcp_rl.toolserver.on_demand import OnDemandLink
+from mcp_rl.toolserver.remembered import Memory, RememberingLink, remembers
 from mcp_rl.toolserver.session import Lease, Session
 from mcp_rl.toolserver.slots import Slots
 from mcp_rl.toolserver.tools.offered import offering
@@ -95,6 +97,7 @@ class Sessions:
         self._slots: dict[str, Slots] = {}
         self._turns: dict[str, Turns | None] = {}
         """The processes on which episodes take turns, by server; None: each has its own."""
+        self._memories: dict[str, Memory] = {}
         self._members: dict[str, Sessions] = {}
         self._set_up_already: WeakSet[Connection] = WeakSet()
         self._reaper: asyncio.Task[None] | None = None
@@ -235,12 +238,19 @@ class Sessions:
             return
         shared = await self.get(params)
         isolation = await self.isolation(params)
+        memory = self._memory_of(params, initial_state)
         if isolation == "shared":
-            yield Lease(shared)
+            if memory is None:
+                yield Lease(shared)
+            else:
+                yield Lease(replace(shared, connection=RememberingLink(shared.connection, memory, stateful=False)))
             return
         turns = None if initial_state else self._turns_on(params, isolation)
         link = OnDemandLink(shared, partial(self.lease, params, initial_state), turns)
-        lease = Lease(replace(shared, connection=link))
+        seen: Link = link
+        if memory is not None:
+            seen = RememberingLink(link, memory, stateful=True, harmless=self._harmless)
+        lease = Lease(replace(shared, connection=seen))
         with self._counted(params):
             if not isinstance(params, ServerGroup) and (self._cassette is None or not self._cassette.replays):
                 self._slots_of(params, isolation).expect()
@@ -258,6 +268,20 @@ class Sessions:
         finally:
             for pool in pools:
                 pool._under_way -= 1
+
+    def remembers(self, params: ServerParams) -> bool:
+        """Return whether episodes on this server are given answers from memory."""
+        server = self._server
+        if server is None or isinstance(params, ServerGroup) or self._cassette is not None or server.seats is not None:
+            return False
+        measured = server.measured
+        return measured is not None and server.isolation == measured.isolation and remembers(measured, self._tools)
+
+    def _memory_of(self, params: ServerParams, initial_state: dict[str, Any] | None) -> Memory | None:
+        """Return the answers that are kept of episodes which begin in this state; None where each call is made."""
+        if not self.remembers(params):
+            return None
+        return self._memories.setdefault(f"{params!r} {canonical(initial_state or {})}", Memory())
 
     def _turns_on(self, params: ServerParams, isolation: Isolation) -> Turns | None:
         """Return the processes on which episodes take turns; None where each must have its own."""

@@ -1,0 +1,207 @@
+"""Answers that a slow server gives once: the equal calls of other episodes get them from memory.
+
+The episodes of a group make mostly the same calls. Where a call takes long, or each episode needs a process of its own,
+a call that the server has answered twice alike is answered from memory from then on. What went before counts: for a
+server that keeps a state, a call is the same only after the same changes since the beginning of the episode. An episode
+whose next call is not known makes its earlier calls on the server first, and goes on there.
+
+The server has the last word. After `ASKED_AGAIN` uses of an answer it is asked again, and a tool that answers an equal
+call differently (a clock, a page that changed) is never answered from memory any more. Errors and faults are not
+remembered: they may pass.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import anyio
+
+from mcp_rl.errors import ServerFault
+from mcp_rl.system.activity import Activity, during
+from mcp_rl.system.allowance import not_counted
+from mcp_rl.toolserver.cassette.library import BEGINNING, NO_JSON, canonical, following
+from mcp_rl.toolserver.link import WrappedLink
+
+if TYPE_CHECKING:
+    from collections.abc import Container
+
+    from mcp_rl.config import ToolsConfig
+    from mcp_rl.toolserver.link import Link
+    from mcp_rl.toolserver.state import MeasuredState
+    from mcp_rl.toolserver.tools.results import ToolResult
+
+SLOW = 0.1
+"""Seconds that a call takes, with the start of a process where each episode has one, from which answers are kept."""
+ASKED_AGAIN = 32
+"""Uses of an answer after which the server is asked again."""
+_TWICE = 2
+"""Equal answers after which one is remembered."""
+_MOST = 20_000
+"""Most answers that are kept."""
+
+
+def remembers(measured: MeasuredState, tools: ToolsConfig) -> bool:
+    """Return whether a server's answers are kept: one that takes long, and whose state is the episode's own."""
+    if not tools.remember or measured.kept in ("unsure", "elsewhere") or measured.filled_anew:
+        return False
+    start = measured.start_seconds if measured.isolation == "per-rollout" else 0.0
+    return start + measured.call_seconds >= SLOW
+
+
+class CallInState(NamedTuple):
+    """The identity of a call."""
+
+    after: str | None
+    """A digest of the episode's calls before it that may have changed something; None for a server without a state."""
+    tool: str
+    arguments: str
+    """Their `canonical` text."""
+
+
+@dataclass
+class _Known:
+    """What the server has answered to one call."""
+
+    result: ToolResult | None = None
+    given: int = 0
+    """Number of times that it gave this answer."""
+    uses: int = 0
+    """Number of times that the answer came from memory since the server was asked."""
+    asking: int = 0
+    """Calls of this kind that the server has not answered yet."""
+    answered: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when one of them ends."""
+
+
+class Memory:
+    """The answers of one server, for all of its episodes that begin in the same state."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[CallInState, _Known] = OrderedDict()
+        self._varying: set[str] = set()
+        """Tools that answered an equal call differently."""
+
+    async def find(self, call: CallInState) -> ToolResult | None:
+        """Return the answer to a call. None: the caller must ask the server, and then say what it got to `learn`.
+
+        Waits while others ask for what will answer this call too.
+        """
+        while not (call.tool in self._varying or call.arguments == NO_JSON):
+            known = self._known.setdefault(call, _Known())
+            self._known.move_to_end(call)
+            if known.given >= _TWICE and known.uses < ASKED_AGAIN:
+                known.uses += 1
+                assert known.result is not None
+                return replace(known.result, seconds=0.0)
+            if known.given + known.asking < _TWICE or not known.asking:
+                known.asking += 1
+                known.uses = 0
+                return None
+            with not_counted(), during(Activity.TOOLS, "the same call of another episode"):
+                await known.answered.wait()
+        return None
+
+    def learn(self, call: CallInState, result: ToolResult | None) -> None:
+        """Take note of what the server answered to a call; None: it failed."""
+        if call.tool in self._varying or call.arguments == NO_JSON:
+            return
+        known = self._known.setdefault(call, _Known())
+        known.asking = max(0, known.asking - 1)
+        known.answered.set()
+        known.answered = asyncio.Event()
+        if result is None or result.is_error or result.asked:
+            known.given = 0
+        elif known.given and not alike(known.result, result):
+            self.forget(call.tool)
+        else:
+            known.result = result
+            known.given += 1
+        while len(self._known) > _MOST:
+            oldest = next(iter(self._known))
+            if self._known[oldest].asking:
+                break
+            del self._known[oldest]
+
+    def forget(self, tool: str) -> None:
+        """Never answer calls of this tool from memory again."""
+        self._varying.add(tool)
+        for call in [call for call in self._known if call.tool == tool]:
+            self._known.pop(call).answered.set()
+
+
+def alike(one: ToolResult | None, other: ToolResult) -> bool:
+    """Return whether two answers say the same, whatever time they took."""
+    return one is not None and replace(one, seconds=0.0) == replace(other, seconds=0.0)
+
+
+class RememberingLink(WrappedLink):
+    """An episode's link to a server whose answers are kept in `memory`.
+
+    stateful: they depend on the calls before, except on those of `harmless` tools, which leave no trace.
+    """
+
+    def __init__(self, link: Link, memory: Memory, *, stateful: bool, harmless: Container[str] = ()) -> None:
+        super().__init__(link)
+        self._memory, self._harmless = memory, harmless
+        self._after = BEGINNING if stateful else None
+        self._owed: list[tuple[CallInState, dict[str, Any], ToolResult]] = []
+        """The calls that were answered from memory and that the server, if it keeps a state, has not seen."""
+        self._live = False
+        """True once a server with a state is used, which has then seen every call."""
+        self._in_order = anyio.Lock(fast_acquire=True)
+
+    async def call(self, tool_name: str, arguments: dict[str, Any], *, deadline: float | None = None) -> ToolResult:
+        if self._after is None:
+            call = CallInState(None, tool_name, canonical(arguments))
+            async with self._in_order:
+                found = await self._memory.find(call)
+            return found if found is not None else await self._ask(call, arguments, deadline)
+        async with self._in_order:
+            call = CallInState(self._after, tool_name, canonical(arguments))
+            if tool_name not in self._harmless:
+                self._after = following(self._after, tool_name, call.arguments)
+            if not self._live:
+                found = await self._memory.find(call)
+                if found is not None:
+                    if tool_name not in self._harmless:
+                        self._owed.append((call, arguments, found))
+                    return found
+                if self._owed or tool_name not in self._harmless:
+                    await self._catch_up(call)
+            return await self._ask(call, arguments, deadline)
+
+    async def resources(self) -> list[dict[str, Any]]:
+        if self._after is not None:
+            async with self._in_order:
+                await self._catch_up()
+        return await self._link.resources()
+
+    async def _ask(self, call: CallInState, arguments: dict[str, Any], deadline: float | None) -> ToolResult:
+        result = None
+        try:
+            result = await self._link.call(call.tool, arguments, deadline=deadline)
+        finally:
+            self._memory.learn(call, result)
+        return result
+
+    async def _catch_up(self, wanted: CallInState | None = None) -> None:
+        """Make the calls that were answered from memory. Raises ServerFault if one is answered differently now; then
+        nobody waits for the call `wanted` any more."""
+        self._live = True
+        owed, self._owed = self._owed, []
+        try:
+            for call, arguments, told in owed:
+                result = await self._link.call(call.tool, arguments)
+                if not alike(told, result):
+                    self._memory.forget(call.tool)
+                    raise ServerFault(
+                        f"The tool {call.tool} answered differently when the same call was made again; its answers are "
+                        "not remembered any more."
+                    )
+        except BaseException:
+            if wanted is not None:
+                self._memory.learn(wanted, None)
+            raise

@@ -1,0 +1,165 @@
+"""A slow server answers equal calls once or twice; the episodes that make them later get the answer from memory."""
+
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from mcp_rl.config import ToolsConfig
+from mcp_rl.errors import ServerFault
+from mcp_rl.scenario import StdioServer
+from mcp_rl.toolserver.link import Link
+from mcp_rl.toolserver.pool import Sessions
+from mcp_rl.toolserver.remembered import ASKED_AGAIN, remembers
+from mcp_rl.toolserver.state import Kept, MeasuredState
+from mcp_rl.toolserver.tool_server import ToolServer
+
+SERVER = str(Path(__file__).with_name("tallied_server.py"))
+
+
+class Tallied:
+    """Sessions on a server, and the calls that reached it."""
+
+    def __init__(self, sessions: Sessions, params: StdioServer, log: Path) -> None:
+        self._sessions, self._params, self._log = sessions, params, log
+
+    @property
+    def calls(self) -> list[str]:
+        return [line.split()[0] for line in self._log.read_text().splitlines()] if self._log.exists() else []
+
+    @property
+    def processes(self) -> int:
+        return len({line.split()[1] for line in self._log.read_text().splitlines()})
+
+    @asynccontextmanager
+    async def episode(self) -> AsyncIterator[Link]:
+        async with self._sessions.episode(self._params) as lease:
+            yield lease.session.connection
+
+    async def play(self, *calls: tuple[str, dict[str, Any]]) -> list[str]:
+        """Make calls in an episode of their own; return the answers."""
+        async with self.episode() as link:
+            return [(await link.call(tool, arguments)).text for tool, arguments in calls]
+
+
+@asynccontextmanager
+async def tallied(folder: Path, kept: Kept, *, seconds: float = 1.0, remember: bool = True) -> AsyncIterator[Tallied]:
+    log = folder / "calls"
+    params = StdioServer(command=sys.executable, args=("-S", SERVER, str(log)))
+    measured = MeasuredState(kept=kept, listing="", reading=("total",), call_seconds=seconds)
+    server = ToolServer("tallied", "A tally.", {"stdio": params}, sandbox="off").with_state(measured)
+    async with Sessions(server=server, tools=ToolsConfig(remember=remember)) as sessions:
+        yield Tallied(sessions, params, log)
+
+
+def add(number: int) -> tuple[str, dict[str, Any]]:
+    return "add", {"number": number}
+
+
+async def test_a_call_answered_twice_alike_is_not_made_again(tmp_path: Path) -> None:
+    async with tallied(tmp_path, "process") as server:
+        assert [await server.play(add(2), add(3)) for _ in range(6)] == [["2", "5"]] * 6
+        assert server.calls == ["add"] * 4 and server.processes == 2
+
+
+async def test_equal_calls_at_one_time_wait_for_the_first_two(tmp_path: Path) -> None:
+    async with tallied(tmp_path, "nothing") as server:
+        answers: list[list[str]] = []
+
+        async def play() -> None:
+            answers.append(await server.play(("total", {})))
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(20):
+                tasks.start_soon(play)
+        assert answers == [["0"]] * 20 and server.calls == ["total"] * 2
+
+
+async def test_an_unknown_call_is_made_in_the_state_that_the_known_ones_led_to(tmp_path: Path) -> None:
+    async with tallied(tmp_path, "process") as server:
+        for _ in range(2):
+            await server.play(add(2), add(3))
+        before = len(server.calls)
+        assert await server.play(add(2), add(3), ("total", {}), add(10)) == ["2", "5", "5", "15"]
+        assert server.calls[before:] == ["add", "add", "total", "add"]
+        assert await server.play(add(3), add(2)) == ["3", "5"], "other calls before it"
+
+
+async def test_calls_that_leave_no_trace_do_not_count_as_the_state(tmp_path: Path) -> None:
+    async with tallied(tmp_path, "process") as server:
+        for _ in range(2):
+            await server.play(add(2))
+        before = len(server.calls)
+        for _ in range(2):
+            await server.play(("total", {}), add(2))
+        assert server.calls[before:] == ["total"] * 2
+
+
+async def test_what_differs_is_never_remembered(tmp_path: Path) -> None:
+    async with tallied(tmp_path, "nothing") as server:
+        assert [await server.play(("count", {})) for _ in range(5)] == [[str(n)] for n in range(1, 6)]
+
+
+async def test_errors_are_not_remembered(tmp_path: Path) -> None:
+    async with tallied(tmp_path, "nothing") as server:
+        for _ in range(5):
+            await server.play(("fail", {}))
+        assert server.calls == ["fail"] * 5
+
+
+async def test_the_server_is_asked_again_now_and_then_and_has_the_last_word(tmp_path: Path) -> None:
+    async with tallied(tmp_path, "nothing") as server:
+        for _ in range(2 + ASKED_AGAIN + 1):
+            assert await server.play(("total", {})) == ["0"]
+        assert server.calls == ["total"] * 3
+        async with server.episode() as link:
+            await link.call("add", {"number": 7})  # measured wrongly: it does keep something
+        for _ in range(ASKED_AGAIN):
+            await server.play(("total", {}))
+        assert await server.play(("total", {})) == ["7"]
+        before = len(server.calls)
+        for _ in range(3):
+            await server.play(("total", {}))
+        assert server.calls[before:] == ["total"] * 3
+
+
+async def test_an_episode_that_was_told_something_else_is_a_fault(tmp_path: Path) -> None:
+    async with tallied(tmp_path, "process") as server:
+        async with server.episode() as one, server.episode() as other:
+            for link in (one, other):
+                await link.call("add", {"number": 1})
+        log = tmp_path / "calls"
+        told: tuple[str, dict[str, Any]] = ("count", {})
+        log.unlink()
+        for _ in range(2):
+            assert await server.play(told) == ["1"]
+            log.unlink()
+        log.write_text("another 1\n")
+        async with server.episode() as link:
+            assert (await link.call(*told)).text == "1"
+            with pytest.raises(ServerFault, match="count answered differently"):
+                await link.call("add", {"number": 5})
+
+
+@pytest.mark.parametrize(
+    ("kept", "seconds", "remember"), [("process", 0.01, True), ("unsure", 1.0, True), ("process", 1.0, False)]
+)
+async def test_every_call_is_made_where_that_is_quick_or_unsure_or_asked_for(
+    tmp_path: Path, kept: Kept, seconds: float, remember: bool
+) -> None:
+    async with tallied(tmp_path, kept, seconds=seconds, remember=remember) as server:
+        for _ in range(4):
+            await server.play(add(2))
+        assert server.calls == ["add"] * 4
+
+
+def test_the_start_of_a_process_counts_where_each_episode_has_one() -> None:
+    def state(kept: Kept) -> MeasuredState:
+        return MeasuredState(kept=kept, listing="", start_seconds=0.5, call_seconds=0.01)
+
+    assert remembers(state("process"), ToolsConfig())
+    assert not remembers(state("files"), ToolsConfig()) and not remembers(state("nothing"), ToolsConfig())
