@@ -182,12 +182,15 @@ class Stage:
         """Play several sequences at once and return their outcomes in order. `refuting` has an entry for each."""
         results: list[Played | Unplayable] = [Unplayable("not played")] * len(plays)
 
-        async def one(index: int, play: Play) -> None:
-            results[index] = await self.play(*play, refuting[index] if refuting else None)
+        left = iter(enumerate(plays))
 
-        async with anyio.create_task_group() as tasks:
-            for index, play in enumerate(plays):
-                tasks.start_soon(one, index, play)
+        async def play_some() -> None:
+            for index, play in left:
+                results[index] = await self.play(*play, refuting[index] if refuting else None)
+
+        async with anyio.create_task_group() as tasks:  # thousands of tasks at once would take seconds to start
+            for _ in range(min(len(plays), int(self._limiter.total_tokens))):
+                tasks.start_soon(play_some)
         return results
 
     def reads(self, scenario: McpScenario) -> list[ProposedCall]:

@@ -11,6 +11,9 @@ import random
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import anyio
+from anyio.lowlevel import checkpoint
+
 from mcp_rl.scenario import GoalProof, Level, ToolCall
 from mcp_rl.scenarios.goals.lookups import states
 from mcp_rl.scenarios.goals.program import Condition, Evaluated, Unanswerable
@@ -65,13 +68,14 @@ class AnsweredQuestions:
 
     async def tasks(self, wanted: Mapping[Level, int]) -> list[GoalTask]:
         """Return up to so many proven tasks of each level."""
-        drawn = self._questions.draw({level: round(_EXTRA * count + 2) for level, count in wanted.items()})
-        searches = list({repr(s): s for q in drawn for s in self._searches(q)}.values())[:_MOST_SEARCHES]
-        lookups = self._questions.lookups
-        needed = [call for q in drawn for call in lookups.calls(q.lookups, q.given)]
+        drawn, needed, searches = await anyio.to_thread.run_sync(self._draw, wanted)
         plain = [(seen.tool, seen.arguments) for seen in self._world.observations]
         await self._twice.make([*needed, *plain, *searches])
-        solved = {found.question.text: found for one in drawn if (found := self._solve(one)) is not None}
+        solved: dict[str, _Solved] = {}
+        for one in drawn:
+            await checkpoint()
+            if (found := self._solve(one)) is not None:
+                solved[found.question.text] = found
         room = dict(wanted)
         some: list[GoalQuestion] = []
         for question in (one.question for one in solved.values()):
@@ -82,6 +86,13 @@ class AnsweredQuestions:
         guesses = best_guesses([one.question for one in kept])
         tasks = [self._task(one, guess, kept) for one, guess in zip(kept, guesses, strict=True)]
         return [task for task in tasks if task is not None]
+
+    def _draw(self, wanted: Mapping[Level, int]) -> tuple[list[GoalQuestion], list[ReadingCall], list[ReadingCall]]:
+        """Return questions, the calls that answer them, and the searches that may; takes seconds."""
+        drawn = self._questions.draw({level: round(_EXTRA * count + 2) for level, count in wanted.items()})
+        searches = list({repr(s): s for q in drawn for s in self._searches(q)}.values())[:_MOST_SEARCHES]
+        lookups = self._questions.lookups
+        return drawn, [call for q in drawn for call in lookups.calls(q.lookups, q.given)], searches
 
     def _solve(self, question: GoalQuestion) -> _Solved | None:
         """Return the question with its shortest solution that holds; None where none does."""

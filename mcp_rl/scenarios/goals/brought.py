@@ -74,7 +74,7 @@ class BroughtAbout:
     async def tasks(self, wanted: Mapping[Level, int]) -> list[GoalTask]:
         """Return up to so many proven tasks of the levels "told" and "brought-about"."""
         total = wanted.get("told", 0) + wanted.get("brought-about", 0)
-        drawn = self._in_turn(list(self._changes.draw(_DRAWN * round(_EXTRA * total + 2))) if total else [], wanted)
+        drawn = await anyio.to_thread.run_sync(self._drawn, total, wanted)
         if any(drawn.values()):
             await self._twice.make([(seen.tool, seen.arguments) for seen in self._world.observations])
         made: list[GoalTask] = []
@@ -84,6 +84,10 @@ class BroughtAbout:
             found = Counter(task.level for task in made)
             missing = {level: count - found[level] for level, count in wanted.items()}
         return made
+
+    def _drawn(self, total: int, wanted: Mapping[Level, int]) -> dict[Level, list[StateChange]]:
+        """Draw changes for so many tasks; takes seconds."""
+        return self._in_turn(list(self._changes.draw(_DRAWN * round(_EXTRA * total + 2))) if total else [], wanted)
 
     def _in_turn(self, changes: Sequence[StateChange], wanted: Mapping[Level, int]) -> dict[Level, list[StateChange]]:
         """Return as many changes of each level as may be needed, with the tools that bring them about in turn."""

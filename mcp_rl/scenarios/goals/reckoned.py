@@ -13,6 +13,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import anyio
+
 from mcp_rl.explore.answer import read_answer
 from mcp_rl.explore.words import words_of
 from mcp_rl.scenario import GoalProof, Level, ToolCall, Verifier
@@ -75,7 +77,7 @@ class Reckoned:
         made: list[GoalTask] = []
         for level in ("told", "worked-out"):
             count = wanted.get(level, 0)
-            drawn = self._drawn(level, count, makers) if makers and count > 0 else []
+            drawn = await anyio.to_thread.run_sync(self._drawn, level, count, makers) if makers and count > 0 else []
             await self._twice.make([call for one in drawn for call in one.calls])
             holding = [one for one in drawn if self._holds(one)][:count]
             answers: dict[str, Counter[str]] = {}

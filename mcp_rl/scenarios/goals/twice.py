@@ -63,27 +63,29 @@ class Twice:
 
     async def _once(self, calls: Mapping[str, ReadingCall]) -> dict[str, str | None]:
         found: dict[str, str | None] = {}
+        left = iter(calls.items())
         async with self._sessions.lease(self._params) as lease:
-            limiter = anyio.CapacityLimiter(_IN_FLIGHT)
+
+            async def make_some() -> None:
+                for key, call in left:
+                    found[key] = await self._one(lease.session.connection, call)
+
             async with anyio.create_task_group() as tasks:
-                for key, call in calls.items():
-                    tasks.start_soon(self._one, lease.session.connection, limiter, key, call, found)
+                for _ in range(min(len(calls), _IN_FLIGHT)):
+                    tasks.start_soon(make_some)
         return found
 
-    async def _one(
-        self, link: Link, limiter: anyio.CapacityLimiter, key: str, call: ReadingCall, found: dict[str, str | None]
-    ) -> None:
-        async with limiter:
-            try:
-                tally.count(calls=1)
-                with suspected(call[0], dict(call[1])):
-                    result = await link.call(call[0], dict(call[1]), deadline=_DEADLINE)
-            except ServerFault:
-                if not link.alive:
-                    raise
-                found[key] = None
-                return
-        found[key] = None if result.is_error or holds_secret(result.text) else self.settled(result.text)
+    async def _one(self, link: Link, call: ReadingCall) -> str | None:
+        """Return what a call says; None if it fails, is an error or shows a secret."""
+        try:
+            tally.count(calls=1)
+            with suspected(call[0], dict(call[1])):
+                result = await link.call(call[0], dict(call[1]), deadline=_DEADLINE)
+        except ServerFault:
+            if not link.alive:
+                raise
+            return None
+        return None if result.is_error or holds_secret(result.text) else self.settled(result.text)
 
 
 def _key(call: ReadingCall) -> str:
