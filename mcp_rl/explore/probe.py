@@ -44,6 +44,8 @@ _SLOWEST_CALL = 16
 """How many times as long as the average call one may take."""
 _FAULTS = 3
 """Number of calls without an answer after which a tool is unfit; one or two may be the machine's fault."""
+_FAULTY = 0.1
+"""Share of a tool's calls that may fail: a slow server may be late now and then."""
 _ALIKE = 4
 """Limit on equal results of one tool, where its other results are rarer."""
 _TWICE_EVERY = 4
@@ -378,7 +380,7 @@ class Probe:
         except ServerFault as fault:
             self._fault = self._fault or fault
             self._faults[name] += 1
-            if self._faults[name] >= _FAULTS:
+            if self._faults[name] >= max(_FAULTS, _FAULTY * self._called[name]):
                 self.unfit.add(name)
             return None
         return ProbeResult(result.text, True, result.is_error)

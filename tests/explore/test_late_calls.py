@@ -1,0 +1,47 @@
+"""A tool that is late now and then gets tasks; one that is late often gets none."""
+
+from typing import Any
+
+import pytest
+
+from mcp_rl.errors import ServerFault
+from mcp_rl.explore.probe import Probe
+from mcp_rl.scenario import StdioServer
+from mcp_rl.toolserver.tool_server import ToolServer
+from mcp_rl.toolserver.tools.listing import Tool
+from mcp_rl.toolserver.tools.results import ToolResult
+
+PAGE = {"type": "object", "properties": {"page": {"type": "integer"}}, "required": ["page"]}
+
+
+class LateServer:
+    """Answers in no time, but not some of its calls."""
+
+    warnings: tuple[str, ...] = ()
+    alive = True
+
+    def __init__(self, every: int) -> None:
+        self.server_info: dict[str, str] = {}
+        self.tools = [Tool("read", "Read a page.", PAGE)]
+        self._every, self._calls = every, 0
+
+    async def call(self, tool_name: str, arguments: dict[str, Any], *, deadline: float | None = None) -> ToolResult:
+        self._calls += 1
+        if self._calls % self._every == 0:
+            raise ServerFault("it did not answer in time")
+        return ToolResult(f"It says {arguments}.")
+
+    async def resources(self) -> list[dict[str, Any]]:
+        return []
+
+    async def ping(self, deadline: float) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("every", "unfit"), [(15, set()), (4, {"read"})])
+async def test_a_tool_is_unfit_where_a_tenth_of_its_calls_and_three_are_late(every: int, unfit: set[str]) -> None:
+    link = LateServer(every)
+    probe = Probe(link, link.tools, ToolServer("late", "", {"stdio": StdioServer(command="late")}), 0, set())  # type: ignore[arg-type]
+    await probe.single_calls(60)
+    assert probe.unfit == unfit
+    assert link._calls >= 45 or unfit
