@@ -281,7 +281,11 @@ class Sessions:
         """Return the answers that are kept of episodes which begin in this state; None where each call is made."""
         if not self.remembers(params):
             return None
-        return self._memories.setdefault(f"{params!r} {canonical(initial_state or {})}", Memory())
+        key = f"{params!r} {canonical(initial_state or {})}"
+        if key not in self._memories:
+            assert self._server is not None and self._server.measured is not None
+            self._memories[key] = Memory(self._server.measured.call_seconds)
+        return self._memories[key]
 
     def _turns_on(self, params: ServerParams, isolation: Isolation) -> Turns | None:
         """Return the processes on which episodes take turns; None where each must have its own."""

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 SLOW = 0.1
 """Seconds that a call takes, with the start of a process where each episode has one, from which answers are kept."""
+_WAITS = 30.0 / 8
+"""Seconds of calls of average length that wait for each other at a shared server: far fewer than a call may take."""
 ASKED_AGAIN = 32
 """Uses of an answer after which the server is asked again."""
 _TWICE = 2
@@ -79,7 +81,9 @@ class _Known:
 class Memory:
     """The answers of one server, for all of its episodes that begin in the same state."""
 
-    def __init__(self) -> None:
+    def __init__(self, call_seconds: float) -> None:
+        self.in_flight = anyio.CapacityLimiter(max(1, int(_WAITS / max(call_seconds, 1e-3))))
+        """Calls that a shared server gets at once: a slow one often makes them one after the other."""
         self._known: OrderedDict[CallInState, _Known] = OrderedDict()
         self._varying: set[str] = set()
         """Tools that answered an equal call differently."""
@@ -158,7 +162,7 @@ class RememberingLink(WrappedLink):
             call = CallInState(None, tool_name, canonical(arguments))
             async with self._in_order:
                 found = await self._memory.find(call)
-            return found if found is not None else await self._ask(call, arguments, deadline)
+            return found if found is not None else await self._ask_in_turn(call, arguments, deadline)
         async with self._in_order:
             call = CallInState(self._after, tool_name, canonical(arguments))
             if tool_name not in self._harmless:
@@ -178,6 +182,20 @@ class RememberingLink(WrappedLink):
             async with self._in_order:
                 await self._catch_up()
         return await self._link.resources()
+
+    async def _ask_in_turn(self, call: CallInState, arguments: dict[str, Any], deadline: float | None) -> ToolResult:
+        me, in_flight = object(), self._memory.in_flight
+        try:
+            async with self._in_order:
+                with not_counted(), during(Activity.TOOLS, "a turn at a slow server"):
+                    await in_flight.acquire_on_behalf_of(me)
+        except BaseException:
+            self._memory.learn(call, None)
+            raise
+        try:
+            return await self._ask(call, arguments, deadline)
+        finally:
+            in_flight.release_on_behalf_of(me)
 
     async def _ask(self, call: CallInState, arguments: dict[str, Any], deadline: float | None) -> ToolResult:
         result = None

@@ -1,12 +1,13 @@
 """A small handwritten MCP server on stdio that notes every call, with its process, in the file of its first argument.
 
 `add` keeps a total in the process and `total` shows it; `count` says how many calls the file has, so it answers
-differently each time; `fail` reports an error.
+differently each time; `nap` takes a while; `fail` reports an error.
 """
 
 import json
 import os
 import sys
+import time
 
 total = 0
 log = sys.argv[1]
@@ -25,11 +26,15 @@ for line in sys.stdin:
                 "serverInfo": {"name": "tallied", "version": "1"},
             }
         case "tools/list":
-            result = {"tools": [{"name": name, "inputSchema": NUMBER} for name in ("add", "total", "count", "fail")]}
+            result = {
+                "tools": [{"name": name, "inputSchema": NUMBER} for name in ("add", "total", "count", "nap", "fail")]
+            }
         case _:
             name = asked["name"]
             with open(log, "a") as calls:  # noqa: PTH123
                 calls.write(f"{name} {os.getpid()}\n")
+            if name == "nap":
+                time.sleep(0.2)
             if name == "add":
                 total += asked["arguments"]["number"]
             with open(log) as calls:  # noqa: PTH123

@@ -12,6 +12,7 @@ import pytest
 from mcp_rl.config import ToolsConfig
 from mcp_rl.errors import ServerFault
 from mcp_rl.scenario import StdioServer
+from mcp_rl.toolserver.connection.deadlines import Deadlines
 from mcp_rl.toolserver.link import Link
 from mcp_rl.toolserver.pool import Sessions
 from mcp_rl.toolserver.remembered import ASKED_AGAIN, remembers
@@ -52,7 +53,8 @@ async def tallied(folder: Path, kept: Kept, *, seconds: float = 1.0, remember: b
     params = StdioServer(command=sys.executable, args=("-S", SERVER, str(log)))
     measured = MeasuredState(kept=kept, listing="", reading=("total",), call_seconds=seconds)
     server = ToolServer("tallied", "A tally.", {"stdio": params}, sandbox="off").with_state(measured)
-    async with Sessions(server=server, tools=ToolsConfig(remember=remember)) as sessions:
+    settings = ToolsConfig(remember=remember)
+    async with Sessions(server=server, tools=settings, deadlines=Deadlines(call=1.5)) as sessions:
         yield Tallied(sessions, params, log)
 
 
@@ -77,6 +79,14 @@ async def test_equal_calls_at_one_time_wait_for_the_first_two(tmp_path: Path) ->
             for _ in range(20):
                 tasks.start_soon(play)
         assert answers == [["0"]] * 20 and server.calls == ["total"] * 2
+
+
+async def test_different_calls_do_not_wait_in_the_server_until_they_are_too_late(tmp_path: Path) -> None:
+    async with tallied(tmp_path, "nothing", seconds=4.0) as server:
+        async with anyio.create_task_group() as tasks:
+            for number in range(15):
+                tasks.start_soon(server.play, ("nap", {"number": number}))
+        assert server.calls == ["nap"] * 15
 
 
 async def test_an_unknown_call_is_made_in_the_state_that_the_known_ones_led_to(tmp_path: Path) -> None:
