@@ -23,6 +23,7 @@ from mcp_rl.explore.outcome import Outcome
 from mcp_rl.explore.values_seen import ValuePool
 from mcp_rl.explore.words import words_of
 from mcp_rl.rewards.dates import is_dated, undated
+from mcp_rl.toolserver.state import calls_in_flight
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -45,7 +46,7 @@ _SLOWEST_CALL = 16
 _FAULTS = 3
 """Number of calls without an answer after which a tool is unfit; one or two may be the machine's fault."""
 _FAULTY = 0.1
-"""Share of a tool's calls that may fail: a slow server may be late now and then."""
+"""Share of a tool's calls that must be without an answer too: a slow server may be late now and then."""
 _ALIKE = 4
 """Limit on equal results of one tool, where its other results are rarer."""
 _TWICE_EVERY = 4
@@ -99,12 +100,6 @@ class ProbeResult:
     text: str
     stable: bool
     is_error: bool = False
-
-
-def calls_in_flight(server: ToolServer, most: int, deadline: float) -> int:
-    """Return the number of concurrent calls that a server which answers one at a time handles within the deadline."""
-    slowest = slowest_call(server)
-    return max(1, min(most, int(deadline / (4 * slowest)))) if slowest else most
 
 
 def call_deadline(server: ToolServer) -> float:
@@ -161,7 +156,7 @@ class Probe:
         self.unfit: set[str] = set()
         """Tools that are too slow, or answer equal calls differently."""
         self._deadline = call_deadline(server)
-        self._limiter = anyio.CapacityLimiter(calls_in_flight(server, _IN_FLIGHT, self._deadline))
+        self._limiter = anyio.CapacityLimiter(calls_in_flight(slowest_call(server), _IN_FLIGHT, self._deadline))
         self._fault: ServerFault | None = None
         """The first fault of the calls in flight."""
         self._started = anyio.current_time()

@@ -382,8 +382,8 @@ async def _greet(setting: _Setting, sessions: Sessions, session: Session, params
         say(f"{name}, isolation {state.isolation}: {state.reason}.")
         if sessions.remembers(params):
             say(
-                f"Calls of {name} take long: what it answered twice alike is answered from memory "
-                "(tools.remember=false: never)."
+                f"{name} is slow, so a call that it has answered twice alike is answered from memory "
+                "(tools.remember=false makes every call)."
             )
     if not setting.server.stateful and await sessions.isolation(params) != "shared":
         say(undeclared_notice(session.offered))

@@ -17,13 +17,14 @@ from mcp_rl.explore.answer import call_key, holds_secret, read_answer, reports_f
 from mcp_rl.explore.explorable import explorable, reads
 from mcp_rl.explore.fatal import suspected
 from mcp_rl.explore.outcome import Outcome
-from mcp_rl.explore.probe import calls_in_flight
+from mcp_rl.explore.probe import slowest_call
 from mcp_rl.rewards.dates import is_dated, undated
 from mcp_rl.rewards.json_values import is_close, lists_objects
 from mcp_rl.rewards.new_ids import new_ids, with_ids_numbered
 from mcp_rl.rewards.outcome import state_text
 from mcp_rl.scenario import McpScenario, ServerParams, ToolCall, Verifier
 from mcp_rl.system.threads import cpu_limit
+from mcp_rl.toolserver.state import calls_in_flight
 
 if TYPE_CHECKING:
     from mcp_rl.toolserver.link import Link
@@ -141,7 +142,7 @@ class Stage:
         self._reading = {tool.name for tool in self.tools if reads(tool, server)}
         # Each such play has a process for itself: one more than there are processors, since some of them wait.
         most = cpu_limit() + 1 if server.measured is not None and server.isolation == "layer" else _IN_FLIGHT
-        self._limiter = anyio.CapacityLimiter(calls_in_flight(server, most, _DEADLINE))
+        self._limiter = anyio.CapacityLimiter(calls_in_flight(slowest_call(server), most, _DEADLINE))
         self.stateful = server.stateful
         """True if calls may change something that later calls of the same episode see."""
         self.calls = self.plays = 0

@@ -31,7 +31,7 @@ from mcp_rl.toolserver.filling import fill
 from mcp_rl.toolserver.group import GroupLink, prefixed
 from mcp_rl.toolserver.instances import affordable_instances
 from mcp_rl.toolserver.on_demand import OnDemandLink
-from mcp_rl.toolserver.remembered import Memory, RememberingLink, remembers
+from mcp_rl.toolserver.remembered import Memory, RememberingLink, worth_remembering
 from mcp_rl.toolserver.session import Lease, Session
 from mcp_rl.toolserver.slots import Slots
 from mcp_rl.toolserver.tools.offered import offering
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from mcp_rl.toolserver.connection.deadlines import Deadlines
     from mcp_rl.toolserver.link import Link
     from mcp_rl.toolserver.sandbox.layer import Layer
+    from mcp_rl.toolserver.state import MeasuredState
     from mcp_rl.toolserver.tool_server import ToolServer
 
 
@@ -271,20 +272,26 @@ class Sessions:
 
     def remembers(self, params: ServerParams) -> bool:
         """Return whether episodes on this server are given answers from memory."""
+        return self._slow_state(params) is not None
+
+    def _slow_state(self, params: ServerParams) -> MeasuredState | None:
+        """Return the measured state of a server whose answers are kept; None where each call is made."""
         server = self._server
         if server is None or isinstance(params, ServerGroup) or self._cassette is not None or server.seats is not None:
-            return False
+            return None
         measured = server.measured
-        return measured is not None and server.isolation == measured.isolation and remembers(measured, self._tools)
+        if measured is None or server.isolation != measured.isolation or not worth_remembering(measured, self._tools):
+            return None
+        return measured
 
     def _memory_of(self, params: ServerParams, initial_state: dict[str, Any] | None) -> Memory | None:
         """Return the answers that are kept of episodes which begin in this state; None where each call is made."""
-        if not self.remembers(params):
+        measured = self._slow_state(params)
+        if measured is None:
             return None
         key = f"{params!r} {canonical(initial_state or {})}"
         if key not in self._memories:
-            assert self._server is not None and self._server.measured is not None
-            self._memories[key] = Memory(self._server.measured.call_seconds)
+            self._memories[key] = Memory(measured.call_seconds, self._connector.deadlines.call)
         return self._memories[key]
 
     def _turns_on(self, params: ServerParams, isolation: Isolation) -> Turns | None:

@@ -24,6 +24,7 @@ from mcp_rl.system.activity import Activity, during
 from mcp_rl.system.allowance import not_counted
 from mcp_rl.toolserver.cassette.library import BEGINNING, NO_JSON, canonical, following
 from mcp_rl.toolserver.link import WrappedLink
+from mcp_rl.toolserver.state import calls_in_flight
 
 if TYPE_CHECKING:
     from collections.abc import Container
@@ -35,17 +36,19 @@ if TYPE_CHECKING:
 
 SLOW = 0.1
 """Seconds that a call takes, with the start of a process where each episode has one, from which answers are kept."""
-_WAITS = 30.0 / 8
-"""Seconds of calls of average length that wait for each other at a shared server: far fewer than a call may take."""
 ASKED_AGAIN = 32
 """Uses of an answer after which the server is asked again."""
 _TWICE = 2
 """Equal answers after which one is remembered."""
-_MOST = 20_000
+_MOST = 5_000
 """Most answers that are kept."""
+_LONGEST = 20_000
+"""Most characters of an answer that is kept."""
+_IN_FLIGHT = 64
+"""Most calls that a shared server gets at once."""
 
 
-def remembers(measured: MeasuredState, tools: ToolsConfig) -> bool:
+def worth_remembering(measured: MeasuredState, tools: ToolsConfig) -> bool:
     """Return whether a server's answers are kept: one that takes long, and whose state is the episode's own."""
     if not tools.remember or measured.kept in ("unsure", "elsewhere") or measured.filled_anew:
         return False
@@ -65,11 +68,11 @@ class CallInState(NamedTuple):
 
 @dataclass
 class _Known:
-    """What the server has answered to one call."""
+    """The answer to one call, and how well it is known."""
 
     result: ToolResult | None = None
     given: int = 0
-    """Number of times that it gave this answer."""
+    """Number of times that the server gave this answer."""
     uses: int = 0
     """Number of times that the answer came from memory since the server was asked."""
     asking: int = 0
@@ -81,8 +84,10 @@ class _Known:
 class Memory:
     """The answers of one server, for all of its episodes that begin in the same state."""
 
-    def __init__(self, call_seconds: float) -> None:
-        self.in_flight = anyio.CapacityLimiter(max(1, int(_WAITS / max(call_seconds, 1e-3))))
+    def __init__(self, call_seconds: float, deadline: float) -> None:
+        """call_seconds: the mean of a call, as measured. deadline: seconds that a call may take."""
+        # Half the deadline, since the calls of a model may take longer than those that were measured.
+        self.in_flight = anyio.CapacityLimiter(calls_in_flight(call_seconds, _IN_FLIGHT, deadline / 2))
         """Calls that a shared server gets at once: a slow one often makes them one after the other."""
         self._known: OrderedDict[CallInState, _Known] = OrderedDict()
         self._varying: set[str] = set()
@@ -108,15 +113,16 @@ class Memory:
                 await known.answered.wait()
         return None
 
-    def learn(self, call: CallInState, result: ToolResult | None) -> None:
-        """Take note of what the server answered to a call; None: it failed."""
+    def learn(self, call: CallInState, result: ToolResult | None, *, awaited: bool) -> None:
+        """Take note of what the server answered to a call; None: it failed. awaited: `find` had asked for it."""
         if call.tool in self._varying or call.arguments == NO_JSON:
             return
         known = self._known.setdefault(call, _Known())
-        known.asking = max(0, known.asking - 1)
-        known.answered.set()
-        known.answered = asyncio.Event()
-        if result is None or result.is_error or result.asked:
+        if awaited:
+            known.asking -= 1
+            known.answered.set()
+            known.answered = asyncio.Event()
+        if result is None or result.is_error or result.asked or _characters(result) > _LONGEST:
             known.given = 0
         elif known.given and not alike(known.result, result):
             self.forget(call.tool)
@@ -136,9 +142,22 @@ class Memory:
             self._known.pop(call).answered.set()
 
 
+def _characters(result: ToolResult) -> int:
+    return len(result.text) + (0 if result.structured is None else len(canonical(result.structured)))
+
+
 def alike(one: ToolResult | None, other: ToolResult) -> bool:
     """Return whether two answers say the same, whatever time they took."""
     return one is not None and replace(one, seconds=0.0) == replace(other, seconds=0.0)
+
+
+class _Owed(NamedTuple):
+    """A call that was answered from memory."""
+
+    call: CallInState
+    arguments: dict[str, Any]
+    deadline: float | None
+    told: ToolResult
 
 
 class RememberingLink(WrappedLink):
@@ -151,7 +170,7 @@ class RememberingLink(WrappedLink):
         super().__init__(link)
         self._memory, self._harmless = memory, harmless
         self._after = BEGINNING if stateful else None
-        self._owed: list[tuple[CallInState, dict[str, Any], ToolResult]] = []
+        self._owed: list[_Owed] = []
         """The calls that were answered from memory and that the server, if it keeps a state, has not seen."""
         self._live = False
         """True once a server with a state is used, which has then seen every call."""
@@ -167,15 +186,16 @@ class RememberingLink(WrappedLink):
             call = CallInState(self._after, tool_name, canonical(arguments))
             if tool_name not in self._harmless:
                 self._after = following(self._after, tool_name, call.arguments)
-            if not self._live:
+            awaited = not self._live
+            if awaited:
                 found = await self._memory.find(call)
                 if found is not None:
                     if tool_name not in self._harmless:
-                        self._owed.append((call, arguments, found))
+                        self._owed.append(_Owed(call, arguments, deadline, found))
                     return found
                 if self._owed or tool_name not in self._harmless:
                     await self._catch_up(call)
-            return await self._ask(call, arguments, deadline)
+            return await self._ask(call, arguments, deadline, awaited=awaited)
 
     async def resources(self) -> list[dict[str, Any]]:
         if self._after is not None:
@@ -190,19 +210,21 @@ class RememberingLink(WrappedLink):
                 with not_counted(), during(Activity.TOOLS, "a turn at a slow server"):
                     await in_flight.acquire_on_behalf_of(me)
         except BaseException:
-            self._memory.learn(call, None)
+            self._memory.learn(call, None, awaited=True)
             raise
         try:
-            return await self._ask(call, arguments, deadline)
+            return await self._ask(call, arguments, deadline, awaited=True)
         finally:
             in_flight.release_on_behalf_of(me)
 
-    async def _ask(self, call: CallInState, arguments: dict[str, Any], deadline: float | None) -> ToolResult:
+    async def _ask(
+        self, call: CallInState, arguments: dict[str, Any], deadline: float | None, *, awaited: bool
+    ) -> ToolResult:
         result = None
         try:
             result = await self._link.call(call.tool, arguments, deadline=deadline)
         finally:
-            self._memory.learn(call, result)
+            self._memory.learn(call, result, awaited=awaited)
         return result
 
     async def _catch_up(self, wanted: CallInState | None = None) -> None:
@@ -211,15 +233,15 @@ class RememberingLink(WrappedLink):
         self._live = True
         owed, self._owed = self._owed, []
         try:
-            for call, arguments, told in owed:
-                result = await self._link.call(call.tool, arguments)
-                if not alike(told, result):
-                    self._memory.forget(call.tool)
+            for one in owed:
+                result = await self._link.call(one.call.tool, one.arguments, deadline=one.deadline)
+                if not alike(one.told, result):
+                    self._memory.forget(one.call.tool)
                     raise ServerFault(
-                        f"The tool {call.tool} answered differently when the same call was made again; its answers are "
-                        "not remembered any more."
+                        f"The tool {one.call.tool} answered differently when the same call was made again; it is asked "
+                        "each time from now on."
                     )
         except BaseException:
             if wanted is not None:
-                self._memory.learn(wanted, None)
+                self._memory.learn(wanted, None, awaited=True)
             raise

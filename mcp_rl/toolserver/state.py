@@ -36,6 +36,12 @@ _SAID: dict[Kept, str] = {
 }
 
 
+def calls_in_flight(call_seconds: float, most: int, deadline: float) -> int:
+    """Return the number of concurrent calls, at most `most`, that a server which answers one at a time handles within
+    the deadline; `call_seconds` is the mean of a call, 0 where it was not measured."""
+    return max(1, min(most, int(deadline / (4 * call_seconds)))) if call_seconds else most
+
+
 class FatalCall(BaseModel):
     """A call that its server does not survive, or never answers."""
 

@@ -23,11 +23,11 @@ class LateServer:
     def __init__(self, every: int) -> None:
         self.server_info: dict[str, str] = {}
         self.tools = [Tool("read", "Read a page.", PAGE)]
-        self._every, self._calls = every, 0
+        self.calls, self._every = 0, every
 
     async def call(self, tool_name: str, arguments: dict[str, Any], *, deadline: float | None = None) -> ToolResult:
-        self._calls += 1
-        if self._calls % self._every == 0:
+        self.calls += 1
+        if self.calls % self._every == 0:
             raise ServerFault("it did not answer in time")
         return ToolResult(f"It says {arguments}.")
 
@@ -44,4 +44,4 @@ async def test_a_tool_is_unfit_where_a_tenth_of_its_calls_and_three_are_late(eve
     probe = Probe(link, link.tools, ToolServer("late", "", {"stdio": StdioServer(command="late")}), 0, set())  # type: ignore[arg-type]
     await probe.single_calls(60)
     assert probe.unfit == unfit
-    assert link._calls >= 45 or unfit
+    assert (link.calls >= 45) is not bool(unfit), "the calls end with the first unfit tool"

@@ -15,7 +15,7 @@ from mcp_rl.scenario import StdioServer
 from mcp_rl.toolserver.connection.deadlines import Deadlines
 from mcp_rl.toolserver.link import Link
 from mcp_rl.toolserver.pool import Sessions
-from mcp_rl.toolserver.remembered import ASKED_AGAIN, remembers
+from mcp_rl.toolserver.remembered import ASKED_AGAIN, worth_remembering
 from mcp_rl.toolserver.state import Kept, MeasuredState
 from mcp_rl.toolserver.tool_server import ToolServer
 
@@ -139,12 +139,8 @@ async def test_the_server_is_asked_again_now_and_then_and_has_the_last_word(tmp_
 
 async def test_an_episode_that_was_told_something_else_is_a_fault(tmp_path: Path) -> None:
     async with tallied(tmp_path, "process") as server:
-        async with server.episode() as one, server.episode() as other:
-            for link in (one, other):
-                await link.call("add", {"number": 1})
         log = tmp_path / "calls"
         told: tuple[str, dict[str, Any]] = ("count", {})
-        log.unlink()
         for _ in range(2):
             assert await server.play(told) == ["1"]
             log.unlink()
@@ -171,5 +167,5 @@ def test_the_start_of_a_process_counts_where_each_episode_has_one() -> None:
     def state(kept: Kept) -> MeasuredState:
         return MeasuredState(kept=kept, listing="", start_seconds=0.5, call_seconds=0.01)
 
-    assert remembers(state("process"), ToolsConfig())
-    assert not remembers(state("files"), ToolsConfig()) and not remembers(state("nothing"), ToolsConfig())
+    assert worth_remembering(state("process"), ToolsConfig())
+    assert not any(worth_remembering(state(kept), ToolsConfig()) for kept in ("files", "nothing"))

@@ -36,7 +36,7 @@ from mcp_rl.explore.entities.world_model import (
 from mcp_rl.explore.explorable import explorable, reads, unfit_tools
 from mcp_rl.explore.first_contact import understood
 from mcp_rl.explore.fitting import WORLD_SEED, observe_setup, observe_start, tables_in
-from mcp_rl.explore.probe import call_deadline, calls_in_flight, slowest_call
+from mcp_rl.explore.probe import call_deadline, slowest_call
 from mcp_rl.explore.tried import SAY_START
 from mcp_rl.explore.values_seen import ValuePool
 from mcp_rl.explore.words import words_of
@@ -44,6 +44,7 @@ from mcp_rl.explore.world import World
 from mcp_rl.scenario import ServerGroup
 from mcp_rl.system.visible import shortened
 from mcp_rl.toolserver.pool import Sessions, open_sessions
+from mcp_rl.toolserver.state import calls_in_flight
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
@@ -90,7 +91,7 @@ async def build_world(sessions: Sessions, *, server: ToolServer, params: ServerP
     """
     async with sessions.lease(params) as lease:
         session = lease.session
-        pace = call_deadline(server), calls_in_flight(server, _IN_FLIGHT, call_deadline(server))
+        pace = call_deadline(server), calls_in_flight(slowest_call(server), _IN_FLIGHT, call_deadline(server))
         seconds = min(_MOST_SECONDS, max(_SECONDS, _SLOW_CALLS * slowest_call(server)))
         budget = CallBudget.of(_CALLS, seconds)  # a server that starts slowly loses nothing
         tools = _reading(session, server)
