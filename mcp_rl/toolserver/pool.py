@@ -118,7 +118,8 @@ class Sessions:
         if self._before is not None:
             with suppress(ValueError):  # left in another task than it was entered in
                 _in_use.reset(self._before)
-        await self._close()
+        with anyio.CancelScope(shield=True):  # a close that is cancelled before it begins would leave servers open
+            await self._close()
 
     async def _close(self) -> None:
         self._connector.closed = True

@@ -77,6 +77,8 @@ class _Known:
     """Number of times that the answer came from memory since the server was asked."""
     asking: int = 0
     """Calls of this kind that the server has not answered yet."""
+    passing: bool = False
+    """True if the newest answer was none to remember, so that nobody waits for another."""
     answered: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when one of them ends."""
 
@@ -105,7 +107,7 @@ class Memory:
                 known.uses += 1
                 assert known.result is not None
                 return replace(known.result, seconds=0.0)
-            if known.given + known.asking < _TWICE or not known.asking:
+            if known.given + known.asking < _TWICE or not known.asking or known.passing:
                 known.asking += 1
                 known.uses = 0
                 return None
@@ -122,7 +124,8 @@ class Memory:
             known.asking -= 1
             known.answered.set()
             known.answered = asyncio.Event()
-        if result is None or result.is_error or result.asked or _characters(result) > _LONGEST:
+        known.passing = result is None or result.is_error or bool(result.asked) or _characters(result) > _LONGEST
+        if result is None or known.passing:
             known.given = 0
         elif known.given and not alike(known.result, result):
             self.forget(call.tool)

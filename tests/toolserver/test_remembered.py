@@ -15,9 +15,10 @@ from mcp_rl.scenario import StdioServer
 from mcp_rl.toolserver.connection.deadlines import Deadlines
 from mcp_rl.toolserver.link import Link
 from mcp_rl.toolserver.pool import Sessions
-from mcp_rl.toolserver.remembered import ASKED_AGAIN, worth_remembering
+from mcp_rl.toolserver.remembered import ASKED_AGAIN, CallInState, Memory, worth_remembering
 from mcp_rl.toolserver.state import Kept, MeasuredState
 from mcp_rl.toolserver.tool_server import ToolServer
+from mcp_rl.toolserver.tools.results import ToolResult
 
 SERVER = str(Path(__file__).with_name("tallied_server.py"))
 
@@ -119,6 +120,24 @@ async def test_errors_are_not_remembered(tmp_path: Path) -> None:
         for _ in range(5):
             await server.play(("fail", {}))
         assert server.calls == ["fail"] * 5
+
+
+async def test_nobody_waits_for_answers_that_are_not_remembered() -> None:
+    memory, call = Memory(0.5, 30.0), CallInState(None, "fail", "{}")
+    assert [await memory.find(call), await memory.find(call)] == [None, None]
+    found: list[object] = []
+
+    async def ask() -> None:
+        found.append(await memory.find(call))
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            for _ in range(6):
+                tasks.start_soon(ask)
+            await anyio.wait_all_tasks_blocked()
+            assert found == [], "they wait for the first two"
+            memory.learn(call, ToolResult("no", is_error=True), awaited=True)
+    assert found == [None] * 6
 
 
 async def test_the_server_is_asked_again_now_and_then_and_has_the_last_word(tmp_path: Path) -> None:
