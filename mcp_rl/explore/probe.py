@@ -6,6 +6,7 @@ outcomes however many calls are in flight.
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,7 @@ from mcp_rl.explore.answer import Answer, call_key, holds_secret, lasting_answer
 from mcp_rl.explore.fatal import still_answers, suspected
 from mcp_rl.explore.fitting import fitted_samplers
 from mcp_rl.explore.outcome import Outcome
+from mcp_rl.explore.pace import call_deadline, slowest_call
 from mcp_rl.explore.values_seen import ValuePool
 from mcp_rl.explore.words import words_of
 from mcp_rl.rewards.dates import is_dated, undated
@@ -38,11 +40,6 @@ _WAVE = 16
 """Most proposals for one tool in one wave."""
 _PROBES = 4
 """Most proposals for one tool in its first wave, before anything is known about it."""
-_DEADLINE, _LONGEST_DEADLINE = 4.0, 30.0
-"""Seconds for one call, and on a slow server. A slower tool is of no use to a learner that calls it thousands of times.
-"""
-_SLOWEST_CALL = 16
-"""How many times as long as the average call one may take."""
 _FAULTS = 3
 """Number of calls without an answer after which a tool is unfit; one or two may be the machine's fault."""
 _FAULTY = 0.1
@@ -55,8 +52,8 @@ DRY_WAVES = 4
 """Number of waves in a row without a new result after which a tool is exhausted."""
 CLOCK_TICK = 1.1
 """Seconds after which a result that shows a clock has changed."""
-_EDGES = 24
-"""Number of calls of a tool that are tried with a value at the edge."""
+_EDGES, _FEWEST_EDGES = 24, 2
+"""Number of calls of a tool that are tried with a value at the edge, and where there is time for few."""
 _EDGE_NUMBERS = (0, -1, -7, 10**6)
 _FAIR_SHARES = 2
 """Largest multiple of its even share of the results that one tool may give where others are exhausted."""
@@ -68,6 +65,8 @@ _CONSTANT_SHARE = 0.8
 """Least share of that value: another spelling of it may work too."""
 _MOST_KINDS = 8
 """Most calls of one tool that are repeated to find a clock."""
+_ERRORS_SHARE = 0.1
+"""Errors in proportion to other calls, where there is time for few calls."""
 _MOST_ERRORS = 40
 """Most errors kept of one tool."""
 
@@ -102,16 +101,6 @@ class ProbeResult:
     is_error: bool = False
 
 
-def call_deadline(server: ToolServer) -> float:
-    """Return the seconds that a call may take: more on a server whose calls were measured to be slow."""
-    return min(_LONGEST_DEADLINE, max(_DEADLINE, _SLOWEST_CALL * slowest_call(server)))
-
-
-def slowest_call(server: ToolServer) -> float:
-    """Return the mean seconds of a call of the slowest server, as measured; 0 where nothing was measured."""
-    return max((one.measured.call_seconds for one in server.members or (server,) if one.measured), default=0.0)
-
-
 def _fate(result: ProbeResult | None) -> tried.Fate:
     """Return what became of a call."""
     if result is None:
@@ -137,13 +126,14 @@ class Probe:
         dropped: set[str],
         *,
         patient: bool = False,
+        most_calls: float = math.inf,
     ) -> None:
         """`dropped` tools are not called. The first unfit one ends the single calls, unless they are `patient`: then
-        all are found."""
+        all are found. About `most_calls` are made in search of results, and a few more to see which last."""
         self._connection, self.random = connection, random.Random(seed)
         self.tools = [tool for tool in tools if tool.name not in dropped]
         self.pool = ValuePool()
-        self._patient = patient
+        self._patient, self._most_calls = patient, most_calls
         self._measured = any(one.measured is not None for one in server.members or (server,))
         self.progress = {
             name: ToolProgress(sampler, random.Random(f"{seed}:{name}"))
@@ -155,6 +145,8 @@ class Probe:
         self._errors: dict[str, list[Outcome]] = {tool.name: [] for tool in self.tools}
         self.unfit: set[str] = set()
         """Tools that are too slow, or answer equal calls differently."""
+        self.cut_short = False
+        """True if there was no time for more calls."""
         self._deadline = call_deadline(server)
         self._limiter = anyio.CapacityLimiter(calls_in_flight(slowest_call(server), _IN_FLIGHT, self._deadline))
         self._fault: ServerFault | None = None
@@ -184,10 +176,12 @@ class Probe:
         Beside the errors met so far, calls that worked are tried with one edge value: zero, a negative or a huge
         number, an unknown name.
         """
+        count = min(count, int(self._most_calls * _ERRORS_SHARE)) if self.cut_short else count
         if not count:
             return []
         met, self._errors = self._errors, {name: [] for name in self.progress}
-        edges = [call for name, progress in self.progress.items() for call in self._edges(name, progress)]
+        most = max(_FEWEST_EDGES, count // len(self.progress)) if self.cut_short else _EDGES
+        edges = [call for name, progress in self.progress.items() for call in self._edges(name, progress, most)]
         for (name, arguments), result in zip(edges, await self.call_all(edges), strict=True):
             if result is not None and result.is_error:
                 self._failed(name, arguments, result)
@@ -201,8 +195,8 @@ class Probe:
             if result is not None and result.is_error and result.text == error.text
         ]
 
-    def _edges(self, name: str, progress: ToolProgress) -> Iterator[tuple[str, dict[str, Any]]]:
-        known = self.random.sample(progress.outcomes, min(_EDGES, len(progress.outcomes)))
+    def _edges(self, name: str, progress: ToolProgress, most: int) -> Iterator[tuple[str, dict[str, Any]]]:
+        known = self.random.sample(progress.outcomes, min(most, len(progress.outcomes)))
         for outcome in known:
             free = [key for key, value in outcome.arguments.items() if type(value) in (int, float, str)]
             if not free:
@@ -236,6 +230,9 @@ class Probe:
             active = [name for name in self.progress if not self.progress[name].done]
             total = sum(len(progress.outcomes) for progress in self.progress.values())
             if not active or total >= target or (self.unfit and not self._patient):
+                return
+            if self._called.total() >= self._most_calls:
+                self.cut_short = True
                 return
             # Each tool is asked for its even share of the missing outcomes.
             level = min(self._level(active, target), self._most(target))

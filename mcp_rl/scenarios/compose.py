@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 from mcp_rl.config import MOST_STEPS
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from mcp_rl.explore.outcome import Outcome
-    from mcp_rl.explore.parts import Part
+    from mcp_rl.explore.parts import Part, Path
     from mcp_rl.plugins.recipe import Recipe
     from mcp_rl.toolserver.tool_server import ToolServer
     from mcp_rl.toolserver.tools.listing import Tool
@@ -29,6 +30,9 @@ _WORDINGS = 4
 """Most requests for one call, where a server has fewer different calls than scenarios are wanted."""
 _PART_SHARE = 0.5
 """Share of results with several parts of which a single part is asked for."""
+_GUESSED_SHARE, _GUESSED_TIMES = 0.2, 3
+"""A part of a result is not asked for where more than this share of the tool's results have the same there, and more
+than so many: that answer could be guessed."""
 STEPS = ("no-step", "one-step", "two-step", "three-step", "four-step", "five-step")
 
 
@@ -45,6 +49,8 @@ class Composer:
         self._scenarios: dict[str, McpScenario] = {}
         self._requests: set[str] = set()
         self._defaults = parameter_defaults(tools)
+        self._told: dict[tuple[str, Path], Counter[str | int | float]] = defaultdict(Counter)
+        """The values at each place of each tool's results."""
 
     def __len__(self) -> int:
         return len(self._scenarios)
@@ -100,9 +106,14 @@ class Composer:
         """Choose a part of the last result to ask for, every second time that one is new to the request."""
         given = {str(value) for value in last.arguments.values()}
         news = [part for part in last.parts if str(part.value) not in given and len(str(part.value)) <= SHORT_TEXT]
+        news = [part for part in news if not self._is_usual(last.tool, part)]
         if not news or is_dated(last.text) or self.random.random() >= _PART_SHARE:
             return None
         return self.random.choice(news)
+
+    def _is_usual(self, tool: str, part: Part) -> bool:
+        told = self._told[tool, part.path]
+        return told[part.value] > max(_GUESSED_TIMES, _GUESSED_SHARE * told.total())
 
     def verifier(self, answer: Answer, steps: Sequence[Outcome], *, ordered: bool = True) -> Verifier:
         """Return the verifier of the answer that these calls lead to."""
@@ -114,6 +125,10 @@ class Composer:
 
         `singles` are in order of preference.
         """
+        self._told.clear()
+        for outcome in singles:
+            for part in outcome.parts:
+                self._told[outcome.tool, part.path][part.value] += 1
         most = len(self) + count
         lengths = self._recipe.lengths(count)
         shuffled = self.random.sample(singles, len(singles))

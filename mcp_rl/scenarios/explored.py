@@ -7,6 +7,7 @@ explored too: each task starts in the state that an episode begins in, and readi
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from contextlib import asynccontextmanager
@@ -20,7 +21,8 @@ from mcp_rl.explore.entities.parameters import parameters_of
 from mcp_rl.explore.explorable import beyond_time, explorable, may_read, reads, shows_changes, unfit_tools
 from mcp_rl.explore.fatal import explored_without_fatal
 from mcp_rl.explore.fresh import FirstCalls, shows_itself
-from mcp_rl.explore.probe import Probe, slowest_call
+from mcp_rl.explore.pace import calls_within, episodes_within, slowest_call
+from mcp_rl.explore.probe import Probe
 from mcp_rl.scenarios.compose import Composer
 from mcp_rl.scenarios.grow import grow_chains
 from mcp_rl.scenarios.refusals import add_unsolvable, add_without_tools
@@ -41,6 +43,9 @@ if TYPE_CHECKING:
 _COSTLY_TASKS, _COSTLY_SECONDS = 12, 30.0
 """Tasks that change something, where every trial of one needs a new process that nobody asked for: as many as there are
 starts in these seconds, and at least so many."""
+_CALL_SECONDS, _START_SECONDS, _LEAST_CALLS = 150.0, 90.0, 60
+"""Seconds for single calls of a slow server that answers one at a time, and of one that each needs a new process; the
+calls that are made in any case."""
 _MOST_EXAMPLES = 2
 """Tools whose calls are told where no task can be made."""
 _MOST_NAMES = 5
@@ -107,7 +112,9 @@ async def _spelled_out(
     while True:
         async with _calls_on(sessions, server, params) as (session, link):
             reading, changing = _sorted_out(session, server, record)
-            probe = Probe(link, reading, server, recipe.seed, dropped, patient=tries > 0)
+            probe = Probe(
+                link, reading, server, recipe.seed, dropped, patient=tries > 0, most_calls=_most_calls(server)
+            )
             probe.pool.observe_resources(await session.connection.resources())
             wanted = recipe.solvable if not changing else round(_READING_SHARE * recipe.solvable)
             await probe.single_calls(recipe.solvable)
@@ -122,6 +129,11 @@ async def _spelled_out(
             break
         # It is chance when a clock is noticed, so start again without that tool: the seed then decides everything.
         dropped, tries = dropped | probe.unfit, tries + 1
+    if probe.cut_short:
+        notice(
+            f"Server {server.name!r}: its calls are slow, so spelled-out tasks are made of {len(probe.outcomes)} "
+            "different ones."
+        )
     composer = Composer(session.connection.tools, session.schemas, server=server, params=params, recipe=recipe)
     singles = probe.spread(len(probe.outcomes))
     composer.compose(wanted, singles, chains)
@@ -136,6 +148,12 @@ async def _spelled_out(
     add_unsolvable(composer, errors, session.connection.tools, round(recipe.count * recipe.unsolvable))
     add_without_tools(composer, round(recipe.count * recipe.without_tools))
     return list(composer.shuffled())
+
+
+def _most_calls(server: ToolServer) -> float:
+    """Return the number of single calls for which there is time."""
+    starts = episodes_within(server, _START_SECONDS) if shows_itself(server) else math.inf
+    return max(_LEAST_CALLS, min(starts, calls_within(server, _CALL_SECONDS)))
 
 
 @asynccontextmanager

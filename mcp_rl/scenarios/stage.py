@@ -17,7 +17,7 @@ from mcp_rl.explore.answer import call_key, holds_secret, read_answer, reports_f
 from mcp_rl.explore.explorable import explorable, reads
 from mcp_rl.explore.fatal import suspected
 from mcp_rl.explore.outcome import Outcome
-from mcp_rl.explore.probe import slowest_call
+from mcp_rl.explore.pace import slowest_call
 from mcp_rl.rewards.dates import is_dated, undated
 from mcp_rl.rewards.json_values import is_close, lists_objects
 from mcp_rl.rewards.new_ids import new_ids, with_ids_numbered

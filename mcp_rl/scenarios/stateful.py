@@ -9,7 +9,6 @@ differ.
 from __future__ import annotations
 
 import json
-import math
 import random
 import re
 from collections import Counter
@@ -21,15 +20,15 @@ import anyio
 from mcp_rl.explore import tried
 from mcp_rl.explore.answer import Answer, call_key, read_answer
 from mcp_rl.explore.fitting import fitted_samplers
+from mcp_rl.explore.pace import calls_within, episodes_within
 from mcp_rl.explore.parts import Part, fits, parts_of
-from mcp_rl.explore.probe import CLOCK_TICK, DRY_WAVES, Probe, slowest_call
+from mcp_rl.explore.probe import CLOCK_TICK, DRY_WAVES, Probe
 from mcp_rl.explore.values_seen import handle_nouns
 from mcp_rl.explore.words import noun_of, words_of
 from mcp_rl.rewards.dates import is_dated
 from mcp_rl.scenarios.chain import Chain
 from mcp_rl.scenarios.stage import Look, Play, Played, ProposedCall, Stage, Unplayable, state_verifier
 from mcp_rl.scenarios.wording import Spoken
-from mcp_rl.system.threads import cpu_limit
 from mcp_rl.toolserver.tool_server import BETWEEN
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ _MOST_PROPOSALS = 6
 """Maximum proposals of one length for each task that is wanted; if they fail, the server offers no more."""
 _SECONDS, _LEAST_CALLS = 60.0, 400
 """Seconds for finding tasks on a server that answers one call at a time, and the calls that are made in any case."""
-_START_SECONDS, _LEAST_PLAYS = 20.0, 40
+_START_SECONDS, _LEAST_PLAYS = 40.0, 40
 """Seconds for starting processes, where each play takes one that nobody asked for, and the plays that are made in any
 case."""
 _TRIES = 12
@@ -113,8 +112,8 @@ class Walks:
     ) -> None:
         self._stage = Stage(sessions, session, server, params)
         self._names = session.schemas.to_openai
-        self._most_calls = max(_LEAST_CALLS, _SECONDS / max(slowest_call(server), 0.001))
-        self._most_plays = _plays_within(server)
+        self._most_calls = max(_LEAST_CALLS, calls_within(server, _SECONDS))
+        self._most_plays = max(_LEAST_PLAYS, episodes_within(server, _START_SECONDS))
         self._probe, self._random = probe, random.Random(f"{seed}:walks")
         self._changing = {tool.name: tool for tool in changing}
         self._reading = {tool.name: tool for tool in probe.tools if probe.progress[tool.name].outcomes}
@@ -176,11 +175,12 @@ class Walks:
         found: list[_Draft] = []
         dry = made = 0
         while len(found) < count and dry < DRY_WAVES and made < _MOST_PROPOSALS * (count + _WAVE):
-            affordable = (self._most_calls - self._stage.calls) // (steps + _MOST_LOOKS)
+            affordable = (self._most_calls - self._stage.calls) / (steps + _MOST_LOOKS)
             affordable = min(affordable, most_plays - self._stage.plays)
             if affordable < 1:
                 break
-            proposals = list(self._proposals(steps, 2 * (count - len(found))))[: int(affordable)]
+            proposals = list(self._proposals(steps, 2 * (count - len(found))))
+            proposals = proposals[: int(min(affordable, len(proposals)))]
             drafts = await self._wave(proposals, count - len(found))
             dry, made = 0 if drafts else dry + 1, made + len(proposals)
             found += drafts
@@ -444,13 +444,6 @@ class Walks:
         key = call_key(look.tool, look.arguments)
         before = self._before.get(key)
         return before is not None and before.shows_another(look, self._ids_shown.get(key, ()))
-
-
-def _plays_within(server: ToolServer) -> float:
-    """Return the number of plays for which there is time, given what it takes to start this server."""
-    members = [one for one in server.members or (server,) if one.measured and one.measured.isolation == "per-rollout"]
-    seconds = max((one.measured.start_seconds for one in members if one.measured), default=0.0)
-    return max(_LEAST_PLAYS, _START_SECONDS * cpu_limit() / seconds) if seconds else math.inf
 
 
 def _different(outcomes: Sequence[Outcome]) -> list[Outcome]:

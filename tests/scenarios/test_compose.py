@@ -97,6 +97,15 @@ def test_part_of_a_long_result_is_asked_for_and_verified() -> None:
             assert str(s.verifier.expected) not in s.task_description
 
 
+def test_a_part_that_is_the_same_in_most_results_is_not_asked_for() -> None:
+    made = composer(Recipe(60, unsolvable=0, without_tools=0))
+    texts = [json.dumps({"words": 100 + number, "version": 7, "state": "ab"[number % 2]}) for number in range(60)]
+    made.compose(60, [outcome(f"n{number}", text) for number, text in enumerate(texts)], [])
+    asked = {s.verifier.expected for s in made.scenarios if s.verifier and s.verifier.kind in ("number", "text")}
+    assert len(asked) > 10
+    assert all(isinstance(value, int) and value >= 100 for value in asked)
+
+
 def test_a_lookup_is_verified_by_both_calls() -> None:
     made = composer(Recipe(100, max_steps=2, unsolvable=0, without_tools=0))
     texts = [f"note{n}a, note{n}b" for n in range(20)]

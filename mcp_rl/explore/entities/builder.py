@@ -36,7 +36,7 @@ from mcp_rl.explore.entities.world_model import (
 from mcp_rl.explore.explorable import explorable, reads, unfit_tools
 from mcp_rl.explore.first_contact import understood
 from mcp_rl.explore.fitting import WORLD_SEED, observe_setup, observe_start, tables_in
-from mcp_rl.explore.probe import call_deadline, slowest_call
+from mcp_rl.explore.pace import call_deadline, slowest_call
 from mcp_rl.explore.tried import SAY_START
 from mcp_rl.explore.values_seen import ValuePool
 from mcp_rl.explore.words import words_of

@@ -102,10 +102,10 @@ class BroughtAbout:
         return chosen
 
     async def _lasting(self, changes: Sequence[StateChange]) -> list[_Draft]:
-        plays = [self._play(change.calls, self._reads(change)) for change in changes]
-        first = await self._stage.play_all(plays)
+        reads = [self._reads(change) for change in changes]
+        first = await self._stage.play_all(list(map(self._play, [change.calls for change in changes], reads)))
         await anyio.sleep(CLOCK_TICK if changes else 0)
-        second = await self._stage.play_all(plays)
+        second = await self._stage.play_all(list(map(self._play, map(_after_lookups, changes), reads)))
         drafts = []
         for change, one, again in zip(changes, first, second, strict=True):
             await checkpoint()
@@ -118,7 +118,8 @@ class BroughtAbout:
             seen = "\n".join(look.text for look in looks if not look.is_error)
             if not all(_is_in(value, seen) for value in change.values):
                 continue
-            if listed and any(self._differs(look) for look in looks) and one.calls == again.calls:
+            same = one.calls == again.calls[-len(one.calls) :]
+            if listed and any(self._differs(look) for look in looks) and same:
                 drafts.append(_Draft(change, looks, tuple({place for _, places in lasting for place in places})))
         return drafts
 
@@ -135,10 +136,8 @@ class BroughtAbout:
                 refused[index] += 1
             else:
                 endings.append(([], False))
+            ways[index] += 1  # the calls after its lookups, which were played
             for calls, right in endings:
-                if right and list(calls) == list(draft.change.calls):
-                    ways[index] += 1  # played twice already
-                    continue
                 plays.append(self._play(calls, [(look.tool, look.arguments) for look in draft.looks]))
                 refuting.append(None if right else refuted)
                 places.append((index, right))
@@ -161,9 +160,7 @@ class BroughtAbout:
 
     def _endings(self, change: StateChange) -> list[tuple[Sequence[ReadingCall], bool]]:
         """Return sequences of calls, each with whether it brings the state about. Doing nothing is not among them."""
-        right: list[Sequence[ReadingCall]] = [[*change.lookups[: MOST_CALLS - len(change.calls)], *change.calls]]
-        if list(change.otherwise) != list(change.calls):
-            right.append(change.otherwise)
+        right = [change.otherwise] if list(change.otherwise) != list(change.calls) else []
         wrong: list[Sequence[ReadingCall]] = list(change.near)
         if len(change.calls) > 1:
             wrong.append(change.calls[1:])
@@ -239,6 +236,11 @@ class BroughtAbout:
 
     def _proposed(self, call: ReadingCall) -> ProposedCall:
         return ProposedCall(tool=self._names[call[0]], arguments=json.dumps(dict(call[1])))
+
+
+def _after_lookups(change: StateChange) -> list[ReadingCall]:
+    """Return the calls that solve a task: its lookups, then the change."""
+    return [*change.lookups[: MOST_CALLS - len(change.calls)], *change.calls]
 
 
 def _is_in(value: str, text: str) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 from mcp_rl.errors import ScenarioError
 from mcp_rl.explore.entities.builder import build_world
 from mcp_rl.explore.explorable import explorable, reads
+from mcp_rl.explore.pace import episodes_within
 from mcp_rl.scenario import Level, McpScenario
 from mcp_rl.scenarios.goals.answered import AnsweredQuestions
 from mcp_rl.scenarios.goals.begun import Beginnings
@@ -33,6 +34,9 @@ _TURNS = 10
 """Least number of turns that a scenario allows."""
 _TOLD_CHANGES = 0.3
 """Share of the told tasks that change something, where the server has such tools."""
+_START_SECONDS, _LEAST_CHANGES, _PLAYS = 100.0, 12, 6
+"""Seconds for proving changes where each play starts a process that nobody asked for, the changes that are proven in
+any case, and the plays that one takes."""
 
 
 async def goal_scenarios(
@@ -50,11 +54,15 @@ async def goal_scenarios(
     twice = Twice(sessions, params, without_times=server.filled_anew)
     tasks: list[GoalTask] = []
     stage = Stage(sessions, session, server, params)
+    few = False
+    most_changes = max(_LEAST_CHANGES, episodes_within(server, _START_SECONDS) / _PLAYS)
     if world.effects:
-        changes = {level: wanted.get(level, 0) for level in ("told", "brought-about")}
+        changes: dict[Level, int] = {level: wanted.get(level, 0) for level in ("told", "brought-about")}
         changes["told"] = round(_TOLD_CHANGES * changes["told"])
+        few = sum(changes.values()) > most_changes
+        changes = _within(changes, most_changes)
         proven = BroughtAbout(world, names, stage, twice, recipe.seed)
-        tasks += await proven.tasks(cast("dict[Level, int]", changes))
+        tasks += await proven.tasks(changes)
     made = Counter(task.level for task in tasks)
     asked: dict[Level, int] = {
         level: count - made[level] for level, count in wanted.items() if level != "brought-about"
@@ -69,8 +77,9 @@ async def goal_scenarios(
     if any(count > 0 for count in left.values()):
         readers = [tool for tool in explorable(session.offered, server) if reads(tool, server)]
         tasks += await Reckoned(readers, names, twice, recipe.seed, knowledge=recipe.knowledge).tasks(left)
-    short = _shortfall(wanted, tasks, built)
-    if world.effects and (missing := _stand_ins(wanted, tasks)):
+    short = _shortfall(wanted, tasks, built, few_changes=few)
+    most_changes -= len([task for task in tasks if "changes" in task.tags])
+    if world.effects and (missing := _within(_stand_ins(wanted, tasks), most_changes)):
         more = await BroughtAbout(world, names, stage, twice, recipe.seed + 1).tasks(missing)
         said = {task.text for task in tasks}
         tasks += (others := [task for task in more if task.text not in said])
@@ -104,7 +113,15 @@ def _stand_ins(wanted: Mapping[Level, int], tasks: Sequence[GoalTask]) -> dict[L
     return found if any(found.values()) else {}
 
 
-def _shortfall(wanted: Mapping[Level, int], tasks: Sequence[GoalTask], built: BuiltWorld) -> str:
+def _within(changes: Mapping[Level, int], most: float) -> dict[Level, int]:
+    """Return numbers of changes in the same proportions, at most so many in all."""
+    total = sum(changes.values())
+    if total <= most:
+        return dict(changes) if total else {}
+    return {level: count for level, all_ in changes.items() if (count := int(all_ * max(0.0, most) / total))}
+
+
+def _shortfall(wanted: Mapping[Level, int], tasks: Sequence[GoalTask], built: BuiltWorld, *, few_changes: bool) -> str:
     """Say in one sentence which levels have fewer tasks than wanted, why, and what would help; empty if none has."""
     made = Counter(task.level for task in tasks)
     missing = [f"{made[level]} of {count} {level}" for level, count in wanted.items() if made[level] < count]
@@ -123,6 +140,8 @@ def _shortfall(wanted: Mapping[Level, int], tasks: Sequence[GoalTask], built: Bu
         why = "its data allow no others that differ and cannot be guessed"
         if not built.model.effects and made["brought-about"] < wanted.get("brought-about", 0):
             why += ", and no call was seen to change anything that its listings show"
+        if few_changes:
+            why += f", and few changes are tried, since each takes some {_PLAYS} new processes"
         remark = " ".join(["", *built.remarks[:1]])
         if remark.endswith("the server has more."):
             helps = "a tool that finds, filters or counts its things would allow more"

@@ -1,0 +1,64 @@
+"""Servers whose calls or starts take long get fewer calls while tasks are made."""
+
+import math
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import anyio
+import pytest
+
+from mcp_rl.config import ToolsConfig
+from mcp_rl.explore import pace
+from mcp_rl.explore.first_contact import understood
+from mcp_rl.plugins.recipe import Recipe
+from mcp_rl.scenario import StdioServer
+from mcp_rl.scenarios.generate import Generated, GenerateRequest, generate
+from mcp_rl.system.notices import noticed_by
+from mcp_rl.toolserver.state import MeasuredState
+from mcp_rl.toolserver.tool_server import ToolServer
+
+SCENARIOS = Path(__file__).parents[1] / "scenarios"
+
+
+def server(name: str) -> ToolServer:
+    command = StdioServer(command=sys.executable, args=("-S", str(SCENARIOS / f"{name}_server.py")))
+    return ToolServer(name, "", {"stdio": command})
+
+
+def test_a_start_counts_where_each_episode_has_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pace, "cpu_limit", lambda: 4)
+    slow = replace(server("notes"), measured=MeasuredState(kept="process", listing="", start_seconds=2.0))
+    assert pace.episodes_within(slow, 10.0) == 10.0
+    assert pace.calls_within(slow, 10.0) == math.inf
+    in_files = replace(slow, measured=MeasuredState(kept="files", listing="", start_seconds=2.0, call_seconds=0.5))
+    assert pace.episodes_within(in_files, 10.0) == math.inf
+    assert pace.calls_within(in_files, 10.0) == 20.0
+    assert pace.calls_within(server("notes"), 10.0) == pace.episodes_within(server("notes"), 10.0) == math.inf
+
+
+def made(name: str, recipe: Recipe, **measured: float) -> tuple[Generated, list[str]]:
+    async def make() -> Generated:
+        known = await understood(server(name), None, ToolsConfig())
+        assert known.measured is not None
+        slow = replace(known, measured=known.measured.model_copy(update=measured))
+        return await generate(slow, GenerateRequest(recipe))
+
+    said: list[str] = []
+    with noticed_by(said.append):
+        return anyio.run(make), said
+
+
+def test_first_calls_of_a_server_that_starts_slowly_are_few(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    generated, said = made("tally", Recipe(count=160, seed=1, levels="spelled"), start_seconds=600.0)
+    calls = {str(call) for one in generated.scenarios if one.reference for call in one.reference}
+    assert 20 <= len(calls) <= 90
+    assert "its calls are slow, so spelled-out tasks are made of" in " ".join(said)
+
+
+def test_changes_are_few_where_each_play_starts_a_slow_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    generated, said = made("board", Recipe(count=60, seed=1, levels="told=0.5,brought-about=0.5"), start_seconds=600.0)
+    assert 0 < sum("changes" in one.tags for one in generated.scenarios) <= 12
+    assert "few changes are tried" in " ".join(said)
