@@ -224,7 +224,7 @@ class Sampler:
         self._steps.spend(1 + least // 16)
         value: str | None = None
         if self._pool["start"] and plausible.takes_address(parameter_of(slot), schema):
-            value = random.choice(self._pool["uri"])  # a page beyond those is nobody's
+            value = random.choice(self._pool.pages)
         elif "pattern" in schema:
             value = self._known_matching(schema["pattern"], slot, random)
             value = value or string_matching(schema["pattern"], random, self._steps)

@@ -14,6 +14,7 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from mcp_rl.explore.entities.forms.page_form import addresses_in, same_site
 from mcp_rl.explore.entities.forms.reading import text_inside
 from mcp_rl.explore.entities.forms.shown import is_id, shown_values
 from mcp_rl.explore.hints import Bounds, bounds, offered
@@ -90,6 +91,9 @@ class ValuePool:
         for value in arguments.values():
             if isinstance(value, str):
                 self._scan(value)
+                if _URI.fullmatch(value):
+                    for address in addresses_in(text, value):
+                        self._keep("uri", address)
         self._scan(text)
         for noun in handle_nouns(tool, text):
             self._keep(f"key:{noun}", text)
@@ -120,6 +124,14 @@ class ValuePool:
             self._keep("uri", place)
         else:
             self._keep_path(place)
+
+    @property
+    def pages(self) -> list[str]:
+        """The addresses seen on the sites where exploring begins: others are not the user's."""
+        starts = self._values.get("start", {})
+        return [uri for uri in self._values.get("uri", ()) if any(same_site(start, uri) for start in starts)] or [
+            *starts
+        ]
 
     def observe_known(self, name: str) -> None:
         """Learn a name that was given to the server."""

@@ -7,8 +7,8 @@ import posixpath
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urljoin, urlsplit
 
+from mcp_rl.explore.entities.forms.page_form import same_site
 from mcp_rl.explore.entities.forms.reading import form_of, read_as, read_structured
 from mcp_rl.explore.entities.forms.rows import read_rows
 from mcp_rl.explore.entities.nouns import GENERIC, common, noun_in, noun_of_tool, plural, singular
@@ -77,7 +77,8 @@ class Reader:
         self.forms = {}
         for tool, texts in by_tool.items():
             step = max(1, len(texts) // _MOST_TEXTS)
-            self.forms[tool] = form_of(texts[::step])
+            of_addresses = any(one.is_address and one.required for one in self._parameters[tool])
+            self.forms[tool] = form_of(texts if of_addresses else texts[::step], of_addresses=of_addresses)
 
     def sightings(self, answers: Sequence[Answered]) -> list[Sighting]:
         """Return what each of these answers shows."""
@@ -138,8 +139,7 @@ class Reader:
             if base is None or not isinstance(record.get("url"), str):
                 yield record
                 continue
-            address = urljoin(base, record["url"])
-            if urlsplit(address).netloc == urlsplit(base).netloc:
+            if (address := same_site(base, record["url"])) is not None:
                 yield {**record, "url": address}
 
     def _placed(self, answer: Answered, record: Record) -> Record:

@@ -416,6 +416,8 @@ class English:
             if not isinstance(first.value, str):
                 return self.pick([f"{noun} {name}", f"{noun} number {name}"])
             if is_address(first.value):
+                if noun == "page":
+                    return f"the page {name}"
                 return self.pick([f"the {noun} on the page {name}", f"the {noun} described at {name}"])
             if self.is_person(things.kind):
                 return self.pick([f"the {noun} {name}", name])

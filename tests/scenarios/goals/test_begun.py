@@ -9,7 +9,9 @@ import pytest
 from mcp_rl.config import ToolsConfig
 from mcp_rl.errors import ScenarioError
 from mcp_rl.explore.entities.builder import BuiltWorld, world_of
-from mcp_rl.explore.entities.forms.page_form import read_page
+from mcp_rl.explore.entities.forms.page_form import addresses_in, read_page
+from mcp_rl.explore.entities.forms.reading import form_of
+from mcp_rl.explore.values_seen import ValuePool
 from mcp_rl.plugins.recipe import Recipe
 from mcp_rl.scenario import StdioServer
 from mcp_rl.scenarios.generate import Generated, GenerateRequest, check_file, generate_file
@@ -75,8 +77,36 @@ def test_a_server_that_needs_an_address_says_which_option_names_it(tmp_path) -> 
         anyio.run(generate_file, browser(), tmp_path / "tasks.jsonl", order)
 
 
-def test_a_page_without_links_is_no_page() -> None:
-    assert read_page("Depth: 12 m\nArea: 3 ha") == []
+def test_results_without_links_are_pages_only_where_other_results_of_the_tool_lead_to_them() -> None:
+    leads, ends = "* [Aare](/aare.html)", "Depth: 12 m\nArea: 3 ha"
+    assert form_of([ends, ends]) == "pairs"
+    assert form_of([leads, ends, ends], of_addresses=True) == "page"
+    assert [dict(record) for record in read_page(ends)[0].records] == [{"Depth m": 12, "Area ha": 3}]
+
+
+def test_a_short_table_of_two_columns_tells_of_its_page() -> None:
+    subject, rows = read_page("Fresh today:\n\n| item | price |\n| --- | --- |\n| plum | 4 |\n| leek | 2 |\n")
+    assert [dict(record) for record in subject.records] == [{"price of plum": 4, "price of leek": 2}]
+    assert rows.name == "items" and len(rows.records) == 2
+
+
+def test_links_to_other_sites_lead_nowhere() -> None:
+    page = (
+        '[one](two.html#top) <a href="/three">3</a> [four](https://other.example/) ![five](five.png) [six](mailto:a@b)'
+    )
+    assert addresses_in(page, "http://localhost:80/a/b.html") == [
+        "http://localhost:80/a/two.html",
+        "http://localhost:80/three",
+    ]
+    pool = ValuePool()
+    pool.observe_start("http://localhost:80/")
+    pool.observe({"url": "http://localhost:80/a/b.html"}, f"{page} and https://elsewhere.example/x")
+    assert set(pool.pages) == {
+        "http://localhost:80/",
+        "http://localhost:80/a/b.html",
+        "http://localhost:80/a/two.html",
+        "http://localhost:80/three",
+    }
 
 
 def test_links_pairs_and_tables_of_a_page_are_read() -> None:

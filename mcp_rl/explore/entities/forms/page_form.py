@@ -1,5 +1,7 @@
 """Records in a web page written as Markdown: its links, its tables, and what it says of its subject in pairs.
 
+A short table of two columns says something of the subject too: the "price of river" in a row of "item" and "price".
+
 A link that fills an entry of a list, or stands in the first cell of a row, is a record of the thing that it leads to.
 Such records stand under the heading above them, if that is a plural. Of all other links only the address counts.
 """
@@ -9,6 +11,7 @@ from __future__ import annotations
 import re
 from itertools import groupby
 from typing import TYPE_CHECKING
+from urllib.parse import urljoin, urlsplit
 
 from mcp_rl.explore.entities.forms.pair_form import pair_in, put
 from mcp_rl.explore.entities.forms.records import LONGEST_NAME, Record, RecordList, limited, whole_lines
@@ -25,15 +28,41 @@ _HEADING = re.compile(r"#{2,6} +(.{1,200}?)[ #]*")
 _ITEM = re.compile(r"(?:[-*+]|\d{1,4}[.)]) +(\S.*)")
 _DEFINITION = re.compile(r": +(\S.*)")
 _NAMED_ROW = re.compile(r"\| *([^|]{1,60}?):? *\| *([^|]{1,300}?) *\|")
+_HREF = re.compile(r"\bhref\s?=\s?[\"']([^\"'\s<>]{1,500})[\"']")
 _ASIDE = re.compile(r"\b(?:of|in|on|at|by|for|from|near|with|to)\b.*")
 _PAGES = "pages"
+_SHORT_TABLE = 8
+"""Most rows of a table that tells of its page."""
+_READ = 50_000
+"""Characters of a page in which links are looked for."""
+
+
+def is_page(text: str) -> bool:
+    """Return whether a text has a link, without which it may be any text."""
+    return any(map(_links_in, whole_lines(_IMAGE.sub("", text))[0]))
+
+
+def same_site(base: str, target: str) -> str | None:
+    """Return the whole address to which a link on the page `base` leads; None if that is another site, or none."""
+    try:
+        address = urljoin(base, target)
+        site, leads_to = urlsplit(base), urlsplit(address)
+    except ValueError:
+        return None
+    return address if leads_to.netloc == site.netloc and leads_to.scheme in ("http", "https") else None
+
+
+def addresses_in(text: str, base: str) -> list[str]:
+    """Return the addresses on the same site to which a page leads, in Markdown or HTML, without their fragments."""
+    text = _IMAGE.sub("", text[:_READ])
+    targets = [*(target for _, target in _LINK.findall(text)), *_HREF.findall(text)]
+    found = (same_site(base, target.partition("#")[0]) for target in targets if not target.startswith("#"))
+    return list(dict.fromkeys(address for address in found if address is not None))
 
 
 def read_page(text: str) -> list[RecordList]:
-    """Return the records of a page; none where it has no link, as it may be any text then."""
+    """Return the records of a page, which may have no links."""
     lines, cut = whole_lines(_IMAGE.sub("", text))
-    if not any(map(_links_in, lines)):
-        return []
     subject: Record = {}
     tables: list[RecordList] = []
     lists: dict[str, list[Record]] = {}
@@ -46,7 +75,8 @@ def read_page(text: str) -> list[RecordList]:
                 continue
             for one in read_table("\n".join(map(_plain, rows))):
                 kept = [_leading_on(*pair) for pair in zip(one.records, map(_links_in, rows[2:]), strict=False)]
-                tables.append(limited(kept, noun, cut=cut))
+                tables.append(limited(kept, _noun_of_rows(noun, kept), cut=cut))
+                _put_rows(subject, kept)
         above = ""
         for line in block:
             stripped = line.strip()
@@ -78,6 +108,22 @@ def _tables(lines: Sequence[str]) -> Iterator[list[str]]:
     for in_table, rows in groupby((line.strip() for line in lines), key=lambda line: line.startswith("|")):
         if in_table:
             yield list(rows)
+
+
+def _noun_of_rows(above: str, rows: Sequence[Record]) -> str:
+    """Return the plural that stands above a table, or that of its first column."""
+    first = next(iter(rows[0]), "").lower() if rows else ""
+    return f"{first}s" if above == _PAGES and re.fullmatch(r"[a-z]{3,20}(?<!s)", first) else above
+
+
+def _put_rows(subject: Record, rows: Sequence[Record]) -> None:
+    """Put what the rows of a short table of two columns say into the record of the page's subject."""
+    if len(rows) > _SHORT_TABLE or any(len(row) != 2 for row in rows):
+        return
+    for row in rows:
+        (_, name), (what, value) = row.items()
+        if isinstance(name, str) and re.fullmatch(r"[A-Za-z][\w '-]{0,30}", name):
+            subject.setdefault(f"{what} of {name}", value)
 
 
 def _listed_under(heading: str) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_rl.explore.entities.forms.json_form import read_json, read_json_lines, read_python, records_in
 from mcp_rl.explore.entities.forms.list_form import read_list, read_sections
-from mcp_rl.explore.entities.forms.page_form import read_page
+from mcp_rl.explore.entities.forms.page_form import is_page, read_page
 from mcp_rl.explore.entities.forms.pair_form import read_pairs
 from mcp_rl.explore.entities.forms.table_form import read_table
 
@@ -35,11 +35,16 @@ _LEAST_SHARE = 0.8
 _TEXT_KEYS = ("result", "content", "text", "output")
 
 
-def form_of(texts: Sequence[str]) -> str | None:
-    """Return the form that nearly all of a tool's results have, or None where they have none."""
+def form_of(texts: Sequence[str], *, of_addresses: bool = False) -> str | None:
+    """Return the form that nearly all of a tool's results have, or None where they have none.
+
+    `of_addresses`: the tool shows what is at an address, where some pages lead to others and many lead nowhere.
+    """
     unwrapped = [text_inside(text) for text in texts]
     for name, read in _FORMS.items():
-        if texts and sum(bool(read(text)) for text in unwrapped) >= _LEAST_SHARE * len(texts):
+        fits: Callable[[str], object] = is_page if name == "page" else read
+        least = 1 if name == "page" and of_addresses else _LEAST_SHARE * len(texts)
+        if texts and sum(bool(fits(text)) for text in unwrapped) >= least:
             return name
     return None
 
