@@ -421,7 +421,7 @@ def _add_texts(result: Things, answers: Sequence[Answered], sightings: Sequence[
 
 def _text_field(tool: str, noun: str) -> str:
     said = noun_of_tool(tool)
-    return said if said and said not in GENERIC and said != noun else "content"
+    return said if said and said not in (*GENERIC, "txt") and said != noun else "content"
 
 
 def _add_edges(result: Things, one: Sighting) -> None:

@@ -117,7 +117,7 @@ class Reader:
 
     def _noun(self, tool: str, found: RecordList) -> str:
         noun = noun_in(found.name) if found.name else ""
-        if noun and noun not in GENERIC:
+        if noun and (noun not in GENERIC or self.forms.get(tool) == "page"):
             return noun
         first = next(iter(found.records[0]), "") if found.records and found.several else ""
         if self.forms.get(tool) == "pairs" and first and words_of(first) not in _NAMING | GENERIC:

@@ -84,6 +84,11 @@ def test_results_without_links_are_pages_only_where_other_results_of_the_tool_le
     assert [dict(record) for record in read_page(ends)[0].records] == [{"Depth m": 12, "Area ha": 3}]
 
 
+def test_a_heading_may_be_underlined() -> None:
+    lakes, *others = read_page("The north\n=========\n\nLakes\n-----\n\n*   [Aare](/aare.html)\n")
+    assert lakes.name == "lakes" and not others
+
+
 def test_a_short_table_of_two_columns_tells_of_its_page() -> None:
     subject, rows = read_page("Fresh today:\n\n| item | price |\n| --- | --- |\n| plum | 4 |\n| leek | 2 |\n")
     assert [dict(record) for record in subject.records] == [{"price of plum": 4, "price of leek": 2}]

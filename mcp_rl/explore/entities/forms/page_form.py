@@ -25,6 +25,8 @@ _LINK = re.compile(r"\[([^\[\]\n]{1,200})\]\(<?([^()\s>]{1,500})>?(?: \"[^\"\n]{
 _IMAGE = re.compile(r"!\[[^\]\n]{0,300}\]\([^)\n]{0,600}\)")
 _HEADING = re.compile(r"#{2,6} +(.{1,200}?)[ #]*")
 """A heading in the page; that of the page itself says nothing of its lists."""
+_UNDERLINE, _WORDS = re.compile(r"-{3,200} *"), re.compile(r"\w[^|]{1,200}")
+"""The line below a heading that is written in two lines, and a line that may be one."""
 _ITEM = re.compile(r"(?:[-*+]|\d{1,4}[.)]) +(\S.*)")
 _DEFINITION = re.compile(r": +(\S.*)")
 _NAMED_ROW = re.compile(r"\| *([^|]{1,60}?):? *\| *([^|]{1,300}?) *\|")
@@ -95,9 +97,12 @@ def _sections(lines: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
     """Yield the lines below each heading, and before the first one, with the noun of the things listed there."""
     noun, block = _PAGES, list[str]()
     for line in lines:
-        if found := _HEADING.fullmatch(line.strip()):
+        found = _HEADING.fullmatch(line.strip())
+        underlined = _UNDERLINE.fullmatch(line) and block and _WORDS.fullmatch(block[-1])
+        if found or underlined:
+            heading = found[1] if found else block.pop()
             yield noun, block
-            noun, block = _listed_under(_plain(found[1])), []
+            noun, block = _listed_under(_plain(heading)), []
         else:
             block.append(line)
     yield noun, block
