@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _WORDINGS = 4
 """Most requests for one call, where a server has fewer different calls than scenarios are wanted."""
+_POOLS, _LEAST_POOLED = 8, 6
+"""Pools of calls on a server that has few, and the fewest calls in one."""
 _PART_SHARE = 0.5
 """Share of results with several parts of which a single part is asked for."""
 _GUESSED_SHARE, _GUESSED_TIMES = 0.2, 3
@@ -49,6 +51,8 @@ class Composer:
         self._scenarios: dict[str, McpScenario] = {}
         self._requests: set[str] = set()
         self._defaults = parameter_defaults(tools)
+        self._pool_of: dict[str, int] = {}
+        """The pool of each call. A task has calls of one pool, so that tasks with calls of others can be held out."""
         self._told: dict[tuple[str, Path], Counter[str | int | float]] = defaultdict(Counter)
         """The values at each place of each tool's results."""
 
@@ -132,14 +136,32 @@ class Composer:
         most = len(self) + count
         lengths = self._recipe.lengths(count)
         shuffled = self.random.sample(singles, len(singles))
-        blocks = [shuffled[start : start + MOST_STEPS] for start in range(0, len(shuffled), MOST_STEPS)]
+        self._put_into_pools(shuffled, count)
+        blocks = [
+            pool[start : start + MOST_STEPS]
+            for number in sorted({self._pool_of[outcome.key] for outcome in shuffled})
+            for pool in [[outcome for outcome in shuffled if self._pool_of[outcome.key] == number]]
+            for start in range(0, len(pool), MOST_STEPS)
+        ]
         for steps in sorted(lengths, reverse=True):
             if steps > 1:
                 room = min(most - len(self), lengths[steps])
-                found = lookups(singles, self.random) if steps == 2 else iter(())
-                value_chains = [chain for chain in chains if len(chain) == steps]
+                found = filter(self._is_in_one_pool, lookups(singles, self.random) if steps == 2 else ())
+                value_chains = [chain for chain in chains if len(chain) == steps and self._is_in_one_pool(chain)]
                 self._add_longer(room, found, value_chains, together(blocks, steps, self.random))
         self._add_singles(most, singles)
+
+    def _put_into_pools(self, outcomes: Sequence[Outcome], count: int) -> None:
+        """Put calls into pools, several where each call is needed for several tasks."""
+        pools = len(set(self._pool_of.values()))
+        if not pools:
+            pools = max(1, min(_POOLS, len(outcomes) // _LEAST_POOLED)) if len(outcomes) < count else 1
+        by_tool = sorted(outcomes, key=lambda outcome: outcome.tool)  # each has calls of each tool
+        for number, outcome in enumerate(by_tool):
+            self._pool_of.setdefault(outcome.key, number % pools)
+
+    def _is_in_one_pool(self, chain: Chain) -> bool:
+        return len({self._pool_of[one.key] for one in chain.outcomes if one.key in self._pool_of}) <= 1
 
     def _add_longer(
         self, room: int, found: Iterator[Chain], chains: Sequence[Chain], unrelated: Iterator[Chain]

@@ -32,6 +32,8 @@ Stratum = tuple[str, ...]
 SplitBy = Literal["calls", "combinations"]
 _FEWEST = 8
 """Held-out scenarios below which a measurement says nothing, where more are there to be held out."""
+_MOST_TIMES = 2
+"""How many times its share of the held-out scenarios a level may have, and so may those that need no call."""
 _MOST_ASIDE = 0.25
 """Largest share of the scenarios that may be set aside."""
 _PROPORTION = 8
@@ -77,7 +79,7 @@ def hold_out(
 
     Val holds `wanted` scenarios, or fewer where more than a quarter of all would have to be set aside.
     """
-    chosen = _choose(scenarios, _tied(scenarios, by), wanted, random.Random(seed))
+    chosen = _choose(scenarios, _tied(scenarios, by), wanted, random.Random(seed), most_times=_MOST_TIMES)
     aside: set[int] = set()
     if len(chosen) < wanted:
         chosen, aside = _choose_apart(scenarios, wanted, random.Random(seed), by)
@@ -90,9 +92,16 @@ def overlap(one: Iterable[McpScenario], other: Iterable[McpScenario], *, by: Spl
     return _traces(one, by) & _traces(other, by)
 
 
-def _choose(scenarios: Sequence[McpScenario], groups: list[list[int]], wanted: int, random: random.Random) -> set[int]:
+def _choose(
+    scenarios: Sequence[McpScenario],
+    groups: list[list[int]],
+    wanted: int,
+    random: random.Random,
+    *,
+    most_times: float = math.inf,
+) -> set[int]:
     """Choose whole groups that add up to `wanted` scenarios: first within each stratum's quota, then those that fit and
-    leave most of every stratum to train on."""
+    leave most of every stratum to train on. No level has more than `most_times` its share of them."""
     every = Counter(map(_stratum, scenarios))
     quota = _quotas(every, wanted, random)
     groups = sorted(random.sample(groups, len(groups)), key=len)
@@ -103,13 +112,32 @@ def _choose(scenarios: Sequence[McpScenario], groups: list[list[int]], wanted: i
             quota.subtract(needed)
             chosen.update(group)
     held = _strata(scenarios, chosen)
+    room = _room(scenarios, wanted, most_times)
+    room.subtract(_level(scenarios[place]) for place in chosen)
+
+    def fits(group: list[int]) -> bool:
+        more = Counter(_level(scenarios[place]) for place in group)
+        return len(chosen) + len(group) <= wanted and all(room[level] >= n for level, n in more.items())
+
     left = [group for group in reversed(groups) if chosen.isdisjoint(group)]  # larger ones first
-    while left := [group for group in left if len(chosen) + len(group) <= wanted]:
+    while left := [group for group in left if fits(group)]:
         shares = [max((held[s] + n) / every[s] for s, n in _strata(scenarios, group).items()) for group in left]
         group = left.pop(shares.index(min(shares)))
         held += _strata(scenarios, group)
+        room.subtract(_level(scenarios[place]) for place in group)
         chosen.update(group)
     return chosen if len(chosen) < len(scenarios) else set()
+
+
+def _room(scenarios: Sequence[McpScenario], wanted: int, times: float) -> Counter[str]:
+    """Return the number of scenarios of each level that may be held out, at most so many times its share."""
+    levels = Counter(map(_level, scenarios))
+    share = min(1.0, times * wanted / len(scenarios))
+    return Counter({level: math.ceil(share * count) for level, count in levels.items()})
+
+
+def _level(scenario: McpScenario) -> str:
+    return scenario.level if scenario.reference else "without a call"
 
 
 def _quotas(sizes: Counter[Stratum], wanted: int, random: random.Random) -> Counter[Stratum]:
@@ -249,6 +277,7 @@ def _choose_apart(
     Each choice is the one that sets fewest aside, with an allowance for those that keep tools and steps in proportion.
     """
     quota = _quotas(Counter(map(_stratum, scenarios)), wanted, random)
+    room = _room(scenarios, wanted, _MOST_TIMES)
     order = random.sample(range(len(scenarios)), len(scenarios))
     sharing: dict[str, list[int]] = defaultdict(list)
     for index, scenario in enumerate(scenarios):
@@ -264,7 +293,7 @@ def _choose_apart(
     while chosen.bit_count() < wanted:
         best: tuple[int, int] | None = None
         for index in order:
-            if chosen >> index & 1:
+            if chosen >> index & 1 or room[_level(scenarios[index])] < 1:
                 continue
             left = train & ~tied[index]
             aside = len(scenarios) - left.bit_count() - chosen.bit_count() - 1
@@ -278,6 +307,7 @@ def _choose_apart(
         train &= ~tied[best[1]]
         chosen |= 1 << best[1]
         quota[_stratum(scenarios[best[1]])] -= 1
+        room[_level(scenarios[best[1]])] -= 1
     return _indices(chosen), _indices(every & ~train & ~chosen)
 
 

@@ -14,6 +14,7 @@ from mcp_rl.scenarios.chain import Chain, lookups, together
 from mcp_rl.scenarios.compose import Composer
 from mcp_rl.scenarios.duplicates import near_key
 from mcp_rl.scenarios.refusals import add_unsolvable, add_without_tools
+from mcp_rl.scenarios.split import hold_out, overlap
 from mcp_rl.toolserver.tool_server import ToolServer
 from mcp_rl.toolserver.tools.listing import Tool
 from mcp_rl.toolserver.tools.schema import ToolSchemas
@@ -104,6 +105,17 @@ def test_a_part_that_is_the_same_in_most_results_is_not_asked_for() -> None:
     asked = {s.verifier.expected for s in made.scenarios if s.verifier and s.verifier.kind in ("number", "text")}
     assert len(asked) > 10
     assert all(isinstance(value, int) and value >= 100 for value in asked)
+
+
+def test_few_calls_for_many_tasks_are_pooled_so_that_tasks_of_all_lengths_can_be_held_out() -> None:
+    made = composer(Recipe(400, unsolvable=0, without_tools=0))
+    names = [f"note{number:02}" for number in range(80)]
+    texts = [f"See {names[number - 7]} and {names[number - 1]}." for number in range(80)]
+    singles = [outcome(name, text) for name, text in zip(names, texts, strict=True)]
+    made.compose(400, singles, [])
+    train, val = hold_out(made.scenarios, 80)
+    assert len(made) == 400 and len(val) == 80 and len(train) > 280
+    assert {len(s.reference) for s in val} == {1, 2, 3, 4, 5} and not overlap(train, val)
 
 
 def test_a_lookup_is_verified_by_both_calls() -> None:

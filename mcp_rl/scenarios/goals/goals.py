@@ -34,7 +34,7 @@ _TURNS = 10
 """Least number of turns that a scenario allows."""
 _TOLD_CHANGES = 0.3
 """Share of the told tasks that change something, where the server has such tools."""
-_START_SECONDS, _LEAST_CHANGES, _PLAYS = 100.0, 12, 6
+_START_SECONDS, _LEAST_CHANGES, _PLAYS = 150.0, 12, 6
 """Seconds for proving changes where each play starts a process that nobody asked for, the changes that are proven in
 any case, and the plays that one takes."""
 
