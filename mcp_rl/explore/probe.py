@@ -374,6 +374,7 @@ class Probe:
             self._faults[name] += 1
             if self._faults[name] >= max(_FAULTS, _FAULTY * self._called[name]):
                 self.unfit.add(name)
+                tried.note_late(name)
             return None
         return ProbeResult(result.text, True, result.is_error)
 

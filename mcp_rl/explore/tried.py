@@ -59,11 +59,17 @@ class ToolTrials:
     needs_start: bool = False
     """True if it takes the address of a page, and the user named none."""
 
+    late: bool = False
+    """True if it was given up, since too many of its calls were not answered in time."""
+
     @property
     def commonest(self) -> Fate | None:
-        """The fate of most of its calls, None if there were none. What changes between calls weighs more."""
+        """The fate of most of its calls, None if there were none. What changes between calls weighs more, and so does
+        what made it be given up."""
         if "unsteady" in self.fates:
             return "unsteady"
+        if self.late and "unanswered" in self.fates:
+            return "unanswered"
         return self.fates.most_common(1)[0][0] if self.fates else None
 
     @property
@@ -146,6 +152,12 @@ def note_needs_start(tool: str) -> None:
     """Note that a tool takes the address of a page, and that none was named, if there is a record."""
     if (record := _current.get()) is not None:
         record.of(tool).needs_start = True
+
+
+def note_late(tool: str) -> None:
+    """Note that a tool is given up, since its calls are not answered in time, if there is a record."""
+    if (record := _current.get()) is not None:
+        record.of(tool).late = True
 
 
 def note_kept_out(tool: str, why: str) -> None:

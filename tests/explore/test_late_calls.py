@@ -6,6 +6,7 @@ import pytest
 
 from mcp_rl.errors import ServerFault
 from mcp_rl.explore.probe import Probe
+from mcp_rl.explore.tried import tried_tools
 from mcp_rl.scenario import StdioServer
 from mcp_rl.toolserver.tool_server import ToolServer
 from mcp_rl.toolserver.tools.listing import Tool
@@ -42,6 +43,9 @@ class LateServer:
 async def test_a_tool_is_unfit_where_a_tenth_of_its_calls_and_three_are_late(every: int, unfit: set[str]) -> None:
     link = LateServer(every)
     probe = Probe(link, link.tools, ToolServer("late", "", {"stdio": StdioServer(command="late")}), 0, set())  # type: ignore[arg-type]
-    await probe.single_calls(60)
+    with tried_tools() as tried:
+        await probe.single_calls(60)
     assert probe.unfit == unfit
+    (reason,) = tried.reasons(["read"])
+    assert ("calls were not answered in time" in reason and "make it answer sooner" in reason) is bool(unfit)
     assert (link.calls >= 45) is not bool(unfit), "the calls end with the first unfit tool"
