@@ -48,7 +48,7 @@ IN_STEP = 64
 _STEPS, _MORE, _SHARE = 20, 30, 1 / 2
 """Steps of imitation where the settings leave them open: so many, or more where a level is hardly ever solved, and at
 most this share of the run's."""
-_SELDOM, _HARDLY = 0.7, 0.05
+_SELDOM, _HARDLY = 0.7, 0.1
 """Success on held-out scenarios below which sampling finds too little to learn from, and next to nothing."""
 _FEWEST = 10
 """Held-out scenarios of a level by which it is judged."""
