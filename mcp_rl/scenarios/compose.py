@@ -136,13 +136,8 @@ class Composer:
         most = len(self) + count
         lengths = self._recipe.lengths(count)
         shuffled = self.random.sample(singles, len(singles))
-        self._put_into_pools(shuffled, count)
-        blocks = [
-            pool[start : start + MOST_STEPS]
-            for number in sorted({self._pool_of[outcome.key] for outcome in shuffled})
-            for pool in [[outcome for outcome in shuffled if self._pool_of[outcome.key] == number]]
-            for start in range(0, len(pool), MOST_STEPS)
-        ]
+        pools = self._pools(shuffled, count)
+        blocks = [pool[start : start + MOST_STEPS] for pool in pools for start in range(0, len(pool), MOST_STEPS)]
         for steps in sorted(lengths, reverse=True):
             if steps > 1:
                 room = min(most - len(self), lengths[steps])
@@ -151,14 +146,18 @@ class Composer:
                 self._add_longer(room, found, value_chains, together(blocks, steps, self.random))
         self._add_singles(most, singles)
 
-    def _put_into_pools(self, outcomes: Sequence[Outcome], count: int) -> None:
-        """Put calls into pools, several where each call is needed for several tasks."""
+    def _pools(self, outcomes: Sequence[Outcome], count: int) -> list[list[Outcome]]:
+        """Put calls into pools, several where each call is needed for several tasks, and return these."""
         pools = len(set(self._pool_of.values()))
         if not pools:
             pools = max(1, min(_POOLS, len(outcomes) // _LEAST_POOLED)) if len(outcomes) < count else 1
         by_tool = sorted(outcomes, key=lambda outcome: outcome.tool)  # each has calls of each tool
         for number, outcome in enumerate(by_tool):
             self._pool_of.setdefault(outcome.key, number % pools)
+        found: list[list[Outcome]] = [[] for _ in range(pools)]
+        for outcome in outcomes:
+            found[self._pool_of[outcome.key]].append(outcome)
+        return found
 
     def _is_in_one_pool(self, chain: Chain) -> bool:
         return len({self._pool_of[one.key] for one in chain.outcomes if one.key in self._pool_of}) <= 1

@@ -95,13 +95,15 @@ def test_a_short_table_of_two_columns_tells_of_its_page() -> None:
     assert rows.name == "items" and len(rows.records) == 2
 
 
-def test_links_to_other_sites_lead_nowhere() -> None:
+def test_links_to_other_sites_and_those_that_do_something_are_not_followed() -> None:
     page = (
-        '[one](two.html#top) <a href="/three">3</a> [four](https://other.example/) ![five](five.png) [six](mailto:a@b)'
+        '[one](two.html#top) <a href="/three?a=1&amp;b=2">3</a> [four](https://other.example/) ![five](five.png) '
+        "[six](mailto:a@b) [seven](/account/logout) [eight](/notes?action=delete&id=7) [nine](/how-to-delete)"
     )
     assert addresses_in(page, "http://localhost:80/a/b.html") == [
         "http://localhost:80/a/two.html",
-        "http://localhost:80/three",
+        "http://localhost:80/how-to-delete",
+        "http://localhost:80/three?a=1&b=2",
     ]
     pool = ValuePool()
     pool.observe_start("http://localhost:80/")
@@ -110,7 +112,8 @@ def test_links_to_other_sites_lead_nowhere() -> None:
         "http://localhost:80/",
         "http://localhost:80/a/b.html",
         "http://localhost:80/a/two.html",
-        "http://localhost:80/three",
+        "http://localhost:80/how-to-delete",
+        "http://localhost:80/three?a=1&b=2",
     }
 
 

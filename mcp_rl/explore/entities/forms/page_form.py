@@ -8,6 +8,7 @@ Such records stand under the heading above them, if that is a plural. Of all oth
 
 from __future__ import annotations
 
+import html
 import re
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -31,6 +32,8 @@ _ITEM = re.compile(r"(?:[-*+]|\d{1,4}[.)]) +(\S.*)")
 _DEFINITION = re.compile(r": +(\S.*)")
 _NAMED_ROW = re.compile(r"\| *([^|]{1,60}?):? *\| *([^|]{1,300}?) *\|")
 _HREF = re.compile(r"\bhref\s?=\s?[\"']([^\"'\s<>]{1,500})[\"']")
+_ACTS = re.compile(r"(?i)(?:^|[/?&=])(?:log[-_]?out|sign[-_]?out|delete|remove|unsubscribe)(?=$|[/?&=.#])")
+"""A link that is not only read."""
 _ASIDE = re.compile(r"\b(?:of|in|on|at|by|for|from|near|with|to)\b.*")
 _PAGES = "pages"
 _SHORT_TABLE = 8
@@ -45,7 +48,10 @@ def is_page(text: str) -> bool:
 
 
 def same_site(base: str, target: str) -> str | None:
-    """Return the whole address to which a link on the page `base` leads; None if that is another site, or none."""
+    """Return the whole address to which a link on the page `base` leads; None if that is another site, or none, or if
+    the link seems to do something."""
+    if _ACTS.search(target):
+        return None
     try:
         address = urljoin(base, target)
         site, leads_to = urlsplit(base), urlsplit(address)
@@ -57,7 +63,7 @@ def same_site(base: str, target: str) -> str | None:
 def addresses_in(text: str, base: str) -> list[str]:
     """Return the addresses on the same site to which a page leads, in Markdown or HTML, without their fragments."""
     text = _IMAGE.sub("", text[:_READ])
-    targets = [*(target for _, target in _LINK.findall(text)), *_HREF.findall(text)]
+    targets = [*(target for _, target in _LINK.findall(text)), *map(html.unescape, _HREF.findall(text))]
     found = (same_site(base, target.partition("#")[0]) for target in targets if not target.startswith("#"))
     return list(dict.fromkeys(address for address in found if address is not None))
 
