@@ -14,6 +14,7 @@ from mcp_rl.rewards.json_values import is_close
 from mcp_rl.scenarios.goals.task import results_hash
 from mcp_rl.scenarios.reference import kept, refused_calls
 from mcp_rl.scenarios.stage import Look
+from mcp_rl.toolserver.state import calls_in_flight
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,16 +41,17 @@ class BrokenScenario:
 
 
 async def broken_scenarios(
-    sessions: Sessions, params: ServerParams, scenarios: Sequence[McpScenario]
+    sessions: Sessions, params: ServerParams, scenarios: Sequence[McpScenario], *, call_seconds: float = 0.0
 ) -> list[BrokenScenario]:
     """Return a finding for each scenario that does not hold on this server, in order.
 
     A scenario holds where its reference calls succeed, from the state that an episode begins in, and the last call
     gives the recorded answer, or reading calls see the expected state; where only the calls are verified, the result
-    may change. An unsolvable scenario holds where its calls are still refused.
+    may change. An unsolvable scenario holds where its calls are still refused. `call_seconds` is the mean of a call, 0
+    where it was not measured: a slow server gets fewer at once.
     """
     findings: list[BrokenScenario | None] = [None] * len(scenarios)
-    limiter = anyio.CapacityLimiter(_IN_FLIGHT)
+    limiter = anyio.CapacityLimiter(calls_in_flight(call_seconds, _IN_FLIGHT, _DEADLINE))
 
     async def one(index: int, scenario: McpScenario) -> None:
         try:

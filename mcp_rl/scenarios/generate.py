@@ -11,6 +11,7 @@ from mcp_rl.config import ToolsConfig
 from mcp_rl.errors import ConfigError, ScenarioError
 from mcp_rl.explore.entities.keeping import collected_worlds, read_world, save_world, world_file
 from mcp_rl.explore.known_server import known_server
+from mcp_rl.explore.pace import slowest_call
 from mcp_rl.explore.tried import tried_tools
 from mcp_rl.inference.apis.language_model import LanguageModel, check_language_model
 from mcp_rl.plugins.manager import Plugins, load_plugins
@@ -256,7 +257,7 @@ async def check_file(
     async with known_server(server, transport, tools or ToolsConfig()) as known:
         session = await known.session()
         params = server.params(transport)
-        findings = await broken_scenarios(known.sessions, params, scenarios)
+        findings = await broken_scenarios(known.sessions, params, scenarios, call_seconds=slowest_call(known.server))
         if world is None:
             return CheckedFile(findings)
         from mcp_rl.scenarios.goals.second import SecondSolver  # only where there are goal tasks

@@ -12,9 +12,11 @@ from mcp_rl.config import ToolsConfig
 from mcp_rl.explore import pace
 from mcp_rl.explore.first_contact import understood
 from mcp_rl.plugins.recipe import Recipe
-from mcp_rl.scenario import StdioServer
+from mcp_rl.scenario import McpScenario, StdioServer, ToolCall, Verifier
+from mcp_rl.scenarios import broken
 from mcp_rl.scenarios.generate import Generated, GenerateRequest, generate
 from mcp_rl.system.notices import noticed_by
+from mcp_rl.toolserver.pool import Sessions
 from mcp_rl.toolserver.state import MeasuredState
 from mcp_rl.toolserver.tool_server import ToolServer
 
@@ -55,6 +57,40 @@ def test_first_calls_of_a_server_that_starts_slowly_are_few(monkeypatch: pytest.
     calls = {str(call) for one in generated.scenarios if one.reference for call in one.reference}
     assert 20 <= len(calls) <= 90
     assert "its calls are slow, so spelled-out tasks are made of" in " ".join(said)
+
+
+SLOW = """
+import sys, time
+sys.path.insert(0, sys.argv[1])
+from by_hand import serve, tool
+
+def call(name, given):
+    time.sleep(0.3)
+    return "It says " + given["word"]
+
+serve("slow", [tool("say", "Says a word.", word="string")], call)
+"""
+
+
+async def test_a_check_makes_as_many_calls_at_once_as_a_slow_server_answers_in_time(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(broken, "_DEADLINE", 2.0)
+    (tmp_path / "slow.py").write_text(SLOW)
+    params = StdioServer(command=sys.executable, args=("-S", str(tmp_path / "slow.py"), str(SCENARIOS)))
+    scenarios = [
+        McpScenario(
+            task_description=f"Say {number}.",
+            server_params=params,
+            reference=(ToolCall(tool="say", arguments={"word": str(number)}),),
+            verifier=Verifier(kind="text", expected=f"It says {number}"),
+            reference_answer=f"It says {number}",
+        )
+        for number in range(12)
+    ]
+    async with Sessions() as sessions:
+        assert await broken.broken_scenarios(sessions, params, scenarios, call_seconds=0.3) == []
+        assert len(await broken.broken_scenarios(sessions, params, scenarios)) > 3
 
 
 def test_changes_are_few_where_each_play_starts_a_slow_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
