@@ -131,8 +131,7 @@ async def _spelled_out(
         dropped, tries = dropped | probe.unfit, tries + 1
     if probe.cut_short:
         notice(
-            f"Server {server.name!r}: its calls are slow, so spelled-out tasks are made of {len(probe.outcomes)} "
-            "different ones."
+            f"Server {server.name!r} is slow, so its spelled-out tasks are made of only {len(probe.outcomes)} calls."
         )
     composer = Composer(session.connection.tools, session.schemas, server=server, params=params, recipe=recipe)
     singles = probe.spread(len(probe.outcomes))

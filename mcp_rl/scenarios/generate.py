@@ -267,7 +267,7 @@ async def check_file(
             world,
             [tool.name for tool in session.offered],
             Stage(known.sessions, session, known.server, params),
-            Twice(known.sessions, params, without_times=known.server.filled_anew),
+            Twice(known.sessions, params, known.server),
             _CHECK_SEED,
         )
         opinion = await solver.judge([one for one in scenarios if one.id not in broken])

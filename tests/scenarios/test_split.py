@@ -74,6 +74,13 @@ def test_no_kind_of_task_is_held_out_whole_where_others_can_be() -> None:
     assert Counter(one.reference[-1].tool for one in val) == {"rare": 10}
 
 
+def test_no_level_has_more_than_twice_its_share_of_the_held_out_tasks() -> None:
+    tied = [scenario(f"spelled {number}", ("read", number % 10), ("read", (number + 1) % 10)) for number in range(80)]
+    free = [scenario(f"told {n}", ("tell", n)).model_copy(update={"level": "told"}) for n in range(20)]
+    _, val = hold_out([*tied, *free], 20)
+    assert Counter(s.level for s in val)["told"] <= 8, "others share a few calls, but told tasks are to be learned too"
+
+
 def test_three_and_three_point_zero_are_the_same_call() -> None:
     scenarios = [scenario("a", ("add", 3)), scenario("b", ("add", 3.0)), scenario("c", ("add", 4))]
     train, val = split(scenarios, val_count=1, seed=0)

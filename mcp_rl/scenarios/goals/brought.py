@@ -11,7 +11,7 @@ import json
 import math
 import random
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING
@@ -132,7 +132,7 @@ class BroughtAbout:
         for index, draft in enumerate(drafts):
             refuted = partial(refutes, draft.verifier)
             endings = self._endings(draft.change)
-            if any(self._refutes_nothing(draft.verifier, at, look) for at, look in enumerate(draft.looks)):
+            if self._twice.refute(draft.verifier):
                 refused[index] += 1
             else:
                 endings.append(([], False))
@@ -222,11 +222,6 @@ class BroughtAbout:
     def _observation(self, look: Look) -> Observation | None:
         """Return the complete listing that a look repeats, or None."""
         return self._listings.get(call_key(look.tool, look.arguments))
-
-    def _refutes_nothing(self, verifier: Verifier, index: int, look: Look) -> bool:
-        """Return whether what is known of a look, where nothing was done, makes the verifier refuse."""
-        before = self._twice[look.tool, look.arguments]
-        return before is not None and refutes(verifier, index, replace(look, text=before, is_error=False))
 
     def _differs(self, look: Look) -> bool:
         return self._twice[look.tool, look.arguments] != self._twice.settled(look.text) or look.is_error

@@ -51,7 +51,7 @@ async def goal_scenarios(
     built = await build_world(sessions, server=server, params=params)
     world, session = built.model, await sessions.get(params)
     names = [tool.name for tool in session.offered]
-    twice = Twice(sessions, params, without_times=server.filled_anew)
+    twice = Twice(sessions, params, server)
     tasks: list[GoalTask] = []
     stage = Stage(sessions, session, server, params)
     few = False
@@ -141,7 +141,7 @@ def _shortfall(wanted: Mapping[Level, int], tasks: Sequence[GoalTask], built: Bu
         if not built.model.effects and made["brought-about"] < wanted.get("brought-about", 0):
             why += ", and no call was seen to change anything that its listings show"
         if few_changes:
-            why += f", and few changes are tried, since each takes some {_PLAYS} new processes"
+            why += f", and few changes were tried, since each takes about {_PLAYS} new processes"
         remark = " ".join(["", *built.remarks[:1]])
         if remark.endswith("the server has more."):
             helps = "a tool that finds, filters or counts its things would allow more"

@@ -25,7 +25,7 @@ from mcp_rl.scenarios.goals.program import Program, Unanswerable, View, evaluate
 from mcp_rl.scenarios.goals.question import Questions, given_values, say_otherwise
 from mcp_rl.scenarios.goals.reading import read_program
 from mcp_rl.scenarios.goals.task import accepted, records_of, refutes
-from mcp_rl.scenarios.stage import MOST_CALLS, Look, Played, ProposedCall, Stage
+from mcp_rl.scenarios.stage import MOST_CALLS, Played, ProposedCall, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -180,7 +180,7 @@ class SecondSolver:
         for scenario in scenarios:
             right = [calls for calls in self._other_ways(scenario) if len(calls) <= MOST_CALLS]
             wrong = [calls for calls in self._near_misses(scenario) if len(calls) <= MOST_CALLS][: self._near]
-            if [] in wrong and self._refuses_nothing(scenario):
+            if [] in wrong and scenario.verifier is not None and self._twice.refute(scenario.verifier):
                 wrong.remove([])
                 found.of_near_miss(scenario, "no call", accepted=False)
             tries += [(scenario, calls, True) for calls in right[: self._ways]]
@@ -209,17 +209,6 @@ class SecondSolver:
             judged = not one.refuted and accepted(scenario.verifier, _DONE, one.calls, records_of(one.looks))
             said = "; ".join(f"{call.tool} {json.dumps(call.arguments, ensure_ascii=False)}" for call in calls)
             (found.of_solution if is_right else found.of_near_miss)(scenario, said or "no call", accepted=judged)
-
-    def _refuses_nothing(self, scenario: McpScenario) -> bool:
-        """Return whether what is known of the state, where nothing was done, makes the verifier refuse."""
-        assert scenario.verifier is not None
-        for index, read in enumerate(scenario.verifier.reads):
-            before = self._twice[read.tool, read.arguments]
-            if before is not None:
-                look = Look(read.tool, dict(read.arguments), before, is_error=False)
-                if refutes(scenario.verifier, index, look):
-                    return True
-        return False
 
     def _effect(self, scenario: McpScenario, call: ToolCall) -> Effect | None:
         does = scenario.proof.program.split(" ", 1)[0] if scenario.proof is not None else ""

@@ -11,16 +11,21 @@ from mcp_rl.errors import ServerFault
 from mcp_rl.explore import tally
 from mcp_rl.explore.answer import call_key, holds_secret
 from mcp_rl.explore.fatal import suspected
+from mcp_rl.explore.pace import slowest_call
 from mcp_rl.explore.probe import CLOCK_TICK
 from mcp_rl.rewards.dates import undated
+from mcp_rl.scenarios.goals.task import refutes
+from mcp_rl.scenarios.stage import Look
+from mcp_rl.toolserver.state import calls_in_flight
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
 
     from mcp_rl.explore.entities.world_model import Observation
-    from mcp_rl.scenario import ServerParams
+    from mcp_rl.scenario import ServerParams, Verifier
     from mcp_rl.toolserver.link import Link
     from mcp_rl.toolserver.pool import Sessions
+    from mcp_rl.toolserver.tool_server import ToolServer
 
 ReadingCall = tuple[str, Mapping[str, "JsonValue"]]
 """The server's own name of a tool, and arguments."""
@@ -32,9 +37,12 @@ _DEADLINE = 20.0
 class Twice:
     """The texts of reading calls that gave the same text in two episodes."""
 
-    def __init__(self, sessions: Sessions, params: ServerParams, *, without_times: bool = False) -> None:
-        """`without_times`: times of day do not count, since each episode's process was filled at another one."""
-        self._sessions, self._params, self._without_times = sessions, params, without_times
+    def __init__(self, sessions: Sessions, params: ServerParams, server: ToolServer | None = None) -> None:
+        """`server` tells how fast calls are answered. Where each episode's process is filled at another time, times of
+        day do not count."""
+        self._sessions, self._params = sessions, params
+        self._without_times = server is not None and server.filled_anew
+        self._at_once = calls_in_flight(slowest_call(server) if server is not None else 0.0, _IN_FLIGHT, _DEADLINE)
         self._texts: dict[str, str | None] = {}
 
     def __getitem__(self, call: ReadingCall) -> str | None:
@@ -48,6 +56,14 @@ class Twice:
     def repeats(self, seen: Observation) -> bool:
         """Return whether both episodes said what was seen."""
         return self[seen.tool, seen.arguments] == self.settled(seen.text)
+
+    def refute(self, verifier: Verifier) -> bool:
+        """Return whether what is known of the state, where nothing was done, makes a verifier of states refuse."""
+        for index, read in enumerate(verifier.reads):
+            before = self[read.tool, read.arguments]
+            if before is not None and refutes(verifier, index, Look(read.tool, dict(read.arguments), before, False)):
+                return True
+        return False
 
     async def make(self, calls: Sequence[ReadingCall]) -> None:
         """Make these calls in two episodes, with a tick of the clock between; those made before are left out."""
@@ -71,7 +87,7 @@ class Twice:
                     found[key] = await self._one(lease.session.connection, call)
 
             async with anyio.create_task_group() as tasks:
-                for _ in range(min(len(calls), _IN_FLIGHT)):
+                for _ in range(min(len(calls), self._at_once)):
                     tasks.start_soon(make_some)
         return found
 

@@ -1,5 +1,6 @@
 """Tasks on a server that shows nothing by itself: its pages are found from the address that the user names."""
 
+import random
 import sys
 from pathlib import Path
 
@@ -9,13 +10,17 @@ import pytest
 from mcp_rl.config import ToolsConfig
 from mcp_rl.errors import ScenarioError
 from mcp_rl.explore.entities.builder import BuiltWorld, world_of
+from mcp_rl.explore.entities.caller import Answered
 from mcp_rl.explore.entities.forms.page_form import addresses_in, read_page
 from mcp_rl.explore.entities.forms.reading import form_of
+from mcp_rl.explore.entities.sightings import Reader
+from mcp_rl.explore.sample import Sampler
 from mcp_rl.explore.values_seen import ValuePool
 from mcp_rl.plugins.recipe import Recipe
 from mcp_rl.scenario import StdioServer
 from mcp_rl.scenarios.generate import Generated, GenerateRequest, check_file, generate_file
 from mcp_rl.toolserver.tool_server import ToolServer
+from mcp_rl.toolserver.tools.listing import Tool
 from tests.scenarios.goals.lighthouse_site import LIGHTS, served
 
 COMMAND = StdioServer(command=sys.executable, args=["-S", str(Path(__file__).with_name("browser_server.py"))])
@@ -81,7 +86,26 @@ def test_results_without_links_are_pages_only_where_other_results_of_the_tool_le
     leads, ends = "* [Aare](/aare.html)", "Depth: 12 m\nArea: 3 ha"
     assert form_of([ends, ends]) == "pairs"
     assert form_of([leads, ends, ends], of_addresses=True) == "page"
-    assert [dict(record) for record in read_page(ends)[0].records] == [{"Depth m": 12, "Area ha": 3}]
+    schema = {"type": "object", "properties": {"url": {"type": "string"}}, "required": ["url"]}
+    reader = Reader({"load_markdown": Tool("load_markdown", "Load a page.", schema)})
+    answers = [
+        Answered("load_markdown", {"url": f"http://localhost/{number}"}, text)
+        for number, text in enumerate([leads, ends, ends])
+    ]
+    reader.learn_forms(answers)
+    listed, depth, _ = reader.sightings(answers)
+    assert (listed.noun, listed.records) == ("page", ({"name": "Aare", "url": "http://localhost/aare.html"},))
+    assert (depth.several, depth.records) == (False, ({"Depth m": 12, "Area ha": 3},))
+
+
+def test_arguments_are_addresses_of_the_site_alone() -> None:
+    pool = ValuePool()
+    pool.observe_start("http://localhost/")
+    pool.observe({"url": "http://localhost/"}, "[one](/one.html) [two](https://elsewhere.example/)")
+    schema = {"type": "object", "properties": {"url": {"type": "string"}}, "required": ["url"]}
+    sampler = Sampler("load", schema, pool)
+    drawn = {draw.arguments["url"] for seed in range(30) if (draw := sampler.draw(random.Random(seed)))}
+    assert drawn == {"http://localhost/", "http://localhost/one.html"}
 
 
 def test_a_heading_may_be_underlined() -> None:
