@@ -186,10 +186,13 @@ class Requests:
         unit = english.about(kind, name).unit
         in_unit = f", in {unit}" if unit else ""
         be = "are" if is_plural(words) else "is"
+        belongs = (
+            "on" if " of " in words and it.startswith("the page ") else "of"
+        )  # the price of plum on the page 'Fruit'
         return [
-            f"What {be} the {words} of {it}{in_unit}?",
-            f"Tell me the {words} of {it}{in_unit}.",
-            f"I would like to know the {words} of {it}{in_unit}.",
+            f"What {be} the {words} {belongs} {it}{in_unit}?",
+            f"Tell me the {words} {belongs} {it}{in_unit}.",
+            f"I would like to know the {words} {belongs} {it}{in_unit}.",
         ]
 
     def _field_through(self, things: ChosenThings, name: str, through: str) -> list[str]:
