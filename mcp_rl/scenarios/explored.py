@@ -108,7 +108,11 @@ async def _spelled_out(
         recipe = replace(recipe, max_steps=1)  # after another call, the same one answers something else
     dropped, tries = unfit_tools(server), 0
     for tool in dropped:
-        tried.note_kept_out(tool, "takes too long, or answers the same call differently in each process")
+        tried.note_kept_out(
+            tool,
+            "took too long when it was measured, or answers the same call differently in each process (mcp-rl servers "
+            "check measures again)",
+        )
     while True:
         async with _calls_on(sessions, server, params) as (session, link):
             reading, changing = _sorted_out(session, server, record)
