@@ -20,6 +20,7 @@ from transformers.activations import SiLUActivation
 from mcp_rl.inference.attention import AttentionKind, AttentionPlan, attend
 from mcp_rl.inference.cache import round_up
 from mcp_rl.inference.low_rank import AdaptedLinear
+from mcp_rl.inference.products import linear
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -122,16 +123,14 @@ class _Product:
         )
 
     def __call__(self, x: Tensor) -> Tensor:
-        out = F.linear(x, self.weight, self.bias)
+        out = linear(x, self.weight, self.bias)
         if self.low is not None:
             out.addmm_(F.linear(x, self.low[0]), self.low[1])
         return out
 
     def add_to(self, total: Tensor, x: Tensor) -> None:
         """Add the product to `total` in place."""
-        total.addmm_(x, self.weight.t())
-        if self.bias is not None:
-            total += self.bias
+        total += linear(x, self.weight, self.bias)
         if self.low is not None:
             total.addmm_(F.linear(x, self.low[0]), self.low[1])
 

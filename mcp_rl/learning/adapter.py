@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mcp_rl.errors import EngineError
+from mcp_rl.inference.products import linear
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -38,16 +39,16 @@ class _MergedLinear(torch.autograd.Function):
         merged = torch.addmm(weight, b, a, alpha=scale)
         ctx.save_for_backward(x, merged, a, b)
         ctx.scale = scale
-        return F.linear(x, merged, bias)
+        return linear(x, merged, bias)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, merged, a, b = ctx.saved_tensors
         dy = grads[0]
-        dx = dy @ merged if ctx.needs_input_grad[0] else None
+        dx = linear(dy, merged.T) if ctx.needs_input_grad[0] else None
         flat_dy, flat_x = dy.reshape(-1, dy.shape[-1]), x.reshape(-1, x.shape[-1])
-        da = (flat_dy @ (b * ctx.scale)).T @ flat_x
-        db = flat_dy.T @ (flat_x @ (a.T * ctx.scale))
+        da = linear(linear(flat_dy, b.T * ctx.scale).T, flat_x.T)
+        db = linear(linear(flat_x, a * ctx.scale).T, flat_dy.T).T
         return dx, None, None, da, db, None
 
 

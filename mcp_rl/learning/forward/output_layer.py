@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
+import torch
 from torch import Tensor, nn
+
+from mcp_rl.inference.products import linear
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -42,14 +45,43 @@ class _Outputs(tuple[Tensor, ...]):
         return None
 
 
+class _Frozen(torch.autograd.Function):
+    """A linear layer that does not learn: x [..., in], weight [out, in], bias [out] or None; returns [..., out]."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(weight)
+        return linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (weight,) = ctx.saved_tensors
+        return linear(grads[0], weight.T), None, None
+
+
+class _FrozenLayer:
+    """Stands in for a linear layer that does not learn."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        self._layer = layer
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return _Frozen.apply(x, self._layer.weight, self._layer.bias)  # type: ignore[no-any-return, no-untyped-call]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._layer, name)
+
+
 class _StandIn:
-    """A model whose decoder is replaced."""
+    """A model whose decoder is replaced, and whose frozen output layer takes the fastest product."""
 
     def __init__(self, model: PreTrainedModel, hidden: Tensor) -> None:
         self._model, self._decoder = model, _Decoder(hidden)
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._model, name)
+        if type(value) is nn.Linear and not value.weight.requires_grad and value.weight.dtype == torch.float32:
+            return _FrozenLayer(value)
         return self._decoder if value is self._model.base_model else value
 
 
