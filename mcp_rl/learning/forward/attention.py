@@ -113,8 +113,14 @@ def tree_attention(
     if can_flex(query, key, value, scores, sinks):
         return flex_attention(query, key, value, mask, scores, sinks), None
     if scores == Scores(scale) and sinks is None and can_fuse(query, value):
-        return fused_attention(query, key, value, mask, scale), None
+        return fused_attention(query, key, value, mask, scale, last=_is_last(module)), None
     return masked_attention(query, key, value, mask, scores, sinks), None
+
+
+def _is_last(module: Any) -> bool:
+    """Return whether it is the attention of the model's last layer, as far as the module tells."""
+    layers = getattr(getattr(module, "config", None), "num_hidden_layers", None)
+    return layers is not None and getattr(module, "layer_idx", None) == layers - 1
 
 
 AttentionInterface.register(NAME, tree_attention)

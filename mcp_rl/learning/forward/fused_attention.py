@@ -4,6 +4,9 @@ A token sees its own node up to itself, and its ancestors whole. The kernel comp
 log-sum-exp of its scores, by which the parts are merged as in blockwise attention (Dao et al., FlashAttention, 2022,
 section 3.1; Liu et al., Ring Attention, 2023). Given the merged output and log-sum-exp, the kernel's backward yields
 each part's exact share of the gradient, so no matrix of scores is ever stored.
+
+Of the last layer's outputs only those are read that predict a sampled token. Its other tokens do not attend to their
+ancestors, and not at all in nodes that predict nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +21,9 @@ from torch import Tensor
 from mcp_rl.learning.forward.masked_attention import grouped_queries, ungrouped
 
 if TYPE_CHECKING:
-    from mcp_rl.learning.forward.tree import PrefixTree
+    from collections.abc import Iterable
+
+    from mcp_rl.learning.forward.tree import Node, PrefixTree
     from mcp_rl.learning.forward.tree_mask import TreeMask
 
 _forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
@@ -43,10 +48,10 @@ class OwnBlocks:
 
 @dataclass(frozen=True)
 class PathBlock:
-    """The children of one node, queries `start` to `stop`, attend to the path that leads to them."""
+    """Queries in the children of one node attend to the path that leads to them."""
 
-    start: int
-    stop: int
+    queries: slice | Tensor
+    """Flat positions."""
     keys: Tensor
     """[k] flat positions of the path."""
 
@@ -57,22 +62,34 @@ class _Plan:
     paths: list[PathBlock]
 
     @staticmethod
-    def of(tree: PrefixTree) -> _Plan:
+    def of(tree: PrefixTree, wanted: Tensor | None = None) -> _Plan:
+        """wanted: [P] flat positions in ascending order whose outputs are read; None: all."""
         paths = []
         for index, children in enumerate(tree.children):
             if not children:
                 continue
             start, stop = tree.nodes[children[0]].start, tree.nodes[children[-1]].stop
             path = tree.path(index)
-            if stop > start and len(path):
-                paths.append(PathBlock(start, stop, torch.from_numpy(path)))
-        return _Plan(_own_blocks(tree), paths)
+            queries = slice(start, stop) if wanted is None else _within(wanted, start, stop)
+            if _count(queries) and len(path):
+                paths.append(PathBlock(queries, torch.from_numpy(path)))
+        nodes = [n for n in tree.nodes if n.length and (wanted is None or len(_within(wanted, n.start, n.stop)))]
+        return _Plan(_own_blocks(nodes), paths)
 
 
-def _own_blocks(tree: PrefixTree, slack: float = 1.3) -> list[OwnBlocks]:
+def _within(positions: Tensor, start: int, stop: int) -> Tensor:
+    low, high = torch.searchsorted(positions, torch.tensor([start, stop])).tolist()
+    return positions[low:high]
+
+
+def _count(queries: slice | Tensor) -> int:
+    return len(queries) if isinstance(queries, Tensor) else int(queries.stop - queries.start)
+
+
+def _own_blocks(nodes: Iterable[Node], slack: float = 1.3) -> list[OwnBlocks]:
     """Group nodes of similar length; a block ends where padding would exceed the slack."""
-    nodes = sorted((n for n in tree.nodes if n.length), key=lambda node: node.length)
-    bounds = [0]
+    nodes = sorted(nodes, key=lambda node: node.length)
+    bounds = [0] if nodes else []
     for i, node in enumerate(nodes):
         if node.length > slack * nodes[bounds[-1]].length + 4:
             bounds.append(i)
@@ -98,20 +115,20 @@ class _FusedAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, plan: _Plan, scale: float) -> Tensor:
-        out = torch.empty(q.shape, dtype=v.dtype, device=q.device)
-        lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
+        out = torch.zeros(q.shape, dtype=v.dtype, device=q.device)
+        lse = torch.zeros(q.shape[:3], dtype=torch.float32, device=q.device)
         for block in plan.own:
             o, s = _forward(*_own_inputs(block, q, k, v), 0.0, True, scale=scale)
             _put(out, block, o.transpose(1, 2))
             _put(lse, block, s.transpose(1, 2))
         for path in plan.paths:
             keys, values = k.index_select(1, path.keys), v.index_select(1, path.keys)
-            span = slice(path.start, path.stop)
-            o, s = _forward(q[:, span].transpose(1, 2), *_per_head(q, keys, values), scale=scale)
+            at = path.queries
+            o, s = _forward(q[:, at].transpose(1, 2), *_per_head(q, keys, values), scale=scale)
             o, s = o.transpose(1, 2), s.transpose(1, 2)
-            weight = torch.sigmoid(s - lse[:, span]).to(out.dtype)
-            out[:, span].lerp_(o, weight.unsqueeze(-1))
-            lse[:, span] = torch.logaddexp(lse[:, span], s)
+            weight = torch.sigmoid(s - lse[:, at]).to(out.dtype)
+            out[:, at] = torch.lerp(out[:, at], o, weight.unsqueeze(-1))
+            lse[:, at] = torch.logaddexp(lse[:, at], s)
         ctx.save_for_backward(q, k, v, out, lse)
         ctx.plan, ctx.scale = plan, scale
         return out
@@ -135,9 +152,9 @@ class _FusedAttention(torch.autograd.Function):
             _add(dv, block, c.sum(1))
         for path in ctx.plan.paths:
             keys, values = k.index_select(1, path.keys), v.index_select(1, path.keys)
-            g, q_, o, s = (t[:, path.start : path.stop].transpose(1, 2) for t in (grad, q, out, lse))
+            g, q_, o, s = (t[:, path.queries].transpose(1, 2) for t in (grad, q, out, lse))
             a, b, c = _backward(g, q_, *_per_head(q, keys, values), o, s, 0.0, False, scale=ctx.scale)
-            dq[:, path.start : path.stop] += a.transpose(1, 2)
+            dq[:, path.queries] += a.transpose(1, 2)
             dk.index_add_(1, path.keys, b.sum(1))
             dv.index_add_(1, path.keys, c.sum(1))
         return dq, dk, dv, None, None
@@ -174,8 +191,9 @@ def can_fuse(q: Tensor, v: Tensor) -> bool:
     return q.device.type == "cpu" and q.shape[-1] == v.shape[-1] and q.dtype in (torch.float32, torch.bfloat16)
 
 
-def fused_attention(q: Tensor, k: Tensor, v: Tensor, mask: TreeMask, scale: float) -> Tensor:
-    """Attend: q [1, H, T, D]; k, v [1, K, T, D] -> [1, T, H, D]."""
-    plan = mask.plan("fused", lambda: _Plan.of(mask.tree))
+def fused_attention(q: Tensor, k: Tensor, v: Tensor, mask: TreeMask, scale: float, *, last: bool = False) -> Tensor:
+    """Attend: q [1, H, T, D]; k, v [1, K, T, D] -> [1, T, H, D]. In the `last` layer only `mask.wanted` outputs are
+    right."""
+    plan = mask.plan(("fused", last), lambda: _Plan.of(mask.tree, mask.wanted if last else None))
     out = _FusedAttention.apply(grouped_queries(q, k), k[0].contiguous(), v[0].contiguous(), plan, scale)  # type: ignore[no-untyped-call]
     return ungrouped(out)

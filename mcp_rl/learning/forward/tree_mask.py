@@ -32,9 +32,11 @@ class TreeMask:
     """First number after the branch of each token's node."""
     positions: Tensor
     """Position of each token in its own sequences."""
+    wanted: Tensor | None = None
+    """[P] flat positions, in ascending order, whose last hidden states are read; None: all."""
 
     @staticmethod
-    def of(tree: PrefixTree) -> TreeMask:
+    def of(tree: PrefixTree, wanted: Tensor | None = None) -> TreeMask:
         sizes = [1] * len(tree.nodes)
         for index in range(len(tree.nodes) - 1, 0, -1):
             sizes[tree.nodes[index].parent] += sizes[index]
@@ -51,12 +53,14 @@ class TreeMask:
             first.repeat_interleave(lengths),
             (first + size).repeat_interleave(lengths),
             torch.from_numpy(tree.positions).int(),
+            wanted,
         )
 
     def to(self, device: torch.device) -> TreeMask:
         if device == self.enter.device:
             return self
-        return TreeMask(self.tree, *(part.to(device) for part in (self.enter, self.leave, self.positions)))
+        enter, leave, positions = (part.to(device) for part in (self.enter, self.leave, self.positions))
+        return TreeMask(self.tree, enter, leave, positions, self.wanted)
 
     @cached_property
     def longest(self) -> int:
