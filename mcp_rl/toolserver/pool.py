@@ -31,7 +31,7 @@ from mcp_rl.toolserver.filling import fill
 from mcp_rl.toolserver.group import GroupLink, prefixed
 from mcp_rl.toolserver.instances import affordable_instances
 from mcp_rl.toolserver.on_demand import OnDemandLink
-from mcp_rl.toolserver.remembered import Memory, RememberingLink, worth_remembering
+from mcp_rl.toolserver.remembered import Memory, NotingLink, RememberingLink, worth_remembering
 from mcp_rl.toolserver.session import Lease, Session
 from mcp_rl.toolserver.slots import Slots
 from mcp_rl.toolserver.tools.offered import offering
@@ -190,9 +190,19 @@ class Sessions:
         """Lease a session to one episode, in the state that an episode begins in; wait while all are taken.
 
         `initial_state` holds the arguments of the reset tool; for a group, the arguments of each member under its name.
-        A server that died since the last episode is started again. Raises ServerError if no session can be opened,
-        ServerFault if the reset fails.
+        A server that died since the last episode is started again. Every call is made. Raises ServerError if no session
+        can be opened, ServerFault if the reset fails.
         """
+        memory = self._memory_of(params, initial_state)
+        async with self._lease(params, initial_state) as lease:
+            if memory is not None:
+                stateful = await self.isolation(params) != "shared"
+                link = NotingLink(lease.session.connection, memory, stateful=stateful, harmless=self._harmless)
+                lease.session = replace(lease.session, connection=link)
+            yield lease
+
+    @asynccontextmanager
+    async def _lease(self, params: ServerParams, initial_state: dict[str, Any] | None = None) -> AsyncIterator[Lease]:
         if isinstance(params, ServerGroup):
             async with self._lease_group(params, initial_state or {}) as lease:
                 yield lease
@@ -248,7 +258,7 @@ class Sessions:
                 yield Lease(replace(shared, connection=RememberingLink(shared.connection, memory, stateful=False)))
             return
         turns = None if initial_state else self._turns_on(params, isolation)
-        link = OnDemandLink(shared, partial(self.lease, params, initial_state), turns)
+        link = OnDemandLink(shared, partial(self._lease, params, initial_state), turns)
         seen: Link = link
         if memory is not None:
             seen = RememberingLink(link, memory, stateful=True, harmless=self._harmless)
@@ -306,7 +316,7 @@ class Sessions:
             self._turns[key] = (
                 Turns(
                     self._name,
-                    partial(self.lease, params),
+                    partial(self._lease, params),
                     harmless=self._harmless,
                     layered=layered,
                     most=cpu_limit() if several else 1,

@@ -5,6 +5,9 @@ a call that the server has answered twice alike is answered from memory from the
 server that keeps a state, a call is the same only after the same changes since the beginning of the episode. An episode
 whose next call is not known makes its earlier calls on the server first, and goes on there.
 
+While tasks are made and proven every call is made, and its answer counts as one of the two (`NotingLink`): a solution
+that was proven twice needs no call when it is played for the first time.
+
 The server has the last word. After `ASKED_AGAIN` uses of an answer it is asked again, and a tool that answers an equal
 call differently (a clock, a page that changed) is never answered from memory any more. Errors and faults are not
 remembered: they may pass.
@@ -152,6 +155,43 @@ def _characters(result: ToolResult) -> int:
 def alike(one: ToolResult | None, other: ToolResult) -> bool:
     """Return whether two answers say the same, whatever time they took."""
     return one is not None and replace(one, seconds=0.0) == replace(other, seconds=0.0)
+
+
+class NotingLink(WrappedLink):
+    """A link to a server that gets every call, and whose answers `memory` learns.
+
+    stateful, harmless: as in `RememberingLink`. Calls at one time of which one may change something have no certain
+    order: from then on nothing is learned.
+    """
+
+    def __init__(self, link: Link, memory: Memory, *, stateful: bool, harmless: Container[str] = ()) -> None:
+        super().__init__(link)
+        self._memory, self._harmless = memory, harmless
+        self._after = BEGINNING if stateful else None
+        self._under_way = self._changing = 0
+        """Calls that the server has not answered, and those of them that may change something."""
+        self._in_order = True
+
+    async def call(self, tool_name: str, arguments: dict[str, Any], *, deadline: float | None = None) -> ToolResult:
+        call = CallInState(self._after, tool_name, canonical(arguments))
+        changes = self._after is not None and tool_name not in self._harmless
+        if self._changing or (changes and self._under_way):
+            self._in_order = False
+        if changes:
+            self._after = following(self._after or BEGINNING, tool_name, call.arguments)
+        self._under_way += 1
+        self._changing += changes
+        try:
+            result = await self._link.call(tool_name, arguments, deadline=deadline)
+        except BaseException:
+            self._in_order &= not changes
+            raise
+        finally:
+            self._under_way -= 1
+            self._changing -= changes
+        if self._in_order:
+            self._memory.learn(call, result, awaited=False)
+        return result
 
 
 class _Owed(NamedTuple):

@@ -42,6 +42,16 @@ class Tallied:
         async with self._sessions.episode(self._params) as lease:
             yield lease.session.connection
 
+    @asynccontextmanager
+    async def lease(self) -> AsyncIterator[Link]:
+        async with self._sessions.lease(self._params) as lease:
+            yield lease.session.connection
+
+    async def prove(self, *calls: tuple[str, dict[str, Any]]) -> list[str]:
+        """Make calls as the proofs of a task do; return the answers."""
+        async with self.lease() as link:
+            return [(await link.call(tool, arguments)).text for tool, arguments in calls]
+
     async def play(self, *calls: tuple[str, dict[str, Any]]) -> list[str]:
         """Make calls in an episode of their own; return the answers."""
         async with self.episode() as link:
@@ -67,6 +77,31 @@ async def test_a_call_answered_twice_alike_is_not_made_again(tmp_path: Path) -> 
     async with tallied(tmp_path, "process") as server:
         assert [await server.play(add(2), add(3)) for _ in range(6)] == [["2", "5"]] * 6
         assert server.calls == ["add"] * 4 and server.processes == 2
+
+
+@pytest.mark.parametrize(
+    ("kept", "calls"), [("process", [add(2), add(3), ("total", {})]), ("nothing", [("total", {})])]
+)
+async def test_what_was_proven_twice_is_not_asked_when_it_is_played(
+    tmp_path: Path, kept: Kept, calls: list[tuple[str, dict[str, Any]]]
+) -> None:
+    async with tallied(tmp_path, kept) as server:
+        proven = [await server.prove(*calls) for _ in range(3)]
+        assert server.calls == [name for name, _ in calls] * 3, "a proof makes every call"
+        assert await server.play(*calls) == proven[0] == proven[2]
+        assert len(server.calls) == 3 * len(calls)
+        if kept == "process":
+            assert await server.play(add(3)) == ["3"] and len(server.calls) == 3 * len(calls) + 1, "not as before"
+
+
+async def test_nothing_is_learned_from_changes_at_one_time(tmp_path: Path) -> None:
+    async with tallied(tmp_path, "process") as server:
+        for _ in range(2):
+            async with server.lease() as link, anyio.create_task_group() as tasks:
+                for number in (2, 3):
+                    tasks.start_soon(link.call, *add(number))
+        assert await server.play(add(2), add(3)) == ["2", "5"]
+        assert server.calls == ["add"] * 6
 
 
 async def test_equal_calls_at_one_time_wait_for_the_first_two(tmp_path: Path) -> None:
