@@ -1,5 +1,6 @@
 """Over a prefix tree: the loss and the gradients of one sequence at a time with stock attention, for every model."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,9 +12,11 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from mcp_rl.learning.adapter import add_adapter, trainable_parameters
+from mcp_rl.learning.forward.fused_attention import fused_attention
 from mcp_rl.learning.forward.logprobs import TreeBatch, sampled_logprobs
 from mcp_rl.learning.forward.tree import build_tree, split_by_tokens
 from mcp_rl.learning.forward.tree_attention import use_tree_attention
+from mcp_rl.learning.forward.tree_mask import TreeMask
 from tests.learning.architectures import ARCHITECTURES, VOCABULARY, architecture
 
 TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
@@ -99,6 +102,39 @@ def pair(name: str) -> tuple[PreTrainedModel, PreTrainedModel]:
 def test_gradients_of_any_architecture_equal_the_unshared(name: str) -> None:
     ours, theirs = pair(name)
     assert_same(ours, theirs, BRANCHED, min_shared=4, temperature=0.8)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("sampled", [lambda s: range(len(s) - 3, len(s) - 1), lambda s: range(4, len(s) - 1, 5)])
+def test_gradients_of_a_few_sampled_tokens_equal_the_unshared(name: str, sampled: Callable[[list[int]], range]) -> None:
+    ours, theirs = pair(name)
+    sequences = [s for s in BRANCHED if len(s) > 3]
+    tree = build_tree([s[:-1] for s in sequences], min_shared=4)
+    predictors = torch.cat([torch.from_numpy(tree.sequence(i))[list(sampled(s))] for i, s in enumerate(sequences)])
+    targets = torch.tensor([s[place + 1] for s in sequences for place in sampled(s)])
+    weights = torch.linspace(-1, 1, len(targets))
+    got, _ = sampled_logprobs(ours, TreeBatch.of(tree, predictors, targets))
+    (got * weights).sum().backward()  # type: ignore[no-untyped-call]
+    alone = []
+    for s in sequences:
+        every = theirs(input_ids=torch.tensor([s])).logits[0].float().log_softmax(-1)
+        alone += [every[place, s[place + 1]] for place in sampled(s)]
+    expected = torch.stack(alone)
+    (expected * weights).sum().backward()  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
+    assert_gradients(ours, theirs)
+
+
+def test_the_last_layer_attends_only_for_what_is_read() -> None:
+    tree = build_tree([s[:-1] for s in BRANCHED], min_shared=4)
+    last = torch.from_numpy(tree.sequence(3)[-1:])
+    mask = TreeMask.of(tree, last)
+    q, k, v = (torch.randn(1, heads, len(tree.tokens), 8) for heads in (4, 2, 2))
+    every, needed = fused_attention(q, k, v, mask, 0.3), fused_attention(q, k, v, mask, 0.3, last=True)
+    torch.testing.assert_close(needed[0, last], every[0, last])
+    node = next(node for node in tree.nodes if node.start <= int(last) < node.stop)
+    elsewhere = torch.cat([needed[0, : node.start], needed[0, node.stop :]])
+    assert len(elsewhere) > node.length and not elsewhere.any()
 
 
 @pytest.mark.parametrize("name", ["Qwen2", "GptOss"])
