@@ -1,7 +1,7 @@
 """Measure whether an episode's results depend on the rest of the batch, on this machine with this model.
 
 Matrix products with another number of rows may sum in another order. With the shapes that `attention` and `batch`
-choose, MKL has not done so on any CPU tested; a few forward passes make sure.
+choose, MKL and oneDNN have not done so on any CPU tested; a few forward passes make sure.
 """
 
 from __future__ import annotations

@@ -159,7 +159,7 @@ def test_deeply_nested_tools_are_refused(tiny: ServedTiny) -> None:
 
 
 async def test_a_long_request_does_not_block_others(tiny: ServedTiny) -> None:
-    long = {"model": "tiny", "messages": [{"role": "user", "content": "Hello there! " * 20_000}]}
+    long = {"model": "tiny", "messages": [{"role": "user", "content": "Hello there! " * 100_000}]}
     answered: list[str] = []
     async with httpx.AsyncClient(timeout=120) as client, anyio.create_task_group() as tasks:
 
