@@ -60,10 +60,17 @@ class _Frozen(torch.autograd.Function):
 
 
 class _FrozenLayer:
-    """Stands in for a linear layer that does not learn."""
+    """Stands in for a linear layer on the CPU that does not learn."""
 
     def __init__(self, layer: nn.Linear) -> None:
         self._layer = layer
+
+    @staticmethod
+    def can_be(layer: Any) -> bool:
+        """Return whether a layer is one."""
+        if type(layer) is not nn.Linear or layer.weight.requires_grad or torch.is_autocast_enabled("cpu"):
+            return False
+        return layer.weight.dtype == torch.float32 and layer.weight.device.type == "cpu"
 
     def __call__(self, x: Tensor) -> Tensor:
         return _Frozen.apply(x, self._layer.weight, self._layer.bias)  # type: ignore[no-any-return, no-untyped-call]
@@ -80,7 +87,7 @@ class _StandIn:
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._model, name)
-        if type(value) is nn.Linear and not value.weight.requires_grad and value.weight.dtype == torch.float32:
+        if _FrozenLayer.can_be(value):
             return _FrozenLayer(value)
         return self._decoder if value is self._model.base_model else value
 
