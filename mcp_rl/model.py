@@ -298,9 +298,9 @@ class TrainableModel(Model[ModelConfig]):
 def group_metrics(groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
     """Return means over all trajectories of some groups, with faults counted apart.
 
-    Metrics that could not be measured are left out.
+    Metrics that could not be measured are left out, and so are demonstrations.
     """
-    groups = list(groups)
+    groups = [group for group in groups if not group.demonstrates]
     trajectories = [trajectory for group in groups for trajectory in group]
     usable = [trajectory for trajectory in trajectories if trajectory.trainable]
     exceptions = sum(len(group.exceptions) for group in groups) + len(trajectories) - len(usable)

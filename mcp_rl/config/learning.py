@@ -88,7 +88,7 @@ class TrainConfig(Section):
     sft_steps: Annotated[Annotated[int, Field(ge=0)] | Literal["auto"], Role(replay=False)] = "auto"
     """First steps, which imitate reference solutions instead of sampling; auto: for the built-in model 20, at most
     half of all, if there is a level of which it solves less than 70 % before training, and 30 if less than 10 %; for
-    others none."""
+    others none. Of later steps of such a run, each imitates also what none of its rollouts solved."""
     epochs: int = Field(default=2, ge=1)
     """Passes over one batch: the update costs a tenth of the sampling."""
     minibatches: int = Field(default=1, ge=1)

@@ -54,20 +54,27 @@ def update(
     little above the limits of rounding skips the update, and the second in a row raises. An error after the policy has
     moved leaves `learner.step` one further, so that these weights are not taken for those of the step before.
 
-    Groups of demonstrations are imitated instead, each once.
+    Groups of demonstrations are imitated instead, each once, after the others.
     """
     groups = list(groups)
+    shown = [group for group in groups if group.demonstrates]
     alone = learner.ranks is None and learner.config.max_staleness == 0  # else rollouts go on beside the update
     with update_threads() if alone and learner.device.type == "cpu" else nullcontext():
-        if groups and all(group.demonstrates for group in groups):
+        if shown and len(shown) == len(groups):
             return _imitate(learner, groups)
-        return _reinforce(learner, groups, check_sampler=check_sampler, other_policy=other_policy)
+        played = [group for group in groups if not group.demonstrates]
+        return _reinforce(learner, played, shown, check_sampler=check_sampler, other_policy=other_policy)
 
 
 def _reinforce(
-    learner: Learner, groups: Sequence[TrajectoryGroup], *, check_sampler: bool, other_policy: bool
+    learner: Learner,
+    groups: Sequence[TrajectoryGroup],
+    shown: Sequence[TrajectoryGroup],
+    *,
+    check_sampler: bool,
+    other_policy: bool,
 ) -> dict[str, float]:
-    """Learn from groups by policy gradient and count one step; return its metrics."""
+    """Learn from groups by policy gradient, imitate those that are `shown`, and count one step; return its metrics."""
     began = time.perf_counter()
     config = learner.config
     learner.check_unchanged()
@@ -89,7 +96,8 @@ def _reinforce(
     }
     check = check_overlap if other_policy else check_agreement if check_sampler else None
     gradient = _PolicyGradient(learner, check)
-    with _one_step(learner, intake.samples):
+    demonstrations = demonstrated(shown)
+    with _one_step(learner, intake.samples or demonstrations):
         if intake.samples:
             metrics |= staleness(intake.samples, learner.step) | decide_forward(learner, intake.samples)
             try:
@@ -105,6 +113,8 @@ def _reinforce(
                 metrics["update_skipped"] = 1.0
             else:
                 learner.doubts = 0
+        if demonstrations:
+            metrics |= _imitated(learner, demonstrations, decided=bool(intake.samples))
     return metrics | gradient.metrics() | {"update_seconds": time.perf_counter() - began}
 
 
@@ -120,12 +130,25 @@ def _imitate(learner: Learner, groups: Sequence[TrajectoryGroup]) -> dict[str, f
     }
     gradient = _PolicyGradient(learner, None, IMITATED)
     with _one_step(learner, samples):
-        order = np.random.default_rng([learner.seed, learner.step]).permutation(len(samples))
         metrics |= decide_forward(learner, samples)
-        for index, part in enumerate(np.array_split(order, math.ceil(len(samples) / _IMITATED_AT_ONCE))):
-            gradient.learn([samples[i] for i in part], first=index == 0)
+        _imitate_parts(learner, gradient, samples)
     found = gradient.metrics()
     return metrics | found | {"imitation_loss": found["loss"], "update_seconds": time.perf_counter() - began}
+
+
+def _imitated(learner: Learner, samples: list[Sample], *, decided: bool) -> dict[str, float]:
+    """Imitate demonstrations at the end of a step of rewards; return their number and the mean loss."""
+    metrics = {} if decided else decide_forward(learner, samples)
+    gradient = _PolicyGradient(learner, None, IMITATED)
+    _imitate_parts(learner, gradient, samples)
+    return metrics | {"imitated": float(len(samples)), "imitation_loss": gradient.metrics()["loss"]}
+
+
+def _imitate_parts(learner: Learner, gradient: _PolicyGradient, samples: list[Sample]) -> None:
+    """Take an optimiser step on each part of the demonstrations, in random order."""
+    order = np.random.default_rng([learner.seed, learner.step]).permutation(len(samples))
+    for index, part in enumerate(np.array_split(order, math.ceil(len(samples) / _IMITATED_AT_ONCE))):
+        gradient.learn([samples[i] for i in part], first=index == 0)
 
 
 @contextmanager

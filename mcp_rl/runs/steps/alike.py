@@ -69,7 +69,8 @@ def cause_of(group: TrajectoryGroup) -> Cause | None:
 
 def alike_metrics(groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
     """Return `alike_failed` and so on: the number of groups whose rewards are alike, by cause, where above 0."""
-    counts = Counter(cause for group in groups if (cause := cause_of(group)) is not None)
+    causes = (cause_of(group) for group in groups if not group.demonstrates)
+    counts = Counter(cause for cause in causes if cause is not None)
     return {f"{_METRIC}{cause.value}": float(counts[cause]) for cause in Cause if counts[cause]}
 
 

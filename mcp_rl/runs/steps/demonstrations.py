@@ -1,8 +1,9 @@
 """Demonstrations: reference solutions of training scenarios, played on the live server for the policy to imitate.
 
 Reinforcement learning finds nothing that the policy never samples. A run may therefore begin with some steps of
-supervised fine-tuning (`train.sft_steps`). A demonstration has the tokens that the policy would have sampled, had it
-said the same; one that the verifier does not call a success is left out.
+supervised fine-tuning (`train.sft_steps`), and its later steps imitate what none of their rollouts solved. A
+demonstration has the tokens that the policy would have sampled, had it said the same; one that the verifier does not
+call a success is left out.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 
 IN_STEP = 64
 """Demonstrations that a step imitates."""
+BESIDE = 16
+"""Most demonstrations that a step of rewards imitates, of scenarios that none of its rollouts solved."""
 _STEPS, _MORE, _SHARE = 20, 30, 1 / 2
 """Steps of imitation where the settings leave them open: so many, or more where a level is hardly ever solved, and at
 most this share of the run's."""
@@ -125,7 +128,15 @@ class Demonstrations:
 
     async def play(self, step: int, scoring: Scoring) -> list[TrajectoryGroup]:
         """Return the demonstrations of a step, from 1, a group each: only those with a success."""
-        taken = self._taken(step)
+        return await self._shown(self._taken(step), step, scoring)
+
+    async def beside(self, groups: Sequence[TrajectoryGroup], step: int, scoring: Scoring) -> list[TrajectoryGroup]:
+        """Return demonstrations of scenarios that no rollout of a step solved, from which rewards teach nothing."""
+        possible = {one.id for one in self._scenarios}
+        unsolved = [group.scenario for group in groups if group.scenario.id in possible and _is_unsolved(group)]
+        return await self._shown(unsolved[:BESIDE], step, scoring) if unsolved else []
+
+    async def _shown(self, taken: Sequence[McpScenario], step: int, scoring: Scoring) -> list[TrajectoryGroup]:
         with self._progress.rollouts(f"step {step}, reference solutions", len(taken), 1) as bar:
             groups = await gather_groups(
                 [GroupPlan(scenario, [functools.partial(self._play, scenario, step)]) for scenario in taken],
@@ -153,6 +164,11 @@ class Demonstrations:
     def _play(self, scenario: McpScenario, step: int, attempt: int) -> Awaitable[Trajectory]:
         seed = derive_seed("demonstration", self._config.seed, step, scenario.id, attempt)
         return self._player.play(scenario, seed)
+
+
+def _is_unsolved(group: TrajectoryGroup) -> bool:
+    """Return whether every rollout was a whole one, and none a success."""
+    return len(group) > 0 and all(one.trainable and one.success is False for one in group)
 
 
 def demonstrable(scenarios: Sequence[McpScenario]) -> list[McpScenario]:

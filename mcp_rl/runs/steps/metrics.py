@@ -22,6 +22,7 @@ _SHOWN = {
     "turns": "turns",
     "groups_useful": "useful groups",
     "demonstrations": "demonstrations",
+    "imitated": "imitated",
     "imitation_loss": "loss",
     "groups_refilled": "refilled",
     "refills_short": "not refilled",
@@ -41,6 +42,7 @@ attends to, and results go through its layers too."""
 
 def rollout_metrics(groups: Sequence[TrajectoryGroup], parts: Iterable[str]) -> dict[str, float]:
     """Return means over the rollouts, including the named `parts` of the reward."""
+    groups = [group for group in groups if not group.demonstrates]
     metrics = group_metrics(groups) | agreement_metrics(groups)
     scores = {name: [t.metrics[name] for group in groups for t in group if name in t.metrics] for name in parts}
     metrics |= {f"part_{name}": fmean(values) for name, values in scores.items() if values}

@@ -90,6 +90,7 @@ class Trainer:
         self.pipeline = Pipeline(collector, staleness=config.train.max_staleness, last=config.steps)
         self.pipeline.restore(self.backend.kept(PENDING), {scenario.id: scenario for scenario in self.train})
         self.pace = CheckpointPace(config)
+        self.demonstrations: Demonstrations | None = None
         self._metrics: dict[str, float] = {}
         self._episode_tokens = 0.0
         self._cached = CachedTokens(self.backend.engine)
@@ -164,7 +165,7 @@ class Trainer:
                     f"The first {steps} steps imitate reference solutions (supervised fine-tuning) of "
                     f"{len(scenarios)} training scenarios, level {levels}; train.sft_steps=0 leaves that out."
                 )
-        demonstrations = Demonstrations(self.config, scenarios, self.demonstrator, self.progress)
+        self.demonstrations = demonstrations = Demonstrations(self.config, scenarios, self.demonstrator, self.progress)
         while self.step < min(self.state.sft_steps, self.config.steps):
             await self._measure_between()
             self._forget_times()
@@ -239,7 +240,10 @@ class Trainer:
         for group in groups:
             for trajectory in group:
                 self._notify("rollout_finished", scenario=group.scenario, trajectory=trajectory)
-        await self._learn(groups, batch)
+        shown: list[TrajectoryGroup] = []
+        if self.demonstrations is not None and self.state.sft_steps:
+            shown = await self.demonstrations.beside(groups, self.step + 1, self.scoring)
+        await self._learn([*groups, *shown], batch)
         if not self._metrics["groups_useful"] and (streak := barren_streak(self.run.history())):
             self.progress.say(warning(streak, await self.evidence()))
 
@@ -251,7 +255,7 @@ class Trainer:
             with during(Activity.SAVING):
                 episodes = self.run.save_trajectories("train", result.step, groups)
             if batch is not None:
-                self.curriculum.learned(groups, batch.number)
+                self.curriculum.learned([group for group in groups if not group.demonstrates], batch.number)
                 self.pipeline.learned()
             self._account(groups, result.metrics)
             self._metrics = self._measured(batch, groups, result.metrics, self.clock.take())

@@ -53,6 +53,11 @@ async def history_of(config: RunConfig, output: StringIO | None = None) -> list[
     return [line for line in lines if line["split"] == "train"]
 
 
+def episodes(config: RunConfig, step: int) -> list[TrajectoryGroup]:
+    lines = (config.run_dir / f"trajectories/train/{step:04d}.jsonl").read_text().splitlines()
+    return [TrajectoryGroup.model_validate_json(line) for line in lines]
+
+
 def weights(run: Path, step: int) -> bytes:
     return (run / "checkpoints" / f"{step:04d}" / "adapter_model.safetensors").read_bytes()
 
@@ -61,28 +66,36 @@ async def test_first_steps_imitate_and_a_resumed_run_gets_the_same_weights(tmp_p
     tasks = [task(number) for number in range(10, 24)]
     too_long, unsolved = task(41, max_turns=1), task(43, reference=False)
     (tmp_path / "tasks.jsonl").write_text(scenario_lines([*tasks, too_long, unsolved]))
-    said, whole = StringIO(), settings(tmp_path, "whole", steps=4)
+    said, whole = StringIO(), settings(tmp_path, "whole", steps=6)
     history = await history_of(whole, said)
     assert "The first 2 steps imitate reference solutions" in said.getvalue()
-    assert "2 of 4 steps imitated reference solutions" in (whole.run_dir / "report.json").read_text()
+    assert "2 of 6 steps imitated reference solutions" in (whole.run_dir / "report.json").read_text()
     imitated, rewarded = history[:2], history[2:]
     assert [line["demonstrations"] for line in imitated] == [7, 7]
     assert imitated[1]["imitation_loss"] < imitated[0]["imitation_loss"]
     assert not any("success" in line or "reward" in line for line in imitated)
     assert all("success" in line and "demonstrations" not in line for line in rewarded)
-    [*groups] = map(
-        TrajectoryGroup.model_validate_json,
-        (whole.run_dir / "trajectories/train/0001.jsonl").read_text().splitlines(),
-    )
+    shown_at = {}
+    for line in rewarded:
+        groups = episodes(whole, line["step"])
+        played, shown = ([one for one in groups if one.demonstrates is is_shown] for is_shown in (False, True))
+        failed = [one.scenario.id for one in played if not any(trajectory.success for trajectory in one)]
+        can_be_shown = [one for one in failed if one not in (too_long.id, unsolved.id)]
+        assert [one.scenario.id for one in shown] == can_be_shown, "what no rollout solved is imitated"
+        assert line.get("imitated", 0) == len(shown) and line["groups"] == len(played)
+        shown_at[line["step"]] = len(shown)
+    assert sum(shown_at.values()) > 0
+    groups = episodes(whole, 1)
     assert all(group.demonstrates and [one.success for one in group] == [True] for group in groups)
     [call] = groups[0].trajectories[0].calls
     assert call.tool == "add" and call.sent and not call.is_error
     broken = settings(tmp_path, "broken", steps=1)
     await history_of(broken)
     await history_of(settings(tmp_path, "broken", steps=4))
-    assert weights(broken.run_dir, 4) == weights(whole.run_dir, 4)
+    await history_of(settings(tmp_path, "broken", steps=6))
+    assert weights(broken.run_dir, 6) == weights(whole.run_dir, 6)
     again = await anyio.to_thread.run_sync(lambda: replay(whole.run_dir, console=Console(quiet=True)))
-    assert (again.identical, again.differing, again.first_other_step) == ([1, 2, 3, 4], [], None)
+    assert (again.identical, again.differing, again.first_other_step) == ([1, 2, 3, 4, 5, 6], [], None)
 
 
 async def test_where_no_solution_succeeds_rewards_go_on_and_a_wish_is_refused(tmp_path: Path) -> None:
