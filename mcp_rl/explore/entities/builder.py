@@ -20,7 +20,7 @@ from mcp_rl.explore.entities.effects import EffectMeter
 from mcp_rl.explore.entities.fields import described, words_for_relation
 from mcp_rl.explore.entities.forms.reading import text_inside
 from mcp_rl.explore.entities.keeping import collect
-from mcp_rl.explore.entities.merging import MOST_ENTITIES, Draft, Told
+from mcp_rl.explore.entities.merging import MOST_ENTITIES, Draft, Told, thing_asked_about
 from mcp_rl.explore.entities.nouns import plural
 from mcp_rl.explore.entities.parameters import may_be_id_of, parameters_of
 from mcp_rl.explore.entities.survey import Survey
@@ -211,11 +211,12 @@ class _Assembly:
     def built(self) -> BuiltWorld:
         """Return the model."""
         drafts = {noun: draft for noun, draft in self._once.drafts.items() if draft.things}
-        entities = [entity for draft in drafts.values() for entity in self._entities(draft)]
+        entities = self._on_known_things([one for draft in drafts.values() for one in self._entities(draft)])
         names = {entity.kind for entity in entities}
         kinds = {noun: draft for noun, draft in drafts.items() if noun in names}
         complete = self._complete(entities)
-        entities, observations = self._observed(entities, complete)
+        in_parts = self._complete_in_parts(entities, complete)
+        entities, observations = self._observed(entities, complete, in_parts)
         abouts = _descriptions(self._survey.reader.tools.values())
         described_kinds = {
             noun: EntityKind(
@@ -226,7 +227,8 @@ class _Assembly:
                     name: described(name, values, noun, is_key=name == draft.key, about=abouts.get(name, ""))
                     for name, values in _values(entities, noun).items()
                 },
-                complete=noun in complete,
+                complete=noun in complete or noun in in_parts,
+                within=draft.within,
             )
             for noun, draft in kinds.items()
         }
@@ -260,6 +262,30 @@ class _Assembly:
                     facts[name] = Fact(value=value[0], shown_by=tuple(sorted(value[1])))
             if draft.key in facts:
                 yield Entity(kind=draft.noun, key=key, facts=facts)
+
+    def _on_known_things(self, entities: Sequence[Entity]) -> list[Entity]:
+        """Return the things without those rows of tables that stand on none of the others."""
+        known = {(one.kind, one.key) for one in entities}
+        within = {noun: draft.within for noun, draft in self._once.drafts.items() if draft.within}
+        return [
+            one
+            for one in entities
+            if one.kind not in within
+            or ((home := within[one.kind]) in one.facts and (home, one.facts[home].value) in known)
+        ]
+
+    def _complete_in_parts(self, entities: Sequence[Entity], complete: Mapping[str, list[int]]) -> dict[str, list[int]]:
+        """Return the nouns of rows of which every one was read, with the calls that read them and that find none."""
+        found: dict[str, list[int]] = {}
+        for noun, draft in self._once.drafts.items():
+            if draft.within not in complete or draft.left_out:
+                continue
+            rows = sum(one.kind == noun for one in entities)
+            homes = {one.key for one in entities if one.kind == draft.within}
+            asked = [(thing_asked_about(answer, self._survey.subjects), at) for at, answer in enumerate(self._answers)]
+            if rows == len(draft.things) and homes <= {key for key, _ in asked}:
+                found[noun] = [at for key, at in asked if key in homes]
+        return found
 
     def _trusted(self, draft: Draft, name: str) -> list[str]:
         """Return the tools whose values of a field agree, with each other and with those of the second time."""
@@ -337,10 +363,11 @@ class _Assembly:
         return length in _ROUND_NUMBERS and not any(len(listing.keys) == length for listing in longer)
 
     def _observed(
-        self, entities: Sequence[Entity], complete: Mapping[str, list[int]]
+        self, entities: Sequence[Entity], complete: Mapping[str, list[int]], in_parts: Mapping[str, list[int]]
     ) -> tuple[list[Entity], list[Observation]]:
         """Return the things and the observations that show them, numbered anew, within the limit."""
         used = {call for entity in entities for fact in entity.facts.values() for call in fact.shown_by}
+        used |= {call for calls in in_parts.values() for call in calls}
         lists: dict[int, list[str]] = {}
         for noun, calls in complete.items():
             for call in calls:

@@ -133,7 +133,7 @@ class AnsweredQuestions:
 
     def _condition(self, question: GoalQuestion) -> Condition | None:
         things = choice_of(question.evaluated.program)
-        if things is None or len(things.conditions) != 1:
+        if things is None or len(things.conditions) != 1 or self._world.kinds[things.kind].within:
             return None
         condition = things.conditions[0]
         searched = condition.relation in ("holds", "has", "is", "ends") and not condition.through
