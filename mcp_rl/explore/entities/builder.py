@@ -59,7 +59,7 @@ _CALLS, _SECONDS = 600, 8.0
 """Most calls of the survey, and its seconds; the second time, all of them are made again."""
 _IN_FLIGHT = 8
 _SLOW_CALLS, _MOST_SECONDS = 100, 120.0
-"""Calls for which a slow server gets the time, and most seconds that they may take."""
+"""Calls for which a slow server gets more time, and most seconds that they may take."""
 _CLOCK_TICK = 1.1
 _DEEPEST, _MOST_DESCRIBED = 5, 60
 """Depth of an output schema, and fields of one object in it, whose descriptions are read."""
@@ -82,6 +82,8 @@ class BuiltWorld:
     """A sentence for each thing that is missing, with what would help."""
     places: tuple[str, ...] = ()
     """The addresses and paths where exploring began."""
+    same: tuple[Answered, ...] = ()
+    """Calls that gave the same result in two episodes; none where changes were tried after them."""
 
 
 async def build_world(sessions: Sessions, *, server: ToolServer, params: ServerParams) -> BuiltWorld:
@@ -93,22 +95,27 @@ async def build_world(sessions: Sessions, *, server: ToolServer, params: ServerP
         session = lease.session
         pace = call_deadline(server), calls_in_flight(slowest_call(server), _IN_FLIGHT, call_deadline(server))
         seconds = min(_MOST_SECONDS, max(_SECONDS, _SLOW_CALLS * slowest_call(server)))
-        budget = CallBudget.of(_CALLS, seconds)  # a server that starts slowly loses nothing
+        # A server that starts slowly loses nothing.
+        budget = CallBudget.of(_CALLS, seconds, first=_SLOW_CALLS, first_seconds=_MOST_SECONDS)
         tools = _reading(session, server)
         began = anyio.current_time()
         survey = Survey(WorldCaller(session.connection, budget, *pace), tools, *_known(server))
         await survey.run()
+        spent = budget.seconds if budget.spent else 0.0
     first = [answer for answer in survey.answers if answer.tells]
     await anyio.sleep(max(0.0, began + _CLOCK_TICK - anyio.current_time()))
     async with _another_place(sessions, server, params) as session_again:
         again = await _repeated(session_again, first, 2 * seconds, pace)
-    built = _Assembly(server.name, survey, first, again, seconds if budget.spent else 0.0).built()
+    built = _Assembly(server.name, survey, first, again, spent).built()
     if server.stateful and built.model.entities:
         meter = EffectMeter(sessions, server, params, survey, built.model)
         effects = await meter.measured(_changing(session, server, tools), _pool(first))
         slots = dict.fromkeys((*built.model.slots, *meter.slots))
         changes = {"effects": tuple(effects), "slots": tuple(slots)}
         built = replace(built, model=built.model.model_copy(update=changes))
+    else:
+        same = tuple(one for one, two in zip(first, again, strict=True) if two is not None and two.text == one.text)
+        built = replace(built, same=same)
     collect(built.model)
     return built
 
@@ -181,7 +188,8 @@ async def _repeated(
     session: Session, answers: Sequence[Answered], seconds: float, pace: tuple[float, int]
 ) -> list[Answered | None]:
     """Make the same calls again; `pace` is the deadline of one, and how many are made at once."""
-    caller = WorldCaller(session.connection, CallBudget.of(len(answers), seconds), *pace)
+    budget = CallBudget.of(2 * len(answers), seconds, first=_SLOW_CALLS, first_seconds=2 * _MOST_SECONDS)
+    caller = WorldCaller(session.connection, budget, *pace)
     return await caller.all((answer.tool, answer.arguments) for answer in answers)
 
 

@@ -41,6 +41,8 @@ _OVERLAP = 0.5
 _LONGEST_KEY = 300
 _LONGEST_TEXT = 4_000
 """Most characters of a text that is a value."""
+_ENTRY = "entry"
+"""The noun of rows whose own noun is taken."""
 _FEWEST_TABLES = 2
 """Fewest things with a table of rows of one noun, for the rows to be told apart by their thing."""
 _EDGES = (("from", "to"), ("source", "target"), ("subject", "object"), ("parent", "child"))
@@ -191,7 +193,7 @@ def _tables_of_things(
         if len({place for place, _ in placed}) < _FEWEST_TABLES:
             continue
         others = [one for one in group if one not in tables]
-        found["entry" if others else noun] = placed
+        found[_ENTRY if others else noun] = placed
         if others:
             groups[noun] = others
         else:
@@ -213,7 +215,8 @@ def _add_rows(result: Things, noun: str, placed: Sequence[tuple[Key, Sighting]])
     home = next((found for place, _ in placed if (found := result.noun_with(place)) is not None), None)
     columns = list(dict.fromkeys(name for _, one in placed for record in one.records for name in record))
     column = _naming_column(columns, [one for _, one in placed])
-    if home is None or column is None or noun in (home, *result.drafts) or home in map(words_of, columns):
+    noun = _ENTRY if noun in (home, *result.drafts) else noun
+    if home is None or column is None or noun in result.drafts or home in map(words_of, columns):
         return
     draft = Draft(noun, column, within=home)
     by_call: dict[int, list[tuple[Key, Sighting]]] = {}

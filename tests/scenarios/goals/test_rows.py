@@ -4,7 +4,9 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -14,7 +16,7 @@ from mcp_rl.explore.entities.builder import world_of
 from mcp_rl.explore.entities.world_model import WorldModel
 from mcp_rl.plugins.recipe import Recipe
 from mcp_rl.scenario import StdioServer
-from mcp_rl.scenarios.generate import Generated, GenerateRequest, check_file, generate_file
+from mcp_rl.scenarios.generate import Generated, GenerateRequest, check_file, generate, generate_file
 from mcp_rl.scenarios.goals.lookups import Lookups
 from mcp_rl.scenarios.goals.program import (
     ChosenThings,
@@ -38,6 +40,7 @@ from mcp_rl.scenarios.goals.question import Questions
 from mcp_rl.scenarios.goals.reading import read_program
 from mcp_rl.scenarios.goals.requests import Requests, ToolNames
 from mcp_rl.scenarios.goals.words import English
+from mcp_rl.toolserver.state import MeasuredState
 from mcp_rl.toolserver.tool_server import ToolServer
 from tests.scenarios.goals.lighthouse_site import page, served
 
@@ -229,3 +232,28 @@ def test_most_tasks_on_a_site_of_tables_are_looked_up_or_worked_out(tmp_path) ->
     assert by_level["looked-up"] + by_level["worked-out"] >= 30 and by_level["told"] >= 8
     for scenario in generated.scenarios:
         assert scenario.level != "told" or str(scenario.reference[0].arguments["url"]) in scenario.task_description
+
+
+class Visited(dict[str, str]):
+    """A site that counts the visits of its pages."""
+
+    def __init__(self, site: Mapping[str, str]) -> None:
+        super().__init__(site)
+        self.visits: Counter[str] = Counter()
+
+    def get(self, path: str, default: Any = None) -> Any:
+        self.visits[path] += 1
+        return super().get(path, default)
+
+
+def test_a_page_is_read_in_two_episodes_and_no_more() -> None:
+    site = Visited(market())
+    known = {"isolation": "shared", "measured": MeasuredState(kept="nothing", listing="")}
+    order = GenerateRequest(Recipe(count=12, seed=1, levels="told=0.3,looked-up=0.4,worked-out=0.3", unsolvable=0))
+
+    async def make() -> Generated:
+        with served(site) as first:
+            return await generate(replace(browser(first), **known), order)
+
+    assert len(anyio.run(make).scenarios) >= 8
+    assert {path: count for path, count in site.visits.items() if path in market()} == dict.fromkeys(market(), 2)

@@ -203,7 +203,8 @@ class RowRequests:
             case "count":
                 return [f"Which have more {words} altogether, the {self._plural} {first} or those {second}, "
                         "and how many more?"]  # fmt: skip
-        return [f"Do the {plural(singular(words))} of the {self._plural} add up to more {first} or {second}, and by how much?"]
+        added = f"{plural(singular(words))} of the {self._plural}"
+        return [f"Do the {added} add up to more {first} or {second}, and by how much?"]
 
     def _pair(self, one: JsonValue, other: JsonValue) -> str:
         both = [self._it(one), self._it(other)]
