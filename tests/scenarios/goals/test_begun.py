@@ -123,6 +123,18 @@ def test_the_rows_of_a_table_are_called_after_its_first_column_or_the_plural_abo
     assert noun("| item | price |", "## Prices") == "items"  # a column, and no noun for the rows
 
 
+def test_columns_of_quantities_hold_numbers_with_their_unit() -> None:
+    text = (
+        "| Fruit | Price | Weight | Sold | Size |\n| --- | --- | --- | --- | --- |\n"
+        "| plum | $4.50 | 12 g | 1,200 | 3 boxes |\n| leek | $2 | 150 g | 80 | 2 m |\n"
+    )
+    rows = read_page(text)[-1]
+    assert [dict(record) for record in rows.records] == [
+        {"Fruit": "plum", "Price usd": 4.5, "Weight g": 12, "Sold": 1200, "Size": "3 boxes"},
+        {"Fruit": "leek", "Price usd": 2, "Weight g": 150, "Sold": 80, "Size": "2 m"},
+    ]
+
+
 def test_links_to_other_sites_and_those_that_do_something_are_not_followed() -> None:
     page = (
         '[one](two.html#top) <a href="/three?a=1&amp;b=2">3</a> [four](https://other.example/) ![five](five.png) '

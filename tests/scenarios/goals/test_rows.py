@@ -39,6 +39,7 @@ from mcp_rl.scenarios.goals.program import (
 from mcp_rl.scenarios.goals.question import Questions
 from mcp_rl.scenarios.goals.reading import read_program
 from mcp_rl.scenarios.goals.requests import Requests, ToolNames
+from mcp_rl.scenarios.goals.rows.drawer import Rows
 from mcp_rl.scenarios.goals.words import English
 from mcp_rl.toolserver.state import MeasuredState
 from mcp_rl.toolserver.tool_server import ToolServer
@@ -204,6 +205,30 @@ def test_rows_on_the_pages_of_other_things_are_said_to_stand_there() -> None:
     assert "What is the width of the bridge 'Plum Bridge' on the page of the river 'Anna'?" in said(world, width)
     where = PlacesOf(ChosenThings("bridge", (plum,)))
     assert "On the pages of which rivers is the bridge 'Plum Bridge' listed?" in said(world, where)
+
+
+def test_people_in_tables_are_named_and_asked_for_as_people() -> None:
+    site = {"/": market()["/"]}
+    for number, name in enumerate(STALLS):
+        cells = "".join(f"<tr><td>{one}</td><td>{age + number}</td></tr>" for one, age in (("Ada", 51), ("Omar", 37)))
+        site[f"/{name.lower()}.html"] = page(name, f"<table><tr><th>Member</th><th>Age</th></tr>{cells}</table>")
+    world = seen(site)
+    anna, ada, omar = on(world, "Anna"), Condition("Member", "is", "Ada"), "Omar"
+    members = ChosenThings("member", (anna,))
+    assert "Who is older on the page 'Anna', 'Ada' or 'Omar', and by how much?" in said(
+        world, GapAmong(members, "Member", "Ada", omar, "Age")
+    )
+    assert "How old is 'Ada' on the page 'Anna'?" in said(world, FieldOf(ChosenThings("member", (anna, ada)), "Age"))
+    old = ChosenThings("member", (anna, Condition("Age", "is", 51)))
+    assert "Which member on the page 'Anna' is 51 years old?" in said(world, FieldOf(old, "Member"))
+
+
+def test_a_name_in_two_spellings_is_not_asked_about() -> None:
+    site = market()
+    site["/bert.html"] = page("Bert", table([("Plum", 15, 4), ("chard", 31, 6), ("quince", 52, 2)]))
+    world = seen(site)
+    rows = Rows(English(world, random.Random(1)), world.kinds["item"])
+    assert "leek" in rows.named and not {"plum", "Plum"} & set(map(str, rows.named))
 
 
 def test_a_table_that_is_cut_or_tells_its_rows_not_apart_is_left_out() -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urljoin, urlsplit
 
 from mcp_rl.explore.entities.forms.pair_form import pair_in, put
+from mcp_rl.explore.entities.forms.quantities import with_numbers
 from mcp_rl.explore.entities.forms.records import LONGEST_NAME, Record, RecordList, limited, whole_lines
 from mcp_rl.explore.entities.forms.table_form import read_table
 from mcp_rl.explore.entities.nouns import is_plural, plural, singular
@@ -85,7 +86,8 @@ def read_page(text: str) -> list[RecordList]:
                         put(subject, found[1], _plain(found[2]))
                 continue
             for one in read_table("\n".join(map(_plain, rows))):
-                kept = [_leading_on(*pair) for pair in zip(one.records, map(_links_in, rows[2:]), strict=False)]
+                records = with_numbers(one.records)
+                kept = [_leading_on(*pair) for pair in zip(records, map(_links_in, rows[2:]), strict=False)]
                 tables.append(limited(kept, _noun_of_rows(noun, kept), cut=cut, rows=True))
         above = ""
         for line in block:

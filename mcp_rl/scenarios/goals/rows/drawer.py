@@ -49,10 +49,14 @@ class Rows:
         self.kind, self.every = kind, english.world.of_kind(kind.name)
         self.on: dict[JsonValue, list[Entity]] = defaultdict(list)
         self.named: dict[JsonValue, list[Entity]] = defaultdict(list)
+        spellings: dict[str, set[JsonValue]] = defaultdict(set)
         for one in self.every:
             self.on[self.place(one)].append(one)
-            if can_be_said(self.name(one)):
-                self.named[self.name(one)].append(one)
+            spellings[str(self.name(one)).casefold()].add(self.name(one))
+        for one in self.every:
+            name = self.name(one)
+            if can_be_said(name) and len(spellings[str(name).casefold()]) == 1:
+                self.named[name].append(one)
         sorts = {
             name: english.sort(kind.name, name)
             for name, about in kind.fields.items()

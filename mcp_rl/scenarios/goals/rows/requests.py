@@ -51,6 +51,8 @@ class RowRequests:
     def __init__(self, english: English, kind: str) -> None:
         self._english, self._kind = english, english.world.kinds[kind]
         self._noun, self._plural = english.noun(kind), english.plural(kind)
+        self._person = english.is_person(kind)
+        self._which, self._that = ("Who", "who") if self._person else ("Which", "that")
         self._places = Places(english, self._kind)
 
     def forms(self, program: Program) -> Sequence[str]:
@@ -66,7 +68,7 @@ class RowRequests:
                 return self._total(self._choice(things), name)
             case MoreOf(_, condition, other, name):
                 if condition.field == self._kind.key:
-                    return [f"Which is listed {self._places.on_more}, {self._pair(condition.value, other)}, "
+                    return [f"{self._which} is listed {self._places.on_more}, {self._pair(condition.value, other)}, "
                             f"and {self._places.at} how many more?"]  # fmt: skip
                 return self._more(condition.value, other, name)
             case GapAmong(things, named_by, one, other, name):
@@ -173,7 +175,7 @@ class RowRequests:
             return [f"How many {self._plural} are listed {on}?", f"Count the {self._plural} {on}."]
         have = self._have(choice.other)
         return [f"How many {self._plural} {on} {have}?", f"{on}, how many {self._plural} {have}?",
-                f"Count the {self._plural} {on} that {have}."]  # fmt: skip
+                f"Count the {self._plural} {on} {self._that} {have}."]  # fmt: skip
 
     def _total(self, choice: RowChoice, name: str) -> list[str]:
         words = plural(singular(self._words(name)))
@@ -214,12 +216,12 @@ class RowRequests:
         on, words, sort = self._places.on(choice.place), self._words(name), self._sort(name)
         by = self._by_how_much(name)
         if sort == "count":
-            return [f"Which has more {words} {on}, {pair}, and how many more?"]
+            return [f"{self._which} has more {words} {on}, {pair}, and how many more?"]
         if sort in _ADJECTIVES:
-            return [f"Which is {_ADJECTIVES[sort][0]} {on}, {pair}, and {by}?"]
+            return [f"{self._which} is {_ADJECTIVES[sort][0]} {on}, {pair}, and {by}?"]
         more = "greater" if self._is_measure(name) else "higher"
-        higher = f"Which has the {more} {words} {on}, {pair}, and {by}?"
-        return [f"Which costs more {on}, {pair}, and {by}?", higher] if sort == "cost" else [higher]
+        higher = f"{self._which} has the {more} {words} {on}, {pair}, and {by}?"
+        return [f"Which costs more {on}, {pair}, and by how much?", higher] if sort == "cost" else [higher]
 
     def _gap_between(self, choice: RowChoice, one: JsonValue, other: JsonValue, name: str) -> list[str]:
         first, second = self._places.on(one), self._places.on(other)
@@ -235,7 +237,7 @@ class RowRequests:
 
     def _by_how_much(self, name: str) -> str:
         unit = self._english.about(self._kind.name, name).unit
-        return f"by how many {unit}" if unit and is_plural(unit) else "by how much"
+        return f"by how many {unit}" if unit and is_plural(unit) and self._sort(name) != "cost" else "by how much"
 
     # Several rows
 
@@ -243,7 +245,7 @@ class RowRequests:
         assert choice.other is not None
         on, have = self._places.on(choice.place), self._have(choice.other)
         return [f"Which {self._plural} {on} {have}?", f"{on}, which {self._plural} {have}?",
-                f"Name every {self._noun} {on} that {self._has(choice.other)}."]  # fmt: skip
+                f"Name every {self._noun} {on} {self._that} {self._has(choice.other)}."]  # fmt: skip
 
     def _places_of(self, choice: RowChoice) -> list[str]:
         which, it = self._places.on_which_ones, self._it(choice.name)
@@ -260,9 +262,10 @@ class RowRequests:
 
     def _if_any(self, choice: RowChoice) -> list[str]:
         assert choice.other is not None
-        said = f"{article(self._noun)} {self._places.on(choice.place)} that {self._has(choice.other)}"
-        return [f"Is there {said}? If so, which one? If not, say 'none'.",
-                f"If there is {said}, which one is it? Answer 'none' if there is no such {self._noun}."]  # fmt: skip
+        said = f"{article(self._noun)} {self._places.on(choice.place)} {self._that} {self._has(choice.other)}"
+        one = "who" if self._person else "which one"
+        return [f"Is there {said}? If so, {one}? If not, say 'none'.",
+                f"If there is {said}, {one} is it? Answer 'none' if there is no such {self._noun}."]  # fmt: skip
 
     # Parts of sentences
 
@@ -278,6 +281,8 @@ class RowRequests:
 
     def _it(self, name: JsonValue) -> str:
         """Say the name of a row: "velvet", "the bridge 'Old Bridge'", "the year 1950"."""
+        if self._person:
+            return quoted(name)
         plain = isinstance(name, str) and _COMMON_NOUN.fullmatch(name) and name != self._noun
         return str(name) if plain else f"the {self._noun} {quoted(name)}"
 
@@ -304,7 +309,7 @@ class RowRequests:
         unit = self._english.about(self._kind.name, condition.field).unit
         value = f"{shown(condition.value)} {unit}".strip()
         if condition.relation == "is":
-            return self._equals(words, sort, condition.value, value)
+            return self._equals(words, sort, condition.value, value, unit)
         more = condition.relation == "above"
         if sort == "cost":
             than = f"{'more' if more else 'less'} than {value}"
@@ -315,11 +320,13 @@ class RowRequests:
             return f"is {_ADJECTIVES[sort][0 if more else 1]} than {value}"
         return f"has {article(words)} {'above' if more else 'below'} {value}"
 
-    def _equals(self, words: str, sort: str, raw: JsonValue, value: str) -> str:
+    def _equals(self, words: str, sort: str, raw: JsonValue, value: str, unit: str) -> str:
         if sort == "cost":
             return self._english.pick([f"costs {value}", f"has {article(words)} of {value}"])
         if sort == "count":
             return f"has {value} {singular(words) if value == '1' else words}"
+        if sort == "age":
+            return f"is {value} old" if unit else f"is {value} years old"
         if sort == "year":
             return f"was {words} in {value}" if PAST.fullmatch(words) else f"has the {words} {value}"
         return f"has the {words} {quoted(raw)}" if isinstance(raw, str) else f"has {article(words)} of {value}"
