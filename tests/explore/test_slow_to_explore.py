@@ -10,6 +10,9 @@ import pytest
 
 from mcp_rl.config import ToolsConfig
 from mcp_rl.explore import pace
+from mcp_rl.explore.entities import builder
+from mcp_rl.explore.entities.builder import world_of
+from mcp_rl.explore.entities.caller import Answered, CallBudget, WorldCaller
 from mcp_rl.explore.first_contact import understood
 from mcp_rl.plugins.recipe import Recipe
 from mcp_rl.scenario import McpScenario, StdioServer, ToolCall, Verifier
@@ -101,6 +104,70 @@ async def test_proofs_and_checks_make_as_many_calls_at_once_as_a_slow_server_ans
             assert all(known[call] for call in calls) is all_known
         assert await broken.broken_scenarios(sessions, params, scenarios, call_seconds=0.3) == []
         assert len(await broken.broken_scenarios(sessions, params, scenarios)) > 3
+
+
+PAGES = """
+import sys, time
+sys.path.insert(0, sys.argv[1])
+from by_hand import Refused, serve, tool
+
+def load(name, given):
+    time.sleep(float(sys.argv[2]))
+    page = given["url"].rpartition("/")[2]
+    if page and not page.isdecimal():
+        raise Refused("There is no such page.")
+    if page:
+        return f"Number: {page}\\n\\n[Back](/)"
+    return "\\n".join(f"* [Page {number}](/{number})" for number in range(12))
+
+LOAD = tool("load", "Load a page of the web.", url="string")
+LOAD["inputSchema"]["properties"]["url"]["description"] = "Address of the page"
+serve("pages", [LOAD], load)
+"""
+
+
+def pages_read(tmp_path: Path, seconds: float) -> int:
+    """Return the number of pages in the world of a site whose server takes so long for each call."""
+    (tmp_path / "pages.py").write_text(PAGES)
+    params = StdioServer(command=sys.executable, args=("-S", str(tmp_path / "pages.py"), str(SCENARIOS), str(seconds)))
+    measured = MeasuredState(kept="nothing", listing="")  # by calls that failed at once
+    slow = ToolServer("pages", "", {"stdio": params}, isolation="shared", measured=measured, start=("http://a.test/",))
+
+    async def look() -> int:
+        built = await world_of(slow, None, ToolsConfig())
+        return len({one.text for one in built.model.observations if one.arguments["url"] != "http://a.test/"})
+
+    return anyio.run(look)
+
+
+def test_all_pages_of_a_slow_server_are_read_however_its_calls_were_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(builder, "_SECONDS", 0.3)
+    assert pages_read(tmp_path, 0.1) == 12
+
+
+async def test_no_more_calls_are_in_flight_than_a_slow_server_answers_in_time(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(SLOW)
+    params = StdioServer(command=sys.executable, args=("-S", str(tmp_path / "slow.py"), str(SCENARIOS)))
+    async with Sessions() as sessions, sessions.lease(params) as lease:
+        caller = WorldCaller(lease.session.connection, CallBudget.of(20, 30.0), 1.0, 8)
+        assert all(await caller.all(("say", {"word": str(number)}) for number in range(8)))
+
+
+def test_the_first_calls_of_a_budget_may_take_longer() -> None:
+    budget = CallBudget.of(10, -1.0, first=2, first_seconds=60.0)
+    assert [budget.take() for _ in range(3)] == [True, True, False]
+    assert budget.spent
+
+
+async def test_what_was_the_same_in_two_episodes_is_not_asked_again(tmp_path: Path) -> None:
+    async with Sessions() as sessions:
+        known = Twice(sessions, StdioServer(command="no-such-command"))
+        known.known([Answered("say", {"word": "a"}, "It says a")])
+        await known.make([("say", {"word": "a"})])
+        assert known["say", {"word": "a"}] == "It says a"
 
 
 def test_changes_are_few_where_each_play_starts_a_slow_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from mcp_rl.explore.entities.effects import EffectMeter
 from mcp_rl.explore.entities.fields import described, words_for_relation
 from mcp_rl.explore.entities.forms.reading import text_inside
 from mcp_rl.explore.entities.keeping import collect
-from mcp_rl.explore.entities.merging import MOST_ENTITIES, Draft, Told
+from mcp_rl.explore.entities.merging import MOST_ENTITIES, Draft, Told, thing_asked_about
 from mcp_rl.explore.entities.nouns import plural
 from mcp_rl.explore.entities.parameters import may_be_id_of, parameters_of
 from mcp_rl.explore.entities.survey import Survey
@@ -59,7 +59,7 @@ _CALLS, _SECONDS = 600, 8.0
 """Most calls of the survey, and its seconds; the second time, all of them are made again."""
 _IN_FLIGHT = 8
 _SLOW_CALLS, _MOST_SECONDS = 100, 120.0
-"""Calls for which a slow server gets the time, and most seconds that they may take."""
+"""Calls for which a slow server gets more time, and most seconds that they may take."""
 _CLOCK_TICK = 1.1
 _DEEPEST, _MOST_DESCRIBED = 5, 60
 """Depth of an output schema, and fields of one object in it, whose descriptions are read."""
@@ -82,6 +82,8 @@ class BuiltWorld:
     """A sentence for each thing that is missing, with what would help."""
     places: tuple[str, ...] = ()
     """The addresses and paths where exploring began."""
+    same: tuple[Answered, ...] = ()
+    """Calls that gave the same result in two episodes; none where changes were tried after them."""
 
 
 async def build_world(sessions: Sessions, *, server: ToolServer, params: ServerParams) -> BuiltWorld:
@@ -93,22 +95,27 @@ async def build_world(sessions: Sessions, *, server: ToolServer, params: ServerP
         session = lease.session
         pace = call_deadline(server), calls_in_flight(slowest_call(server), _IN_FLIGHT, call_deadline(server))
         seconds = min(_MOST_SECONDS, max(_SECONDS, _SLOW_CALLS * slowest_call(server)))
-        budget = CallBudget.of(_CALLS, seconds)  # a server that starts slowly loses nothing
+        # A server that starts slowly loses nothing.
+        budget = CallBudget.of(_CALLS, seconds, first=_SLOW_CALLS, first_seconds=_MOST_SECONDS)
         tools = _reading(session, server)
         began = anyio.current_time()
         survey = Survey(WorldCaller(session.connection, budget, *pace), tools, *_known(server))
         await survey.run()
+        spent = budget.seconds if budget.spent else 0.0
     first = [answer for answer in survey.answers if answer.tells]
     await anyio.sleep(max(0.0, began + _CLOCK_TICK - anyio.current_time()))
     async with _another_place(sessions, server, params) as session_again:
         again = await _repeated(session_again, first, 2 * seconds, pace)
-    built = _Assembly(server.name, survey, first, again, seconds if budget.spent else 0.0).built()
+    built = _Assembly(server.name, survey, first, again, spent).built()
     if server.stateful and built.model.entities:
         meter = EffectMeter(sessions, server, params, survey, built.model)
         effects = await meter.measured(_changing(session, server, tools), _pool(first))
         slots = dict.fromkeys((*built.model.slots, *meter.slots))
         changes = {"effects": tuple(effects), "slots": tuple(slots)}
         built = replace(built, model=built.model.model_copy(update=changes))
+    else:
+        same = tuple(one for one, two in zip(first, again, strict=True) if two is not None and two.text == one.text)
+        built = replace(built, same=same)
     collect(built.model)
     return built
 
@@ -181,7 +188,8 @@ async def _repeated(
     session: Session, answers: Sequence[Answered], seconds: float, pace: tuple[float, int]
 ) -> list[Answered | None]:
     """Make the same calls again; `pace` is the deadline of one, and how many are made at once."""
-    caller = WorldCaller(session.connection, CallBudget.of(len(answers), seconds), *pace)
+    budget = CallBudget.of(2 * len(answers), seconds, first=_SLOW_CALLS, first_seconds=2 * _MOST_SECONDS)
+    caller = WorldCaller(session.connection, budget, *pace)
     return await caller.all((answer.tool, answer.arguments) for answer in answers)
 
 
@@ -211,11 +219,12 @@ class _Assembly:
     def built(self) -> BuiltWorld:
         """Return the model."""
         drafts = {noun: draft for noun, draft in self._once.drafts.items() if draft.things}
-        entities = [entity for draft in drafts.values() for entity in self._entities(draft)]
+        entities = self._on_known_things([one for draft in drafts.values() for one in self._entities(draft)])
         names = {entity.kind for entity in entities}
         kinds = {noun: draft for noun, draft in drafts.items() if noun in names}
         complete = self._complete(entities)
-        entities, observations = self._observed(entities, complete)
+        in_parts = self._complete_in_parts(entities, complete)
+        entities, observations = self._observed(entities, complete, in_parts)
         abouts = _descriptions(self._survey.reader.tools.values())
         described_kinds = {
             noun: EntityKind(
@@ -226,7 +235,8 @@ class _Assembly:
                     name: described(name, values, noun, is_key=name == draft.key, about=abouts.get(name, ""))
                     for name, values in _values(entities, noun).items()
                 },
-                complete=noun in complete,
+                complete=noun in complete or noun in in_parts,
+                within=draft.within,
             )
             for noun, draft in kinds.items()
         }
@@ -260,6 +270,30 @@ class _Assembly:
                     facts[name] = Fact(value=value[0], shown_by=tuple(sorted(value[1])))
             if draft.key in facts:
                 yield Entity(kind=draft.noun, key=key, facts=facts)
+
+    def _on_known_things(self, entities: Sequence[Entity]) -> list[Entity]:
+        """Return the things without those rows of tables that stand on none of the others."""
+        known = {(one.kind, one.key) for one in entities}
+        within = {noun: draft.within for noun, draft in self._once.drafts.items() if draft.within}
+        return [
+            one
+            for one in entities
+            if one.kind not in within
+            or ((home := within[one.kind]) in one.facts and (home, one.facts[home].value) in known)
+        ]
+
+    def _complete_in_parts(self, entities: Sequence[Entity], complete: Mapping[str, list[int]]) -> dict[str, list[int]]:
+        """Return the nouns of rows of which every one was read, with the calls that read them and that find none."""
+        found: dict[str, list[int]] = {}
+        for noun, draft in self._once.drafts.items():
+            if draft.within not in complete or draft.left_out:
+                continue
+            rows = sum(one.kind == noun for one in entities)
+            homes = {one.key for one in entities if one.kind == draft.within}
+            asked = [(thing_asked_about(answer, self._survey.subjects), at) for at, answer in enumerate(self._answers)]
+            if rows == len(draft.things) and homes <= {key for key, _ in asked}:
+                found[noun] = [at for key, at in asked if key in homes]
+        return found
 
     def _trusted(self, draft: Draft, name: str) -> list[str]:
         """Return the tools whose values of a field agree, with each other and with those of the second time."""
@@ -337,10 +371,11 @@ class _Assembly:
         return length in _ROUND_NUMBERS and not any(len(listing.keys) == length for listing in longer)
 
     def _observed(
-        self, entities: Sequence[Entity], complete: Mapping[str, list[int]]
+        self, entities: Sequence[Entity], complete: Mapping[str, list[int]], in_parts: Mapping[str, list[int]]
     ) -> tuple[list[Entity], list[Observation]]:
         """Return the things and the observations that show them, numbered anew, within the limit."""
         used = {call for entity in entities for fact in entity.facts.values() for call in fact.shown_by}
+        used |= {call for calls in in_parts.values() for call in calls}
         lists: dict[int, list[str]] = {}
         for noun, calls in complete.items():
             for call in calls:

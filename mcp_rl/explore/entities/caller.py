@@ -23,6 +23,8 @@ Call = tuple[str, dict[str, Any]]
 """A tool's name and the arguments."""
 _DEADLINE = 4.0
 _IN_FLIGHT = 8
+_QUICK, _SLOW = 0.25, 0.5
+"""Shares of its deadline that a call may take for more calls to be made at once, and for not fewer."""
 _FAULTS = 2
 """Calls without an answer after which a tool is not called any more."""
 
@@ -54,30 +56,42 @@ class CallBudget:
     calls: int
     until: float
     """By the monotonic clock."""
+    first: int = 0
+    """Calls that have longer than the others, so that a slow server is asked for something at all."""
+    first_until: float = 0.0
+    began: float = 0.0
     spent: bool = False
     """True once a call was left out for it."""
 
     @classmethod
-    def of(cls, calls: int, seconds: float) -> CallBudget:
-        """Return a budget that begins now."""
-        return cls(calls, time.monotonic() + seconds)
+    def of(cls, calls: int, seconds: float, *, first: int = 0, first_seconds: float = 0.0) -> CallBudget:
+        """Return a budget that begins now; the `first` calls may take `first_seconds`."""
+        now = time.monotonic()
+        return cls(calls, now + seconds, first, now + first_seconds, now)
 
     def take(self) -> bool:
         """Take one call, or return False where none is left."""
-        if self.calls < 1 or time.monotonic() > self.until:
+        until = max(self.until, self.first_until) if self.first > 0 else self.until
+        if self.calls < 1 or time.monotonic() > until:
             self.spent = True
             return False
         self.calls -= 1
+        self.first -= 1
         return True
+
+    @property
+    def seconds(self) -> float:
+        """The seconds since it began."""
+        return time.monotonic() - self.began
 
 
 class WorldCaller:
     """Makes calls on one link and keeps their answers."""
 
     def __init__(self, link: Link, budget: CallBudget, deadline: float = _DEADLINE, most: int = _IN_FLIGHT) -> None:
-        """`deadline` is that of a call, in seconds; `most` calls are in flight at once."""
+        """`deadline` is that of a call, in seconds; at most `most` calls are in flight at once."""
         self._link, self._budget, self._deadline = link, budget, deadline
-        self._limiter = anyio.CapacityLimiter(most)
+        self._most, self._limiter = most, anyio.CapacityLimiter(1)
         self._faults: Counter[str] = Counter()
         self.answers: dict[str, Answered] = {}
         """The answers by the keys of the calls, in the order of the calls."""
@@ -103,6 +117,7 @@ class WorldCaller:
 
     async def _call(self, tool: str, arguments: dict[str, Any]) -> Answered | None:
         tally.count(calls=1)
+        began = time.monotonic()
         try:
             with suspected(tool, arguments):
                 result = await self._link.call(tool, arguments, deadline=self._deadline)
@@ -111,4 +126,14 @@ class WorldCaller:
                 raise
             self._faults[tool] += 1
             return None
+        self._keep_pace(time.monotonic() - began)
         return Answered(tool, arguments, result.text, result.structured, result.is_error)
+
+    def _keep_pace(self, seconds: float) -> None:
+        """Have more calls in flight after a quick answer, and fewer after one that nearly came too late: many servers
+        answer one call at a time."""
+        now = self._limiter.total_tokens
+        if seconds < _QUICK * self._deadline:
+            self._limiter.total_tokens = min(self._most, 2 * now)
+        elif seconds > _SLOW * self._deadline:
+            self._limiter.total_tokens = max(1, now // 2)

@@ -54,7 +54,7 @@ class SeenState:
         """Return what things tell, with the values of the tools that are trusted about a kind and a field."""
         found: dict[str, dict[Any, dict[str, Any]]] = {}
         for noun, draft in things.drafts.items():
-            for key, told in draft.things.items():
+            for key, told in draft.things.items() if not draft.within else ():  # rows change with their page
                 values = found.setdefault(noun, {}).setdefault(key, {})
                 for name, one in told.items():
                     value = one.value(trusted.get((noun, name)) or list(one.by_tool))

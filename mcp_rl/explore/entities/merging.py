@@ -41,6 +41,10 @@ _OVERLAP = 0.5
 _LONGEST_KEY = 300
 _LONGEST_TEXT = 4_000
 """Most characters of a text that is a value."""
+_ENTRY = "entry"
+"""The noun of rows whose own noun is taken."""
+_FEWEST_TABLES = 2
+"""Fewest things with a table of rows of one noun, for the rows to be told apart by their thing."""
 _EDGES = (("from", "to"), ("source", "target"), ("subject", "object"), ("parent", "child"))
 MOST_ENTITIES = 300
 """Most things of one kind."""
@@ -82,6 +86,8 @@ class Draft:
     """Things beyond the limit."""
     names: dict[str, str] = field(default_factory=dict)
     """The names of the fields by their words: `Commit` and `commit` are one."""
+    within: str = ""
+    """For the rows of tables: the noun of the things on which they stand, and the field that says on which."""
 
     def tell(self, key: Key, record: Mapping[str, Any], tool: str, call: int) -> bool:
         """Add what a record says of a thing; return False where there are too many things."""
@@ -91,9 +97,9 @@ class Draft:
                 return False
             self.things[key] = {}
         self.names.setdefault(words_of(self.key), self.key)
-        for name, value in {self.key: key, **record}.items():
+        for name, value in (record if self.within else {self.key: key, **record}).items():
             own = self.names.setdefault(words_of(name), name)
-            if own != self.key or value == key:
+            if own != self.key or value == key or self.within:
                 self.things[key].setdefault(own, Told()).tell(tool, value, call)
         return True
 
@@ -143,6 +149,7 @@ def merged(answers: Sequence[Answered], sightings: Sequence[Sighting], subjects:
     for one in sightings:
         if one.several and one.noun and not _is_of_one(one, answers[one.call], subjects):
             groups.setdefault(one.noun, []).append(one)
+    tables = _tables_of_things(groups, answers, subjects)
     meant = _meant_by_ids(groups)
     keys = {
         noun: key
@@ -159,6 +166,8 @@ def merged(answers: Sequence[Answered], sightings: Sequence[Sighting], subjects:
     for noun, one in sorted(listed, key=lambda pair: not pair[1].typed):
         _list(result, result.drafts[homes[noun]], one, keys[noun])
     result.drafts = {noun: draft for noun, draft in result.drafts.items() if draft.things}
+    for noun, placed in tables.items():
+        _add_rows(result, noun, placed)
     singles = [one for one in sightings if not one.several]
     for one in _unkeyed(result, singles, answers, subjects):
         edges.append(one)
@@ -168,6 +177,73 @@ def merged(answers: Sequence[Answered], sightings: Sequence[Sighting], subjects:
     _add_places(result)
     result.listings = [one for one in result.listings if one.noun in result.drafts]
     return result
+
+
+def _tables_of_things(
+    groups: dict[str, list[Sighting]], answers: Sequence[Answered], subjects: Subjects
+) -> dict[str, list[tuple[Key, Sighting]]]:
+    """Take out the tables that stand on several things, and return them by the noun of their rows, each with the key
+    of its thing."""
+    found = {}
+    for noun, group in list(groups.items()):
+        tables = [one for one in group if one.rows and not any("url" in record for record in one.records)]
+        placed = [
+            (place, one) for one in tables if (place := thing_asked_about(answers[one.call], subjects)) is not None
+        ]
+        if len({place for place, _ in placed}) < _FEWEST_TABLES:
+            continue
+        others = [one for one in group if one not in tables]
+        found[_ENTRY if others else noun] = placed
+        if others:
+            groups[noun] = others
+        else:
+            del groups[noun]
+    return found
+
+
+def thing_asked_about(answer: Answered, subjects: Subjects) -> Key | None:
+    """Return the key of the one thing that a call names, or None."""
+    named = [value for name, value in _single_arguments(answer) if (answer.tool, name) in subjects.slots]
+    return named[0] if len(named) == 1 and _is_key(named[0]) else None
+
+
+def _add_rows(result: Things, noun: str, placed: Sequence[tuple[Key, Sighting]]) -> None:
+    """Add the rows of tables, each told apart by the thing on which it stands and its name.
+
+    Tables that do not tell their rows apart, or of which a part is missing, are left out.
+    """
+    home = next((found for place, _ in placed if (found := result.noun_with(place)) is not None), None)
+    columns = list(dict.fromkeys(name for _, one in placed for record in one.records for name in record))
+    column = _naming_column(columns, [one for _, one in placed])
+    noun = _ENTRY if noun in (home, *result.drafts) else noun
+    if home is None or column is None or noun in result.drafts or home in map(words_of, columns):
+        return
+    draft = Draft(noun, column, within=home)
+    by_call: dict[int, list[tuple[Key, Sighting]]] = {}
+    for place, one in placed:
+        by_call.setdefault(one.call, []).append((place, one))
+    for call, tables in by_call.items():
+        (place, first), records = tables[0], [record for _, one in tables for record in one.records]
+        names = [str(record.get(column, "")).casefold() for record in records]
+        whole = all(names) and len(set(names)) == len(names) and not any(one.cut for _, one in tables)
+        if not whole or place not in result.drafts[home].things:
+            draft.left_out += len(records)
+            continue
+        for record in records:
+            draft.tell(f"{place} {record[column]}", {**record, home: place}, first.tool, call)
+    if draft.things:
+        result.drafts[noun] = draft
+
+
+def _naming_column(columns: Sequence[str], tables: Sequence[Sighting]) -> str | None:
+    """Return the column that names the rows of nearly all tables: the first of texts, else the first one."""
+    telling = [
+        name for name in columns
+        if sum(_tells_apart(name, [one], _UNIQUE) for one in tables) >= _PRESENT * len(tables)
+    ]  # fmt: skip
+    records = [record for one in tables for record in one.records]
+    texts = [name for name in telling if all(isinstance(record.get(name, ""), str) for record in records)]
+    return next(iter([*texts, *telling]), None)
 
 
 def _joining(groups: Mapping[str, Sequence[Sighting]], keys: Mapping[str, str]) -> list[str]:

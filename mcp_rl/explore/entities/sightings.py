@@ -46,6 +46,8 @@ class Sighting:
     cut: bool = False
     typed: bool = False
     """True if each record said itself what it is."""
+    rows: bool = False
+    """True for the rows of a table on a page."""
 
 
 @dataclass
@@ -113,7 +115,9 @@ class Reader:
                     record = self._placed(answer, record)
                 by_noun.setdefault(own, []).append(record)
             for own, kept in (by_noun or {noun: []}).items():
-                yield Sighting(index, answer.tool, own, tuple(kept), found.several, found.cut, bool(typed or override))
+                yield Sighting(
+                    index, answer.tool, own, tuple(kept), found.several, found.cut, bool(typed or override), found.rows
+                )
 
     def _noun(self, tool: str, found: RecordList) -> str:
         noun = noun_in(found.name) if found.name else ""

@@ -41,7 +41,12 @@ class EntityKind(_Part):
     """The name of the field that tells one thing of the kind from another."""
     fields: dict[str, EntityField]
     complete: bool
-    """True if a listing shows every thing of the kind."""
+    """True if a listing shows every thing of the kind; of rows, if those of every thing that has some were read."""
+    within: str = ""
+    """For the rows of tables: the field that refers to the thing, such as a page, on which a row stands.
+
+    Rows on different pages may have the same name, so only the pair tells them apart.
+    """
 
 
 class Observation(_Part):

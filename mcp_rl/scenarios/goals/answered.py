@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import anyio
@@ -29,6 +30,7 @@ from mcp_rl.scenarios.goals.question import (
     verifier_of,
 )
 from mcp_rl.scenarios.goals.task import REFUSAL, GoalTask, accepted, results_hash
+from mcp_rl.scenarios.goals.words import is_address
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -133,7 +135,7 @@ class AnsweredQuestions:
 
     def _condition(self, question: GoalQuestion) -> Condition | None:
         things = choice_of(question.evaluated.program)
-        if things is None or len(things.conditions) != 1:
+        if things is None or len(things.conditions) != 1 or self._world.kinds[things.kind].within:
             return None
         condition = things.conditions[0]
         searched = condition.relation in ("holds", "has", "is", "ends") and not condition.through
@@ -147,8 +149,15 @@ class AnsweredQuestions:
         return [
             (tool, {parameter: condition.value})
             for tool, parameter, _ in self._slots
-            if tool in self._readers or (tool, parameter) in self._searching
+            if (tool in self._readers or (tool, parameter) in self._searching)
+            and (is_address(condition.value) or (tool, parameter) not in self._addressed)
         ]
+
+    @cached_property
+    def _addressed(self) -> set[tuple[str, str]]:
+        """The parameters that take addresses, which no search for anything else can use."""
+        seen = self._world.observations
+        return {(one.tool, name) for one in seen for name, value in one.arguments.items() if is_address(value)}
 
     @property
     def _searching(self) -> set[tuple[str, str]]:

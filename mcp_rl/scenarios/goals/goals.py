@@ -52,6 +52,7 @@ async def goal_scenarios(
     world, session = built.model, await sessions.get(params)
     names = [tool.name for tool in session.offered]
     twice = Twice(sessions, params, server)
+    twice.known(built.same)
     tasks: list[GoalTask] = []
     stage = Stage(sessions, session, server, params)
     few = False

@@ -14,7 +14,7 @@ from mcp_rl.explore.answer import call_key
 from mcp_rl.explore.entities.statements import WHOLE_TABLE
 from mcp_rl.explore.entities.world_model import Observation
 from mcp_rl.rewards.json_values import leaves
-from mcp_rl.scenarios.goals.program import Evaluated, FactName, Unanswerable, kind_of
+from mcp_rl.scenarios.goals.program import Evaluated, FactName, Unanswerable, kind_of, parts_of
 from mcp_rl.scenarios.goals.values import shown
 
 if TYPE_CHECKING:
@@ -46,10 +46,9 @@ class Lookups:
             for entity in world.entities
             for name, fact in entity.facts.items()
         }
-        self._lists: dict[str, list[int]] = {}
-        for index, seen in enumerate(world.observations):
-            if seen.lists is not None:
-                self._lists.setdefault(seen.lists, []).append(first[index])
+        self._parts = {
+            kind: [tuple(first[index] for index in part) for part in parts_of(world, kind)] for kind in world.kinds
+        }
         self._slots: dict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
         for slot in world.slots:
             self._slots[slot.tool, slot.parameter].append((slot.kind, slot.field))
@@ -96,7 +95,7 @@ class Lookups:
             if any(str(fact.value) in named for fact in entity.facts.values() if not isinstance(fact.value, list)):
                 continue
             if not any(_word_in(str(entity.key), text) for text in texts):
-                made = [*made, *[index for index in self._lists.get(kind, ())[:1] if index not in made]]
+                made = [*made, *[index for index in self._parts[kind][0][:1] if index not in made]]
                 break
         return made
 
@@ -132,7 +131,7 @@ class Lookups:
 
     def _needs(self, evaluated: Evaluated) -> list[tuple[int, ...]]:
         """Return for each thing that must be seen the observations that show it."""
-        needs = [tuple(self._lists.get(kind, ())) for kind in evaluated.kinds]
+        needs = [part for kind in evaluated.kinds for part in self._parts[kind]]
         needs += [self._shown_by.get(fact, ()) for fact in evaluated.facts]
         if not all(needs):
             raise Unanswerable("no call shows a part of it")

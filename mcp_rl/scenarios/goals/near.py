@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from mcp_rl.rewards.answers import normalised
 from mcp_rl.scenarios.goals.program import (
     ChosenThings,
-    Condition,
     CountOf,
     Evaluated,
     ExtremeOf,
     FieldOf,
     Gap,
+    GapAmong,
     IfAny,
     MoreOf,
     Program,
@@ -22,6 +22,7 @@ from mcp_rl.scenarios.goals.program import (
     Unanswerable,
     View,
     evaluate,
+    identity,
 )
 from mcp_rl.scenarios.goals.question import answer_text
 
@@ -62,7 +63,7 @@ def _read(text: str) -> list[str]:
 
 
 def _near(program: Program, world: WorldModel, random: random.Random) -> Iterator[Program]:
-    if isinstance(program, Gap | MoreOf):
+    if isinstance(program, Gap | GapAmong | MoreOf):
         return
     for things in _near_choices(program.things, world, random):
         yield replace(program, things=things)
@@ -73,8 +74,7 @@ def _near(program: Program, world: WorldModel, random: random.Random) -> Iterato
     if isinstance(program, FieldOf | IfAny | ExtremeOf):
         others = [one for one in world.of_kind(program.things.kind) if program.field in one.facts]
         for one in random.sample(others, min(3, len(others))):
-            key = world.kinds[program.things.kind].key
-            yield FieldOf(ChosenThings(program.things.kind, (Condition(key, "is", one.key),)), program.field)
+            yield FieldOf(ChosenThings(program.things.kind, identity(world, one)), program.field)
 
 
 def _near_choices(things: ChosenThings, world: WorldModel, random: random.Random) -> Iterator[ChosenThings]:

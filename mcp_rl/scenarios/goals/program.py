@@ -7,7 +7,7 @@ outcome. Answering one records every value that was looked at, since these are w
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from mcp_rl.explore.answer import call_key
@@ -84,19 +84,20 @@ class View:
     def of_observations(cls, world: WorldModel, made: Collection[int]) -> View:
         """Return a view of as much of a world as these observations, by their indices, show."""
         calls = {call_key(one.tool, dict(one.arguments)) for one in (world.observations[index] for index in made)}
-        made = {
+        known = {
             index
             for index, one in enumerate(world.observations)
             if index in made or call_key(one.tool, dict(one.arguments)) in calls
         }
         shown = []
         for entity in world.entities:
-            facts = {name: fact for name, fact in entity.facts.items() if not set(made).isdisjoint(fact.shown_by)}
+            facts = {name: fact for name, fact in entity.facts.items() if not known.isdisjoint(fact.shown_by)}
             if facts:
                 shown.append(entity.model_copy(update={"facts": facts}))
-        listed = {world.observations[index].lists for index in made}
         kinds = {
-            name: kind.model_copy(update={"complete": kind.complete and name in listed})
+            name: kind.model_copy(
+                update={"complete": kind.complete and not any(known.isdisjoint(part) for part in parts_of(world, name))}
+            )
             for name, kind in world.kinds.items()
         }
         view = cls(world.model_copy(update={"entities": tuple(shown), "kinds": kinds}))
@@ -120,6 +121,17 @@ class View:
         """Return the things of a kind whose field has a value that the request gives, so that nobody must look."""
         return [one for one in self._index.of_kind[kind] if name in one.facts and one.facts[name].value == value]
 
+    def on(self, kind: str, place: JsonValue) -> list[Entity]:
+        """Return the rows of a kind that stand on one thing, as one look at it shows them. Raises Unanswerable where
+        none is known."""
+        within = self.world.kinds[kind].within
+        rows = self.of_value(kind, within, place)
+        if not rows:
+            raise Unanswerable(f"no {kind} is known to stand on {place!r}")
+        for one in rows:
+            self.value(one, within)
+        return rows
+
     def value(self, entity: Entity, name: str) -> JsonValue:
         """Look at a value. Raises Unanswerable where no call shows it."""
         fact = entity.facts.get(name)
@@ -139,16 +151,50 @@ class View:
 
     def select(self, things: ChosenThings) -> list[Entity]:
         """Return the things that satisfy all conditions, in the order in which they were seen."""
+        if within := self.world.kinds[things.kind].within:
+            return self._select_rows(things, within)
         first = things.conditions[0] if things.conditions else None
         if first and first.relation == "is" and not first.through and first.field in self.naming(things.kind):
             found = self.of_value(things.kind, first.field, first.value)
             return [one for one in found if all(self._satisfies(one, other) for other in things.conditions[1:])]
         return [one for one in self.every(things.kind) if all(self._satisfies(one, each) for each in things.conditions)]
 
+    def _select_rows(self, things: ChosenThings, within: str) -> list[Entity]:
+        place = next((one for one in things.conditions if (one.field, one.relation) == (within, "is")), None)
+        rows = self.every(things.kind) if place is None else self.on(things.kind, place.value)
+        return [one for one in rows if all(self._satisfies(one, each) for each in things.conditions)]
+
     def _satisfies(self, entity: Entity, condition: Condition) -> bool:
         if condition.through:
             entity = self.referred(entity, condition.through)
         return satisfies(self.value(entity, condition.field), condition)
+
+
+def parts_of(world: WorldModel, kind: str) -> list[tuple[int, ...]]:
+    """Return observations that show every thing of a complete kind: one of each tuple is needed.
+
+    One listing shows most kinds; the rows of tables are read on each of their pages.
+    """
+    within = world.kinds[kind].within
+    listings = [index for index, seen in enumerate(world.observations) if seen.lists == (within or kind)]
+    if not within:
+        return [tuple(listings)]
+    slots = [(slot.tool, slot.parameter) for slot in world.slots if slot.kind == within]
+    read: dict[JsonValue, list[int]] = {one.key: [] for one in world.of_kind(within)}
+    for index, seen in enumerate(world.observations):
+        for tool, parameter in slots:
+            value = seen.arguments.get(parameter) if seen.tool == tool else None
+            if isinstance(value, str | int | float) and value in read:
+                read[value].append(index)
+    return [tuple(listings), *map(tuple, read.values())]
+
+
+def identity(world: WorldModel, one: Entity) -> tuple[Condition, ...]:
+    """Return the conditions that only this thing satisfies."""
+    about = world.kinds[one.kind]
+    if not about.within:
+        return (Condition(about.key, "is", one.key),)
+    return tuple(Condition(name, "is", one.facts[name].value) for name in (about.within, about.key))
 
 
 def naming(world: WorldModel, kind: str) -> list[str]:
@@ -275,6 +321,24 @@ class Gap:
 
 
 @dataclass(frozen=True)
+class GapAmong:
+    """Which of two things selected has more of a field, and by how much, by their values of the field `named_by`."""
+
+    things: ChosenThings
+    named_by: str
+    one: JsonValue
+    other: JsonValue
+    field: str
+
+
+@dataclass(frozen=True)
+class PlacesOf:
+    """The things, such as pages, on which the rows selected stand."""
+
+    things: ChosenThings
+
+
+@dataclass(frozen=True)
 class Commonest:
     """The commonest value of a field among the things selected, and on how many of them it is."""
 
@@ -290,7 +354,7 @@ class IfAny:
     field: str
 
 
-Program = FieldOf | NamesOf | ExtremeOf | CountOf | TotalOf | MoreOf | Gap | Commonest | IfAny
+Program = FieldOf | NamesOf | ExtremeOf | CountOf | TotalOf | MoreOf | Gap | GapAmong | PlacesOf | Commonest | IfAny
 
 
 def kind_of(program: Program) -> str:
@@ -350,6 +414,16 @@ def _answer(view: View, program: Program) -> tuple[ProgramAnswer, list[Entity]]:
             if not found:
                 return ProgramAnswer("none", "none"), []
             return _value_answer(view, _only(found), name), found
+        case GapAmong(things, named_by, first, second, name):
+            both = [Condition(named_by, "is", value) for value in (first, second)]
+            pair = [_only(view.select(replace(things, conditions=(*things.conditions, one)))) for one in both]
+            return _difference([first, second], [_amount(view, one, name) for one in pair]), pair
+        case PlacesOf(things):
+            found = view.select(things)
+            places = [view.value(one, view.world.kinds[things.kind].within) for one in found]
+            if not places:
+                raise Unanswerable("nothing is selected")
+            return (ProgramAnswer(places[0], "text") if len(places) == 1 else ProgramAnswer(places, "set")), found
         case Gap(kind, named_by, first, second, name):
             pair = [_only(view.of_value(kind, named_by, value)) for value in (first, second)]
             return _difference([first, second], [_amount(view, one, name) for one in pair]), pair

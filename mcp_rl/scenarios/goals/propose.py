@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -63,7 +64,8 @@ class ProgramDrawer:
         self._english, self._world, self._random = english, english.world, random
         self._things = {kind: self._world.of_kind(kind)[:_MOST_THINGS] for kind in self._world.kinds}
         self.kinds = [kind for kind, things in self._things.items() if len(things) >= _FEWEST and self._speakable(kind)]
-        """Kinds with enough things to choose among, and a noun of their own."""
+        self.kinds = [kind for kind in self.kinds if not self._world.kinds[kind].within]
+        """Kinds with enough things to choose among, and a noun of their own; rows have programs of their own."""
         self._fields = {kind: self._sorted(kind) for kind in self._world.kinds}
 
     def draw(self, outcome: str) -> Program | None:
@@ -150,7 +152,9 @@ class ProgramDrawer:
             case "flag":
                 return Condition(name, "is", self._random.random() < 0.5)
             case "number":
-                return self._threshold(name, [found for value in values if (found := number(value)) is not None])
+                return threshold(
+                    self._random, name, [found for value in values if (found := number(value)) is not None]
+                )
             case "time":
                 return self._day(name, values)
             case "prose":
@@ -176,16 +180,6 @@ class ProgramDrawer:
         words = [word for word in telling_words(text) if word.casefold() != text.casefold()]
         words = [word for word in words if not all(mentions(str(value), word) for value in values)]
         return Condition(name, "holds", self._random.choice(words)) if words else None
-
-    def _threshold(self, name: str, values: Sequence[float]) -> Condition | None:
-        """Draw a limit between two values, as round as it can be."""
-        distinct = sorted(set(values))
-        if len(distinct) < 3:
-            return None
-        at = self._random.randrange(len(distinct) - 1)
-        relation: Relation = "above" if self._random.random() < 0.5 else "below"
-        limit = round_limit(distinct[at], distinct[at + 1], above=relation == "above")
-        return None if limit is None else Condition(name, relation, limit)
 
     def _day(self, name: str, values: Sequence[JsonValue]) -> Condition | None:
         moments = sorted({found for value in values if (found := moment(value)) is not None})
@@ -336,6 +330,14 @@ def proposals(proposer: ProgramDrawer, tries: int) -> Iterator[tuple[str, Progra
             yield outcome, program
 
 
+def alternating(
+    first: Iterator[tuple[str, Program]], second: Iterator[tuple[str, Program]]
+) -> Iterator[tuple[str, Program]]:
+    """Yield from both in turn, and then the rest of the longer one."""
+    for pair in itertools.zip_longest(first, second):
+        yield from (one for one in pair if one is not None)
+
+
 def _value(entity: Entity, name: str) -> JsonValue:
     fact = entity.facts.get(name)
     return None if fact is None else fact.value
@@ -348,6 +350,17 @@ def _scalar(value: JsonValue) -> JsonValue:
 def _order(condition: Condition) -> int:
     """Conditions that follow a noun best come first: "tagged x", then "with …", "that …", "whose …"."""
     return ("is", "has", "lacks", "above", "below", "ends", "holds").index(condition.relation)
+
+
+def threshold(random: random.Random, name: str, values: Sequence[float]) -> Condition | None:
+    """Draw a limit between two values, as round as it can be."""
+    distinct = sorted(set(values))
+    if len(distinct) < 3:
+        return None
+    at = random.randrange(len(distinct) - 1)
+    relation: Relation = "above" if random.random() < 0.5 else "below"
+    limit = round_limit(distinct[at], distinct[at + 1], above=relation == "above")
+    return None if limit is None else Condition(name, relation, limit)
 
 
 def round_limit(low: float, high: float, *, above: bool) -> int | float | None:

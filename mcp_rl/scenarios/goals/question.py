@@ -16,13 +16,16 @@ from mcp_rl.scenarios.goals.lookups import Lookups
 from mcp_rl.scenarios.goals.program import (
     ChosenThings,
     Commonest,
+    Condition,
     CountOf,
     Evaluated,
     ExtremeOf,
     FieldOf,
     Gap,
+    GapAmong,
     MoreOf,
     NamesOf,
+    PlacesOf,
     Program,
     ProgramAnswer,
     TotalOf,
@@ -31,8 +34,9 @@ from mcp_rl.scenarios.goals.program import (
     evaluate,
     kind_of,
 )
-from mcp_rl.scenarios.goals.propose import ProgramDrawer, proposals
+from mcp_rl.scenarios.goals.propose import ProgramDrawer, alternating, proposals
 from mcp_rl.scenarios.goals.requests import Requests, ToolNames
+from mcp_rl.scenarios.goals.rows.drawer import RowDrawer
 from mcp_rl.scenarios.goals.values import moment, shown, without_zone_name
 from mcp_rl.scenarios.goals.words import English, quoted
 
@@ -41,7 +45,7 @@ if TYPE_CHECKING:
 
     from pydantic import JsonValue
 
-    from mcp_rl.explore.entities.world_model import WorldModel
+    from mcp_rl.explore.entities.world_model import Entity, WorldModel
     from mcp_rl.scenario import Level
     from mcp_rl.scenarios.goals.program import AnswerForm
 
@@ -99,14 +103,17 @@ class GoalQuestion:
 
 def choice_of(program: Program) -> ChosenThings | None:
     """Return the choice of things that a program asks about; None for comparisons of two."""
-    return None if isinstance(program, Gap | MoreOf) else program.things
+    return None if isinstance(program, Gap | GapAmong | MoreOf) else program.things
 
 
 def given_values(program: Program, english: English) -> tuple[JsonValue, ...]:
-    """Return the values that a request for a program states, as it states them."""
+    """Return the values that a request for a program states, as it states them; the sides of a comparison first."""
     if isinstance(program, Gap):
         return program.one, program.other
     kind = kind_of(program)
+    if isinstance(program, GapAmong):
+        sides = [english.spoken(kind, program.named_by, value) for value in (program.one, program.other)]
+        return (*sides, *(english.spoken(kind, each.field, each.value) for each in program.things.conditions))
     if isinstance(program, MoreOf):
         name = program.condition.field
         return english.spoken(kind, name, program.condition.value), english.spoken(kind, name, program.other)
@@ -130,7 +137,7 @@ def verifier_of(given: Sequence[JsonValue], answer: ProgramAnswer, others: Seque
             return Verifier(kind="regex", expected=NOBODY, options={"full": True})
         case "pair":
             first = answer.value[0] if isinstance(answer.value, list) else None
-            others = [value for value in given if first in given and value != first]
+            others = [value for value in given[:2] if first in given[:2] and value != first]
             return Verifier(kind="parts", expected=answer.value, options={"others": others} if others else {})
     said = normalised(" ".join(map(shown, [*given, answer.value])))
     apart = [other for other in others if f" {normalised(shown(other))} " not in f" {said} "]
@@ -156,13 +163,16 @@ class Questions:
         self.english = English(world, self._random)
         self._requests = Requests(self.english, ToolNames(tools))
         self._drawer = ProgramDrawer(self.english, self._random)
+        self._row_drawer = RowDrawer(self.english, self._random)
         self._view = View(world)
         self.lookups = Lookups(world)
 
     def draw(self, wanted: Mapping[Level, int]) -> list[GoalQuestion]:
         """Return up to so many questions of each level, in a balance in which no answer is a good guess."""
         chosen, idle = _Balance(wanted), 0
-        for outcome, program in proposals(self._drawer, _TRIES * sum(wanted.values())):
+        tries = _TRIES * sum(wanted.values())
+        drawn = alternating(proposals(self._drawer, tries), self._row_drawer.proposals(tries))
+        for outcome, program in drawn:
             if chosen.full or idle > _MOST_IDLE:
                 break
             idle += 1
@@ -187,7 +197,7 @@ class Questions:
         if level is None or (text := self._requests.of(program)) is None or _tells(text, evaluated.answer):
             return None
         calls = (found[-1],) if level == "told" and len(found) > 1 else tuple(found)
-        if level == "told":
+        if level == "told" and not self._within(program):
             stated = self.lookups.stated(evaluated.answer.value, given)
             if isinstance(program, NamesOf):
                 stated = self._listing_of(evaluated, given)
@@ -205,8 +215,23 @@ class Questions:
         """Return a question with the address of the page that answers it, if that one page does."""
         if question.level != "looked-up" or (page := self.lookups.page_shown_by(question.lookups[-1])) is None:
             return None
+        if self._within(question.evaluated.program):
+            return self._with_address(question, page)
         where = self.english.pick([f"It is on the page {quoted(page)}.", f"The page {quoted(page)} says it."])
         return self._with_place(question, page, where)
+
+    def _with_address(self, question: GoalQuestion, page: str) -> GoalQuestion | None:
+        """Return a question about rows of one named page with the address of that, so that no other page is needed."""
+        kind, evaluated = kind_of(question.evaluated.program), question.evaluated
+        if self._within(evaluated.program) not in {each.field for each in self._conditions(evaluated.program)}:
+            return None
+        shown = tuple(fact for fact in evaluated.facts if fact[0] == kind)
+        there = replace(question, evaluated=replace(evaluated, facts=shown))
+        return self._with_place(there, page, f"The address of that page is {quoted(page)}.")
+
+    def _within(self, program: Program) -> str:
+        """Return the field that says where the rows stand that a program is about; empty for any other things."""
+        return self._world.kinds[kind_of(program)].within
 
     def _with_place(self, question: GoalQuestion, place: str, where: str) -> GoalQuestion | None:
         """Return a question that says where its answer stands; None if more than one call is needed still."""
@@ -225,16 +250,25 @@ class Questions:
         program, kind = evaluated.program, kind_of(evaluated.program)
         if isinstance(program, FieldOf) and program.through:
             kind = next(r.to for r in self._world.references if (r.kind, r.field) == (kind, program.through))
-        name = self.english.name_field(kind) if isinstance(program, NamesOf) else getattr(program, "field", "")
-        values = [one.facts[name].value for one in self._world.of_kind(kind) if name in one.facts]
+        name = self.english.name_field(kind) if isinstance(program, NamesOf) else self._answered_field(program)
+        rows = bool(self._within(program))
+        things = self._rows_beside(program) if rows else self._world.of_kind(kind)
+        values = [one.facts[name].value for one in things if name in one.facts]
         said = dict.fromkeys(shown(self.english.spoken(kind, name, one)) for one in values)
         others = [one for one in said if normalised(one) and one != answer_text(evaluated.answer)]
+        others = others[:_MOST_OTHERS] if rows else others
         return list(others) if len(others) <= _MOST_OTHERS and all(len(one) <= 80 for one in others) else []
+
+    def _rows_beside(self, program: Program) -> list[Entity]:
+        """Return all rows, those of the same page or the same name as the chosen ones first."""
+        about, rows = self._world.kinds[kind_of(program)], self._world.of_kind(kind_of(program))
+        said = [one for one in self._conditions(program) if one.field in (about.within, about.key)]
+        return sorted(rows, key=lambda one: any(one.facts[each.field].value != each.value for each in said))
 
     def spoken(self, evaluated: Evaluated) -> Evaluated:
         """Return an answered program with the answer as people say it: names instead of keys of what is referred to."""
         program, answer = evaluated.program, evaluated.answer
-        name = program.condition.field if isinstance(program, MoreOf) else getattr(program, "field", "")
+        name = self._answered_field(program)
         if isinstance(program, FieldOf) and program.through:
             return evaluated
         parts = answer.value if isinstance(answer.value, list) else [answer.value]
@@ -245,13 +279,33 @@ class Questions:
             said = [without_zone_name(part) for part in said]
         value = said if isinstance(answer.value, list) else said[0]
         facts = [fact for part in parts if (fact := self.english.named_by(kind_of(program), name, part)) is not None]
-        things = choice_of(program)
-        for each in things.conditions if things is not None else ():
+        for each in self._conditions(program):
             if not each.through and (fact := self.english.named_by(kind_of(program), each.field, each.value)):
                 facts.append(fact)
         seen = tuple(dict.fromkeys((*evaluated.facts, *facts)))
         form: AnswerForm = "text" if answer.form == "number" and isinstance(value, str) else answer.form
         return replace(evaluated, answer=ProgramAnswer(value, form), facts=seen)
+
+    def _answered_field(self, program: Program) -> str:
+        """Return the field whose values the answer holds; empty for names and numbers."""
+        match program:
+            case MoreOf():
+                return program.condition.field
+            case GapAmong():
+                return program.named_by
+            case PlacesOf():
+                return self._world.kinds[program.things.kind].within
+        return getattr(program, "field", "")
+
+    def _conditions(self, program: Program) -> Sequence[Condition]:
+        """Return the conditions of a program's choice; of a comparison of rows, those of its sides too."""
+        match program:
+            case GapAmong(things, named_by, one, other):
+                return (*things.conditions, *(Condition(named_by, "is", value) for value in (one, other)))
+            case MoreOf(kind, condition, other) if self._world.kinds[kind].within:
+                return condition, replace(condition, value=other)
+        chosen = choice_of(program)
+        return chosen.conditions if chosen is not None else ()
 
     def _worth_asking(self, evaluated: Evaluated) -> bool:
         """Return whether an answer fits a message, and other things could be taken for those asked for."""
@@ -273,6 +327,8 @@ class Questions:
             return False
         if isinstance(program, CountOf) and (chosen < 1 or (things.conditions and chosen == every)):
             return False
+        if isinstance(program, CountOf) and self._within(program) and chosen < 2:  # 1 needs no tool
+            return False
         if isinstance(program, NamesOf) and chosen == every:
             return False
         return not things.conditions or chosen < every
@@ -280,6 +336,9 @@ class Questions:
     def _level(self, evaluated: Evaluated, found: Sequence[int], given: Sequence[JsonValue]) -> Level | None:
         """Return the level of a question; None where one call states what should have to be worked out."""
         program = evaluated.program
+        if self._within(program):  # only the page of a row states what it says
+            shortest: Level = "told" if len(found) == 1 else "looked-up"
+            return shortest if isinstance(program, FieldOf) else "worked-out"
         stated = self._one_call_states(program, evaluated.answer, given)
         if isinstance(program, FieldOf):
             stated = stated and not program.through  # a row of what is referred to may hold the same number
@@ -304,7 +363,7 @@ class Questions:
         compared = things is not None and any(c.relation in ("above", "below", "lacks") for c in things.conditions)
         if compared or answer.form == "none":
             return False
-        if isinstance(program, Gap | MoreOf):
+        if isinstance(program, Gap | GapAmong | MoreOf):
             return self.lookups.stated(answer.value, given) is not None
         if isinstance(program, ExtremeOf) and not given:
             return self.lookups.stated(answer.value, ()) is not None

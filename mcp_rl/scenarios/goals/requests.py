@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from mcp_rl.explore.words import words_of
+from mcp_rl.scenarios.goals.extremes import lead, superlatives
 from mcp_rl.scenarios.goals.program import (
     ChosenThings,
     Commonest,
@@ -19,7 +20,9 @@ from mcp_rl.scenarios.goals.program import (
     NamesOf,
     Program,
     TotalOf,
+    kind_of,
 )
+from mcp_rl.scenarios.goals.rows.requests import RowRequests
 from mcp_rl.scenarios.goals.words import (
     PAST,
     PEOPLE,
@@ -29,6 +32,7 @@ from mcp_rl.scenarios.goals.words import (
     is_plural,
     predicate,
     quoted,
+    sentence,
     singular,
 )
 from mcp_rl.toolserver.tool_server import BETWEEN
@@ -86,15 +90,17 @@ class Requests:
         english, things = self._english, program.things
         one = english.noun(things.kind)
         if not things.conditions:
-            return english.pick(self._superlatives(things.kind, program.by, program.most, one))
+            return english.pick(superlatives(english, things.kind, program.by, program.most, one))
         said = english.things(things)
         if english.sort(things.kind, program.by) in _COMPARED_BY_ADJECTIVE:
-            adjective = english.pick(self._superlatives(things.kind, program.by, program.most, ""))
+            adjective = english.pick(superlatives(english, things.kind, program.by, program.most, ""))
             return f"{adjective.strip()} of the {said}"
         rest = said.removeprefix(english.plural(things.kind))
-        return f"{english.pick(self._superlatives(things.kind, program.by, program.most, one))} among those{rest}"
+        return f"{english.pick(superlatives(english, things.kind, program.by, program.most, one))} among those{rest}"
 
     def _forms(self, program: Program) -> Sequence[str]:
+        if self._english.world.kinds[kind_of(program)].within:
+            return RowRequests(self._english, kind_of(program)).forms(program)
         match program:
             case FieldOf(things, name, through):
                 if through:
@@ -116,6 +122,7 @@ class Requests:
                 return self._commonest(things, name)
             case IfAny(things, name):
                 return self._if_any(things, name)
+        raise AssertionError(program)
 
     # One field
 
@@ -186,13 +193,10 @@ class Requests:
         unit = english.about(kind, name).unit
         in_unit = f", in {unit}" if unit else ""
         be = "are" if is_plural(words) else "is"
-        belongs = (
-            "on" if " of " in words and it.startswith("the page ") else "of"
-        )  # the price of plum on the page 'Fruit'
         return [
-            f"What {be} the {words} {belongs} {it}{in_unit}?",
-            f"Tell me the {words} {belongs} {it}{in_unit}.",
-            f"I would like to know the {words} {belongs} {it}{in_unit}.",
+            f"What {be} the {words} of {it}{in_unit}?",
+            f"Tell me the {words} of {it}{in_unit}.",
+            f"I would like to know the {words} of {it}{in_unit}.",
         ]
 
     def _field_through(self, things: ChosenThings, name: str, through: str) -> list[str]:
@@ -241,74 +245,21 @@ class Requests:
         name_field = english.name_field(things.kind)
         if things.conditions:
             said, kind = english.things(things), things.kind
-            it = english.pick(self._superlatives(kind, by, most, english.pick(["one", english.noun(kind)])))
+            it = english.pick(superlatives(english, kind, by, most, english.pick(["one", english.noun(kind)])))
             begin = english.pick([f"Take the {said}.", f"Look at the {said}.", f"Consider the {said}."])
             asked = [f"{begin} {sentence(one)}" for one in self._field(kind, name, it)]
             return asked if name != name_field else [*asked[:1], *self._which(things, by, most)]
-        it = english.pick(self._superlatives(things.kind, by, most, english.noun(things.kind)))
+        it = english.pick(superlatives(english, things.kind, by, most, english.noun(things.kind)))
         if name != name_field:
             return self._field(things.kind, name, it)
         called = [f"What is {it} called?"] if not is_heavy(it) else []
         return [*called, *self._which(things, by, most)]
 
-    def _superlatives(self, kind: str, by: str, most: bool, one: str) -> list[str]:
-        """Return noun phrases for the extreme one among things, such as "the largest file in 'notes'"."""
-        words = self._english.words(kind, by)
-        match self._english.sort(kind, by):
-            case "deed":
-                deed = self._english.deed(kind, by)
-                return [f"the {one} that {deed.past} the {'most' if most else 'fewest'} {deed.objects}"]
-            case "count":
-                return [f"the {one} with the {'most' if most else 'fewest'} {words}"]
-            case "size":
-                return [f"the {'largest' if most else 'smallest'} {one}"]
-            case "length":
-                return [f"the {'longest' if most else 'shortest'} {one}"]
-            case "age":
-                return [f"the {'oldest' if most else 'youngest'} {one}"]
-            case "cost":
-                return [f"the {'most expensive' if most else 'cheapest'} {one}"]
-            case "changed":
-                return [f"the {one} that was changed {'last' if most else 'the longest time ago'}"]
-            case "created":
-                return [f"the {'newest' if most else 'oldest'} {one}"]
-            case "due":
-                return [f"the {one} that is due {'last' if most else 'first'}"]
-            case "year" if PAST.fullmatch(words):
-                return [f"the {one} that was {words} {'last' if most else 'first'}"]
-            case "dated" | "time" | "year":
-                return [f"the {one} with the {'latest' if most else 'earliest'} {words}"]
-        return [f"the {one} with the {'highest' if most else 'lowest'} {words}"]
-
     def _which(self, things: ChosenThings, by: str, most: bool) -> list[str]:
         english = self._english
-        words, one = english.words(things.kind, by), english.things(things, one=True)
+        one = english.things(things, one=True)
         among = f"Of the {english.things(things)}, which one" if things.conditions else f"Which {one}"
-        match english.sort(things.kind, by):
-            case "deed":
-                deed = english.deed(things.kind, by)
-                return [f"{among} {deed.past} the {'most' if most else 'fewest'} {deed.objects}?"]
-            case "count":
-                return [f"{among} has the {'most' if most else 'fewest'} {words}?"]
-            case "size":
-                return [f"{among} is the {'largest' if most else 'smallest'}?"]
-            case "length":
-                return [f"{among} is the {'longest' if most else 'shortest'}?"]
-            case "age":
-                return [f"{among} is the {'oldest' if most else 'youngest'}?"]
-            case "cost":
-                return [f"{among} costs the {'most' if most else 'least'}?"]
-            case "changed":
-                return [f"{among} was changed {'last' if most else 'the longest time ago'}?"]
-            case "created":
-                return [f"{among} is the {'newest' if most else 'oldest'}?"]
-            case "due":
-                return [f"{among} is due {'last' if most else 'first'}?"]
-            case "year" if PAST.fullmatch(words):
-                return [f"{among} was {words} {'last' if most else 'first'}?"]
-            case "dated" | "time" | "year":
-                return [f"{among} has the {'latest' if most else 'earliest'} {words}?"]
-        return [f"{among} has the {'highest' if most else 'lowest'} {words}?"]
+        return [f"{among} {lead(english, things.kind, by, most)}?"]
 
     # How many, how much
 
@@ -468,9 +419,3 @@ class Requests:
         who = "who" if words.split(" ")[-1] in PEOPLE and not is_plural(words) else "what"
         their = "their" if english.is_person(kind) else "its"
         return f"{who} {'are' if is_plural(words) else 'is'} {their} {words}"
-
-
-def sentence(text: str) -> str:
-    """Return the text with a capital letter at its beginning, and one space between words."""
-    text = re.sub(r"(?<=[.!?])(['\"])\.(?= |$)", r"\1", re.sub(r" +", " ", text).strip())
-    return text[:1].upper() + text[1:]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import anyio
@@ -21,6 +21,7 @@ from mcp_rl.toolserver.state import calls_in_flight
 if TYPE_CHECKING:
     from pydantic import JsonValue
 
+    from mcp_rl.explore.entities.caller import Answered
     from mcp_rl.explore.entities.world_model import Observation
     from mcp_rl.scenario import ServerParams, Verifier
     from mcp_rl.toolserver.link import Link
@@ -64,6 +65,10 @@ class Twice:
             if before is not None and refutes(verifier, index, Look(read.tool, dict(read.arguments), before, False)):
                 return True
         return False
+
+    def known(self, answers: Iterable[Answered]) -> None:
+        """Take in calls that gave the same results in two episodes already."""
+        self._texts |= {answer.key: self.settled(answer.text) for answer in answers}
 
     async def make(self, calls: Sequence[ReadingCall]) -> None:
         """Make these calls in two episodes, with a tick of the clock between; those made before are left out."""

@@ -426,6 +426,12 @@ class English:
         return f"the {self.things(things, one=True)}"
 
 
+def sentence(text: str) -> str:
+    """Return the text with a capital letter at its beginning, and one space between words."""
+    text = re.sub(r"(?<=[.!?])(['\"])\.(?= |$)", r"\1", re.sub(r" +", " ", text).strip())
+    return text[:1].upper() + text[1:]
+
+
 _TIMES: tuple[tuple[str, Sort], ...] = (
     (r"modif|chang|updat|edit", "changed"),
     (r"creat|made|added|built|birth", "created"),

@@ -1,7 +1,7 @@
 """A site on loopback: sixteen linked pages about lighthouses and their keepers, with lists, a table and pairs."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -50,28 +50,29 @@ def page(title: str, body: str) -> str:
     return f"<!doctype html><html><head><title>{title}</title></head><body><h1>{title}</h1>{body}</body></html>"
 
 
-class Handler(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        text = pages().get(self.path)
-        self.send_response(200 if text else 404)
-        self.send_header("Content-Type", "text/html; charset=utf-8")
-        self.end_headers()
-        self.wfile.write((text or "There is no such page.").encode())
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
 @contextmanager
-def served() -> Iterator[str]:
-    """Serve the site and yield the address of its first page."""
-    site = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=site.serve_forever, daemon=True).start()
+def served(site: Mapping[str, str] | None = None) -> Iterator[str]:
+    """Serve the pages of a site by their paths, or those about lighthouses; yield the address of the first page."""
+    texts = pages() if site is None else site
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            text = texts.get(self.path)
+            self.send_response(200 if text else 404)
+            self.send_header("Content-Type", "text/html; charset=utf-8")
+            self.end_headers()
+            self.wfile.write((text or "There is no such page.").encode())
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
-        yield f"http://127.0.0.1:{site.server_port}/"
+        yield f"http://127.0.0.1:{server.server_port}/"
     finally:
-        site.shutdown()
-        site.server_close()
+        server.shutdown()
+        server.server_close()
 
 
 if __name__ == "__main__":

@@ -113,10 +113,26 @@ def test_a_heading_may_be_underlined() -> None:
     assert lakes.name == "lakes" and not others
 
 
-def test_a_short_table_of_two_columns_tells_of_its_page() -> None:
-    subject, rows = read_page("Fresh today:\n\n| item | price |\n| --- | --- |\n| plum | 4 |\n| leek | 2 |\n")
-    assert [dict(record) for record in subject.records] == [{"price of plum": 4, "price of leek": 2}]
-    assert rows.name == "items" and len(rows.records) == 2
+def test_the_rows_of_a_table_are_called_after_its_first_column_or_the_plural_above_it() -> None:
+    def noun(columns: str, above: str = "Fresh today:") -> str:
+        return read_page(f"{above}\n\n{columns}\n| --- | --- |\n| plum | 4 |\n| leek | 2 |\n")[-1].name
+
+    assert noun("| item | price |") == "items" and noun("| Product name | Price |") == "products"
+    assert noun("| City | People |") == "cities" and noun("| Name | Price |") == "entries"
+    assert noun("| Name | Price |", "## Fruits") == "fruits"
+    assert noun("| item | price |", "## Prices") == "items"  # a column, and no noun for the rows
+
+
+def test_columns_of_quantities_hold_numbers_with_their_unit() -> None:
+    text = (
+        "| Fruit | Price | Weight | Sold | Size |\n| --- | --- | --- | --- | --- |\n"
+        "| plum | $4.50 | 12 g | 1,200 | 3 boxes |\n| leek | $2 | 150 g | 80 | 2 m |\n"
+    )
+    rows = read_page(text)[-1]
+    assert [dict(record) for record in rows.records] == [
+        {"Fruit": "plum", "Price usd": 4.5, "Weight g": 12, "Sold": 1200, "Size": "3 boxes"},
+        {"Fruit": "leek", "Price usd": 2, "Weight g": 150, "Sold": 80, "Size": "2 m"},
+    ]
 
 
 def test_links_to_other_sites_and_those_that_do_something_are_not_followed() -> None:

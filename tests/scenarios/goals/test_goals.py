@@ -255,16 +255,6 @@ def test_what_a_thing_did_is_asked_for_by_its_verb() -> None:
     assert words.of(ExtremeOf(ChosenThings("note"), "lines", True, "title")).endswith("added the most lines?")
 
 
-def test_what_a_table_says_stands_on_its_page() -> None:
-    fields = {**FIELDS, "plum": EntityField(name="plum", words="price of plum", kind="number")}
-    page = WORLD.kinds["note"].model_copy(update={"name": "page", "plural": "pages", "fields": fields})
-    words = Requests(English(WORLD.model_copy(update={"kinds": {"page": page}}), random.Random(1)), ToolNames([]))
-    fruit = FieldOf(ChosenThings("page", (Condition("title", "is", "Fruit"),)), "plum")
-    said = {words.of(fruit) for _ in range(20)}
-    assert "What is the price of plum on the page 'Fruit'?" in said
-    assert not any(text is None or "plum of" in text for text in said)
-
-
 def test_a_message_that_lists_all_answers_is_refused() -> None:
     one = verifier_of(["red"], ProgramAnswer("main", "text"), ["old", "red", "main-2"])
     assert one.options == {"others": ["old", "main-2"]}

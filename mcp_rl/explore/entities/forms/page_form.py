@@ -1,7 +1,5 @@
 """Records in a web page written as Markdown: its links, its tables, and what it says of its subject in pairs.
 
-A short table of two columns says something of the subject too: the "price of river" in a row of "item" and "price".
-
 A link that fills an entry of a list, or stands in the first cell of a row, is a record of the thing that it leads to.
 Such records stand under the heading above them, if that is a plural. Of all other links only the address counts.
 """
@@ -15,9 +13,10 @@ from typing import TYPE_CHECKING
 from urllib.parse import urljoin, urlsplit
 
 from mcp_rl.explore.entities.forms.pair_form import pair_in, put
+from mcp_rl.explore.entities.forms.quantities import with_numbers
 from mcp_rl.explore.entities.forms.records import LONGEST_NAME, Record, RecordList, limited, whole_lines
 from mcp_rl.explore.entities.forms.table_form import read_table
-from mcp_rl.explore.entities.nouns import is_plural
+from mcp_rl.explore.entities.nouns import is_plural, plural, singular
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -35,9 +34,13 @@ _HREF = re.compile(r"\bhref\s?=\s?[\"']([^\"'\s<>]{1,500})[\"']")
 _ACTS = re.compile(r"(?i)(?:^|[/?&=])(?:log[-_]?out|sign[-_]?out|delete|remove|unsubscribe)(?=$|[/?&=.#])")
 """A link that is not only read."""
 _ASIDE = re.compile(r"\b(?:of|in|on|at|by|for|from|near|with|to)\b.*")
-_PAGES = "pages"
-_SHORT_TABLE = 8
-"""Most rows of a table that tells of its page."""
+_TRUNCATED = re.compile(r"(?i)\btruncated\b")
+"""The remark below a page of which only the beginning is shown."""
+_TAIL = 300
+"""Characters at the end of a page in which that remark stands."""
+_PAGES, _ENTRIES = "pages", "entries"
+_NAMES = ("name", "title", "the", "and")
+"""Words in the name of a column that say nothing of the rows."""
 _READ = 50_000
 """Characters of a page in which links are looked for."""
 
@@ -71,6 +74,7 @@ def addresses_in(text: str, base: str) -> list[str]:
 def read_page(text: str) -> list[RecordList]:
     """Return the records of a page, which may have no links."""
     lines, cut = whole_lines(_IMAGE.sub("", text))
+    cut = cut or _TRUNCATED.search(text[-_TAIL:]) is not None
     subject: Record = {}
     tables: list[RecordList] = []
     lists: dict[str, list[Record]] = {}
@@ -82,9 +86,9 @@ def read_page(text: str) -> list[RecordList]:
                         put(subject, found[1], _plain(found[2]))
                 continue
             for one in read_table("\n".join(map(_plain, rows))):
-                kept = [_leading_on(*pair) for pair in zip(one.records, map(_links_in, rows[2:]), strict=False)]
-                tables.append(limited(kept, _noun_of_rows(noun, kept), cut=cut))
-                _put_rows(subject, kept)
+                records = with_numbers(one.records)
+                kept = [_leading_on(*pair) for pair in zip(records, map(_links_in, rows[2:]), strict=False)]
+                tables.append(limited(kept, _noun_of_rows(noun, kept), cut=cut, rows=True))
         above = ""
         for line in block:
             stripped = line.strip()
@@ -122,19 +126,12 @@ def _tables(lines: Sequence[str]) -> Iterator[list[str]]:
 
 
 def _noun_of_rows(above: str, rows: Sequence[Record]) -> str:
-    """Return the plural that stands above a table, or that of its first column."""
-    first = next(iter(rows[0]), "").lower() if rows else ""
-    return f"{first}s" if above == _PAGES and re.fullmatch(r"[a-z]{3,20}(?<!s)", first) else above
-
-
-def _put_rows(subject: Record, rows: Sequence[Record]) -> None:
-    """Put what the rows of a short table of two columns say into the record of the page's subject."""
-    if len(rows) > _SHORT_TABLE or any(len(row) != 2 for row in rows):
-        return
-    for row in rows:
-        (_, name), (what, value) = row.items()
-        if isinstance(name, str) and re.fullmatch(r"[A-Za-z][\w '-]{0,30}", name):
-            subject.setdefault(f"{what} of {name}", value)
+    """Return the plural above a table, unless it names the whole page or a column; else that of the first column."""
+    first, *others = (name.lower() for name in (rows[0] if rows else {"": ""}))
+    if above != _PAGES and singular(above) not in others:
+        return above
+    words = [word for word in first.split() if re.fullmatch(r"[a-z]{3,20}", word) and word not in _NAMES]
+    return plural(singular(words[-1])) if words else _ENTRIES
 
 
 def _listed_under(heading: str) -> str:

@@ -39,12 +39,16 @@ class RecordList:
     """False for one record that is told by itself."""
     cut: bool = False
     """True if the result holds more than was read."""
+    rows: bool = False
+    """True for the rows of a table on a page: other pages may have rows of the same names."""
 
 
-def limited(records: list[Record], name: str = "", *, several: bool = True, cut: bool = False) -> RecordList:
+def limited(
+    records: list[Record], name: str = "", *, several: bool = True, cut: bool = False, rows: bool = False
+) -> RecordList:
     """Return records within the limits."""
     kept = [dict(list(record.items())[:MOST_FIELDS]) for record in records[:MOST_RECORDS]]
-    return RecordList(tuple(kept), name[:LONGEST_NAME].strip(), several, cut or len(records) > MOST_RECORDS)
+    return RecordList(tuple(kept), name[:LONGEST_NAME].strip(), several, cut or len(records) > MOST_RECORDS, rows)
 
 
 def is_scalar(value: Any) -> bool:

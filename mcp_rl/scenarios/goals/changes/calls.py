@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from mcp_rl.explore.entities.statements import filled
 from mcp_rl.scenarios.goals.lookups import Lookups
 from mcp_rl.scenarios.goals.question import given_values
-from mcp_rl.scenarios.goals.requests import sentence
 from mcp_rl.scenarios.goals.values import shown
+from mcp_rl.scenarios.goals.words import sentence
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

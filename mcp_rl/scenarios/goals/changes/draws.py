@@ -9,9 +9,9 @@ from mcp_rl.explore import plausible
 from mcp_rl.scenarios.goals.placed import Placing, placing
 from mcp_rl.scenarios.goals.program import CountOf, Evaluated, ExtremeOf, Program, Unanswerable, evaluate
 from mcp_rl.scenarios.goals.propose import ProgramDrawer
-from mcp_rl.scenarios.goals.requests import Requests, ToolNames, sentence
+from mcp_rl.scenarios.goals.requests import Requests, ToolNames
 from mcp_rl.scenarios.goals.values import number
-from mcp_rl.scenarios.goals.words import PEOPLE, English, quoted
+from mcp_rl.scenarios.goals.words import PEOPLE, English, quoted, sentence
 
 if TYPE_CHECKING:
     import random

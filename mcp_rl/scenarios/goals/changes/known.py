@@ -9,8 +9,7 @@ from mcp_rl.explore import plausible
 from mcp_rl.scenarios.goals.changes.draws import listed_items
 from mcp_rl.scenarios.goals.program import Condition, CountOf
 from mcp_rl.scenarios.goals.question import given_values
-from mcp_rl.scenarios.goals.requests import sentence
-from mcp_rl.scenarios.goals.words import can_be_said, is_plural, quoted, singular
+from mcp_rl.scenarios.goals.words import can_be_said, is_plural, quoted, sentence, singular
 
 if TYPE_CHECKING:
     from pydantic import JsonValue

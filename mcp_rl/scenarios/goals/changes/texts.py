@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from mcp_rl.explore import plausible
 from mcp_rl.scenarios.goals.program import CountOf
-from mcp_rl.scenarios.goals.requests import sentence
 from mcp_rl.scenarios.goals.values import telling_words
-from mcp_rl.scenarios.goals.words import quoted
+from mcp_rl.scenarios.goals.words import quoted, sentence
 
 if TYPE_CHECKING:
     from mcp_rl.explore.entities.world_model import Effect

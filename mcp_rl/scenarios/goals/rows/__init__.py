@@ -1,0 +1,1 @@
+"""Questions about the rows of tables, each of which stands on one thing, such as a page."""
