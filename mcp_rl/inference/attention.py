@@ -28,6 +28,7 @@ from transformers.modeling_utils import AttentionInterface
 
 from mcp_rl.inference.bags import BLOCK, Bags
 from mcp_rl.inference.cache import round_up
+from mcp_rl.inference.products import TILE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
     from mcp_rl.inference.cache import KvShape, KvStore, Trunk, Where
 
 NAME = "mcp_rl_packed"
-TILE = 16
-"""Linear layers get a multiple of so many rows."""
 ROWS = 4
 """Fewest rows of a product in attention; with fewer, MKL sums in another order."""
 

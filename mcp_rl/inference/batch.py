@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from mcp_rl.inference.attention import TILE, AttentionPlan, TokenGroup
+from mcp_rl.inference.attention import AttentionPlan, TokenGroup
 from mcp_rl.inference.cache import GROWTH, PAGE, KvStore, Trunk, round_up
 from mcp_rl.inference.drafts import LOGITS, MOST, Drafts, Pace
 from mcp_rl.inference.grouping import decoding_groups, in_order, width
 from mcp_rl.inference.prefill import Piece, forward_all, group_trunks, prefill, trunk_length
 from mcp_rl.inference.prefixes import Entry, PrefixIndex, SeenPrefixes, SlotEntries, check_stamp
+from mcp_rl.inference.products import TILE
 from mcp_rl.inference.sampler import draw, likeliest
 from mcp_rl.inference.sharing import plan_sharing
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from mcp_rl.inference.attention import TILE, AttentionPlan, TokenGroup
+from mcp_rl.inference.attention import AttentionPlan, TokenGroup
 from mcp_rl.inference.cache import PAGE, KvStore, Trunk, round_up
 from mcp_rl.inference.grouping import given_groups, is_alone, width
+from mcp_rl.inference.products import TILE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mcp_rl.errors import EngineError
-from mcp_rl.inference.products import linear
+from mcp_rl.inference.products import first_rows, in_tiles, linear
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -36,19 +36,18 @@ class _MergedLinear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scale: float) -> Tensor:
-        merged = torch.addmm(weight, b, a, alpha=scale)
-        ctx.save_for_backward(x, merged, a, b)
+        merged, rows = torch.addmm(weight, b, a, alpha=scale), in_tiles(x)
+        ctx.save_for_backward(rows, merged, a, b)
         ctx.scale = scale
-        return linear(x, merged, bias)
+        return first_rows(linear(rows, merged, bias), x)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, merged, a, b = ctx.saved_tensors
-        dy = grads[0]
-        dx = linear(dy, merged.T) if ctx.needs_input_grad[0] else None
-        flat_dy, flat_x = dy.reshape(-1, dy.shape[-1]), x.reshape(-1, x.shape[-1])
-        da = linear(linear(flat_dy, b.T * ctx.scale).T, flat_x.T)
-        db = linear(linear(flat_x, a * ctx.scale).T, flat_dy.T).T
+        dy = in_tiles(grads[0])
+        dx = first_rows(linear(dy, merged.T), grads[0]) if ctx.needs_input_grad[0] else None
+        da = linear(linear(dy, b.T * ctx.scale).T, x.T)
+        db = linear(linear(x, a * ctx.scale).T, dy.T).T
         return dx, None, None, da, db, None
 
 
