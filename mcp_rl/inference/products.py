@@ -1,8 +1,8 @@
 """The product of a linear layer on the CPU, by the faster of the two libraries that torch brings along.
 
 torch's `linear` calls MKL, which uses AVX-512 on Intel's processors alone; oneDNN uses it on all. On a Zen 5 core it
-computes the built-in model's products 2.1 to 2.4 times as fast (`benchmarks.products`). Both add in the same order
-whatever the number of rows, a multiple of `TILE` (each engine measures it, see `probe`).
+computes the built-in model's products 1.2 to 2.4 times as fast, large ones more (`benchmarks.products`). Both add
+in the same order whatever the number of rows, a multiple of `TILE` (each engine measures it, see `probe`).
 
 oneDNN keeps what it compiles for each size that it meets. The heap frays around that, by a gigabyte after some hundred
 sizes, so rows are added until there are few sizes.

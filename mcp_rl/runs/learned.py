@@ -90,7 +90,9 @@ class Learned(BaseModel):
             case "better" | "worse":
                 yield f"{moved}: {self.outcome}."
         if imitated := sum("demonstrations" in line for line in lines):
-            yield f"{imitated} of {len(lines)} steps imitated reference solutions, the others learned from rewards."
+            also = ", and imitated what they did not solve" if any("imitated" in line for line in lines) else ""
+            steps = f"{imitated} of {len(lines)} steps"
+            yield f"{steps} imitated reference solutions, the others learned from rewards{also}."
         if was == 0 and not now:
             yield "The model solves none of the held-out tasks, neither before nor after."
         few = self.useful_groups < _FEW_USEFUL * self.groups
