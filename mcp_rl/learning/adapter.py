@@ -36,15 +36,15 @@ class _MergedLinear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scale: float) -> Tensor:
-        merged, rows = torch.addmm(weight, b, a, alpha=scale), in_tiles(x)
-        ctx.save_for_backward(rows, merged, a, b)
+        merged = torch.addmm(weight, b, a, alpha=scale)
+        ctx.save_for_backward(x, merged, a, b)  # without rows of zeros: layers with the same x keep it once
         ctx.scale = scale
-        return first_rows(linear(rows, merged, bias), x)
+        return first_rows(linear(in_tiles(x), merged, bias), x)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, merged, a, b = ctx.saved_tensors
-        dy = in_tiles(grads[0])
+        x, dy = in_tiles(x), in_tiles(grads[0])
         dx = first_rows(linear(dy, merged.T), grads[0]) if ctx.needs_input_grad[0] else None
         da = linear(linear(dy, b.T * ctx.scale).T, x.T)
         db = linear(linear(x, a * ctx.scale).T, dy.T).T

@@ -87,7 +87,9 @@ def _live(asked: dict[str, Any], folder: Path, known: Path) -> None:
     try:
         status = command(asked["arguments"])
         new = {name for name in set(sys.modules) - before if not name.startswith("mcp_rl_plugin")}
-        known.write_text(json.dumps(sorted(new)))
+        aside = known.with_suffix(".tmp")
+        aside.write_text(json.dumps(sorted(new)))
+        aside.rename(known)  # a kill leaves no half of it
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
